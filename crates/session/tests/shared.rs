@@ -1,4 +1,4 @@
-//! A cell that many sessions share: who gets which port, whose turn it is, and who hears what.
+//! A cell that many sessions share: the port of each member, the order of inputs, and the receivers of outputs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use bytes::Bytes;
@@ -20,7 +20,7 @@ fn at(mono_ns: u64) -> Now {
     Now { mono_ns, unix_ns: 1_000 + i64::try_from(mono_ns).unwrap() }
 }
 
-/// A shared cell with what it asked for since last looked at.
+/// A shared cell with its effects since the last look.
 struct Bench {
     shared: SharedCell,
     out: Vec<SharedEffect>,
@@ -34,7 +34,7 @@ impl Bench {
         bench
     }
 
-    /// With these members, their ports open.
+    /// A shared cell with these members, whose ports are open.
     fn of(members: &[CellId]) -> Self {
         let mut bench = Self::new();
         for member in members {
@@ -67,7 +67,7 @@ impl Bench {
         std::mem::take(&mut self.out)
     }
 
-    /// The inputs that the cell was given since last looked at.
+    /// The inputs that the cell was given since the last look.
     fn inputs(&mut self) -> Vec<CellInput> {
         let run = |effect| if let SharedEffect::Run(run) = effect { Some(run.input) } else { None };
         self.seen().into_iter().filter_map(run).collect()
@@ -160,7 +160,7 @@ fn a_member_that_leaves_is_announced_and_its_port_is_free_after_that() {
     bench.say(ANNA, "last words");
     bench.shared.leave(at(0), ANNA, &mut bench.out);
     assert_eq!(bench.inputs(), [message(Port(0), "last words")]);
-    // Nobody hears the answer.
+    // The answer is dropped.
     bench.answer(&[sent(Port(0), "lost")]);
     assert_eq!(bench.inputs(), [CellInput::Close { port: Port(0) }]);
     bench.shared.join(CORA, &mut bench.out);
@@ -208,7 +208,7 @@ fn timers_belong_to_the_cell_and_take_turns_with_members() {
     bench.say(ANNA, "x");
     bench.answer_with(&[], &[again]);
     bench.answer(&[]);
-    // A cell that is always due still hears its members.
+    // A cell whose timers are always due still gets its members' messages.
     let timer = || CellInput::Timer { stage: 0, token: 7 };
     assert_eq!(bench.inputs(), [timer(), message(Port(0), "x"), timer()]);
 }

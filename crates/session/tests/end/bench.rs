@@ -1,4 +1,4 @@
-//! An end on a bench: a test plays the owner and the program, and reads what the end wants as lines of text.
+//! A test bench for an end: a test plays the owner and the program, and reads the end's effects as lines of text.
 
 use bytes::Bytes;
 use marram_session::end::{End, EndEffect, PromiseRefusal};
@@ -54,12 +54,12 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// A client's end that has promised nothing.
+    /// A client's end that has not promised any generation.
     pub(crate) fn new() -> Self {
         Self { end: End::new(SESSION, false, "app".into()), lines: Vec::new() }
     }
 
-    /// An end whose first owner has begun, with so much credit.
+    /// An end whose first owner has chosen a log, with this much credit.
     pub(crate) fn owned(credit: u64) -> Self {
         let mut bench = Self::new();
         bench.promise(&promise(1)).expect("the first promise");
@@ -83,7 +83,7 @@ impl Bench {
         self.step(|end, out| end.promise(ask, out))
     }
 
-    /// A frame of the owner; what the end finds wrong with it.
+    /// A frame of the owner; returns the violation that the end finds.
     pub(crate) fn try_frame(&mut self, frame: impl Into<Frame>) -> Result<(), &'static str> {
         self.step(|end, out| end.receive(frame.into(), out)).map_err(|violation| violation.0)
     }
@@ -143,7 +143,7 @@ impl Bench {
     }
 }
 
-/// Text, or the size of what is no short text.
+/// Short text as it is, otherwise the size.
 fn payload(bytes: &Bytes) -> String {
     match core::str::from_utf8(bytes) {
         Ok(text) if text.len() <= 20 => text.into(),

@@ -1,4 +1,4 @@
-//! What an end keeps of log and checkpoints: within bounds, and no longer than it must.
+//! What an end keeps of log and checkpoints: within bounds, and not longer than necessary.
 
 use crate::bench::{Bench, CHANNEL, TAG, meta, promise};
 use bytes::Bytes;
@@ -83,7 +83,7 @@ fn a_checkpoint_arrives_in_parts_and_is_kept_when_it_is_whole() {
     bench.part("led").expect("it fits");
     assert_eq!(bench.look(), ["stored 6 complete 1"]);
     assert_eq!((bench.end.kept_bytes(), bench.end.kept_sealed().count()), (3 + 6, 2));
-    // Then what it covers can go.
+    // Then what it covers can be deleted.
     bench.truncate(3, 0).expect("covered");
     assert_eq!(bench.end.kept_bytes(), 6);
     assert_eq!(bench.part("more"), Err("a part belongs to no checkpoint"));
@@ -180,10 +180,10 @@ fn an_end_shows_what_it_keeps_and_goes_on() {
     bench.truncate(3, 1).expect("it fits");
     bench.look();
     bench.frame(Fetch { channel: CHANNEL });
-    // What was not sent on this channel is not shown either.
+    // What was not sent on this channel is not shown.
     let shown = ["kept sent 1..3 checkpoint 1", "checkpoint 1 of 4", "part full", "kept b", "kept c"];
     assert_eq!(bench.look(), shown);
-    // Nothing has changed: it is still the owner's, and says next what waits.
+    // The end is unchanged: it still has its owner, and sends the waiting message next.
     bench.credit(100);
     assert_eq!(bench.look(), ["input waits"]);
     bench.frame(Fetch { channel: CHANNEL });

@@ -1,4 +1,4 @@
-//! The end's behaviour, told by the frames that it is sent and the effects that come out.
+//! The end's behaviour: the frames that it receives and the effects that it returns.
 
 mod bench;
 mod keeping;

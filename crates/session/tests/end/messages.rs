@@ -105,7 +105,7 @@ fn a_full_buffer_stops_reading() {
 #[test]
 fn a_datagram_without_a_place_is_not_taken() {
     let mut bench = Bench::new();
-    // A session that has not begun keeps few: anybody can send a first one.
+    // A session that has not begun keeps few, since any sender can cause a session.
     let room = usize::try_from(DATAGRAMS_WAITING_MAX - charge(0)).expect("small");
     assert!(bench.end.has_place(room) && !bench.end.has_place(room + 1));
     bench.say("a");

@@ -1,4 +1,4 @@
-//! Promises: to whom, what is handed over with them, and what they end.
+//! Promises: to which requests, what is sent with them, and what they end.
 
 use crate::bench::{Bench, CHANNEL, KEY, SESSION, TAG, generation, increment, meta, promise};
 use bytes::Bytes;
@@ -32,7 +32,7 @@ fn an_end_promises_itself_to_ever_newer_generations() {
 #[test]
 fn a_promise_is_refused_for_a_reason() {
     type Change = fn(&mut Promise);
-    // What is asked, and the answer of an end that has not begun, and of one that has.
+    // The request, the answer of an end that has not begun, and that of one that has.
     type Answer = Result<(), PromiseRefusal>;
     let cases: [(&str, Change, Answer, Answer); 4] = [
         ("nothing strange", |_| {}, Ok(()), Ok(())),
@@ -121,7 +121,7 @@ fn everything_kept_is_handed_over() {
         "close",
     ];
     assert_eq!(bench.look(), all);
-    // The next owner's log goes behind it under its own seal.
+    // The next owner's log follows under its own seal.
     bench.chosen(3, "more", 1_000);
     assert_eq!(bench.look(), [""; 0], "nothing is sent twice");
     bench.promise(&promise(3)).expect("a newer one");
@@ -161,7 +161,7 @@ fn an_owner_whose_cell_lives_is_sent_only_what_it_lacks() {
         live: Some(Live { generation: generation(count), took, log_end: u64::MAX }),
         ..promise(2)
     };
-    // Who asks, how many messages it consumed, and what follows.
+    // The request, with the number of messages that its owner consumed; the promise; and what follows.
     let cases: [(Promise, &str, &[&str]); 4] = [
         (live(1, 1), "promised after 1 live log 3..3 received 0 window 1114112 sent 1..2", &["input b"]),
         (live(1, 2), "promised after 1 live log 3..3 received 0 window 1114112 sent 2..2", &[]),
@@ -186,8 +186,8 @@ fn an_owner_whose_cell_lives_is_sent_only_what_it_lacks() {
     }
 }
 
-/// A standby hears of a generation when its owner asks for it. Here another owner had the session in between, so its owner chose
-/// nothing in that generation, and the standby has a past that the client has not.
+/// A standby learns of a generation when its owner asks for promises. Here another owner had the session in between. So the
+/// standby's owner chose no log in that generation, and the standby's history differs from the client's.
 #[test]
 fn a_generation_in_which_no_log_was_chosen_leaves_no_cell_that_lives() {
     let asks = |count: u64, live: u64| Promise {
@@ -228,7 +228,7 @@ fn a_promise_ends_what_was_under_way() {
     bench.promise(&promise(3)).expect("a newer one");
     bench.chosen(0, "log", 1_000);
     bench.look();
-    // Neither acknowledgement nor grant is left over, nor half a checkpoint, nor half a log.
+    // No acknowledgement, credit, checkpoint part or log part is left over.
     bench.step(|end, out| end.acknowledge(out));
     bench.say("a");
     assert_eq!(bench.look(), ["input a"]);

@@ -1,4 +1,4 @@
-//! Outputs: strictly in order, acknowledged in time, granted again when they are taken.
+//! Outputs: strictly in order, acknowledged in time, granted again when the program has read them.
 
 use crate::bench::{Bench, CHANNEL, TAG, increment, meta, promise};
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use marram_wire::{
 
 const ACK_CHARGE: u64 = OUTPUT_WINDOW / 16;
 
-/// A payload that is charged as much.
+/// A payload with this charge.
 fn charged(bytes: u64) -> Bytes {
     vec![0xff; usize::try_from(bytes - charge(0)).expect("small")].into()
 }
@@ -56,7 +56,7 @@ fn an_output_brings_along_what_is_granted() {
     bench.output(charged(ACK_CHARGE - charge(0)));
     bench.taken(ACK_CHARGE - charge(0));
     bench.look();
-    // A close takes no place at the program.
+    // A close takes no room at the program.
     bench.output_close();
     assert_eq!(bench.look(), ["deliver close".to_owned(), format!("credit received 2 bytes {ACK_CHARGE}")]);
     let mut bench = Bench::owned(0);
@@ -107,7 +107,7 @@ fn a_chosen_log_continues_what_is_there() {
         (&[(3, b"d")], (5, b"f"), false, ""),
         (&[(3, b"d")], (3, b"d"), false, ""),
         (&[], (2, b"cd"), false, ""),
-        // A checkpoint covers what is between.
+        // A checkpoint covers the gap.
         (&[], (9, b"jk"), true, "log 9..11"),
         (&[(9, b"j")], (10, b"k"), true, "log 9..11"),
     ];
@@ -145,7 +145,7 @@ fn frames_out_of_turn_are_refused() {
         }
         assert_eq!(bench.try_frame(Pong { stamp: 0 }), Err("a frame came out of turn"));
     }
-    // A handler can be stopped in replay: before a log is chosen.
+    // A handler can be stopped in replay, before a log is chosen.
     let failure = Failure { log_offset: 3, input: 4, reason: "unreachable".into() };
     assert_eq!(promised().try_frame(Failed { channel: CHANNEL, failure }), Ok(()));
 }

@@ -1,6 +1,6 @@
-//! An owner on a bench: what ends, cells and clocks do is done by hand, and what the owner wants comes out as lines of text.
+//! A test bench for an owner: tests play ends, cells and clocks, and read the owner's effects as lines of text.
 //!
-//! The ends are only a memory of what they were sent ([`Kept`]); tests change it at will before a next owner asks for it.
+//! The ends are only a record of what they were sent ([`Kept`]). Tests change it as needed before a next owner asks for it.
 
 use crate::{kept::Kept, show};
 use bytes::Bytes;
@@ -25,10 +25,10 @@ pub(crate) const HOSTS: [HostId; 2] = [HostId([1; 16]), HostId([2; 16])];
 pub(crate) const SEED: Seed = Seed([9; 32]);
 pub(crate) const CLIENT: Port = Port::CLIENT;
 pub(crate) const SERVER: Port = Port::SERVER;
-/// Session time begins at the wall clock's.
+/// Session time begins at the wall clock's time.
 pub(crate) const START: Now = Now { mono_ns: 5_000, unix_ns: 1_000_000 };
 
-/// What most tests ask of their sessions: the client keeps checkpoints, and none is due unless a handler says it was dear.
+/// The policy of most tests: the client keeps checkpoints, and none is due unless a handler reports a high cost.
 pub(crate) fn policy() -> OwnerPolicy {
     OwnerPolicy {
         app: "app".into(),
@@ -45,10 +45,10 @@ pub(crate) fn policy() -> OwnerPolicy {
     }
 }
 
-/// What a handler costs that makes a checkpoint due by [`policy`].
+/// The cost of a handler that makes a checkpoint due under [`policy`].
 pub(crate) const EXPENSIVE_NS: u64 = 1_001;
 
-/// What the ends are told of what they keep when it does not fit together; then the cell is gone.
+/// The lines when what the ends keep does not fit together; then the cell is gone.
 pub(crate) const TAMPERED: [&str; 4] =
     ["client: ended Tampered", "server: ended Tampered", "remove 1", "over Tampered"];
 
@@ -56,7 +56,7 @@ pub(crate) fn zeros(size: u64) -> Bytes {
     vec![0; usize::try_from(size).expect("it fits memory")].into()
 }
 
-/// A payload that is charged as much.
+/// A payload with this charge.
 pub(crate) fn charged(bytes: u64) -> Bytes {
     zeros(bytes - charge(0))
 }
@@ -73,35 +73,35 @@ pub(crate) fn keys() -> SessionKeys {
     SessionKeys::derive(&DomainSecret::from_material(b"bench"), SESSION)
 }
 
-/// One owner, and what its surroundings remember.
+/// One owner, and the state of its surroundings.
 pub(crate) struct Bench {
     pub(crate) owner: Owner,
-    /// What the ends have, client first; they outlive owners.
+    /// The state of the ends, client first; it survives owners.
     pub(crate) kept: Vec<Kept>,
     pub(crate) now: Now,
     pub(crate) generation: Generation,
-    /// The handler that runs.
+    /// The running handler.
     pub(crate) run: Option<Run>,
-    /// What the cell was copied as, last.
+    /// The base of the last copy of the cell.
     pub(crate) copied: Option<CheckpointBase>,
-    /// What the executor was given of the checkpoints to restore from.
+    /// The parts of the checkpoints that the executor was given for the restore.
     pub(crate) parts: Vec<u8>,
-    /// The checkpoint that is to be sealed.
+    /// The header of the checkpoint that is to be sealed.
     pub(crate) taken: Option<Header>,
-    /// Headers by checkpoint, as an executor would open them.
+    /// Headers of the checkpoints, as an executor would decrypt them.
     pub(crate) headers: Vec<Header>,
     cells: u64,
     lines: Vec<String>,
-    /// Whether ends that do not know the session may take it up.
+    /// Whether ends that do not know the session may accept it as a new one.
     pub(crate) fresh: bool,
-    /// What the witness was told last.
+    /// The last report to the witness.
     pub(crate) seen: Option<ClientProgress>,
-    /// The recording that was made last.
+    /// The last recording.
     pub(crate) gathered: Option<Gathered>,
 }
 
 impl Bench {
-    /// An owner that has asked nobody, of a client's and a server's end that know nothing.
+    /// An owner that has not asked any end, with a client's and a server's end that know nothing.
     pub(crate) fn new(policy: OwnerPolicy) -> Self {
         let ends = if policy.server.is_some() { 2 } else { 1 };
         Self {
@@ -126,7 +126,7 @@ impl Bench {
         Owner::new(SESSION, IMAGE, keys(), policy, &HOSTS[..ends], SEED)
     }
 
-    /// Opens a generation in which the ends give what they keep, a cell starts, and the peers' ports open.
+    /// Opens a generation: the ends send what they keep, a cell starts, and the peers' ports open.
     pub(crate) fn begin(&mut self) {
         self.open();
         self.hand_over();
@@ -134,7 +134,7 @@ impl Bench {
         self.opened();
     }
 
-    /// A session that has begun: both peers' ports are open, nothing was said.
+    /// A session that has begun: both peers' ports are open, and there were no messages.
     pub(crate) fn begun(policy: OwnerPolicy) -> Self {
         let mut bench = Self::new(policy);
         bench.begin();
@@ -142,7 +142,7 @@ impl Bench {
         bench
     }
 
-    /// Another edge, which knows nothing yet, with the same ends.
+    /// Moves the session to another edge, which knows nothing yet, with the same ends.
     pub(crate) fn fail_over(&mut self) {
         let policy = self.owner.policy().clone();
         self.owner = Self::owner(policy, self.kept.len());
@@ -150,12 +150,12 @@ impl Bench {
         self.look();
     }
 
-    /// What the owner wanted since the last look.
+    /// The owner's effects since the last look.
     pub(crate) fn look(&mut self) -> Vec<String> {
         core::mem::take(&mut self.lines)
     }
 
-    /// Does something to the owner, and takes in what it wants.
+    /// Calls the owner, and processes its effects.
     pub(crate) fn step(&mut self, does: impl FnOnce(&mut Owner, Now, &mut Vec<OwnerEffect>)) {
         let mut effects = Vec::new();
         does(&mut self.owner, self.now, &mut effects);
@@ -218,14 +218,14 @@ impl Bench {
         });
     }
 
-    /// Asks all ends, which promise and hand over what they keep.
+    /// Asks all ends, which promise and send what they keep.
     pub(crate) fn ask(&mut self) {
         self.open();
         self.look();
         self.hand_over();
     }
 
-    /// All ends promise, and hand over what they keep.
+    /// All ends promise, and send what they keep.
     pub(crate) fn hand_over(&mut self) {
         (0..self.kept.len()).for_each(|index| self.hand_over_of(index));
     }
@@ -246,7 +246,7 @@ impl Bench {
         self.input(port, Some(payload.into()), 0);
     }
 
-    /// The end at a port says that its program will send no more.
+    /// The end at a port signals that its program has closed its stream.
     pub(crate) fn close(&mut self, port: Port) {
         self.input(port, None, 0);
     }
@@ -258,7 +258,7 @@ impl Bench {
         self.frame(port, Input { channel, ack, close, payload: payload.unwrap_or_default() });
     }
 
-    /// The end at a port has received outputs, and will take more bytes.
+    /// The end at a port has received outputs, and grants credit for more bytes.
     pub(crate) fn credit(&mut self, port: Port, received: u64, bytes: u64) {
         self.frame(port, Credit { channel: port.0 + 1, received, bytes });
     }
@@ -269,7 +269,7 @@ impl Bench {
         self.frame(port, Stored { channel: port.0 + 1, bytes, complete });
     }
 
-    /// An operator wants a recording.
+    /// An operator requests a recording.
     pub(crate) fn record(&mut self, tag: u64) {
         self.step(|owner, now, out| owner.record(now, RecordRequest { tag: Some(tag), redact: false }, out));
     }
@@ -291,7 +291,7 @@ impl Bench {
         self.step(|owner, now, out| owner.started(now, cell, Ok(()), out));
     }
 
-    /// The executor has the cell, as the last of the chosen checkpoints left it.
+    /// The executor has the cell, restored from the last of the chosen checkpoints.
     pub(crate) fn restored(&mut self, log_offset: u64) {
         let header = self.headers.iter().rfind(|header| header.log_offset == log_offset);
         let header = header.expect("such a checkpoint was taken").clone();
@@ -303,14 +303,14 @@ impl Bench {
         self.step(|owner, now, out| owner.restored(now, cell, Ok(Box::new(header)), out));
     }
 
-    /// The handler that runs returns, having sent this.
+    /// The running handler returns, after these outputs.
     pub(crate) fn ran(&mut self, outputs: &[(Port, &'static str)]) {
         self.ran_with(|ran| {
             ran.outputs = outputs.iter().map(|(port, text)| message(*port, *text)).collect();
         });
     }
 
-    /// The handler that runs returns, having done this.
+    /// The running handler returns, with this result.
     pub(crate) fn ran_with(&mut self, does: impl FnOnce(&mut Ran)) {
         let run = self.run.take().expect("a handler runs");
         let mut ran = Ran {
@@ -327,7 +327,7 @@ impl Bench {
         self.step(|owner, now, out| owner.ran(now, ran, out));
     }
 
-    /// Every handler that runs returns at once, having sent nothing, until none runs.
+    /// Every running handler returns at once, without outputs, until none runs.
     pub(crate) fn idle(&mut self) {
         while self.run.is_some() {
             self.ran(&[]);
@@ -339,7 +339,7 @@ impl Bench {
         (0..self.kept.len()).for_each(|_| self.ran(&[]));
     }
 
-    /// Messages whose handlers read the clock, so that their entries are long, until the log is no less than this.
+    /// Sends messages whose handlers read the clock, so that their entries are long, until the log has at least this size.
     pub(crate) fn fill_log(&mut self, size: u64) {
         while self.log_end() < size {
             self.say(CLIENT, "");
@@ -348,13 +348,13 @@ impl Bench {
         }
     }
 
-    /// One message through the cell, which answers nothing but says what replaying it will cost.
+    /// One message through the cell, which answers nothing but reports this cost.
     pub(crate) fn consume(&mut self, port: Port, payload: impl Into<Bytes>, cost_ns: u64) {
         self.say(port, payload);
         self.ran_with(|ran| ran.cost_ns = cost_ns);
     }
 
-    /// The executor has encoded the checkpoint that it was asked for.
+    /// The executor has encoded the requested checkpoint.
     pub(crate) fn checkpointed(&mut self, sealed: impl Into<Bytes>) -> Option<String> {
         let taken = self.taken.take().expect("a checkpoint was asked for");
         let (cell, number) = (self.owner.cell().expect("a cell"), taken.number);
@@ -363,7 +363,7 @@ impl Bench {
         complaint
     }
 
-    /// A message makes a checkpoint due, which is encoded, sent and stored at once by those who hold it.
+    /// A message makes a checkpoint due, which is encoded, sent and stored at once by its holders.
     pub(crate) fn cover(&mut self, sealed: &'static [u8]) {
         self.consume(CLIENT, "dear", self.owner.policy().recovery_target_ns + 1);
         let number = self.taken.as_ref().expect("a checkpoint is due").number;
@@ -383,7 +383,7 @@ impl Bench {
         self.owner.phase()
     }
 
-    /// Where the log ends.
+    /// The end of the log.
     pub(crate) fn log_end(&self) -> u64 {
         self.owner.log_bytes().0
     }

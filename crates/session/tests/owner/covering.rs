@@ -1,4 +1,4 @@
-//! How a checkpoint travels, and what is forgotten once it is held.
+//! How a checkpoint is sent, and what is deleted once an end holds it.
 
 use crate::bench::{Bench, CLIENT, EXPENSIVE_NS, SERVER, policy, zeros};
 use bytes::Bytes;
@@ -9,7 +9,7 @@ fn kept_by(holder: Holder) -> OwnerPolicy {
     OwnerPolicy { holder, ..policy() }
 }
 
-/// A session whose first message was dear, and what the owner wanted for it.
+/// A session whose first message was expensive, and the owner's effects then.
 fn due(policy: OwnerPolicy) -> Bench {
     let mut bench = Bench::begun(policy);
     bench.consume(CLIENT, "a", EXPENSIVE_NS);
@@ -23,7 +23,7 @@ fn nothing_is_forgotten_before_a_checkpoint_is_held() {
     bench.consume(CLIENT, "b", 0);
     bench.look();
     assert_eq!(bench.checkpointed("sealed"), None);
-    // The log that it covers goes first, and none of the server's.
+    // The log that it covers is sent first, and nothing to the server.
     let sent = ["client: log 0..44", "client: checkpoint 1 full at 43 of 6", "client: part of 6"];
     assert_eq!(bench.look(), sent);
     assert_eq!(bench.owner.held_bytes(), 44 + 6);
@@ -32,12 +32,12 @@ fn nothing_is_forgotten_before_a_checkpoint_is_held() {
     assert_eq!(bench.look(), [""; 0], "not whole, for all that its holder says");
     assert_eq!(bench.owner.totals().checkpoints, 0);
     bench.stored(CLIENT, 0, Some(1));
-    // As of when it was taken, not as of now.
+    // The positions of the copy, not the present ones.
     assert_eq!(bench.look(), ["client: forget log 43 sent 1", "server: forget log 43 sent 0"]);
     assert_eq!((bench.owner.log_bytes(), bench.owner.held_bytes()), ((44, 1), 1));
     let totals = bench.owner.totals();
     assert_eq!((totals.checkpoints, totals.checkpoint_bytes), (1, 6));
-    // An end that was told to forget the log is not sent it any more.
+    // An end that has deleted a part of the log is not sent it any more.
     bench.say(CLIENT, "c");
     bench.ran(&[(SERVER, "C")]);
     assert_eq!(bench.look(), ["run c of client", "server: output C with log 43..45"]);
@@ -192,7 +192,7 @@ fn late_checkpoints_are_dropped() {
             .step(|owner, _, out| assert_eq!(owner.checkpointed(cell, number, Ok("late".into()), out), None));
         assert_eq!(bench.look(), [""; 0]);
     }
-    // The ends are asked anew: the session may go on elsewhere.
+    // The ends are asked again: the session may continue at another edge.
     bench.open();
     bench.look();
     bench.step(|owner, _, out| assert_eq!(owner.checkpointed(cell, 1, Ok("late".into()), out), None));

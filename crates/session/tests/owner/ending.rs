@@ -1,4 +1,4 @@
-//! How an owner comes to its end, and what it leaves behind.
+//! How an owner ends, and what it leaves behind.
 
 use crate::bench::{Bench, CLIENT, SERVER, policy, set};
 use marram_session::cell::{CellOutput, CellStop, RunOutcome};
@@ -9,7 +9,7 @@ use marram_wire::limits::charge;
 
 const OVER: [&str; 4] = ["client: ended Finished", "server: ended Finished", "remove 1", "over Finished"];
 
-/// A session whose peers have nothing more to say, nor has the cell: the last outputs are on their way.
+/// A session in which both peers and the cell have closed: the last outputs are in flight.
 fn both_closed() -> Bench {
     let mut bench = Bench::begun(policy());
     bench.close(CLIENT);

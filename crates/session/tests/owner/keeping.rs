@@ -1,4 +1,4 @@
-//! Hot standbys: what they say that they have replayed, and what becomes of one that falls behind.
+//! Hot standbys: their reports of replayed entries, and what happens to one that falls behind.
 
 use crate::bench::{Bench, CLIENT, policy};
 use marram_session::owner::KeeperId;
@@ -31,12 +31,12 @@ fn replays(bench: &mut Bench, entries: u64) {
     says(bench, Replayed { channel: CHANNEL, entries });
 }
 
-/// How many entries the keeper has to replay; none if it is not the session's any more.
+/// How many entries the keeper has to replay; none if it was dropped.
 fn unreplayed(bench: &Bench) -> Option<u64> {
     bench.owner.keepers().next().and_then(|fill| fill.unreplayed)
 }
 
-/// What was said of the keeper since the last look, but what it was fed.
+/// The lines about the keeper since the last look, without what it was fed.
 fn lost(bench: &mut Bench) -> Vec<String> {
     bench.look().into_iter().filter(|line| line.starts_with("keeper")).collect()
 }
@@ -51,7 +51,7 @@ fn a_hot_standby_that_does_not_replay_what_it_receives_is_dropped() {
     consume(&mut bench, 1);
     assert_eq!(lost(&mut bench), ["keeper 7 replays too slowly", "keeper 7 lost: Busy"]);
     assert_eq!(bench.owner.keepers().count(), 0);
-    // Another one, or the same when it comes back, begins with a checkpoint of its own.
+    // Another keeper, or the same one when it is back, begins with a checkpoint of its own.
     bench.step(|owner, _, out| owner.add_replica(KeeperId(8), CHANNEL + 2, true, out));
     assert!(bench.taken.is_some());
     assert_eq!(unreplayed(&bench), Some(0));
@@ -99,7 +99,7 @@ fn what_came_while_its_checkpoint_was_on_its_way_is_not_held_against_it() {
     says(&mut bench, Stored { channel: CHANNEL, bytes: 6, complete: Some(number) });
     let began_with = REPLAY_LAG_MAX + 9;
     assert_eq!((unreplayed(&bench), lost(&mut bench)), (Some(began_with), Vec::new()));
-    // It makes up for it, and is held to what it has reached.
+    // It catches up, and from then on its lag counts from there.
     replays(&mut bench, began_with);
     consume(&mut bench, REPLAY_LAG_MAX);
     assert_eq!((unreplayed(&bench), lost(&mut bench)), (Some(REPLAY_LAG_MAX), Vec::new()));
@@ -109,7 +109,7 @@ fn what_came_while_its_checkpoint_was_on_its_way_is_not_held_against_it() {
 
 #[test]
 fn one_that_stored_what_it_was_not_sent_is_dropped() {
-    // Bytes, which checkpoint is complete, and whether its parts were sent before.
+    // Stored bytes, the number of the complete checkpoint, and whether its parts were sent before.
     for (bytes, complete, sent) in
         [(0, Some(1), false), (1, None, false), (7, Some(1), true), (6, Some(2), true), (5, Some(1), true)]
     {

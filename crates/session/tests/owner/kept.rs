@@ -1,4 +1,4 @@
-//! What an end keeps, written down from the frames that it is sent. Knows nothing of `end`, so that each judges the other.
+//! What an end keeps, recorded from the frames that it is sent. Independent of `end`, so that each checks the other.
 
 use crate::{bench, show};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use marram_wire::{
     limits::{LOG_SIZE_MAX, PART_SIZE},
 };
 
-/// One end's memory. The log is in plain text: the bench has the keys.
+/// The state of one end. The log is in plaintext: the bench has the keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) previous: Generation,
@@ -27,7 +27,7 @@ pub(crate) struct Kept {
     pub(crate) sent: Vec<Option<Bytes>>,
     pub(crate) checkpoints: Vec<SealedCheckpoint>,
     arriving: Option<(CheckpointMeta, Vec<u8>)>,
-    /// Bytes of checkpoint parts that came and that the owner was not told of.
+    /// Bytes of checkpoint parts that arrived and were not reported to the owner.
     pub(crate) unstored: u64,
     pub(crate) failed: Option<Failure>,
     pub(crate) datagrams: bool,
@@ -59,7 +59,7 @@ impl Kept {
         self.log_start + self.log.len() as u64
     }
 
-    /// Sends all of it from now on as one that knows that its owner's cell lives.
+    /// From now on the end behaves as one whose owner's cell is live: it sends only messages from `took` on.
     pub(crate) fn live_at(&mut self, took: u64) {
         self.live = true;
         let behind = usize::try_from(took - self.sent_start).expect("a short session");
@@ -86,7 +86,7 @@ impl Kept {
         }
     }
 
-    /// The promise and what it announces. The log is sealed as if the generation before had sent it all.
+    /// The promise and what it announces. The log is sealed as if the previous generation had sent all of it.
     pub(crate) fn handed_over(&self, channel: u32) -> Vec<Frame> {
         let generation = self.previous;
         let mut frames = vec![Frame::Promised(self.promised(channel))];
@@ -110,7 +110,7 @@ impl Kept {
         frames
     }
 
-    /// What an owner that records is shown, of all that was sent to it.
+    /// The answer to an owner that records, with everything that was sent to it.
     pub(crate) fn shown(&self, channel: u32) -> Vec<Frame> {
         let checkpoints = self.checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect();
         let (sent_start, sent_end) = (self.sent_start, self.sent_start + self.sent.len() as u64);
@@ -126,7 +126,7 @@ impl Kept {
         frames
     }
 
-    /// Takes in a frame from the owner of `generation`; returns what people should know of it.
+    /// Processes a frame from the owner of `generation`; returns its line for the test.
     pub(crate) fn take_in(&mut self, generation: Generation, frame: &Frame) -> String {
         match frame {
             Frame::Promise(_) => {}
@@ -170,7 +170,7 @@ impl Kept {
         show::frame(frame)
     }
 
-    /// Takes up a log that continues beyond what this end has: a checkpoint covers what is between.
+    /// Continues with a log that begins after the end of this one: a checkpoint covers the gap.
     fn jump(&mut self, offset: u64) {
         if offset > self.log_end() {
             self.log.clear();

@@ -1,4 +1,4 @@
-//! A cell that lives on while its owner asks the ends anew: kept if nobody else can have chosen, else begun again.
+//! A cell that survives while its owner asks the ends again: kept if no other owner can have chosen, otherwise rebuilt.
 
 use crate::bench::{Bench, CLIENT, HOSTS, SERVER, message, policy, set};
 use bytes::Bytes;
@@ -13,7 +13,7 @@ fn charged(bytes: u64) -> Bytes {
     Bytes::from_static(&ZEROS[..usize::try_from(bytes - charge(0)).expect("small")])
 }
 
-/// The client has `A`, the server nothing; then both links break.
+/// The client has received `A`, the server nothing; then both links break.
 fn adrift() -> Bench {
     let mut bench = Bench::begun(policy());
     bench.say(CLIENT, "a");
@@ -28,7 +28,7 @@ fn break_links(bench: &mut Bench) {
     bench.look();
 }
 
-/// The owner asks again, and both ends still have it for their last one; `took` of their messages were consumed.
+/// The owner asks again, and its generation is still both ends' last one; `took` of their messages were consumed.
 fn ask_live(bench: &mut Bench, took: [u64; 2]) {
     bench.open();
     bench.look();
@@ -110,7 +110,7 @@ fn what_the_cell_does_meanwhile_is_released_with_the_next_choice() {
     bench.kept[0].live_at(0);
     bench.kept[0].live_at(1);
     bench.kept[1].live_at(0);
-    // The owner said that it had taken the message.
+    // The owner reported that it had consumed the message.
     bench.hand_over();
     let all = [
         "client: chosen 0..43 credit 1114112",
@@ -131,7 +131,7 @@ fn an_owner_that_gives_its_cell_up_begins_again_from_what_the_ends_keep() {
     let mut bench = Bench::begun(policy());
     bench.say(CLIENT, "a");
     bench.ran_with(timers);
-    // A handler runs when the links break; its cell is gone with it.
+    // A handler runs when the links break; its result is lost with its cell.
     bench.say(CLIENT, "b");
     break_links(&mut bench);
     bench.open();
@@ -144,7 +144,7 @@ fn an_owner_that_gives_its_cell_up_begins_again_from_what_the_ends_keep() {
     bench.opened();
     bench.look();
     bench.ran_with(timers);
-    // It is not the checkpoint's turn: the cost of the first cell's handlers is gone with it.
+    // No checkpoint is due: the cost of the first cell's handlers does not count any more.
     let chosen =
         ["client: chosen 44..44 credit 1114112", "server: chosen 0..44 credit 1114112", "run b of client"];
     assert_eq!(bench.look(), chosen);
@@ -234,13 +234,13 @@ fn an_attempt_forgets_what_the_one_before_was_handed() {
     bench.say(CLIENT, "a");
     bench.ran(&[(CLIENT, "A")]);
     bench.fail_over();
-    // Of the first attempt everything arrives but the last message.
+    // Of the first attempt everything arrives except the last message.
     bench.open();
     let mut frames = bench.kept[0].handed_over(1);
     frames.pop();
     frames.into_iter().for_each(|frame| bench.frame(CLIENT, frame));
     assert_eq!(bench.owner.held_bytes(), 6 + 5 + 1);
-    // Of the second the promise and half a checkpoint.
+    // Of the second, the promise and half a checkpoint.
     bench.open();
     assert_eq!(bench.owner.held_bytes(), 0);
     for frame in bench.kept[0].handed_over(1).into_iter().take(2) {
@@ -405,7 +405,7 @@ fn an_output_waits_for_its_entry_though_the_wire_came_back_before() {
         bench.ran(&[(SERVER, "query")]);
         let released = ["client: output hello with log 0..42", "server: output query with log 0..42"];
         assert_eq!(bench.look(), released);
-        // The edge dies. The next one finds the entry, and the client's greeting in it.
+        // The edge fails. The next one finds the entry, with the client's greeting in it.
         bench.fail_over();
         bench.ask();
         bench.started();
@@ -430,7 +430,7 @@ fn an_output_waits_for_its_entry_though_an_end_gives_credit_before() {
     assert_eq!(bench.look(), [""; 0], "the entry is not logged");
     bench.ran(&[]);
     assert_eq!(bench.look(), ["client: output hello with log 0..42", "run impatient of client"]);
-    // Nor can an end have received what did not leave.
+    // An end cannot have received an output that was not sent.
     let mut bench = greeting();
     bench.credit(CLIENT, 1, 0);
     assert_eq!(bench.look()[0], "client: ended Protocol");

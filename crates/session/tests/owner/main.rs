@@ -1,4 +1,4 @@
-//! The owner's behaviour, told by the frames and effects that go in and come out.
+//! The owner's behaviour: the frames and effects that go in and come out.
 
 mod bench;
 mod covering;

@@ -1,4 +1,4 @@
-//! Opening a generation: what is asked of the ends, and what an owner takes from them.
+//! Opening a generation: the requests to the ends, and the answers that an owner accepts.
 
 use crate::bench::{Bench, CLIENT, SERVER, keys, policy};
 use bytes::Bytes;
@@ -104,7 +104,7 @@ fn an_attempt_before_the_choice_leaves_nothing_to_the_next() {
     bench.open();
     let asked = ["remove 1", "client: promise 2 beside 2", "server: promise 2 beside 1 to database"];
     assert_eq!(bench.look(), asked);
-    // The first attempt's cell may still come up.
+    // The first attempt's cell may still start.
     bench.started();
     assert_eq!(bench.look(), [""; 0]);
     bench.hand_over();

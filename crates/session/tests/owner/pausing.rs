@@ -1,4 +1,4 @@
-//! Ports that the cell pauses: their ends are granted nothing until they are resumed, whatever becomes of the owner meanwhile.
+//! Ports that the cell pauses: their ends get no credit until the ports are resumed, even if the owner changes meanwhile.
 
 use crate::bench::{Bench, CLIENT, SERVER, charged, policy, set};
 use marram_session::{
@@ -10,7 +10,7 @@ use marram_wire::{
     limits::{INPUT_WINDOW, MESSAGE_SIZE_MAX, charge},
 };
 
-/// So much is consumed before any of it is granted again.
+/// This much is consumed before any of it is granted again.
 const PIECE: u64 = INPUT_WINDOW - charge(MESSAGE_SIZE_MAX);
 
 fn pause(port: Port) -> CellOutput {
@@ -25,7 +25,7 @@ fn paused(bench: &Bench) -> Vec<Port> {
     bench.owner.paused().collect()
 }
 
-/// Lines of these words, in order.
+/// The lines that contain this word, in order.
 fn with(lines: &[String], word: &str) -> Vec<String> {
     lines.iter().filter(|line| line.contains(word)).cloned().collect()
 }
@@ -94,8 +94,8 @@ fn without_a_server_a_chain_s_inner_port_pauses_the_client() {
     assert_eq!(paused(&bench), [CLIENT]);
 }
 
-/// After a failure: nothing is granted to the paused port with the chosen log, what was handed over beyond its credit waits, and
-/// what was withheld is granted when the port is resumed.
+/// After a failure: the paused port gets no credit with the chosen log, messages beyond its credit wait, and the withheld
+/// credit is granted when the port is resumed.
 fn still_paused(bench: &mut Bench, lines: &[String]) {
     assert!(
         lines.iter().any(|line| line.starts_with("client: chosen") && line.ends_with(" credit 0")),
@@ -159,7 +159,7 @@ fn the_same_owner_grants_nothing_on_its_next_channel() {
     still_paused(&mut bench, &lines);
 }
 
-/// Has both ports paused by one handler, which does this as well.
+/// A session in which one handler pauses both ports, and does this as well.
 fn pauses_all(also: impl FnOnce(&mut marram_session::cell::Ran)) -> Bench {
     let mut bench = Bench::begun(policy());
     bench.say(CLIENT, charged(PIECE));
@@ -177,7 +177,7 @@ fn pauses_that_nothing_could_end_end_at_once() {
     assert_eq!((paused(&bench), bench.owner.totals().pauses_ended), (vec![], 2));
     assert_eq!(bench.look(), [format!("client: credit {PIECE}")]);
     for port in [CLIENT, SERVER] {
-        // The other one can run the cell, until it closes.
+        // The other port can run the cell, until it closes.
         let mut bench = Bench::begun(policy());
         bench.say(port, "a");
         bench.ran_with(|ran| ran.outputs = vec![pause(port)]);

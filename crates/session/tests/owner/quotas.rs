@@ -1,4 +1,4 @@
-//! What breaks a quota, and what a shared cell may send.
+//! What exceeds a quota, and what a shared cell may send.
 
 use crate::bench::{Bench, CLIENT, SERVER, charged, message, policy, set};
 use bytes::Bytes;
@@ -33,7 +33,7 @@ fn a_second_has_its_quota_of_messages() {
 
 #[test]
 fn a_second_has_its_quota_of_log() {
-    // The first entry has 42 bytes, a message without a time one.
+    // The first entry has 42 bytes, a message without a time has one.
     let mut bench = Bench::begun(OwnerPolicy { log_bytes_per_s: 44, ..policy() });
     bench.consume(CLIENT, "a", 0);
     bench.consume(CLIENT, "b", 0);
@@ -94,7 +94,7 @@ fn a_shared_cell_does_not_wait_for_a_slow_client() {
     }
 }
 
-/// What a keystream covers is the most that a log can have; the session ends before an entry has no place there.
+/// A log is at most as long as the keystream that seals it; the session ends before there is no room for an entry.
 #[test]
 fn a_log_ends_before_its_offsets_do() {
     let ends_at = LOG_OFFSET_MAX - ENTRY_SIZE_MAX as u64;

@@ -1,4 +1,4 @@
-//! What handlers read from the edge's cache: it is logged with the input, once, and found there again by a replay.
+//! What handlers read from the edge's cache: it is logged with the input, once, and a replay finds it there.
 
 use crate::bench::{Bench, CLIENT, EXPENSIVE_NS, SERVER, message, policy};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ fn reading(reads: &[Read]) -> impl FnOnce(&mut Ran) {
     |ran| ran.reads = reads.to_vec()
 }
 
-/// The client's message is handled, and this is read meanwhile.
+/// The client's message is handled, and its handler reads this.
 fn consume(bench: &mut Bench, reads: &[Read]) -> u64 {
     let before = bench.log_end();
     bench.say(CLIENT, "m");
@@ -46,7 +46,7 @@ fn what_was_read_is_held_beside_the_log_until_the_log_forgets_it() {
     let mut bench = Bench::begun(policy());
     let before = bench.owner.held_bytes();
     let logged: u64 = (0..2).map(|_| consume(&mut bench, &[read(1, 1_000)])).sum();
-    // And the messages, which no checkpoint covers.
+    // The messages count as well: no checkpoint covers them.
     let messages = bench.owner.held_bytes() - before - logged - 1_000;
     assert!((1_000..1_100).contains(&logged) && messages < 200, "{logged} {messages}");
 }
@@ -85,7 +85,7 @@ fn a_replay_finds_what_was_read_and_another_read_is_found_out() {
     assert_eq!(bench.run.as_ref().expect("a handler runs").logged.as_deref(), Some(&reads[2..]));
     bench.ran_with(again(&reads[2..], "B"));
     assert_eq!(bench.phase(), OwnerPhase::Running);
-    // What it reads from here on is nobody's yet.
+    // What it reads from here on is not in any log yet.
     consume(&mut bench, &reads);
     for other in
         [&reads[..2], &[], &[read(1, 9), read(3, 1), read(1, 9)], &[&reads[..], &reads[..1]].concat()]
@@ -157,7 +157,7 @@ fn a_cell_rests_when_the_log_may_be_full_until_a_checkpoint_is_held() {
         fill(&mut bench);
     }
     assert!((COVER_READS..COVER_READS + CACHED_SIZE_MAX as u64 + 100).contains(&bench.log_end()));
-    // It goes on while the checkpoint is on its way.
+    // The session continues while the checkpoint is in flight.
     while bench.log_end() + ENTRY_SIZE_MAX as u64 <= LOG_SIZE_MAX {
         fill(&mut bench);
     }
@@ -169,7 +169,7 @@ fn a_cell_rests_when_the_log_may_be_full_until_a_checkpoint_is_held() {
     assert!(bench.run.is_some());
 }
 
-/// A session whose log is cut, and grows on, while the server's end is away. Gives back what was read behind the cut.
+/// A session whose log is cut, and then grows, while the server's end is disconnected. Returns what was read after the cut.
 fn cut_while_away(bench: &mut Bench) -> Vec<Read> {
     let mut keys = 0..;
     let mut fill = |bench: &mut Bench| {
@@ -197,7 +197,7 @@ fn cut_while_away(bench: &mut Bench) -> Vec<Read> {
 
 #[test]
 fn an_end_that_was_away_while_the_log_was_cut_makes_room_for_what_it_lacks() {
-    // The cell lives, or is rebuilt.
+    // The cell is live, or is rebuilt.
     for live in [true, false] {
         let mut bench = Bench::begun(policy());
         let behind = cut_while_away(&mut bench);

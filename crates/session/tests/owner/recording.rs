@@ -1,4 +1,4 @@
-//! Recording a session without disturbing it, and what comes of it when it is run.
+//! Recording a session without disturbing it, and playing the recording.
 
 use crate::bench::{Bench, CLIENT, SERVER, keys, message, policy, set};
 use bytes::Bytes;
@@ -27,15 +27,14 @@ fn made(bench: &mut Bench) -> Recording {
     it
 }
 
-/// Has the session recorded, with both ends showing what they keep.
+/// Records the session; both ends show what they keep.
 fn record_whole(bench: &mut Bench, tag: u64) {
     bench.record(tag);
     bench.show(CLIENT);
     bench.show(SERVER);
 }
 
-/// The handlers that a recording runs, with whoever answers like the cell of these tests: a timer for every "tick" of the
-/// server.
+/// The handlers that a recording runs, with a cell like the one of these tests: it sets a timer for every "tick" of the server.
 fn handlers(recording: &Recording) -> Vec<(u64, CellInput)> {
     let mut player = Player::new(recording, CellId(77)).expect("it can be run");
     let mut handlers = Vec::new();
@@ -69,7 +68,7 @@ fn text(port: marram_wire::id::Port, text: &'static str) -> CellInput {
     CellInput::Message { port, payload: Bytes::from_static(text.as_bytes()) }
 }
 
-/// The server says something, upon which the cell sets a timer, which fires.
+/// The server sends a message for which the cell sets a timer, which fires.
 fn timer(bench: &mut Bench) {
     bench.say(SERVER, "tick");
     bench.ran_with(|ran| {
@@ -89,7 +88,7 @@ fn a_session_is_recorded_from_its_beginning_and_goes_on() {
     bench.look();
     bench.record(9);
     assert_eq!(bench.look(), ["hash 1", "client: fetch", "server: fetch"]);
-    // It goes on meanwhile; what it consumes from here on is not of the recording.
+    // The session continues; what it consumes from here on is not part of the recording.
     bench.say(CLIENT, "b");
     bench.ran(&[(SERVER, "B")]);
     assert_eq!(bench.look(), ["run b of client", "server: output B with log 0..47"]);
@@ -109,7 +108,7 @@ fn a_session_is_recorded_from_its_beginning_and_goes_on() {
         Player::new(&recording, CellId(1)).map(|it| it.beginning()),
         Ok(ReplayStart::Seed(Seed([9; 32])))
     );
-    // Once more, after more.
+    // Again, after more messages.
     record_whole(&mut bench, 10);
     assert_eq!(made(&mut bench).inputs[0].messages.0.len(), 2);
 }
@@ -146,7 +145,7 @@ fn what_no_checkpoint_covers_is_recorded_behind_it() {
     assert_eq!(handlers(&recording), [(0, text(SERVER, "tock")), (1, text(CLIENT, "z"))]);
 }
 
-/// A checkpoint that is sealed as edges do it is taken and kept; where it stands.
+/// Takes and stores a checkpoint that is sealed as edges do it; returns its log offset.
 fn bench_header(bench: &mut Bench) -> u64 {
     bench.consume(CLIENT, "dear", 1_001);
     let header = bench.taken.clone().expect("a checkpoint is due");
@@ -272,7 +271,7 @@ fn ends_that_take_too_long_are_not_waited_for_and_their_late_answer_is_dropped()
         ["not recorded for Some(1): the session's ends took too long to show what they keep"]
     );
     assert_eq!(bench.owner.due_ns(), None);
-    // It is asked again, and then answers twice.
+    // The end is asked again, and then answers twice.
     bench.consume(CLIENT, "b", 0);
     bench.record(2);
     bench.look();
@@ -337,7 +336,7 @@ fn a_stopped_handler_is_recorded_before_the_ends_are_told() {
     }
 }
 
-/// Runs a recording of "a" and "poison", which is stopped, to its end.
+/// Plays a recording of "a" and "poison", which is stopped, to its end.
 fn stops_again(recording: &Recording) {
     let cell = CellId(3);
     let fresh = || {
@@ -355,7 +354,7 @@ fn stops_again(recording: &Recording) {
     let why = CellStop::Trap("unreachable".into());
     let ran = Ran { outcome: RunOutcome::Stopped(why), ..idle(&run) };
     assert_eq!(player.ran(&ran), Ok(StepResult::Stopped("unreachable".into())));
-    // One that is not stopped there is another run.
+    // If the handler is not stopped there, the run has diverged.
     let (mut player, run) = fresh();
     assert!(matches!(player.ran(&idle(&run)), Err(PlayError::Diverged { entry: 2, .. })));
 }

@@ -1,11 +1,11 @@
-//! Recovery: which log and checkpoint are chosen, how the cell comes to where they end, and what is refused.
+//! Recovery: which log and checkpoint are chosen, how the cell reaches their end, and what is refused.
 
 use crate::bench::{Bench, CLIENT, SERVER, TAMPERED, message, policy, set};
 use marram_session::cell::{CellStop, RunOutcome};
 use marram_session::owner::OwnerPhase;
 use marram_wire::limits::{PART_SIZE, charge};
 
-/// Log of the first entry, and each of the next three.
+/// Bytes of the first entry. Each of the next three entries has one byte.
 const FIRST: u64 = 42;
 
 /// The client has log up to 45 and `A`, the server up to 44 and `1`; the client's message `c` was consumed last.
@@ -22,7 +22,7 @@ pub(crate) fn interrupted() -> Bench {
     bench
 }
 
-/// The same again, as the cell of [`interrupted`] would.
+/// Replays the session of [`interrupted`]: each handler has the same outputs again.
 fn replay(bench: &mut Bench) {
     bench.started();
     bench.ran(&[]);
@@ -50,7 +50,7 @@ fn another_edge_replays_the_longest_log_and_gives_each_end_what_it_lacks() {
     assert_eq!(bench.look(), expected);
     let totals = bench.owner.totals();
     assert_eq!((totals.replayed, totals.consumed, totals.produced, totals.generations), (4, 0, 0, 1));
-    // And on from there.
+    // The session continues from there.
     bench.say(SERVER, "d");
     bench.ran(&[(CLIENT, "D")]);
     assert_eq!(bench.look(), ["run d of server", "client: output D with log 45..46"]);
@@ -76,7 +76,7 @@ fn the_server_s_log_may_be_the_longest() {
 #[test]
 fn outputs_that_an_end_lacks_are_sent_again_within_its_window() {
     let mut bench = interrupted();
-    // The client's last output was lost on its way, and its log with it.
+    // The client's last output was lost in flight, with its log.
     bench.kept[0].received = 0;
     bench.kept[0].window = charge(1);
     bench.ask();
@@ -257,7 +257,7 @@ fn a_handler_that_is_stopped_in_replay_is_tried_once_more() {
 
 #[test]
 fn a_poison_message_does_not_walk_from_edge_to_edge() {
-    // What was said before, and whether the second stop is at the place of the first.
+    // The stop that an end reported before, and whether the second stop counts as the same.
     for (before, same) in
         [(None, true), (Some((44, 0)), true), (Some((43, 0)), false), (Some((44, 1)), false)]
     {
@@ -274,7 +274,7 @@ fn a_poison_message_does_not_walk_from_edge_to_edge() {
             ["client: failed 0 at 44", "server: failed 0 at 44", "remove 1", "over Guest"]
         );
         bench.fail_over();
-        // One end's word is enough.
+        // The report of one end is enough.
         bench.kept[0].failed = None;
         if let (Some((log_offset, input)), Some(failed)) = (before, &mut bench.kept[1].failed) {
             (failed.log_offset, failed.input) = (log_offset, input);
@@ -299,7 +299,7 @@ fn a_long_log_reaches_an_end_in_parts() {
     bench.ran(&[(CLIENT, "A")]);
     let end = bench.log_end();
     bench.fail_over();
-    // What went to the server's end ahead of the next output was lost on its way.
+    // What was sent to the server's end before the next output was lost in flight.
     bench.kept[1] = crate::kept::Kept::default();
     bench.ask();
     bench.started();

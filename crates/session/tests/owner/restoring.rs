@@ -1,4 +1,4 @@
-//! Recovery from a checkpoint: which one, what it brings back, and what need not be there any more.
+//! Recovery from a checkpoint: which one, what it restores, and what is not needed any more.
 
 use crate::bench::{Bench, CLIENT, SERVER, TAMPERED, message, policy, set};
 use marram_session::cell::{CellError, CellId, CellOutput};
@@ -7,7 +7,7 @@ use marram_wire::frame::Code;
 use marram_wire::header::Header;
 use marram_wire::limits::{DELTAS_MAX, charge};
 
-/// A checkpoint at 43 that the client holds, one message behind it, and all ends told.
+/// The client holds a checkpoint at 43; one message follows it, and all ends have deleted what it covers.
 fn covered(policy: OwnerPolicy) -> Bench {
     let mut bench = Bench::begun(policy);
     bench.cover(b"sealed");
@@ -29,7 +29,7 @@ fn a_checkpoint_spares_the_replay_of_what_it_covers() {
         "run b of client",
         "client: chosen 44..44 credit 1114112",
         "server: chosen 44..44 credit 1114112",
-        // Once more, for an end that was away.
+        // Repeated for an end that was disconnected.
         "client: forget log 43 sent 1",
         "server: forget log 43 sent 0",
     ];
@@ -58,7 +58,7 @@ fn an_end_that_lacks_more_than_a_checkpoint_covers_gets_the_log_behind_it() {
 
 #[test]
 fn messages_that_a_checkpoint_covers_are_not_needed_but_may_come() {
-    // The client was not told to forget its first message.
+    // The client has not deleted its first message.
     let mut bench = covered(policy());
     bench.kept[0].sent_start = 0;
     bench.kept[0].sent.insert(0, Some("dear".into()));
@@ -81,7 +81,7 @@ fn messages_that_a_checkpoint_covers_are_not_needed_but_may_come() {
     bench.ask();
     bench.restored(43);
     assert_eq!(bench.look()[1..], TAMPERED);
-    // It forgot more than the checkpoint covers.
+    // It has deleted more than the checkpoint covers.
     let mut bench = covered(policy());
     bench.kept[0].sent_start = 2;
     bench.ask();
@@ -106,7 +106,7 @@ fn a_checkpoint_brings_back_what_was_closed_and_what_nobody_acknowledged() {
     bench.checkpointed("sealed");
     bench.stored(CLIENT, 6, Some(1));
     bench.fail_over();
-    // The last two were lost on their way.
+    // The last two were lost in flight.
     bench.kept[1].received = 1;
     bench.kept[0].received = 0;
     bench.ask();
@@ -119,7 +119,7 @@ fn a_checkpoint_brings_back_what_was_closed_and_what_nobody_acknowledged() {
     bench.credit(CLIENT, 1, 0);
     bench.credit(SERVER, 1, 0);
     assert_eq!(bench.owner.held_bytes(), log);
-    // The client's close was consumed before: with the server's, and no timer left, the cell is spent.
+    // The client's close was consumed before. With the server's close and no timer left, the cell can never run again.
     bench.now.mono_ns += 1;
     bench.step(|owner, now, out| owner.tick(now, out));
     bench.idle();
@@ -318,7 +318,7 @@ fn a_chain_goes_on_counting_its_deltas() {
 #[test]
 fn a_chain_goes_on_counting_its_bytes() {
     let bytes = |size: usize| -> &'static [u8] { Vec::leak(vec![0; size]) };
-    // A full one, its delta, and what follows in the next generation.
+    // Sizes of a full checkpoint and its delta, and the copy in the next generation.
     for (full, delta, next) in [
         (6, 200 << 10, "copy delta"),
         (6, (1 << 19) + 1, "copy full"),
@@ -367,7 +367,7 @@ fn timers_and_clock_come_back_with_a_checkpoint() {
 
 #[test]
 fn session_time_goes_on_and_never_back() {
-    // The wall clock of the second edge, and what time it is in the session then.
+    // The wall clock of the second edge, and the session time then.
     for (unix_ns, session_ns) in [(3_000_000, 3_000_000), (1_000_900, 1_000_900), (5, 1_000_800)] {
         let mut bench = Bench::begun(policy());
         bench.now.mono_ns += 800;

@@ -1,4 +1,4 @@
-//! While it runs: whose turn it is, what goes with an output, what credit allows, and what time it is.
+//! The running phase: order of inputs, log sent with outputs, credit, and session time.
 
 use crate::bench::{Bench, CLIENT, SERVER, charged, message, policy, set};
 use bytes::Bytes;
@@ -65,7 +65,7 @@ fn an_output_waits_for_the_last_byte_of_its_credit() {
         bench.ran(&[(CLIENT, "hello"), (SERVER, "meanwhile")]);
         let lines = bench.look();
         assert_eq!(lines.contains(&"client: output hello with log 0..43".into()), goes, "{lines:?}");
-        // Others do not wait for it.
+        // The other end does not wait for it.
         assert_eq!(lines.last().map(String::as_str), Some("server: output meanwhile with log 0..43"));
         bench.credit(CLIENT, 0, 1);
         assert_eq!(bench.look().len(), usize::from(!goes));
@@ -100,7 +100,8 @@ fn a_full_buffer_stops_reading() {
     }
 }
 
-/// A server that answers before it reads on takes nothing more until its answer is read: nothing would ever go on.
+/// A server that answers before it continues to read takes nothing more until its answer is read. Otherwise there would be a
+/// deadlock.
 #[test]
 fn a_full_end_stops_only_what_is_answered_to_it() {
     let mut bench = Bench::new(policy());
@@ -184,7 +185,7 @@ fn acknowledged_outputs_are_forgotten() {
     assert_eq!(bench.owner.held_bytes(), log);
     assert_eq!(bench.look(), ["run b of client"]);
     bench.ran(&[(CLIENT, "D")]);
-    // One was sent since, and no more.
+    // Only one output was sent since.
     bench.credit(CLIENT, 2, 0);
     assert_eq!(
         bench.look()[1..],

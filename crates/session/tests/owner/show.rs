@@ -1,4 +1,4 @@
-//! Frames and effects as lines that a test can compare: what matters of them, and no sealed bytes.
+//! Frames and effects as lines that a test can compare: the relevant fields, without sealed bytes.
 
 use bytes::Bytes;
 use core::ops::Range;
@@ -15,7 +15,7 @@ pub(crate) fn port(port: Port) -> &'static str {
     if port == Port::CLIENT { "client" } else { "server" }
 }
 
-/// Text, or the size of what is no short text.
+/// Short text as it is, otherwise the size.
 fn payload(bytes: &Bytes) -> String {
     match core::str::from_utf8(bytes) {
         Ok(text) if text.len() <= 20 => text.into(),
@@ -75,7 +75,7 @@ fn input(input: &CellInput) -> String {
     }
 }
 
-/// Anything but a frame.
+/// Effects other than frames.
 pub(crate) fn effect(effect: &OwnerEffect) -> String {
     match effect {
         OwnerEffect::Send(..) => panic!("frames are shown by whom they reach"),

@@ -1,4 +1,4 @@
-//! When a checkpoint is taken, of what kind, and what is in it.
+//! When a checkpoint is taken, of which kind, and its contents.
 
 use crate::bench::{Bench, CLIENT, EXPENSIVE_NS, SERVER, message, policy, set, zeros};
 use marram_session::cell::CheckpointBase;
@@ -11,7 +11,7 @@ fn a_checkpoint_is_taken_when_replay_would_take_longer_than_the_target() {
         bench.consume(CLIENT, "a", cost_ns);
         assert_eq!(bench.look()[1..], *lines);
     }
-    // The count starts over, whether or not it is stored yet.
+    // The count restarts at the copy, whether or not the checkpoint is stored yet.
     bench.consume(CLIENT, "a", 1_000);
     bench.checkpointed("sealed");
     bench.stored(CLIENT, 6, Some(1));
@@ -185,7 +185,7 @@ fn deltas_name_what_they_build_on() {
 fn deltas_that_outgrow_the_full_one_end_with_a_full_one() {
     let half: &'static [u8] = Vec::leak(vec![0; 1 << 19]);
     for (full, deltas, next) in [
-        // Small ones may have a mebibyte of deltas, and the next one is taken to be as large as the last.
+        // A small one may have up to 1 MiB of deltas. The estimate for the next delta is the size of the last one.
         (&b"sealed"[..], vec![half], "copy delta"),
         (b"sealed", vec![half, half], "copy full"),
         (b"sealed", vec![half, b"+"], "copy delta"),
@@ -220,7 +220,7 @@ fn what_a_checkpoint_covers_does_not_call_for_the_next() {
     bench.consume(CLIENT, half.clone(), 0);
     bench.checkpointed("sealed");
     bench.stored(CLIENT, 6, Some(1));
-    // One was consumed while it was taken: seven more make eight.
+    // One was consumed while the checkpoint was taken: seven more make eight.
     (0..6).for_each(|_| bench.consume(CLIENT, half.clone(), 0));
     assert!(bench.taken.is_none());
     bench.consume(CLIENT, half, 0);

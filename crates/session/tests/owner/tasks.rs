@@ -1,4 +1,4 @@
-//! Tasks: whose turn it is among messages, timers and tasks, what is logged, and what a checkpoint brings back.
+//! Tasks: their order among messages, timers and tasks, what is logged, and what a checkpoint restores.
 
 use crate::bench::{Bench, CLIENT, EXPENSIVE_NS, SERVER, policy, set};
 use marram_session::cell::TaskChange;
@@ -32,7 +32,7 @@ fn tasks_timers_and_messages_take_turns() {
     });
     let mut lines = bench.look();
     for _ in 0..6 {
-        // One that spawns for ever.
+        // A cell that spawns a task in every handler.
         does(&mut bench, &[spawn(9)]);
         lines.extend(bench.look());
     }
@@ -75,7 +75,7 @@ fn a_task_is_one_byte_of_log_and_runs_again_in_replay() {
     assert_eq!(bench.look(), ["run task 7", "run task 8", "run b of client"]);
     bench.ran(&[(SERVER, "end")]);
     assert_eq!((bench.phase(), bench.run.is_none()), (OwnerPhase::Running, true), "9 waits for the lock");
-    // Task 8 is woken, and gives it back.
+    // Task 8 is woken, and releases the lock.
     bench.say(CLIENT, "c");
     does(&mut bench, &[spawn(8)]);
     bench.look();
@@ -91,7 +91,7 @@ fn tasks_and_locks_come_back_with_a_checkpoint() {
         ran.tasks = vec![lock(1, 8), spawn(7), lock(1, 9), spawn(6)];
         ran.cost_ns = EXPENSIVE_NS;
     });
-    // Copied before the first of them ran.
+    // The copy was made before the first of them ran.
     let header = bench.taken.clone().expect("a checkpoint is due");
     let tokens: Vec<u64> = header.tasks.0.iter().map(|task| task.token).collect();
     assert_eq!((tokens, header.locks.0.len()), (vec![8, 7, 6], 1));

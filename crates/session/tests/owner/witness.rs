@@ -1,11 +1,11 @@
-//! Sessions without a server, and clients that would go back to an older state of theirs.
+//! Sessions without a server, and clients that try to go back to an older state of theirs.
 
 use crate::bench::{Bench, CLIENT, policy};
 use crate::kept::Kept;
 use marram_session::owner::{ClientProgress, OwnerPhase, OwnerPolicy, REPORT_NS, WitnessReply, Witnessing};
 use marram_wire::id::Generation;
 
-/// A session that has begun, and is watched.
+/// A session that has begun, with a witness.
 fn begun(witness: Witnessing) -> Bench {
     let mut bench = Bench::begun(OwnerPolicy { server: None, witness: Some(witness), ..policy() });
     bench.fresh = false;
@@ -19,13 +19,13 @@ fn speak(bench: &mut Bench, says: &'static str) {
     bench.credit(CLIENT, 1, 0);
 }
 
-/// As above, and late enough for a next report.
+/// As above, and late enough for the next report.
 fn speak_later(bench: &mut Bench, says: &'static str) {
     bench.now.mono_ns += REPORT_NS;
     speak(bench, says);
 }
 
-/// Another edge is asked for the session by a client that has this.
+/// A client with this state asks another edge for the session.
 fn ask(bench: &mut Bench, kept: &Kept) {
     bench.kept[0] = kept.clone();
     bench.fail_over();
@@ -39,12 +39,12 @@ fn testify(bench: &mut Bench, testimony: WitnessReply) {
     bench.step(|owner, now, out| owner.witnessed(now, generation, testimony, out));
 }
 
-/// What the witness remembers.
+/// What the witness has stored.
 fn seen(bench: &Bench) -> WitnessReply {
     WitnessReply::Seen(bench.seen)
 }
 
-/// A session of which the witness has seen something, and what its client had before that, and has now.
+/// A session with reports to the witness; the client's state before the last reports, and its present state.
 fn spoken(witness: Witnessing) -> (Bench, Kept, Kept) {
     let mut bench = begun(witness);
     for says in ["one", "two"] {
@@ -73,7 +73,7 @@ fn only_what_the_client_acknowledged_is_reported_and_not_all_the_time() {
         speak(&mut bench, says);
     }
     assert!(bench.seen.is_some_and(|seen| seen.log_end == first), "it was told a moment ago");
-    // The last of these is told when it is time, though nothing more is said.
+    // The last one is reported when a report is due, without further messages.
     let last = bench.log_end();
     let due_ns = bench.owner.due_ns().expect("a report is due");
     bench.say(CLIENT, "five");
@@ -133,7 +133,7 @@ fn who_goes_back_is_refused() {
 fn so_is_who_shows_another_past_of_the_same_length() {
     let (mut bench, before, _) = spoken(Witnessing::Strict);
     let testimony = seen(&bench);
-    // An edge that did not ask went on from there, and this is what became of it.
+    // An edge that did not ask the witness continued from there, and this is the result.
     ask(&mut bench, &before);
     bench.hand_over();
     testify(&mut bench, WitnessReply::Seen(None));
@@ -172,7 +172,7 @@ fn so_is_who_says_that_its_session_begins() {
 #[test]
 fn so_is_who_comes_back_to_an_edge_whose_cell_is_behind() {
     let (mut bench, _, _) = spoken(Witnessing::Strict);
-    // It went on elsewhere meanwhile, and says that it did not.
+    // The session continued at another edge meanwhile, and the client denies it.
     let seen = bench.seen.expect("something was seen");
     let generation = Generation { count: bench.generation.count + 5, opener: 1 };
     let newer = WitnessReply::Seen(Some(ClientProgress { generation, log_end: seen.log_end + 3, ..seen }));

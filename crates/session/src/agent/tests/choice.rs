@@ -1,4 +1,4 @@
-//! Which edge and which shard of it a new session asks.
+//! The edge and the shard that a new session asks.
 
 use super::{
     super::{AgentInput, WireId},
@@ -8,7 +8,7 @@ use super::{
 use alloc::{format, string::String, vec::Vec};
 use marram_wire::frame::{Drain, Pong, Welcome};
 
-/// Edges with these round trips; each is asked once.
+/// Edges with these round trips, each measured once.
 fn edges(round_trips_ms: &[u64]) -> Stage {
     let mut stage = Stage::new(config(u16::try_from(round_trips_ms.len()).unwrap(), &[]), 1);
     for (edge, ms) in (0..).zip(round_trips_ms) {
@@ -20,7 +20,7 @@ fn edges(round_trips_ms: &[u64]) -> Stage {
     stage
 }
 
-/// Which wire a new session asks.
+/// The wire on which a new session asks.
 fn asks(stage: &mut Stage) -> String {
     let lines = stage.accept(stage.agent.session_count() as u64 + 1);
     let wire = lines.first().expect("an edge is asked").split(' ').next().unwrap();
@@ -33,7 +33,7 @@ fn the_nearest_edge_is_asked() {
         (&[1, 10], "w1"),
         (&[10, 1], "w2"),
         (&[10, 5, 30], "w2"),
-        // Within two milliseconds of one another the order of the list counts.
+        // If they differ by less than two milliseconds, the order of the list counts.
         (&[1, 0], "w1"),
         (&[3, 2], "w1"),
         (&[4, 3], "w2"),
@@ -51,7 +51,7 @@ fn one_slow_answer_does_not_make_an_edge_far_but_many_do() {
         stage.frame(1, Pong { stamp });
         asks(&mut stage)
     };
-    // Seven parts old and one part new: 3 ms, 4.75 ms, 6.3 ms.
+    // A moving average, 7/8 old and 1/8 new: 3 ms, 4.75 ms, 6.3 ms.
     assert_eq!([answer(), answer(), answer()], ["w1", "w1", "w2"]);
 }
 
@@ -109,7 +109,7 @@ fn the_next_shards_stand_in_for_one_that_is_missing() {
     }
 }
 
-/// Something that makes edge 0, the first in the list, unusable.
+/// A change that makes edge 0, the first in the list, unusable.
 type Spoil = (&'static str, fn(&mut Stage));
 
 #[test]

@@ -1,5 +1,5 @@
-//! Programs that speak in datagrams: nothing is merged, cut or lost once it has a number, and silence ends what no
-//! datagram can.
+//! Programs that use datagrams: nothing is merged, split or lost once it has a number, and a silence timeout ends a
+//! conversation, since no datagram does.
 
 use super::{
     super::{AgentInput, ConnectionId, WireId},
@@ -31,7 +31,7 @@ fn owned() -> Stage {
     stage
 }
 
-/// A server's agent with a session on channel 1 of wire 1 whose server is about to be connection `q1`.
+/// A server's agent with a session on channel 1 of wire 1. Connection `q1` to its server is being opened.
 fn connecting(server: &str) -> Stage {
     let mut stage = Stage::new(config(1, &[server]), 1);
     stage.edge(1, 0);

@@ -1,4 +1,4 @@
-//! Which wires an agent asks for, and when again.
+//! The wires that an agent requests, and its retries.
 
 use super::{
     super::{AgentConfig, AgentInput, Target, WireId},
@@ -118,7 +118,7 @@ fn an_edge_of_another_version_is_left_and_tried_again_later() {
     let edges = [
         Welcome { version: 0, ..welcome(1) },
         Welcome { version: 2, ..welcome(1) },
-        // Without a shard there is nowhere to go.
+        // An edge without a shard is useless.
         welcome(0),
     ];
     for edge in edges {

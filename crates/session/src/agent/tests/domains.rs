@@ -1,4 +1,4 @@
-//! Edges that do not share a domain secret.
+//! Edges with different domain secrets.
 
 use super::{
     super::{AgentInput, Target, WireId},
@@ -11,7 +11,7 @@ use marram_wire::frame::{Code, Welcome};
 const NORTH: [u8; 8] = [4; 8];
 const SOUTH: [u8; 8] = [5; 8];
 
-/// An edge answers on a new wire; what is reported of domains.
+/// An edge answers on a new wire; returns the reports about domains.
 fn answers(stage: &mut Stage, wire: u64, edge: u16, domain: [u8; 8]) -> Vec<String> {
     stage.step(AgentInput::WireUp { wire: WireId(wire), target: Target { edge, shard: 0 } });
     let lines = stage.frame(wire, Welcome { edge: format!("e{edge}"), domain, ..welcome(1) });
@@ -30,7 +30,7 @@ fn an_edge_of_another_domain_is_told_of_once() {
     assert_eq!(answers(&mut stage, 4, 2, SOUTH), none, "it was told");
     stage.wire_down(1);
     assert_eq!(answers(&mut stage, 5, 0, NORTH), none, "nor is the other one blamed");
-    // It is given a third secret.
+    // The edge comes back with a third secret.
     stage.wire_down(4);
     assert_eq!(answers(&mut stage, 6, 2, [6; 8]).len(), 1);
 }
@@ -54,10 +54,10 @@ fn a_session_goes_to_edges_of_its_domain_first() {
     stage.own(1, 2, 1);
     let asks = only(stage.wire_down(1), "hello");
     assert!(asks.len() == 1 && asks[0].starts_with("w3 "), "{asks:?}");
-    // A refusal that passes does not lead it to one that would refuse it for good.
+    // After a temporary refusal the session does not ask an edge that would refuse it permanently.
     assert_eq!(stage.reject(3, 2, Code::Busy), [""; 0]);
     stage.wait_for("w3 hello c4", 100);
-    // Where there is no other, that one says why it cannot.
+    // Without any other edge, it asks that one, whose answer contains the reason.
     let mut stage = Stage::new(config(2, &[]), 1);
     answers(&mut stage, 1, 0, NORTH);
     answers(&mut stage, 2, 1, SOUTH);

@@ -1,4 +1,4 @@
-//! What an agent does when an edge, or the agent itself, is about to go.
+//! The agent's behaviour when an edge, or the agent itself, drains.
 
 use super::{
     super::AgentInput,
@@ -80,7 +80,7 @@ fn sessions_of_other_edges_stay() {
     let mut stage = Stage::owned(3);
     assert_eq!(stage.frame(2, Drain {}), [""; 0]);
     assert_eq!(only(stage.accept(2), "hello"), ["w1 hello c4 s2 fresh"]);
-    // One that has left for another edge does not leave again, though its old owner may still speak.
+    // A session that has moved to another edge does not move again, though its old owner may still send.
     let mut stage = Stage::owned(3);
     stage.own(2, 1, 2);
     assert_eq!(stage.frame(1, Drain {}), [""; 0]);

@@ -1,4 +1,4 @@
-//! When a session goes back to the shard where it belongs.
+//! When a session fails back to its home shard.
 
 use super::{
     super::{AgentInput, Target, WireId},
@@ -8,8 +8,8 @@ use super::{
 use alloc::{format, string::String, vec::Vec};
 use marram_wire::frame::{Code, Promise, Welcome};
 
-/// An agent with a wire to each shard of an edge with two: wire 1 to the shard where the session of connection 1 belongs, wire
-/// 2 to the other. The session is owned by g1 where it belongs.
+/// An agent with a wire to each shard of an edge with two: wire 1 to the home shard of the session of connection 1, wire 2 to
+/// the other. The session is owned by g1 at its home.
 fn at_home() -> Stage {
     let mut stage = Stage::new(config(1, &[]), 1);
     let home = (0..2).find(|turn| {
@@ -23,7 +23,7 @@ fn at_home() -> Stage {
     stage
 }
 
-/// As above; but shard 0 broke, came back as wire 3, and the session is owned by g2 at the other shard meanwhile.
+/// As above; but shard 0 broke, came back as wire 3, and the session is now owned by g2 at the other shard.
 fn away() -> Stage {
     let mut stage = at_home();
     assert_eq!(only(stage.wire_down(1), "hello"), ["w2 hello c2 s1 after g1"]);
@@ -32,7 +32,7 @@ fn away() -> Stage {
     stage
 }
 
-/// Two sessions begin over wire 1: one belongs to each of two shards.
+/// Two sessions begin over wire 1. Each of the two shards is the home of one.
 fn two_begin(stage: &mut Stage) {
     for (connection, channel) in [(1, 2), (2, 4)] {
         stage.accept(connection);
@@ -42,7 +42,7 @@ fn two_begin(stage: &mut Stage) {
     }
 }
 
-/// How long until it goes home, and what it says then.
+/// The time in milliseconds until it fails back, and the lines then.
 fn goes(stage: &mut Stage) -> (u64, Vec<String>) {
     let (waited_ns, lines) = stage.wait_to("goes home", 100 * FAILBACK_DELAY);
     (waited_ns / MS, lines)
@@ -140,7 +140,7 @@ fn a_session_that_home_takes_long_to_restore_is_not_sent_there_again() {
     goes(&mut stage);
     stage.frame(3, promise(stage.session(1), 2, 3));
     assert_eq!(only(stage.wait(100 * FAILBACK_DELAY), "hello"), [""; 0]);
-    // Likewise if it was led there, since its owner died.
+    // The same if it asked there because its owner failed.
     let mut stage = away();
     assert_eq!(only(stage.wire_down(2), "hello"), ["w3 hello c2 s1 after g2"]);
     stage.frame(3, promise(stage.session(1), 2, 3));
@@ -172,7 +172,7 @@ fn a_session_that_begins_before_its_home_is_there_goes_there_after_a_while() {
 #[test]
 fn an_edge_that_has_fewer_shards_now_has_its_sessions_where_they_are() {
     let mut stage = Stage::new(config(1, &[]), 1);
-    // The wire to what was the third shard leads to the first.
+    // The wire that led to the third shard now leads to the first.
     stage.step(AgentInput::WireUp { wire: WireId(1), target: Target { edge: 0, shard: 2 } });
     stage.answering.insert(WireId(1), MS);
     stage.frame(1, Welcome { shard: 0, ..welcome(2) });

@@ -1,4 +1,4 @@
-//! For how long an agent knows that a session is over, so that a delayed first hello does not bring it back.
+//! How long an agent knows that a session has ended, so that a delayed first hello does not reopen it.
 
 use super::{
     super::{Agent, AgentInput, TOMBSTONES_MAX},
@@ -19,7 +19,7 @@ fn ask(count: u64, linger_ms: u64) -> Promise {
 #[test]
 fn a_session_that_ended_at_its_server_is_not_taken_up_again_for_its_linger_time() {
     let forgotten = "w1 ended c1 Forgotten: this end does not know the session (any more)";
-    // The longer of the session's and the agent's own.
+    // The longer of the session's linger time and the agent's.
     for (linger_ms, buried_ms) in [(SESSION_LINGER, SESSION_LINGER), (5, LINGER)] {
         let mut stage = Stage::server(1);
         stage.frame(1, ask(1, linger_ms));

@@ -1,4 +1,4 @@
-//! When an agent asks whether an edge lives, suspects it, hears it again, or gives its wire up.
+//! When an agent sends heartbeats, suspects an edge, hears from it again, or closes its wire.
 
 use super::{
     super::AgentInput,
@@ -8,7 +8,7 @@ use super::{
 use alloc::vec::Vec;
 use marram_wire::frame::Pong;
 
-/// One wire, one edge; what happens to wires is told, and pings are not answered.
+/// One wire to one edge. Wire events are in the lines, and pings are not answered.
 fn silent() -> Stage {
     let mut stage = Stage::new(config(1, &[]), 1);
     stage.edge(1, 0);

@@ -1,11 +1,11 @@
-//! What must hold between the parts of an agent after every step: nothing is kept of a session that is over, and
-//! everything that waits for a time has asked for it.
+//! Invariants between the parts of an agent after every step: nothing is kept of a session that has ended, and everything that
+//! waits for a time has requested a wake-up.
 
 use super::super::{Agent, EndId, WireId};
 use alloc::collections::{BTreeMap, BTreeSet};
 use marram_wire::frame::Channel;
 
-/// Panics if a part of the agent remembers what another part has forgotten.
+/// Panics if a part of the agent refers to what another part has removed.
 pub(super) fn check(agent: &Agent) {
     let sessions = &agent.sessions;
     let timers = sessions.iter().filter_map(|(id, session)| Some((session.timer_ns?, *id)));
@@ -24,7 +24,7 @@ pub(super) fn check(agent: &Agent) {
     channels(agent);
 }
 
-/// Channels belong to sessions, and sessions have the channels that they speak on.
+/// Bound channels have sessions, and the channels of sessions are bound.
 fn channels(agent: &Agent) {
     let bound: BTreeSet<(WireId, Channel, EndId)> = agent
         .wires

@@ -134,6 +134,6 @@ fn an_edge_that_may_be_asked_again_is_asked_by_those_only_who_need_it() {
     stage.frame(2, Drain {});
     stage.wire_down(2);
     stage.accept(2);
-    // The first session has an owner, the second asks one already.
+    // The first session has an owner, and the second is already asking an edge.
     assert_eq!(stage.edge(3, 1), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! What an agent asks for, as a line of text.
+//! An agent's outputs as lines of text.
 
 use super::super::{AgentOutput, AgentReport, ConnectionId};
 use alloc::{
@@ -8,10 +8,10 @@ use alloc::{
 use bytes::Bytes;
 use marram_wire::{frame::Frame, id::SessionId};
 
-/// Connections that the agent named have the top bit set.
+/// Connections that the agent requested have the top bit set.
 const ASKED_FOR: u64 = 1 << 63;
 
-/// `p1` for an accepted connection, `q1` for one that the agent asked for.
+/// `p1` for an accepted connection, `q1` for one that the agent requested.
 fn program(connection: ConnectionId) -> String {
     match connection.0 & ASKED_FOR {
         0 => format!("p{}", connection.0),
@@ -27,7 +27,7 @@ fn payload(bytes: &Bytes) -> String {
     }
 }
 
-/// One line for whatever the agent asks for; `name` names sessions.
+/// One line for each output; `name` names sessions.
 pub(super) fn line(out: &AgentOutput, name: &mut impl FnMut(SessionId) -> String) -> String {
     match out {
         AgentOutput::Dial { target } => format!("dial {}.{}", target.edge, target.shard),

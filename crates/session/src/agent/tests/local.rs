@@ -1,4 +1,4 @@
-//! What programs say and are told: order, acknowledgements, windows, half-closes, resets, and servers that do not answer.
+//! Input and output of programs: order, acknowledgements, windows, half-closes, resets, and servers that do not answer.
 
 use super::{
     super::AgentInput,
@@ -52,7 +52,7 @@ fn an_acknowledgement_travels_with_a_message_if_there_is_one() {
 
 #[test]
 fn what_the_socket_took_is_granted_again_when_an_output_is_taken_whole() {
-    // Outputs of 3 and 5 bytes cost 64 more each.
+    // Outputs of 3 and 5 bytes are charged 64 more each.
     let cases: [(&[u64], &str); 6] = [
         (&[2], ""),
         (&[3], "5 w1 credit c2 received 0 taken 67"),

@@ -1,4 +1,4 @@
-//! What an agent does, told as conversations: an event goes in, and lines like `w1 hello c2 fresh` come out.
+//! The agent's behaviour as conversations: an event goes in, and lines like `w1 hello c2 fresh` come out.
 
 mod choice;
 mod datagrams;

@@ -1,4 +1,4 @@
-//! What an end takes from its owner, and refuses from everybody else.
+//! What an end accepts from its owner and refuses from all other senders.
 
 use super::{
     Stage, chosen, promise,
@@ -28,7 +28,7 @@ fn log_part(channel: u32) -> LogPart {
     LogPart { channel, generation: Generation::NONE, offset: 0, bytes: Bytes::from_static(b"log") }
 }
 
-/// Every frame that an owner may send on a channel, but its last words.
+/// Every frame that an owner may send on a channel, except those that end it.
 fn from_owners(channel: u32) -> [Frame; 8] {
     let (bytes, tag) = (Bytes::new(), [0; 8]);
     [

@@ -1,4 +1,4 @@
-//! Whom an agent promises a session to, and what it tells those whom it does not.
+//! The requests for a promise that an agent accepts, and its answers to the others.
 
 use super::{
     Stage, chosen, promise,
@@ -53,7 +53,7 @@ fn an_agent_takes_up_sessions_that_begin_for_servers_that_it_has() {
         ("db", true, "w1 promised c1 after g0"),
         ("db", false, forgotten),
         ("mail", true, forgotten),
-        // A client's end, which only its own connection begins.
+        // A client's end, which only its own connection creates.
         ("", true, forgotten),
     ];
     for (server, fresh, expected) in cases {

@@ -1,4 +1,4 @@
-//! What an end does when an edge does not take its session.
+//! What an end does when an edge rejects its session.
 
 use super::{
     Stage, promise,
@@ -173,7 +173,7 @@ fn an_edge_that_let_a_promise_down_is_asked_again_ever_later() {
 #[test]
 fn an_edge_that_was_there_lately_may_have_the_app() {
     let over: &[&str] = &["p2 is reset", "s2 over, UnknownApp: no"];
-    // It broke, it fell silent, it never was there since the start.
+    // It broke, it fell silent, or it was not connected since the start.
     let lost: [fn() -> Stage; 3] = [
         || {
             let mut stage = Stage::client(2);
@@ -197,7 +197,7 @@ fn an_edge_that_was_there_lately_may_have_the_app() {
         stage.accept(1);
         let lines = stage.reject(1, 2, Code::UnknownApp);
         assert_eq!(lines, ["s1 waits at 0.0, UnknownApp: no, 10000 ms left"], "case {case}");
-        // It is back, and is given its apps in a while.
+        // It is back, and may get its apps soon.
         if case < 2 {
             let mut stage = lost();
             stage.wire_down(2);
@@ -207,7 +207,7 @@ fn an_edge_that_was_there_lately_may_have_the_app() {
             let waits = ["s1 waits at 1.0, UnknownApp: no, 10000 ms left"];
             assert_eq!(stage.reject(3, 2, Code::UnknownApp), waits, "case {case}");
         }
-        // It is not waited for for ever.
+        // The agent does not wait for it forever.
         stage.wait(EDGE_WAIT);
         let asks = stage.accept(2).concat();
         let channel = asks.split(['c', ' ']).nth(3).unwrap().parse().unwrap();

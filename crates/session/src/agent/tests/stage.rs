@@ -1,5 +1,5 @@
-//! A stage for one agent: brings events, keeps virtual time, wakes the agent exactly when it asked to be, answers its
-//! pings, and writes down what it asks for.
+//! A stage for one agent: passes events, keeps virtual time, wakes the agent exactly at the requested times, answers its pings,
+//! and records its outputs.
 
 use super::{
     super::{
@@ -22,20 +22,20 @@ use marram_wire::{
 
 pub(super) const MS: u64 = 1_000_000;
 
-/// Time zero of the tests is not that of the clock.
+/// Time zero of the tests differs from that of the clock.
 const START_NS: u64 = 3_600_000 * MS;
 
-/// Patience in milliseconds, chosen so that no two things are due at one time by chance.
+/// Timeouts in milliseconds, chosen so that no two are due at the same time by chance.
 pub(super) const INTERVAL: u64 = 700;
 pub(super) const TIMEOUT: u64 = 2_000;
 pub(super) const EDGE_WAIT: u64 = 10_000;
 pub(super) const LINGER: u64 = 20_000;
 pub(super) const CONNECT: u64 = 3_000;
 pub(super) const FAILBACK_DELAY: u64 = 5_000;
-/// The session's own, as promises tell it.
+/// The session's linger time, as promises set it.
 pub(super) const SESSION_LINGER: u64 = 30_000;
 
-/// An agent that asks to be woken more often within one wait is spinning.
+/// An agent that requests more wake-ups within one wait is in a busy loop.
 const WAKES_MAX: usize = 10_000;
 
 /// Milliseconds as a decimal number.
@@ -46,7 +46,7 @@ pub(super) fn milliseconds(ns: u64) -> String {
     }
 }
 
-/// A server by its name: one of datagrams if that begins with `udp-`, one whose connections keep messages apart if with `web-`.
+/// A server by its name: `udp-` servers use datagrams, connections of `web-` servers preserve message boundaries.
 fn server(name: &str) -> AgentServer {
     let (datagrams, messages) = (name.starts_with("udp-"), name.starts_with("web-"));
     AgentServer { name: name.to_string(), datagrams, messages }
@@ -72,12 +72,12 @@ pub(super) struct Stage {
     pub(super) agent: Agent,
     pub(super) now_ns: u64,
     wake_ns: Option<u64>,
-    /// Edges that answer pings, and how long that takes; the others are silent.
+    /// Edges that answer pings, and after how long; the others are silent.
     pub(super) answering: BTreeMap<WireId, u64>,
     pongs: BTreeSet<(u64, WireId, u64)>,
-    /// In the order in which they were first heard of.
+    /// In the order in which they first appeared.
     sessions: Vec<SessionId>,
-    /// Whether dialling, greetings and pings are told as well.
+    /// Whether the lines contain dialling, greetings and pings as well.
     pub(super) tells_wires: bool,
 }
 
@@ -100,7 +100,7 @@ impl Stage {
         Self::connected(config(edges, &[]))
     }
 
-    /// A server's agent for `db`, likewise.
+    /// A server's agent for `db`, as above.
     pub(super) fn server(edges: u16) -> Self {
         Self::connected(config(edges, &["db"]))
     }
@@ -132,7 +132,7 @@ impl Stage {
         stage
     }
 
-    /// Brings an event and returns what the agent asks for; times to wake at are kept.
+    /// Passes an event and returns the agent's outputs; requested wake-ups are stored.
     pub(super) fn step(&mut self, input: AgentInput) -> Vec<String> {
         let mut out = Vec::new();
         self.agent.step(self.now_ns, input, &mut out);
@@ -171,7 +171,7 @@ impl Stage {
         }))
     }
 
-    /// Lets time pass, waking the agent when it asked for it. Each line begins with its time since the call.
+    /// Lets time pass, and wakes the agent at the requested times. Each line begins with its time since the call.
     pub(super) fn wait(&mut self, ms: u64) -> Vec<String> {
         let since_ns = self.now_ns;
         let mut told = Vec::new();
@@ -182,12 +182,12 @@ impl Stage {
         told
     }
 
-    /// Lets time pass until the agent says this, at most `ms`; returns after how many nanoseconds it did.
+    /// Lets time pass until this line, at most `ms`; returns the time passed in nanoseconds.
     pub(super) fn wait_for(&mut self, what: &str, ms: u64) -> u64 {
         self.wait_to(what, ms).0
     }
 
-    /// As above; also everything that it says with it.
+    /// As above; also returns all lines of that moment.
     pub(super) fn wait_to(&mut self, what: &str, ms: u64) -> (u64, Vec<String>) {
         let since_ns = self.now_ns;
         while let Some(lines) = self.advance(since_ns + ms * MS) {
@@ -198,7 +198,7 @@ impl Stage {
         panic!("the agent did not say `{what}`")
     }
 
-    /// To whatever happens next until then; None if nothing does.
+    /// Advances to the next event before that time; none if there is none.
     fn advance(&mut self, until_ns: u64) -> Option<Vec<String>> {
         for _ in 0..WAKES_MAX {
             let pong = self.pongs.first().copied().filter(|(due_ns, ..)| *due_ns <= until_ns);
@@ -231,7 +231,7 @@ impl Stage {
         self.shard(wire, edge, 0, 1)
     }
 
-    /// A wire to one of some shards of an edge comes up, likewise.
+    /// A wire to one of several shards of an edge comes up, as above.
     pub(super) fn shard(&mut self, wire: u64, edge: u16, shard: u8, shards: u8) -> Vec<String> {
         self.answering.entry(WireId(wire)).or_insert(MS);
         let mut lines = self.step(AgentInput::WireUp { wire: WireId(wire), target: Target { edge, shard } });
@@ -243,7 +243,7 @@ impl Stage {
         self.step(AgentInput::Frame { wire: WireId(wire), frame: frame.into() })
     }
 
-    /// The edge behind a wire says nothing more, but the wire stays.
+    /// The edge behind a wire falls silent, but the wire stays.
     pub(super) fn silence(&mut self, wire: u64) {
         self.answering.remove(&WireId(wire));
         self.pongs.retain(|(_, at, _)| at.0 != wire);
@@ -265,7 +265,7 @@ impl Stage {
         })
     }
 
-    /// The program of a connection says something.
+    /// The program of a connection sends something.
     pub(super) fn hear(&mut self, connection: u64, text: &'static str) -> Vec<String> {
         let bytes = Bytes::from_static(text.as_bytes());
         self.step(AgentInput::Received { connection: ConnectionId(connection), bytes })
@@ -303,7 +303,7 @@ impl Stage {
         self.frame(wire, output(channel, Bytes::from_static(text.as_bytes())))
     }
 
-    /// The last output: the cell will say no more.
+    /// The last output: the cell closes its output.
     pub(super) fn output_close(&mut self, wire: u64, channel: Channel) -> Vec<String> {
         self.frame(wire, Output { close: true, ..output(channel, Bytes::new()) })
     }
@@ -312,7 +312,7 @@ impl Stage {
 /// The session of [`Stage::serving`].
 pub(super) const SERVED: SessionId = SessionId([8; 16]);
 
-/// A connection that the agent asked for.
+/// The id of a connection that the agent requested.
 pub(super) fn asked(number: u64) -> ConnectionId {
     ConnectionId(number | 1 << 63)
 }
@@ -326,7 +326,7 @@ pub(super) fn welcome(shards: u8) -> Welcome {
     Welcome { version: 1, edge, shard: 0, shards, challenge: [3; 16], draining: false, domain: [4; 8] }
 }
 
-/// What an edge asks a client's end for, having been shown the session's key.
+/// An edge's request to a client's end; the session's key is proved.
 pub(super) fn promise(session: SessionId, channel: Channel, count: u64) -> Promise {
     Promise {
         channel,
@@ -355,14 +355,14 @@ pub(super) fn output(channel: Channel, payload: Bytes) -> Output {
     Output { channel, increment: None, close: false, payload }
 }
 
-/// Lines without what a test is not about.
+/// The lines that contain `what`.
 pub(super) fn only(lines: Vec<String>, what: &str) -> Vec<String> {
     let mut lines = lines;
     lines.retain(|line| line.contains(what));
     lines
 }
 
-/// As many zeros as a program's stream is cut into at most.
+/// As many zeros as one cut of a program's stream has at most.
 pub(super) fn cut() -> Bytes {
     Bytes::from(vec![0; marram_wire::limits::STREAM_CUT])
 }

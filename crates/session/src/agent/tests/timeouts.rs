@@ -1,4 +1,4 @@
-//! How long a session without an owner is waited for, and what its program is told then.
+//! How long a session waits without an owner, and how its program's connection ends then.
 
 use super::{
     super::AgentConfig,
