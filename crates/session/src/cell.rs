@@ -85,7 +85,7 @@ pub enum CellInput {
     },
     /// The peer will send no more: `marram_close(port)`.
     Close {
-        /// The port whose input ended.
+        /// The port; its input has ended.
         port: Port,
     },
     /// The peer of a shared cell's port is gone, and the port's number may be reused from now on. Runs nothing in the guest.

@@ -34,7 +34,7 @@ impl Bench {
         bench
     }
 
-    /// A shared cell with these members, whose ports are open.
+    /// A shared cell with these members. Their ports are open.
     fn of(members: &[CellId]) -> Self {
         let mut bench = Self::new();
         for member in members {
@@ -208,7 +208,7 @@ fn timers_belong_to_the_cell_and_take_turns_with_members() {
     bench.say(ANNA, "x");
     bench.answer_with(&[], &[again]);
     bench.answer(&[]);
-    // A cell whose timers are always due still gets its members' messages.
+    // A cell with timers that are always due still gets its members' messages.
     let timer = || CellInput::Timer { stage: 0, token: 7 };
     assert_eq!(bench.inputs(), [timer(), message(Port(0), "x"), timer()]);
 }

@@ -69,7 +69,7 @@ pub struct Agent {
     turn: u8,
     /// When sessions are due.
     timers: BTreeSet<(u64, EndId)>,
-    /// Sessions whose server's end ended here, in the order in which their tombstones expire.
+    /// Sessions that ended here at their server's end, in the order in which their tombstones expire.
     tombstones: VecDeque<(u64, SessionId)>,
     tombstone_ids: BTreeSet<SessionId>,
     datagrams_dropped: u64,

@@ -88,7 +88,7 @@ pub struct End {
     app: String,
     terms: Option<Terms>,
     promised: Generation,
-    /// The last generation whose owner chose a log.
+    /// The last generation in which an owner chose a log.
     chosen: Generation,
     /// Valid unless detached.
     channel: Channel,
@@ -318,7 +318,7 @@ impl End {
         // A standby learns of a generation when its owner asks for promises. If the ends had promised another owner before, no
         // log was chosen in that generation, and the standby's state may contradict what the ends have received since.
         let is_last = |live: &Live| live.generation == previous && live.generation == self.chosen;
-        // An owner whose log ends before the last checkpoint needs that checkpoint, and everything after it.
+        // An owner with a log that ends before the last checkpoint needs that checkpoint, and everything after it.
         let fits = |live: &&Live| is_last(live) && live.log_end >= self.log.start();
         let live = ask.live.as_ref().filter(fits);
         let (from, log_start) = match live {

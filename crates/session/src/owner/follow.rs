@@ -1,8 +1,8 @@
 //! A standby: an owner that has no promises, and is fed with what the cell of another owner consumes.
 //!
 //! It keeps the cell *warm* (the newest checkpoint is restored, log and messages are in memory) or *hot* (it replays
-//! continuously). What it has is a prefix of the history of one generation. So its state is that of an owner whose wires broke
-//! and whose cell lives: it opens a generation and asks for promises as the owner of the fed one. An end whose last promise was
+//! continuously). What it has is a prefix of the history of one generation. So its state is that of an owner with a live cell
+//! and broken wires: it opens a generation and asks for promises as the owner of the fed one. An end that gave its last promise
 //! to exactly that generation sends what the standby lacks and no more. If any end has promised another generation, the
 //! standby's state may differ from the chosen one, and it restarts from what the ends keep.
 //!

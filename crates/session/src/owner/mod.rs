@@ -80,7 +80,7 @@ pub struct OwnerPolicy {
     /// Whether other sessions use the same cell ([`crate::shared`]). Needs `keep` to be off.
     pub shared: bool,
     /// Whether an external witness stores how much the client has received, and what to do while the witness is unavailable.
-    /// For apps without a server, whose client could otherwise go back to an older state.
+    /// For apps without a server: their clients could otherwise go back to an older state.
     pub witness: Option<Witnessing>,
 }
 
@@ -100,13 +100,13 @@ pub enum OwnerEffect {
     Send(Port, Frame),
     /// Start a cell.
     Start(CellImage, Seed),
-    /// Start a cell from checkpoints: a full one and its deltas, whose bytes follow. The cell runs only after this is answered
+    /// Start a cell from checkpoints: a full one and its deltas. Their bytes follow. The cell runs only after this is answered
     /// and a log is chosen. It is removed if no log is chosen.
     Restore(CellImage, Vec<CheckpointMeta>),
     /// The next bytes of the checkpoints that [`OwnerEffect::Restore`] named, sealed. No part contains bytes of two of them.
     Part(Bytes),
-    /// The next checkpoint of a cell that was restored and has not run: a delta on the last one, whose bytes follow. Answered
-    /// as [`OwnerEffect::Restore`].
+    /// The next checkpoint of a cell that was restored and has not run: a delta on the last one. Its bytes follow. Answered as
+    /// [`OwnerEffect::Restore`].
     Advance(CellId, CheckpointMeta),
     /// Run a handler.
     Run(Run),
@@ -217,7 +217,7 @@ pub struct Owner {
     live: Option<Generation>,
     running: Option<run::Running>,
     replay: Option<ReplayCursor>,
-    /// Index of the side whose checkpoints go to the executor in this attempt.
+    /// Index of the side that provides the executor's checkpoints in this attempt.
     source: Option<usize>,
     /// The executor's answer to [`OwnerEffect::Restore`], if it came before the ends' log was complete.
     early: Option<Result<Box<Header>, CellError>>,
@@ -237,7 +237,7 @@ pub struct Owner {
     /// While the owner is a standby, and until the takeover is complete.
     follow: Option<Box<Follow>>,
     witness: Witness,
-    /// Index of the port whose messages are considered first.
+    /// Index of the port that is considered first for the next message.
     turn: usize,
     /// The kind of the last entry: the next input is of another kind, if one waits.
     last: run::Kind,

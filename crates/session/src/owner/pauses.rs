@@ -57,7 +57,7 @@ impl Pauses {
 }
 
 impl Owner {
-    /// The ports whose ends are granted no credit, because the cell has paused them.
+    /// The ports that the cell has paused: their ends are granted no credit.
     pub fn paused(&self) -> impl Iterator<Item = Port> {
         self.sides.iter().filter(|side| self.is_paused(side)).map(|side| side.port)
     }

@@ -19,7 +19,7 @@ use marram_wire::{
     seal::LOG_OFFSET_MAX,
 };
 
-/// Input whose outputs may go to an end waits while more bytes than this wait for that end's credit. A full buffer delays
+/// Input with outputs that may go to an end waits while more bytes than this wait for that end's credit. A full buffer delays
 /// input; it never drops.
 const UNSENT_MAX: u64 = 256 << 10;
 /// Input also waits while more bytes than this wait for an end's acknowledgement. An end that acknowledges in time never has as
@@ -29,7 +29,7 @@ const OUTBOX_MAX: u64 = UNSENT_MAX + 2 * OUTPUT_WINDOW;
 /// The session ends when this much is left of the log's offsets, so that the next entry always has a place.
 const LOG_ROOM: u64 = ENTRY_SIZE_MAX as u64;
 
-/// The entry whose handlers run.
+/// The entry that runs.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) event: Event,
@@ -44,7 +44,7 @@ pub(super) struct Running {
 }
 
 /// What an entry can consume. Timers come before tasks, and tasks before messages. But no kind comes twice in a row while
-/// another waits, so that a cell whose timers are always due, or which spawns tasks forever, still gets its messages.
+/// another waits: a cell with timers that are always due, or which spawns tasks forever, still gets its messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Timer,
@@ -124,7 +124,7 @@ impl Owner {
             self.release(out);
             // The ends waited without an owner: the next message goes before a checkpoint.
             self.pump(now, out);
-            // Ends whose buffers are full have stopped reading: only a checkpoint makes room again.
+            // Ends with full buffers have stopped reading: only a checkpoint makes room again.
             return self.checkpoint_if_due(out);
         }
         let peers = self.peers();
@@ -165,7 +165,7 @@ impl Owner {
         self.run_next(out);
     }
 
-    /// The next input of a kind, if there is one. While an end is full, only messages whose outputs do not go to that end.
+    /// The next input of a kind, if there is one. While an end is full, only messages with outputs that do not go to that end.
     fn next_of(&mut self, kind: Kind, now_ns: i64, full: u64) -> Option<(Event, Option<Message>, CellInput)> {
         Some(match kind {
             Kind::Timer | Kind::Task if full != 0 => return None,
@@ -181,7 +181,7 @@ impl Owner {
         })
     }
 
-    /// The sides whose ends must take more before any input may run that could produce outputs for them: a bitmap by their
+    /// The sides with ends that must take more before any input may run that could produce outputs for them: a bitmap by their
     /// index.
     ///
     /// The cell does not stop completely: a server that answers before it continues to read takes nothing more until its answer
@@ -211,7 +211,7 @@ impl Owner {
         (self.log.bytes.len() + ENTRY_SIZE_MAX) as u64 > LOG_SIZE_MAX
     }
 
-    /// Ports in turn. Skips those whose messages were answered to a `full` side, and messages beyond the credit of a paused
+    /// Ports in turn. Skips ports with messages that were answered to a `full` side, and messages beyond the credit of a paused
     /// port.
     fn next_message(&mut self, full: u64) -> Option<(Port, Message)> {
         let count = self.sides.len();

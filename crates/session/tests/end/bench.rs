@@ -59,7 +59,7 @@ impl Bench {
         Self { end: End::new(SESSION, false, "app".into()), lines: Vec::new() }
     }
 
-    /// An end whose first owner has chosen a log, with this much credit.
+    /// An end with a first owner that has chosen a log, and with this much credit.
     pub(crate) fn owned(credit: u64) -> Self {
         let mut bench = Self::new();
         bench.promise(&promise(1)).expect("the first promise");

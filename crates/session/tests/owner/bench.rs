@@ -339,7 +339,7 @@ impl Bench {
         (0..self.kept.len()).for_each(|_| self.ran(&[]));
     }
 
-    /// Sends messages whose handlers read the clock, so that their entries are long, until the log has at least this size.
+    /// Sends messages until the log has at least this size. Their handlers read the clock, so that their entries are long.
     pub(crate) fn fill_log(&mut self, size: u64) {
         while self.log_end() < size {
             self.say(CLIENT, "");

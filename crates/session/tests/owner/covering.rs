@@ -9,7 +9,7 @@ fn kept_by(holder: Holder) -> OwnerPolicy {
     OwnerPolicy { holder, ..policy() }
 }
 
-/// A session whose first message was expensive, and the owner's effects then.
+/// A session with an expensive first message, and the owner's effects then.
 fn due(policy: OwnerPolicy) -> Bench {
     let mut bench = Bench::begun(policy);
     bench.consume(CLIENT, "a", EXPENSIVE_NS);

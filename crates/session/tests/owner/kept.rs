@@ -59,7 +59,7 @@ impl Kept {
         self.log_start + self.log.len() as u64
     }
 
-    /// From now on the end behaves as one whose owner's cell is live: it sends only messages from `took` on.
+    /// From now on the end behaves as if its owner's cell were live: it sends only messages from `took` on.
     pub(crate) fn live_at(&mut self, took: u64) {
         self.live = true;
         let behind = usize::try_from(took - self.sent_start).expect("a short session");

@@ -30,7 +30,7 @@ fn with(lines: &[String], word: &str) -> Vec<String> {
     lines.iter().filter(|line| line.contains(word)).cloned().collect()
 }
 
-/// A session whose client's port was paused in its first message.
+/// A session in which the first message paused the client's port.
 fn pausing() -> Bench {
     let mut bench = Bench::begun(policy());
     bench.say(CLIENT, "a");

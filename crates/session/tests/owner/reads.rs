@@ -169,7 +169,8 @@ fn a_cell_rests_when_the_log_may_be_full_until_a_checkpoint_is_held() {
     assert!(bench.run.is_some());
 }
 
-/// A session whose log is cut, and then grows, while the server's end is disconnected. Returns what was read after the cut.
+/// A session in which the log is cut, and then grows, while the server's end is disconnected. Returns what was read after the
+/// cut.
 fn cut_while_away(bench: &mut Bench) -> Vec<Read> {
     let mut keys = 0..;
     let mut fill = |bench: &mut Bench| {

@@ -23,7 +23,7 @@ fn accept(stage: &mut Stage) -> Vec<alloc::string::String> {
     })
 }
 
-/// A client's agent whose program is connection 1 and whose session is owned on channel 2 of wire 1.
+/// A client's agent. Its program is connection 1, and its session is owned on channel 2 of wire 1.
 fn owned() -> Stage {
     let mut stage = Stage::client(1);
     accept(&mut stage);

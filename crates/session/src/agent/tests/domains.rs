@@ -57,7 +57,7 @@ fn a_session_goes_to_edges_of_its_domain_first() {
     // After a temporary refusal the session does not ask an edge that would refuse it permanently.
     assert_eq!(stage.reject(3, 2, Code::Busy), [""; 0]);
     stage.wait_for("w3 hello c4", 100);
-    // Without any other edge, it asks that one, whose answer contains the reason.
+    // Without any other edge, it asks that one: the answer contains the reason.
     let mut stage = Stage::new(config(2, &[]), 1);
     answers(&mut stage, 1, 0, NORTH);
     answers(&mut stage, 2, 1, SOUTH);

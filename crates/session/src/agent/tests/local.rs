@@ -18,7 +18,7 @@ use marram_wire::{
     limits::RETAINED_MAX,
 };
 
-/// A server's agent whose session is owned by g1 while its server does not answer yet.
+/// A server's agent with a session that g1 owns; its server does not answer yet.
 fn connecting() -> Stage {
     let mut stage = Stage::server(1);
     stage.frame(1, Promise { server: "db".to_string(), ..promise(SERVED, 1, 1) });

@@ -114,8 +114,8 @@ impl Stage {
         stage
     }
 
-    /// A client's agent with this many edges, whose program is connection 1 and whose session is owned by g1 at edge 0,
-    /// on channel 2 of wire 1.
+    /// A client's agent with this many edges. Its program is connection 1; g1 at edge 0 owns its session, on channel 2 of wire
+    /// 1.
     pub(super) fn owned(edges: u16) -> Self {
         let mut stage = Self::client(edges);
         stage.accept(1);

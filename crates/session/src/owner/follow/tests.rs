@@ -139,7 +139,7 @@ struct Says {
     live: bool,
     /// The entries that the end has and the standby lacks.
     log: Range<usize>,
-    /// The entry whose digest it claims: the end of its log, unless the digest is to be wrong.
+    /// It claims the digest at this entry: the end of its log, unless the digest is to be wrong.
     tag_of: usize,
     /// The messages that the end has and the standby lacks.
     sent: Range<usize>,
