@@ -163,7 +163,7 @@ impl CellOutput {
     }
 }
 
-/// A change to the cell's timers, in call order. There is one timer a stage and token: setting it again replaces it.
+/// A change to the cell's timers, in call order. There is one timer for each stage and token: setting it again replaces it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimerChange {
     /// `timer(delay_ns, token)`: fire `delay_ns` after this handler's `now_ns`. Negative delays count as 0.

@@ -30,7 +30,7 @@ pub struct ProxyAddresses {
     pub destination: SocketAddr,
 }
 
-/// What the first bytes of a connection say.
+/// The result of reading the first bytes of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProxyHeader {
     /// The header is incomplete.

@@ -71,9 +71,9 @@ pub struct OwnerPolicy {
     pub recovery_target_ns: u64,
     /// How long ends keep the record of a session that cannot be resumed, in milliseconds.
     pub linger_ms: u32,
-    /// Messages that the cell may send in a second; 0 for no limit.
+    /// Messages that the cell may send per second; 0 for no limit.
     pub messages_per_s: u32,
-    /// Bytes of log that the session may write in a second; 0 for no limit.
+    /// Bytes of log that the session may write per second; 0 for no limit.
     pub log_bytes_per_s: u32,
     /// Whether a recording is made when a handler of the session is stopped.
     pub record_stops: bool,
@@ -112,7 +112,7 @@ pub enum OwnerEffect {
     Run(Run),
     /// Copy the cell's state, as it is now.
     Copy(CellId, CheckpointBase),
-    /// Encode what was copied last and seal it behind this header.
+    /// Encode the last copy and seal it after this header.
     Checkpoint(CellId, Box<Header>, Seal),
     /// Hash the cell's state, as it is now, for the recording that follows.
     Hash(CellId),

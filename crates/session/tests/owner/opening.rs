@@ -70,7 +70,7 @@ fn an_app_without_a_server_has_one_end() {
         "client: output hello with log 0..42",
     ];
     assert_eq!(bench.look(), expected);
-    // The start says that there is no server.
+    // The start entry records that there is no server.
     assert_eq!(bench.kept[0].log[33], 0);
     let mut both = Bench::begun(policy());
     both.consume(CLIENT, "message", 0);

@@ -23,7 +23,7 @@ use alloc::{
 use core::net::SocketAddr;
 use rule::Match;
 
-/// Most rules of a table.
+/// Maximum number of rules of a table.
 pub const RULES_MAX: usize = 1024;
 /// Maximum of first bytes that a rule can ask for.
 pub const FIRST_BYTES_MAX: usize = 64;

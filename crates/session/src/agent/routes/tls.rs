@@ -21,12 +21,12 @@ const RECORD_MAX: usize = 1 << 14;
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
 
-/// What the first bytes of a connection say.
+/// The result of reading the first bytes of a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Sni {
     /// It asks for this server, in lower case.
     Name(String),
-    /// It speaks TLS and names no server.
+    /// It is TLS, without a server name.
     Nameless,
     /// It is not TLS, or invalid TLS.
     NotTls,
