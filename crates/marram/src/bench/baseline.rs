@@ -1,5 +1,5 @@
-//! Programs that something is compared with; and what a user would put between client and server today, with as many hops as Marram
-//! has: HAProxy.
+//! Programs that serve as baselines; and what a user would put between client and server today, with as many hops as Marram:
+//! HAProxy.
 
 use crate::harness::{LogCollector, TempDir, TestProcess, free_address};
 use anyhow::Context;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Client's agent, edge, server's agent.
+/// Hops: client's agent, edge, server's agent.
 const HOPS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Chain {
     /// Where clients connect.
     pub(super) address: SocketAddr,
-    /// How to start it.
+    /// The command that starts a relay, for the report.
     pub(super) command: String,
     _processes: Vec<TestProcess>,
 }
@@ -41,13 +41,13 @@ impl Chain {
     }
 }
 
-/// Where a program is that something is compared with.
+/// Path of a program that serves as a baseline.
 ///
 /// # Errors
-/// If it is not installed: what has no baseline is not measured.
+/// If it is not installed: nothing is measured without its baseline.
 pub(super) fn require(program: &str, package: &str) -> anyhow::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Debian's servers lie outside the path of ordinary users.
+    // Debian installs servers in a directory that is not in an ordinary user's `PATH`.
     let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/bin")]);
     let found = folders.map(|folder| folder.join(program)).find(|path| path.is_file());
     found.with_context(|| {

@@ -1,4 +1,4 @@
-//! `marram bench checkpoint`: how long a checkpoint pauses a cell, by the size of its memory and the pages it wrote.
+//! `marram bench checkpoint`: how long a checkpoint pauses a cell, by the size of its memory and the number of pages it wrote.
 
 use super::report::{Bar, Report};
 use super::{Plan, progress, stats};
@@ -24,7 +24,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     ] {
         progress(&format!("checkpoint: {pages} dirty pages of {memory} MiB"));
         let mut workload = Workload::new(&images, memory << 20)?;
-        // The first one is full and arms the tracking.
+        // The first one is full and starts the tracking of dirty pages.
         workload.checkpoint(CheckpointBase::Image)?;
         let (mut pauses, mut encodes, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..rounds {

@@ -1,12 +1,12 @@
-//! Processor time of groups of processes, as the kernel counts it, in nanoseconds; and a core for all of them.
+//! CPU time of groups of processes, as the kernel counts it, in nanoseconds; and pinning to a core.
 
 use anyhow::Context;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Keeps this thread, and what it starts from now on, on one core (the last), until dropped. Where the kernel puts
-/// processes that wake one another decides about more microseconds than are to be measured here.
+/// Pins this thread, and what it starts from now on, to one core (the last), until dropped. The kernel's placement of processes
+/// that wake one another changes the result by more microseconds than the differences measured here.
 pub(super) struct OneCore {
     before: CpuSet,
 }
@@ -18,7 +18,7 @@ impl OneCore {
         Self::on(|cores| cores.next_back())
     }
 
-    /// The first core instead: another one, where there are two.
+    /// The first core instead, which is another one where there are two.
     ///
     /// # Errors
     /// If the kernel does not allow it.
@@ -39,17 +39,17 @@ impl OneCore {
 
 impl Drop for OneCore {
     fn drop(&mut self) {
-        // It was allowed before.
+        // This was allowed before.
         let _ = sched_setaffinity(None, &self.before);
     }
 }
 
-/// Nanoseconds that all threads of all processes in these groups have run so far. Processes that ended do not count.
+/// CPU time in nanoseconds of all threads of all processes in these groups so far. Processes that ended do not count.
 pub(super) fn spent_ns(groups: &[u32]) -> u64 {
     processes(groups).map(|path| threads_ns(&path)).sum()
 }
 
-/// The same of this thread alone.
+/// CPU time of this thread alone.
 pub(super) fn of_this_thread_ns() -> u64 {
     of_thread_ns(Path::new("/proc/thread-self")).unwrap_or(0)
 }
@@ -58,7 +58,7 @@ fn of_thread_ns(thread: &Path) -> Option<u64> {
     fs::read_to_string(thread.join("schedstat")).ok()?.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Where the kernel tells of the processes in these groups.
+/// The kernel's directories of the processes in these groups.
 pub(super) fn processes(groups: &[u32]) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| {
@@ -67,7 +67,7 @@ pub(super) fn processes(groups: &[u32]) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// The third field behind the command's name, which is in parentheses and may contain anything.
+/// The process group: the third field behind the command's name, which is in parentheses and may contain anything.
 fn group_of(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(2)?.parse().ok()
 }

@@ -1,5 +1,5 @@
-//! `marram bench forward`: what protection adds to a message. The app `forward` runs twice behind the same agents and the
-//! same edge, protected and not; blocks of both alternate with blocks over a chain of stock relays.
+//! `marram bench forward`: what protection adds to the time of a message. The app `forward` runs twice behind the same agents and
+//! the same edge, protected and not; blocks of both alternate with blocks over a chain of stock relays.
 
 use super::baseline::{self, Chain};
 use super::report::{Bar, Report};
@@ -55,7 +55,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
 
 fn cluster(plan: &Plan) -> anyhow::Result<TestCluster> {
     let mut cluster = TestCluster::new(plan.layout("bench-forward", 1, ""), |place| {
-        // Other quotas, so that the two are images of their own.
+        // Different quotas, so that the two apps are separate images.
         let manifest = |name: &str, protect: &str, scratch: &str| {
             let rest = format!(
                 "server = \"{SERVER}\"\nprotect = \"{protect}\"\n[quotas]\nscratch = \"{scratch}\"\n"
@@ -80,18 +80,18 @@ fn connect(
     let mut streams = Vec::new();
     for listen in &listens {
         let mut stream = peer::connect(listen.address)?;
-        // The session is there, and everything is warm.
+        // After these round trips the session exists and caches are warm.
         peer::round_trips(&mut stream, &[7; SMALL], 200)?;
         streams.push(stream);
     }
     streams.try_into().map_err(|_| anyhow::anyhow!("two apps have two listeners"))
 }
 
-/// What one block of a variant showed.
+/// Results of one block of a variant.
 struct Block {
     /// The median round trip.
     round_trip_us: f64,
-    /// Processor time of all of Marram's processes, a message through the cell.
+    /// CPU time of all of Marram's processes for a message through the cell.
     cpu_us: f64,
 }
 
@@ -105,7 +105,7 @@ fn block(stream: &mut TcpStream, groups: &[u32], messages: usize) -> anyhow::Res
     Ok(Block { round_trip_us: stats::median(&times), cpu_us })
 }
 
-/// Small messages, one in flight, everything on one core.
+/// Small messages, one in flight, with all processes on one core.
 fn latency(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<()> {
     let _core = cpu::OneCore::enter()?;
     let server = peer::echo_server()?;
@@ -123,7 +123,7 @@ fn latency(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<
             let stream = if variant == 0 { &mut protected } else { &mut bare };
             block(stream, &groups, amount.messages).map(|block| blocks[variant].push(block))
         };
-        // Whichever goes first meets other caches: they take turns.
+        // The first of the two finds other caches than the second, so the order alternates.
         measure(number % 2)?;
         measure(1 - number % 2)?;
         relays.push(stats::median(&peer::round_trips(&mut relay, &[0x5a; SMALL], amount.messages)?));
@@ -157,7 +157,7 @@ fn report_latency(blocks: &[Vec<Block>; 2], relays: &[f64], report: &mut Report)
     );
 }
 
-/// Large messages, as many in flight as fit, on all cores.
+/// Large messages, as many in flight as the connection allows, on all cores.
 fn throughput(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<()> {
     let mut cluster = cluster(plan)?;
     let addresses = cluster.edge_addresses();
@@ -191,11 +191,11 @@ fn throughput(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Resu
     Ok(())
 }
 
-/// What one block of large messages showed.
+/// Results of one block of large messages.
 struct LargeBlock {
     /// MB a second.
     rate: f64,
-    /// Processor time of each group of processes, an echo.
+    /// CPU time of each group of processes for an echo.
     cpu_us: Vec<f64>,
 }
 
@@ -214,7 +214,7 @@ fn large_block(
 }
 
 /// Bytes on the wires between ends and edge, beyond those of the messages. Plain wires have no TLS records; the log and the
-/// checkpoints in them are sealed as always.
+/// checkpoints on them are encrypted in any case.
 fn wire_bytes(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<()> {
     progress("forward: bytes on the wire");
     let mut cluster = cluster(plan)?;

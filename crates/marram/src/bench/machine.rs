@@ -1,4 +1,4 @@
-//! What a figure was measured on.
+//! Description of the machine on which a figure was measured.
 
 use serde_json::{Value, json};
 use std::fs;

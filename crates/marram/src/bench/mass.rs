@@ -13,11 +13,11 @@ use tokio::net::TcpStream;
 /// How long any client may wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Measures with so many sessions.
+/// Measures with `sessions` sessions.
 pub(super) fn run(plan: &Plan, sessions: usize, report: &mut Report) -> anyhow::Result<()> {
     progress(&format!("recover: {sessions} sessions at once"));
     let mut cluster = recover::cluster(plan, "")?;
-    // The second edge comes when all sessions are at the first.
+    // The second edge starts when all sessions are at the first.
     cluster.start_edge(0, "")?;
     let edges = cluster.edge_addresses();
     cluster.start_server_agent(&edges, &[("echo", peer::echo_server()?)])?;
@@ -42,7 +42,7 @@ pub(super) fn run(plan: &Plan, sessions: usize, report: &mut Report) -> anyhow::
     Ok(())
 }
 
-/// Opens the sessions, each with an answer seen.
+/// Opens the sessions; each has received one answer.
 async fn connect(address: SocketAddr, sessions: usize) -> anyhow::Result<Vec<TcpStream>> {
     let mut clients = Vec::with_capacity(sessions);
     for number in 0..sessions {
@@ -64,7 +64,7 @@ async fn ask(stream: &mut TcpStream, number: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Kills the edge; all clients ask at once; each one's wait in milliseconds, where an answer came.
+/// Kills the edge; all clients ask at once. Returns the wait of each client in milliseconds, where an answer came.
 async fn lose(cluster: &mut TestCluster, clients: &mut Vec<TcpStream>) -> anyhow::Result<Vec<Option<f64>>> {
     cluster.edges[0].kill();
     let killed = Instant::now();

@@ -10,17 +10,17 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long processes may take until they listen.
+/// How long the processes may take until they listen.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Where memcached servers listen, each at an address of its own.
+/// Port of the memcached servers, each of which has its own address.
 const PORT: u16 = 11_211;
 
-/// Addresses on loopback, all different, that neither a listener on another port nor any connection of this machine's takes:
-/// of a thousand ports that were free a moment ago, some are not when they are needed.
+/// Distinct loopback addresses that no other listener and no connection of this machine uses. With a thousand free ports of one
+/// address instead, some would be in use again by the time they are needed.
 pub(super) fn addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
     static BLOCKS: AtomicU32 = AtomicU32::new(0);
     let block = BLOCKS.fetch_add(1, Ordering::Relaxed) % 32;
-    // 127.64.0.0 to 127.127.255.255: a second octet by process, then blocks of 2,048.
+    // 127.64.0.0 to 127.127.255.255: the process selects the second octet, and a counter selects blocks of 2,048 addresses.
     let first = 0x7f40_0000 | (std::process::id() & 0x3f) << 16 | block << 11;
     anyhow::ensure!(count <= 2_048, "there are addresses for 2,048 tenants");
     let address = |number| Ok((Ipv4Addr::from(first + u32::try_from(number)?), PORT).into());
@@ -30,19 +30,19 @@ pub(super) fn addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
 /// Running processes.
 pub(super) struct Processes {
     all: TestProcess,
-    /// Where each listens.
+    /// Address of each process.
     pub(super) addresses: Vec<SocketAddr>,
     _place: TempDir,
 }
 
 impl Processes {
-    /// Starts `count` of them, each for up to `connections` at a time, on the core that this thread runs on.
+    /// Starts `count` processes, each for up to `connections` at a time, on the core that this thread runs on.
     pub(super) fn start(count: usize, connections: usize) -> anyhow::Result<Self> {
         let (place, addresses) = (TempDir::new("bench-memcached")?, addresses(count)?);
         let program = require("memcached", "memcached")?.display().to_string();
         let mut script = String::new();
         for (number, address) in addresses.iter().enumerate() {
-            // The last takes the shell's place, so that there are as many processes as are asked for.
+            // The last process replaces the shell, so that there are exactly `count` processes.
             let (before, after) = if number + 1 < count { ("", " &") } else { ("exec ", "") };
             let ip = address.ip();
             writeln!(
@@ -67,12 +67,12 @@ impl Processes {
         Ok(Self { all, addresses, _place: place })
     }
 
-    /// Has them stand still, or go on.
+    /// Stops or continues them.
     pub(super) fn rest(&self, rests: bool) {
         self.all.signal(if rests { Signal::STOP } else { Signal::CONT });
     }
 
-    /// Of all of them.
+    /// Memory of all of them.
     pub(super) fn memory_kib(&self) -> u64 {
         memory::proportional_kib(self.all.id())
     }

@@ -3,7 +3,7 @@
 use super::cpu;
 use std::fs;
 
-/// The proportional set size of all processes of a group, in KiB: a page that several map counts for each in part.
+/// The proportional set size of all processes of a group, in KiB: a page that several processes map counts for each in part.
 pub(super) fn proportional_kib(group: u32) -> u64 {
     let of = |path: std::path::PathBuf| fs::read_to_string(path.join("smaps_rollup")).ok();
     cpu::processes(&[group]).filter_map(of).filter_map(|text| pss_kib(&text)).sum()

@@ -1,5 +1,5 @@
-//! `marram bench middlebox`: what a firewall of each client's own, and a monitor behind it, add on the way to a memcached
-//! server, against the cell `forward` in their place.
+//! `marram bench middlebox`: the latency that a firewall for each client, and a monitor behind it, add between client and
+//! memcached server, compared with the cell `forward` in their place.
 
 use super::load::Load;
 use super::memcached::Processes;
@@ -12,15 +12,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The modules that stand between client and server; the first is what the others are compared with.
+/// The cells between client and server; the first app is the baseline of the others.
 const APPS: [(&str, &[&str]); 3] =
     [("plain", &["forward"]), ("firewall", &["firewall"]), ("chain", &["firewall", "monitor"])];
-/// How many clients there are, each with cells of its own.
+/// Numbers of clients; each client has its own cells.
 const CLIENTS: [usize; 5] = [1, 250, 500, 1_000, 2_000];
-/// What the open loop asks, as a part of what the plain way can carry.
+/// Rate of the open loop, as a fraction of the baseline's capacity.
 const LOAD: f64 = 0.5;
 const SERVER: &str = "memcached";
-/// Those that the firewall ships with, but for the rate: one client alone asks as fast as it is answered.
+/// The rules that the firewall ships with, except for the rate: a single client sends as fast as it receives answers.
 const RULES: &str = r#"deny client prefix "TRACE "
 deny client prefix "CONNECT "
 deny client contains "/../"
@@ -36,14 +36,15 @@ struct Extent {
     block: Duration,
 }
 
-/// What was measured of each app with one number of clients, block by block.
+/// Results of each app with one number of clients, by block.
 #[derive(Default)]
 struct Found {
-    /// Mean time to an answer if every client asks again when it has its answer, in microseconds.
+    /// Mean time to an answer in the closed loop, in which each client sends its next request when it has its answer, in
+    /// microseconds.
     closed_us: [Vec<f64>; APPS.len()],
-    /// Processor time of edge and agents for an answer meanwhile, in microseconds.
+    /// CPU time of edge and agents for an answer in the closed loop, in microseconds.
     cpu_us: [Vec<f64>; APPS.len()],
-    /// Percentiles of an open loop, in microseconds.
+    /// Percentiles of the open loop, in microseconds.
     p50_us: [Vec<f64>; APPS.len()],
     p99_us: [Vec<f64>; APPS.len()],
 }
@@ -61,7 +62,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// All numbers of clients, over one kind of wires.
+/// Measures with all numbers of clients, over one kind of wires.
 fn over(plan: &Plan, extent: &Extent, report: &mut Report) -> anyhow::Result<()> {
     let wanted: Vec<usize> = CLIENTS.into_iter().filter(|count| plan.wants(&format!("n{count}"))).collect();
     if wanted.is_empty() {
@@ -81,7 +82,7 @@ fn over(plan: &Plan, extent: &Extent, report: &mut Report) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Everything that serves, on one core: an edge, agents on both sides, the server. Where clients of each app connect.
+/// Starts all servers on one core: an edge, agents on both sides, and memcached. Returns the addresses for clients of each app.
 fn start(plan: &Plan) -> anyhow::Result<(TestCluster, Processes, Vec<SocketAddr>)> {
     let _core = cpu::OneCore::enter()?;
     let most = CLIENTS[CLIENTS.len() - 1];
@@ -118,7 +119,7 @@ fn manifest(plan: &Plan, place: &TempDir, (name, stages): &(&str, &[&str])) -> a
     place.write(&format!("apps/{name}/marram.toml"), text)
 }
 
-/// One number of clients: all apps, block by block in turn.
+/// Measures with one number of clients; all apps alternate by block.
 fn measure(groups: &[u32], addresses: &[SocketAddr], count: usize, extent: &Extent) -> anyhow::Result<Found> {
     let mut loads = addresses
         .iter()
@@ -148,7 +149,7 @@ fn measure(groups: &[u32], addresses: &[SocketAddr], count: usize, extent: &Exte
     Ok(found)
 }
 
-/// The median of what blocks of one app took longer than those of the plain one beside them.
+/// The median of the differences between an app's blocks and those of the baseline measured beside them.
 fn added(blocks: &[Vec<f64>; APPS.len()], app: usize) -> f64 {
     let pairs = blocks[app].iter().zip(&blocks[0]);
     stats::median(&pairs.map(|(with, without)| with - without).collect::<Vec<_>>())
@@ -159,9 +160,9 @@ fn show(found: &[(usize, Found)], report: &mut Report) {
         #[expect(clippy::cast_precision_loss, reason = "thousands")]
         let points: Vec<(f64, f64)> =
             found.iter().map(|(count, found)| (*count as f64, added(&found.closed_us, app))).collect();
-        // The firewall alone is what the figure without a name is about.
+        // A figure without a name is about the firewall alone.
         let prefix = if *name == "firewall" { String::new() } else { format!("{name}_") };
-        // A line needs two of them.
+        // A slope needs two points.
         if points.len() > 1 {
             report.metric(&format!("{prefix}added_us_per_client"), stats::slope(&points));
         }

@@ -1,4 +1,4 @@
-//! `marram bench NAME`: every figure that the README claims, with its baseline measured in the same run.
+//! `marram bench NAME`: every figure that the README claims; its baseline is measured in the same run.
 
 mod apps;
 mod baseline;
@@ -88,28 +88,28 @@ pub struct BenchOptions {
     pub cells: Option<PathBuf>,
 }
 
-/// One part of a benchmark, in a process of its own; started by `marram bench`.
+/// One part of a benchmark, which `marram bench` starts in a separate process.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Worker {
-    /// Of `start`.
+    /// A part of `start`.
     #[command(flatten)]
     Start(start::Worker),
-    /// Of `chain`.
+    /// A part of `chain`.
     #[command(flatten)]
     Chain(chain::Worker),
-    /// Of `classify`.
+    /// A part of `classify`.
     #[command(flatten)]
     Classify(classify::Worker),
-    /// Of `noisy`.
+    /// A part of `noisy`.
     #[command(flatten)]
     Noisy(noisy::Worker),
 }
 
 impl Worker {
-    /// Does its part.
+    /// Runs the part.
     ///
     /// # Errors
-    /// If the machine has no room for it, or whoever started it is gone.
+    /// If the machine lacks a resource for it, or the process that started it is gone.
     pub fn run(&self) -> anyhow::Result<()> {
         match self {
             Self::Start(worker) => worker.run(),
@@ -123,16 +123,16 @@ impl Worker {
 /// Wires between agents and edges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wires {
-    /// As on loopback without a token: what crosses them is not encrypted.
+    /// Not encrypted, as on loopback without a token.
     Plain,
-    /// TLS, as between machines: what users run.
+    /// TLS, as between machines; users run this.
     Encrypted,
 }
 
 impl Wires {
     const ALL: [Self; 2] = [Self::Plain, Self::Encrypted];
 
-    /// Before the names of figures, and of parts for `--only`.
+    /// Prefix of the names of figures, and of parts for `--only`.
     const fn prefix(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -141,7 +141,7 @@ impl Wires {
     }
 }
 
-/// What every benchmark needs to know.
+/// Options of a run, which every benchmark gets.
 #[derive(Clone)]
 struct Plan {
     program: PathBuf,
@@ -152,13 +152,13 @@ struct Plan {
 }
 
 impl Plan {
-    /// Whether a part is to be measured, over the wires that it is asked for.
+    /// Whether a part is wanted, over this plan's wires.
     fn wants(&self, part: &str) -> bool {
         let part = format!("{}{part}", self.wires.prefix());
         self.only.as_deref().is_none_or(|only| part.contains(only))
     }
 
-    /// Measures over plain wires, and the same again over encrypted ones: the same keys with `encrypted.` before them.
+    /// Measures over plain wires, then over encrypted ones: the same keys with the prefix `encrypted.`.
     fn over_all_wires(
         &self,
         report: &mut Report,
@@ -228,7 +228,7 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
     verdict(&report)
 }
 
-/// Bytes that were lost come first, then what could not be run, then figures that miss their bars.
+/// Lost bytes take precedence, then what could not be run, then figures that miss their bars.
 fn verdict(report: &Report) -> Result<(), Failure> {
     if let Some(wrong) = report.wrong() {
         return Err(Failure::Check(anyhow::anyhow!(wrong)));
@@ -241,7 +241,7 @@ fn verdict(report: &Report) -> Result<(), Failure> {
         .map_or(Ok(()), |missed| Err(Failure::Missed(anyhow::anyhow!("a bar is missed: {missed}"))))
 }
 
-/// Tells whoever waits how far it is.
+/// Prints progress to standard error.
 fn progress(text: &str) {
     eprintln!("marram bench: {text}");
 }

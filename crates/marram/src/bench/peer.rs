@@ -1,20 +1,20 @@
-//! The unmodified programs at both ends: servers that echo, and clients that know what must come back.
+//! The unmodified programs at both ends: servers that echo, and clients that know the expected answers.
 
 use anyhow::Context;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How long an answer may take before the measurement is given up.
+/// How long an answer may take before the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Starts a server that sends back what it gets, on every connection, until the program ends.
+/// Starts an echo server for any number of connections, which runs until the program ends.
 pub(super) fn echo_server() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port for a server")?;
     let address = listener.local_addr()?;
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            // A client that goes away ends its thread.
+            // The thread ends when its client disconnects.
             std::thread::spawn(move || _ = echo(stream));
         }
     });
@@ -41,7 +41,7 @@ pub(super) fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends `message` and waits until as much has come back, `count` times; the times in microseconds.
+/// Sends `message` and waits until as many bytes have come back, `count` times; returns the times in microseconds.
 pub(super) fn round_trips(stream: &mut TcpStream, message: &[u8], count: usize) -> anyhow::Result<Vec<f64>> {
     let mut answer = vec![0; message.len()];
     let mut times = Vec::with_capacity(count);
@@ -55,7 +55,7 @@ pub(super) fn round_trips(stream: &mut TcpStream, message: &[u8], count: usize) 
     Ok(times)
 }
 
-/// Sends `count` messages without waiting for answers, while another thread reads them; MB a second.
+/// Sends `count` messages without waiting for answers, while another thread reads them; returns MB a second.
 pub(super) fn throughput(stream: &mut TcpStream, message: &[u8], count: usize) -> anyhow::Result<f64> {
     let (mut reading, total) = (stream.try_clone()?, message.len() * count);
     let start = Instant::now();

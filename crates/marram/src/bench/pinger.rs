@@ -1,4 +1,4 @@
-//! A client of the cell `ballast` that asks all the time, and knows how long the longest wait for an answer was.
+//! A client of the cell `ballast` that sends requests continuously, and records the longest wait for an answer.
 
 use super::peer;
 use anyhow::Context;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a command and of an answer.
 const SIZE: usize = 17;
-/// Between an answer and the next question: a client that works, too, and does not keep a processor busy alone.
+/// Delay between an answer and the next request, so that the client does not keep a core busy.
 const PACE: Duration = Duration::from_millis(1);
-/// How long the answers may stay away.
+/// How long there may be no answers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One command: what it does, and its two numbers.
+/// Encodes one command: its operation, and its two numbers.
 #[must_use]
 pub(super) fn command(op: u8, a: u64, b: u64) -> [u8; SIZE] {
     let mut bytes = [0; SIZE];
@@ -38,12 +38,12 @@ pub(super) fn ask(stream: &mut TcpStream, op: u8, a: u64, b: u64) -> anyhow::Res
 
 #[derive(Default)]
 struct State {
-    /// The current measurement: when it began, how many answers since, the longest wait.
+    /// Of the current measurement: answers since its start, and the longest wait.
     answers: u64,
     longest: Duration,
     lost: u64,
     repeated: u64,
-    /// Questions asked in all.
+    /// Number of requests so far.
     next: u64,
     stop: bool,
     failed: Option<String>,
@@ -61,14 +61,14 @@ impl Shared {
     }
 }
 
-/// Asks until it is dropped.
+/// Sends requests until it is dropped.
 pub(super) struct Pinger {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Pinger {
-    /// Goes on with a connection on which every command has been answered.
+    /// Continues on a connection on which every command has been answered.
     pub(super) fn start(mut stream: TcpStream) -> Self {
         let shared = Arc::new(Shared::default());
         let state = Arc::clone(&shared);
@@ -89,7 +89,7 @@ impl Pinger {
         Ok(stream)
     }
 
-    /// Does `fault`, waits until answers come again, and says how long they stayed away, in milliseconds.
+    /// Runs `fault`, waits until answers arrive again, and returns the longest wait, in milliseconds.
     pub(super) fn longest_wait_ms(&self, fault: impl FnOnce()) -> anyhow::Result<f64> {
         /// Answers after the fault that mean that it is over.
         const ENOUGH: u64 = 30;
@@ -98,7 +98,7 @@ impl Pinger {
             (state.answers, state.longest) = (0, Duration::ZERO);
         }
         fault();
-        // The answers that were on their way when the fault struck do not end it.
+        // Answers that were in flight when the fault happened do not end the wait.
         let struck = self.shared.lock().answers;
         let deadline = Instant::now() + PATIENCE;
         let mut state = self.shared.lock();
@@ -113,7 +113,7 @@ impl Pinger {
         Ok(state.longest.as_secs_f64() * 1e3)
     }
 
-    /// Answers that never came and answers that came twice.
+    /// The number of answers that did not arrive, and of answers that arrived twice.
     pub(super) fn lost_and_repeated(&self) -> (u64, u64) {
         let state = self.shared.lock();
         (state.lost, state.repeated)
@@ -124,7 +124,7 @@ impl Drop for Pinger {
     fn drop(&mut self) {
         self.shared.lock().stop = true;
         if let Some(thread) = self.thread.take() {
-            // Its failure, if any, was in the shared state.
+            // Its error, if any, is in the shared state.
             let _ = thread.join();
         }
     }

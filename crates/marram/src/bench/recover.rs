@@ -1,5 +1,5 @@
 //! `marram bench recover`: how long a client waits when its edge dies or hangs. The cell holds incompressible state; its
-//! checkpoint is at an end alone; the edge that takes over is new and empty.
+//! checkpoint is stored only at an end; the edge that takes over is new and empty.
 
 use super::pinger::{self, Pinger};
 use super::report::{Bar, Report};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 pub(super) const APP: &str = "ballast";
 const SERVER: &str = "echo";
-/// A long wire, one way.
+/// Delay of a long wire, one way.
 const REMOTE: Duration = Duration::from_millis(20);
 /// How long a checkpoint may take to be stored.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,9 +31,9 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Everything, over one kind of wires.
+/// Runs all parts over one kind of wires.
 fn over(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
-    // As many kills as a 99th percentile needs.
+    // A 99th percentile needs this many kills.
     let (kills, hangs) = if plan.quick { (3, 2) } else { (100, 10) };
     for (name, size, bar) in [
         ("state_64kib", 64 << 10, None),
@@ -59,11 +59,11 @@ fn over(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A run with two edges, the second of which is new, and one session with `bytes` of state.
+/// A run with two edges, the second of which starts empty, and one session with `bytes` of state.
 struct Scene {
     cluster: TestCluster,
     pinger: Pinger,
-    // Between agents and edges, where the wires are long.
+    // The relays between agents and edges, where the wires are long.
     _relays: Vec<Relay>,
 }
 
@@ -83,7 +83,7 @@ impl Scene {
         Ok(Self { cluster, pinger: Pinger::start(stream), _relays: relays })
     }
 
-    /// Kills the owner. The edge is back, empty, afterwards.
+    /// Kills the owner and starts it again with an empty directory.
     fn kill(&mut self) -> anyhow::Result<Recovery> {
         let (index, start) = (self.cluster.owner()?, self.cluster.logs.end());
         let other = self.cluster.other(index).context("there is another edge")?;
@@ -99,7 +99,7 @@ impl Scene {
         Ok(Recovery { gap_ms, cpu_ms })
     }
 
-    /// Waits until the recorder has all that the ends have, and both edges know it.
+    /// Waits until the recorder has as much as the ends have, and both edges are connected to it.
     fn wait_for_recorder(&self) -> anyhow::Result<()> {
         let recorder = self.cluster.recorder.as_ref().context("a recorder was started")?.client()?;
         let edge = self.cluster.edges[self.cluster.owner()?].address().to_string();
@@ -121,7 +121,7 @@ impl Scene {
         }
     }
 
-    /// Stops the owner until the session has moved.
+    /// Stops the owner until the session has moved; returns the client's wait in milliseconds.
     fn hang(&mut self) -> anyhow::Result<f64> {
         let (index, start) = (self.cluster.owner()?, self.cluster.logs.end());
         let edge = &self.cluster.edges[index];
@@ -133,12 +133,12 @@ impl Scene {
     }
 }
 
-/// What one recovery showed.
+/// Results of one recovery.
 struct Recovery {
-    /// What the client waited.
+    /// The client's wait.
     gap_ms: f64,
-    /// Processor time of the edge that took over, some answers included: what the wait would be made of if nothing else
-    /// ran on the machine.
+    /// CPU time of the edge that took over, including some answers: the wait would consist of this if nothing else ran on the
+    /// machine.
     cpu_ms: f64,
 }
 
@@ -151,7 +151,7 @@ pub(super) fn cluster(plan: &Plan, keep: &str) -> anyhow::Result<TestCluster> {
     })
 }
 
-/// The edges' addresses for the client's and the server's agent: behind relays where wires are long.
+/// The edges' addresses for the client's and the server's agent; these are relays where wires are long.
 pub(super) fn wires(
     cluster: &TestCluster,
     delay: Option<Duration>,
@@ -172,13 +172,13 @@ pub(super) fn wires(
     Ok((edges, relays))
 }
 
-/// The one session, as its owner's admin API shows it.
+/// The only session, as its owner's admin API shows it.
 pub(super) fn session(client: &ApiClient) -> anyhow::Result<serde_json::Value> {
     let list = client.json(Method::GET, "/v1/sessions")?;
     list["sessions"].get(0).cloned().context("the owner does not know its session")
 }
 
-/// Gives the cell to do until a checkpoint that covers its state is stored at an end.
+/// Sends the cell messages until a checkpoint that covers its state is stored at an end.
 fn wait_for_checkpoint(cluster: &TestCluster, stream: &mut TcpStream) -> anyhow::Result<()> {
     let client = cluster.edges[cluster.owner()?].client()?;
     let before = session(&client)?["checkpoints"].as_u64().unwrap_or(0);
@@ -237,7 +237,7 @@ fn local(
     Ok(())
 }
 
-/// What the owner says that its only recovery took, from the first promise asked for to the first output released.
+/// The duration of the owner's only recovery by its own metric, from the first promise asked for to the first output released.
 fn recovery_ms(cluster: &TestCluster) -> anyhow::Result<Option<f64>> {
     let micros = counter(&cluster.edges[cluster.owner()?].client()?, "recovery_us_total")?;
     #[expect(clippy::cast_precision_loss, reason = "microseconds of one recovery")]
@@ -252,7 +252,7 @@ pub(super) fn counter(client: &ApiClient, name: &str) -> anyhow::Result<Option<u
     Ok(line.and_then(|line| line.rsplit_once(' ')?.1.parse().ok()))
 }
 
-/// What one more message to replay costs: recoveries of sessions without a checkpoint, with many messages and with few.
+/// The time to replay one message: recoveries of sessions without a checkpoint, with many messages and with few.
 fn replay(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let rounds = if plan.quick { 2 } else { 8 };
     let messages: usize = if plan.quick { 2_000 } else { 20_000 };
@@ -292,7 +292,7 @@ fn replay_once(plan: &Plan, messages: usize) -> anyhow::Result<(f64, u64)> {
     Ok((gap, replayed.unwrap_or(0)))
 }
 
-/// 10 MiB of state, and 20 ms between every agent and every edge; with a recorder beside the edges, or without.
+/// 10 MiB of state, and 20 ms between every agent and every edge; with or without a recorder beside the edges.
 fn remote(plan: &Plan, name: &str, recorder: bool, kills: usize, report: &mut Report) -> anyhow::Result<()> {
     progress(&format!("recover: {}{name}", plan.wires.prefix()));
     let mut scene = Scene::new(plan, 10 << 20, Some(REMOTE), recorder)?;
@@ -313,7 +313,7 @@ fn remote(plan: &Plan, name: &str, recorder: bool, kills: usize, report: &mut Re
         let whole = |event: &LogEvent| event.number("bytes") > 10 << 20;
         let found = scene.cluster.logs.all(0, asked).iter().filter(|event| whole(event)).count();
         anyhow::ensure!(found >= kills, "{found} of {kills} recoveries found their session at the recorder");
-        // The others did not wait for it.
+        // The other recoveries did not wait for the recorder.
         report.metric(&format!("{name}.recalled"), recalled);
         report.note("local: as remote, and a recorder on the edges' machine keeps what the ends keep");
     }

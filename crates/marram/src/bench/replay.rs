@@ -1,5 +1,5 @@
-//! `marram bench replay`: a session of many small messages is recorded while it lives, and its recording run again: how many
-//! messages a second that does, against how many the session did.
+//! `marram bench replay`: records a session of many small messages while it runs, and replays the recording: messages a second of
+//! the replay, compared with those of the session.
 
 use super::report::Report;
 use super::{Plan, progress, stats};
@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 const APP: &str = "counter";
 /// A step of a floating-point accumulator, answered by a line.
 const COMMAND: &[u8] = b"f";
-/// Messages that a client has in flight: fewer than any buffer on the way holds.
+/// Messages in flight of a client: fewer than any buffer on the path holds.
 const IN_FLIGHT: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs the benchmark.
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     let mut report = Report::new("replay");
-    // No checkpoint comes between: fewer bytes than an end keeps before one is taken.
+    // No checkpoint happens meanwhile: the log stays below the bytes that an end keeps without one.
     let (messages, rounds) = if plan.quick { (2_000, 5) } else { (40_000, 25) };
     progress(&format!("replay: a session of {messages} messages"));
     let mut cluster = TestCluster::new(plan.layout("bench-replay", 1, ""), |place| {
@@ -77,7 +77,7 @@ fn live(address: SocketAddr, messages: usize) -> anyhow::Result<f64> {
         }
         Ok(())
     };
-    // The session begins, and what runs once is run.
+    // The session begins, and one-time work is done.
     exchange(1)?;
     let begun = Instant::now();
     for _ in 0..messages / IN_FLIGHT {
@@ -88,7 +88,7 @@ fn live(address: SocketAddr, messages: usize) -> anyhow::Result<f64> {
     Ok(messages as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// The recording of the only session, and how long the edge took for it, in milliseconds.
+/// The recording of the only session, and how long the edge took to make it, in milliseconds.
 fn record(client: &ApiClient) -> anyhow::Result<(Recording, f64)> {
     let list: Value = client.json(Method::GET, "/v1/sessions")?;
     let session = list["sessions"][0]["session"].as_str().context("the edge does not know the session")?;
@@ -98,7 +98,7 @@ fn record(client: &ApiClient) -> anyhow::Result<(Recording, f64)> {
     Ok((Recording::decode(&file)?, record_ms))
 }
 
-/// How many entries it has, and how many are replayed a second.
+/// The number of the recording's entries, and how many are replayed a second.
 fn replay(images: &Path, recording: Recording, rounds: usize) -> anyhow::Result<(u64, f64)> {
     let mut replayer = Replayer::new(recording, &Images::open(images)?, Keyring::default())?;
     let wanted = replayer.recording().about.state.context("the edge took no state hash")?;

@@ -1,11 +1,11 @@
-//! What a benchmark found: one JSON object, or a table for people; and whether its bars held.
+//! The results of a benchmark, as one JSON object or as a table for people; and whether its bars held.
 
 use super::machine;
 use super::stats::Tail;
 use crate::cli::table;
 use serde_json::{Map, Value, json};
 
-/// Which way a bar holds.
+/// The direction of a bar.
 #[derive(Clone, Copy)]
 pub(super) enum Bar {
     /// At most this.
@@ -15,7 +15,7 @@ pub(super) enum Bar {
 }
 
 impl Bar {
-    /// What is no number holds no bar.
+    /// A value that is not a number does not hold any bar.
     fn holds(self, value: f64) -> bool {
         match self {
             Self::Most(most) => value <= most,
@@ -24,7 +24,7 @@ impl Bar {
     }
 }
 
-/// A figure that should be something, as it was measured: not rounded.
+/// A figure with a bar, as it was measured: not rounded.
 struct Barred {
     name: String,
     bar: Bar,
@@ -56,22 +56,22 @@ impl Barred {
 /// The result of one benchmark.
 pub(super) struct Report {
     bench: &'static str,
-    /// Before the name of every figure that is added: nothing, or some levels with a dot behind each.
+    /// Prefix of the name of every figure that is added: empty, or some levels, each with a dot behind it.
     prefix: String,
     metrics: Map<String, Value>,
     bars: Vec<Barred>,
     baselines: Vec<Value>,
     notes: Vec<String>,
-    /// Lost and repeated answers, where they were counted.
+    /// The number of lost and of repeated answers, where they were counted.
     lost: Option<(u64, u64)>,
-    /// What should have been measured and was not, and why.
+    /// The parts that were wanted and not measured, and why.
     not_run: Vec<String>,
     /// A table of its own, for machines and, in Markdown, for people.
     body: Option<(Value, String)>,
 }
 
 impl Report {
-    /// Nothing measured yet.
+    /// An empty report.
     #[must_use]
     pub(super) fn new(bench: &'static str) -> Self {
         Self {
@@ -87,7 +87,7 @@ impl Report {
         }
     }
 
-    /// Puts `prefix` before the name of every figure that comes from now on, until another one is set.
+    /// Sets the prefix of the name of every figure that is added from now on.
     pub(super) fn set_prefix(&mut self, prefix: &str) {
         prefix.clone_into(&mut self.prefix);
     }
@@ -98,7 +98,7 @@ impl Report {
         insert(&mut self.metrics, &name, rounded(value.into()));
     }
 
-    /// Adds a figure and what it should be. A bar is for plain names: under a prefix the figure is added without it.
+    /// Adds a figure with a bar. The bar applies to plain names only: under a prefix the figure is added without it.
     pub(super) fn metric_with_bar(&mut self, name: &str, value: f64, bar: Bar) {
         self.metric(name, value);
         if self.prefix.is_empty() {
@@ -106,12 +106,12 @@ impl Report {
         }
     }
 
-    /// Adds a 99th percentile, or the maximum under a name that says so.
+    /// Adds a 99th percentile, or the maximum under a name that says that it is one.
     pub(super) fn tail(&mut self, p99: &str, tail: &Tail) {
         self.metric(&tail.name(p99), tail.value());
     }
 
-    /// Adds what was measured against in the same run, once.
+    /// Adds a baseline that was measured in the same run, once.
     pub(super) fn baseline(&mut self, name: &str, command: &str) {
         let baseline = json!({ "name": name, "command": command });
         if !self.baselines.contains(&baseline) {
@@ -119,7 +119,7 @@ impl Report {
         }
     }
 
-    /// Adds to the answers that never came, and to those that came twice.
+    /// Adds to the counts of lost and of repeated answers.
     pub(super) fn add_lost(&mut self, lost: u64, repeated: u64) {
         let sum = self.lost.unwrap_or_default();
         let (lost, repeated) = (sum.0 + lost, sum.1 + repeated);
@@ -128,12 +128,12 @@ impl Report {
         insert(&mut self.metrics, "repeated", repeated.into());
     }
 
-    /// Adds something that should have been measured and was not.
+    /// Adds a part that was wanted and not measured.
     pub(super) fn add_not_run(&mut self, why: impl Into<String>) {
         self.not_run.push(why.into());
     }
 
-    /// Why the result is void, if it is: something could not be run.
+    /// Why the result is void: a part could not be run; `None` if all parts ran.
     #[must_use]
     pub(super) fn not_run(&self) -> Option<String> {
         let (first, others) = self.not_run.split_first()?;
@@ -141,7 +141,7 @@ impl Report {
         Some(format!("not everything could be run: {first}{more}"))
     }
 
-    /// What no figure can excuse.
+    /// Lost or repeated answers; with them the benchmark fails, for any figures.
     #[must_use]
     pub(super) fn wrong(&self) -> Option<String> {
         let (lost, repeated) = self.lost?;
@@ -174,7 +174,7 @@ impl Report {
         }
     }
 
-    /// The whole as JSON.
+    /// The whole report as JSON.
     #[must_use]
     pub(super) fn json(&self) -> Value {
         let mut report = json!({
@@ -194,7 +194,7 @@ impl Report {
         report
     }
 
-    /// The whole for people.
+    /// The whole report for people.
     #[must_use]
     pub(super) fn text(&self) -> String {
         let mut rows = Vec::new();
@@ -236,7 +236,7 @@ impl Report {
     }
 }
 
-/// Puts a figure where its name says.
+/// Inserts a figure at the level that its name gives.
 fn insert(metrics: &mut Map<String, Value>, name: &str, value: Value) {
     match name.split_once('.') {
         None => {
@@ -255,7 +255,7 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Three decimals are more than any of these measurements can tell.
+/// Rounds to three decimals, which is more than the precision of any of these measurements.
 fn rounded(value: Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => {

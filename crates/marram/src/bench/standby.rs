@@ -1,9 +1,9 @@
-//! `marram bench standby`: how long a session is without an owner when its edge is killed and another one stands by for it, and
-//! what standing by costs while nothing fails.
+//! `marram bench standby`: how long a session is without an owner when its edge is killed and another edge is its standby, and
+//! what the standby costs while nothing fails.
 //!
-//! The gap of the client is the longest time between two answers to one that asks all the time: everything is in it. What the client's
-//! agent reports is a part of that: from its noticing that the owner is gone to the chosen log of the next one, so promises and replay
-//! are in it and detection is not.
+//! The client's gap is the longest time between two answers to a client that sends requests continuously, so it includes
+//! everything. The agent's gap is a part of that: from the moment at which the client's agent notices that the owner is gone to
+//! the chosen log of the next owner. It includes promises and replay, and does not include detection.
 
 use super::pinger;
 use super::recover::{APP, counter, wires};
@@ -16,7 +16,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 const SERVER: &str = "echo";
-/// A long wire, one way.
+/// Delay of a long wire, one way.
 const REMOTE: Duration = Duration::from_millis(20);
 /// How long an edge may take to be ready to take over.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     let mut report = Report::new("standby");
     let kills = if plan.quick { 3 } else { 30 };
     if plan.wants("hot") {
-        // As many as a 99th percentile needs.
+        // A 99th percentile needs this many kills.
         let kills = if plan.quick { kills } else { 100 };
         let taken = takeovers(plan, "hot", &Scene::hot(), kills)?;
         report.metric_with_bar("hot_p50_ms", stats::median(&taken.gaps_ms), Bar::Most(1.0));
@@ -46,7 +46,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
         taken.more("warm_10mib", &mut report);
     }
     if plan.wants("endpoints") {
-        // What the same kill costs when nobody stands by.
+        // The cost of the same kill without a standby.
         let taken = takeovers(plan, "endpoints", &Scene::endpoints(0), kills.div_ceil(3))?;
         report.metric("endpoints_p50_ms", stats::median(&taken.gaps_ms));
         taken.more("endpoints", &mut report);
@@ -87,11 +87,11 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// A way to protect a session, and what its cell has when its edge dies.
+/// A way to protect a session, and the cell's state and messages when its edge dies.
 #[derive(Clone)]
 struct Scene {
     protect: &'static str,
-    /// How its keepers are listed; none if there are none.
+    /// How the owner lists its keepers; `None` without keepers.
     keepers: Option<&'static str>,
     state_bytes: u64,
     messages: u64,
@@ -116,7 +116,8 @@ impl Scene {
 
     fn cluster(&self, plan: &Plan) -> anyhow::Result<TestCluster> {
         let rest = format!(
-            // No checkpoint but those that a new keeper or owner needs, so that so many messages lie behind the last one.
+            // The cell takes only the checkpoints that a new keeper or owner needs, so that the log after the last one has
+            // `messages` messages.
             "server = \"{SERVER}\"\n{}\n[quotas]\nmemory = \"64MiB\"\n[keep]\nrecovery_target = \"1h\"\n",
             self.protect
         );
@@ -126,7 +127,7 @@ impl Scene {
     }
 }
 
-/// What the kills of one scene showed.
+/// Results of the kills of one scene.
 #[derive(Default)]
 struct Taken {
     gaps_ms: Vec<f64>,
@@ -147,13 +148,13 @@ impl Taken {
     }
 }
 
-/// Fields of each edge's configuration: all of them stand by for each other.
+/// Fields of each edge's configuration: all edges are standbys of each other.
 pub(super) fn stand_by(cluster: &TestCluster) -> String {
     let edges: Vec<String> = cluster.edge_addresses().iter().map(ToString::to_string).collect();
     format!("standby = {{ edges = {edges:?} }}")
 }
 
-/// Kills the owner time after time, and brings it back as the one that stands by.
+/// Kills the owner repeatedly, and starts it again each time as the standby.
 fn takeovers(plan: &Plan, name: &str, scene: &Scene, kills: usize) -> anyhow::Result<Taken> {
     let mut cluster = scene.cluster(plan)?;
     let extra = stand_by(&cluster);
@@ -207,7 +208,7 @@ fn ask(stream: &mut TcpStream, number: &mut u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Kills an edge while the client asks on; the longest wait for an answer, in milliseconds.
+/// Kills an edge while the client continues to send requests; returns the longest wait for an answer, in milliseconds.
 fn kill_while_asking(
     cluster: &mut TestCluster,
     index: usize,
@@ -218,7 +219,7 @@ fn kill_while_asking(
         let killer = scope.spawn(|| edge.kill());
         let mut longest = Duration::ZERO;
         let mut rest = 3;
-        // Until it is dead, and some answers more: the first of them came from whoever went on.
+        // Continues until the edge is dead, and for a few more answers: the first of them came from the new owner.
         while rest > 0 {
             rest -= u32::from(killer.is_finished());
             let asked = Instant::now();
@@ -229,13 +230,13 @@ fn kill_while_asking(
     })
 }
 
-/// Whether somebody keeps a session in this way who could take over.
+/// Whether a keeper listed as `how` could take over the session.
 pub(super) fn is_kept(session: &serde_json::Value, how: &str) -> bool {
     let keepers = session["keepers"].as_array().into_iter().flatten().filter_map(|keeper| keeper.as_str());
     keepers.into_iter().any(|keeper| keeper.contains(how) && keeper.contains(" B behind"))
 }
 
-/// Waits until whoever keeps the only session in this way could take over.
+/// Waits until a keeper listed as `how` could take over the only session.
 fn wait_for_keeper(cluster: &TestCluster, owner: usize, how: &str) -> anyhow::Result<()> {
     let client = cluster.edges[owner].client()?;
     let deadline = Instant::now() + PATIENCE;
@@ -249,7 +250,7 @@ fn wait_for_keeper(cluster: &TestCluster, owner: usize, how: &str) -> anyhow::Re
     }
 }
 
-/// One session with its owner on one core, where its agents are too, and whoever stands by on the other.
+/// One session whose owner and agents share one core, and whose standby runs on the other.
 struct Side {
     cluster: TestCluster,
     stream: TcpStream,
@@ -269,7 +270,7 @@ impl Side {
         let listens = cluster.start_client_agent(&edges, &[APP])?;
         drop(core);
         let address = listens.first().context("one app has one listener")?.address;
-        // An edge that was a little slow is not the nearest: then the next session may begin at the right one.
+        // If the first edge answered a little late, the agent did not choose it as the nearest; the next session may begin there.
         for _ in 0..20 {
             let stream = pinger::Pinger::fill(address, 0)?;
             if cluster.owner()? == 0 {
@@ -282,7 +283,8 @@ impl Side {
         anyhow::bail!("no session began at the first edge");
     }
 
-    /// Sends commands without waiting for their answers; a second's megabytes, and the owner's nanoseconds for each.
+    /// Sends commands without waiting for their answers; returns megabytes a second, and the owner's nanoseconds for each
+    /// command.
     fn block(&mut self, count: usize) -> anyhow::Result<(f64, f64)> {
         let _core = cpu::OneCore::enter()?;
         let payload = [7; 1007];
@@ -296,7 +298,7 @@ impl Side {
     }
 }
 
-/// The same traffic with and without an edge that replays it, in turns.
+/// The same traffic with and without an edge that replays it; the two alternate.
 fn overhead(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let (blocks, count) = if plan.quick { (3, 4_000) } else { (21, 20_000) };
     let mut sides = [Side::new(plan, &Scene::endpoints(0))?, Side::new(plan, &Scene::hot())?];

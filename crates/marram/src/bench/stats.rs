@@ -1,6 +1,6 @@
 //! Medians, percentiles, and the interval of a paired difference.
 
-/// Resamples for an interval.
+/// Number of resamples for an interval.
 const RESAMPLES: usize = 2_000;
 
 /// The value below which `percent` of the values lie (nearest rank); 0 for none.
@@ -25,10 +25,10 @@ pub(super) fn median(values: &[f64]) -> f64 {
     percentile(values, 50.0)
 }
 
-/// Fewer values than this have no 99th percentile: it would be their maximum, or close to it, under another name.
+/// Fewer values than this have no 99th percentile: it would be close to their maximum, or equal to it.
 const P99_SAMPLES_MIN: usize = 100;
 
-/// The 99th percentile of what must have enough values for one.
+/// The 99th percentile.
 ///
 /// # Errors
 /// If there are fewer than 100.
@@ -38,8 +38,8 @@ pub(super) fn p99(values: &[f64]) -> anyhow::Result<f64> {
     Ok(percentile(values, 99.0))
 }
 
-/// The slow end of what was measured in one or more blocks: the median of the blocks' 99th percentiles or, if any of them has fewer
-/// than 100 values, the largest value of all.
+/// The tail of one or more blocks: the median of the blocks' 99th percentiles or, if any block has fewer than 100 values, the
+/// largest value of all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tail {
     p99: Vec<f64>,
@@ -48,7 +48,7 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// That of one block.
+    /// The tail of one block.
     pub(super) fn of(values: &[f64]) -> Self {
         let mut tail = Self::default();
         tail.add(values);
@@ -68,13 +68,13 @@ impl Tail {
         if self.is_short { self.max } else { median(&self.p99) }
     }
 
-    /// What the figure is called, given what the 99th percentile is.
+    /// The figure's name: `p99` if it is a 99th percentile; otherwise with `max` in place of `p99`.
     #[must_use]
     pub(super) fn name(&self, p99: &str) -> String {
         if self.is_short { p99.replace("p99", "max") } else { p99.to_owned() }
     }
 
-    /// How many times another one's this is, with the name of that figure. A percentile is not compared with a maximum.
+    /// The ratio of this tail to `other`, with the name of that figure. A percentile is not compared with a maximum.
     #[must_use]
     pub(super) fn over(&self, other: &Self, p99: &str) -> (String, f64) {
         if self.is_short || other.is_short {
@@ -85,7 +85,7 @@ impl Tail {
     }
 }
 
-/// An estimate with the ends of its 95 % interval.
+/// An estimate with the limits of its 95 % interval.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Estimate {
     /// The median.
@@ -96,7 +96,7 @@ pub(super) struct Estimate {
     pub(super) high: f64,
 }
 
-/// The median of a sample with a bootstrap interval: says how much another run of as many blocks would differ.
+/// The median of a sample with a bootstrap interval, which says how much another run with as many blocks would differ.
 #[must_use]
 pub(super) fn estimate(values: &[f64]) -> Estimate {
     let mut state = 1_u64;
@@ -111,7 +111,7 @@ pub(super) fn estimate(values: &[f64]) -> Estimate {
     Estimate { middle: median(values), low: percentile(&medians, 2.5), high: percentile(&medians, 97.5) }
 }
 
-/// How much `y` grows with `x`: of the line with the least squares; 0 for fewer than two different `x`.
+/// The slope of the least-squares line through the points; 0 for fewer than two different `x`.
 #[must_use]
 pub(super) fn slope(points: &[(f64, f64)]) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "counts of measurements are small")]

@@ -1,15 +1,15 @@
-//! What protection adds to the time of one question to an app: the same app unprotected and protected, asked in turn.
+//! What protection adds to the response time of an app: an unprotected and a protected instance, asked alternately.
 
 use super::super::report::{Bar, Report};
 use super::super::stats;
 
-/// What protection may add to the median.
+/// The most that protection may add to the median.
 pub(super) const ADDED_US_MAX: f64 = 50.0;
-/// Questions to each before the first that counts.
+/// Unmeasured questions to each instance at the start.
 const WARM_UP: usize = 100;
 
-/// Asks both, `questions` times in each of `repeats`, and reports what the second takes longer under the app's name. `ask` is given which
-/// of the two, and answers how many microseconds it took. The medians of both.
+/// Asks both instances alternately, `questions` times in each of `repeats`, and reports under the app's name how much longer the
+/// second one takes. `ask` takes the index of the instance and returns microseconds. Returns the median of each instance.
 pub(super) fn measure(
     name: &str,
     (repeats, questions): (usize, usize),

@@ -1,4 +1,4 @@
-//! The cell `background`: how long a camera's frame waits when the edge dies that has learned the scene.
+//! The cell `background`: how long a camera's frame is delayed when the edge that has learned the scene dies.
 
 use super::super::report::{Bar, Report};
 use super::super::{Plan, progress, recover, standby, stats};
@@ -10,22 +10,22 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a kill may cost.
+/// The most that a kill may delay a frame.
 const GAP_MS_MAX: f64 = 60.0;
 const WIDTH: usize = 768;
 const HEIGHT: usize = 576;
 const PIXELS: usize = WIDTH * HEIGHT;
-/// Of how many frames the mean is: with their sums, a frame that arrives and its mask, 43 MiB of state.
+/// Number of frames in the cell's mean: with their sums, an incoming frame and its mask, 43 MiB of state.
 const FRAMES: usize = 98;
-/// Frames between kills, by the state of which the wait is judged.
+/// Frames between kills; their median is the delay without a fault.
 const BETWEEN: usize = 20;
-/// From one frame to the next: a camera's 25 a second.
+/// Interval between frames: a camera's 25 a second.
 const PACE: Duration = Duration::from_millis(40);
-/// Pictures with different noise.
+/// Number of pictures with different noise.
 const PICTURES: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Adds what it found.
+/// Measures and adds the figures to the report.
 pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let kills = if plan.quick { 3 } else { 20 };
     let (gaps, typical) = watch(plan, "protect = \"endpoints\"\n", None, kills)?;
@@ -43,7 +43,8 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Kills the edge again and again, each time when it is protected and listed with such a keeper; the gaps, and what frames took in between, in milliseconds.
+/// Kills the edge repeatedly, each time once the session is protected and has a keeper listed as `keeper`. Returns the gaps, and
+/// the delays of the frames between kills, in milliseconds.
 fn watch(
     plan: &Plan,
     protect: &str,
@@ -65,7 +66,7 @@ fn watch(
     let address =
         cluster.start_client_agent(&edges, &["background"])?.first().context("one listener")?.address;
     let mut camera = Camera::new(address, seen)?;
-    // Everything is let through while the scene is learned, so that each frame can be waited for.
+    // The cell forwards every frame while it learns the scene, so the camera can wait for each of them.
     for _ in 0..FRAMES {
         camera.show(false)?;
     }
@@ -83,7 +84,7 @@ fn watch(
         let begun = Instant::now();
         cluster.edges[owner].kill();
         let died = begun.elapsed().as_secs_f64() * 1e3;
-        // Its process is gone when the kill returns; what that took is part of the wait.
+        // `kill` returns when the process is gone; the time that this takes is part of the wait.
         let waited = died + camera.show(true)?;
         gaps.push((waited - stats::median(&usual)).max(0.0));
         typical.extend(usual);
@@ -93,7 +94,7 @@ fn watch(
     Ok((gaps, typical))
 }
 
-/// Shows frames until the new owner's first checkpoint is where it is to be found.
+/// Shows frames until the new owner's first checkpoint is stored at the ends, and at the keeper if there is one.
 fn wait_until_kept(cluster: &TestCluster, camera: &mut Camera, keeper: Option<&str>) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -109,7 +110,7 @@ fn wait_until_kept(cluster: &TestCluster, camera: &mut Camera, keeper: Option<&s
     }
 }
 
-/// A server that says how many bytes it has.
+/// A server that reports how many bytes it has received.
 fn viewer() -> anyhow::Result<(SocketAddr, Receiver<usize>)> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port for a server")?;
     let address = listener.local_addr()?;
@@ -128,7 +129,7 @@ fn viewer() -> anyhow::Result<(SocketAddr, Receiver<usize>)> {
     Ok((address, seen))
 }
 
-/// Shows frames and sees them arrive.
+/// Sends frames and waits until they arrive at the server.
 struct Camera {
     stream: TcpStream,
     seen: Receiver<usize>,
@@ -147,14 +148,14 @@ impl Camera {
         Ok(Self { stream, seen, total: 0, shown: 0, still: pictures(false), moving: pictures(true) })
     }
 
-    /// Shows a frame; after how many milliseconds all of it has arrived.
+    /// Sends a frame; returns the milliseconds until all of it has arrived.
     fn show(&mut self, is_moving: bool) -> anyhow::Result<f64> {
         let pictures = if is_moving { &self.moving } else { &self.still };
         let picture = &pictures[self.shown % PICTURES];
         self.shown += 1;
         let begun = Instant::now();
         self.stream.write_all(picture)?;
-        // A frame's line says more than the shortest one; whatever else has arrived belongs to this frame.
+        // A frame takes a few bytes more than its pixels; any excess in the count belongs to this frame.
         let target = self.total + PIXELS;
         while self.total < target {
             self.total = self.seen.recv_timeout(PATIENCE).context("a frame did not arrive")?;
@@ -163,7 +164,7 @@ impl Camera {
     }
 }
 
-/// A frame: a wall with light from the left, noise, and perhaps something before it.
+/// A frame: a wall with light from the left, noise and, if `is_moving`, an object in front of it.
 fn picture(noise: usize, is_moving: bool) -> Vec<u8> {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(noise as u64 + 1);
     let mut frame = b"FRAME\n".to_vec();
@@ -172,7 +173,7 @@ fn picture(noise: usize, is_moving: bool) -> Vec<u8> {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        // Elsewhere in each, so that it never becomes what is always there.
+        // At another place in each picture, so that the object never becomes part of the background.
         let left = 80 * noise;
         let is_thing = is_moving && (left..left + 64).contains(&x) && (200..315).contains(&y);
         let light = if is_thing { 230 } else { 60 + x * 90 / WIDTH };

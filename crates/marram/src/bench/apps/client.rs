@@ -1,18 +1,18 @@
-//! A client of web servers that stays connected and wants one answer after the other, with nothing that takes time of its own.
+//! An HTTP client that keeps its connection and sends one request after another, with little overhead of its own.
 
 use anyhow::{Context, bail};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long an answer may take before the measurement is given up.
+/// How long an answer may take before the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One connection.
 pub(super) struct Client {
     stream: BufReader<TcpStream>,
     line: String,
-    /// Of the last answer.
+    /// Body of the last answer.
     pub(super) body: Vec<u8>,
 }
 
@@ -24,7 +24,7 @@ impl Client {
         Ok(Self { stream: BufReader::with_capacity(64 << 10, stream), line: String::new(), body: Vec::new() })
     }
 
-    /// Asks for a path, with or without gzip, and reads the whole answer. Whether it came compressed.
+    /// Requests a path, with or without gzip, and reads the whole answer. Returns whether it is compressed.
     pub(super) fn get(&mut self, path: &str, gzip: bool) -> anyhow::Result<bool> {
         let accept = if gzip { "Accept-Encoding: gzip\r\n" } else { "" };
         let ask = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{accept}\r\n");

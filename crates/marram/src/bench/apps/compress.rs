@@ -1,5 +1,5 @@
-//! The cell `compress`: what protection adds to a request through it, and how it stands to nginx, which compresses the same files at the
-//! same level as a proxy before the same server.
+//! The cell `compress`: what protection adds to a request through it, and how it compares with nginx, which compresses the same
+//! files at the same level as a proxy before the same server.
 
 use super::super::baseline::require;
 use super::super::report::Report;
@@ -13,12 +13,12 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// The object that is asked for while that is measured.
+/// The object that is requested to measure what protection adds.
 const SMALL: &str = "/small.html";
 const SMALL_BYTES: usize = 2_000;
-/// Levels, the same for both; the first is the cell's own choice.
+/// Compression levels, the same for both; the first is the cell's default.
 const LEVELS: [u32; 3] = [3, 1, 6];
-/// Text of several kinds, as it lies in this repository where it seldom changes.
+/// Text of several kinds: files of this repository that seldom change.
 const FILES: [(&str, &str); 6] = [
     ("/licence.txt", include_str!("../../../../../LICENSE")),
     ("/abi.html", include_str!("../../../../../docs/abi.md")),
@@ -35,7 +35,7 @@ struct Extent {
     block: Duration,
 }
 
-/// Adds what it found.
+/// Measures and adds the figures to the report.
 pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let program = require("nginx", "nginx")?;
     let extent = if plan.quick {
@@ -74,7 +74,8 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An edge and both agents before the server, with the cell unprotected, and protected at each level; where clients of each connect.
+/// Starts an edge and both agents before the server, with the cell unprotected, and protected at each level. Returns the
+/// addresses for clients of each.
 fn edge(plan: &Plan, server: SocketAddr) -> anyhow::Result<(TestCluster, Vec<SocketAddr>)> {
     let mut apps = vec![("bare".to_owned(), "none", LEVELS[0])];
     apps.extend(LEVELS.iter().map(|level| (format!("level{level}"), "endpoints", *level)));
@@ -95,7 +96,7 @@ fn edge(plan: &Plan, server: SocketAddr) -> anyhow::Result<(TestCluster, Vec<Soc
     Ok((cluster, listens.iter().map(|listen| listen.address).collect()))
 }
 
-/// What protection adds to the time of a request of a small object: both in turn, one after the other.
+/// What protection adds to the time of a request for a small object: both apps are asked alternately.
 fn added(extent: &Extent, bare: SocketAddr, guarded: SocketAddr, report: &mut Report) -> anyhow::Result<()> {
     let mut clients = [Client::connect(bare)?, Client::connect(guarded)?];
     let mut ask = |index: usize| {
@@ -109,18 +110,18 @@ fn added(extent: &Extent, bare: SocketAddr, guarded: SocketAddr, report: &mut Re
     Ok(())
 }
 
-/// One of the two that are compared.
+/// The cell or the proxy.
 struct Side {
     client: Client,
     groups: Vec<u32>,
-    /// Plain megabytes a second, and milliseconds of the processor for a plain megabyte.
+    /// Uncompressed megabytes a second, and milliseconds of CPU time for an uncompressed megabyte.
     mb_per_s: Vec<f64>,
     cpu_ms_per_mb: Vec<f64>,
     ratio: f64,
 }
 
 impl Side {
-    /// Checks each file's bytes, and finds the ratio.
+    /// Checks each file's bytes, and computes the compression ratio.
     fn new(address: SocketAddr, groups: Vec<u32>) -> anyhow::Result<Self> {
         let mut client = Client::connect(address)?;
         let mut bytes = [0, 0];
@@ -155,7 +156,7 @@ fn float(bytes: usize) -> f64 {
     bytes as f64
 }
 
-/// The cell and the proxy in turn, at one level.
+/// Measures the cell and the proxy alternately, at one level.
 fn compare(extent: &Extent, mut sides: [Side; 2], level: u32, report: &mut Report) -> anyhow::Result<()> {
     for _ in 0..extent.repeats {
         sides.iter_mut().try_for_each(|side| side.block(extent.block))?;

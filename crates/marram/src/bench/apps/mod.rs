@@ -1,5 +1,5 @@
-//! `marram bench apps`: what whole applications gain by an edge, and what protection adds to them. One file an application, each of which
-//! adds its keys to the report.
+//! `marram bench apps`: what whole applications gain by an edge, and what protection adds to them. Each application has a file,
+//! which adds its keys to the report.
 
 mod added;
 mod background;
@@ -14,7 +14,7 @@ use super::baseline::require;
 use super::report::Report;
 use super::{Plan, Wires};
 
-/// An application: its name for `--only`, and what measures it.
+/// An application: its name for `--only`, and the function that measures it.
 type App = (&'static str, fn(&Plan, &mut Report) -> anyhow::Result<()>);
 
 const APPS: [App; 4] = [
@@ -31,7 +31,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
         require("nginx", "nginx")?;
     }
     plan.over_all_wires(&mut report, |plan, report| {
-        // What is asked of the others does not change with the wires.
+        // The figures of the other apps do not depend on the wires.
         let is_wanted = |name: &str| plan.wants(name) && (plan.wires == Wires::Plain || name == "background");
         for (name, measure) in APPS.iter().filter(|(name, _)| is_wanted(name)) {
             super::progress(&format!("apps: {}{name}", plan.wires.prefix()));

@@ -1,4 +1,4 @@
-//! nginx, as a server of files and as a proxy that compresses them.
+//! nginx, as a file server and as a proxy that compresses.
 
 use crate::harness::{LogCollector, TempDir, TestProcess, free_address};
 use anyhow::Context;
@@ -7,23 +7,23 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How long it may take until it listens.
+/// How long nginx may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A running one, and where it listens.
+/// A running nginx, and the address at which it listens.
 pub(super) struct Nginx {
     pub(super) process: TestProcess,
     pub(super) address: SocketAddr,
 }
 
 impl Nginx {
-    /// Serves the files below `www`, as they are.
+    /// Serves the files below `www` without compression.
     pub(super) fn files(program: &Path, place: &TempDir) -> anyhow::Result<Self> {
         let www = place.path().join("www").display().to_string();
         Self::start(program, place, "files", "", &format!("root {www};"))
     }
 
-    /// Stands before another server, and compresses what it says at this level.
+    /// Starts a proxy before another server, which compresses that server's answers at this level.
     pub(super) fn proxy(
         program: &Path,
         place: &TempDir,

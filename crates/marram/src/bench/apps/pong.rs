@@ -1,4 +1,4 @@
-//! The game `pong`: how evenly its 60 ticks a second reach a player, while others play on the same edge.
+//! The game `pong`: how evenly its 60 ticks a second reach a player, while other games run on the same edge.
 
 use super::super::report::{Bar, Report};
 use super::super::{Plan, progress, stats};
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 const JITTER_MS_MAX: f64 = 4.0;
 /// Ticks a second.
 const RATE: f64 = 60.0;
-/// Games beside the one that is watched.
+/// Games beside the measured one.
 const OTHERS: usize = 9;
 
-/// Adds what it found.
+/// Measures and adds the figures to the report.
 pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let (repeats, time) = if plan.quick { (1, Duration::from_secs(3)) } else { (5, Duration::from_secs(10)) };
     let mut cluster = TestCluster::new(plan.layout("bench-apps-pong", 1, ""), |place| {
@@ -62,8 +62,8 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Plays a game without touching a key, until it is over or the time is. Adds how far each tick was from its place, in
-/// milliseconds.
+/// Plays a game without touching a key, until it is over or `time` has passed. Adds each tick's deviation from its expected time,
+/// in milliseconds.
 fn play(address: SocketAddr, seed: usize, time: Duration, late: &mut Vec<f64>) -> anyhow::Result<()> {
     let mut player = Player::connect(address)?;
     player.say(&format!("start {seed}"))?;
@@ -82,7 +82,7 @@ fn play(address: SocketAddr, seed: usize, time: Duration, late: &mut Vec<f64>) -
     if offsets.is_empty() {
         return Ok(());
     }
-    // A game's clock begins when it does.
+    // The median offset is the start of the game's clock.
     let middle = stats::median(&offsets);
     late.extend(offsets.iter().map(|offset| (offset - middle).abs()));
     Ok(())

@@ -1,7 +1,8 @@
-//! The game `scrabble`: what protection adds to a move, and how a move at an edge near by stands to one at a server far away.
+//! The game `scrabble`: what protection adds to a move, and how a move at a nearby edge compares with one at a distant server.
 //!
-//! A move is a legal one, through the rules of the board and a real list of words, and it is over when the edge has found and laid its
-//! own word and has said so. The games are played here first, with the same rules, seed and words; so every answer is known.
+//! A move is legal under the rules of the board and a real word list. It is over when the edge has found and laid its own word
+//! and has sent the answer. The games are first played in this process, with the same rules, seed and words, so every answer is
+//! known.
 
 use super::super::report::{Bar, Report};
 use super::super::{Plan, progress, stats};
@@ -16,16 +17,16 @@ use marram_scrabble::words::Words;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What of the far server's time a move near by may take.
+/// The largest share of the distant server's time that a move at the nearby edge may take.
 const RATIO_MAX: f64 = 0.05;
-/// To the far server, one way.
+/// Delay to the distant server, one way.
 const FAR: Duration = Duration::from_millis(20);
-/// As the cell's own manifest has it: Debian's `wamerican`, or whatever else the machine has.
+/// The path in the cell's own manifest: Debian's `wamerican`, or another word list at this place.
 const WORDS: &str = "/usr/share/dict/words";
 const CLIENT: usize = 0;
 const EDGE: usize = 1;
 
-/// Adds what it found.
+/// Measures and adds the figures to the report.
 pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let (repeats, games) = if plan.quick { (1, 2) } else { (9, 8) };
     let words = std::fs::read_to_string(WORDS).with_context(|| {
@@ -44,7 +45,7 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let near = cluster.start_client_agent(&edge, &["bare", "guarded"])?;
     let edge_us = added(&games, repeats, [near[0].address, near[1].address], report)?;
 
-    // The same cell where the server is: everything takes the long way.
+    // The same cell beside the server: everything takes the long path.
     progress("apps: scrabble, far away");
     let relay = Relay::start(edge[0], FAR)?;
     let distant = cluster.start_client_agent(&[relay.address()], &["bare"])?;
@@ -82,7 +83,8 @@ fn manifest(plan: &Plan, place: &TempDir, name: &str, protect: &str) -> anyhow::
     plan.cells.manifest(place, name, "scrabble", &rest)
 }
 
-/// Plays all games against both at once, move by move in turn, and reports what the protected one takes longer. The median of its moves.
+/// Plays all games against both instances at once, move by move alternately, and reports how much longer the protected one takes.
+/// Returns the median of its moves.
 fn added(
     games: &[Game],
     repeats: usize,
@@ -100,7 +102,7 @@ fn added(
             }
             for (number, turn) in game.turns.iter().enumerate() {
                 let mut us = [0.0; 2];
-                // Whichever goes first meets other caches: they take turns.
+                // The first of the two finds other caches than the second, so the order alternates.
                 for index in if (repeat + number) % 2 == 0 { [0, 1] } else { [1, 0] } {
                     us[index] = turn.take(&mut players[index])?;
                 }
@@ -122,17 +124,17 @@ fn added(
     Ok(guarded)
 }
 
-/// A game of one who lays what counts most, and what the edge must say.
+/// A game of a player that always lays the best word, and the expected answers of the edge.
 struct Game {
     start: String,
     turns: Vec<Turn>,
 }
 
-/// A turn of the client, and all lines that answer it.
+/// A turn of the client, and all lines of its answer.
 struct Turn {
     line: String,
     answer: Vec<String>,
-    /// Whether a word is laid, which is what is measured.
+    /// Whether a word is laid; only these turns are measured.
     is_play: bool,
 }
 
@@ -162,7 +164,7 @@ impl Game {
     }
 }
 
-/// As the cell chooses its own moves.
+/// Chooses as the cell chooses its own moves.
 fn choose(round: &Round, words: &Words, seat: usize) -> Move {
     let rack = &round.seats[seat].rack;
     match best(&round.board, words, rack) {
@@ -181,7 +183,7 @@ fn said(action: &Move) -> String {
 }
 
 impl Turn {
-    /// Says it, and hears all of the answer; how long that took, in microseconds.
+    /// Sends the line and reads all of the answer; returns how long that took, in microseconds.
     fn take(&self, player: &mut Player) -> anyhow::Result<f64> {
         let begun = std::time::Instant::now();
         player.say(&self.line)?;

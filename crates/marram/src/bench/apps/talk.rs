@@ -1,11 +1,11 @@
-//! A player at a game that is spoken in lines.
+//! A player of a game with a line-based protocol.
 
 use anyhow::Context;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How long a line may take before the measurement is given up.
+/// How long a line may take before the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One connection.
@@ -26,7 +26,7 @@ impl Player {
         Ok(self.stream.get_mut().write_all(format!("{line}\n").as_bytes())?)
     }
 
-    /// The next line, and when it was there.
+    /// The next line, and when it arrived.
     pub(super) fn hear(&mut self) -> anyhow::Result<(&str, Instant)> {
         self.line.clear();
         let count = self.stream.read_line(&mut self.line)?;

@@ -1,4 +1,4 @@
-//! `marram bench chain`: what each further stage costs a message, against a process a stage.
+//! `marram bench chain`: what each further stage adds to the time of a message, compared with a process for each stage.
 
 mod pipeline;
 mod worker;
@@ -14,15 +14,15 @@ use marram_sandbox::{Images, bench::BenchChain};
 use pipeline::{Pipeline, WINDOW};
 use std::time::Duration;
 
-/// What the chain, fed as the processes are, must do of theirs.
+/// The least ratio of the chain's throughput to that of the processes, where the chain is fed through the same sockets.
 const FED_LEAST: f64 = 3.0;
 /// Stages of the longest chain; the bars are for this one.
 const STAGES_MAX: usize = 6;
 /// Bytes of a message.
 const SIZES: [usize; 2] = [64, 1_024];
-/// How long each of those that are compared runs before the next has its turn.
+/// How long one variant runs before the next has its turn.
 const BLOCK: Duration = Duration::from_millis(20);
-/// Messages between looks at the clock.
+/// Messages between checks of the time.
 const BATCH: u32 = 256;
 
 /// Runs the benchmark.
@@ -68,7 +68,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// What is compared.
+/// The variants that are compared.
 struct Sides {
     line: BenchChain,
     fed: Pipeline,
@@ -78,7 +78,7 @@ struct Sides {
     message: Bytes,
 }
 
-/// Microseconds of a message in one turn.
+/// Microseconds for a message in one turn, by variant.
 struct Cost {
     cell: f64,
     fed: f64,
@@ -89,11 +89,11 @@ struct Cost {
     single: f64,
 }
 
-/// What to read off a turn.
+/// Which variant's figure to take from a turn.
 type Figure = fn(&Cost) -> f64;
 
 impl Sides {
-    /// A block of each, so that what disturbs the machine disturbs all.
+    /// Runs a block of each variant, so that a disturbance of the machine affects all.
     fn turn(&mut self) -> anyhow::Result<Cost> {
         let cell = mean_us(|| Ok(Duration::from_nanos(self.line.pass_many(&self.message, BATCH)?)))?;
         let message = &self.message;
@@ -108,7 +108,7 @@ impl Sides {
     }
 }
 
-/// Runs batches for a block, after one that warms up; microseconds of a message.
+/// Runs batches for the time of a block, after one to warm up; returns microseconds for a message.
 fn mean_us(mut batch: impl FnMut() -> anyhow::Result<Duration>) -> anyhow::Result<f64> {
     batch()?;
     let (mut spent, mut messages) = (Duration::ZERO, 0.0);

@@ -1,4 +1,5 @@
-//! Processes joined by Unix sockets that keep messages apart, and whoever feeds the first and listens to the last.
+//! Processes joined by Unix sockets that keep message boundaries, and this process, which feeds the first and reads from the
+//! last.
 
 use crate::bench::Plan;
 use anyhow::Context;
@@ -10,10 +11,10 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// Messages that are on their way at once: enough that no stage waits for the others, few enough that no socket is full.
+/// Messages in flight: enough that no stage waits for the others, few enough that no socket is full.
 pub(super) const WINDOW: u32 = 64;
 
-/// Running processes, ended with this.
+/// Running processes; dropping it ends them.
 pub(super) struct Pipeline {
     children: Vec<Child>,
     into: OwnedFd,
@@ -21,12 +22,12 @@ pub(super) struct Pipeline {
 }
 
 impl Pipeline {
-    /// One process a stage.
+    /// Starts one process for each stage.
     pub(super) fn processes(plan: &Plan, stages: usize) -> anyhow::Result<Self> {
         Self::start(plan, &vec![vec!["stage".into()]; stages])
     }
 
-    /// One process with a chain of cells in it.
+    /// Starts one process that runs a chain of cells.
     pub(super) fn cell(plan: &Plan, images: &Path, stages: usize) -> anyhow::Result<Self> {
         let module = plan.cells.module("forward").display().to_string();
         Self::start(plan, &[vec!["line".into(), stages.to_string(), module, images.display().to_string()]])
@@ -45,7 +46,7 @@ impl Pipeline {
         Ok(Self { children, into, out: reads })
     }
 
-    /// How long `count` messages take from the first that goes in to the last that comes out, `window` of them in flight.
+    /// Time for `count` messages, from the first that goes in to the last that comes out, with `window` of them in flight.
     pub(super) fn pass_many(&mut self, message: &Bytes, count: u32, window: u32) -> anyhow::Result<Duration> {
         let mut buffer = vec![0; message.len() + 1];
         let begun = Instant::now();
@@ -66,14 +67,14 @@ impl Pipeline {
 impl Drop for Pipeline {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // It may be gone already.
+            // It may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Packets: who reads gets one message, so that no stage has to find out where it ends.
+/// A pair of packet sockets: a read returns one message, so that no stage has to find message boundaries.
 fn pair() -> anyhow::Result<(OwnedFd, OwnedFd)> {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .context("cannot join processes by a socket")

@@ -1,5 +1,5 @@
-//! The processes of `marram bench chain`: each reads messages from a socket that is its standard input, and writes them on
-//! to its standard output.
+//! The processes of `marram bench chain`: each reads messages from a socket that is its standard input, and writes them to its
+//! standard output.
 
 use bytes::Bytes;
 use marram_sandbox::{Images, bench::BenchChain};
@@ -13,21 +13,21 @@ const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// One part of a benchmark; started by `marram bench`.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Worker {
-    /// Writes on what it reads, message by message.
+    /// Copies messages from its input to its output, one by one.
     Stage,
-    /// Lets what it reads through a chain of cells, message by message.
+    /// Passes messages through a chain of cells, one by one.
     Line {
-        /// Of how many stages.
+        /// Number of stages.
         stages: usize,
-        /// What each of them is.
+        /// The module of every stage.
         module: PathBuf,
-        /// Where images go.
+        /// Directory for images.
         place: PathBuf,
     },
 }
 
 impl Worker {
-    /// Does its part, until its input ends.
+    /// Runs until its input ends.
     pub(in super::super) fn run(&self) -> anyhow::Result<()> {
         match self {
             Self::Stage => stage(),

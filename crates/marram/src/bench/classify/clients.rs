@@ -1,4 +1,4 @@
-//! Clients that send one image again and again, each over a connection of its own, and know what must come back.
+//! Clients that send one image repeatedly, each over its own connection, and know the expected answer.
 
 use anyhow::Context;
 use std::net::SocketAddr;
@@ -9,25 +9,25 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
-/// Bytes of an image, as `cells/classify` takes it.
+/// Bytes of an image in the input format of `cells/classify`.
 const IMAGE_BYTES: usize = 3_072;
-/// Bytes of what it answers.
+/// Bytes of an answer.
 const ANSWER_BYTES: usize = 41;
-/// How long an answer may take before the measurement is given up.
+/// How long an answer may take before the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Answer = [u8; ANSWER_BYTES];
 
 /// Connected clients of one side.
 pub(super) struct Clients {
-    /// Before the runtime that they are registered with.
+    /// Dropped before the runtime with which they are registered.
     streams: Vec<TcpStream>,
     answer: Answer,
     runtime: Runtime,
 }
 
 impl Clients {
-    /// Connects them, one after the other; each has been answered once.
+    /// Connects them sequentially; each has received one answer.
     pub(super) fn connect(address: SocketAddr, count: usize) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (mut streams, mut answer) = (Vec::with_capacity(count), [0; ANSWER_BYTES]);
@@ -43,17 +43,17 @@ impl Clients {
         Ok(Self { streams, answer, runtime })
     }
 
-    /// What the image is answered.
+    /// The answer to the image.
     pub(super) fn answer(&self) -> &Answer {
         &self.answer
     }
 
-    /// What it is seen to be.
+    /// The class in the answer.
     pub(super) fn class(&self) -> u8 {
         self.answer[0]
     }
 
-    /// Every client sends the next image when it has its answer. The images a second, and how long each waited, in milliseconds.
+    /// Each client sends the next image when it has its answer. Returns the images a second, and each one's wait in milliseconds.
     pub(super) fn closed_loop(&mut self, time: Duration) -> anyhow::Result<(f64, Vec<f64>)> {
         let right = self.answer;
         let begun = Instant::now();
@@ -76,8 +76,8 @@ impl Clients {
         Ok((waits.len() as f64 / begun.elapsed().as_secs_f64(), waits))
     }
 
-    /// How long each image waited for its answer, in milliseconds from when it was due. They are due `rate` times a second,
-    /// at random, whether or not those before were answered; clients have their turns one after the other.
+    /// How long each image waited for its answer, in milliseconds from its due time. Due times are random, `rate` a second, and
+    /// do not depend on earlier answers; clients take turns.
     pub(super) fn waits_ms(&mut self, rate: f64, time: Duration) -> anyhow::Result<Vec<f64>> {
         let right = self.answer;
         let streams = std::mem::take(&mut self.streams);
@@ -91,7 +91,7 @@ impl Clients {
             let begun = Instant::now();
             for (queue, after) in queues.iter().cycle().zip(arrivals(rate, time)) {
                 tokio::time::sleep_until((begun + after).into()).await;
-                // A client that has failed says so below.
+                // If a client has failed, its result below says so.
                 let _ = queue.send(begun + after);
             }
             drop(queues);
@@ -101,7 +101,7 @@ impl Clients {
     }
 }
 
-/// One client: asks when it is told to.
+/// Serves one client: sends an image for each due time that it receives.
 async fn serve(
     mut stream: TcpStream,
     mut due: UnboundedReceiver<Instant>,
@@ -123,7 +123,7 @@ async fn check(stream: &mut TcpStream, right: &Answer) -> anyhow::Result<()> {
 
 async fn ask(stream: &mut TcpStream) -> anyhow::Result<Answer> {
     let mut image = [0; IMAGE_BYTES];
-    // A slope in each colour: any image takes the network the same time.
+    // A gradient in each colour: the network takes the same time for any image.
     image.iter_mut().zip((0..=u8::MAX).cycle()).for_each(|(byte, level)| *byte = level);
     let mut answer = [0; ANSWER_BYTES];
     stream.write_all(&image).await?;
@@ -131,7 +131,7 @@ async fn ask(stream: &mut TcpStream) -> anyhow::Result<Answer> {
     Ok(answer)
 }
 
-/// What each client found; their connections are kept for the next block.
+/// Collects the results of all clients and keeps their connections for the next block.
 async fn gather<T>(
     tasks: Vec<JoinHandle<anyhow::Result<(TcpStream, T)>>>,
     streams: &mut Vec<TcpStream>,
@@ -145,7 +145,7 @@ async fn gather<T>(
     Ok(found)
 }
 
-/// When images are due: with exponential gaps, as of many clients that know nothing of one another, the same in each run.
+/// Due times of images, with exponential gaps as of many independent clients; the same in each run.
 pub(in super::super) fn arrivals(rate: f64, time: Duration) -> impl Iterator<Item = Duration> {
     let (mut state, mut at) = (1_u32, 0.0);
     std::iter::from_fn(move || {

@@ -1,8 +1,9 @@
-//! `marram bench classify`: images for a network, a cell a client against a process a client.
+//! `marram bench classify`: image classification by a neural network, a cell for each client compared with a process for each
+//! client.
 //!
-//! Three kinds of processes stand for a user who has no cells: one that runs the same module and nothing beside it, with which cells are
-//! compared; one whose children also have the thread that stops handlers after a slice, as a shard has for all of its cells; and a native
-//! program, which is not confined.
+//! Three kinds of processes represent a user without cells: one that runs the same module and nothing else, with which cells are
+//! compared; one whose children also have the thread that stops handlers after a slice, as a shard has for all of its cells; and
+//! a native program, which is not confined.
 
 mod clients;
 mod worker;
@@ -24,12 +25,12 @@ use std::time::Duration;
 const APP: &str = "classify";
 /// How many clients there are.
 const CLIENTS: [usize; 2] = [100, 500];
-/// What the open loop asks of cells and processes, as parts of what the processes can do.
+/// Rates of the open loop, as fractions of the processes' capacity.
 const LOADS: [f64; 2] = [0.75, 0.9];
-/// The native server, beside the modules of the cells.
+/// The native server's file name, in the directory of the cells' modules.
 const NATIVE: &str = "classify-process";
 
-/// Everything that serves, and where.
+/// All servers, and their addresses.
 struct Stage {
     _cluster: TestCluster,
     _servers: Vec<Running>,
@@ -86,7 +87,7 @@ impl Stage {
             native.display()
         );
         let mut layout = plan.layout("bench-classify", 1, "");
-        // As many cores as the processes have.
+        // The edge and the processes have the same number of cores.
         layout.shards = 2;
         let mut cluster = TestCluster::new(layout, |place| {
             let quotas = "protect = \"endpoints\"\n[keep]\nrecovery_target = \"25ms\"\n[quotas]\nmemory = \"16MiB\"\nnan = \"native\"\n";
@@ -116,7 +117,7 @@ impl Stage {
     }
 }
 
-/// What a closed loop showed of one side, block by block.
+/// Results of a closed loop for one variant, by block.
 #[derive(Default)]
 struct Closed {
     per_s: Vec<f64>,
@@ -133,12 +134,12 @@ impl Closed {
         Ok(())
     }
 
-    /// How many times the median the p99 is, or the longest wait where there are too few for that.
+    /// Ratio of the p99 to the median; where there are too few values for a p99, of the longest wait.
     fn spread(&self) -> f64 {
         self.tail.value() / stats::median(&self.p50)
     }
 
-    /// The median of what another side's blocks are to these, each to the one beside it.
+    /// The median of the ratios of this variant's throughput to the other's, block by block.
     fn throughput_over(&self, other: &Self) -> f64 {
         stats::median(
             &self.per_s.iter().zip(&other.per_s).map(|(ours, theirs)| ours / theirs).collect::<Vec<_>>(),
@@ -146,7 +147,7 @@ impl Closed {
     }
 }
 
-/// One number of clients, block by block in turn.
+/// Measures with one number of clients; the variants alternate by block.
 fn compare(plan: &Plan, count: usize, stage: &Stage, report: &mut Report) -> anyhow::Result<()> {
     progress(&format!("classify: {count} clients"));
     let (blocks, block) = if plan.quick { (1, 1) } else { (5, 3) };
@@ -155,7 +156,7 @@ fn compare(plan: &Plan, count: usize, stage: &Stage, report: &mut Report) -> any
     let mut processes = Clients::connect(stage.processes, count)?;
     let mut native = Clients::connect(stage.native, count)?;
     anyhow::ensure!(cells.answer() == processes.answer(), "cells and processes answer differently");
-    // Another processor's arithmetic may differ in the last bits.
+    // The arithmetic may differ in the last bits between instruction sets, so only the class is compared.
     anyhow::ensure!(cells.class() == native.class(), "cells and native processes see different things");
     let (mut of_cells, mut of_processes) = (Closed::default(), Closed::default());
     let (mut of_ticking, mut of_native) = (Closed::default(), Closed::default());
@@ -164,7 +165,7 @@ fn compare(plan: &Plan, count: usize, stage: &Stage, report: &mut Report) -> any
         of_processes.add(&mut processes, block)?;
         of_cells.add(&mut cells, block)?;
         of_native.add(&mut native, block)?;
-        // Their threads would wake beside the others' blocks: they live for their own block only.
+        // Their threads would wake during the other variants' blocks, so these clients live for their own block only.
         of_ticking.add(&mut Clients::connect(stage.ticking, count)?, block)?;
     }
     let group = format!("c{count}");
@@ -195,7 +196,7 @@ fn compare(plan: &Plan, count: usize, stage: &Stage, report: &mut Report) -> any
     Ok(())
 }
 
-/// The same images a second for both sides, a part of what the processes can do.
+/// The same rate for both variants, a fraction of the processes' capacity.
 fn open(
     cells: &mut Clients,
     processes: &mut Clients,
@@ -221,7 +222,7 @@ fn open(
     Ok(())
 }
 
-/// Percentiles of each block. A machine that stands still for a third of a second spoils one of them and not all.
+/// Percentiles by block. If the machine pauses for a third of a second, only one block is affected.
 #[derive(Default)]
 struct Waits {
     p50: Vec<f64>,

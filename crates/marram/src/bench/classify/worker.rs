@@ -1,5 +1,4 @@
-//! The server that `marram bench classify` compares with: forks a process for each client, which runs the cell's module with
-//! nothing around it.
+//! The baseline server of `marram bench classify`: forks a process for each client, which runs the cell's module without an edge.
 
 use crate::bench::start;
 use anyhow::{Context, bail};
@@ -12,7 +11,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The only cell of a process.
+/// The id of the only cell of a process.
 const CELL: CellId = CellId(1);
 
 /// One part of a benchmark; started by `marram bench`.
@@ -22,7 +21,7 @@ pub enum Worker {
     Classify {
         /// The cell's module.
         module: PathBuf,
-        /// Where images go.
+        /// Directory for images.
         place: PathBuf,
         /// Whether children have a thread that advances the engine's epoch every millisecond while they work, as an edge's shard has.
         #[arg(long)]
@@ -31,7 +30,7 @@ pub enum Worker {
 }
 
 impl Worker {
-    /// Does its part.
+    /// Runs until it is ended.
     pub(in super::super) fn run(&self) -> anyhow::Result<()> {
         let Self::Classify { module, place, ticks } = self;
         serve(module, place, *ticks)
@@ -40,7 +39,7 @@ impl Worker {
 
 fn serve(module: &Path, place: &Path, ticks: bool) -> anyhow::Result<()> {
     let images = Images::open(place)?;
-    // As in the cell's manifest.
+    // The quotas of the cell's manifest.
     let quotas = Quotas { memory_max: 16 << 20, nan_canonicalization: false, ..Quotas::default() };
     let image = images.load(images.deploy(&std::fs::read(module)?, &[], &quotas)?.hash)?;
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port for a server")?;

@@ -1,4 +1,4 @@
-//! `marram bench density`: many small tenants, each with a memcached of its own: a shared cell on one edge, against a process.
+//! `marram bench density`: many small tenants, each with its own memcached: a shared cell on one edge, compared with a process.
 
 mod tenants;
 
@@ -12,26 +12,26 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tenants::Cells;
 
-/// How many tenants there are.
+/// Numbers of tenants that are measured.
 const TENANTS: [usize; 4] = [1, 100, BARRED, MANY];
-/// The bars are for this many.
+/// The bars apply to this number.
 const BARRED: usize = 300;
-/// So many must not bring a side down: more is done than by processes, with a tail as much shorter as that of fewer tenants, and
-/// nothing is left undone.
+/// With this many tenants, the cells must have at least the processes' capacity, a tail about as much shorter as with fewer
+/// tenants, and no dropped request.
 const MANY: usize = 1_000;
-/// Clients at least, over all tenants.
+/// Least number of clients, over all tenants.
 const CLIENTS_MIN: usize = 64;
-/// What the open loop asks of both sides, in per cent of what the processes can do. The bars are for the last.
+/// Rates of the open loop for both variants, in per cent of the processes' capacity. The bars apply to the last.
 const LOADS: [u32; 3] = [25, 50, 75];
-/// Which of them has the bars.
+/// Index of the load to which the bars apply.
 const LAST: usize = LOADS.len() - 1;
-/// What of the processes' p99 that of some tenants may be, and of many.
+/// The most that the cells' p99 may be, as a fraction of the processes': with [`BARRED`] tenants, and with [`MANY`].
 const P99_MOST: f64 = 0.34;
 const P99_MOST_OF_MANY: f64 = 1.0 / 3.0;
-/// What of the capacity with some tenants there must be with many.
+/// The least ratio of the cells' capacity with [`MANY`] tenants to that with [`BARRED`].
 const CAPACITY_LEAST: f64 = 0.75;
 
-/// Whoever goes on after a rest first does what came due meanwhile.
+/// A variant that resumes first does the work that came due during the pause.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// How much is measured.
@@ -80,12 +80,12 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// What was found of one side.
+/// Results of one variant.
 #[derive(Default)]
 struct Found {
     capacity: Vec<f64>,
     clients_busy: Vec<f64>,
-    /// By load: the medians of the blocks, and their slow ends.
+    /// By load: the medians and the tails of the blocks.
     p50: [Vec<f64>; LOADS.len()],
     tail: [Tail; LOADS.len()],
     drops: u64,
@@ -104,7 +104,7 @@ impl Found {
     }
 }
 
-/// One number of tenants; the cells' capacity, and that of processes.
+/// Measures with one number of tenants; returns the capacity of the cells and that of the processes.
 fn compare(plan: &Plan, count: usize, extent: &Extent, report: &mut Report) -> anyhow::Result<(f64, f64)> {
     progress(&format!("density: {count} tenants"));
     let (mut cells, processes) = {
@@ -127,16 +127,16 @@ fn compare(plan: &Plan, count: usize, extent: &Extent, report: &mut Report) -> a
     Ok((stats::median(&of_cells.capacity), stats::median(&of_processes.capacity)))
 }
 
-/// What the side does that is not measured.
+/// What the other variant does during a measurement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Others {
-    /// Nothing at all: it is stopped.
+    /// It is stopped.
     StandStill,
-    /// Whatever it does when nothing is asked of it. A control, for the last load alone.
+    /// It runs, without requests. A control, for the last load alone.
     Run,
 }
 
-/// Both sides, block by block in turn.
+/// Measures both variants; they alternate by block.
 fn measure(
     cells: &Cells,
     processes: &Processes,

@@ -1,4 +1,4 @@
-//! An edge that has a shared cell for each tenant, behind a gate of its own, on the core that this thread runs on.
+//! An edge that has a shared cell for each tenant, each behind its own gate, on the core that this thread runs on.
 
 use crate::bench::{Plan, memcached, memory};
 use crate::harness::TestCluster;
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 /// An edge and its cells.
 pub(super) struct Cells {
     cluster: TestCluster,
-    /// A gate a tenant.
+    /// Address of each tenant's gate.
     pub(super) addresses: Vec<SocketAddr>,
 }
 
@@ -32,7 +32,7 @@ impl Cells {
     fn deploy(&self, plan: &Plan) -> anyhow::Result<()> {
         let client = self.cluster.edges[0].client()?;
         for tenant in 0..self.addresses.len() {
-            // As cells/memcached/marram.toml has it.
+            // The settings of cells/memcached/marram.toml.
             let rest = "cell = \"shared\"\n[quotas]\nmemory = \"64MiB\"\n";
             let manifest =
                 plan.cells.manifest(&self.cluster.directory, &format!("t{tenant}"), "memcached", rest)?;
@@ -43,7 +43,7 @@ impl Cells {
         Ok(())
     }
 
-    /// Has the edge stand still, or go on.
+    /// Stops or continues the edge.
     pub(super) fn rest(&self, rests: bool) {
         let edge = &self.cluster.edges[0];
         if rests { edge.stop() } else { edge.wake() }
@@ -56,7 +56,7 @@ impl Cells {
         self.cluster.logs.tail(5) + &errors
     }
 
-    /// Of the edge: supervisor, gates and shard.
+    /// Memory of the edge: supervisor, gates and shard.
     pub(super) fn memory_kib(&mut self) -> anyhow::Result<u64> {
         let edge = self.cluster.edges[0].process().context("it runs")?;
         Ok(memory::proportional_kib(edge.id()))

@@ -1,6 +1,6 @@
-//! What is combined: faults, policies, moments and clients.
+//! The dimensions of a combination: fault, policy, moment and client.
 
-/// What happens to an edge.
+/// A fault of an edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
     Kill,
@@ -38,7 +38,7 @@ impl Fault {
         }
     }
 
-    /// For people: what happens.
+    /// The fault in words, for the README's table.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Kill => "an edge is killed (SIGKILL), its directory lost",
@@ -92,7 +92,7 @@ impl Policy {
         }
     }
 
-    /// How the owner lists whoever stands by, if somebody does.
+    /// How the owner lists the standby, if the policy has one.
     pub(super) fn keeper(self) -> Option<&'static str> {
         match self {
             Self::Endpoints | Self::Recorder => None,
@@ -102,16 +102,16 @@ impl Policy {
     }
 }
 
-/// When it happens.
+/// The moment at which the fault happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Moment {
-    /// Nothing is under way.
+    /// Nothing is in progress.
     Idle,
-    /// Half of a long message is said.
+    /// Half of a long message has been sent.
     Message,
-    /// Part of a checkpoint has left the edge.
+    /// Part of a checkpoint has been sent by the edge.
     Checkpoint,
-    /// Another edge was killed, and the session has just been reported without an owner.
+    /// Another edge was killed, and an agent or a gate has just reported that the session has no owner.
     Recovery,
 }
 
@@ -158,7 +158,7 @@ pub(super) struct Combination {
 }
 
 impl Combination {
-    /// All of them, in an order in which those with one policy and one client follow each other.
+    /// All combinations; those with the same policy and client are adjacent.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         let faults = |policy, client| {
             Fault::ALL.into_iter().flat_map(move |fault| {
@@ -170,13 +170,14 @@ impl Combination {
             .flat_map(move |policy| Client::ALL.into_iter().flat_map(move |client| faults(policy, client)))
     }
 
-    /// What `--only` looks at.
+    /// The name that `--only` filters by.
     pub(super) fn name(self) -> String {
         let Self { fault, policy, moment, client } = self;
         format!("{}.{}.{}.{}", fault.name(), moment.name(), policy.name(), client.name())
     }
 
-    /// Whether it is one of the eighth that a quick run makes: every fault with every policy once, all moments and both clients.
+    /// Whether a quick run includes it. A quick run makes one combination in eight: every fault with every policy once, all
+    /// moments and both clients.
     pub(super) fn is_sample(self) -> bool {
         let Self { fault, policy, moment, client } = self;
         let (fault, policy) = (fault as usize, policy as usize);

@@ -1,5 +1,5 @@
-//! `marram bench faults`: real processes, each edge on a machine of its own (a network namespace), and every fault under every
-//! policy at every moment for every kind of client. What the client saw is the table of what survives what.
+//! `marram bench faults`: real processes, each edge on its own machine (a network namespace), with every fault under every policy
+//! at every moment for every kind of client. The clients' observations are the table of what survives what.
 
 mod axes;
 mod model;
@@ -18,9 +18,9 @@ use std::time::Instant;
 use table::{GateDeath, Row, Table};
 use talk::Talk;
 
-/// What the death of a gate's machine is called.
+/// Name of the fault in which a gate's machine dies.
 const GATE_DIES: &str = "gate-dies";
-/// How often each combination is made; once in a quick run.
+/// How often each combination is run; once in a quick run.
 const TRIALS: usize = 3;
 
 /// Runs the benchmark.
@@ -87,7 +87,7 @@ fn not_run(combination: Combination, why: &str) -> Row {
     Row { not_run: Some(why.to_owned()), ..Row::new(combination) }
 }
 
-/// Makes what is wanted, policy by policy.
+/// Runs the wanted combinations, policy by policy.
 fn made(plan: &Plan, means: Means, wanted: &[Combination]) -> anyhow::Result<Table> {
     let mut table = Table::default();
     let trials = if plan.quick { 1 } else { TRIALS };
@@ -107,10 +107,10 @@ fn made(plan: &Plan, means: Means, wanted: &[Combination]) -> anyhow::Result<Tab
         for client in Client::ALL {
             let mut rows: Vec<Row> =
                 wanted.iter().filter(|it| it.client == client).map(|it| Row::new(*it)).collect();
-            // All of them once, then again.
+            // Every row once, then every row again.
             let mut turns: VecDeque<usize> = (0..trials).flat_map(|_| 0..rows.len()).collect();
             while let Err(why) = converse(&mut scene, client, &mut rows, &mut turns) {
-                // Nothing is known of that one; the others have new machines.
+                // That row has no result; the others run on new machines.
                 let Some(turn) = turns.pop_front() else { return Err(why) };
                 let row = &mut rows[turn];
                 progress(&format!("faults: {}: NOT MADE: {why:#}", row.combination.name()));
@@ -132,8 +132,8 @@ fn made(plan: &Plan, means: Means, wanted: &[Combination]) -> anyhow::Result<Tab
     Ok(table)
 }
 
-/// Makes these combinations in one conversation, and in a new one only where a client lost its connection. `turns` says which row is
-/// made next; the one that could not be made is still the first.
+/// Runs these combinations in one conversation, and starts a new conversation only after a client lost its connection. `turns`
+/// says which row is next; a row that fails is still the first.
 fn converse(
     scene: &mut Scene,
     client: Client,
@@ -171,7 +171,7 @@ fn converse(
     Ok(())
 }
 
-/// Kills the machine of a client's gate while another client, with an agent, talks as well.
+/// Kills the machine of a client's gate while another client, with an agent, has a conversation too.
 fn gate_death(scene: &mut Scene, death: &mut GateDeath) -> anyhow::Result<()> {
     death.runs += 1;
     let (_, mut other) = scene.talk(Client::Agent)?;
@@ -190,7 +190,7 @@ fn gate_death(scene: &mut Scene, death: &mut GateDeath) -> anyhow::Result<()> {
     death.connections_lost += usize::from(own.why().is_some());
     death.others_lost += usize::from(other.why().is_some());
     death.others_wrong.add(other.wrong());
-    // What the server heard is right as far as it goes, also of a client that is cut off.
+    // What the server received is correct up to its end, also from a client that is cut off.
     death.others_wrong.add(scene.server.take());
     scene.restore_gate()?;
     let (_, mut again) = scene.talk(Client::Gate)?;

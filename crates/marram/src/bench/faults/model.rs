@@ -1,19 +1,19 @@
-//! What must come back: the cell's state as its client knows it, and a stream whose bytes say where they belong.
+//! The expected data: the cell's state as its client computes it, and a stream whose bytes encode their position.
 
 /// Bytes of a page of the cell's state, in words.
 const PAGE_WORDS: usize = 512;
-/// Marks the words of a stream; the rest of a word is its place.
+/// Marks the words of a stream; the rest of a word is its position.
 const MARK: u64 = 0xc35a << 48;
-/// How far from where it should be a piece of a stream is looked for.
+/// How far from its expected position a piece of a stream is searched, in bytes.
 const SEARCH: u64 = 4 << 20;
 
-/// The state of the cell `ballast`, command by command.
+/// The state of the cell `ballast`, updated command by command.
 pub(super) struct Model {
     words: Vec<u64>,
 }
 
 impl Model {
-    /// So many whole pages made from a seed.
+    /// A state of `pages` whole pages, generated from a seed.
     pub(super) fn filled(pages: usize, seed: u64) -> Self {
         let mut word = seed.max(1);
         let mut next = || {
@@ -35,7 +35,7 @@ impl Model {
         self.words.iter().fold(0, |sum, word| (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// What the command `T` does, and its answer.
+    /// Executes the command `T` and returns its answer.
     pub(super) fn touch(&mut self, count: u64, first: u64) -> u64 {
         let pages = self.pages();
         (0..count.min(pages)).fold(0_u64, |sum, page| {
@@ -61,14 +61,14 @@ pub(super) fn stream(from: u64, len: usize) -> Vec<u8> {
     (from..from + len as u64).map(byte).collect()
 }
 
-/// What is wrong with what was heard.
+/// The differences between received and expected data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Wrong {
-    /// Bytes, or answers, that never came.
+    /// Bytes, or answers, that did not arrive.
     pub(super) lost: u64,
-    /// That came twice.
+    /// Bytes, or answers, that arrived twice.
     pub(super) repeated: u64,
-    /// That are others.
+    /// Bytes, or answers, with the wrong contents.
     pub(super) changed: u64,
 }
 
@@ -84,11 +84,11 @@ impl Wrong {
     }
 }
 
-/// Compares what was heard at a place of the stream with what belongs there.
+/// Compares the bytes received at a position of the stream with the expected ones.
 pub(super) fn compare(from: u64, heard: &[u8]) -> Option<Wrong> {
     let offset = (from..).zip(heard).position(|(at, heard)| byte(at) != *heard)?;
     let (at, rest) = (from + offset as u64, &heard[offset..]);
-    // Enough to know a place by; fewer are at the end of what was heard.
+    // Enough bytes to identify a position; there are fewer at the end of what was received.
     let known = &rest[..rest.len().min(24)];
     let is_at = |place: u64| (place..).zip(known).all(|(at, heard)| byte(at) == *heard);
     let mut wrong = Wrong { changed: 1, ..Wrong::default() };

@@ -1,4 +1,4 @@
-//! One combination: awaits its moment, strikes, hears what the client hears, and repairs.
+//! One combination: waits for its moment, applies the fault, measures what the client sees, and repairs.
 
 use super::axes::{Combination, Moment};
 use super::scene::{Scene, Session};
@@ -8,9 +8,9 @@ use anyhow::Context;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Answers after a fault that mean that the session goes on.
+/// Answers after a fault that mean that the session continues.
 const ENOUGH: usize = 10;
-/// Bytes that have left an edge whose client says little: a checkpoint is on its way, and more than as much is still to come.
+/// Bytes sent by an edge whose client sends little: a checkpoint is being sent, and more than as much is still to be sent.
 const CHECKPOINT_BYTES: u64 = 512 << 10;
 /// How long a checkpoint may take to begin.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -19,19 +19,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct Struck {
     /// The longest wait for an answer.
     pub(super) gap: Duration,
-    /// Whether the moment was hit: what was under way was still under way when the fault was there.
+    /// Whether the fault hit the moment: what was in progress was still in progress when the fault took effect.
     pub(super) hit: bool,
-    /// How long it took, once the fault was undone, until the session was as safe as before.
+    /// Time from the repair until the session was as well protected as before.
     pub(super) protected: Duration,
 }
 
-/// What whoever strikes reports.
+/// What the thread that applies the fault returns.
 struct Hit {
     blows: Vec<Blow>,
     hit: bool,
 }
 
-/// Makes one combination. The session goes on afterwards, unless its client heard that it does not.
+/// Runs one combination. The session continues afterwards, unless its client lost its connection.
 pub(super) fn make(
     scene: &mut Scene,
     session: &Session,
@@ -39,7 +39,7 @@ pub(super) fn make(
     combination: Combination,
 ) -> anyhow::Result<Struck> {
     let owner = scene.wait_until_protected(session)?;
-    // What can be done in several ways is done in each, at one moment or the other.
+    // A fault that has variants uses each of them, at one moment or the other.
     let round = combination.moment as usize + combination.client as usize;
     let (hit, gap) = match combination.moment {
         Moment::Idle => {
@@ -57,7 +57,7 @@ pub(super) fn make(
             let before = scene.machine(owner)?.sent_bytes()?;
             wait_for_checkpoint(scene, owner, before)?;
             let blow = scene.strike(combination.fault, owner, round)?;
-            // Less than the state has left since: the checkpoint has not arrived.
+            // The edge has sent less than the state since: the checkpoint has not arrived.
             let left = scene.machine(owner)?.sent_bytes()?.saturating_sub(before);
             Ok(Hit { blows: vec![blow], hit: left < Talk::STATE_BYTES })
         })?,
@@ -83,7 +83,7 @@ pub(super) fn make(
     Ok(Struck { gap, hit: hit.hit, protected: undone.elapsed() })
 }
 
-/// Goes on asking until the fault is there and was answered; the longest wait.
+/// Asks repeatedly until the fault has taken effect and the current question is answered; returns the longest wait.
 fn while_talking(
     talk: &mut Talk,
     mut ask: impl FnMut(&mut Talk) -> Duration,
@@ -105,7 +105,7 @@ fn while_talking(
     })
 }
 
-/// Waits until a checkpoint leaves the edge.
+/// Waits until the edge is sending a checkpoint.
 fn wait_for_checkpoint(scene: &Scene, owner: usize, before: u64) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while scene.machine(owner)?.sent_bytes()?.saturating_sub(before) < CHECKPOINT_BYTES {

@@ -1,5 +1,5 @@
-//! Machines for one policy: three edges that run cells, a fourth with a gate only, agents beside a client and a server, and
-//! what is asked of them between faults.
+//! The machines for one policy: three edges that run cells, a fourth with a gate only, agents beside a client and a server; and
+//! what operations need between faults.
 
 use super::axes::{Client, Fault, Policy};
 use super::talk::{Server, Talk};
@@ -19,27 +19,27 @@ use std::time::{Duration, Instant};
 
 const APP: &str = "ballast";
 const SERVER: &str = "echo";
-/// Edges that run cells; the one with the gate is behind them.
+/// Number of edges that run cells; the edge with the gate has the next index.
 pub(super) const EDGES: usize = 3;
 const GATE: usize = EDGES;
-/// How long any one thing between faults may take.
+/// How long any one step between faults may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two questions, so that whoever is asked has time for its sessions.
+/// Time between two polls, so that the polled edge or recorder has time for its sessions.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What this machine allows beyond network namespaces.
+/// The capabilities of this machine beyond network namespaces.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Means {
     /// Small disks, in mount namespaces.
     disks: bool,
-    /// Clocks of their own, in time namespaces.
+    /// Separate clocks, in time namespaces.
     clocks: bool,
-    /// A link that passes so much a second.
+    /// Links with a limited rate.
     slow: bool,
 }
 
 impl Means {
-    /// Looks; an error says why there can be no scene at all.
+    /// Detects the capabilities; an error says why no scene is possible at all.
     pub(super) fn find() -> Result<Self, &'static str> {
         if !Namespace::possible() {
             return Err("needs the right to make network namespaces, and `ip`");
@@ -56,7 +56,7 @@ impl Means {
         })
     }
 
-    /// Why a fault cannot be made here.
+    /// Why this machine cannot make a fault.
     pub(super) fn missing(self, fault: Fault) -> Option<&'static str> {
         match fault {
             Fault::FullDisk if !self.disks => Some("needs the right to mount in a namespace"),
@@ -66,7 +66,8 @@ impl Means {
         }
     }
 
-    /// A program that runs `marram`, edges and recorders with a disk of 64 MiB, and edges with the clock that is set for them.
+    /// Writes a program that runs `marram`: edges and recorders with a disk of 64 MiB, and edges with the clock that is set for
+    /// them.
     fn program(self, place: &TempDir, marram: &Path) -> anyhow::Result<PathBuf> {
         let mut script = String::from("#!/bin/sh\ndirectory=$(dirname \"$3\")\n");
         writeln!(script, "case $1 in edge) disk=$directory/state ;; recorder) disk=$directory/kept ;;")?;
@@ -92,17 +93,17 @@ impl Means {
     }
 }
 
-/// Machines, and a server that all sessions talk to.
+/// The machines, and the server of all sessions.
 pub(super) struct Scene {
     pub(super) cluster: TestCluster,
     policy: Policy,
     pub(super) server: Server,
-    /// Where clients connect: to an agent beside them, to the gate.
+    /// The addresses for clients: of the agent beside them, and of the gate.
     listens: [SocketAddr; 2],
     _tools: TempDir,
 }
 
-/// A session that is being talked in.
+/// The session of a conversation.
 pub(super) struct Session {
     client: Client,
     pub(super) id: String,
@@ -114,7 +115,7 @@ impl Scene {
         let mut layout = plan.layout("bench-faults", EDGES + 1, "");
         layout.program = means.program(&tools, &plan.program)?;
         (layout.encrypted, layout.namespaces) = (true, true);
-        // Gates report like agents do.
+        // So that gates report as agents do.
         layout.edge_tables = "level = \"debug\"\n".into();
         let rest = format!("server = \"{SERVER}\"\n{}\n[quotas]\nmemory = \"64MiB\"\n", policy.manifest());
         let mut cluster =
@@ -144,7 +145,7 @@ impl Scene {
         self.start_edges(&[GATE])
     }
 
-    /// Where the edges that run cells are.
+    /// Addresses of the edges that run cells.
     fn cell_edges(&self) -> Vec<SocketAddr> {
         self.cluster.edge_addresses()[..EDGES].to_vec()
     }
@@ -159,7 +160,7 @@ impl Scene {
         edges.iter().try_for_each(|edge| self.cluster.edges[*edge].wait_ready(&self.cluster.logs, start))
     }
 
-    /// Further fields of an edge's configuration.
+    /// Additional fields of an edge's configuration.
     fn extra(&self, edge: usize) -> String {
         let edges: Vec<String> = self.cell_edges().iter().map(ToString::to_string).collect();
         if edge == GATE {
@@ -172,12 +173,12 @@ impl Scene {
         }
     }
 
-    /// The gate's machine dies.
+    /// Kills all processes on the gate's machine.
     pub(super) fn kill_gate(&mut self) {
         self.cluster.edges[GATE].kill();
     }
 
-    /// And comes back.
+    /// Starts the gate again.
     pub(super) fn restore_gate(&mut self) -> anyhow::Result<()> {
         self.start_edges(&[GATE])
     }
@@ -187,7 +188,7 @@ impl Scene {
         self.cluster.edges[edge].namespace().context("each edge has a namespace")
     }
 
-    /// Who reports what becomes of a client's sessions.
+    /// Name of the process that reports the state of a client's sessions: its agent or its gate.
     fn reporter(&self, client: Client) -> String {
         match client {
             Client::Agent => AgentSide::Client.agent().to_owned(),
@@ -214,13 +215,14 @@ impl Scene {
             && event.text("session") == session.id
     }
 
-    /// The edge that owns a session: the newest of those that say so, if its client's agent or gate has said so as well.
+    /// The edge that owns a session: of the edges that list it as running, the one with the highest generation, if the client's
+    /// agent or gate reports the same edge.
     fn owner(&self, session: &Session) -> anyhow::Result<Option<usize>> {
         let owned = self.cluster.logs.last(|event| self.is_about(session, "owned", event));
         let owned = owned.context("the session has an owner")?;
         let mut newest = None;
         for (index, edge) in self.cluster.edges[..EDGES].iter().enumerate() {
-            // One that does not answer now is asked again.
+            // An edge that does not answer now is asked again later.
             let list = sessions_of(&edge.client()?).unwrap_or_default();
             if let Some(row) = row_of(&list, session).filter(|row| row["phase"] == "running") {
                 newest = newest.max(Some((generation(row), index)));
@@ -230,7 +232,7 @@ impl Scene {
         Ok(newest.map(|(_, index)| index).filter(|index| address(*index) == owned.text("edge")))
     }
 
-    /// Waits until the session is reported to have no owner; or another one, if whoever stands by was quicker than that report.
+    /// Waits until the session is reported to have no owner, or to have a new one, if the standby took over before that report.
     pub(super) fn wait_for_orphan(&self, session: &Session, start: usize) -> anyhow::Result<()> {
         let found = self.cluster.logs.wait(start, PATIENCE, |event| {
             self.is_about(session, "orphaned", event) || self.is_about(session, "owned", event)
@@ -238,7 +240,7 @@ impl Scene {
         found.map(drop).context("a session whose edge is killed is without an owner")
     }
 
-    /// Whether it has had none from then on, at some time.
+    /// Whether it had no owner between `start` and `at`.
     pub(super) fn is_orphan(&self, session: &Session, start: usize, at: Instant) -> bool {
         self.cluster.logs.count(start, |event| event.at <= at && self.is_about(session, "owned", event)) == 0
     }
@@ -276,13 +278,13 @@ impl Scene {
         }
     }
 
-    /// Waits until nothing of the last fault is left: every wire is there, and so is whoever keeps the session besides its
-    /// ends. Returns its owner.
+    /// Waits until the last fault has no effect any more: every wire is up, and the standby or the recorder has the session.
+    /// Returns its owner.
     pub(super) fn wait_until_protected(&self, session: &Session) -> anyhow::Result<usize> {
         self.wait_for_wires()?;
         let deadline = Instant::now() + PATIENCE;
         loop {
-            // It may still move: what was true of one owner is asked again of the next.
+            // The session may still move: each round checks its current owner.
             let (what, list) = match self.owner(session)? {
                 None => ("its ends and the edges do not agree on its owner", Value::Null),
                 Some(owner) => match self.missing(session, owner)? {
@@ -300,7 +302,7 @@ impl Scene {
         }
     }
 
-    /// Who does not keep a session of this owner yet, and the list that shows it.
+    /// The protection that a session of this owner still lacks, and the list that shows it.
     fn missing(&self, session: &Session, owner: usize) -> anyhow::Result<Option<(&'static str, Value)>> {
         if let Some(how) = self.policy.keeper() {
             let list = sessions_of(&self.cluster.edges[owner].client()?)?;
@@ -324,7 +326,7 @@ impl Scene {
         Ok(None)
     }
 
-    /// The edge that would go on with the session if its owner died: the one that stands by; else one of the others, in turn.
+    /// The edge that would take over the session if its owner died: the standby; else one of the others, in turn.
     pub(super) fn next_owner(&self, session: &Session, owner: usize, round: usize) -> anyhow::Result<usize> {
         let others: Vec<usize> = (0..EDGES).filter(|edge| *edge != owner).collect();
         if self.policy.keeper().is_some() {
@@ -339,7 +341,7 @@ impl Scene {
     }
 }
 
-/// What an edge or a recorder says of its sessions.
+/// The sessions that an edge or a recorder lists.
 fn sessions_of(client: &Admin) -> anyhow::Result<Value> {
     Ok(client.json(Method::GET, "/v1/sessions")?)
 }
@@ -348,7 +350,7 @@ fn row_of<'a>(list: &'a Value, session: &Session) -> Option<&'a Value> {
     list["sessions"].as_array()?.iter().find(|row| row["session"] == session.id)
 }
 
-/// How often it has moved.
+/// The session's generation, which grows with each move.
 fn generation(row: &Value) -> Option<u64> {
     row["generation"].as_str()?.split('.').next()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Each fault: how an edge is struck, and how that is undone.
+//! Each fault: how it is applied to an edge, and how it is undone.
 
 use super::axes::Fault;
 use super::scene::Scene;
@@ -8,14 +8,14 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// What a slow link lets pass.
+/// The rate of a slow link.
 const SLOW_KBIT_PER_S: u32 = 4_000;
 /// By how much the clocks of edges differ.
 const CLOCK_S: u64 = 30 * 24 * 3600;
-/// What fills a disk.
+/// Name of the file that fills a disk.
 const FILLER: &str = "filler";
 
-/// A fault that struck, until it is undone.
+/// A fault that is in effect until it is undone.
 pub(super) struct Blow {
     pub(super) edge: usize,
     damage: Damage,
@@ -32,7 +32,7 @@ enum Damage {
 }
 
 impl Scene {
-    /// Strikes an edge. `round` varies what can be done in several ways.
+    /// Applies a fault to an edge. `round` selects the variant where a fault has several.
     pub(super) fn strike(&mut self, fault: Fault, edge: usize, round: usize) -> anyhow::Result<Blow> {
         let damage = match fault {
             Fault::Kill => {
@@ -56,7 +56,7 @@ impl Scene {
             }
             Fault::FullDisk => Damage::Full(self.fill_disks(edge)?),
             Fault::Clock => {
-                // It says good-bye; whoever takes its sessions has another clock.
+                // It says good-bye; the edge that takes over its sessions has another clock.
                 self.cluster.edges[edge].terminate();
                 Damage::Leaves
             }
@@ -69,7 +69,7 @@ impl Scene {
         Ok(Damage::Parted(ways))
     }
 
-    /// Makes it good again: what was killed is started anew, with an empty directory.
+    /// Undoes the faults: an edge that was killed is started again with an empty directory.
     pub(super) fn undo(&mut self, blows: Vec<Blow>) -> anyhow::Result<()> {
         let mut dead = Vec::new();
         for blow in blows {
@@ -96,7 +96,7 @@ impl Scene {
             }),
             Damage::Leaves => {
                 if let Some(process) = self.cluster.edges[edge].process() {
-                    // Its exit status says whether all its sessions left in time, which the client's view shows as well.
+                    // Its exit status says whether all its sessions left in time; the client's view shows that as well.
                     process.wait()?;
                 }
                 Ok(())
@@ -104,13 +104,13 @@ impl Scene {
         }
     }
 
-    /// Edges' clocks differ: the second is ahead of the others.
+    /// Sets different clocks: the second edge is ahead by [`CLOCK_S`], the third by half of it.
     pub(super) fn write_clocks(&self) -> anyhow::Result<()> {
         self.cluster.directory.write("B.clock", CLOCK_S.to_string())?;
         self.cluster.directory.write("C.clock", (CLOCK_S / 2).to_string()).map(drop)
     }
 
-    /// Leaves no byte of room for the edge, nor for the recorder where there is one.
+    /// Leaves no free byte on the disk of the edge, nor of the recorder where there is one.
     fn fill_disks(&mut self, edge: usize) -> anyhow::Result<Vec<PathBuf>> {
         let root = self.cluster.directory.path().to_owned();
         let directory = self.cluster.edges[edge].directory();
@@ -126,13 +126,13 @@ impl Scene {
     }
 }
 
-/// A path as a process with mounts of its own sees it.
+/// A path in the mount namespace of a process.
 fn within(process: u32, path: &Path) -> PathBuf {
     let inside = PathBuf::from(format!("/proc/{process}/root"));
     inside.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Writes until there is no room for another byte.
+/// Writes until the disk is full.
 fn fill(path: &Path) -> anyhow::Result<()> {
     let mut file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
     for piece in [&[7; 1 << 16][..], &[7]] {

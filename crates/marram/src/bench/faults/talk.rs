@@ -1,5 +1,5 @@
-//! A conversation that knows every answer: each question changes the cell's state, and sends bytes through it to the server
-//! and back.
+//! A conversation in which every answer is known: each question changes the cell's state, and sends bytes through it to the
+//! server and back.
 
 use super::model::{Model, Wrong, compare, stream};
 use crate::bench::{peer, pinger};
@@ -9,17 +9,17 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Pages of state that the cell holds: 4 MiB.
+/// Pages of the cell's state: 4 MiB.
 const PAGES: usize = 1024;
 const SEED: u64 = 0x5eed;
 /// Bytes of the server's stream in a question.
 const PIECE: usize = 40;
 /// Bytes of a long message.
 const LONG: usize = 256 << 10;
-/// Bytes of a command and its answer.
+/// Bytes of a command, and of its answer.
 const HEADER: usize = 17;
 
-/// A server that says back what it hears, and checks it.
+/// An echo server that checks what it receives.
 #[derive(Clone, Default)]
 pub(super) struct Server {
     heard: Arc<Mutex<Wrong>>,
@@ -34,7 +34,7 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let server = server.clone();
-                // A client that goes away ends its thread.
+                // The thread ends when its client disconnects.
                 std::thread::spawn(move || _ = server.serve(stream));
             }
         });
@@ -61,21 +61,21 @@ impl Server {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was wrong since it was asked last.
+    /// The differences since the last call.
     pub(super) fn take(&self) -> Wrong {
         std::mem::take(&mut *self.lock())
     }
 }
 
-/// A client's connection, and what it must hear.
+/// A client's connection, and the data that it must receive.
 pub(super) struct Talk {
     stream: TcpStream,
     model: Model,
-    /// Place in the stream to the server and back.
+    /// Position in the stream to the server and back.
     at: u64,
     questions: u64,
     wrong: Wrong,
-    /// Why it cannot go on.
+    /// Why the conversation cannot continue.
     broken: Option<String>,
 }
 
@@ -83,7 +83,7 @@ impl Talk {
     /// Bytes of the cell's state, at least.
     pub(super) const STATE_BYTES: u64 = (PAGES as u64) << 12;
 
-    /// Connects, and fills the cell.
+    /// Connects, and fills the cell with state.
     pub(super) fn start(address: SocketAddr) -> anyhow::Result<Self> {
         let model = Model::filled(PAGES, SEED);
         let mut stream = peer::connect(address)?;
@@ -92,7 +92,7 @@ impl Talk {
         Ok(Self { stream, model, at: 0, questions: 0, wrong: Wrong::default(), broken: None })
     }
 
-    /// Whether the connection is still there and everything that came on it was right.
+    /// Whether the connection is still there and all received data was correct.
     pub(super) fn is_whole(&self) -> bool {
         self.broken.is_none() && !self.wrong.any()
     }
@@ -105,12 +105,12 @@ impl Talk {
         self.wrong
     }
 
-    /// Asks something small; how long the answer took.
+    /// Asks a small question; returns how long the answer took.
     pub(super) fn ask(&mut self) -> Duration {
         self.question(1, PIECE)
     }
 
-    /// Has the whole state changed.
+    /// Changes the whole state; returns how long the answer took.
     pub(super) fn churn(&mut self) -> Duration {
         self.question(self.model.pages(), PIECE)
     }
@@ -138,7 +138,7 @@ impl Talk {
         Ok(())
     }
 
-    /// Hears so many bytes of the server's.
+    /// Receives `len` bytes of the server's and checks them.
     fn hear(&mut self, len: usize) -> std::io::Result<()> {
         let mut heard = vec![0; len];
         self.stream.read_exact(&mut heard)?;
@@ -149,7 +149,7 @@ impl Talk {
 
     fn note(&mut self, result: std::io::Result<()>) {
         if let Err(error) = result {
-            // What was asked has no answer.
+            // The question has no answer.
             self.wrong.lost += 1;
             self.broken = Some(match error.kind() {
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer came in time".into(),
@@ -158,7 +158,7 @@ impl Talk {
         }
     }
 
-    /// Says the first half of a long message.
+    /// Sends the first half of a long message.
     pub(super) fn begin_long(&mut self) {
         if self.broken.is_none() {
             let forward = pinger::command(b'F', LONG as u64, 0);
@@ -167,7 +167,7 @@ impl Talk {
         }
     }
 
-    /// Says the rest, and waits until all of it has come back; how long that took.
+    /// Sends the rest, and waits until all of it has come back; returns how long that took.
     pub(super) fn finish_long(&mut self) -> Duration {
         let begun = Instant::now();
         if self.broken.is_none() {
@@ -186,7 +186,7 @@ impl Talk {
         begun.elapsed()
     }
 
-    /// Whether the cell's whole state is what it should be.
+    /// Checks whether the cell's whole state is as expected.
     pub(super) fn check_state(&mut self) {
         if self.broken.is_some() {
             return;

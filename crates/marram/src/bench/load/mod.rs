@@ -1,5 +1,5 @@
-//! Clients of one or many memcached servers, real or cells, on one thread that never sleeps: it asks when a request is due, whether or not those before
-//! were answered, and knows how long each answer took from then.
+//! Clients of one or many memcached servers, real or cells, on one thread that never sleeps. It sends each request when it is
+//! due, whether or not earlier ones were answered, and measures each answer from its request's due time.
 
 mod protocol;
 
@@ -15,24 +15,24 @@ use std::time::{Duration, Instant};
 
 /// An answer that takes longer counts as dropped.
 const DROPPED_AFTER: Duration = Duration::from_secs(1);
-/// How long what is still unanswered at the end is waited for.
+/// How long it waits at the end for outstanding answers.
 const PATIENCE: Duration = Duration::from_secs(20);
 const EVENTS: usize = 1024;
-/// Bytes of a read.
+/// Bytes of the read buffer.
 const READ: usize = 16 << 10;
 
 /// One connection of a tenant.
 struct Client {
     stream: TcpStream,
     tenant: usize,
-    /// Written when the socket takes it.
+    /// Bytes to be written when the socket accepts them.
     out: Vec<u8>,
-    /// The beginning of an answer whose rest is still to come.
+    /// The beginning of an incomplete answer.
     partial: Vec<u8>,
     asked: VecDeque<(Instant, Request)>,
 }
 
-/// All clients of one side.
+/// All clients of one variant.
 pub(super) struct Load {
     poll: Poll,
     events: Events,
@@ -42,22 +42,22 @@ pub(super) struct Load {
     buffer: Vec<u8>,
 }
 
-/// What came of an open loop.
+/// Results of an open loop.
 #[derive(Default)]
 pub(super) struct Answered {
-    /// From when each request was due to its answer, in microseconds.
+    /// Time from each request's due time to its answer, in microseconds.
     pub(super) waits_us: Vec<f64>,
-    /// How many took longer than a second.
+    /// How many answers took longer than a second.
     pub(super) drops: u64,
 }
 
-/// What a side can do.
+/// Results of a closed loop.
 pub(super) struct Capacity {
     /// Answers a second.
     pub(super) per_s: f64,
-    /// Answers in all, with those that came when the time was over.
+    /// All answers, including those that came after the time was over.
     pub(super) answers: f64,
-    /// Of the time in which clients found something to do: near 1 they were what was slow.
+    /// The share of the time in which clients had work: near 1, the clients were the bottleneck.
     pub(super) clients_busy: f64,
 }
 
@@ -93,7 +93,7 @@ impl Load {
         Ok(load)
     }
 
-    /// How many answers a second there are if every client asks again as soon as it has its answer.
+    /// Measures how many answers a second there are if every client sends its next request as soon as it has its answer.
     pub(super) fn capacity(&mut self, time: Duration) -> anyhow::Result<Capacity> {
         let begun = Instant::now();
         for client in 0..self.clients.len() {
@@ -125,7 +125,7 @@ impl Load {
         })
     }
 
-    /// Asks `rate` times a second, at random, for a while.
+    /// Sends `rate` requests a second at random times, for a while.
     pub(super) fn open_loop(&mut self, rate: f64, time: Duration) -> anyhow::Result<Answered> {
         let mut answered = Answered::default();
         let mut note = |wait: Duration| {
@@ -146,7 +146,7 @@ impl Load {
         Ok(answered)
     }
 
-    /// Waits until everything is answered.
+    /// Waits until every request is answered.
     fn finish(&mut self, mut note: impl FnMut(Duration)) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while self.clients.iter().any(|client| !client.asked.is_empty()) {
@@ -163,7 +163,7 @@ impl Load {
         client.flush()
     }
 
-    /// Takes the answers that have come: whose each is, and how long after it was due.
+    /// Processes the answers that have arrived: `answered` gets each answer's client and its time since the due time.
     fn turn(&mut self, mut answered: impl FnMut(usize, Duration)) -> anyhow::Result<()> {
         match self.poll.poll(&mut self.events, Some(Duration::ZERO)) {
             Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
@@ -194,7 +194,7 @@ impl Client {
         Ok(())
     }
 
-    /// Reads once; whether there may be more.
+    /// Reads once; returns whether more may be available.
     fn read(
         &mut self,
         phrases: &Phrases,
@@ -222,7 +222,7 @@ impl Client {
     }
 }
 
-/// Requests and their times: the same in each run, spread as if clients knew nothing of one another.
+/// Requests and their due times: the same in each run, distributed as from independent clients.
 struct Random(u64);
 
 impl Random {
@@ -239,7 +239,7 @@ impl Random {
         Request { sets: self.next() % 100 >= GETS, key: self.next() % KEYS }
     }
 
-    /// Exponential.
+    /// A random gap with an exponential distribution.
     fn gap(&mut self, rate: f64) -> Duration {
         let part = (f64::from(self.next()) + 1.0) / f64::from(1_u32 << 31);
         Duration::from_secs_f64(-part.ln() / rate)

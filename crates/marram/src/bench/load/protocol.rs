@@ -1,9 +1,9 @@
-//! What a client of memcached says and what it must be answered: 95 of 100 requests get a key, the others set one. All keys
-//! of a tenant have one value, which names the tenant: what another tenant stored is recognised.
+//! Requests of a client of memcached and the expected answers: 95 of 100 requests get a key, the others set one. All keys of a
+//! tenant have one value, which names the tenant, so a value that another tenant stored is recognised.
 
-/// Keys of a tenant.
+/// Number of keys of a tenant.
 pub(super) const KEYS: u32 = 100;
-/// Of a hundred requests.
+/// Percentage of requests that get a key.
 pub(super) const GETS: u32 = 95;
 /// Bytes of a value.
 const VALUE: usize = 135;
@@ -14,24 +14,24 @@ const STORED: &[u8] = b"STORED\r\n";
 /// One request that waits for its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Request {
-    /// It sets the key; else it gets it.
+    /// Whether it sets the key; else it gets it.
     pub(super) sets: bool,
-    /// Which key.
+    /// The key's number.
     pub(super) key: u32,
 }
 
-/// What a tenant's clients say and hear, but for the key.
+/// The requests and answers of a tenant's clients, except for the key.
 pub(super) struct Phrases {
     value: [u8; VALUE],
     /// The answer to a get of key 0.
     found: Vec<u8>,
 }
 
-/// How an answer begins that has a value.
+/// The beginning of an answer that has a value.
 const FOUND: &[u8] = b"VALUE k";
 
 impl Phrases {
-    /// Those of tenant number `tenant`.
+    /// The phrases of the tenant with this number.
     pub(super) fn new(tenant: usize) -> Self {
         let mut value = [0; VALUE];
         let name = format!("{tenant:08}");
@@ -42,7 +42,7 @@ impl Phrases {
         Self { value, found }
     }
 
-    /// Writes a request down.
+    /// Appends a request to `out`.
     pub(super) fn ask(&self, request: Request, out: &mut Vec<u8>) {
         out.extend_from_slice(if request.sets { b"set k" } else { b"get k" });
         out.extend_from_slice(&digits(request.key));
@@ -53,10 +53,10 @@ impl Phrases {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// The length of the answer that `bytes` begin with; nothing if some of it is still to come.
+    /// The length of the answer at the beginning of `bytes`; `None` if it is incomplete.
     ///
     /// # Errors
-    /// If it is not what must be answered.
+    /// If it is not the expected answer.
     pub(super) fn answer(&self, request: Request, bytes: &[u8]) -> Result<Option<usize>, String> {
         let expected = if request.sets { STORED } else { &self.found };
         let Some(bytes) = bytes.get(..expected.len()) else { return Ok(None) };

@@ -1,5 +1,5 @@
-//! The clients at both ends of the noise: hostile ones, which make their cell or process busy and come again when it is
-//! killed, and the quiet one, which asks at a steady rate and knows when.
+//! The clients of this benchmark: hostile ones, which keep their cell or process busy and reconnect when it is killed, and the
+//! quiet one, which sends requests at a steady rate and measures from the due times.
 
 use super::super::peer;
 use super::Kind;
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 /// Connections that a client of [`Kind::Connections`] holds at a time.
 const HELD: usize = 100;
-/// How often hostile clients look whether they shall stop.
+/// How often hostile clients check whether they should stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Between attempts where nobody listens any more, or not yet.
+/// Delay between attempts while the server does not listen, or not yet.
 const AGAIN_AFTER: Duration = Duration::from_millis(5);
-/// Bytes of a quiet request and of its answer.
+/// Bytes of a request of the quiet client and of its answer.
 const SIZE: usize = 64;
 
 /// Hostile clients, until this is dropped.
@@ -28,8 +28,8 @@ pub(super) struct Hostile {
 }
 
 impl Hostile {
-    /// Starts one for each address. They run at the lowest priority: what is measured is the core that serves, not the one
-    /// that they share with the quiet client.
+    /// Starts one for each address. They run at the lowest priority: the measured core is the one that serves, not the one that
+    /// they share with the quiet client.
     pub(super) fn start(targets: &[(Kind, SocketAddr)]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let client = |(kind, address): &(Kind, SocketAddr)| {
@@ -37,7 +37,7 @@ impl Hostile {
             std::thread::spawn(move || {
                 lowest_priority();
                 while !stop.load(Ordering::Relaxed) {
-                    // A session that was ended is the expected outcome: the client comes again.
+                    // It is expected that the edge ends a session: the client reconnects.
                     if visit(kind, address, &stop).is_err() {
                         std::thread::sleep(AGAIN_AFTER);
                     }
@@ -53,15 +53,15 @@ impl Drop for Hostile {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // Whatever ended it, it is gone.
+            // The thread has ended, for any reason.
             let _ = thread.join();
         }
     }
 }
 
-/// Of this thread and what it starts.
+/// Sets the lowest priority for this thread and what it starts.
 pub(super) fn lowest_priority() {
-    // Whoever may not be humbler stays as it is; the kernel refuses nobody.
+    // If the kernel refuses, the priority stays as it is.
     let _ = rustix::process::nice(19);
 }
 
@@ -78,7 +78,7 @@ fn visit(kind: Kind, address: SocketAddr, stop: &AtomicBool) -> std::io::Result<
     while !stop.load(Ordering::Relaxed) {
         match stream.read(&mut buffer) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            // A cell floods anew for each byte; a process has not stopped.
+            // A cell starts a flood for each byte it receives; a process floods without a pause.
             Ok(_) if kind == Kind::Flood => stream.write_all(&[1]).or_else(in_time)?,
             Ok(_) => {}
             Err(error) => in_time(error)?,
@@ -88,7 +88,7 @@ fn visit(kind: Kind, address: SocketAddr, stop: &AtomicBool) -> std::io::Result<
 }
 
 /// A connection that is reset when it is closed: ports do not run out, and a session ends with its client. (A client that only
-/// says that it is done may still want to hear, so its cell goes on, and a timer of 1 ns goes on for ever.)
+/// half-closes may still read, so its cell continues, and a timer of 1 ns never ends.)
 fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
@@ -102,7 +102,7 @@ fn in_time(error: std::io::Error) -> std::io::Result<()> {
     }
 }
 
-/// Opens connections as fast as it can, each with a question whose answer it does not wait for.
+/// Opens connections as fast as it can, each with a request whose answer it does not wait for.
 fn come_and_go(address: SocketAddr, stop: &AtomicBool) -> std::io::Result<()> {
     let mut held = VecDeque::with_capacity(HELD);
     while !stop.load(Ordering::Relaxed) {
@@ -116,7 +116,7 @@ fn come_and_go(address: SocketAddr, stop: &AtomicBool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Asks `count` times, one request every `every`, however long answers take. How long each took from when it was due, in
+/// Sends `count` requests, one every `every`, independent of the answers. Returns each answer's time since its due time, in
 /// microseconds.
 pub(super) fn ask_steadily(stream: &TcpStream, count: u32, every: Duration) -> anyhow::Result<Vec<f64>> {
     let (mut asking, mut reading) = (stream.try_clone()?, stream.try_clone()?);
@@ -146,7 +146,7 @@ fn request(number: u32) -> [u8; SIZE] {
     bytes
 }
 
-/// The quiet client's connection, with everything on its way warm.
+/// The quiet client's connection, after enough round trips to warm up the path.
 pub(super) fn quiet(address: SocketAddr) -> anyhow::Result<TcpStream> {
     let mut stream = peer::connect(address)?;
     peer::round_trips(&mut stream, &[7; SIZE], 200)?;

@@ -1,9 +1,9 @@
-//! The hostile cells: what a tenant could deploy to take more than its share.
+//! The hostile cells: modules with which a tenant could try to take more than its share.
 
 use super::Kind;
 use marram_sandbox::bench::guests::{again, answer, endless, grow, module, nothing, send, set_timers};
 
-/// A module that does what a process of this kind does.
+/// A module that does the same as a process of this kind.
 #[must_use]
 pub(super) fn of(kind: Kind) -> Vec<u8> {
     match kind {
@@ -11,7 +11,7 @@ pub(super) fn of(kind: Kind) -> Vec<u8> {
         Kind::Loop => module(endless, nothing),
         Kind::Flood => module(|code| send(code, 256, 4_096), nothing),
         Kind::Growth => module(grow, nothing),
-        // Always due.
+        // The timer is always due.
         Kind::Timers => module(|code| set_timers(code, 8), again),
     }
 }

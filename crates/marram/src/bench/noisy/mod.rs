@@ -1,5 +1,5 @@
-//! `marram bench noisy`: what a quiet tenant feels of ten hostile ones on the same shard and core, against what a quiet
-//! process feels of ten such processes on the same core.
+//! `marram bench noisy`: the latency of a quiet tenant beside ten hostile ones on the same shard and core, compared with that of
+//! a quiet process beside ten such processes on the same core.
 
 mod clients;
 mod guests;
@@ -17,34 +17,34 @@ use std::time::{Duration, Instant};
 
 pub(super) use process::Worker;
 
-/// The hostile kinds, each of which comes as often as [`EACH`] says.
+/// The hostile kinds; there are [`EACH`] of each.
 const HOSTILE: [Kind; 5] = [Kind::Loop, Kind::Flood, Kind::Growth, Kind::Timers, Kind::Connections];
 const EACH: usize = 2;
-/// The longest that a handler runs before another has its turn, in microseconds.
+/// The longest that a handler runs before another runs, in microseconds.
 const SLICE_US: f64 = 1_000.0;
-/// Between two of the quiet client's requests.
+/// Time between two requests of the quiet client.
 const EVERY: Duration = Duration::from_millis(1);
-/// Requests of a block that are not counted: the hostile have only begun.
+/// Requests at the start of a block that are not counted, since the hostile clients have only begun.
 const LEAD_IN: usize = 500;
 const QUIET: &str = "quiet";
 /// How long hostile sessions may outlive their clients: longer than a handler may run.
 const PEACE_PATIENCE: Duration = Duration::from_secs(20);
 const LOOK_FOR_PEACE_EVERY: Duration = Duration::from_millis(50);
 
-/// What a cell, or a process, does.
+/// The behaviour of a cell, or of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Kind {
-    /// Sends back what it gets.
+    /// Echoes its input.
     Echo,
-    /// Never comes back.
+    /// Never returns from its handler.
     Loop,
     /// Sends as much as it can.
     Flood,
     /// Takes as much memory as it gets, and writes on all of it.
     Growth,
-    /// Waits for nothing, again and again.
+    /// Sets timers that are always due.
     Timers,
-    /// Does no harm, but has clients that come and go as fast as they can.
+    /// Does no harm, but has clients that connect and disconnect as fast as they can.
     Connections,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     let (blocks, counted) = if plan.quick { (1, 500) } else { (5, 2_000) };
     let stage = Stage::set(plan)?;
     let cells = stage.cells(plan)?;
-    // Not counted: what was just deployed is still being made ready for its first clients.
+    // Not counted: the edge is still preparing what was just deployed for its first clients.
     beside(&[], &cells.quiet, counted)?;
     let (mut of_cells, mut of_processes) = (Times::default(), Times::default());
     for block in 1..=blocks {
@@ -80,7 +80,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
         progress(&format!("noisy: beside ten hostile cells, block {block} of {blocks}"));
         of_cells.beside.extend(beside(&cells.targets, &cells.quiet, counted)?);
         progress(&format!("noisy: beside ten busy processes, block {block} of {blocks}"));
-        // Ended when their clients are gone.
+        // Dropping them ends them, after their clients.
         let (_processes, targets) = busy_processes(plan)?;
         of_processes.beside.extend(beside(&targets, &stage.quiet, counted)?);
         stage.wait_for_peace()?;
@@ -88,7 +88,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     report(&of_cells, &of_processes)
 }
 
-/// What the quiet client measures while hostile clients work on `targets`; all clients on the core that does not serve.
+/// The latencies of the quiet client while hostile clients use `targets`; all clients run on the core that does not serve.
 fn beside(targets: &[(Kind, SocketAddr)], quiet: &TcpStream, counted: usize) -> anyhow::Result<Vec<f64>> {
     let _core = cpu::OneCore::enter_other()?;
     let _hostile = Hostile::start(targets);
@@ -125,18 +125,18 @@ fn report(cells: &Times, processes: &Times) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// The core that serves: an edge with all apps, and the quiet process.
+/// The servers' core: an edge with all apps, and the quiet process.
 struct Stage {
     cluster: TestCluster,
     quiet: TcpStream,
     _echo: Running,
 }
 
-/// The way to the cells.
+/// Connections to the cells.
 struct ToCells {
     quiet: TcpStream,
     targets: Vec<(Kind, SocketAddr)>,
-    // Ended with this: agents of the quiet client and of the hostile ones.
+    // Dropping this ends the agents of the quiet client and of the hostile ones.
     _clusters: [TestCluster; 2],
 }
 
@@ -198,7 +198,7 @@ fn hostile() -> impl Iterator<Item = (Kind, String)> {
     HOSTILE.into_iter().flat_map(move |kind| (1..=EACH).map(move |number| (kind, name(kind, number))))
 }
 
-/// Writes the manifests of all apps; each is a tenant of its own, since none says whose it is.
+/// Writes the manifests of all apps. No manifest names a tenant, so each app is a tenant of its own.
 fn apps(place: &TempDir) -> anyhow::Result<Vec<PathBuf>> {
     let app = |(kind, name): (Kind, String)| {
         place.write(&format!("apps/{name}/guest.wasm"), guests::of(kind))?;
@@ -208,7 +208,7 @@ fn apps(place: &TempDir) -> anyhow::Result<Vec<PathBuf>> {
     std::iter::once((Kind::Echo, QUIET.to_owned())).chain(hostile()).map(app).collect()
 }
 
-/// A process on the core that this thread runs on, and where it listens.
+/// A process on the core that this thread runs on, and the address at which it listens.
 fn busy_process(plan: &Plan, kind: Kind) -> anyhow::Result<(Running, SocketAddr)> {
     let kind = format!("{kind:?}").to_lowercase();
     let mut process = start(plan, &["noisy".into(), kind])?;
@@ -218,7 +218,7 @@ fn busy_process(plan: &Plan, kind: Kind) -> anyhow::Result<(Running, SocketAddr)
 
 type Busy = (Vec<Running>, Vec<(Kind, SocketAddr)>);
 
-/// Ten of them, on the core that serves.
+/// Ten busy processes, on the core that serves.
 fn busy_processes(plan: &Plan) -> anyhow::Result<Busy> {
     let _core = cpu::OneCore::enter()?;
     let mut busy = Busy::default();

@@ -1,4 +1,4 @@
-//! The same as processes: each does to the kernel's scheduler what its cell does to the shard's.
+//! The same behaviours as processes: each loads the kernel's scheduler as its cell loads the shard's.
 
 use super::super::peer;
 use super::Kind;
@@ -8,18 +8,18 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-/// What a cell may grow to, unless its manifest says something else.
+/// Limit of a cell's memory, unless its manifest sets another one.
 const GROWTH: usize = 64 << 20;
 const PAGE: usize = 4_096;
-/// Threads that each wait for a nanosecond.
+/// Number of threads, each of which sleeps for one nanosecond at a time.
 const TIMERS: usize = 8;
 
-/// One process of the benchmark; started by `marram bench`.
+/// One process of the benchmark, which `marram bench` starts.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Worker {
     /// Is as busy as a hostile cell; prints its address.
     Noisy {
-        /// How.
+        /// The behaviour.
         kind: Kind,
     },
 }
@@ -28,7 +28,7 @@ impl Worker {
     /// Serves until it is killed.
     ///
     /// # Errors
-    /// If there is no port for it.
+    /// If no port is free.
     pub fn run(&self) -> anyhow::Result<()> {
         let Self::Noisy { kind } = self;
         serve(*kind)
@@ -42,7 +42,7 @@ fn serve(kind: Kind) -> anyhow::Result<()> {
             let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port for a process")?;
             say(listener.local_addr()?);
             for mut stream in listener.incoming().map_while(Result::ok) {
-                // Like the cell, it begins when it is asked to.
+                // Like the cell, it begins at its first byte of input.
                 if stream.read_exact(&mut [0]).is_ok() {
                     misbehave(kind, &mut stream);
                 }
@@ -63,7 +63,7 @@ fn misbehave(kind: Kind, stream: &mut TcpStream) {
         Kind::Loop => loop {
             std::hint::spin_loop();
         },
-        // Ends when nobody reads any more.
+        // Ends when the client has disconnected.
         Kind::Flood => while stream.write_all(&[0; PAGE]).is_ok() {},
         Kind::Growth => loop {
             let mut memory = vec![0_u8; GROWTH];

@@ -1,5 +1,5 @@
-//! What it costs that connections are accepted in one process and served in another, as the supervisor of an edge and its
-//! shards do: the only thing that crosses between processes of an edge on a session's behalf.
+//! The cost of accepting connections in one process and serving them in another, as an edge's supervisor and its shards do.
+//! Nothing else crosses between the processes of an edge on behalf of a session.
 
 use super::super::report::Report;
 use super::super::{Plan, progress, stats};
@@ -13,16 +13,16 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-/// What a client says first: as long as a preamble.
+/// A client's first bytes: as long as a preamble.
 const FIRST: [u8; 8] = *b"preamble";
-/// A message of the supervisor that comes with a connection is about so long.
+/// A message of the supervisor with a connection has about this length.
 const WORD: [u8; 3] = [1, 0, 0];
 const PASSAGE: Token = Token(0);
 const CONNECTION: Token = Token(1);
-/// Before what is measured.
+/// Unmeasured rounds at the start.
 const WARM_UP: usize = 20;
 
-/// Measures both ways in turn, so that what disturbs the machine disturbs both.
+/// Measures both ways alternately, so that a disturbance of the machine affects both.
 pub(super) fn run(plan: &Plan, rounds: usize, report: &mut Report) -> anyhow::Result<()> {
     progress("start: connections handed from process to process");
     let (ours, theirs) = UnixStream::pair()?;
@@ -48,18 +48,18 @@ pub(super) fn run(plan: &Plan, rounds: usize, report: &mut Report) -> anyhow::Re
     Ok(())
 }
 
-/// A process that takes connections; ended with this.
+/// A process that takes connections; dropping it ends it.
 struct Other(Child);
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // It ends by itself when the passage is closed, or has already.
+        // The process ends by itself when the channel is closed, or has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Where connections are accepted.
+/// The process that accepts connections.
 struct Door {
     listener: TcpListener,
     address: SocketAddr,
@@ -76,7 +76,7 @@ impl Door {
         Ok(Self { listener, address, passage, poll, events: Events::with_capacity(8) })
     }
 
-    /// A client that has said its first bytes, accepted this moment.
+    /// A connected client that has sent its first bytes, the accepted connection, and the time of the accept.
     fn accept(&self) -> anyhow::Result<(TcpStream, TcpStream, Duration)> {
         let mut client = TcpStream::connect(self.address)?;
         client.write_all(&FIRST)?;
@@ -99,7 +99,7 @@ impl Door {
         }
     }
 
-    /// Microseconds until this process has.
+    /// Microseconds until this process has read a connection's first bytes.
     fn keep(&mut self) -> anyhow::Result<f64> {
         let (_client, accepted, begun) = self.accept()?;
         let read = read_first(&mut self.poll, &mut self.events, accepted)?;
@@ -107,7 +107,7 @@ impl Door {
     }
 }
 
-/// The other process: takes connections from standard input, reads what comes first from each, and tells when it has.
+/// The other process: takes connections from standard input, reads each one's first bytes, and sends back the time of that read.
 pub(super) fn take() -> anyhow::Result<()> {
     let (mut passage, mut poll) = watched(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?))?;
     let mut events = Events::with_capacity(8);
@@ -142,7 +142,7 @@ fn wait(poll: &mut Poll, events: &mut Events) -> anyhow::Result<()> {
     }
 }
 
-/// Takes a connection in as a loop does, and reads its first bytes; when that was.
+/// Registers a connection as an event loop does, and reads its first bytes; returns the time of that read.
 fn read_first(poll: &mut Poll, events: &mut Events, connection: TcpStream) -> anyhow::Result<Duration> {
     connection.set_nonblocking(true)?;
     let mut connection = mio::net::TcpStream::from_std(connection);
@@ -161,7 +161,7 @@ fn read_first(poll: &mut Poll, events: &mut Events, connection: TcpStream) -> an
     }
 }
 
-/// A clock that two processes read alike.
+/// A clock with the same value in both processes.
 fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }

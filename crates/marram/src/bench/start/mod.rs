@@ -1,4 +1,4 @@
-//! `marram bench start`: how soon a new client has a cell of its own, against what a process a client costs.
+//! `marram bench start`: how soon a new client has its own cell, compared with the cost of a process for each client.
 
 mod handover;
 mod ping;
@@ -15,15 +15,15 @@ use marram_sandbox::{Images, bench::Nursery};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
-/// Cells that live beside the one that is started, as the paper has them.
+/// Living cells beside the one that is started, as in the paper.
 const LIVING: usize = 2_000;
-/// And as many as a shard may be asked to hold.
+/// The number of living cells that a shard may be asked to hold.
 const MANY: usize = 10_000;
-/// Clients that come at once.
+/// Clients that arrive at once.
 const BURST: usize = 1_000;
 /// Stages of the chain.
 const STAGES: usize = 10;
-/// How long two shards, and one, start cells, in milliseconds.
+/// How long two shards start cells at the same time, and how long one does so alone, in milliseconds.
 const RACE_MS: u64 = 300;
 
 /// Runs the benchmark.
@@ -56,7 +56,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// One start after another, the next cell started ahead in between, as a shard does when it has nothing better to do.
+/// One start after another, with the warm pool refilled in between, as an idle shard does.
 fn cached(images: &Images, rounds: usize, report: &mut Report) -> anyhow::Result<f64> {
     progress("start: cached cells");
     let mut nursery = Nursery::new(images, 2, 1, 64)?;
@@ -86,7 +86,7 @@ fn cached(images: &Images, rounds: usize, report: &mut Report) -> anyhow::Result
     Ok(activate)
 }
 
-/// Microseconds of each start; a cell ends, and the next is started ahead, before another is asked for.
+/// Microseconds of each start. Before the next start, the cell ends and the warm pool is refilled.
 fn one_by_one(nursery: &mut Nursery, rounds: usize) -> anyhow::Result<Vec<f64>> {
     let mut activations = Vec::with_capacity(rounds);
     for _ in 0..rounds {
@@ -98,7 +98,7 @@ fn one_by_one(nursery: &mut Nursery, rounds: usize) -> anyhow::Result<Vec<f64>> 
     Ok(activations)
 }
 
-/// The same beside many cells that live, and what those weigh.
+/// The same beside many living cells, and the memory of each of those.
 fn crowd(images: &Images, living: usize, rounds: usize, report: &mut Report) -> anyhow::Result<f64> {
     progress(&format!("start: beside {living} living cells"));
     let mut nursery = Nursery::new(images, 1, 1, u32::try_from(living + 1_000)?)?;
@@ -122,7 +122,7 @@ fn crowd(images: &Images, living: usize, rounds: usize, report: &mut Report) -> 
     Ok(crowded)
 }
 
-/// Clients that come all at once: the first find cells started ahead, the others do not.
+/// Clients that arrive all at once: the first ones find cells in the warm pool, the others do not.
 fn burst(images: &Images, report: &mut Report) -> anyhow::Result<()> {
     progress(&format!("start: {BURST} clients at once"));
     let mut nursery = Nursery::new(images, 1, 1, u32::try_from(BURST + 100)?)?;
@@ -144,7 +144,7 @@ fn chain(images: &Images, rounds: usize, report: &mut Report) -> anyhow::Result<
     Ok(())
 }
 
-/// What a process a client costs, from a small process that has nothing else to do.
+/// The cost of a process for each client, forked from a small process without other work.
 fn processes(
     plan: &Plan,
     place: &TempDir,
@@ -171,7 +171,7 @@ fn processes(
     Ok(())
 }
 
-/// Two processes that start cells at once against one that does so alone.
+/// Two processes that start cells at the same time, compared with one that does so alone.
 fn race(plan: &Plan, place: &TempDir, report: &mut Report) -> anyhow::Result<()> {
     progress("start: two shards at once");
     let arguments = |name: &str| {
@@ -189,7 +189,7 @@ fn race(plan: &Plan, place: &TempDir, report: &mut Report) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Lets workers that are ready begin together; the sum of what they did.
+/// Lets workers that are ready begin together; returns the sum of their counts.
 fn race_of(plan: &Plan, workers: &[[String; 3]]) -> anyhow::Result<f64> {
     let mut children = workers.iter().map(|it| start(plan, it)).collect::<anyhow::Result<Vec<_>>>()?;
     for child in &mut children {
@@ -201,7 +201,7 @@ fn race_of(plan: &Plan, workers: &[[String; 3]]) -> anyhow::Result<f64> {
     children.iter_mut().map(|child| Ok(child.line()?.trim().parse::<f64>()?)).sum()
 }
 
-/// A worker, ended with this.
+/// A worker; dropping it ends it.
 pub(super) struct Running {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
@@ -218,7 +218,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may be gone already.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -239,7 +239,7 @@ pub(super) fn start_command(command: &mut Command) -> anyhow::Result<Running> {
     Ok(Running { child, lines })
 }
 
-/// A worker's figures, one a line.
+/// A worker's figures, one on each line.
 fn figures(plan: &Plan, arguments: &[String]) -> anyhow::Result<Vec<f64>> {
     let mut worker = start(plan, arguments)?;
     let mut figures = Vec::new();

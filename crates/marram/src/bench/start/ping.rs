@@ -1,5 +1,5 @@
-//! New clients of a running edge: each pings once from a connection of its own, is answered, and leaves. Through the same
-//! agent, to an app that gives each a cell of its own, and to one whose single cell runs already.
+//! New clients of a running edge: each sends one ping on its own connection, receives the answer, and leaves. The clients use the
+//! same agent for an app that gives each a cell of its own, and for one whose single cell is already running.
 
 use super::super::cpu::OneCore;
 use super::super::report::{Bar, Report};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const OWN: &str = "own";
 const SHARED: &str = "shared";
 const PING: &[u8] = b"version\r\n";
-/// What memcached's answer to that ends with.
+/// End of memcached's answer to [`PING`].
 const END: &[u8] = b"\r\n";
 /// How long the last client may wait for its answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,7 +45,7 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     for (every, name) in [(Duration::from_millis(10), "10ms"), (Duration::from_millis(1), "1ms")] {
         progress(&format!("start: a new client every {name}"));
         let mut visits = [own, shared, forking].map(|address| Visits { address, times_us: Vec::new() });
-        // Block by block in turn, so that what disturbs the machine disturbs all three.
+        // The three variants alternate by block, so that a disturbance of the machine affects all.
         for _ in 0..blocks {
             for side in &mut visits {
                 arrivals(side, every, pings)?;
@@ -80,14 +80,14 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One of those that are compared.
+/// One of the variants that are compared.
 struct Visits {
     address: SocketAddr,
-    /// From when each client was due to its answer.
+    /// Time from each client's due time to its answer, in microseconds.
     times_us: Vec<f64>,
 }
 
-/// A client on its way.
+/// A client without its answer yet.
 struct Visit {
     due: Instant,
     stream: TcpStream,
@@ -95,7 +95,7 @@ struct Visit {
     answer: Vec<u8>,
 }
 
-/// New clients at their times, each with a connection of its own; waits until all are answered.
+/// Connects new clients at their due times, each on its own connection; waits until all are answered.
 fn arrivals(side: &mut Visits, every: Duration, count: usize) -> anyhow::Result<()> {
     let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(EVENTS));
     let mut visits: Vec<Option<Visit>> = Vec::with_capacity(count);
@@ -111,7 +111,7 @@ fn arrivals(side: &mut Visits, every: Duration, count: usize) -> anyhow::Result<
         }
         let last = begun + every * u32::try_from(count)?;
         anyhow::ensure!(now < last + PATIENCE, "{} of {count} clients were not answered", count - answered);
-        // Never sleeps: a client comes when it is due.
+        // The loop never sleeps, so a client connects at its due time.
         match poll.poll(&mut events, Some(Duration::ZERO)) {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             polled => polled?,
@@ -120,7 +120,7 @@ fn arrivals(side: &mut Visits, every: Duration, count: usize) -> anyhow::Result<
             let Some(visit) = &mut visits[event.token().0] else { continue };
             if visit.go_on().context("a client was not served")? {
                 side.times_us.push(visit.due.elapsed().as_secs_f64() * 1e6);
-                // It leaves.
+                // The client disconnects.
                 visits[event.token().0] = None;
                 answered += 1;
             }
@@ -130,7 +130,7 @@ fn arrivals(side: &mut Visits, every: Duration, count: usize) -> anyhow::Result<
 }
 
 impl Visit {
-    /// Asks when it is connected, and reads what there is; whether all of the answer has come.
+    /// Sends the request once connected, and reads what is available; returns whether the whole answer has arrived.
     fn go_on(&mut self) -> anyhow::Result<bool> {
         if !self.asked {
             if let Some(error) = self.stream.take_error()? {

@@ -1,4 +1,4 @@
-//! The smallest server that a process a client could be: a static program that opens a listening socket and ends.
+//! The smallest server for a single client: a static program that opens a listening socket and ends.
 
 use crate::harness::TempDir;
 use std::os::unix::fs::PermissionsExt;
@@ -26,7 +26,7 @@ const CODE: &[u8] = &[
     0x0f, 0x05, // syscall
 ];
 
-/// Writes the program; nothing on machines that cannot run it.
+/// Writes the program; returns `None` on machines that cannot run it.
 pub(super) fn write(place: &TempDir) -> anyhow::Result<Option<PathBuf>> {
     if cfg!(not(all(target_arch = "x86_64", target_os = "linux"))) {
         return Ok(None);
@@ -49,7 +49,7 @@ fn program() -> Vec<u8> {
     half(&mut elf, 2);
     half(&mut elf, 62);
     word(&mut elf, 1);
-    // Where it begins; where its program headers are; it has no sections.
+    // Entry point; offset of the program headers; no sections.
     long(&mut elf, BASE + HEADERS);
     long(&mut elf, 64);
     long(&mut elf, 0);

@@ -1,4 +1,4 @@
-//! What has to be measured from a process of its own: forking from a small one, and starting cells beside another.
+//! Measurements that need a separate process: forks from a small process, and starting cells while another process does.
 
 use anyhow::Context;
 use marram_sandbox::{Images, bench::Nursery};
@@ -13,39 +13,39 @@ use std::time::{Duration, Instant};
 const PAGES: usize = 8;
 const PAGE: usize = 4096;
 
-/// One part of a benchmark; started by `marram bench`.
+/// One part of a benchmark, which `marram bench` starts.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Worker {
     /// Forks children that write eight pages and end; prints microseconds, one a line.
     Forks {
-        /// How many.
+        /// Number of forks.
         rounds: usize,
     },
     /// Forks a child for each connection, which sends back what it gets; prints its address.
     Serve,
     /// Starts a program and waits for its end; prints microseconds, one a line.
     Execs {
-        /// How often.
+        /// Number of starts.
         rounds: usize,
-        /// Which program.
+        /// The program.
         program: PathBuf,
     },
-    /// Takes connections from standard input, and tells when it has read what comes first.
+    /// Takes connections from standard input, and reports the time at which it has read each one's first bytes.
     Handover,
-    /// Starts and ends cells, from a line on standard input on; prints how many.
+    /// Starts and ends cells, after it has read a line from standard input; prints how many.
     Activations {
-        /// For how long.
+        /// Duration in milliseconds.
         ms: u64,
-        /// Where images go.
+        /// Directory for images.
         place: PathBuf,
     },
 }
 
 impl Worker {
-    /// Does its part.
+    /// Runs the part.
     ///
     /// # Errors
-    /// If the machine has no room for it.
+    /// If the machine lacks a resource for it.
     pub fn run(&self) -> anyhow::Result<()> {
         match self {
             Self::Forks { rounds } => forks(*rounds),
@@ -78,10 +78,10 @@ fn forks(rounds: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// From now on this process ends when the benchmark that started it does, however that ended.
+/// From now on this process ends when the benchmark that started it ends, for any reason.
 pub(in super::super) fn end_with_benchmark() {
     std::thread::spawn(|| {
-        // Nothing is ever said to it.
+        // The input never has bytes; a read returns only at its end.
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(0)
     });

@@ -1,4 +1,4 @@
-//! Clients that make a connection, a handshake and a request, read the page to its end, and begin again: on one thread.
+//! Clients on one thread, each of which repeatedly connects, does a handshake, sends a request and reads the page to its end.
 
 use super::PAGE_BYTES;
 use anyhow::Context;
@@ -14,18 +14,18 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::JoinSet;
 
-/// How long a page may take before the measurement is given up.
+/// How long a page may take before the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
-/// So many clients of one side.
+/// The clients of one variant.
 pub(super) struct Clients {
     to: To,
     count: usize,
     runtime: Runtime,
 }
 
-/// What each of them knows.
+/// The address and the TLS configuration, which every client needs.
 #[derive(Clone)]
 struct To {
     address: SocketAddr,
@@ -33,7 +33,7 @@ struct To {
 }
 
 impl Clients {
-    /// Clients that believe this certificate; one has been served.
+    /// Clients that trust this certificate; one page has been fetched.
     pub(super) fn new(address: SocketAddr, certificate_pem: &str, count: usize) -> anyhow::Result<Self> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(certificate_pem.as_bytes())?)?;
@@ -42,7 +42,7 @@ impl Clients {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        // Every connection is a new client's.
+        // Every connection is that of a new client.
         config.resumption = Resumption::disabled();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let to = To { address, config: Arc::new(config) };
@@ -50,7 +50,7 @@ impl Clients {
         Ok(Self { to, count, runtime })
     }
 
-    /// Pages a second, if every client asks for the next one when it has one.
+    /// Pages a second, if every client requests the next page as soon as it has one.
     pub(super) fn throughput(&self, time: Duration) -> anyhow::Result<f64> {
         let begun = Instant::now();
         let pages = self.runtime.block_on(async {
@@ -75,8 +75,8 @@ impl Clients {
         Ok(pages / begun.elapsed().as_secs_f64())
     }
 
-    /// How long each page took, in milliseconds from when it was due. They are due `rate` times a second, at random, whether or
-    /// not those before came; clients have their turns one after the other.
+    /// How long each page took, in milliseconds from its due time. Due times are random, `rate` a second, and do not depend on
+    /// earlier pages; clients take turns.
     pub(super) fn waits_ms(&self, rate: f64, time: Duration) -> anyhow::Result<Vec<f64>> {
         self.runtime.block_on(async {
             let (mut queues, mut clients) = (Vec::new(), JoinSet::new());
@@ -96,7 +96,7 @@ impl Clients {
             let begun = Instant::now();
             for (queue, after) in queues.iter().cycle().zip(super::super::classify::arrivals(rate, time)) {
                 tokio::time::sleep_until((begun + after).into()).await;
-                // A client that has failed says so below.
+                // If a client has failed, its result below says so.
                 let _ = queue.send(begun + after);
             }
             drop(queues);
@@ -114,7 +114,7 @@ impl To {
         tokio::time::timeout(PATIENCE, self.page()).await.context("no page in time")?
     }
 
-    /// A whole connection. The server ends it first, so that no port of a client's stays taken.
+    /// Fetches a page on its own connection. The server closes it first, so that no port of a client stays in use.
     async fn page(&self) -> anyhow::Result<()> {
         let mut stream = TcpStream::connect(self.address).await.context("a client cannot connect")?;
         stream.set_nodelay(true)?;

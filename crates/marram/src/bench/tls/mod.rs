@@ -1,4 +1,4 @@
-//! `marram bench tls`: HTTPS with a new connection for each page, a TLS cell a connection against HAProxy.
+//! `marram bench tls`: HTTPS with a new connection for each page, a TLS cell for each connection compared with HAProxy.
 
 mod clients;
 
@@ -18,17 +18,17 @@ use std::time::{Duration, Instant};
 
 /// How many clients there are.
 const CLIENTS: [usize; 3] = [100, 350, 700];
-/// What the open loop asks of every side, as a part of what the slowest can do.
+/// Rate of the open loop, as a fraction of the slowest variant's capacity.
 const LOAD: f64 = 0.5;
-/// Bytes of the page, beside its head.
+/// Bytes of the page, without its head.
 const PAGE_BYTES: usize = 1024;
-/// Connections that may wait for the server or the proxy to take them.
+/// Length of the queue of connections that the server or the proxy has not accepted yet.
 const BACKLOG: i32 = 4096;
 /// How long a program may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The app between agents, protected; and the one between the edge's own gates, as bare as the proxy.
+/// The app between agents, protected; and the app between the edge's own gates, as unprotected as the proxy.
 const APPS: [(&str, &str, &str); 2] = [("tls", "endpoints", "origin"), ("bare", "none", "direct")];
-/// What is compared: the app between agents, the bare one, the proxy.
+/// Prefixes of the variants: the app between agents, the bare one, the proxy.
 const SIDES: [&str; 3] = ["", "bare_", "proxy_"];
 
 /// A certificate and its key, each in a file.
@@ -43,7 +43,7 @@ impl Site {
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
         let certificate = rcgen::CertificateParams::new(["localhost".to_owned()])?.self_signed(&key)?.pem();
         place.write("certificate.pem", &certificate)?;
-        // HAProxy wants both in one file.
+        // HAProxy requires both in one file.
         for (name, text) in
             [("site.key", key.serialize_pem()), ("both.pem", key.serialize_pem() + &certificate)]
         {
@@ -81,7 +81,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// All numbers of clients, over one kind of wires.
+/// Measures with all numbers of clients, over one kind of wires.
 fn over(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let wanted: Vec<usize> = CLIENTS.into_iter().filter(|count| plan.wants(&format!("c{count}"))).collect();
     if wanted.is_empty() {
@@ -106,7 +106,7 @@ fn over(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was found of one side, block by block.
+/// Results of one variant, by block.
 #[derive(Default)]
 struct Found {
     per_s: Vec<f64>,
@@ -115,7 +115,7 @@ struct Found {
     waits_ms: Vec<f64>,
 }
 
-/// One number of clients, block by block in turn.
+/// Measures with one number of clients; the variants alternate by block.
 fn compare(
     plan: &Plan,
     site: &Site,
@@ -177,7 +177,7 @@ fn micros(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-/// An edge with both apps, and agents for the first. Where clients of each connect.
+/// Starts an edge with both apps, and agents for the first. Returns the addresses for clients of each.
 fn cells(plan: &Plan, site: &Site, origin: SocketAddr) -> anyhow::Result<(TestCluster, [SocketAddr; 2])> {
     let gate = free_address()?;
     let mut layout = plan.layout("bench-tls", 1, "");
@@ -209,12 +209,12 @@ fn cells(plan: &Plan, site: &Site, origin: SocketAddr) -> anyhow::Result<(TestCl
 /// A server that speaks plain HTTP and answers each connection's only request with the page.
 fn origin() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port for a server")?;
-    // All clients may come at once, and a connection that is dropped for that is tried again after a second.
+    // All clients may connect at once; a connection that is dropped for lack of room is retried after a second.
     rustix::net::listen(&listener, BACKLOG)?;
     let address = listener.local_addr()?;
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            // A client that goes away ends its thread.
+            // The thread ends when its client disconnects.
             std::thread::spawn(move || _ = answer(stream));
         }
     });
@@ -234,7 +234,7 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(&[head.as_bytes(), &[b'x'; PAGE_BYTES]].concat())
 }
 
-/// The proxy, with one thread as the edge has one shard.
+/// The proxy, with one thread, as the edge has one shard.
 fn haproxy(site: &Site, origin: SocketAddr) -> anyhow::Result<(TestProcess, SocketAddr)> {
     let address = free_address()?;
     let config = format!(
