@@ -1,4 +1,4 @@
-//! The client: Debian's curl, which writes what it receives into a pipe; bytes are counted and digested as they come.
+//! The client: Debian's curl, which writes what it receives into a pipe; this module counts and hashes the bytes as they arrive.
 
 use anyhow::Context;
 use sha2::{Digest, Sha256};
@@ -25,7 +25,7 @@ struct Progress {
 struct State {
     bytes: u64,
     ended: bool,
-    /// Whether nobody reads what it writes.
+    /// Whether reading from curl is paused.
     held: bool,
 }
 
@@ -33,9 +33,9 @@ struct State {
 pub(super) struct Download {
     pub(super) bytes: u64,
     pub(super) sha256: [u8; 32],
-    /// Connections that curl made, as it says itself.
+    /// Connections that curl made, by its own count.
     pub(super) connections: u64,
-    /// What curl's exit status means.
+    /// The meaning of curl's exit status.
     pub(super) status: String,
     pub(super) success: bool,
 }
@@ -68,7 +68,7 @@ impl Curl {
         Ok(Self { child, progress, reader: Some(reader) })
     }
 
-    /// Waits until so many bytes have arrived; fails if the download ends before.
+    /// Waits until `bytes` bytes have arrived; fails if the download ends before.
     pub(super) fn wait_for(&self, bytes: u64, patience: Duration) -> anyhow::Result<u64> {
         let deadline = Instant::now() + patience;
         let mut state = self.progress.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,17 +86,17 @@ impl Curl {
         Ok(state.bytes)
     }
 
-    /// Reads no more of it for now: it, and whoever brings it more, has to wait when the pipes are full.
+    /// Pauses reading: curl and its senders have to wait once the pipes are full.
     pub(super) fn hold(&self) {
         self.progress.update(|state| state.held = true);
     }
 
-    /// Reads on.
+    /// Continues reading.
     pub(super) fn go_on(&self) {
         self.progress.update(|state| state.held = false);
     }
 
-    /// Bytes so far.
+    /// Bytes received so far.
     pub(super) fn bytes(&self) -> u64 {
         self.progress.state.lock().unwrap_or_else(PoisonError::into_inner).bytes
     }
@@ -130,7 +130,7 @@ impl Curl {
 impl Progress {
     fn wait_while_held(&self) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever panicked has left a plain value.
+        // A thread that panicked has left a plain value in the mutex.
         drop(self.changed.wait_while(state, |state| state.held).unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -142,7 +142,7 @@ impl Progress {
 
 impl Drop for Curl {
     fn drop(&mut self) {
-        // Both fail if it has ended and was waited for, which is the usual case.
+        // Both fail if curl has ended and was waited for, which is the usual case.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

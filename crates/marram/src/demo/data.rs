@@ -1,4 +1,4 @@
-//! The file that is downloaded: bytes that no compression makes smaller, kept scrambled.
+//! The file that is downloaded: incompressible bytes, stored scrambled.
 
 use crate::harness::TempDir;
 use marram_codec::{DEMO_KEY, RunningKey};
@@ -10,14 +10,14 @@ pub(super) const FILE: &str = "file.bin";
 /// Bytes made at a time.
 const PIECE: usize = 1 << 20;
 
-/// What curl must receive.
+/// The data that curl must receive.
 pub(super) struct Data {
     pub(super) size: u64,
     pub(super) sha256: [u8; 32],
 }
 
 impl Data {
-    /// Makes the file below `www/`, scrambled, and remembers the digest of what it unscrambles to.
+    /// Writes the file below `www/`, scrambled, and keeps the digest of its unscrambled contents.
     pub(super) fn write(place: &TempDir, size: u64) -> anyhow::Result<Self> {
         let path = place.write(&format!("www/{FILE}"), [])?;
         let mut file = std::fs::File::options().write(true).open(path)?;

@@ -1,5 +1,5 @@
-//! What is done to the edges while curl downloads, each fault at the right moment: by bytes received and by what the
-//! agents report, never by the clock.
+//! The faults of the edges while curl downloads. Each fault is triggered by bytes received and by reports of the agents, never by
+//! the clock.
 
 use super::curl::Curl;
 use super::report::Timeline;
@@ -7,14 +7,14 @@ use crate::harness::{AgentSide, LogEvent, TestCluster};
 use anyhow::{Context, bail};
 use std::time::Duration;
 
-/// How long any one thing may take.
+/// How long any one step may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What a woken edge has to say, it says within this time.
+/// How long to wait for frames of a woken edge.
 const ZOMBIE_PATIENCE: Duration = Duration::from_secs(2);
-/// Recoveries are quick: how often to try to kill an edge within one.
+/// Recoveries are fast: how often to try to kill an edge within one.
 const ATTEMPTS: usize = 30;
 
-/// What happened.
+/// The faults that happened.
 #[derive(Default, Debug)]
 pub(super) struct Faults {
     pub(super) kills: usize,
@@ -23,20 +23,20 @@ pub(super) struct Faults {
     pub(super) kills_in_recovery: usize,
     pub(super) recoveries: usize,
     pub(super) zombies_refused: usize,
-    /// How long the session had no owner each time, in milliseconds.
+    /// Time in milliseconds during which the session had no owner, for each recovery.
     pub(super) gaps_ms: Vec<f64>,
-    /// Why not all faults were played.
+    /// Why some faults did not happen.
     pub(super) interrupted: Option<String>,
 }
 
 impl Faults {
-    /// The download ended before all faults were played.
+    /// Result if the download ended before all faults happened.
     pub(super) fn interrupted(why: &anyhow::Error) -> Self {
         Self { interrupted: Some(format!("{why:#}")), ..Self::default() }
     }
 }
 
-/// Plays all faults over a download of `size` bytes.
+/// Triggers all faults during a download of `size` bytes.
 pub(super) fn play(
     cluster: &mut TestCluster,
     curl: &Curl,
@@ -79,11 +79,11 @@ fn kill_the_owner(cluster: &mut TestCluster, curl: &Curl, timeline: &Timeline) -
     respawn(cluster, index, timeline)
 }
 
-/// Stops the owner until the session has moved, and wakes it, until it says something that must be refused: an edge that
-/// was stopped between two messages has nothing to say. Returns how many stops it took.
+/// Stops the owner until the session has moved, and wakes it; repeats this until the edge sends a frame that must be refused,
+/// since an edge that was stopped between two messages sends nothing. Returns the number of stops.
 fn stop_the_owner(cluster: &mut TestCluster, curl: &Curl, timeline: &Timeline) -> anyhow::Result<usize> {
     for stops in 1..=ATTEMPTS {
-        // In the middle of the flow, not in one of curl's pauses.
+        // In the middle of the stream, not in one of curl's pauses.
         curl.wait_for(curl.bytes() + 1, PATIENCE)?;
         let (index, start) = (cluster.owner()?, cluster.logs.end());
         let who = cluster.edges[index].who();
@@ -95,11 +95,11 @@ fn stop_the_owner(cluster: &mut TestCluster, curl: &Curl, timeline: &Timeline) -
         timeline
             .fault(&format!("SIGCONT to edge {who}: it does not know that it was replaced"), curl.bytes());
         cluster.edges[index].wake();
-        // There is more to come if it has to be stopped again.
+        // So that data is left if the edge has to be stopped again.
         curl.hold();
         let refused = |event: &LogEvent| event.name() == "zombie_refused";
         let heard = cluster.logs.wait(start, ZOMBIE_PATIENCE, refused).is_some();
-        // The next fault needs it as a place to recover to.
+        // The next fault needs this edge to recover the session.
         cluster.wait_until_usable(index)?;
         curl.go_on();
         if heard {
@@ -111,7 +111,7 @@ fn stop_the_owner(cluster: &mut TestCluster, curl: &Curl, timeline: &Timeline) -
     bail!("{ATTEMPTS} times the woken edge said nothing that had to be refused")
 }
 
-/// Kills the owner, then the edge that recovers the session, before it has. Returns how many edges it took.
+/// Kills the owner, then the edge that recovers the session, before the recovery is complete. Returns the number of kills.
 fn kill_within_a_recovery(
     cluster: &mut TestCluster,
     curl: &Curl,
@@ -133,13 +133,13 @@ fn kill_within_a_recovery(
         let orphaned = |event: &LogEvent| event.name() == "orphaned";
         cluster.logs.wait(start, PATIENCE, orphaned).context("no agent noticed that the edge is gone")?;
         cluster.edges[other].kill();
-        // However long both take to come back, there is a session for the next attempt.
+        // So that the session still exists for the next attempt, however long both edges take to start.
         curl.hold();
         kills += 2;
         let recovered =
             cluster.logs.count(start, |event| TestCluster::is_report(AgentSide::Client, "owned", event));
         respawn_both(cluster, index, other, timeline)?;
-        // One that it had before that kill is none that it has now.
+        // An owner reported before the second kill does not count.
         let mut owners = 0;
         let again = cluster.logs.wait(start, PATIENCE, |event| {
             owners += usize::from(TestCluster::is_report(AgentSide::Client, "owned", event));

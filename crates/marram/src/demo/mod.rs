@@ -16,10 +16,11 @@ use report::{Outcome, Timeline};
 use std::path::PathBuf;
 use web::Web;
 
-/// The app, and the name by which its manifest knows the server.
+/// The app; its manifest knows the server by the same name.
 const APP: &str = "unscramble";
 const SERVER: &str = "web";
-/// With `--sabotage`: which output of a shard has a bit flipped. Past the response's head, before the first kill.
+/// With `--sabotage`: the number of the output, in each shard, in which one bit is flipped. It is after the response's head and
+/// before the first kill.
 const SABOTAGED_OUTPUT: u64 = 50;
 
 /// What the demo is asked to do.
@@ -98,7 +99,7 @@ fn play(options: &DemoOptions, timeline: &Timeline) -> anyhow::Result<Outcome> {
     let faults = faults::play(&mut cluster, &curl, data.size, timeline);
     let faults = match faults {
         Ok(faults) => faults,
-        // A download that has failed explains why a fault had no effect.
+        // If the download has failed, that explains why a fault had no effect.
         Err(why) if curl.ended() || options.sabotage => faults::Faults::interrupted(&why),
         Err(why) => return Err(why.context(format!("the last lines:\n{}", cluster.logs.tail(30)))),
     };

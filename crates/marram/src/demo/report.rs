@@ -1,4 +1,4 @@
-//! What people see: a timeline while the demo runs, a table at its end, and the verdict.
+//! The output for people: a timeline while the demo runs, a table at its end, and the verdict.
 
 use super::curl::Download;
 use super::data::Data;
@@ -29,19 +29,19 @@ impl Timeline {
         println!("[{:8.3} s]  {text}", at.saturating_duration_since(self.start).as_secs_f64());
     }
 
-    /// Something that is done to the edges, after so many bytes.
+    /// Prints a fault, with the number of bytes received until then.
     pub(super) fn fault(&self, text: &str, bytes: u64) {
         self.say(&format!("*** {text} (after {:.1} MiB)", mebibytes(bytes)));
     }
 
-    /// Prints what agents report, as they do, until the follower is dropped.
+    /// Prints the agents' reports as they arrive, until the follower is dropped.
     pub(super) fn follow(&self, logs: &LogCollector) -> Follower {
         let stopped = Arc::new(AtomicBool::new(false));
         let (timeline, logs, stop) = (self.clone(), logs.clone(), Arc::clone(&stopped));
         let mut next = logs.end();
         let thread = std::thread::spawn(move || {
             while !stop.load(Ordering::Relaxed) {
-                // Wakes now and then to see whether it is over.
+                // The wait ends regularly, to check whether to stop.
                 let found = logs.wait(next, Duration::from_millis(100), |event| sentence(event).is_some());
                 if let Some((after, event)) = found {
                     next = after;
@@ -65,13 +65,13 @@ impl Drop for Follower {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It only prints: there is no result to lose.
+            // It only prints, so its result does not matter.
             let _ = thread.join();
         }
     }
 }
 
-/// What an agent's report means, for the reports that tell the story.
+/// An agent's report in words, for those reports that belong to the timeline.
 fn sentence(event: &LogEvent) -> Option<String> {
     let who = &event.who;
     match event.name() {
@@ -88,7 +88,7 @@ fn sentence(event: &LogEvent) -> Option<String> {
     }
 }
 
-/// Everything that the verdict depends on.
+/// Everything on which the verdict depends.
 pub(super) struct Outcome {
     pub(super) expected: Data,
     pub(super) download: Download,
@@ -119,7 +119,7 @@ impl Outcome {
         format!("\n{}\n", table::format(&["", "WANTED", "SEEN"], &rows))
     }
 
-    /// What is wrong, if anything.
+    /// The first thing that is wrong, if any.
     pub(super) fn verdict(&self) -> Result<(), String> {
         let (download, faults) = (&self.download, &self.faults);
         let checks = [

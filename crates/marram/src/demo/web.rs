@@ -1,4 +1,4 @@
-//! The server: Debian's nginx, or, where there is none, a file server of a few lines that says so.
+//! The server: Debian's nginx or, without nginx, a small file server, which says that it is one.
 
 use super::report::Timeline;
 use crate::harness::{LogCollector, TempDir, TestProcess, free_address};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// How long nginx may take until it listens, and until it has logged a request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks at what sends no event.
+/// Interval between checks of files, which send no events.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A running server.
@@ -28,7 +28,7 @@ enum Kind {
 }
 
 impl Web {
-    /// Serves `www/`; with `bundled`, without nginx.
+    /// Serves `www/`; `bundled` means without nginx.
     pub(super) fn start(
         bundled: bool,
         place: &TempDir,
@@ -84,7 +84,7 @@ impl Web {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let (root, counter) = (root.clone(), Arc::clone(&counter));
-                // A client that hangs up ends its thread.
+                // The thread ends when its client disconnects.
                 std::thread::spawn(move || _ = serve(&stream, &root, &counter));
             }
         });
@@ -102,12 +102,12 @@ impl Web {
         }
     }
 
-    /// Requests that the server has answered; waits for the first one to be logged.
+    /// Number of requests that the server has answered; waits until the first one is logged.
     pub(super) fn requests(&self) -> usize {
         let Kind::Nginx { log, .. } = &self.kind else { return self.bundled_requests() };
         let deadline = Instant::now() + PATIENCE;
         loop {
-            // A log that is not there yet has no lines.
+            // Without the file, no line was logged yet.
             let lines = std::fs::read_to_string(log).unwrap_or_default().lines().count();
             if lines > 0 || Instant::now() > deadline {
                 return lines;

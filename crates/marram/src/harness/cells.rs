@@ -11,15 +11,15 @@ pub struct CellFiles {
 }
 
 impl CellFiles {
-    /// Uses `given`, or looks where the build leaves them: `target/cells` below the working directory, or beside the
-    /// directory that this program is in.
+    /// Uses `given`, or looks where the build writes them: `target/cells` below the working directory, or beside the directory of
+    /// this program.
     ///
     /// # Errors
     /// If they are in none of these places.
     pub fn find(given: Option<&Path>) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("the program's own path is unknown")?;
         let beside = program.parent().and_then(Path::parent).map(|target| target.join("cells"));
-        // Test programs are one directory deeper.
+        // Test programs are one directory further down.
         let above = program.ancestors().nth(3).map(|target| target.join("cells"));
         let places = match given {
             Some(given) => vec![given.to_owned()],
@@ -33,13 +33,13 @@ impl CellFiles {
         bail!("the cells are not built: run `cargo xtask cells`, or name their directory with --cells");
     }
 
-    /// Where they are.
+    /// Path of the directory.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Where a cell's module is.
+    /// Path of a cell's module.
     #[must_use]
     pub fn module(&self, cell: &str) -> PathBuf {
         self.directory.join(format!("{cell}.wasm"))

@@ -17,49 +17,49 @@ use std::time::Duration;
 /// How long an agent may take to be ready.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a run consists of.
+/// The configuration of a run.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// For the directory's name.
+    /// Part of the directory's name.
     pub purpose: &'static str,
     /// The `marram` program.
     pub program: PathBuf,
-    /// How many edges there are addresses for.
+    /// Number of edges that have an address.
     pub edges: usize,
     /// Shard processes of each edge.
     pub shards: u8,
-    /// Whether wires are encrypted and prove a shared token, as between machines.
+    /// Whether wires are encrypted and require a shared token, as between machines.
     pub encrypted: bool,
-    /// Whether each edge runs in a network namespace of its own, where that is possible.
+    /// Whether each edge runs in its own network namespace, where that is possible.
     pub namespaces: bool,
-    /// Further lines of the `[admin]` table of each edge's configuration.
+    /// Additional lines of the `[admin]` table of each edge's configuration.
     pub admin: String,
-    /// Further lines of each edge's configuration, after its last table.
+    /// Additional lines of each edge's configuration, after its last table.
     pub edge_tables: String,
-    /// Further lines of each agent's configuration, after its last table.
+    /// Additional lines of each agent's configuration, after its last table.
     pub agent_tables: String,
 }
 
-/// A listener of the client's agent and the app that it is for.
+/// A listener of the client's agent, and its app.
 #[derive(Clone, Debug)]
 pub struct Listen {
     /// The app's name.
     pub app: String,
-    /// Where local clients connect.
+    /// The address for local clients.
     pub address: SocketAddr,
 }
 
-/// Which agent.
+/// One of the two agents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AgentSide {
-    /// The clients'.
+    /// The clients' agent.
     Client,
-    /// The servers'.
+    /// The servers' agent.
     Server,
 }
 
 impl AgentSide {
-    /// Its name in the collected logs.
+    /// The agent's name in the collected logs.
     #[must_use]
     pub fn agent(self) -> &'static str {
         match self {
@@ -68,7 +68,7 @@ impl AgentSide {
         }
     }
 
-    /// Its name on the command line.
+    /// The agent's name on the command line.
     fn argument(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -79,16 +79,16 @@ impl AgentSide {
 
 /// A run. Dropping it ends every process.
 pub struct TestCluster {
-    // Processes first: they end before their directory goes.
+    // Processes first, so that they end before their directory is removed.
     client: Option<TestProcess>,
     server: Option<TestProcess>,
-    /// The recorder, where one was started.
+    /// The recorder, if one was started.
     pub recorder: Option<TestRecorder>,
-    /// Where each side's agent thinks the edges are.
+    /// Addresses under which each side's agent reaches the edges.
     seen: [Vec<String>; 2],
     /// The edges.
     pub edges: Vec<TestEdge>,
-    /// What everybody logged.
+    /// The logs of all processes.
     pub logs: LogCollector,
     /// The run's directory.
     pub directory: TempDir,
@@ -96,7 +96,8 @@ pub struct TestCluster {
 }
 
 impl TestCluster {
-    /// Makes the directory and the addresses; starts nothing. `apps` are manifests, given the place to write them to.
+    /// Makes the directory and the addresses; starts nothing. `apps` writes the manifests into the directory and returns their
+    /// paths.
     ///
     /// # Errors
     /// If the directory cannot be made.
@@ -104,7 +105,7 @@ impl TestCluster {
         layout: Layout,
         apps: impl FnOnce(&TempDir) -> anyhow::Result<Vec<PathBuf>>,
     ) -> anyhow::Result<Self> {
-        // Tests too are ended by signals, when they take too long.
+        // A test that takes too long is ended by a signal, too.
         super::interrupt::end_on_interrupt()?;
         let directory = TempDir::new(layout.purpose)?;
         let mut secret = [0; 32];
@@ -112,7 +113,7 @@ impl TestCluster {
             .context("the system gives no random bytes")?;
         let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
         directory.write_private("secret", &secret)?;
-        // Not the domain's secret: agents know the token and must not know the secret.
+        // A value derived from the domain's secret: agents know the token and must not know the secret.
         let token = blake3_hex(&secret);
         directory.write_private("token", &token)?;
         let mut tables = layout.edge_tables.clone();
@@ -151,7 +152,7 @@ impl TestCluster {
         })
     }
 
-    /// Starts one edge with an empty directory and waits until it is ready. `extra` are further fields of its
+    /// Starts one edge with an empty directory and waits until it is ready. `extra` contains additional fields of its
     /// configuration.
     ///
     /// # Errors
@@ -174,7 +175,7 @@ impl TestCluster {
         self.edges.iter_mut().try_for_each(|edge| edge.wait_ready(&self.logs, start))
     }
 
-    /// The addresses that agents are given, unless somebody stands between.
+    /// The edges' own addresses, which agents are given unless a relay is in between.
     #[must_use]
     pub fn edge_addresses(&self) -> Vec<SocketAddr> {
         self.edges.iter().map(TestEdge::address).collect()
@@ -192,7 +193,7 @@ impl TestCluster {
         usize::from(self.layout.shards)
     }
 
-    /// Starts the client's agent; returns where clients of each app connect.
+    /// Starts the client's agent; returns the address for clients of each app.
     ///
     /// # Errors
     /// If it does not start.
@@ -224,7 +225,7 @@ impl TestCluster {
         Ok(())
     }
 
-    /// Starts one side's agent with these lines in its configuration: listeners, servers, routes.
+    /// Starts one side's agent with additional lines in its configuration: listeners, servers, routes.
     ///
     /// # Errors
     /// If it does not start.
@@ -270,14 +271,14 @@ impl TestCluster {
             if event.name() == "edge_up" {
                 up.insert(event.text("edge").to_owned());
             }
-            // Where no edge of this run is running, it has looked for one: another run's, or in vain.
+            // If no edge of this run is running, the agent has tried to connect: to an edge of another run, or without success.
             let looked = matches!(event.name(), "edge_up" | "edge_down");
             up.len() >= running && (running > 0 || looked)
         })?;
         Ok(process)
     }
 
-    /// The agents' processes, client's first, where they run.
+    /// The processes of the agents that are running, the client's first.
     pub fn agents(&mut self) -> impl Iterator<Item = &mut TestProcess> {
         self.client.iter_mut().chain(self.server.iter_mut())
     }
@@ -288,7 +289,7 @@ impl TestCluster {
         self.seen[side as usize].iter().position(|seen| seen == address)
     }
 
-    /// The address under which one side's agent knows an edge; empty if it was not told of it.
+    /// The address under which one side's agent knows an edge; empty if the agent has no such edge.
     #[must_use]
     pub fn address_for(&self, side: AgentSide, index: usize) -> String {
         self.seen[side as usize].get(index).cloned().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! One edge that can be killed, stopped, woken and started again, each time with an empty directory.
+//! One edge that can be killed, stopped, woken and restarted, each time with an empty directory.
 
 use super::log_collector::LogCollector;
 use super::namespace::Namespace;
@@ -16,22 +16,22 @@ use std::time::Duration;
 /// How long an edge may take to be ready.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What an edge needs to know, besides its addresses.
+/// Settings of an edge, apart from its addresses.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) program: PathBuf,
-    /// Manifests.
+    /// Paths of the manifests.
     pub(super) apps: Vec<PathBuf>,
     pub(super) shards: u8,
-    /// Further lines of its configuration: a whole table, or several.
+    /// Additional lines of its configuration: one or more whole tables.
     pub(super) tables: String,
-    /// Further lines of the table `[admin]`.
+    /// Additional lines of the table `[admin]`.
     pub(super) admin: String,
-    /// What operators of an edge in a namespace show.
+    /// The operators' token for an edge in a namespace.
     pub(super) token: String,
 }
 
-/// An edge: an address that stays, and a process that comes and goes.
+/// An edge: its address never changes, its process can be replaced.
 pub struct TestEdge {
     name: String,
     address: SocketAddr,
@@ -40,9 +40,9 @@ pub struct TestEdge {
     /// How often it was started.
     lives: u32,
     process: Option<TestProcess>,
-    /// Which output of a shard has a bit flipped in its next life.
+    /// The output of each shard in which one bit is flipped in its next life.
     sabotage: Option<u64>,
-    /// Where it runs, if not beside its agents.
+    /// Its network namespace, if it is not beside its agents.
     namespace: Option<Namespace>,
 }
 
@@ -65,20 +65,20 @@ impl TestEdge {
         })
     }
 
-    /// Where agents connect.
+    /// The address for agents.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where its operators connect.
+    /// The address of its admin API.
     #[must_use]
     pub fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// What it calls itself: its name and which life this is. No two lives have one name: of a process that is waited for, the
-    /// end of another must not be heard.
+    /// Its name in logs, with the number of its life. Each life has a unique name, so that the end of one process cannot be taken
+    /// for the end of another.
     #[must_use]
     pub fn who(&self) -> String {
         match self.lives {
@@ -87,45 +87,45 @@ impl TestEdge {
         }
     }
 
-    /// Its admin API.
+    /// A client of its admin API.
     ///
     /// # Errors
     /// Never, for an address that was free once.
     pub fn client(&self) -> anyhow::Result<ApiClient> {
-        // On loopback it is published to this user.
+        // On loopback the edge publishes its token to this user.
         let token = self.namespace.is_some().then(|| self.settings.token.clone());
         ApiClient::new(&self.admin.to_string(), token).map_err(|why| anyhow!(why))
     }
 
-    /// The machine that it runs on, if it has one of its own.
+    /// Its network namespace, if it has one.
     #[must_use]
     pub fn namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref()
     }
 
-    /// From its next life on it runs no app: it is there for its gates, whose sessions run on other edges.
+    /// From its next life on it runs no app: it only has gates, whose sessions run on other edges.
     pub fn run_no_apps(&mut self) {
         self.settings.apps.clear();
     }
 
-    /// In its next life it flips one bit of the so manieth output of each shard.
+    /// In its next life it flips one bit of output number `output` of each shard.
     pub fn sabotage(&mut self, output: u64) {
         self.sabotage = Some(output);
     }
 
-    /// The directory of its configuration and state in this life, below the run's.
+    /// The directory of its configuration and state in this life, relative to the run's.
     #[must_use]
     pub fn directory(&self) -> String {
         format!("{}-{}", self.name, self.lives)
     }
 
-    /// Whether there is a process.
+    /// Whether it has a process.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Starts a new process with an empty directory, without waiting for it. `extra` are further fields before the first
+    /// Starts a new process with an empty directory, without waiting for it. `extra` contains additional fields before the first
     /// table of its configuration.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl TestEdge {
         Ok(text)
     }
 
-    /// Names in a configuration have no apostrophes.
+    /// A name in a configuration has no apostrophes.
     fn who_ascii(&self) -> String {
         format!("{}-{}", self.name, self.lives)
     }
@@ -176,7 +176,7 @@ impl TestEdge {
     /// Waits until this life of the edge has its apps; wires may still have to wait for its shards.
     ///
     /// # Errors
-    /// If it does not in time, or ends.
+    /// If it is not ready in time, or ends.
     pub fn wait_ready(&mut self, logs: &LogCollector, start: usize) -> anyhow::Result<()> {
         let process = self.process.as_ref().context("it was not started")?;
         let apps = self.settings.apps.len();
@@ -188,13 +188,13 @@ impl TestEdge {
         })
     }
 
-    /// Kills supervisor and shards at once; nothing of it is left.
+    /// Kills supervisor and shards at once.
     pub fn kill(&mut self) {
         // Dropping a process kills its group and waits for it.
         self.process = None;
     }
 
-    /// Stops all of its processes, as a machine that hangs would.
+    /// Stops all of its processes, as on a machine that hangs.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
@@ -204,7 +204,7 @@ impl TestEdge {
         self.signal(Signal::CONT);
     }
 
-    /// Asks it to stop in order.
+    /// Asks it to shut down in order.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
@@ -215,7 +215,7 @@ impl TestEdge {
         }
     }
 
-    /// The process, where there is one.
+    /// Its process, if it has one.
     pub fn process(&mut self) -> Option<&mut TestProcess> {
         self.process.as_mut()
     }

@@ -1,21 +1,21 @@
-//! What befalls the link between a namespace and the rest: partitions, slowness, resets. Everything is done within the
-//! namespace or to its own pair of devices, and goes with it.
+//! Faults of the link between a namespace and the rest: partitions, slowness, resets. All changes are within the namespace or to
+//! its own pair of devices, and disappear with it.
 
 use super::namespace::{Namespace, ip};
 use anyhow::{Context, ensure};
 use std::process::Command;
 
-/// Which direction of a link nothing passes.
+/// The direction in which a link passes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// From the namespace: it hears and is not heard.
+    /// From the namespace: it receives, and cannot send.
     Out,
-    /// To the namespace: it is heard and does not hear.
+    /// To the namespace: it sends, and cannot receive.
     In,
 }
 
 impl Namespace {
-    /// Lets it reach other namespaces, and them it, through this one.
+    /// Connects it with other namespaces, through this one.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -25,16 +25,16 @@ impl Namespace {
         ip(&["-n", &self.name, "route", "add", "default", "via", &self.gateway.to_string()])
     }
 
-    /// From now on nothing passes that way, and nobody is told.
+    /// Drops all packets in one direction from now on, without any error to a sender.
     ///
     /// # Errors
-    /// If it is so already, or the kernel refuses.
+    /// If this is so already, or the kernel refuses.
     pub fn part(&self, way: Direction) -> anyhow::Result<()> {
         match way {
             Direction::Out => {
                 self.blackholes().try_for_each(|to| ip(&["-n", &self.name, "route", "add", "blackhole", &to]))
             }
-            // A packet for an address that is not local goes nowhere: the namespace does not forward.
+            // The kernel drops a packet for an address that is not local, since the namespace does not forward.
             Direction::In => self.local("del"),
         }
     }
@@ -52,7 +52,7 @@ impl Namespace {
         }
     }
 
-    /// More specific than the device's own route and than the default route.
+    /// Routes that are more specific than the device's own route and than the default route.
     fn blackholes(&self) -> impl Iterator<Item = String> {
         [format!("{}/32", self.gateway), "0.0.0.0/1".into(), "128.0.0.0/1".into()].into_iter()
     }
@@ -64,10 +64,10 @@ impl Namespace {
         ip(&[&["-n", name, "route", change][..], &route, &["src", &address]].concat())
     }
 
-    /// Lets so many kilobits a second pass each way, with a queue of 50 ms.
+    /// Limits the rate to `kbit_per_s` kilobits a second each way, with a queue of 50 ms.
     ///
     /// # Errors
-    /// If it is slow already, or the kernel has no token bucket.
+    /// If the rate is limited already, or the kernel has no token bucket.
     pub fn slow_down(&self, kbit_per_s: u32) -> anyhow::Result<()> {
         let rate = format!("{kbit_per_s}kbit");
         let bucket = ["root", "tbf", "rate", &rate, "burst", "16kb", "latency", "50ms"];
@@ -78,13 +78,13 @@ impl Namespace {
     /// Undoes [`Namespace::slow_down`].
     ///
     /// # Errors
-    /// If it was not slow.
+    /// If the rate was not limited.
     pub fn speed_up(&self) -> anyhow::Result<()> {
         run("tc", &["qdisc", "del", "dev", &self.near, "root"])?;
         run("tc", &["-n", &self.name, "qdisc", "del", "dev", &self.far, "root"])
     }
 
-    /// Resets every connection to a port within, at both ends.
+    /// Resets every connection to a port in the namespace, at both ends.
     ///
     /// # Errors
     /// If the program `ss` is not there, or the kernel cannot (`CONFIG_INET_DIAG_DESTROY`).
@@ -96,7 +96,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Bytes that have left the namespace.
+    /// Bytes that the namespace has sent.
     ///
     /// # Errors
     /// If its device is gone.

@@ -1,25 +1,25 @@
-//! What all processes of a run have logged, in the order in which it was read, and waiting for something to appear in it.
+//! The log lines of all processes of a run, in the order in which they were read, and waiting for a line.
 
 use serde_json::Value;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines that are kept; a run that logs more drops the rest.
+/// Number of lines that are kept; later lines are dropped.
 const EVENTS_MAX: usize = 2_000_000;
 
-/// One line that a process logged.
+/// One line of a process's log.
 #[derive(Clone, Debug)]
 pub struct LogEvent {
     /// When it was read.
     pub at: Instant,
-    /// Who logged it.
+    /// Name of the process that logged it.
     pub who: Arc<str>,
-    /// Its fields; a line that is no JSON is the string `message`.
+    /// Its fields; a line that is not JSON becomes the string `message`.
     pub fields: Value,
 }
 
 impl LogEvent {
-    /// The field `event`, which names what happened; empty for lines that are for people only.
+    /// The field `event`, which names what happened; empty for lines that are only for people.
     #[must_use]
     pub fn name(&self) -> &str {
         self.text("event")
@@ -46,7 +46,7 @@ pub struct LogCollector {
 
 impl LogCollector {
     fn events(&self) -> MutexGuard<'_, Vec<LogEvent>> {
-        // Whoever panicked while adding an event has added it or not: both are fine.
+        // A thread that panicked has added an event or not: both states are valid.
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -60,13 +60,13 @@ impl LogCollector {
         }
     }
 
-    /// Where the collected logs end now: what is logged from here on has this index or a larger one.
+    /// The current end of the collected logs: what is logged from here on has this index or a larger one.
     #[must_use]
     pub fn end(&self) -> usize {
         self.events().len()
     }
 
-    /// The first event from `start` on that `wanted` accepts, and the index behind it; waits up to `patience` for it.
+    /// The first event from `start` on that `wanted` accepts, and the index after it; waits up to `patience` for it.
     pub fn wait(
         &self,
         start: usize,
@@ -87,7 +87,7 @@ impl LogCollector {
         }
     }
 
-    /// How many events from `start` on `wanted` accepts.
+    /// The number of events from `start` on that `wanted` accepts.
     pub fn count(&self, start: usize, mut wanted: impl FnMut(&LogEvent) -> bool) -> usize {
         self.events().iter().skip(start).filter(|event| wanted(event)).count()
     }

@@ -1,7 +1,6 @@
 //! Real processes on one machine: edges, agents and what they log, for the demo, the benchmarks and the fault tests.
 //!
-//! Everything waits for events (log lines, exits), never for time to pass. Whatever is started here is ended when its
-//! handle is dropped.
+//! Everything waits for events (log lines, exits), never for time to pass. A handle ends what it started when it is dropped.
 
 mod cells;
 mod cluster;

@@ -1,5 +1,5 @@
-//! A network namespace of its own for a process, joined to this one by a pair of virtual devices: another machine, as far
-//! as addresses go. Needs the right to make one.
+//! A network namespace for a process, joined to this one by a pair of virtual devices: for addresses it is another machine.
+//! Requires the right to make one.
 
 use super::interrupt;
 use anyhow::{Context, anyhow, ensure};
@@ -11,10 +11,10 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
-/// Which namespaces of this process there are, a bit each: tests of one process run side by side.
+/// The numbers of this process's namespaces that are in use, as bits: tests of one process run in parallel.
 static TAKEN: Mutex<u64> = Mutex::new(0);
 
-/// The number of a namespace within this process; free again when dropped.
+/// The number of a namespace within this process; dropping it frees the number.
 struct Number(u8);
 
 impl Number {
@@ -41,19 +41,19 @@ pub struct Namespace {
     pub(super) name: String,
     pub(super) address: Ipv4Addr,
     pub(super) gateway: Ipv4Addr,
-    /// The device outside.
+    /// The device on this side.
     pub(super) near: String,
-    /// The device within.
+    /// The device in the namespace.
     pub(super) far: String,
-    /// Given back after the devices, which are named after it.
+    /// Freed after the devices, whose names contain it.
     _number: Number,
 }
 
 impl Namespace {
-    /// Whether this process may make namespaces, and the program `ip` is there.
+    /// Whether this process may make namespaces, and the program `ip` exists.
     #[must_use]
     pub fn possible() -> bool {
-        // Once: tests of one process that ask at the same time would be in one another's way.
+        // Only once: two tests of one process that check at the same time would conflict.
         static POSSIBLE: OnceLock<bool> = OnceLock::new();
         *POSSIBLE.get_or_init(|| {
             let name = format!("marram-{}-probe", std::process::id());
@@ -65,12 +65,12 @@ impl Namespace {
     /// Makes a namespace.
     ///
     /// # Errors
-    /// If this process may not or has 64 of them, or the program `ip` is not there.
+    /// If this process may not make one or has 64 of them, or the program `ip` does not exist.
     pub fn new() -> anyhow::Result<Self> {
         let number = Number::take()?;
         let (id, index) = (std::process::id(), number.0);
         let name = format!("marram-{id}-{index}");
-        // 10.N.M.0/24 with N and M from the process: two runs at a time have different networks.
+        // 10.N.M.0/24 with N and M from the process id: two concurrent runs have different networks.
         let [_, _, high, low] = id.to_be_bytes();
         let network =
             |host: u8| Ipv4Addr::new(10, 64 | (high & 0x3f), low, index.wrapping_mul(4).wrapping_add(host));
@@ -95,25 +95,25 @@ impl Namespace {
         Ok(made)
     }
 
-    /// The address within, reachable from outside.
+    /// The address in the namespace, reachable from this side.
     #[must_use]
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// The address of this side, reachable from within.
+    /// The address of this side, reachable from the namespace.
     #[must_use]
     pub fn gateway(&self) -> Ipv4Addr {
         self.gateway
     }
 
-    /// Connects from within, to an address outside.
+    /// Connects from the namespace to an address on this side.
     ///
     /// # Errors
-    /// If nobody listens there, or this process may not enter the namespace.
+    /// If no process listens there, or this process may not enter the namespace.
     pub fn connect(&self, to: SocketAddr) -> anyhow::Result<TcpStream> {
         let file = File::open(format!("/var/run/netns/{}", self.name)).context("the namespace is gone")?;
-        // A thread of its own: whoever enters a namespace stays there. The socket stays there too.
+        // On a new thread: a thread that enters a namespace stays in it. The socket stays in it too.
         let connected = thread::spawn(move || {
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
                 .context("cannot enter the namespace")?;
@@ -122,7 +122,8 @@ impl Namespace {
         connected.join().map_err(|_| anyhow!("connecting panicked"))?
     }
 
-    /// Nothing goes in or out any more, and nobody is told: as when a machine loses its network, or its power.
+    /// Drops all packets in both directions from now on, without any error to a sender: as when a machine loses its network, or
+    /// its power.
     ///
     /// # Errors
     /// If the device cannot be taken down.
@@ -130,7 +131,7 @@ impl Namespace {
         ip(&["-n", &self.name, "link", "set", &self.far, "down"])
     }
 
-    /// What runs a program within.
+    /// A command that runs a program in the namespace.
     #[must_use]
     pub fn command(&self, program: &std::path::Path) -> Command {
         let mut command = Command::new("ip");
@@ -141,9 +142,9 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // The kernel takes a namespace's devices apart at leisure, and their names are wanted again: they go first.
+        // The kernel removes a namespace's devices later, and their names are needed again, so they are deleted first.
         let _ = ip(&["link", "del", &self.near]);
-        // What cannot be removed is named after this process, for people to find.
+        // A namespace that cannot be removed has the name of this process, so that people can find it.
         let _ = ip(&["netns", "del", &self.name]);
         interrupt::left(&self.name);
     }

@@ -1,4 +1,4 @@
-//! One process with everything that it started: its lines go to the collected logs, its signals to the whole group.
+//! One process with its descendants: its output lines go to the collected logs, its signals to the whole process group.
 
 use super::interrupt;
 use super::log_collector::{LogCollector, LogEvent};
@@ -23,12 +23,12 @@ pub struct TestProcess {
     child: Child,
     group: Pid,
     reader: Option<thread::JoinHandle<()>>,
-    /// Where its standard error goes.
+    /// The file of its standard error.
     errors: PathBuf,
 }
 
 impl TestProcess {
-    /// Starts a command; what it writes to standard error goes to a file, for people.
+    /// Starts a command; its standard error goes to a file, for people.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -40,7 +40,7 @@ impl TestProcess {
     ) -> anyhow::Result<Self> {
         let file = File::options().create(true).append(true).open(errors);
         let file = file.with_context(|| format!("cannot write {}", errors.display()))?;
-        // What overrides an operator's own configurations is not meant for ours.
+        // Variables that override an operator's configurations must not affect those of a test.
         for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()) {
             if [environment::EDGE, environment::AGENT, environment::RECORDER]
                 .iter()
@@ -62,17 +62,17 @@ impl TestProcess {
         let (who, logs): (Arc<str>, _) = (who.into(), logs.clone());
         let name = Arc::clone(&who);
         let reader = thread::spawn(move || {
-            // Ends with the last process of the group: all of them hold the other end of the pipe.
+            // This ends with the last process of the group: all of them hold the other end of the pipe.
             lines.lines().map_while(Result::ok).for_each(|line| logs.add(&name, &line));
             logs.add(&name, &format!("{{\"event\":\"{ENDED}\"}}"));
         });
         Ok(Self { who, child, group, reader: Some(reader), errors: errors.to_owned() })
     }
 
-    /// Waits until what it has logged from `start` on makes `ready` true of one of its events.
+    /// Waits until `ready` returns true for an event that the process logged from `start` on.
     ///
     /// # Errors
-    /// If it ends before, or is not ready in time: with what it wrote to standard error and what everybody logged last.
+    /// If it ends before, or is not ready in time; the error contains its standard error and the last lines of all logs.
     pub fn wait_ready(
         &self,
         logs: &LogCollector,
@@ -108,26 +108,26 @@ impl TestProcess {
         self.child.id()
     }
 
-    /// Sends a signal to the whole group. One that is gone already is no error.
+    /// Sends a signal to the whole group. A group that is gone already is no error.
     pub fn signal(&self, signal: Signal) {
         let _ = kill_process_group(self.group, signal);
     }
 
-    /// Kills the whole group and waits until it is gone. A second call does nothing: the group's number may be another's.
+    /// Kills the whole group and waits until it is gone. A second call does nothing, since the group's number may be reused.
     pub fn kill(&mut self) {
         let Some(reader) = self.reader.take() else { return };
         self.signal(Signal::KILL);
         interrupt::ended(self.group);
-        // Fails only if somebody else has waited for it, and then it is gone.
+        // Fails only if the process was waited for elsewhere, and then it is gone.
         let _ = self.child.wait();
-        // The thread only reads lines: it has nothing to panic about, and nothing to give.
+        // The thread only reads lines: it does not panic, and has no result.
         let _ = reader.join();
     }
 
     /// Waits until the process has ended by itself.
     ///
     /// # Errors
-    /// If the operating system cannot say.
+    /// If the operating system cannot tell.
     pub fn wait(&mut self) -> anyhow::Result<ExitStatus> {
         self.child.wait().with_context(|| format!("cannot wait for {}", self.who))
     }

@@ -1,4 +1,4 @@
-//! A recorder that can be killed and started again, with or without a directory that stays.
+//! A recorder that can be killed and restarted, with or without its previous directory.
 
 use super::cluster::TestCluster;
 use super::process::TestProcess;
@@ -15,14 +15,14 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Its name in the collected logs.
 pub const RECORDER: &str = "recorder";
 
-/// A recorder: where its operators connect, and a process.
+/// A recorder: the address of its admin API, and its process.
 pub struct TestRecorder {
     admin: SocketAddr,
     process: TestProcess,
 }
 
 impl TestRecorder {
-    /// Its admin API.
+    /// A client of its admin API.
     ///
     /// # Errors
     /// Never, for an address that was free once.
@@ -37,8 +37,8 @@ impl TestRecorder {
 }
 
 impl TestCluster {
-    /// Starts a recorder for all edges, in place of one that runs, and waits until every edge that runs knows it. `extra` are
-    /// further fields before the first table of its configuration, `tables` further tables.
+    /// Starts a recorder for all edges, in place of a running one, and waits until every running edge is connected to it. `extra`
+    /// contains additional fields before the first table of its configuration, `tables` additional tables.
     ///
     /// # Errors
     /// If it does not start.

@@ -1,5 +1,5 @@
-//! A relay between two TCP programs that counts bytes and can hold each of them back for a time: a long wire in user
-//! space, where the kernel has no such device.
+//! A relay between two TCP programs that counts bytes and can delay each of them: a long wire in user space, for kernels without
+//! such a device.
 
 use anyhow::Context;
 use std::io::{self, Read, Write};
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 /// Bytes read at a time.
 const PIECE: usize = 64 << 10;
-/// Pieces on their way in one direction: more than a wire of 20 ms holds at 10 Gbit/s.
+/// Pieces in flight in one direction: more than a wire of 20 ms holds at 10 Gbit/s.
 const PIECES_MAX: usize = 4096;
 
-/// Bytes that went through a relay.
+/// Bytes that a relay has passed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// From whoever connected to whoever listens.
+    /// From the connecting program to the listening one.
     pub forth: u64,
-    /// Back.
+    /// In the other direction.
     pub back: u64,
 }
 
@@ -30,14 +30,14 @@ struct Shared {
     stopped: AtomicBool,
 }
 
-/// Passes every connection on to one address.
+/// Forwards every connection to one address.
 pub struct Relay {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 impl Relay {
-    /// Starts a relay to `target` that holds every byte back for `delay`, each way, and a connection's end too.
+    /// Starts a relay to `target` that delays every byte by `delay`, each way, and a connection's end too.
     ///
     /// # Errors
     /// If it cannot listen.
@@ -59,13 +59,13 @@ impl Relay {
         Ok(Self { address, shared })
     }
 
-    /// Where to connect.
+    /// The address to connect to.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What went through so far.
+    /// Bytes passed on so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
@@ -78,12 +78,12 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
-        // The listener's thread wakes, sees that it is over, and ends.
+        // This wakes the listener's thread, which sees that it should stop, and ends.
         let _ = TcpStream::connect(self.address);
     }
 }
 
-/// Connects and passes both directions on; a target that is not there resets whoever asked for it.
+/// Connects to the target and forwards both directions; if that fails, it closes the client's connection.
 fn pass(near: TcpStream, target: SocketAddr, delay: Duration, shared: &Arc<Shared>) {
     let Ok(far) = TcpStream::connect(target) else { return };
     let pair = || Ok::<_, io::Error>((near.try_clone()?, far.try_clone()?));
@@ -96,9 +96,9 @@ fn pass(near: TcpStream, target: SocketAddr, delay: Duration, shared: &Arc<Share
     one_way(near, far, delay, &shared.forth);
 }
 
-/// Passes one direction on until it ends, and then its end.
+/// Forwards one direction until it ends, and then its end.
 fn one_way(mut from: TcpStream, to: TcpStream, delay: Duration, counter: &AtomicU64) {
-    // Its end travels like a piece, without bytes: it takes as long as they do.
+    // The end is sent as a piece without bytes, so it is delayed as they are.
     let (sender, receiver) = mpsc::sync_channel::<(Instant, Vec<u8>)>(PIECES_MAX);
     let mut writer = to;
     let closer = from.try_clone();
@@ -106,7 +106,7 @@ fn one_way(mut from: TcpStream, to: TcpStream, delay: Duration, counter: &Atomic
         for (due, piece) in receiver {
             thread::sleep(due.saturating_duration_since(Instant::now()));
             if writer.write_all(&piece).is_err() {
-                // Nobody takes them any more: the reader must stop, too.
+                // The receiver is gone, so the reader must stop, too.
                 let _ = closer.map(|from| from.shutdown(Shutdown::Both));
                 return;
             }
@@ -124,7 +124,7 @@ fn one_way(mut from: TcpStream, to: TcpStream, delay: Duration, counter: &Atomic
         }
     }
     drop(sender);
-    // The writer has nothing to report.
+    // The writer has no result.
     let _ = thread.join();
 }
 

@@ -1,4 +1,4 @@
-//! A directory for one run, and addresses that nobody uses.
+//! A directory for one run, and unused addresses.
 
 use super::interrupt;
 use anyhow::Context;
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Others may look into a run's directory, as servers do that run as somebody else; only its user changes it.
+/// Other users may read a run's directory, since some servers run as another user; only its owner changes it.
 const MODE: u32 = 0o755;
 
-/// A directory of its own below the system's temporary one, removed with everything in it at the end.
+/// A separate directory below the system's temporary one, removed with its contents on drop.
 #[derive(Debug)]
 pub struct TempDir {
     path: PathBuf,
@@ -31,7 +31,7 @@ impl TempDir {
         loop {
             let count = COUNT.fetch_add(1, Ordering::Relaxed);
             let path = std::env::temp_dir().join(format!("marram-{purpose}-{}-{count}", std::process::id()));
-            // Somebody else's directory of that name would be theirs to change.
+            // A directory of that name that another user made would be under that user's control.
             match DirBuilder::new().mode(MODE).create(&path) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 made => {
@@ -62,10 +62,10 @@ impl TempDir {
         Ok(path)
     }
 
-    /// Writes a new file that nobody else can read.
+    /// Writes a new file that no other user can read.
     ///
     /// # Errors
-    /// If it is there already, or cannot be written.
+    /// If it exists already, or cannot be written.
     pub fn write_private(&self, name: &str, contents: impl AsRef<[u8]>) -> anyhow::Result<PathBuf> {
         let path = self.path.join(name);
         let write = || -> std::io::Result<()> {
@@ -79,18 +79,19 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // What cannot be removed is left to whoever empties the temporary directory.
+        // What cannot be removed remains in the temporary directory.
         let _ = std::fs::remove_dir_all(&self.path);
         interrupt::removed(&self.path);
     }
 }
 
-/// Addresses that were given out, each held by a socket that is bound to it and does not listen: the system gives such a port
-/// to no connection and to no other port 0, while whoever was told may listen on it, and again after it was killed.
+/// Addresses that were handed out, each held by a socket that is bound to it and does not listen. The system gives such a port to
+/// no outgoing connection and to no other bind to port 0, while the process that was given the address may listen on it, also
+/// after a restart.
 static GIVEN: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
-/// An address on loopback that is kept free for whoever is told, as long as this process lives. A process that must come back
-/// under the same address after it was killed cannot use port 0. For TCP.
+/// A loopback address for TCP that is kept free for one listener as long as this process lives. A process that must listen on the
+/// same address after it was killed cannot use port 0.
 ///
 /// # Errors
 /// If there is none.
@@ -98,7 +99,7 @@ pub fn free_address() -> anyhow::Result<SocketAddr> {
     let reserve = || -> io::Result<(OwnedFd, SocketAddr)> {
         let socket = net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
-        // Listeners of servers have it too, and both must.
+        // Servers' listeners set this option too, and both sockets must.
         net::sockopt::set_socket_reuseaddr(&socket, true)?;
         let address = SocketAddr::try_from(net::getsockname(&socket)?)?;
         Ok((socket, address))

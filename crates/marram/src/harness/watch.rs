@@ -1,4 +1,4 @@
-//! Who owns a session, and bringing edges back: what every run with faults needs to know.
+//! The owner of a session, and restarting edges, for every run with faults.
 
 use super::cluster::{AgentSide, TestCluster};
 use super::edge::TestEdge;
@@ -6,21 +6,21 @@ use super::log_collector::LogEvent;
 use anyhow::Context;
 use std::time::Duration;
 
-/// How long any one thing may take.
+/// How long any one step may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl TestCluster {
-    /// Whether an event is the report of one side's agent that is called so.
+    /// Whether an event is the report `name` of one side's agent.
     #[must_use]
     pub fn is_report(side: AgentSide, name: &str, event: &LogEvent) -> bool {
         event.name() == name && *event.who == *side.agent()
     }
 
-    /// The edge that owns the only session now, as its client's agent sees it. Waits for the first report: bytes may reach
+    /// The edge that owns the only session now, as its client's agent sees it. Waits for the first report, since bytes may reach
     /// the client before the agent's lines reach the collected logs.
     ///
     /// # Errors
-    /// If none does.
+    /// If no edge owns it.
     pub fn owner(&self) -> anyhow::Result<usize> {
         self.wait_for_owner(0)?;
         let owned = self.logs.last(|event| Self::is_report(AgentSide::Client, "owned", event));
@@ -30,7 +30,7 @@ impl TestCluster {
         })
     }
 
-    /// Waits until the client's agent reports an owner; `start` is where the collected logs ended when the fault happened.
+    /// Waits until the client's agent reports an owner; `start` is the end of the collected logs when the fault happened.
     ///
     /// # Errors
     /// If it does not in time.
@@ -43,7 +43,7 @@ impl TestCluster {
         found.map(|(_, event)| event)
     }
 
-    /// Waits until the client's agent reports that this edge owns a session. What it reported before may be read only now.
+    /// Waits until the client's agent reports that this edge owns a session. An earlier report of the agent may be read only now.
     ///
     /// # Errors
     /// If it does not in time.
@@ -58,7 +58,7 @@ impl TestCluster {
         })
     }
 
-    /// Starts an edge again, with an empty directory, and waits until both agents have a wire to it.
+    /// Restarts an edge with an empty directory, and waits until both agents have a wire to it.
     ///
     /// # Errors
     /// If they do not in time.
@@ -66,7 +66,7 @@ impl TestCluster {
         self.respawn_with(index, "")
     }
 
-    /// As above, with further fields of its configuration.
+    /// As [`TestCluster::respawn`], with additional fields of its configuration.
     ///
     /// # Errors
     /// If they do not in time.
@@ -85,7 +85,7 @@ impl TestCluster {
         Ok(())
     }
 
-    /// Waits until the latest news about an edge, at both agents, is that it is up.
+    /// Waits until the latest report of both agents about an edge is that it is up.
     ///
     /// # Errors
     /// If it does not come in time.
@@ -108,13 +108,13 @@ impl TestCluster {
         Ok(())
     }
 
-    /// Another edge than this one that runs.
+    /// A running edge other than this one.
     #[must_use]
     pub fn other(&self, index: usize) -> Option<usize> {
         (0..self.edges.len()).find(|other| *other != index && self.edges[*other].is_running())
     }
 
-    /// The process groups of all agents and edges that run.
+    /// The process groups of all running agents and edges.
     pub fn groups(&mut self) -> Vec<u32> {
         let agents: Vec<u32> = self.agents().map(|process| process.id()).collect();
         let edges = self.edges.iter_mut().filter_map(TestEdge::process).map(|process| process.id());
