@@ -1,4 +1,4 @@
-//! The admin API over real HTTP: who may ask, what is answered, and edges that fetch apps from one another.
+//! The admin API over real HTTP: access control, answers, and edges that fetch apps from one another.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-/// The status line and everything behind it, for a request as written.
+/// Sends a request as written; returns the whole answer, with status line and headers.
 fn raw(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -21,7 +21,7 @@ fn raw(address: SocketAddr, request: &str) -> String {
     answer
 }
 
-/// What is answered to a request with these headers, by its address.
+/// The answer to a request with these headers and the edge's own address as `Host`.
 fn ask(address: SocketAddr, request: &str, headers: &[&str]) -> String {
     let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
     raw(address, &format!("{request} HTTP/1.1\r\nHost: {address}\r\n{headers}Connection: close\r\n\r\n"))
@@ -31,7 +31,7 @@ fn get(address: SocketAddr, path: &str) -> String {
     ask(address, &format!("GET {path}"), &[])
 }
 
-/// The header that shows the token that the first edge made for itself.
+/// The header with the token that the first edge generated.
 fn own_token(cluster: &TestCluster) -> String {
     let path = cluster.directory.path().join(cluster.edges[0].directory()).join("state/admin-token");
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -69,8 +69,8 @@ fn answers_are_prometheus_text_or_json_with_a_fix() {
     }
 }
 
-/// What a browser sends for a page that an operator looks at: of another origin, of a name that leads to this machine (DNS
-/// rebinding), with a body that needs no preflight; with the token, should the page ever come by it.
+/// What a browser sends on behalf of a web page that an operator has open: from another origin, under a name that resolves to
+/// this machine (DNS rebinding), with a body that needs no preflight; also with the token, in case the page obtained it.
 #[test]
 fn a_web_page_controls_nothing() {
     let mut cluster = support::cluster("admin-page", 1, 1);
@@ -99,7 +99,7 @@ fn a_web_page_controls_nothing() {
         assert_status(&ask(admin, request, &[&token]), 415);
         assert_status(&ask(admin, request, &[json]), 401);
     }
-    // Nothing was done, and an operator still can.
+    // None of the requests had an effect, and an operator's requests still have one.
     let stops = |event: &marram::harness::LogEvent| event.text("message").starts_with("stopping");
     assert_eq!(cluster.logs.count(start, stops), 0, "{}", cluster.logs.tail(20));
     assert_status(&ask(admin, "POST /v1/drain", &[&token, json]), 200);
@@ -119,7 +119,7 @@ fn commands_find_the_token_of_an_edge_and_each_edge_has_its_own() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
         command.arg("ps").args(arguments);
         if let Some(home) = home {
-            // As another user, to whom nothing is published.
+            // As another user, to whom no token is published.
             command.env("HOME", home);
             for name in ["XDG_RUNTIME_DIR", "XDG_STATE_HOME", "RUNTIME_DIRECTORY"] {
                 command.env_remove(name);
@@ -142,7 +142,7 @@ fn commands_find_the_token_of_an_edge_and_each_edge_has_its_own() {
     assert_eq!(ps(&[&urls[0], &show(0)], Some("/nonexistent")).0, Some(0));
     let (code, said) = ps(&[&urls[0], &show(1)], None);
     assert!(code == Some(3) && said.contains("the admin token is wrong"), "{code:?} {said}");
-    // An edge that is killed takes its token with it: what listens there now is shown nothing.
+    // When an edge is killed, its published token is not used any more: the process that listens there now must not receive it.
     let admin = cluster.edges[0].admin();
     cluster.edges[0].kill();
     let impostor = std::net::TcpListener::bind(admin).unwrap();
@@ -180,7 +180,7 @@ fn prometheus_has_a_token_of_its_own_or_needs_none() {
     assert_status(&get(admin, "/v1/apps"), 401);
 }
 
-/// What the edge says of an image of its cache that was changed, or that another edge compiled.
+/// What the edge logs about an image of its cache that was changed, or that another edge compiled.
 #[test]
 fn native_code_that_does_not_authenticate_is_compiled_again_and_said() {
     let mut cluster = support::cluster("admin-image", 2, 1);
@@ -219,7 +219,7 @@ fn native_code_that_does_not_authenticate_is_compiled_again_and_said() {
     }
 }
 
-/// A production edge has no field that makes it err.
+/// A production edge has no setting that injects faults.
 #[test]
 fn no_configuration_and_no_environment_sabotages_an_edge() {
     let mut cluster = support::cluster("admin-sabotage", 1, 1);
@@ -245,7 +245,7 @@ fn no_configuration_and_no_environment_sabotages_an_edge() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
-/// A run whose admin API asks for a token, which is `admin-token` in its directory.
+/// A run whose admin API requires a token, which is `admin-token` in its directory.
 fn guarded(purpose: &'static str, change: impl FnOnce(&mut Layout)) -> TestCluster {
     let cluster = support::cluster_with(purpose, change);
     cluster.directory.write("admin-token", "an admin token of some length").unwrap();
@@ -293,7 +293,7 @@ fn an_edge_fetches_what_its_peers_have() {
     assert_eq!(image(&first), image(&second));
 }
 
-/// An edge gives its apps to edges of its own domain, whatever token their operators have, and to no other.
+/// An edge gives its apps to edges of its own domain, whichever token their operators have, and to no other edge.
 #[test]
 fn an_edge_of_another_domain_is_given_no_app() {
     let mut first = support::cluster("admin-own", 1, 1);

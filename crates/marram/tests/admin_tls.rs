@@ -1,5 +1,5 @@
-//! The admin API, peers, recorders, the coordinator's store and etcd over TLS: each believes the other by a certificate that it was
-//! given, and by nothing less.
+//! The admin API, peers, recorders, the coordinator's store and etcd over TLS: each side trusts only peers with a certificate of
+//! a signer that it was given.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -12,7 +12,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_marram");
 
-/// Writes a signer's certificate, `NAME.ca`, and one that it signed for loopback with its key, `NAME.pem` and `NAME.key`.
+/// Writes a signer's certificate, `NAME.ca`, and a certificate with its key that it signed for loopback, `NAME.pem` and
+/// `NAME.key`.
 fn certificates(place: &TempDir, name: &str) {
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -26,7 +27,7 @@ fn certificates(place: &TempDir, name: &str) {
     place.write_private(&format!("{name}.key"), key.serialize_pem()).unwrap();
 }
 
-/// Fields of a table: certificate, key, and the signer's certificate where others of the table are believed by it.
+/// Fields of a table: certificate, key, and the signer's certificate where the table needs one to check its peers.
 fn fields(cluster: &TestCluster, name: &str, believes: bool) -> String {
     let path = |kind: &str| {
         format!("{:?}", cluster.directory.path().join(format!("{name}.{kind}")).display().to_string())
@@ -39,7 +40,7 @@ fn marram(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).output().unwrap()
 }
 
-/// Waits until somebody says all of these words in one line.
+/// Waits until a process logs all of these words in one line.
 fn said(cluster: &TestCluster, start: usize, words: &[&str]) -> LogEvent {
     let says = |event: &LogEvent| words.iter().all(|word| event.fields.to_string().contains(word));
     let found = cluster.logs.wait(start, PATIENCE, says);
@@ -99,7 +100,7 @@ fn edges_find_one_another_and_fetch_images_over_tls_alone() {
     cluster.start_edge(0, &table(&format!("serve = \"{store}\""), &own)).unwrap();
     cluster.start_edge(1, &table(&format!("urls = [\"https://{store}\"]"), &others)).unwrap();
     said(&cluster, 0, &["registered at the coordinator", "B-1"]);
-    // One that believes another signer finds no store, and says why.
+    // An edge that trusts another signer cannot use the store, and logs why.
     let start = cluster.logs.end();
     cluster
         .start_edge(2, &table(&format!("urls = [\"https://{store}\"]"), &fields(&cluster, "b", true)))
@@ -119,7 +120,7 @@ fn edges_find_one_another_and_fetch_images_over_tls_alone() {
         let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         listed[0]["apps"][0]["image"].as_str().unwrap().to_owned()
     };
-    // The other edge reads it out of the first one's answers, where the coordinator says that it is.
+    // The other edge fetches the image from the edge that the coordinator names.
     let client =
         marram::admin::client::ApiClient::new(&format!("https://{}", cluster.edges[0].admin()), None)
             .unwrap();
@@ -175,7 +176,7 @@ fn a_recorder_answers_its_operators_over_tls() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
-/// With a certificate of the edge's demanded, as etcd's own members demand it.
+/// The server requires a certificate of the edge, as members of an etcd cluster do.
 #[test]
 fn etcd_is_asked_over_tls_with_a_certificate() {
     let mut cluster = edges("tls-etcd", 1);
@@ -206,7 +207,7 @@ fn etcd_is_asked_over_tls_with_a_certificate() {
     let url = format!("coordinator = {{ urls = [\"https://{client}\"], lease = \"5s\"");
     cluster.start_edge(0, &format!("{url}, {} }}", fields(&cluster, "a", true))).unwrap();
     said(&cluster, 0, &["registered at the coordinator", "A-1"]);
-    // Without a certificate of its own it is not let in, and says so.
+    // Without a certificate the edge cannot connect, and logs that.
     let ca = cluster.directory.path().join("a.ca").display().to_string();
     let start = cluster.logs.end();
     cluster.start_edge(0, &format!("{url}, ca = {ca:?} }}")).unwrap();

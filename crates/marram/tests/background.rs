@@ -1,4 +1,4 @@
-//! The cell `background`: a video goes through it while its edge dies, and what it has learned of the scene is not lost.
+//! The cell `background`: a video passes through it while its edge dies, and it keeps what it has learned of the scene.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -14,13 +14,13 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(90);
 const WIDTH: usize = 768;
 const HEIGHT: usize = 576;
-/// Frames until the scene is known.
+/// Frames until the scene is learned.
 const LEARNED: usize = 120;
 const FRAMES: usize = 170;
-/// Frames in which something moves, the last before the edge dies and after.
+/// Frames with motion: some before the edge dies, and some after.
 const MOVING: &str = "128-130,150-154,165";
 
-/// A server that takes one stream and says, piece by piece, how much it has; its end is what it has.
+/// A server that receives one stream. It reports the number of bytes after each read; the thread returns the bytes.
 fn viewer() -> (SocketAddr, Receiver<usize>, thread::JoinHandle<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -34,7 +34,7 @@ fn viewer() -> (SocketAddr, Receiver<usize>, thread::JoinHandle<Vec<u8>>) {
                 0 => break,
                 count => taken.extend_from_slice(&piece[..count]),
             }
-            // The test may wait for nothing more.
+            // The test may have stopped waiting.
             let _ = sender.send(taken.len());
         }
         stream.write_all(format!("{} bytes seen\n", taken.len()).as_bytes()).unwrap();
@@ -52,7 +52,7 @@ fn clip() -> Vec<u8> {
     output.stdout
 }
 
-/// What the server is given of a clip. The edge dies when the scene has been known for a while, if it is to.
+/// The bytes that the server receives of a clip. If `dies`, the edge is killed some frames after the scene is learned.
 fn watch(purpose: &'static str, clip: &[u8], dies: bool) -> Vec<u8> {
     let layout = support::layout(purpose, |layout| layout.edges = 2);
     let manifest = "server = \"peer\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"96MiB\"\n";
@@ -71,7 +71,7 @@ fn watch(purpose: &'static str, clip: &[u8], dies: bool) -> Vec<u8> {
     let frame = b"FRAME\n".len() + WIDTH * HEIGHT;
     let (before, after) = clip.split_at(header + 140 * frame);
     camera.write_all(before).unwrap();
-    // Three frames behind those of which the scene was learned.
+    // Three frames after those from which the scene is learned.
     let known = (LEARNED + 3) * WIDTH * HEIGHT;
     while progress.recv_timeout(PATIENCE).unwrap() < known {}
     if dies {

@@ -1,4 +1,4 @@
-//! Cells written in C, in real processes: they survive what those in Rust survive.
+//! Cells written in C, with real processes: they survive the same faults as those in Rust.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -41,7 +41,7 @@ fn cells_in_c_outlive_their_edges() {
     };
     let mut counter = connect(listens[0].address);
     for n in 1..=30 {
-        // More memory than a page, so that there is something to keep.
+        // More memory than a page, so that there is state to preserve.
         assert!(ask(&mut counter, "frm").starts_with(&format!("count={n} float=")));
         if n % 10 == 0 {
             let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());

@@ -1,5 +1,5 @@
-//! The edge cache in real processes: cells read from an origin that changes, lies, breaks off and goes away, and from edges
-//! that are killed.
+//! The edge cache with real processes: cells read from an origin whose objects change, whose answers are wrong or incomplete and
+//! which is away at times, through edges that are killed.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -14,7 +14,7 @@ use support::origin::{Origin, Thing};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A lab whose edges run `reader`, which has this origin.
+/// A cluster whose edges run `reader`, which has this origin.
 fn cluster(purpose: &'static str, edges: usize, origin: &Origin, rest: &str) -> TestCluster {
     let layout = support::layout(purpose, |layout| layout.edges = edges);
     let origin = format!("[cache]\norigin = \"http://{}/objects\"\n", origin.address);
@@ -30,7 +30,7 @@ fn connect(cluster: &mut TestCluster) -> SocketAddr {
     cluster.start_client_agent(&edges, &["reader"]).unwrap()[0].address
 }
 
-/// A client, and what its cell must have read so far.
+/// A client, and the reads that its cell must have made so far.
 struct Client {
     stream: BufReader<TcpStream>,
     reads: u64,
@@ -54,7 +54,7 @@ impl Client {
         line.trim_end().to_owned()
     }
 
-    /// The next answer is that this object was read, after all that was read before.
+    /// Reads the next answer, which must say that this object was read, after all earlier reads.
     fn must_hear(&mut self, key: &str, object: &[u8]) {
         let shown = String::from_utf8_lossy(&object[..object.len().min(32)]).into_owned();
         self.must_hear_that(key, &format!("{} {shown}", object.len()), object);
@@ -90,7 +90,7 @@ fn metric(edge: &TestEdge, name: &str) -> u64 {
     values.sum()
 }
 
-/// Asks again and again until it holds.
+/// Polls until it holds.
 fn until(what: &str, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
@@ -99,7 +99,7 @@ fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Waits until the edge complains of an object with these words.
+/// Waits until the edge logs a warning about an object with these words.
 fn complained(cluster: &TestCluster, key: &str, words: &str) {
     let found = cluster.logs.wait(0, PATIENCE, |event: &LogEvent| {
         event.text("key") == key && event.text("message").contains(words)
@@ -125,7 +125,7 @@ fn record(cluster: &TestCluster, owner: usize, name: &str) {
     assert_eq!(replayed["same"], true, "{replayed}");
 }
 
-/// Starts an edge that was killed, and waits until the agent has a wire to it.
+/// Starts a killed edge, and waits until the agent has a wire to it.
 fn start_again(cluster: &mut TestCluster, index: usize) {
     let start = cluster.logs.end();
     cluster.start_edge(index, "").unwrap();
@@ -139,7 +139,7 @@ fn start_again(cluster: &mut TestCluster, index: usize) {
 #[test]
 fn what_was_read_stays_read_when_the_origin_has_changed_and_the_edge_is_gone() {
     let origin = Origin::start();
-    // Every read asks whether it has changed, and checkpoints are taken in between.
+    // Every read revalidates the object, and checkpoints are taken in between.
     let mut cluster = cluster("cache-kill", 2, &origin, "ttl = \"0s\"\n[keep]\nrecovery_target = \"50us\"\n");
     let address = connect(&mut cluster);
     let mut client = Client::connect(address);
@@ -180,7 +180,7 @@ fn a_handler_that_waits_when_its_edge_is_killed_waits_at_another() {
     cluster.edges[owner].kill();
     cluster.wait_for_owner(start).unwrap();
     until("it is asked for again", || origin.asked("held").0 == 2);
-    // What was read before is read in the log: nobody asks the origin again.
+    // The new edge replays earlier reads from the log, without a request to the origin.
     assert_eq!(origin.asked("first").0, 1);
     origin.release();
     client.must_hear("held", b"at last");
@@ -197,7 +197,7 @@ fn many_who_wait_cause_one_request_and_one_that_waits_is_no_hurdle_for_others() 
     let mut clients: Vec<Client> = (0..40).map(|_| Client::connect(address)).collect();
     clients.iter_mut().for_each(|client| client.ask("slow"));
     until("all wait", || metric(&cluster.edges[0], "cache_misses_total") == 40);
-    // One that is killed while its cell waits takes nothing with it.
+    // A client that disconnects while its cell waits does not affect the others.
     drop(clients.pop());
     let mut other = Client::connect(address);
     other.must_read("quick", b"here");
@@ -250,22 +250,22 @@ fn what_an_origin_does_wrong_is_told_to_the_cell_and_in_the_log() {
         client.must_miss(key, what);
         complained(&cluster, key, words);
     }
-    // That there is nothing is remembered, and so is what is of no use: nobody asks again so soon.
+    // A missing object is cached, and so is an unusable one, so the origin is not asked again so soon.
     client.must_miss("none", "nothing");
     client.must_miss("none", "nothing");
     client.must_miss("huge", "refused");
     assert_eq!((origin.asked("none").0, origin.asked("huge").0), (1, 1));
-    // A key that is no path reaches nobody.
+    // A key that is not a path does not cause a request.
     client.must_miss("../secret", "refused");
     client.must_miss("/secret", "refused");
     assert_eq!(origin.asked("secret").0, 1);
-    // Chunks are fine where they come to an end.
+    // Chunked transfer is accepted if its end arrives.
     origin.put(
         "pieces",
         raw("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\npi\r\n3\r\nece\r\n0\r\n\r\n"),
     );
     client.must_read("pieces", b"piece");
-    // What was read longest ago makes room.
+    // The least recently read objects are evicted.
     let object = |number: u8| vec![b'a' + number; 20_000];
     for number in 0..6 {
         let key = format!("object-{number}");

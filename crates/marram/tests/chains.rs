@@ -1,5 +1,5 @@
-//! Chains in real processes: a session through three stages outlives its edges, and the stages that an edge forces on every
-//! app go wherever its sessions go.
+//! Chains with real processes: a session through three stages outlives its edges, and the stages that an edge's configuration
+//! adds to every app stay with its sessions when they move.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -14,10 +14,10 @@ use std::time::Duration;
 use support::traffic::Traffic;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// An edge whose clients reach everything through the app `front`.
+/// Configuration of an edge on which every app has the stage `front` before it.
 const FORCED: &str = "[chain]\nfirst = [\"front\"]\n";
 
-/// A manifest of three stages that pass everything on, the outer two some of it late.
+/// A manifest with three stages that forward everything; the outer two delay some of it.
 fn three(place: &TempDir) -> anyhow::Result<PathBuf> {
     let stage = |(name, cell)| {
         let module = format!("{}/../../target/cells/{cell}.wasm", env!("CARGO_MANIFEST_DIR"));
@@ -49,7 +49,7 @@ fn sessions_through_three_stages_outlive_their_edges() {
     assert!(sessions > 0 && bytes > 0 && orphaned > 0, "{sessions} sessions, {bytes} B, {orphaned} orphaned");
 }
 
-/// Edges without apps, with these peers and tables, of the domain of another run.
+/// Edges without apps, with these peers and tables, in the domain of another run if `domain` is given.
 fn empty(
     purpose: &'static str,
     edges: usize,
@@ -133,7 +133,8 @@ fn what_an_edge_forces_on_every_app_is_part_of_it_everywhere() {
         assert!(listed.contains("front > counting\n"), "{command}: {listed}");
     }
 
-    // An edge of the same configuration takes the apps from a peer, with their stages; another one does not.
+    // An edge with the same configuration fetches the apps with their stages from a peer; an edge with another configuration does
+    // not.
     let peer = [url(&cluster.edges[1])];
     let alike = empty("chains-alike", 1, &peer, FORCED, Some(&cluster));
     let other = empty("chains-other", 1, &peer, "", Some(&cluster));

@@ -1,4 +1,4 @@
-//! The cell `classify` through edges that are killed: every image is answered as it is without an edge, and as its class says.
+//! The cell `classify` while edges are killed: every image gets the same answer as without a kill, and its correct class.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "../../../cells/classify/src/render.rs"]
@@ -23,10 +23,10 @@ const KILLS: usize = 3;
 
 /// Class, ground, foreground, ink: see `cells/classify/train/train.py`.
 const RECORD_BYTES: usize = 71;
-/// Images that the network was never trained on; it tells 358 of 360 right.
+/// Images that the network was not trained on; it classifies 358 of 360 correctly.
 const HELD_OUT: &[u8] = include_bytes!("../../../cells/classify/data/held_out.bin");
 
-/// Some of them, with what is to be seen on each.
+/// The classes of some of them, and the images.
 fn images() -> (Vec<u8>, Vec<u8>) {
     let (records, _) = HELD_OUT.as_chunks::<RECORD_BYTES>();
     let all = BATCH * (KILLS + 1);
@@ -39,8 +39,8 @@ fn images() -> (Vec<u8>, Vec<u8>) {
     (classes, images.concat())
 }
 
-/// Sends all of them, cut without regard to where they begin, and returns the answers. After each batch but the last a kill happens
-/// while the next one is on its way.
+/// Sends all images in pieces that ignore image boundaries, and returns the answers. If `is_killed`, the owner is killed after
+/// each batch but the last, while the next batch is in flight.
 fn answers(purpose: &'static str, images: &[u8], is_killed: bool) -> Vec<u8> {
     let layout = support::layout(purpose, |layout| layout.edges = 2);
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cells/classify/marram.toml");

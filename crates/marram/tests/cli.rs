@@ -1,4 +1,4 @@
-//! The command line as people meet it: exit codes, and messages that name the fault and the fix.
+//! The command line from a user's view: exit codes, and messages that name the mistake and its remedy.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -16,7 +16,7 @@ fn marram(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_marram")).args(arguments).output().unwrap()
 }
 
-/// Runs, and checks the exit code and that each of the words is said on standard error or output.
+/// Runs a command, and checks its exit code and that its output or standard error contains each of the words.
 fn check(arguments: &[&str], code: i32, words: &[&str]) -> Output {
     let output = marram(arguments);
     let said =
@@ -50,11 +50,11 @@ fn wrong_flags_and_files_are_usage_errors() {
 
 #[test]
 fn nobody_there_has_an_exit_code_of_its_own() {
-    // Port 1 is nobody's.
+    // No process listens on port 1.
     check(&["ps", "--edge", "http://127.0.0.1:1"], 4, &["127.0.0.1:1", "is the edge running"]);
 }
 
-/// One edge with `forward`, in this namespace.
+/// One edge with `forward`, in the network namespace of the test.
 fn edge() -> (TestCluster, String) {
     let mut cluster = support::cluster("cli", 1, 1);
     cluster.start_edges("").unwrap();
@@ -112,12 +112,12 @@ fn inspect_shows_an_edge_with_its_shards_and_apps_and_a_session_with_its_stages(
     let inspect = || check(&["inspect", "--edge", &admin], 0, &words);
     let mut shown = String::from_utf8(inspect().stdout).unwrap();
     let deadline = Instant::now() + PATIENCE;
-    // The shard without a client may load the image a moment later.
+    // The shard without a client may load the image a little later.
     while !shown.trim_end().ends_with("2          counting") && Instant::now() < deadline {
         shown = String::from_utf8(inspect().stdout).unwrap();
     }
     let app: Vec<&str> = shown.lines().last().unwrap().split_whitespace().collect();
-    // Name, image, sessions, refused, ready, found, missed, shards that have it loaded, stages.
+    // Columns: name, image, sessions, refused, ready, found, missed, shards that have it loaded, stages.
     assert_eq!((app[0], app[2], app[3], app[7], app[8]), ("counting", "1", "0", "2", "counting"), "{shown}");
     let json = check(&["inspect", "--edge", &admin, "--json"], 0, &[]).stdout;
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
@@ -185,7 +185,7 @@ fn one_session_too_many_is_refused_and_the_reason_is_told() {
             client
         })
         .collect();
-    // Whichever comes second waits, since there may be room soon; the agent's log says what for.
+    // The second client waits, since there may be room soon; the agent's log gives the reason.
     let why =
         |event: &LogEvent| event.name() == "ended" && event.text("reason").contains("quotas.sessions = 1");
     cluster.logs.wait(0, PATIENCE, why).expect("the agent is told");
@@ -203,7 +203,7 @@ fn an_edge_that_hangs_keeps_nobody_from_seeing_the_others() {
     let urls: Vec<String> =
         cluster.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
     let address = cluster.start_client_agent(&cluster.edge_addresses(), &["new"]).unwrap()[0].address;
-    // The one that is named first.
+    // The edge that is named first.
     cluster.edges[0].stop();
     let silent = format!("{}: no answer in 3 s; it hangs or is stopped", cluster.edges[0].admin());
     let both = [urls[0].as_str(), urls[1].as_str()];
@@ -214,7 +214,7 @@ fn an_edge_that_hangs_keeps_nobody_from_seeing_the_others() {
     check(&["deploy", &manifest, both[0], both[1]], 4, &[&silent, "new is deployed"]);
     let unknown = "0".repeat(32);
     check(&["kill", &unknown, both[0], both[1]], 4, &[&silent]);
-    // Whoever knows the answer need not wait for the others.
+    // The command need not wait for the other edge once it has the answer.
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(b"f").unwrap();
     client.read_exact(&mut [0; 7]).unwrap();
@@ -231,7 +231,7 @@ fn two_edges_with_one_directory_do_not_start() {
     let directory = cluster.directory.path().join(cluster.edges[0].directory());
     let state = directory.join("state").display().to_string();
     let config = std::fs::read_to_string(directory.join("edge.toml")).unwrap();
-    // Whatever else it would use is its own.
+    // Its addresses differ, so that only the directory conflicts.
     let other = config
         .replace(&cluster.edges[0].address().to_string(), "127.0.0.1:0")
         .replace(&cluster.edges[0].admin().to_string(), "127.0.0.1:0");

@@ -1,4 +1,4 @@
-//! The cell `compress` between unmodified programs: nginx and a server in Python on one side, curl, Python's requests and a real
+//! The cell `compress` between unmodified programs: nginx and a Python server on one side, curl, Python's requests and a real
 //! browser on the other, while edges die.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -16,7 +16,7 @@ use support::site::{self, Site};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Two edges with the cell before each of these servers; where clients of each connect.
+/// Two edges with the cell before each of these servers; returns the addresses for clients of each.
 fn cluster(purpose: &'static str, servers: &[(&str, SocketAddr)]) -> (TestCluster, Vec<SocketAddr>) {
     let layout = support::layout(purpose, |layout| layout.edges = 2);
     let mut cluster = TestCluster::new(layout, |place| {
@@ -35,7 +35,7 @@ fn cluster(purpose: &'static str, servers: &[(&str, SocketAddr)]) -> (TestCluste
     (cluster, listens.iter().map(|listen| listen.address).collect())
 }
 
-/// Kills the edge of the youngest session, and comes back when both are there again.
+/// Kills the edge of the newest session; returns when both edges run again.
 fn kill_the_owner(cluster: &mut TestCluster) {
     let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());
     cluster.edges[owner].kill();
@@ -43,7 +43,7 @@ fn kill_the_owner(cluster: &mut TestCluster) {
     cluster.respawn(owner).unwrap();
 }
 
-/// What curl says, heads first.
+/// What curl prints, with any head first.
 fn curl(arguments: &[&str]) -> Vec<u8> {
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--max-time", "240"]).args(arguments);
@@ -52,7 +52,7 @@ fn curl(arguments: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// The same with the head; both apart.
+/// The same with the head; returns head and body.
 fn curl_with_head(arguments: &[&str]) -> (String, Vec<u8>) {
     let mut all = curl(&[arguments, &["--include"]].concat());
     let end = all.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
@@ -69,14 +69,14 @@ fn curl_gets_what_nginx_has_however_it_asks() {
     let [packed, plain] = [at[0], at[1]].map(|address| format!("http://{address}/page.html"));
     let says = |head: &str, words: &str| head.to_ascii_lowercase().contains(words);
 
-    // It did not ask, and nginx sends a fraction over the way from there.
+    // curl does not accept gzip, and nginx sends a fraction of the size to the cell.
     let (head, body) = curl_with_head(&[&packed]);
     assert!(body == page && !says(&head, "content-encoding"), "{head}");
     let line = site.logged("/page.html", 1).pop().unwrap();
     assert_eq!(&line[..3], ["200", "gzip", "gzip"]);
     assert!(line[3].parse::<usize>().unwrap() < page.len() / 2, "{line:?}");
 
-    // nginx does not compress, and it asks for that.
+    // nginx does not compress here, and curl accepts gzip.
     let (head, body) = curl_with_head(&["--compressed", &plain]);
     assert!(
         body == page && says(&head, "content-encoding: gzip") && says(&head, "vary: accept-encoding"),
@@ -86,12 +86,12 @@ fn curl_gets_what_nginx_has_however_it_asks() {
     let raw = curl(&["-H", "Accept-Encoding: gzip", &plain]);
     assert!(raw.starts_with(b"\x1f\x8b") && raw.len() < page.len() / 2);
 
-    // What it knows already need not come.
+    // A body that the client already has is not sent again.
     let etag = head.lines().find_map(|line| line.strip_prefix("ETag: ")).unwrap();
     let (head, body) = curl_with_head(&["--compressed", "-H", &format!("If-None-Match: {etag}"), &plain]);
     assert!(head.starts_with("HTTP/1.1 304 ") && body.is_empty(), "{head}");
 
-    // A head alone, a part, an older protocol.
+    // Only a head, a range, an older protocol version.
     for url in [&packed, &plain] {
         for more in [&["--head"][..], &["--head", "--compressed"]] {
             let head = String::from_utf8(curl(&[more, &[url]].concat())).unwrap();
@@ -108,7 +108,7 @@ fn curl_gets_what_nginx_has_however_it_asks() {
     drop(cluster);
 }
 
-/// Answers with how it was asked, and with the digest of what it was sent.
+/// Answers with the request's headers that matter here, and with the digest of its body.
 const PYTHON_SERVER: &str = r"
 import hashlib, http.server, sys
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -133,7 +133,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler).serve_forever()
 ";
 
-/// A client that stays connected.
+/// A client that keeps its connection.
 const PYTHON_CLIENT: &str = r"
 import hashlib, requests, sys
 url, session = sys.argv[1], requests.Session()
@@ -150,11 +150,11 @@ for n in range(30):
 print('all')
 ";
 
-/// A program that ends with the test, also with one that fails.
+/// A program that ends with the test, even if the test fails.
 struct Program(Child);
 
 impl Program {
-    /// What it prints, line by line, so that somebody can lose patience.
+    /// Its output, line by line, so that the receiver can have a timeout.
     fn lines(&mut self) -> Receiver<String> {
         let (lines, (said, heard)) = (BufReader::new(self.0.stdout.take().unwrap()).lines(), channel());
         thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| said.send(line)));
@@ -214,7 +214,7 @@ fn uploads_reach_a_server_in_python_and_a_connection_is_kept_while_its_edge_dies
     assert!(client.0.wait().unwrap().success());
 }
 
-/// Takes the first response off the bytes; its head and body.
+/// Removes the first response from the bytes; returns its head and body.
 fn response(bytes: &mut Vec<u8>) -> (String, Vec<u8>) {
     let line = |bytes: &mut Vec<u8>| {
         let end = bytes.windows(2).position(|two| two == b"\r\n").expect("a line has an end") + 2;
@@ -301,11 +301,11 @@ fn a_download_goes_on_when_its_edge_dies_and_every_byte_is_right() {
     let text = site::text(40_000_000);
     let site = Site::start(program, "compress-kill", &[("long.html", text.clone())], Vec::new());
     let (mut cluster, at) = cluster("compress-kill-lab", &[("packed", site.packed), ("plain", site.plain)]);
-    // Decoded for curl, and encoded for it.
+    // The cell decodes for the first curl, and encodes for the second.
     for (address, more) in [(at[0], None), (at[1], Some("--compressed"))] {
         let mut command = Command::new("curl");
         command.args(["--silent", "--show-error", "--max-time", "240", "--limit-rate"]);
-        // Of what comes from the edge, which is what must wait.
+        // A rate of the compressed or plain bytes from the edge, low enough that the cell has to wait.
         command.arg(if more.is_some() { "4M" } else { "20M" }).args(more);
         command.arg(format!("http://{address}/long.html")).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut client = Program(command.spawn().unwrap());
@@ -333,7 +333,7 @@ fn a_download_goes_on_when_its_edge_dies_and_every_byte_is_right() {
     }
 }
 
-/// A site with a page in parts, and what each of them needs.
+/// A site with a page in parts, and the paths that each part refers to.
 fn gallery() -> (Vec<(String, Vec<u8>)>, Vec<String>) {
     let mut files = Vec::new();
     let style = "body { background: #fdf6e3; font: 18px sans-serif; margin: 20px } h2 { color: #268bd2; border-bottom: 3px dashed }
@@ -378,7 +378,7 @@ fn gallery() -> (Vec<(String, Vec<u8>)>, Vec<String>) {
     (files, parts)
 }
 
-/// What a browser that has seen nothing before shows of a page, once all of it has loaded.
+/// A picture of a page in a browser with an empty cache, once all of the page has loaded.
 fn shown(browser: &Browser, url: &str) -> Vec<u8> {
     browser.open(url);
     browser.screenshot()
@@ -395,7 +395,7 @@ fn a_browser_shows_the_same_pixels_while_edges_die() {
     let site = Site::start(nginx, "compress-browser", &named, parts);
     site.live.rewind(count);
     let straight = shown(&browser, &format!("http://{}/live", site.plain));
-    // A dozen pictures of noise are in it.
+    // The page contains a dozen pictures of noise.
     assert!(straight.len() > 12 * 100 * 75 * 2, "a picture of {} bytes", straight.len());
 
     let (mut cluster, at) =
@@ -405,8 +405,8 @@ fn a_browser_shows_the_same_pixels_while_edges_die() {
         let start = cluster.logs.end();
         let browser = browser_of_its_own().unwrap();
         let picture = thread::spawn(move || shown(&browser, &format!("http://{address}/live")));
-        // The page is being said, and what its parts name is being fetched. Both edges die in turn, so its own session's is
-        // among them.
+        // The server is sending the page, and the browser is fetching the objects in its parts. Each edge is killed in turn, so
+        // the page's own session is affected.
         for said in 1..count {
             site.live.wait_until_said(said);
             let edge = said % 2;

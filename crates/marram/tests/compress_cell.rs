@@ -1,5 +1,5 @@
-//! The cell `compress` as a module: restored before every input, in the middle of heads, chunks and deflate blocks, on what stands
-//! for another machine, it says the same bytes; and what its work costs.
+//! The cell `compress` as a module: if it is restored in a new instance of the runtime before every input, in the middle of
+//! heads, chunks and deflate blocks, its output does not change; and how much CPU time it needs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -25,7 +25,7 @@ fn machine() -> Cells {
     Cells::new(CellsConfig { slots: 2, ..CellsConfig::default() }).unwrap()
 }
 
-/// A cell that stays where it began, and the same one carried to another machine before every input.
+/// A cell that stays in one instance, and the same cell moved to a new instance before every input.
 struct Pair {
     image: Arc<Image>,
     stays: Cells,
@@ -33,7 +33,7 @@ struct Pair {
     is_carried: bool,
     inputs: usize,
     spent_ns: u64,
-    /// For the client, for the server.
+    /// Output for the client, and for the server.
     heard: [Vec<u8>; 2],
 }
 
@@ -74,7 +74,7 @@ impl Pair {
         }
     }
 
-    /// The time that this took in the cell, in microseconds, and what came of it for the client.
+    /// CPU time of the cell for these bytes, in microseconds, and its output for the client.
     fn timed(&mut self, port: Port, bytes: &[u8]) -> (f64, Vec<u8>) {
         self.heard[0].clear();
         let before = self.spent_ns;
@@ -99,7 +99,7 @@ fn a_cell_that_is_restored_before_every_input_says_what_one_that_stayed_says() {
         http.say(Port::CLIENT, ASK, 9);
         http.say(Port::SERVER, &page(len, ""), piece);
     }
-    // What it said first is gzip, which the next one decodes.
+    // Its first output is gzip, which the second cell decodes.
     let packed = http.heard[0].windows(4).position(|four| four == b"\x1f\x8b\x08\0").unwrap();
     assert!(packed > 0 && http.heard[0].len() < 80_000);
     assert!(http.inputs > 130, "{} inputs, each on another machine", http.inputs);

@@ -1,4 +1,4 @@
-//! What operators write, and what they are told when it is wrong.
+//! Configuration files of operators, and the messages about mistakes in them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use marram::config::agent::{self, AgentRole};
@@ -51,7 +51,7 @@ const EDGE: &str = "state = \"state\"\nlisten = [\"127.0.0.1:7400\"]\nsecret_fil
 const AGENT: &str =
     "edges = [\"127.0.0.1:7400\"]\n[[listen]]\naddress = \"127.0.0.1:8080\"\napp = \"forward\"\n";
 
-/// Every commented-out line of a sample that is a setting, turned on.
+/// The sample with every commented-out setting turned on.
 fn all_settings(sample: &str) -> String {
     let setting =
         |line: &str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).map(str::to_owned);
@@ -97,14 +97,15 @@ fn samples_are_legal_as_they_are_and_with_every_line_on() {
     }
 }
 
-/// What a parser takes: `field`, `table.field`, `table.table.field`. It says so itself when it is given what it does not know.
+/// All fields that a parser accepts, as `field`, `table.field`, `table.table.field`. Its own error about an unknown field lists
+/// them.
 fn known(complains: &dyn Fn(&str) -> String, tables: &[String]) -> Vec<String> {
     let path = tables.join(".");
     let headers: Vec<String> = match tables.len() {
         0 => vec![String::new()],
         _ => vec![format!("[{path}]\n"), format!("[[{path}]]\n")],
     };
-    // A table in one of several is in the first of them.
+    // A table within an array of tables belongs to the array's last element.
     let outer: String =
         (1..tables.len()).map(|depth| format!("[[{}]]\n", tables[..depth].join("."))).collect();
     let said = headers.iter().map(|header| complains(&format!("{outer}{header}nonsense = 1\n")));
@@ -116,7 +117,7 @@ fn known(complains: &dyn Fn(&str) -> String, tables: &[String]) -> Vec<String> {
     fields.flat_map(|field| known(complains, &[tables, &[field.to_owned()]].concat())).collect()
 }
 
-/// What a sample shows, commented out or not, in the same form.
+/// All fields that a sample shows, commented out or not, in the same form.
 fn shown(sample: &str) -> std::collections::BTreeSet<String> {
     let mut table = String::new();
     let mut shown = std::collections::BTreeSet::new();
@@ -126,7 +127,7 @@ fn shown(sample: &str) -> std::collections::BTreeSet<String> {
         } else if let Some((key, _)) = line.split_once(" = ").filter(|(key, _)| !key.contains(' ')) {
             shown.insert(format!("{table}{key}"));
             if key == "keys" {
-                // Of the app itself, but explained with the files that it names.
+                // It is a field of the app itself, but the sample explains it where it names the files.
                 shown.insert(key.to_owned());
             }
         }
@@ -153,7 +154,7 @@ fn samples_show_every_field_that_there_is() {
     for (kind, complains, sample, at_least) in kinds {
         let (known, shown) = (known(complains, &[]), shown(sample));
         assert!(known.len() >= at_least, "{kind}: {known:?}");
-        // A stage has what an app has.
+        // A stage has the same fields as an app.
         let is_shown =
             |field: &String| shown.contains(field) || shown.contains(field.trim_start_matches("stage."));
         let missing: Vec<_> = known.iter().filter(|field| !is_shown(field)).collect();
@@ -356,7 +357,7 @@ fn a_recorders_errors_name_line_field_and_fix_and_its_sample_shows_the_defaults(
     let own = place.recorder(short).unwrap().recorder;
     assert_eq!((shown.memory, shown.sessions, shown.linger), (own.memory, own.sessions, own.linger));
     let timeouts = |options: &marram::recorder::RecorderOptions| {
-        // The time for which it keeps sessions stands beside it.
+        // `linger` is a separate option of the recorder.
         marram_agent::Timeouts { linger: Duration::ZERO, ..options.timeouts.clone() }
     };
     assert_eq!(timeouts(&shown), timeouts(&own));

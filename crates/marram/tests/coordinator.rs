@@ -1,4 +1,5 @@
-//! Edges and their coordinator: one edge that serves the store, and real etcd, killed, stopped and in minority.
+//! Edges and their coordinator: one edge that serves the store; and real etcd, which is killed, stopped and left without a
+//! majority.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -33,7 +34,7 @@ fn wait(cluster: &TestCluster, edge: usize, start: usize, words: &[&str]) -> usi
     found.unwrap_or_else(|| panic!("{}", tail())).0
 }
 
-/// What an edge knows of its coordinator.
+/// The edge's view of its coordinator, from its admin API.
 fn known(cluster: &TestCluster, edge: usize) -> Value {
     cluster.edges[edge].client().unwrap().json(hyper::Method::GET, "/v1/coordinator").unwrap()
 }
@@ -49,7 +50,7 @@ fn metrics(cluster: &TestCluster, edge: usize) -> String {
     String::from_utf8(text.to_vec()).unwrap()
 }
 
-/// Asks again and again until it holds.
+/// Polls until it holds.
 fn until(holds: impl Fn() -> bool, why: impl Fn() -> String) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
@@ -78,7 +79,7 @@ fn edges_find_one_another_and_images_through_the_one_that_serves_the_store() {
     let shown = known(&cluster, 0);
     assert_eq!((&shown["state"], &shown["serves"]["leases"]), (&"there".into(), &3.into()), "{shown}");
     assert_eq!(known(&cluster, 1)["serves"], Value::Null);
-    // What the command shows is the same.
+    // The command shows the same.
     let output = Command::new(env!("CARGO_BIN_EXE_marram"))
         .args(["coordinator", "--edge"])
         .arg(format!("http://{}", cluster.edges[1].admin()))
@@ -90,7 +91,7 @@ fn edges_find_one_another_and_images_through_the_one_that_serves_the_store() {
         "{text}"
     );
     assert!(metrics(&cluster, 1).contains("marram_coordinator_edges{edge=\"B-1\"} 3"));
-    // One that is killed is gone with its lease; one that stops in order is gone at once.
+    // A killed edge disappears when its lease expires; an edge that shuts down in order disappears at once.
     let start = cluster.logs.end();
     cluster.edges[2].kill();
     (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["not registered any more: C-1"]));
@@ -98,7 +99,7 @@ fn edges_find_one_another_and_images_through_the_one_that_serves_the_store() {
     client.count();
     cluster.edges[1].terminate();
     wait(&cluster, 0, start, &["not registered any more: B-1"]);
-    // The store comes back empty, since its edge's directory is: whoever is there registers anew.
+    // The store restarts empty, since its edge's directory is empty: the running edges register again.
     cluster.start_edge(1, &table(&format!("urls = [\"http://{store}\"]"))).unwrap();
     wait(&cluster, 1, start, &["the coordinator is there"]);
     let start = cluster.logs.end();
@@ -140,7 +141,7 @@ fn an_edge_without_peers_fetches_an_image_from_whom_the_coordinator_names() {
         let edges = known["edges"].as_array().unwrap().iter();
         edges.map(|edge| edge["images"].as_array().unwrap().len()).collect::<Vec<_>>()
     };
-    // B has another version than A, whose session is to go on at B.
+    // B has another version than A, and A's session is to continue at B.
     deploy(&cluster, &[1], "2MiB");
     until(|| images(&cluster) == [1, 1], || format!("{:?}", images(&cluster)));
     let start = cluster.logs.end();
@@ -149,7 +150,7 @@ fn an_edge_without_peers_fetches_an_image_from_whom_the_coordinator_names() {
     wait(&cluster, 1, start, &["asking the peers"]);
     wait(&cluster, 1, start, &["is fetched"]);
     client.count();
-    // Each has another token for its operators: B was given the image for what all edges of the domain share.
+    // Each edge has another token for its operators: B received the image because of the secret that the domain's edges share.
     let [a, b] = [0, 1].map(|edge| {
         let path = cluster.directory.path().join(cluster.edges[edge].directory()).join("state/admin-token");
         std::fs::read_to_string(path).unwrap()
@@ -180,7 +181,7 @@ fn edges_find_one_another_through_etcd_which_is_killed_and_stopped_while_session
     let start = cluster.logs.end();
     etcd.restart(0);
     (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is there", "2 edges"]));
-    // Stopped, it takes connections and answers nothing.
+    // A stopped etcd accepts connections and does not answer.
     let start = cluster.logs.end();
     etcd.signal(0, Signal::STOP);
     (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is away", "no answer in"]));
@@ -188,7 +189,7 @@ fn edges_find_one_another_through_etcd_which_is_killed_and_stopped_while_session
     let start = cluster.logs.end();
     etcd.signal(0, Signal::CONT);
     (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is there"]));
-    // An edge that is killed is gone when its lease is over, and its session goes on at the other.
+    // A killed edge disappears when its lease expires, and its session continues at the other edge.
     let start = cluster.logs.end();
     let (owner, other) = (cluster.owner().unwrap(), 1 - cluster.owner().unwrap());
     cluster.edges[owner].kill();
@@ -203,7 +204,7 @@ fn an_etcd_in_minority_decides_nothing_and_sessions_go_on() {
     cluster.start_edges(&format!("coordinator = {{ urls = {}, lease = \"5s\" }}", etcd.urls())).unwrap();
     (0..2).for_each(|edge| _ = wait(&cluster, edge, 0, &["registered at the coordinator", "B-1"]));
     let mut client = Client::start(&mut cluster);
-    // With one member gone two decide, whichever an edge asked before.
+    // With one member stopped the other two decide, whichever of them an edge used before.
     let start = cluster.logs.end();
     etcd.signal(0, Signal::STOP);
     cluster.edges[1].kill();
@@ -222,12 +223,12 @@ fn an_etcd_in_minority_decides_nothing_and_sessions_go_on() {
     etcd.signal(1, Signal::CONT);
 }
 
-/// Starts one edge with this table; what it says of its coordinator.
+/// Starts one edge with this table, and checks the reason that it gives for a coordinator that is away.
 fn said(purpose: &'static str, table: &str, words: &[&str]) {
     let mut cluster = cluster(purpose, 1);
     cluster.start_edge(0, table).unwrap();
     wait(&cluster, 0, 0, &["it is asked again"]);
-    // The first attempt may have been too slow for the answer.
+    // The first attempt may have timed out before the answer.
     let why = || known(&cluster, 0)["why"].as_str().unwrap().to_owned();
     until(|| words.iter().all(|words| why().contains(words)), || format!("{words:?}: {}", why()));
 }
@@ -249,7 +250,7 @@ fn a_wrong_address_token_user_or_version_is_said_in_words_that_help() {
         &["neither etcd", "coordinator.urls"],
     );
     said("coordinator-token", &format!("coordinator = {{ {} }}", urls(store)), &["coordinator.token_file"]);
-    // etcd that wants a user, and is given another's password.
+    // etcd requires a user, and gets a wrong password.
     let etcd = Etcd::start(&keeper.logs, 1);
     let post = |path: &str, body: &str| {
         let url = format!("http://{}{path}", etcd.address(0));
@@ -276,7 +277,7 @@ fn a_wrong_address_token_user_or_version_is_said_in_words_that_help() {
     let mut cluster = cluster("coordinator-right", 1);
     cluster.start_edge(0, &user(&right)).unwrap();
     wait(&cluster, 0, 0, &["the coordinator is there"]);
-    // A server that answers in another protocol's words.
+    // The server answers in another protocol.
     let odd = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = odd.local_addr().unwrap();
     std::thread::spawn(move || {

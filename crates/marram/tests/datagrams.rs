@@ -1,5 +1,5 @@
-//! Programs that speak in datagrams, with real processes: each datagram is one message both ways, and an edge that is killed
-//! costs none that has a number.
+//! Programs that use UDP, with real processes: each datagram is one message in both directions, and a killed edge loses no
+//! datagram that has a number.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -17,7 +17,7 @@ use std::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long a read waits before it looks whether it still should.
+/// Timeout of a read, after which the thread checks whether to stop.
 const TICK: Duration = Duration::from_millis(20);
 
 fn socket() -> UdpSocket {
@@ -26,7 +26,7 @@ fn socket() -> UdpSocket {
     socket
 }
 
-/// The n-th datagram of a client: its number, and as many bytes as follow from it; none is as long as the next.
+/// The n-th datagram of a client: its number, and as many bytes as follow from it; two consecutive ones differ in length.
 fn datagram(client: u8, number: u32) -> Vec<u8> {
     let len = number.wrapping_mul(7_919) % 3_000;
     let mut bytes = vec![client; usize::try_from(len).unwrap() + 5];
@@ -38,7 +38,7 @@ fn number(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(bytes[1..5].try_into().unwrap())
 }
 
-/// A server that answers each datagram with the same, and remembers what came from whom.
+/// A server that echoes each datagram, and records the datagrams of each client.
 struct Echo {
     address: SocketAddr,
     came: Arc<Mutex<BTreeMap<SocketAddr, Vec<Vec<u8>>>>>,
@@ -63,7 +63,7 @@ impl Echo {
         Self { address, came, stop, thread: Some(thread) }
     }
 
-    /// Every conversation, as datagrams.
+    /// The datagrams of every client.
     fn conversations(&self) -> Vec<Vec<Vec<u8>>> {
         self.came.lock().unwrap().values().cloned().collect()
     }
@@ -76,7 +76,7 @@ impl Drop for Echo {
     }
 }
 
-/// Sends so many datagrams, few ahead of their answers so that no socket's buffer overflows; returns the answers.
+/// Sends `count` datagrams, few ahead of their answers so that no socket's buffer overflows; returns the answers.
 fn talk(to: SocketAddr, client: u8, count: u32) -> Vec<Vec<u8>> {
     const AHEAD: u32 = 4;
     let (socket, deadline) = (socket(), Instant::now() + PATIENCE);
@@ -93,7 +93,7 @@ fn talk(to: SocketAddr, client: u8, count: u32) -> Vec<Vec<u8>> {
     answers
 }
 
-/// Edges and agents around a listener for datagrams that leads to `forward`.
+/// Edges, and agents with a UDP listener for the app `forward`.
 fn cluster(
     purpose: &'static str,
     edges: usize,
@@ -112,7 +112,7 @@ fn cluster(
     (cluster, address)
 }
 
-/// Datagrams that this machine's sockets had no room for, as the kernel counts them: no agent has seen those.
+/// Datagrams that the kernel dropped because a socket's buffer was full: no agent has received them.
 fn overflowed() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/net/snmp").ok()?;
     let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
@@ -121,7 +121,7 @@ fn overflowed() -> Option<u64> {
     value.parse().ok()
 }
 
-/// So many that sessions keep megabytes of them, which recoveries hand over and which must not take the agents' time.
+/// So many datagrams that sessions hold megabytes of them; recoveries transfer these, which must not take the agents' time.
 #[test]
 fn a_killed_edge_loses_and_repeats_no_datagram() {
     let (server, overflowed_before) = (Echo::start(), overflowed());
@@ -131,7 +131,7 @@ fn a_killed_edge_loses_and_repeats_no_datagram() {
     let mut kills = 0;
     while clients.iter().any(|client| !client.is_finished()) {
         let start = cluster.logs.end();
-        // Owned anew, or, where nothing happens for a while, still where it was.
+        // The session has a new owner, or, without any report for a while, still has the last one.
         let owned = |event: &LogEvent| TestCluster::is_report(AgentSide::Client, "owned", event);
         cluster.logs.wait(start, Duration::from_millis(500), owned);
         let last = cluster.logs.last(owned);
@@ -185,7 +185,7 @@ fn silence_ends_a_session_in_order_and_too_many_clients_are_refused() {
     let (first, second, third) = (socket(), socket(), socket());
     assert_eq!(ask(&first, b"").as_deref(), Some(&b""[..]), "an empty datagram is one");
     assert_eq!(ask(&second, b"two").as_deref(), Some(&b"two"[..]));
-    // While both are there nobody else is let in; asked again until one of them has been silent for long enough.
+    // While both flows exist, a third client is refused; it asks again until one of them has been idle for long enough.
     let mut answered = None;
     let deadline = Instant::now() + PATIENCE;
     let mut asked = 0;
@@ -202,7 +202,7 @@ fn silence_ends_a_session_in_order_and_too_many_clients_are_refused() {
     };
     let start = 0;
     cluster.logs.wait(start, PATIENCE, ended).expect("the session of a silent client ends in order");
-    // The other two may still be there: it may have to wait for one of them.
+    // The other two flows may still exist, so it may have to wait until one of them ends.
     let mut answered = None;
     while answered.is_none() && Instant::now() < deadline {
         first.send_to(b"again", listen).unwrap();

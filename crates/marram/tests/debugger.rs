@@ -1,4 +1,4 @@
-//! A recorded session stepped through by gdb, in the source of its cell.
+//! A recorded session stepped through with gdb, in the source of its cell.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -13,7 +13,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 const SOURCE: &str = "../../cells/counter/src/lib.rs";
 
-/// What the client of each session says, a message a line. The third sets a timer.
+/// The messages of each session's client. The third one sets a timer.
 const SAID: [&str; 4] = ["f", "rc", "ft", "f"];
 
 /// The cell's module with its debug information.
@@ -21,7 +21,7 @@ fn whole() -> String {
     support::cells().module("debugger/counter").to_str().unwrap().to_owned()
 }
 
-/// A module without its custom sections, as a tool that strips it leaves it.
+/// The module without its custom sections, as after a strip tool.
 fn strip(module: &[u8]) -> Vec<u8> {
     let mut out = module[..8].to_vec();
     let mut rest = &module[8..];
@@ -38,7 +38,7 @@ fn strip(module: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Records a session of an app of this module, and gives the file.
+/// Records a session of an app with this module, and returns the file.
 fn record(cluster: &mut TestCluster, address: SocketAddr, name: &str) -> String {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -66,18 +66,18 @@ fn marram(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_marram")).args(arguments).output().unwrap()
 }
 
-/// A breakpoint where the cell has just been told to set its timer.
+/// A breakpoint at the line after which the cell's timer is set.
 fn at() -> String {
     let source = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(SOURCE)).unwrap();
     let line = source.lines().position(|line| line.trim() == "self.ticking = again;").unwrap() + 1;
     format!("break lib.rs:{line}")
 }
 
-/// What `self` points to in the cell's memory.
+/// A gdb command that prints a field of `self` in the cell's memory.
 const MESSAGES: &str =
     "print (*((__vmctx.memory as u64 + self.__ptr as u64) as *mut counter::Counter)).messages";
 
-/// gdb that does what it is told and goes.
+/// gdb in batch mode with these commands.
 fn gdb(commands: &[&str]) -> Command {
     let mut gdb = Command::new("gdb");
     gdb.args([
@@ -93,7 +93,7 @@ fn gdb(commands: &[&str]) -> Command {
     gdb
 }
 
-/// Some places let nobody debug anything.
+/// In some environments no process may be debugged.
 fn may_debug() -> bool {
     let output = gdb(&["run"]).args(["--args", "true"]).output().expect("`cargo xtask setup` installs gdb");
     String::from_utf8_lossy(&output.stdout).contains("exited normally")
@@ -120,7 +120,7 @@ fn gdb_stops_at_a_line_of_the_cell_and_shows_its_variables() {
     let with = record(&mut cluster, services[0], "counter");
     let without = record(&mut cluster, services[1], "bare");
 
-    // Deployed with its debug information, and started by the debugger.
+    // The app was deployed with its debug information, and gdb starts the replay.
     let output = gdb(&["run", &at(), "continue", "backtrace 4", MESSAGES, "kill"])
         .args(["--args", env!("CARGO_BIN_EXE_marram"), "replay", &with, "--debugger"])
         .output()
@@ -130,7 +130,7 @@ fn gdb_stops_at_a_line_of_the_cell_and_shows_its_variables() {
     assert!(said.contains("hit Breakpoint") && said.contains("again=false"), "{said}");
     assert!(said.contains("Counter::command") && said.contains("= 3\n"), "{said}");
 
-    // Deployed without, and attached to.
+    // The app was deployed without debug information, and gdb attaches to the replay.
     bare(&without);
     let mut replay = Command::new(env!("CARGO_BIN_EXE_marram"))
         .args(["replay", &without, "--debugger", "2", "--symbols", &whole()])
@@ -153,7 +153,7 @@ fn gdb_stops_at_a_line_of_the_cell_and_shows_its_variables() {
     assert!(replay.wait().unwrap().success() && rest.contains("the same run"), "{rest}");
 }
 
-/// What is said of a module that was stripped, and of another.
+/// The errors for a stripped module, and for a wrong one.
 fn bare(file: &str) {
     let refused = |arguments: &[&str]| {
         let output = marram(&[&["replay", file, "--debugger"], arguments].concat());

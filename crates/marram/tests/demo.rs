@@ -1,4 +1,4 @@
-//! `marram demo`, small: it must hold, and with a bit flipped on purpose it must not.
+//! A small run of `marram demo`: it must succeed, and it must fail if one bit is flipped on purpose.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -6,7 +6,7 @@ mod support;
 use std::process::Command;
 
 fn demo(arguments: &[&str]) -> (Option<i32>, String) {
-    // Fails with words if the cells are not built.
+    // Fails with an explanation if the cells are not built.
     support::cells();
     let cells = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/cells");
     let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));

@@ -1,4 +1,4 @@
-//! Sessions over encrypted wires outlive their edges as others do, and whoever listens in on the wires reads nothing.
+//! Sessions over encrypted wires outlive their edges as others do, and their contents cannot be read on the wires.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -11,28 +11,28 @@ use std::thread;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What is said through the cell, and must not be seen on a wire.
+/// Data that passes through the cell, and must not appear on a wire.
 const SECRET: &[u8] = b"the tide turns at a quarter past four";
-/// How a TLS record with a handshake begins.
+/// The first bytes of a TLS record with a handshake.
 const HANDSHAKE: [u8; 2] = [0x16, 0x03];
-/// Bytes of the preamble that an agent sends in the clear.
+/// Bytes of the preamble that an agent sends unencrypted.
 const PREAMBLE: usize = 8;
 
-/// Passes connections on and keeps what it sees: one list of bytes a direction of each.
+/// A relay that records what it forwards: one byte string for each direction of each connection.
 #[derive(Clone, Default)]
 struct Tap {
     seen: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Tap {
-    /// Stands before `target`.
+    /// Starts a relay to `target`.
     fn before(&self, target: SocketAddr) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let tap = self.clone();
         thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
-                // An edge that is down refuses; dropping `near` tells the agent.
+                // If the edge is down, the connection fails; dropping `near` closes the agent's connection.
                 let Ok(far) = TcpStream::connect(target) else { continue };
                 tap.copy(near.try_clone().unwrap(), far.try_clone().unwrap());
                 tap.copy(far, near);
@@ -56,25 +56,25 @@ impl Tap {
                     break;
                 }
             }
-            // Either may be gone already.
+            // Either end may be closed already.
             let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
         });
     }
 
-    /// Whether the bytes were seen anywhere.
+    /// Whether the bytes appear in any direction.
     fn saw(&self, bytes: &[u8]) -> bool {
         let seen = self.seen.lock().unwrap();
         seen.iter().any(|stream| stream.windows(bytes.len()).any(|window| window == bytes))
     }
 
-    /// How many directions began with a preamble and a TLS handshake.
+    /// The number of directions that began with a preamble and a TLS handshake.
     fn handshakes(&self) -> usize {
         let seen = self.seen.lock().unwrap();
         seen.iter().filter(|stream| stream.get(PREAMBLE..PREAMBLE + 2) == Some(&HANDSHAKE)).count()
     }
 }
 
-/// A server that says back what it hears.
+/// A server that echoes what it receives.
 fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -82,7 +82,7 @@ fn echo() -> SocketAddr {
         for stream in listener.incoming().map_while(Result::ok) {
             thread::spawn(move || {
                 let (mut from, mut to) = (stream.try_clone().unwrap(), stream);
-                // The client ends it, or its agent does when the test is over.
+                // Ends when the client, or at the end of the test its agent, closes the connection.
                 let _ = std::io::copy(&mut from, &mut to);
             });
         }
@@ -97,7 +97,7 @@ fn talk(client: &mut TcpStream) {
     assert_eq!(heard, SECRET);
 }
 
-/// One session through taps, whose edge is killed again and again; what the taps saw.
+/// One session through taps, whose edge is killed repeatedly; returns the taps' recordings.
 fn survive(mut cluster: TestCluster) -> Tap {
     let tap = Tap::default();
     cluster.start_edges("").unwrap();
@@ -138,7 +138,7 @@ fn a_session_over_wires_with_certificates_survives_its_edges_unread() {
     let key = rcgen::KeyPair::generate().unwrap();
     let ca = place.write("ca.pem", authority.self_signed(&key).unwrap().pem()).unwrap();
     let issuer = rcgen::Issuer::new(authority, key);
-    // Edges are known by their address, agents by having a certificate at all.
+    // An edge is authenticated by its address, an agent by having any certificate of the authority.
     let security = |name: &str| {
         let key = rcgen::KeyPair::generate().unwrap();
         let params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();

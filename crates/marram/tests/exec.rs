@@ -1,6 +1,6 @@
 //! Unmodified programs, each with its own server behind a cell, started by `marram exec`.
 //!
-//! They ask for addresses that nobody has, so what they get came through the agent.
+//! They use addresses that do not exist, so all data that they receive came through the agent.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "exec/redirected.rs"]
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use support::{is_here, skip::skip};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// From the blocks for documentation, which nothing routes to.
+/// An address from a block for documentation, to which there is no route.
 const FAR: &str = "192.0.2.7";
 const FAR_V6: &str = "[2001:db8::7]";
 
@@ -39,7 +39,7 @@ impl Site {
         Self { cluster, agent }
     }
 
-    /// A program for which the server is far away, at this port.
+    /// A command that redirects this port of the unreachable addresses to the agent.
     fn exec(&self, port: u16, program: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
         command.arg("exec");
@@ -51,7 +51,7 @@ impl Site {
         command
     }
 
-    /// Comes back when another edge has the session.
+    /// Kills the owner, and returns when another edge has the session.
     fn kill_the_owner(&mut self) {
         let (owner, start) = (self.cluster.owner().unwrap(), self.cluster.logs.end());
         self.cluster.edges[owner].kill();
@@ -59,24 +59,24 @@ impl Site {
     }
 }
 
-/// What a program that went well has said.
+/// The output of a program that succeeded.
 fn said(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
-/// What a web server says at this place.
+/// The byte that the web server sends at this position.
 fn byte(at: usize) -> u8 {
     u8::try_from(at % 251).unwrap()
 }
 
-/// A web server whose answers are as long as the path says.
+/// A web server that answers with as many bytes as the path says.
 fn web() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            // A client that goes ends it.
+            // The thread ends when its client disconnects.
             thread::spawn(move || _ = answer(stream));
         }
     });
@@ -106,7 +106,7 @@ fn curl_connects_by_either_version_and_survives_the_edges_while_all_else_is_left
         let output = site.exec(8000, &["curl", "-sgo", "/dev/null", "-w", format, &url]).output().unwrap();
         assert_eq!(said(&output), format!("{} 8000 5", far.trim_matches(['[', ']'])));
     }
-    // Another port of the same host, and the same port of another, go where they went before: nowhere, or to this machine.
+    // Another port of the same host, and the same port of another host, are not redirected.
     let url = format!("http://{server}/6");
     let output =
         site.exec(8000, &["curl", "-so", "/dev/null", "-w", "%{remote_port}", &url]).output().unwrap();
@@ -221,7 +221,7 @@ else:
 print("done")
 "#;
     let python = support::python_with("requests");
-    // All but the last part needs no module.
+    // Only the last part of the script needs the module.
     if python.is_none() && !is_here("python3") {
         return;
     }
@@ -239,7 +239,7 @@ fn the_agents_own_configuration_says_what_goes_to_it_and_datagrams_go_too() {
     thread::spawn(move || {
         let mut buffer = [0; 2_048];
         while let Ok((len, from)) = echo.recv_from(&mut buffer) {
-            // A client that has gone is none of its business.
+            // The client may be gone.
             let _ = echo.send_to(&buffer[..len], from);
         }
     });
@@ -282,7 +282,7 @@ fn the_environment_overrides_the_configuration_as_it_does_for_the_agent() {
     );
     let config = place.write("agent.toml", text).unwrap();
     let exec = |name: &str, value: &str| {
-        // What the program is told of where its connections go.
+        // The redirections, as the program receives them in its environment.
         let output = Command::new(env!("CARGO_BIN_EXE_marram"))
             .args(["exec", "--config", config.to_str().unwrap(), "--", "sh", "-c", "echo $MARRAM_EXEC"])
             .env(name, value)
@@ -316,7 +316,7 @@ fn what_cannot_be_redirected_is_explained() {
     assert!(refused(&["--redirect", "192.0.2.7", "--", "true"]).contains("HOST:PORT=LISTENER"));
     assert!(refused(&["--redirect", to, "--", "no-such-program-1"]).contains("PATH"));
     assert!(refused(&["--redirect", to, "--", "/etc/passwd"]).contains("not executable"));
-    // Nobody listens there: said, and the program runs.
+    // No process listens there: a warning, and the program runs.
     let output = Command::new(env!("CARGO_BIN_EXE_marram"))
         .args(["exec", "--redirect", to, "--", "sh", "-c", "exit 7"])
         .output()
@@ -325,7 +325,7 @@ fn what_cannot_be_redirected_is_explained() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("nothing listens on 127.0.0.1:1"));
 }
 
-/// A server that a test started, and ends.
+/// A server that is ended on drop.
 struct Server(Child);
 
 impl Drop for Server {
@@ -340,7 +340,7 @@ fn free_port() -> u16 {
     marram::harness::free_address().unwrap().port()
 }
 
-/// Starts a server and waits until it takes connections.
+/// Starts a server and waits until it accepts connections.
 fn serve(command: &mut Command, port: u16) -> (Server, SocketAddr) {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -354,7 +354,7 @@ fn serve(command: &mut Command, port: u16) -> (Server, SocketAddr) {
     (server, address)
 }
 
-/// A program that answers each line with one.
+/// A program that answers each line with one line.
 struct Dialogue {
     child: Child,
     told: BufReader<ChildStdout>,
@@ -391,7 +391,7 @@ fn redis_cli_keeps_its_connection_when_an_edge_dies() {
         serve(Command::new("redis-server").args(["--port", &port_text, "--save", ""]), port);
     let mut site = Site::new("exec-redis", 2, address);
     let mut program = Dialogue::start(&mut site.exec(6379, &["redis-cli", "-h", FAR]));
-    // What belongs to a connection: its number, and a transaction that was begun.
+    // State of the connection: its number, and a transaction in progress.
     let number = program.ask("client id");
     assert_eq!(program.ask("multi"), "OK");
     assert_eq!(program.ask("incr marram"), "QUEUED");
@@ -401,7 +401,7 @@ fn redis_cli_keeps_its_connection_when_an_edge_dies() {
     program.end();
 }
 
-/// The number of the user `nobody`, as whom servers run that do not want to be root.
+/// The id of the user `nobody`, which servers use that should not run as root.
 const NOBODY: u32 = 65_534;
 
 #[test]
@@ -433,7 +433,7 @@ fn psql_keeps_its_transaction_when_an_edge_dies() {
     let mut command = as_nobody("postgres");
     let (_server, address) =
         serve(command.args(["-F", "-p", &port.to_string(), "-h", "127.0.0.1", "-k", &sockets]), port);
-    // It listens before it lets anybody in.
+    // PostgreSQL listens before it accepts clients.
     let until = Instant::now() + PATIENCE;
     let is_ready = || {
         let mut command = Command::new(programs.join("pg_isready"));
@@ -479,7 +479,7 @@ fn ssh_runs_a_command_on_the_host_that_it_asked_for() {
     }
     std::fs::copy(path("user.pub"), path("authorized")).unwrap();
     std::fs::set_permissions(path("authorized"), PermissionsExt::from_mode(0o600)).unwrap();
-    // Where sshd locks itself up before it knows who is there.
+    // The directory that sshd needs for privilege separation.
     std::fs::create_dir_all("/run/sshd").unwrap();
     let config = format!(
         "HostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\nListenAddress 127.0.0.1\nPermitRootLogin yes\n",
@@ -491,7 +491,7 @@ fn ssh_runs_a_command_on_the_host_that_it_asked_for() {
     let sshd = ["-D", "-f", &path("sshd_config"), "-p", &port.to_string()];
     let (_server, address) = serve(Command::new("/usr/sbin/sshd").args(sshd), port);
 
-    // Without us. Some machines let nobody in as this user.
+    // A connection without `marram exec`. On some machines this user cannot log in.
     let plain = Command::new("ssh")
         .args(["-F", "none", "-i", &path("user"), "-o", "UserKnownHostsFile=/dev/null"])
         .args(["-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes", "-p", &port.to_string()])
@@ -528,7 +528,7 @@ fn ssh_runs_a_command_on_the_host_that_it_asked_for() {
     );
 }
 
-/// Writes a program's source where the site is.
+/// Writes a program's source into the site's directory.
 fn source(site: &Site, name: &str, text: &str) -> PathBuf {
     site.cluster.directory.write(name, text).unwrap()
 }

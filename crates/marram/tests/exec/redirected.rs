@@ -1,4 +1,4 @@
-//! What docs/exec.md says of a whole host: the kernel redirects, by the rules that stand there, in a network of the test's own.
+//! The part of docs/exec.md about a whole host: the kernel redirects, by the rules in that document, in a network of this test.
 
 use super::web;
 use crate::support::{self, is_here, skip::skip};
@@ -11,11 +11,11 @@ use std::{
     thread,
 };
 
-/// A user that is not the agent's.
+/// A user other than the agent's.
 const NOBODY: u32 = 65_534;
 const DOCUMENT: &str = include_str!("../../../../docs/exec.md");
 
-/// The rules as the document has them, but for the agent's user: here it is root.
+/// The rules as in the document, except for the agent's user: here it is root.
 fn rules() -> String {
     let begin = DOCUMENT.find("    table inet marram {").expect("docs/exec.md has the rules");
     let text: String =
@@ -29,7 +29,7 @@ fn run(program: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
 }
 
-/// A network with a loopback device, by way of which the hosts of the document would be reached. It goes with this.
+/// A network namespace in which the hosts of the document are routed to its loopback device. Dropping it removes it.
 struct Network(String);
 
 impl Network {
@@ -39,7 +39,7 @@ impl Network {
         network
     }
 
-    /// Moves this thread there, and all that it starts from now on.
+    /// Moves this thread, and all that it starts from now on, into the namespace.
     fn enter(&self) {
         let file = File::open(format!("/var/run/netns/{}", self.0)).unwrap();
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
@@ -52,13 +52,13 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // What cannot be removed is named after this process.
+        // A namespace that cannot be removed has the name of this process.
         let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
     }
 }
 
-/// The address that curl, as this user, is told that it is connected to, and how many bytes came. Where nothing redirects, what it sends
-/// to that address is its own machine's and gets no answer.
+/// The remote address that curl, as this user, reports, and the number of bytes. Without a redirection the address belongs to the
+/// machine itself, where no process answers.
 fn fetch(url: &str, user: u32) -> Option<String> {
     let mut command = Command::new("curl");
     command.args(["-sgo", "/dev/null", "--connect-timeout", "1", "--max-time", "120"]);
@@ -77,7 +77,7 @@ fn the_kernels_rules_of_the_document_lead_to_the_agent() {
         return skip("it takes the right to make network namespaces");
     }
     let network = Network::new();
-    // A thread of its own: it stays in the network that it enters.
+    // On a separate thread, since it stays in the namespace that it enters.
     thread::scope(|scope| {
         let tested = scope.spawn(|| {
             network.enter();
