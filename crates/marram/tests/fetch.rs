@@ -1,4 +1,4 @@
-//! Sessions that come to an edge without their image: it asks its peers, and where nobody has it, says so.
+//! Sessions that move to an edge without their image: the edge asks its peers, and if no peer has the image, it logs that.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -10,10 +10,10 @@ use std::process::Command;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Port 1 is nobody's.
+/// No process listens on port 1.
 const NOBODY: &str = "http://127.0.0.1:1";
 
-/// Edges without apps, with these peers, of the domain of another run.
+/// Edges without apps, with these peers, in the domain of another run if `domain` is given.
 fn empty(purpose: &'static str, edges: usize, peers: &[String], domain: Option<&TestCluster>) -> TestCluster {
     let admin = format!("peers = {peers:?}\n");
     let layout = support::layout(purpose, |layout| (layout.edges, layout.admin) = (edges, admin));
@@ -27,7 +27,7 @@ fn url(edge: &TestEdge) -> String {
     format!("http://{}", edge.admin())
 }
 
-/// Deploys the version of an app whose cells have so much room for files, and whose sessions are remembered for so long.
+/// Deploys a version of the app with this `quotas.scratch` and this `keep.linger`.
 fn deploy(cluster: &TestCluster, [scratch, linger]: [&str; 2], edges: &[&TestEdge]) {
     let rest = format!("[quotas]\nscratch = \"{scratch}\"\n[keep]\nlinger = \"{linger}\"\n");
     let manifest = support::cells().manifest(&cluster.directory, "moving", "counter", &rest).unwrap();
@@ -71,7 +71,8 @@ fn an_edge_fetches_the_image_of_a_session_that_comes_to_it() {
     let address = cluster.start_client_agent(&addresses, &["moving"]).unwrap()[0].address;
     let mut clients: Vec<_> = (0..4).map(|_| Client::connect(address)).collect();
     clients.iter_mut().for_each(|client| assert_eq!(client.count().unwrap(), "count=1"));
-    // The other edge gets the app only now, in a version that these sessions do not run, and nobody runs theirs any more.
+    // The other edge gets the app only now, in a version other than that of these sessions, and no edge runs their version any
+    // more.
     deploy(&cluster, ["2MiB", "60s"], &[&cluster.edges[0], &cluster.edges[1], keeper_edge]);
     let new = image(keeper_edge);
     assert_ne!(old, new);
@@ -89,7 +90,7 @@ fn an_edge_fetches_the_image_of_a_session_that_comes_to_it() {
     assert_eq!((said("asking the peers"), said("is fetched")), (1, 1), "once for all of them");
     assert_eq!(image(&cluster.edges[1]), new, "new sessions run the version that is deployed");
     assert_eq!(Client::connect(address).count().unwrap(), "count=1");
-    // It is now a place where others find it.
+    // The edge now serves the image to others.
     let path = format!("/v1/images/{old}/app");
     let app = cluster.edges[1].client().unwrap().json(hyper::Method::GET, &path).unwrap();
     assert_eq!((app["name"].as_str(), app["image"].as_str()), (Some("moving"), Some(&*old)));
@@ -105,7 +106,7 @@ fn where_nobody_has_the_image_the_session_ends_and_says_so() {
     let mut client = Client::connect(address);
     assert_eq!(client.count().unwrap(), "count=1");
     cluster.edges[0].kill();
-    // Long before that its agent and the edge say what it waits for.
+    // Long before that, the agent and the edge report what the session waits for.
     let waits =
         |event: &LogEvent| event.name() == "waiting" && event.text("reason").contains("has it either");
     let (_, waits) = cluster.logs.wait(0, PATIENCE, waits).expect("the agent says so");
@@ -136,7 +137,7 @@ fn where_nobody_has_the_image_the_session_ends_and_says_so() {
     for words in ["`moving`", "none of its 1 peers has it either", "deploy that version"] {
         assert!(ended.text("reason").contains(words), "{}", ended.fields);
     }
-    // Its agent asked many times in these two seconds.
+    // The agent retried many times in these two seconds.
     let asked = cluster.logs.count(0, |event| event.text("message").contains("asking the peers"));
     assert!((1..=4).contains(&asked), "{asked}");
 }

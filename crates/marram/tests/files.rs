@@ -1,5 +1,5 @@
-//! Files that a manifest names: from the folder of whoever deploys, through the admin API or a peer, into the tree that
-//! cells read with the standard library.
+//! Files that a manifest names: from the folder of the manifest, through the admin API or a peer, into the tree that cells read
+//! with the standard library.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Edges without apps, whose configuration has these lines in `[admin]`, of the domain of another run.
+/// Edges without apps, with these lines in `[admin]`, in the domain of another run if `domain` is given.
 fn empty(purpose: &'static str, edges: usize, admin: String, domain: Option<&TestCluster>) -> TestCluster {
     let layout = support::layout(purpose, |layout| (layout.edges, layout.admin) = (edges, admin));
     let mut cluster = TestCluster::new(layout, |_| Ok(Vec::new())).unwrap();
@@ -21,7 +21,7 @@ fn empty(purpose: &'static str, edges: usize, admin: String, domain: Option<&Tes
     cluster
 }
 
-/// Deploys the cell `counter` with `files` behind its manifest's other fields.
+/// Deploys the cell `counter` with `files` appended to its manifest.
 fn deploy(cluster: &TestCluster, files: &str) -> Output {
     let manifest = support::cells().manifest(&cluster.directory, "reader", "counter", files).unwrap();
     let edges = cluster.edges.iter().map(|edge| format!("--edge={}", edge.admin()));
@@ -36,7 +36,7 @@ fn images(cluster: &TestCluster) -> Vec<String> {
     cluster.edges.iter().map(image).collect()
 }
 
-/// A session whose cell is asked for line after line.
+/// A session whose cell reads a line for each request.
 struct Reader(BufReader<TcpStream>);
 
 impl Reader {
@@ -67,13 +67,13 @@ fn a_cell_reads_its_apps_files_wherever_it_lives() {
     let address = cluster.start_client_agent(&addresses, &["reader"]).unwrap()[0].address;
     let mut reader = Reader::connect(address);
     assert_eq!(reader.next(), "count=1 word=marram");
-    // The other edge has the file too, and the session's place in it.
+    // The other edge has the file too, and the session's position in it.
     let owner = cluster.owner().unwrap();
     cluster.edges[owner].kill();
     assert_eq!(reader.next(), "count=2 word=lyme");
     assert_eq!(reader.next(), "count=3 word=sea sandwort");
 
-    // An edge that fetches the app from a peer has never seen the file's folder.
+    // An edge that fetches the app from a peer must not need the file's folder.
     std::fs::remove_file(cluster.directory.path().join("apps/reader/lists/short.txt")).unwrap();
     let peer = cluster.edges[1 - owner].admin();
     let mut new = empty("files-peer", 1, format!("peers = [\"http://{peer}\"]\n"), Some(&cluster));
@@ -118,7 +118,7 @@ fn a_file_that_cannot_be_had_is_named_with_its_field_and_nothing_is_deployed() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         words.iter().for_each(|word| assert!(said.contains(word), "{said}"));
     }
-    // Whoever speaks to the admin API without `marram deploy` can leave files out.
+    // A client of the admin API other than `marram deploy` can leave out files.
     let manifest = "name = \"reader\"\nmodule = \"m\"\n[[files]]\npath = \"/a\"\nsource = \"a\"\n";
     let upload = marram::admin::body::Upload {
         manifest: manifest.into(),

@@ -1,5 +1,5 @@
-//! A disk that is really full: an edge whose directory is a small file system of its own, in a mount namespace that goes
-//! with it. Needs the right to make one; without it, says so and checks nothing.
+//! A disk that is really full: an edge whose directory is a small file system, in a mount namespace that is removed with it.
+//! Without the right to make one, the test says so and checks nothing.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -17,7 +17,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_marram");
 
-/// Starts edges with a state directory of 16 MiB, and everything else as it is.
+/// Writes a program that starts edges with a state directory of 16 MiB, and everything else unchanged.
 fn on_a_small_disk(place: &TempDir) -> PathBuf {
     let script = format!(
         "#!/bin/sh\n\
@@ -30,14 +30,14 @@ fn on_a_small_disk(place: &TempDir) -> PathBuf {
     path
 }
 
-/// Whether this process may mount in a namespace of its own.
+/// Whether this process may mount in a new namespace.
 fn may_mount(place: &TempDir) -> bool {
     let mut command = Command::new("unshare");
     command.args(["-m", "mount", "-t", "tmpfs", "tmpfs"]).arg(place.path());
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// A server that says back what it hears.
+/// A server that echoes what it receives.
 fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -46,7 +46,7 @@ fn echo() -> SocketAddr {
             thread::spawn(move || {
                 let mut from = stream.try_clone().unwrap();
                 let mut to = stream;
-                // The client ends it, or its agent does when the test is over.
+                // Ends when the client, or at the end of the test its agent, closes the connection.
                 let _ = std::io::copy(&mut from, &mut to);
             });
         }
@@ -80,7 +80,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Writes until there is no room for another byte.
+/// Writes until the disk is full.
 fn fill(path: &Path) {
     let mut file = File::create(path).unwrap();
     for piece in [&[7; 1 << 16][..], &[7]] {
@@ -107,7 +107,7 @@ fn a_full_disk_refuses_deployments_and_nothing_else_and_room_is_all_it_takes() {
     let listens = cluster.start_client_agent(&addresses, &["forward", "late"]).unwrap();
     let mut client = connect(listens[0].address);
     assert!(heard(&mut client, b"before"));
-    // The edge's own view of its directory.
+    // The directory in the edge's mount namespace.
     let process = cluster.edges[0].process().unwrap().id();
     let inside = PathBuf::from(format!("/proc/{process}/root"));
     let state = inside.join(cluster.directory.path().strip_prefix("/").unwrap()).join("A-1/state");

@@ -1,5 +1,5 @@
-//! The games among the cells, in real processes: players play while their edge is killed, and every line that they are told is the
-//! one that they would have been told without.
+//! The games among the cells, with real processes: their edge is killed during a game, and every line that a player receives is
+//! the same as without the kill.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -16,21 +16,21 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// For `scrabble`.
+/// The word list for `scrabble`.
 const WORDS: &str = "ab ad ae ag ah ai al am an ar as at aw ax ay ba be bi bo by de do ed ef eh el em en er es ex fa go \
     ha he hi ho id if in is it jo ka la li lo ma me mi mu my na no nu od oe of oh om on or os ow ox oy \
     pa pe pi qi re sh si so ta ti to uh um un up us ut we wo xi xu ya ye yo za sea sand sands grass dune \
     dunes shore shores tide tides reef wave waves gull gulls crab crabs root roots quiz vex zone line \
     tone rein stone stored";
 
-/// A client of a game, and what it was told so far. If its edge is to be killed, this is who does it.
+/// A client of a game, with the lines that it has received. It also kills its edge.
 struct Player {
     cluster: TestCluster,
     stream: BufReader<TcpStream>,
     told: Vec<String>,
 }
 
-/// Edges that have a game, not yet started.
+/// Edges that have a game, not started yet.
 fn cluster(purpose: &'static str, game: &str) -> TestCluster {
     let layout = support::layout(purpose, |layout| layout.edges = 2);
     let manifest = if game == "scrabble" {
@@ -46,12 +46,12 @@ fn cluster(purpose: &'static str, game: &str) -> TestCluster {
 }
 
 impl Player {
-    /// Sits down at a game of this name.
+    /// Starts edges and a client of this game.
     fn new(purpose: &'static str, game: &str) -> Self {
         Self::at(cluster(purpose, game), game)
     }
 
-    /// Starts these edges and sits down.
+    /// Starts these edges and a client.
     fn at(mut cluster: TestCluster, game: &str) -> Self {
         cluster.start_edges("").unwrap();
         let edges = cluster.edge_addresses();
@@ -65,7 +65,7 @@ impl Player {
         self.stream.get_mut().write_all(text.as_bytes()).unwrap();
     }
 
-    /// The next line.
+    /// Receives the next line.
     fn hear(&mut self) -> &str {
         let mut line = String::new();
         self.stream.read_line(&mut line).unwrap();
@@ -79,13 +79,13 @@ impl Player {
         while !wanted(self.hear()) {}
     }
 
-    /// Says a line, and hears what it is answered with.
+    /// Sends a line, and receives its answer.
     fn ask(&mut self, line: &str, is_last: impl Fn(&str) -> bool) {
         self.say(&format!("{line}\n"));
         self.hear_until(is_last);
     }
 
-    /// Kills the edge that has the game. Returns where the collected logs ended then.
+    /// Kills the edge that runs the game. Returns the end of the collected logs before the kill.
     fn kill(&mut self) -> usize {
         let (owner, start) = (self.cluster.owner().unwrap(), self.cluster.logs.end());
         self.cluster.edges[owner].kill();
@@ -93,8 +93,8 @@ impl Player {
     }
 }
 
-/// A game by the clock: what is said at its beginning, and from which tick on what is said later, while the edge is killed: long before
-/// the ticks that it is about, since the clock does not wait for whoever says it.
+/// A real-time game: the lines that are sent at the beginning, and those that are sent from `tick` on, while the edge is killed.
+/// The latter arrive long before the ticks that they name, since the clock does not wait for the player.
 struct Timed {
     game: &'static str,
     first: String,
@@ -103,12 +103,12 @@ struct Timed {
 }
 
 impl Timed {
-    /// Lines for keys at their ticks.
+    /// Lines with keys and their ticks.
     fn keys(keys: &[(u64, &str)]) -> String {
         keys.iter().map(|(tick, key)| format!("at {tick} {key}\n")).collect()
     }
 
-    /// Plays it; returns what the player was told.
+    /// Plays the game; returns the lines that the player received.
     fn play(&self, purpose: &'static str, is_killed: bool) -> Vec<String> {
         let mut player = Player::new(purpose, self.game);
         player.say(&self.first);
@@ -125,7 +125,7 @@ impl Timed {
         player.told
     }
 
-    /// With and without a kill, at the same time. Returns how it ended.
+    /// Compares a game with a kill and one without, played in parallel. Returns the last line.
     fn compare(&self, purposes: [&'static str; 2]) -> String {
         let [calm, killed] = thread::scope(|scope| {
             let games = [0, 1].map(|n| scope.spawn(move || self.play(purposes[n], n == 1)));
@@ -153,7 +153,7 @@ fn snake_goes_on_when_its_edge_dies() {
 
 #[test]
 fn pong_goes_on_when_its_edge_dies() {
-    // Of a player who looks at the ball five times a second: `u` up, `d` down, `s` stops.
+    // The keys of a player that looks at the ball five times a second: `u` up, `d` down, `s` stop.
     const KEYS: &str = "72d 84u 96s 144d 180u 216d 252u 276d 288u 300d 312u 324d 336s 408d 420u 468s 480d 504u 516d 528u \
         540d 576s 588u 624s 636u 648d 696u 744d 768u 780d 792s 804d 816s 840d 864s 888u 900d 924u 936s 948u 984d 1008u \
         1020d 1032s 1044d 1056u 1068d 1080s 1104d 1116s 1128d 1152u 1200d 1212s";
@@ -179,8 +179,8 @@ fn pong_goes_on_when_its_edge_dies() {
     assert_eq!(pong.compare(["pong", "pong-killed"]), "over left wins 5 : 1");
 }
 
-/// Plays a game by turns, and kills its edge when that many lines are said and the answer to the last one is not heard. Returns what the
-/// player was told.
+/// Plays a turn-based game. At line `kill_at` it sends the line and kills the edge before it reads the answer. Returns the lines
+/// that the player received.
 fn take_turns(
     mut player: Player,
     lines: &[String],
@@ -223,7 +223,7 @@ fn battleship_goes_on_when_its_edge_dies() {
 
 #[test]
 fn scrabble_goes_on_when_its_edge_dies() {
-    // What somebody says who always lays what counts most, with this seed and these words.
+    // The turns of a player that always lays the best word, with this seed and these words.
     const TURNS: &str = "
         play pa g8 across, play na e10 across, play zone a12 across, play ha a14 down, play ae d8 down, play
         yo j11 across, play ef l12 down, play qi e7 down, play a?i f6 down, play be g5 down, play do i3

@@ -1,5 +1,5 @@
-//! Scrabble for two in real processes: each player has a session and an edge of its own, and a small server keeps the truth. Both edges
-//! die in mid-game, and every line that both are told is the one that they would have been told without.
+//! Scrabble for two with real processes: each player has its own session and edge, and a small server holds the game's state.
+//! Both edges die during the game, and every line that the two players receive is the same as without the kills.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -30,7 +30,7 @@ fn words() -> String {
     WORDS.split_ascii_whitespace().collect::<Vec<_>>().join("\n")
 }
 
-/// Somebody who always lays what counts most, and what they were told.
+/// A player that always lays the best word, with the lines that it has received.
 struct Player {
     stream: BufReader<TcpStream>,
     words: Words,
@@ -56,7 +56,7 @@ impl Player {
         self.stream.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// The next line; the board follows it.
+    /// Receives the next line, and applies it to the board.
     fn hear(&mut self) -> &str {
         let mut line = String::new();
         self.stream.read_line(&mut line).unwrap();
@@ -73,7 +73,7 @@ impl Player {
         self.told.last().unwrap()
     }
 
-    /// Hears until a line begins so, or the game is over; whether it is.
+    /// Receives until a line begins with `first`, or the game is over; returns whether it is over.
     fn hear_until(&mut self, first: &str) -> bool {
         loop {
             let line = self.hear();
@@ -83,7 +83,7 @@ impl Player {
         }
     }
 
-    /// What it lays; it has others for what it has if it can lay nothing, and passes if there are none.
+    /// The best play; without one it exchanges its tiles, and with too few tiles in the bag it passes.
     fn choose(&self) -> String {
         let score = self.told.iter().rev().find(|line| line.starts_with("score ")).unwrap();
         let words: Vec<&str> = score.split(' ').collect();
@@ -96,8 +96,8 @@ impl Player {
     }
 }
 
-/// Plays one game, which has all of these turns. Kills the edge of the player whose turn it is in each of them, when the move is
-/// said and not answered.
+/// Plays one game, which must have all turns of `kills`. In each of these it kills the edge of the player whose turn it is, after
+/// the move is sent and before it is answered.
 fn play(purpose: &'static str, kills: &[usize]) -> [Vec<String>; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();
@@ -115,7 +115,7 @@ fn play(purpose: &'static str, kills: &[usize]) -> [Vec<String>; 2] {
     let address = cluster.start_client_agent(&edges, &["duel"]).unwrap()[0].address;
     let is_owned = |event: &LogEvent| TestCluster::is_report(AgentSide::Client, "owned", event);
 
-    // Each session's name, so that it can be found.
+    // Each session's identifier, to find its edge.
     let mut sessions = Vec::new();
     let mut players = [0, 1].map(|_| {
         let start = cluster.logs.end();

@@ -1,6 +1,6 @@
-//! The games' pages in a real browser, which speaks WebSocket to an agent. Somebody plays snake twice, and the edge dies in mid-game in
-//! one: every line and every pixel at its end is what it is in the other. In battleship and scrabble the edge dies too, the game goes
-//! on, and the page shows what was done. Pong is for keys and buttons.
+//! The games' pages in a real browser, which uses WebSocket to an agent. Snake is played twice, and in one game the edge dies:
+//! every line and every pixel at the end must be equal. In battleship and scrabble the edge dies too, the game continues, and the
+//! page shows each move. Pong tests keys and buttons.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -19,7 +19,7 @@ struct Table {
 }
 
 impl Table {
-    /// Opens the game's page; none where there is no browser.
+    /// Opens the game's page; `None` without a browser.
     fn new(purpose: &'static str, game: &str, page: &str) -> Option<Self> {
         let browser = Browser::start(1_000, 700)?;
         let layout = support::layout(purpose, |layout| layout.edges = 2);
@@ -47,14 +47,14 @@ impl Table {
         self.browser.run(&format!("gate.say({:?})", lines.trim_end()));
     }
 
-    /// Kills the edge that has the game.
+    /// Kills the edge that runs the game.
     fn kill(&mut self) -> usize {
         let (owner, start) = (self.cluster.owner().unwrap(), self.cluster.logs.end());
         self.cluster.edges[owner].kill();
         start
     }
 
-    /// Every line that the page was told, and what the field looks like.
+    /// Every line that the page received, and a picture of the field.
     fn end(&self) -> (Value, Value) {
         let told = self.browser.run("return gate.told");
         self.browser.run("draw()");
@@ -66,7 +66,7 @@ impl Table {
 fn snake_in_a_browser_goes_on_when_its_edge_dies() {
     let play = |purpose, is_killed: bool| {
         let mut table = Table::new(purpose, "snake", "arcade.html")?;
-        // All at once: the clock would not wait for a browser that is slow.
+        // All lines at once, since the clock would not wait for a slow browser.
         table.say("start 8641\nat 87 down\nat 93 left\nat 255 down");
         table.browser.wait("state.tick >= 60");
         let killed = is_killed.then(|| table.kill());
@@ -100,7 +100,7 @@ fn keys_and_buttons_play() {
 #[test]
 fn battleship_in_a_browser_is_shot_for_shot() {
     let Some(mut table) = Table::new("web-battleship", "battleship", "battleship.html") else { return };
-    // Of two seas, the fields that were shot at.
+    // The number of squares that were shot at, in one of the two seas.
     let shots =
         |sea: &str| format!("document.querySelectorAll('#{sea} .miss, #{sea} .hit, #{sea} .sunk').length");
     table.say("start 5");

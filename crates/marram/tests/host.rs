@@ -1,4 +1,4 @@
-//! Programs that embed their end of a session, against real edges that die.
+//! Programs that embed their end of a session, with real edges that die.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "host/messages.rs"]
@@ -19,31 +19,32 @@ const PATIENCE: Duration = Duration::from_secs(90);
 fn settings(cluster: &TestCluster) -> Settings {
     let token = std::fs::read_to_string(cluster.directory.path().join("token")).unwrap();
     let mut settings = Settings::new(cluster.edge_addresses().iter().map(ToString::to_string)).token(&token);
-    // Edges that die here reset their connections; one that is slow is not to be suspected.
+    // Edges that are killed here reset their connections; a slow edge must not be suspected.
     settings.timeouts.heartbeat_timeout = Duration::from_secs(5);
     settings
 }
 
-/// Where the only session is, told each time it begins or moves: its edge, and whether it had another before.
+/// Reports of the only session's owner, at its begin and at each move: the edge, and whether another edge owned the session
+/// before.
 struct Moves {
     told: Receiver<(String, bool)>,
     owner: String,
 }
 
 impl Moves {
-    /// These settings, with an ear for moves.
+    /// These settings, with an observer for moves.
     fn of(settings: Settings) -> (Settings, Self) {
         let (sender, told) = channel();
         let settings = settings.observer(move |event| {
             if let Event::Owned { address, gap, .. } = event {
-                // The test may be over.
+                // The test may have ended.
                 let _ = sender.send((address.to_owned(), !gap.is_zero()));
             }
         });
         (settings, Self { told, owner: String::new() })
     }
 
-    /// Which edge has it, now that it has begun.
+    /// The first owner of the session.
     fn begun(&mut self, cluster: &TestCluster) -> usize {
         let (owner, moved) = self.told.recv_timeout(PATIENCE).unwrap();
         assert!(!moved, "it is new");
@@ -51,7 +52,7 @@ impl Moves {
         self.edge(cluster)
     }
 
-    /// Which edge has it, now that the one before is dead.
+    /// The owner of the session after the previous one died.
     fn moved(&mut self, cluster: &TestCluster) -> usize {
         let (owner, moved) = self.told.recv_timeout(PATIENCE).unwrap();
         assert!(moved && owner != self.owner, "{} is dead, and it is at {owner}", self.owner);
@@ -64,8 +65,8 @@ impl Moves {
     }
 }
 
-/// A server of this kind whose sessions `serve` answers, and a client that is ready and closed when `test` is through. Neither drops
-/// anything.
+/// A server of this kind whose sessions `serve` answers, and a client that is ready, and is closed after `test`. Neither may drop
+/// a datagram.
 fn between_ends(
     settings: Settings,
     kind: ConnectionKind,
@@ -104,14 +105,14 @@ fn accepted(server: &Server) -> Connection {
     patient(server.accept_timeout(PATIENCE).unwrap().expect("a session comes"))
 }
 
-/// Settings with a mistake in them.
+/// Settings with changed timeouts.
 fn impatient(change: impl FnOnce(&mut Timeouts)) -> Settings {
     let mut settings = Settings::new(["127.0.0.1:1"]);
     change(&mut settings.timeouts);
     settings
 }
 
-/// Stops a server when the test is over, well or not: another thread waits at it.
+/// Stops a server at the end of the test, even if it fails, since another thread waits for the server.
 struct Stops<'a>(&'a Server);
 
 impl Drop for Stops<'_> {
@@ -120,10 +121,10 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Says back what each client says, until the server is stopped.
+/// Echoes what each client sends, until the server is stopped.
 fn serve(server: &Server) {
     for connection in server.incoming() {
-        // Ends with its client.
+        // Ends when its client does.
         thread::spawn(move || std::io::copy(&mut &connection, &mut &connection));
     }
 }
@@ -151,7 +152,7 @@ fn both_ends_in_programs_and_every_byte_is_right_while_edges_die() {
             let dead = std::mem::replace(&mut owner, moves.moved(&cluster));
             cluster.start_edge(dead, "").unwrap();
         }
-        // Half-closed, and what was on its way comes still; then the end, in order.
+        // After a half-close the data in flight still arrives, and then an orderly end.
         { &connection }.write_all(b"last words").unwrap();
         connection.shutdown_write().unwrap();
         let mut rest = String::new();
@@ -213,12 +214,12 @@ fn failures_are_told_apart_from_ends_with_reasons() {
     let server = Server::start(settings.clone(), "peer").unwrap();
     server.wait_ready(PATIENCE).unwrap();
     let client = Client::start(settings.clone()).unwrap();
-    // An app that there is not.
+    // An app that does not exist.
     let connection = patient(client.connect("nonesuch").unwrap());
     let error = { &connection }.read(&mut [0; 1]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
     assert!(error.to_string().contains("nonesuch") && error.to_string().contains("session "), "{error}");
-    // The client breaks off; the server's program learns that it is no end.
+    // The client aborts; the server's program learns that this is not an orderly end.
     let connection = client.connect("forward").unwrap();
     { &connection }.write_all(b"x").unwrap();
     let taken = accepted(&server);
@@ -227,7 +228,7 @@ fn failures_are_told_apart_from_ends_with_reasons() {
     let error = { &taken }.read(&mut [0; 1]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
     assert!(taken.failure().is_some());
-    // Even when it had nothing more to say.
+    // This holds even if the client had already sent everything.
     let connection = client.connect("forward").unwrap();
     { &connection }.write_all(b"x").unwrap();
     connection.shutdown_write().unwrap();
@@ -235,13 +236,13 @@ fn failures_are_told_apart_from_ends_with_reasons() {
     assert_eq!({ &taken }.read_to_end(&mut Vec::new()).unwrap(), 1);
     connection.abort();
     loop {
-        // Until the write after the one that finds out.
+        // The error appears at the write after the one that detects it.
         match { &taken }.write_all(b"y") {
             Ok(()) => thread::yield_now(),
             Err(error) => break assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}"),
         }
     }
-    // More than is taken from a program without an edge: what it had to say is lost with its session, and it is told why.
+    // More data than the library buffers without an edge: it is lost with the session, and the program gets the reason.
     let nowhere = free_address().unwrap();
     let mut elsewhere = settings.clone();
     elsewhere.edges = vec![nowhere.to_string()];
@@ -256,7 +257,7 @@ fn failures_are_told_apart_from_ends_with_reasons() {
         let error = written.join().unwrap().unwrap_err();
         assert!(error.to_string().starts_with("session "), "{error}");
     });
-    // The agent in this program is stopped with a session that goes on.
+    // The agent in this program is stopped while a session is open.
     let connection = patient(client.connect("forward").unwrap());
     assert_eq!(client.clone().close().unwrap_err().kind(), ErrorKind::TimedOut);
     let error = { &connection }.read(&mut [0; 1]).unwrap_err();
@@ -277,7 +278,7 @@ fn many_connections_at_once_and_wrong_settings_are_named() {
         let error = Client::start(settings).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
     }
-    // A token that is not the domain's.
+    // A token other than the domain's.
     let wrong =
         Client::start(Settings::new([cluster.edge_addresses()[0].to_string()]).token(&"x".repeat(32)));
     let wrong = wrong.unwrap();
@@ -285,13 +286,13 @@ fn many_connections_at_once_and_wrong_settings_are_named() {
     loop {
         let error = wrong.wait_ready(Duration::from_millis(100)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        // Until the edge has said so.
+        // The edge's refusal may take a while to arrive.
         if error.to_string().contains("token") {
             break;
         }
         assert!(Instant::now() < until, "{error}");
     }
-    // Many clients at once, each with words of its own.
+    // Many clients at once, each with its own data.
     let server = Server::start(settings(&cluster), "peer").unwrap();
     server.wait_ready(PATIENCE).unwrap();
     let client = Client::start(settings(&cluster)).unwrap();

@@ -1,6 +1,6 @@
-//! One edge, one shard, one agent: tenants whose guests and clients do their worst, beside one that is quiet. Every answer of
-//! the quiet one comes and is right, what the others are refused they are refused with a reason, and when their clients are
-//! gone nothing of them is left.
+//! One edge, one shard, one agent: tenants with hostile guests and clients, beside a quiet one. Every answer to the quiet client
+//! arrives and is correct, every refusal of the others has a reason, and after their clients have disconnected nothing of them
+//! remains.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -18,27 +18,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long anything that is waited for may take, on any machine: all that is hostile here takes its time.
+/// Timeout of each wait, on any machine: the hostile tenants use much of the CPU time.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// How often clients look whether they shall stop.
+/// How often clients check whether they should stop.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Answers that the quiet client wants at least, and of which size.
+/// The least number of answers to the quiet client, and their size.
 const ANSWERS: u64 = 500;
 const SIZE: usize = 64;
-/// What the tenant `crowd` is granted, and how many of its clients come.
+/// Session quota of the tenant `crowd`, and the number of its clients.
 const GRANTED: usize = 4;
 const CROWD: usize = 12;
-/// Connections that a client of `swarm` holds at a time, and how many it must have opened.
+/// Connections that a client of `swarm` holds at a time, and the least number that it must have opened.
 const HELD: usize = 50;
 const SWARM: u64 = 3_000;
 
-/// An app of a tenant of the same name.
+/// An app of a tenant with the same name.
 struct App {
     name: &'static str,
-    /// The handlers of a message (port, where it is, its length) and of a timer or task (token).
+    /// The handlers of a message (port, address, length) and of a timer or task (token).
     handlers: [Body; 2],
     manifest: &'static str,
-    /// What the agent says of a session that the edge ended; nothing if the edge has no reason to end one.
+    /// The reason in the agent's log for a session that the edge ended; empty if the edge has no reason to end one.
     ended: &'static str,
 }
 
@@ -101,7 +101,7 @@ fn write_app(place: &TempDir, app: &App) -> anyhow::Result<PathBuf> {
     )
 }
 
-/// The edge with all apps, and where each is reached through the agent.
+/// The edge with all apps, and each app's address at the agent.
 fn start() -> (TestCluster, BTreeMap<&'static str, SocketAddr>) {
     let layout = support::layout("hostile", |layout| {
         layout.edge_tables = format!("[[tenant]]\nname = \"crowd\"\nsessions = {GRANTED}\n");
@@ -118,7 +118,7 @@ fn start() -> (TestCluster, BTreeMap<&'static str, SocketAddr>) {
     (cluster, addresses)
 }
 
-/// A connection that is reset when it is closed, so that its session ends with it.
+/// A connection that is reset when it is closed, so that its session ends at once.
 fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
@@ -127,7 +127,7 @@ fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Clients that do not stop before they are told to.
+/// Clients that run until they are stopped.
 #[derive(Default)]
 struct Hostile {
     stop: Arc<AtomicBool>,
@@ -137,7 +137,7 @@ struct Hostile {
 }
 
 impl Hostile {
-    /// Runs `visit` again and again: that a session is ended is what is expected.
+    /// Runs `visit` repeatedly; it is expected that the edge ends its sessions.
     fn spawn(&mut self, mut visit: impl FnMut(&AtomicBool) -> std::io::Result<()> + Send + 'static) {
         let stop = Arc::clone(&self.stop);
         self.threads.push(thread::spawn(move || {
@@ -173,7 +173,7 @@ impl Hostile {
     }
 }
 
-/// Asks with one byte, again for each piece of an answer, until the session is ended.
+/// Sends one byte, and one more for each piece of an answer, until the session is ended.
 fn ask_and_listen(address: SocketAddr, stop: &AtomicBool) -> std::io::Result<()> {
     let mut stream = connect(address)?;
     let mut buffer = vec![0; 256 << 10];
@@ -192,7 +192,7 @@ fn ask_and_listen(address: SocketAddr, stop: &AtomicBool) -> std::io::Result<()>
     Ok(())
 }
 
-/// Opens connections as fast as it can, each with a question whose answer it does not wait for.
+/// Opens connections as fast as it can, each with a request whose answer it does not wait for.
 fn come_and_go(address: SocketAddr, stop: &AtomicBool, opened: &AtomicU64) -> std::io::Result<()> {
     let mut held = VecDeque::with_capacity(HELD);
     while !stop.load(Ordering::Relaxed) {
@@ -207,7 +207,7 @@ fn come_and_go(address: SocketAddr, stop: &AtomicBool, opened: &AtomicU64) -> st
     Ok(())
 }
 
-/// The quiet client: one question after the other, each answer right.
+/// The quiet client: one request after another, each with the expected answer.
 struct Quiet {
     stream: TcpStream,
     answers: u64,
@@ -249,7 +249,7 @@ fn sessions(cluster: &TestCluster) -> usize {
     list["sessions"].as_array().unwrap().len()
 }
 
-/// How often the agent has said that the edge ended a session for this reason.
+/// Number of sessions that the edge ended for this reason, by the agent's log.
 fn ended(cluster: &TestCluster, reason: &str) -> usize {
     cluster.logs.count(0, |event: &LogEvent| {
         TestCluster::is_report(AgentSide::Client, "ended", event) && event.text("reason").contains(reason)
@@ -271,7 +271,7 @@ fn a_quiet_tenant_beside_hostile_ones_gets_every_answer() {
         assert!(Instant::now() < deadline, "{} answers; {}", quiet.answers, cluster.logs.tail(30));
         quiet.ask(20);
     }
-    // What the operator sees of it.
+    // The operator's view.
     let (failed, rejected) =
         (metric(&cluster, "marram_sessions_failed_total"), metric(&cluster, "marram_hellos_rejected_total"));
     assert!(failed >= 8 && rejected >= (CROWD - GRANTED) as u64, "{failed} failed, {rejected} rejected");
@@ -279,10 +279,10 @@ fn a_quiet_tenant_beside_hostile_ones_gets_every_answer() {
     let list = cluster.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
     let of = |app: &str| list["sessions"].as_array().unwrap().iter().filter(|row| row["app"] == app).count();
     assert_eq!((of("quiet"), of("crowd")), (1, GRANTED));
-    // Thousands of lines were printed: a burst and one a second were written.
+    // Of thousands of printed lines, the log has a burst and then one a second.
     let printed = cluster.logs.count(0, |event| !event.fields["stage"].is_null());
     assert!((1..1_000).contains(&printed), "{printed} lines of guests");
-    // With its clients, all that was hostile goes; the quiet one stays.
+    // After the hostile clients have ended, their sessions end; the quiet one stays.
     hostile.end();
     while sessions(&cluster) > 1 {
         assert!(Instant::now() < deadline + PATIENCE, "{} sessions are left", sessions(&cluster));

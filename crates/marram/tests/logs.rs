@@ -1,4 +1,4 @@
-//! What operators see of logs: lines of supervisors, shards and cells, of several edges, and edges that come and go.
+//! Operators' view of logs: lines of supervisors, shards and cells, of several edges, and of edges that restart.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -22,7 +22,7 @@ fn marram(arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// Asks until the answer is as wanted: a shard's lines reach its supervisor a little later than what it does.
+/// Polls until the answer is as wanted, since a shard's lines reach its supervisor with a small delay.
 fn until(ask: impl Fn() -> String, wanted: impl Fn(&str) -> bool) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -38,7 +38,7 @@ fn until(ask: impl Fn() -> String, wanted: impl Fn(&str) -> bool) -> String {
 fn cluster(purpose: &'static str, edges: usize, log: &str) -> TestCluster {
     let layout = support::layout(purpose, |layout| {
         layout.edges = edges;
-        // The table that the harness writes last.
+        // The harness writes this table last.
         layout.edge_tables = format!("{log}\n");
     });
     let apps = |place: &_| Ok(vec![support::cells().manifest(place, "counting", "counter", "")?]);
@@ -47,7 +47,7 @@ fn cluster(purpose: &'static str, edges: usize, log: &str) -> TestCluster {
     cluster
 }
 
-/// A client whose cell has printed something; how many bytes it answered does not matter here.
+/// A client whose cell has printed a line; its answer does not matter here.
 fn print(cluster: &mut TestCluster) -> TcpStream {
     let address = cluster.start_client_agent(&cluster.edge_addresses(), &["counting"]).unwrap()[0].address;
     let mut client = TcpStream::connect(address).unwrap();
@@ -78,18 +78,18 @@ fn what_a_cell_prints_is_found_by_its_app_and_its_session() {
     );
     let line: Value = serde_json::from_str(said.trim()).unwrap();
     let fields = ["edge", "shard", "target", "level", "app", "session"].map(|field| line[field].clone());
-    // Either edge may have it: an agent takes the first one that answers.
+    // Either edge may own the session, since an agent uses the first one that answers.
     let names = cluster.edges.iter().map(|edge| edge.who() + "-1").collect::<Vec<_>>();
     let home = names.iter().position(|name| line["edge"] == *name).unwrap();
     let expected: [Value; 6] =
         [names[home].as_str().into(), 0.into(), "guest".into(), "INFO".into(), "counting".into(), id.into()];
     assert_eq!(fields, expected, "{said}");
     assert!(line["message"].as_str().unwrap().starts_with("counter counter"), "{said}");
-    // For people, by the beginning of its identifier.
+    // As text, selected by the beginning of the session's identifier.
     let (_, said, _) = marram(&["logs", "--session", &id[..12], both[home]]);
     assert!(said.contains("INFO shard 0 cell: counter counter") && said.lines().count() == 1, "{said}");
 
-    // Both edges, in the order of time; warnings only; the last one only.
+    // Both edges, ordered by time; warnings only; the last line only.
     let parse =
         |said: &str| said.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>();
     let all = |said: &str| {
@@ -111,7 +111,7 @@ fn what_a_cell_prints_is_found_by_its_app_and_its_session() {
     );
     assert!(marram(&["logs", "--since", "1h", both[0]]).1.contains("listening for operators"));
 
-    // And with them `kill`.
+    // `kill` accepts the beginning of an identifier too.
     let (code, said, _) = marram(&["kill", &id[..8], both[0], both[1]]);
     assert_eq!((code, said.as_str()), (Some(0), "the session is ended\n"));
 }
@@ -123,7 +123,7 @@ fn what_has_gone_is_said() {
     let (_, before, said) = marram(&["logs", &url]);
     assert!(!before.is_empty() && said.is_empty(), "{said}");
     let client = cluster.edges[0].client().unwrap();
-    // Each leaves a line.
+    // Each call logs a line.
     for _ in 0..500 {
         client.call(Method::PUT, "/v1/routes", Bytes::from_static(b"{\"routes\":[]}")).unwrap();
     }
@@ -133,7 +133,7 @@ fn what_has_gone_is_said() {
     assert!(lines.lines().count() == 3 && said.is_empty(), "enough is left: {said}");
 }
 
-/// A command that goes on, and lines of it.
+/// A running command, whose lines are read.
 struct Following(Child);
 
 impl Following {
@@ -169,7 +169,7 @@ fn an_edge_that_goes_away_is_said_and_asked_again() {
     Following::until(&mut errors, "B-1 is away: ");
     cluster.start_edge(1, "").unwrap();
     Following::until(&mut errors, "B-2 is there again");
-    // Of its next life, from the beginning; of the other one nothing twice.
+    // The restarted edge's log from its beginning, and no line of the other edge twice.
     said += &Following::until(&mut lines, "B-2: listening for operators");
     assert_eq!(said.matches("A-1: listening for operators").count(), 1, "{said}");
     let _client = print(&mut cluster);
@@ -223,7 +223,7 @@ fn an_agent_that_has_an_address_for_operators_says_what_it_knows_among_edges() {
     let of_it = said.lines().last().unwrap();
     assert!(of_it.contains(" WARN web-1: ") && of_it.contains(&format!("session={id}")), "{said}");
 
-    // For programs: who said it, and of which edge.
+    // As JSON: the process that logged a line, and the edge that it is about.
     let (_, said, _) = marram(&[&["logs", "--json"], &both[..]].concat());
     let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let has = |who: &str, message: &str| {
@@ -240,14 +240,14 @@ fn what_a_guest_printed_before_it_was_stopped_is_in_the_line_about_its_end() {
     for _ in 0..SESSIONS {
         let mut client = TcpStream::connect(address).unwrap();
         client.write_all(b"p!").unwrap();
-        // Ended or reset: it is over.
+        // The session has ended, orderly or by a reset.
         let _ = client.read(&mut [0]);
     }
     let edge = format!("--edge=http://{}", cluster.edges[0].admin());
     let ends = |said: &str| -> Vec<String> {
         said.lines().filter(|line| line.contains(": Guest: ")).map(str::to_owned).collect()
     };
-    // Twice each: a session has a second attempt. Of so many cells' own lines some are suppressed.
+    // Each session is logged twice, since it has a second attempt. Some of the cells' own lines are suppressed.
     let all = until(|| marram(&["logs", &edge]).1, |said| ends(said).len() >= 2 * SESSIONS);
     for line in ends(&all) {
         let words = "; it printed: thread '<unnamed>' (1) panicked at counter/src/lib.rs:";
@@ -256,7 +256,7 @@ fn what_a_guest_printed_before_it_was_stopped_is_in_the_line_about_its_end() {
             "{line}"
         );
     }
-    // Whoever is at its end is told why it was stopped, and not what it printed for operators.
+    // The client's agent gets the reason for the end, and not what the cell printed for operators.
     let told = cluster.logs.all(0, |event| TestCluster::is_report(AgentSide::Client, "ended", event));
     let reasons: Vec<&str> = told.iter().map(|event| event.text("reason")).collect();
     assert!(
@@ -266,7 +266,7 @@ fn what_a_guest_printed_before_it_was_stopped_is_in_the_line_about_its_end() {
     assert!(reasons.iter().all(|reason| !reason.contains("told to panic")), "{reasons:?}");
 }
 
-/// Lines that are kept here and that nobody has seen yet.
+/// Lines that this process keeps and that were not returned before.
 fn unseen(after: &mut u64) -> Vec<Value> {
     let mut lines = Vec::new();
     loop {
@@ -288,7 +288,7 @@ fn a_panic_is_in_the_log_and_all_else_is_as_before() {
         _ => before(panic),
     }));
     let options = logging::LogOptions { kept: Some(logging::RING_BYTES), ..logging::LogOptions::default() };
-    // The second one has no effect.
+    // The second call has no effect.
     (0..2).for_each(|_| logging::start(&options).unwrap());
     let in_kitchen = |panics: Box<dyn Fn() + Send>| {
         let thread = std::thread::Builder::new().name("kitchen".into());
@@ -310,7 +310,7 @@ fn a_panic_is_in_the_log_and_all_else_is_as_before() {
     assert!(line["message"].as_str().unwrap().starts_with("a thread panicked: out of \"sugar\"\n\u{fc}"));
     assert!(line["place"].as_str().unwrap().contains("tests/logs.rs:"), "{line}");
 
-    // One after the other, until a line says that others were left out: the first is told, and none is forgotten.
+    // Panics until a line counts suppressed ones: the first is logged, and the count includes all others.
     let (mut panics, mut told) = (0, Vec::new());
     while told.last().is_none_or(|line: &Value| line["suppressed"].is_null()) {
         let number = panics;

@@ -1,7 +1,7 @@
-//! Many sessions at once, and much through one: what is bounded stays bounded, and nobody is forgotten.
+//! Many sessions at once, and much data through one: limits hold, and every session is recovered.
 //!
-//! `MARRAM_SESSIONS` says how many sessions lose their edge at once (1,000 if not set), `MARRAM_MEGABYTES` how much
-//! goes through the one session (10,000 if not set).
+//! `MARRAM_SESSIONS` is the number of sessions that lose their edge at once (1,000 if not set), `MARRAM_MEGABYTES` the amount of
+//! data through the one session (10,000 if not set).
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A server that sends back what it gets.
+/// A server that echoes what it receives.
 fn echo() -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -23,7 +23,7 @@ fn echo() -> SocketAddr {
         for mut stream in listener.incoming().map_while(Result::ok) {
             thread::spawn(move || {
                 let mut buffer = vec![0; 64 << 10];
-                // A client that hangs up ends its thread.
+                // The thread ends when its client disconnects.
                 while let Ok(len @ 1..) = stream.read(&mut buffer) {
                     if stream.write_all(&buffer[..len]).is_err() {
                         return;
@@ -63,7 +63,7 @@ fn many_sessions_lose_one_edge_at_once_and_the_next_stays_responsive() {
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
     let count = support::amount("MARRAM_SESSIONS", 1_000);
     let mut cluster = support::cluster("many", 2, 1);
-    // The second edge comes when all sessions are at the first.
+    // The second edge starts when all sessions are at the first.
     cluster.start_edge(0, "").unwrap();
     let edges = cluster.edge_addresses();
     cluster.start_server_agent(&edges, &[("peer", echo())]).unwrap();
@@ -79,7 +79,7 @@ fn many_sessions_lose_one_edge_at_once_and_the_next_stays_responsive() {
     for (session, client) in clients.iter_mut().enumerate() {
         say(client, &words(session, 2));
     }
-    // A session that never knew the dead edge does not wait behind those that do.
+    // A session that was never at the dead edge does not wait behind those that were.
     let asked = Instant::now();
     let mut new = connect(address);
     say(&mut new, &words(count, 1));
@@ -90,7 +90,7 @@ fn many_sessions_lose_one_edge_at_once_and_the_next_stays_responsive() {
     }
     let all_ms = asked.elapsed().as_millis();
     println!("{count} sessions recovered within {all_ms} ms; a new one had its answer after {new_ms} ms");
-    // What was heard may be read before what was logged.
+    // An answer may arrive before the agent's log lines are read.
     let mut recovered = 0;
     let owned = cluster.logs.wait(start, PATIENCE, |event: &LogEvent| {
         recovered += usize::from(TestCluster::is_report(AgentSide::Client, "owned", event));

@@ -1,4 +1,4 @@
-//! The cell `memcached` through edges, with clients that are not ours: libmemcached's tests of a server, its load generator, which
+//! The cell `memcached` through edges, with third-party clients: libmemcached's tests of a server and its load generator, which
 //! verifies every item, over TCP and UDP, and pymemcache. Where each client's cache is protected, edges are killed meanwhile.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,15 +13,15 @@ use std::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// As clients write it.
+/// The same in seconds, for the clients' command lines.
 const PATIENCE_SECONDS: &str = "120";
 /// One cache for all clients of the edge.
 const SHARED: &str = "cell = \"shared\"\nprotect = \"none\"\n[quotas]\nmemory = \"64MiB\"\n";
-/// One for each, which outlives its edge, and a checkpoint now and then.
+/// One cache for each client, which outlives its edge, with frequent checkpoints.
 const PROTECTED: &str =
     "protect = \"endpoints\"\n[keep]\nrecovery_target = \"1ms\"\n[quotas]\nmemory = \"64MiB\"\n";
 
-/// Edges with the cache, and one address for streams and datagrams.
+/// Edges with the cache, and one address for TCP and UDP.
 fn cache(purpose: &'static str, edges: usize, manifest: &str) -> (TestCluster, SocketAddr) {
     let layout = support::layout(purpose, |layout| layout.edges = edges);
     let apps = |place: &_| Ok(vec![support::cells().manifest(place, "cache", "memcached", manifest)?]);
@@ -42,7 +42,7 @@ fn capable(address: SocketAddr) -> Command {
     command
 }
 
-/// libmemcached's load generator: so many requests, nine in ten of them `get`, whose every value it verifies.
+/// libmemcached's load generator with this number of requests, nine in ten of them `get`; it verifies every value.
 fn load(address: SocketAddr, requests: usize, more: &[&str]) -> Command {
     let mut command = Command::new("memcaslap");
     command.args(["-s", &address.to_string(), "-T", "1", "-c", "4", "-v", "1.0"]);
@@ -54,7 +54,7 @@ fn start(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// What it printed, if all went well.
+/// The output of a program that succeeded.
 fn printed(output: &Output) -> String {
     let text = [&output.stdout[..], &output.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -77,14 +77,13 @@ fn is_verified(output: &Output, requests: usize) {
     assert_eq!([count("get_misses"), count("verify_misses"), count("verify_failed")], [0; 3], "{text}");
 }
 
-/// Kills the owner of what was owned last, again and again while the program runs. Comes back with what it printed, and how many
-/// sessions had to be recovered.
+/// Kills the latest owner repeatedly while the program runs. Returns the program's output, and the number of recoveries.
 fn killed_while(cluster: &mut TestCluster, mut program: Child) -> (Output, usize) {
     let start = cluster.logs.end();
     let mut seen = start;
     let owned = |event: &LogEvent| TestCluster::is_report(AgentSide::Client, "owned", event);
     while program.try_wait().unwrap().is_none() {
-        // Nothing is owned anew once it is about to end.
+        // There is no new owner when the program is about to end.
         let Some((next, event)) = cluster.logs.wait(seen, Duration::from_millis(100), owned) else {
             continue;
         };
@@ -98,7 +97,7 @@ fn killed_while(cluster: &mut TestCluster, mut program: Child) -> (Output, usize
     (output, cluster.logs.count(start, recovered))
 }
 
-/// One request in a datagram, with memcached's header, and its answer in as many as it takes.
+/// Sends one request in a datagram with memcached's header, and joins the datagrams of its answer.
 fn ask_in_datagrams(socket: &UdpSocket, number: u8, request: &str) -> Vec<u8> {
     let header = [0, number, 0, 0, 0, 1, 0, 0];
     socket.send(&[&header[..], request.as_bytes()].concat()).unwrap();
@@ -124,7 +123,7 @@ fn a_shared_cache_serves_libmemcacheds_programs_and_datagrams() {
     is_verified(&load(address, requests, &[]).output().unwrap(), requests);
     is_verified(&load(address, requests, &["-U"]).output().unwrap(), requests);
 
-    // What one client has stored over TCP another reads over UDP, and the other way round.
+    // A value that one client stores over TCP is read over UDP, and the other way round.
     let value = "z".repeat(3_000);
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -159,7 +158,7 @@ fn libmemcacheds_programs_notice_nothing_while_their_edges_are_killed() {
     assert!(recovered > 0 && more > 0, "{recovered} and {more} sessions recovered");
 }
 
-/// Fills a cache, and looks at all of it each time that it is sent a line.
+/// Fills a cache, and verifies all of it for each line of input.
 const PYTHON: &str = r#"
 import sys
 from pymemcache.client.base import Client

@@ -1,5 +1,5 @@
-//! `limiter`, `firewall` and `monitor` between real programs, as they ship: what is too fast waits and arrives whole, what is forbidden
-//! is closed, what passes is counted, and none of it changes when the edge under them is killed.
+//! `limiter`, `firewall` and `monitor` between real programs, as they ship: data over the limit is delayed and arrives whole, a
+//! connection with forbidden data is closed, data that passes is counted, and a kill of the edge changes none of this.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -16,11 +16,11 @@ use support::traffic::Traffic;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const MIB: usize = 1 << 20;
-/// What `cells/limiter/limits` lets the server send at once, and in each second.
+/// The rates of `cells/limiter/limits` for the server: at once, and in each second.
 const BURST: usize = 4 * MIB;
 const PER_SECOND: usize = 16 * MIB;
 
-/// A cell's manifest as it ships; only its module is found where the build leaves it.
+/// A cell's manifest as it ships, except for the path of the module.
 fn shipped(place: &TempDir, cell: &str) -> anyhow::Result<PathBuf> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../cells/{cell}/marram.toml"));
     let module = support::cells().module(cell).display().to_string();
@@ -30,7 +30,7 @@ fn shipped(place: &TempDir, cell: &str) -> anyhow::Result<PathBuf> {
     place.write(&format!("apps/{cell}/marram.toml"), wired)
 }
 
-/// Edges that serve one of the cells as it ships.
+/// Edges that run one of the cells as it ships.
 fn cluster(purpose: &'static str, edges: usize, cell: &str) -> TestCluster {
     let layout = support::layout(purpose, |layout| layout.edges = edges);
     let mut cluster = TestCluster::new(layout, |place| Ok(vec![shipped(place, cell)?])).unwrap();
@@ -38,27 +38,27 @@ fn cluster(purpose: &'static str, edges: usize, cell: &str) -> TestCluster {
     cluster
 }
 
-/// Starts both agents; returns where clients of the app connect.
+/// Starts both agents; returns the address for clients of the app.
 fn agents(cluster: &mut TestCluster, app: &str, server: SocketAddr) -> SocketAddr {
     let edges = cluster.edge_addresses();
     cluster.start_server_agent(&edges, &[("origin", server)]).unwrap();
     cluster.start_client_agent(&edges, &[app]).unwrap()[0].address
 }
 
-/// The bytes from `at` on: no two words of the stream are the same.
+/// The bytes of the stream from `at` on; all its words differ.
 fn pattern(at: usize, len: usize) -> Vec<u8> {
     let words = (at / 8) as u64..((at + len) / 8 + 1) as u64;
     let bytes: Vec<u8> = words.flat_map(|word| (word ^ 0x6d61_7272_616d_0000).to_le_bytes()).collect();
     bytes[at % 8..at % 8 + len].to_vec()
 }
 
-/// A server that says so many bytes to each client, as fast as it can, and then ends.
+/// A server that sends `len` bytes to each client, as fast as it can, and then ends.
 fn spout(len: usize) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
-            // A client that goes ends it.
+            // The thread ends when its client disconnects.
             thread::spawn(move || {
                 let pieces = (0..len).step_by(MIB);
                 let sent = pieces.map(|at| stream.write_all(&pattern(at, MIB.min(len - at))));
@@ -69,7 +69,7 @@ fn spout(len: usize) -> SocketAddr {
     address
 }
 
-/// Reads to the end, compares every byte, and does something whenever so many bytes more are there.
+/// Reads to the end, compares every byte, and calls `then` after each `every` bytes.
 fn download(from: SocketAddr, len: usize, every: usize, mut then: impl FnMut(usize)) {
     let mut stream = TcpStream::connect(from).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -89,7 +89,7 @@ fn download(from: SocketAddr, len: usize, every: usize, mut then: impl FnMut(usi
     assert_eq!(got, len, "it ended early");
 }
 
-/// Kills one edge after the other, and starts each again.
+/// Kills one of the edges, by turns, and starts it again.
 fn kill_in_turn(cluster: &mut TestCluster, kill: usize) {
     let index = kill % cluster.edges.len();
     cluster.edges[index].kill();
@@ -100,7 +100,7 @@ fn orphaned(cluster: &TestCluster) -> usize {
     cluster.logs.count(0, |event| event.name() == "orphaned")
 }
 
-/// Waits for what a cell has printed.
+/// Waits for a line that a cell printed.
 fn printed(cluster: &TestCluster, words: &str) {
     let said = |event: &LogEvent| event.text("message").contains(words);
     let found = cluster.logs.wait(0, PATIENCE, said).is_some();
@@ -142,7 +142,7 @@ fn what_the_firewall_allows_passes_byte_by_byte_while_edges_are_killed() {
     assert!(sessions > 0 && bytes > 0 && orphaned(&cluster) > 0, "{sessions} sessions, {bytes} B");
 }
 
-/// A server that remembers what it was sent and answers each piece with `ok`.
+/// A server that records what it receives and answers each piece with `ok`.
 struct Origin {
     address: SocketAddr,
     came: Arc<Mutex<Vec<u8>>>,
@@ -176,7 +176,7 @@ impl Origin {
     }
 }
 
-/// A client that may be refused.
+/// A client whose connection may be closed.
 struct Client(TcpStream);
 
 impl Client {
@@ -193,7 +193,7 @@ impl Client {
         assert_eq!(&answer, b"ok");
     }
 
-    /// Reads to the end, or to the reset of a connection whose bytes were not read.
+    /// Reads to the end, or to the reset of a connection with unread data.
     fn ends_without_an_answer(mut self) -> bool {
         let mut rest = Vec::new();
         _ = self.0.read_to_end(&mut rest);
@@ -201,7 +201,7 @@ impl Client {
     }
 }
 
-/// What is forbidden lies on both sides of a kill, and is known all the same.
+/// Forbidden data is detected even if one part of it is sent before a kill and the rest after it.
 fn is_forbidden_over_a_kill(cluster: &mut TestCluster, address: SocketAddr, origin: &Origin) {
     let mut client = Client::connect(address);
     client.ask("GET /x/.");
@@ -248,7 +248,7 @@ fn the_monitor_counts_what_passed_before_and_after_a_kill() {
     assert_eq!(origin.came(), b"fourseven..seven..");
 }
 
-/// Edges whose every app gets these stages, with `forward` between them.
+/// Edges that add these stages to every app, with `forward` between them.
 fn forced(purpose: &'static str, first: &str, last: &str) -> TestCluster {
     let layout = support::layout(purpose, |layout| {
         layout.edges = 2;
@@ -267,7 +267,7 @@ fn forced(purpose: &'static str, first: &str, last: &str) -> TestCluster {
     cluster
 }
 
-/// A download through both of them, with kills, and something that the firewall forbids.
+/// A download through both stages, with kills, and a request that the firewall forbids.
 fn is_limited_and_guarded(mut cluster: TestCluster) {
     const LEN: usize = 24 * MIB;
     let address = agents(&mut cluster, "site", spout(LEN));

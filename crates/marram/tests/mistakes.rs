@@ -1,6 +1,7 @@
-//! Mistakes that newcomers make with commands and files, one a row: what they did, and what they must be told. Each message says
-//! what happened, why, and what to do about it. Those that take something that runs are in `mistakes_running`; a full disk is in `full_disk`, a replay without its app in
-//! `record`, and a port that takes rights beside `cannot_listen`, since tests may run as root.
+//! Newcomers' mistakes with commands and files, one in each row: what was done, and the expected message. Each message says what
+//! happened, why, and what to do about it. Mistakes that need a running process are in `mistakes_running`; a full disk is in
+//! `full_disk`, a replay without its app in `record`, and a port that requires rights beside `cannot_listen`, since tests may run
+//! as root.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -9,10 +10,11 @@ use std::net::TcpListener;
 use std::process::Command;
 use support::mistaken::place;
 
-/// What was done (`@` is a directory with the files of `place`, `%` an address that is in use), the exit status, what is told.
+/// The mistake, the command (`@` is a directory with the files of `place`, `%` an address that is in use), exit status, words in
+/// the message.
 type Row = (&'static str, &'static str, i32, &'static [&'static str]);
 
-/// The same with a variable that was set before.
+/// The same with an environment variable, after the mistake.
 type Set = (&'static str, [&'static str; 2], &'static str, i32, &'static [&'static str]);
 
 const COMMANDS: &[Row] = &[
@@ -253,7 +255,7 @@ const COMMANDS: &[Row] = &[
     ("a time that is none", "logs --since yesterday", 2, &["yesterday", "\"10m\""]),
 ];
 
-/// Of the environment: what is set, and with which command.
+/// Mistakes in the environment: the variable, and the command.
 const VARIABLES: &[Set] = &[
     (
         "a slip in a variable",
@@ -323,7 +325,7 @@ const VARIABLES: &[Set] = &[
 
 #[test]
 fn each_mistake_is_told_with_what_to_do_about_it() {
-    // It listens as long as this runs.
+    // The address is in use as long as this runs.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let used = listener.local_addr().unwrap().to_string();
     let place = place(&used);

@@ -1,5 +1,5 @@
-//! Mistakes that newcomers make with programs that run: what they did, and what they must be told, by the command or in the log.
-//! Those with commands and files alone are in `mistakes`.
+//! Newcomers' mistakes with running programs: what was done, and the expected message of the command or in the log. Mistakes with
+//! commands and files alone are in `mistakes`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -17,7 +17,7 @@ fn marram() -> Command {
     Command::new(env!("CARGO_BIN_EXE_marram"))
 }
 
-/// A program that stays, until this is dropped.
+/// A running program; dropping it ends it.
 struct Stays {
     child: Child,
     log: Lines<BufReader<ChildStdout>>,
@@ -30,7 +30,7 @@ impl Stays {
         Self { child, log }
     }
 
-    /// Reads on in its log until all of the words were said.
+    /// Reads its log until all of the words have appeared.
     fn says(&mut self, words: &[&str]) {
         let mut said = String::new();
         for line in self.log.by_ref().map(Result::unwrap) {
@@ -51,7 +51,7 @@ impl Drop for Stays {
     }
 }
 
-/// An agent with what follows `agent client --listen ...=APP`.
+/// An agent with these arguments after `agent client --listen ...=APP`.
 fn agent(app: &str, arguments: &[&str]) -> (Stays, SocketAddr) {
     let address = free_address().unwrap();
     let listen = format!("{address}={app}");
@@ -59,13 +59,13 @@ fn agent(app: &str, arguments: &[&str]) -> (Stays, SocketAddr) {
     (stays, address)
 }
 
-/// An edge with a configuration of its own, and where its agents connect.
+/// An edge with its own configuration, and the address for its agents.
 fn edge(place: &TempDir, name: &str, secret: &str, tables: &str) -> (Stays, SocketAddr) {
     let address = free_address().unwrap();
     (edge_at(place, name, address, secret, tables), address)
 }
 
-/// The same, where agents are told that it will be.
+/// The same, at an address that agents have been given before.
 fn edge_at(place: &TempDir, name: &str, address: SocketAddr, secret: &str, tables: &str) -> Stays {
     let admin = free_address().unwrap();
     place.write(&format!("{name}.secret"), secret).unwrap();
@@ -77,7 +77,7 @@ fn edge_at(place: &TempDir, name: &str, address: SocketAddr, secret: &str, table
     Stays::start(marram().arg("edge").arg("--config").arg(config))
 }
 
-/// An edge with the app `counting`, and operators' and agents' tokens.
+/// An edge with the app `counting`, and tokens for operators and agents.
 fn cluster() -> TestCluster {
     let layout = support::layout("mistakes-lab", |layout| {
         layout.admin = "token_file = \"../token\"\n".into();
@@ -88,7 +88,7 @@ fn cluster() -> TestCluster {
     cluster
 }
 
-/// What was done, the token's file that was shown, the exit status, what is told.
+/// The mistake, the command, the token file, exit status, words in the message.
 type Row<'a> = (&'a str, &'a [&'a str], &'a str, i32, &'a [&'a str]);
 
 #[test]
@@ -100,7 +100,7 @@ fn commands_to_a_running_edge() {
     let unreached =
         support::cells().manifest(&cluster.directory, "unreached", "forward", "server = \"wbe\"\n").unwrap();
     let unreached = unreached.display().to_string();
-    // Of 17 sessions two begin alike.
+    // Among 17 identifiers, at least two begin with the same hexadecimal digit.
     let address = cluster.start_client_agent(&cluster.edge_addresses(), &["counting"]).unwrap()[0].address;
     let clients: Vec<TcpStream> = (0..17)
         .map(|_| {
@@ -184,7 +184,7 @@ fn check(mistake: &str, command: &mut Command, code: i32, words: &[&str]) {
     }
 }
 
-/// Something that answers everybody so.
+/// A server that gives this answer to every client.
 fn answering(answer: impl AsRef<[u8]> + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -227,7 +227,7 @@ fn agents_that_no_edge_takes() {
         eprintln!("{mistake}");
         agent("counting", arguments).0.says(words);
     }
-    // The edge is there, and the app is not.
+    // The edge is there, and does not have the app.
     let (mut agent, address) = agent("countng", &["--edge", &edge, "--token-file", &token]);
     agent.says(&["edge up"]);
     let _client = TcpStream::connect(address).unwrap();
@@ -307,10 +307,10 @@ fn edges_of_different_secrets() {
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(b"f").unwrap();
     client.read_exact(&mut [0; 7]).unwrap();
-    // The session is at the first, since only now there is a second.
+    // The session is at the first edge, since the second is started only now.
     let mut second = edge_at(&place, "second", second_address, &"b".repeat(32), &apps);
     second.says(&["an app is deployed"]);
-    // It is told before it matters, and again when it does.
+    // The agent warns before it matters, and again when it does.
     agent.says(&[
         "its domain secret is not that of edge `first`",
         "neither can go on with the other's sessions",

@@ -1,4 +1,5 @@
-//! Peers that are slow beyond every timeout, or speak another version: sessions go on without them, and what is wrong is said.
+//! Peers that are slower than every timeout, or use another version: sessions continue without them, and the log says what is
+//! wrong.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -19,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Longer than an edge waits for its coordinator ([`marram::coordinator::PATIENCE`]).
 const SLOW: Duration = Duration::from_millis(2_500);
 
-/// Stands before a server, and holds back each piece of its answers while it is told to.
+/// A relay to a server, which can delay each piece of the server's answers.
 struct Slow {
     address: SocketAddr,
     is_slow: Arc<AtomicBool>,
@@ -68,7 +69,7 @@ fn counting(purpose: &'static str) -> TestCluster {
     .unwrap()
 }
 
-/// Waits until somebody says all of these words in one line.
+/// Waits until a process logs all of these words in one line.
 fn said(cluster: &TestCluster, start: usize, words: &[&str]) -> LogEvent {
     let says = |event: &LogEvent| words.iter().all(|word| event.fields.to_string().contains(word));
     let found = cluster.logs.wait(start, PATIENCE, says);
@@ -94,7 +95,7 @@ fn an_etcd_that_answers_too_late_is_away_and_sessions_go_on() {
     let owner = cluster.owner().unwrap();
     let shown = cluster.edges[1 - owner].client().unwrap();
     let shown = || shown.json(hyper::Method::GET, "/v1/coordinator").unwrap();
-    // The other edge finds out by itself, and takes the session over without the coordinator.
+    // The other edge detects this itself, and takes over the session without the coordinator.
     let other = cluster.edges[1 - owner].who();
     let finds_out =
         |event: &LogEvent| *event.who == *other && event.text("message").contains("the coordinator is away");
@@ -130,12 +131,12 @@ fn a_recorder_of_another_wire_version_is_refused_in_words_and_sessions_go_on() {
     client.count();
 }
 
-/// The version that this build speaks.
+/// The version that this build uses.
 fn preamble_version() -> u8 {
     Preamble { shard: 0, tls: false, token: false }.encode()[5]
 }
 
-/// An edge of another version, as a recorder of this one meets it beside one of its own.
+/// A recorder meets an edge of another version beside one of its own.
 #[test]
 fn a_recorder_says_which_edge_speaks_another_version_and_serves_the_others() {
     let mut cluster = counting("other-edge");

@@ -1,5 +1,5 @@
-//! The games' own client, `cells/play/terminal.py`, in a terminal: keys go to the game, pictures come back, also from another edge,
-//! and the terminal is left as it was.
+//! The games' own client, `cells/play/terminal.py`, in a terminal: it sends keys to the game and shows pictures, also from
+//! another edge, and restores the terminal.
 
 use crate::support;
 use marram::harness::AgentSide;
@@ -10,8 +10,8 @@ use std::{
 
 const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../cells/play/terminal.py");
 
-/// Runs a program of Python in a terminal: what comes in are its keys, what goes out is its screen. At the end, whether the terminal
-/// is as before, and the program's status.
+/// Runs a Python program in a terminal: standard input is its keys, standard output its screen. At the end it prints whether the
+/// terminal is as before, and the program's status.
 const DRIVER: &str = r#"
 import fcntl, os, pty, select, subprocess, sys, termios
 
@@ -34,18 +34,18 @@ while child.poll() is None or select.select([master], [], [], 0)[0]:
 print("left %s %s" % (termios.tcgetattr(slave) == before, child.returncode), flush=True)
 "#;
 
-/// What it shows while a game is on, and at its end.
+/// Text on the screen during a game, and at its end.
 const ON: &[u8] = b"Keys: arrows";
 const OVER: &[u8] = b"Space plays again";
 
-/// What a program has shown so far.
+/// The output of a program so far.
 struct Screen {
     output: ChildStdout,
     shown: Vec<u8>,
 }
 
 impl Screen {
-    /// Waits until this was shown so often.
+    /// Waits until these words have appeared `times` times.
     fn until(&mut self, words: &[u8], times: usize) {
         let mut buffer = vec![0; 65_536];
         while self.shown.windows(words.len()).filter(|window| window == &words).count() < times {
@@ -63,7 +63,7 @@ fn snake_is_played_in_a_terminal_while_its_edge_dies() {
     let mut cluster = super::cluster("terminal", "snake");
     cluster.start_edges("").unwrap();
     let address = cluster.start_client_agent(&cluster.edge_addresses(), &["snake"]).unwrap()[0].address;
-    // Both ways to leave.
+    // Both keys that quit.
     for key in [b"q", b"\x03"] {
         let start = cluster.logs.end();
         let mut driver = Command::new(python)
@@ -75,7 +75,7 @@ fn snake_is_played_in_a_terminal_while_its_edge_dies() {
         let mut keys = driver.stdin.take().unwrap();
         let mut screen = Screen { output: driver.stdout.take().unwrap(), shown: Vec::new() };
         screen.until(ON, 1);
-        // Up, and on to the wall.
+        // Up, straight to the wall.
         keys.write_all(b"\x1b[A").unwrap();
         screen.until(OVER, 1);
         let owned = cluster.wait_for_owner(start).unwrap();

@@ -1,4 +1,4 @@
-//! Scrabble as it ships: its own manifest, with the word list that Debian has.
+//! Scrabble as it ships: its own manifest, with Debian's word list.
 
 use super::Player;
 use crate::support::{self, skip::skip};
@@ -11,11 +11,11 @@ use marram_scrabble::{
 };
 use std::path::Path;
 
-/// What the manifest names.
+/// The path in the manifest.
 const LIST: &str = "/usr/share/dict/words";
 const TURNS: usize = 3;
 
-/// Lays what a line of the game says that was laid.
+/// Lays the word that a line of the game reports.
 fn follow(board: &mut Board, words: &Words, line: &str) {
     if let [_, "play", word, at, way, _] = line.split(' ').collect::<Vec<_>>()[..] {
         let letters = word.as_bytes().to_vec();
@@ -42,7 +42,7 @@ fn scrabble_is_played_with_the_words_of_its_own_manifest() {
         let score = player.told.last().unwrap().clone();
         let rack = score.rsplit(' ').next().unwrap();
         let (play, _) = player::best(&board, &words, &Rack::new(rack.as_bytes())).expect("something fits");
-        // Named by its first square; blanks as the game is told of them.
+        // The play is named by its first square; a blank is written as the game's protocol has it.
         let blank = |letter: u8| match char::from(letter) {
             letter if letter.is_ascii_uppercase() => format!("?{}", letter.to_ascii_lowercase()),
             letter => letter.to_string(),

@@ -1,4 +1,4 @@
-//! Ends in programs that speak in messages and in datagrams.
+//! Embedded ends that send messages and datagrams.
 
 use super::{PATIENCE, accepted, between_ends, cluster, patient, settings, support};
 use marram::harness::{TestCluster, free_address};
@@ -10,16 +10,16 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The n-th message: its number, and as many bytes as follow from it; none is as long as the next.
+/// The n-th message: its number, and as many bytes as follow from it; two consecutive ones differ in length.
 fn message(number: u32) -> Vec<u8> {
     let len = usize::try_from(number.wrapping_mul(7_919) % 3_000).unwrap();
     [&number.to_le_bytes()[..], &vec![number.to_le_bytes()[0]; len]].concat()
 }
 
-/// Says back each message of each client, until the server is stopped.
+/// Echoes each message of each client, until the server is stopped.
 fn serve(server: &Server) {
     for connection in server.incoming() {
-        // Ends with its client.
+        // Ends when its client does.
         thread::spawn(move || {
             while let Some(message) = connection.recv()? {
                 connection.send(&message)?;
@@ -46,7 +46,7 @@ fn ends(client: &Client, server: &Server, kind: ConnectionKind) -> (Connection, 
     (near, far)
 }
 
-/// Waits until so many datagrams were dropped.
+/// Waits until `count` datagrams were dropped.
 fn dropped(client: &Client, count: u64) {
     let until = Instant::now() + PATIENCE;
     while client.datagrams_dropped() < count && Instant::now() < until {
@@ -59,7 +59,7 @@ fn killed_edges_lose_and_repeat_nothing(purpose: &'static str, kind: ConnectionK
     let mut cluster = cluster(purpose, 2);
     between_ends(settings(&cluster), kind, serve, |client, mut moves| {
         let connection = patient(client.connect_as("forward", kind).unwrap());
-        // Few are ahead of their answers, so that none is without a place.
+        // Few are ahead of their answers, so that none is dropped for lack of room.
         let talk = |numbers: std::ops::Range<u32>| {
             let mut ahead = numbers.clone();
             for number in numbers {
@@ -74,7 +74,7 @@ fn killed_edges_lose_and_repeat_nothing(purpose: &'static str, kind: ConnectionK
         let mut owner = moves.begun(&cluster);
         for round in 1..4 {
             thread::scope(|scope| {
-                // In the midst of it: the answers of some that were sent before come after.
+                // In the middle of the exchange: some answers to earlier messages arrive after the kill.
                 let talking = scope.spawn(|| talk(round * 5_000..round * 5_000 + 4_000));
                 cluster.edges[owner].kill();
                 talking.join().unwrap();
@@ -119,7 +119,7 @@ fn messages_of_every_size_are_kept_apart_and_delivered_before_a_client_is_closed
             }
         });
     }
-    // Whoever does not wait has taken the whole or nothing; what it wrote is delivered when it is gone.
+    // A non-blocking send takes a message whole or not at all; what it took is delivered even after the connection is dropped.
     near.set_nonblocking(true).unwrap();
     let mut taken = 0;
     let refused = loop {
@@ -152,7 +152,7 @@ fn who_leaves_in_the_middle_of_a_message_has_broken() {
     let client = Client::start(settings(&cluster)).unwrap();
     let (near, far) = ends(&client, &server, ConnectionKind::Messages);
     near.send(b"whole").unwrap();
-    // What the socket had not taken of a message when its program went.
+    // Part of a message, as if its program ended before the socket took the rest.
     let mut descriptor = UnixStream::from(near.as_fd().try_clone_to_owned().unwrap());
     descriptor.write_all(&[5, 0, 0, 0, b'h', b'a', b'l', b'f']).unwrap();
     drop((near, descriptor));
@@ -189,7 +189,7 @@ fn a_server_of_streams_and_datagrams_is_told_which() {
         ("other", "lines", ConnectionKind::Stream),
         ("third", "whole", ConnectionKind::Messages),
     ] {
-        // The client speaks as it likes.
+        // The client uses a stream in each case.
         let mut near = patient(client.connect(app).unwrap());
         near.write_all(app.as_bytes()).unwrap();
         let far = accepted(&server);
@@ -225,7 +225,7 @@ fn a_server_of_streams_and_datagrams_is_told_which() {
 #[test]
 fn datagrams_without_a_place_are_dropped_before_they_have_a_number() {
     let cluster = cluster("host-drops", 1);
-    // Each costs 1,000 bytes of what is kept for a session that has not begun.
+    // Each datagram takes 1,000 bytes of the buffer for a session that has not begun.
     const PLACES: u32 = (256 << 10) / 1_000;
     let client = Client::start(settings(&cluster)).unwrap();
     let connection = patient(client.connect_as("forward", ConnectionKind::Datagrams).unwrap());
@@ -236,13 +236,13 @@ fn datagrams_without_a_place_are_dropped_before_they_have_a_number() {
     dropped(&client, 1_000 - u64::from(PLACES));
     let too_long = connection.send(&[0; 65_508]).unwrap_err();
     assert_eq!(too_long.kind(), ErrorKind::InvalidInput, "{too_long}");
-    // Without its server it cannot begin.
+    // The session cannot begin before its server is there.
     let server = Server::start_as(settings(&cluster), &[("peer", ConnectionKind::Datagrams)]).unwrap();
     let far = accepted(&server);
     for number in 0..PLACES {
         assert_eq!(far.recv().unwrap().unwrap(), numbered(number));
     }
-    // The session has begun, and there is place for more.
+    // The session has begun, and there is room for more.
     connection.send(&numbered(PLACES)).unwrap();
     connection.shutdown_write().unwrap();
     assert_eq!(far.recv().unwrap().unwrap(), numbered(PLACES));
@@ -266,13 +266,13 @@ fn failures_of_messages_are_told_apart_from_ends_with_reasons() {
         let error = connection.recv().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
         assert!(error.to_string().contains("nonesuch") && error.to_string().contains("session "), "{error}");
-        // The client breaks off; the server's program learns that it is no end.
+        // The client aborts; the server's program learns that this is not an orderly end.
         let (near, far) = ends(&client, &server, kind);
         near.abort();
         let error = far.recv().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
         assert!(far.failure().is_some());
-        // The server does, even when it had nothing more to say.
+        // The server aborts, even though it had already sent everything.
         let (near, far) = ends(&client, &server, kind);
         far.shutdown_write().unwrap();
         assert_eq!(near.recv().unwrap(), None);
@@ -284,7 +284,7 @@ fn failures_of_messages_are_told_apart_from_ends_with_reasons() {
             }
         }
     }
-    // What no datagram holds ends the session, with the reason.
+    // A message that is too long for a datagram ends the session, with the reason.
     let (near, far) = ends(&client, &server, ConnectionKind::Messages);
     near.send(&[0; 65_508]).unwrap();
     for end in [&near, &far] {
@@ -299,7 +299,7 @@ fn failures_of_messages_are_told_apart_from_ends_with_reasons() {
     lost.send(b"x").unwrap();
     let error = patient(lost).recv().unwrap_err();
     assert!(error.to_string().starts_with("session "), "{error}");
-    // The agent in this program is stopped with a session that goes on.
+    // The agent in this program is stopped while a session is open.
     let (near, _far) = ends(&client, &server, ConnectionKind::Datagrams);
     assert_eq!(client.clone().close().unwrap_err().kind(), ErrorKind::TimedOut);
     let error = near.recv().unwrap_err();
