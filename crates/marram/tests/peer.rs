@@ -1,5 +1,5 @@
-//! Who the client is, with real processes: PROXY protocol into an agent's listener and out to a server, by hand, from haproxy and to
-//! nginx; and what the cell is told of its client stays the same while edges die.
+//! The client's identity, with real processes: PROXY protocol into an agent's listener and out to a server, by hand, from haproxy
+//! and to nginx. What the cell sees of its client does not change while edges die.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -16,13 +16,13 @@ use std::{
 use support::site;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Of a header: where it says that the client is, in its bytes and in words.
+/// The client's address in a header, as bytes and as text.
 const CLIENT: [u8; 4] = [192, 0, 2, 77];
 const CLIENT_SAID: &str = "192.0.2.77:40000";
-/// And where the client connected to.
+/// The address to which the client connected.
 const TO: [u8; 4] = [198, 51, 100, 9];
 
-/// A header of version 2, as the specification draws it, with a TLV behind the addresses.
+/// A header of version 2, as in the specification, with a TLV after the addresses.
 fn header() -> Vec<u8> {
     let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x10".to_vec();
     header.extend(CLIENT.into_iter().chain(TO));
@@ -31,7 +31,7 @@ fn header() -> Vec<u8> {
     header
 }
 
-/// A server that expects a header without TLVs; the addresses of those that come.
+/// A server that expects a header without TLVs; it sends the header of each connection to the receiver.
 fn server() -> (SocketAddr, Receiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -43,7 +43,7 @@ fn server() -> (SocketAddr, Receiver<Vec<u8>>) {
                 let mut header = [0; 28];
                 stream.read_exact(&mut header).unwrap();
                 say.send(header.to_vec()).unwrap();
-                // Stays until the session is over.
+                // The connection stays open until the session is over.
                 let _ = stream.read(&mut [0]);
             });
         }
@@ -51,7 +51,7 @@ fn server() -> (SocketAddr, Receiver<Vec<u8>>) {
     (address, heard)
 }
 
-/// `counter` on so many edges, behind a listener called `door`, before a server; both with the PROXY protocol.
+/// The app `counter` on `edges` edges, behind a listener called `door` and before a server; both use the PROXY protocol.
 fn cluster(purpose: &'static str, edges: usize, server: SocketAddr) -> (TestCluster, SocketAddr) {
     let layout = support::layout(purpose, |layout| layout.edges = edges);
     let mut cluster = TestCluster::new(layout, |place| {
@@ -77,7 +77,7 @@ fn connect(to: SocketAddr) -> BufReader<TcpStream> {
     BufReader::new(stream)
 }
 
-/// Asks the cell.
+/// Sends a request to the cell, and reads its answer.
 fn ask(stream: &mut BufReader<TcpStream>) -> String {
     stream.get_mut().write_all(b"A").unwrap();
     let mut line = String::new();
@@ -90,7 +90,7 @@ fn the_client_that_a_proxy_names_is_the_cells_and_the_servers_whatever_edge_dies
     let (server, heard) = server();
     let (mut cluster, listen) = cluster("peer", 2, server);
     let mut stream = connect(listen);
-    // The client's first byte comes right behind the header.
+    // The client's first byte directly follows the header.
     stream.get_mut().write_all(&[&header()[..], b"A"].concat()).unwrap();
     let mut line = String::new();
     stream.read_line(&mut line).unwrap();
@@ -120,23 +120,23 @@ fn who_does_not_say_what_a_proxy_says_is_refused_with_a_line_in_the_log() {
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "does not begin with a PROXY protocol header"),
         (b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n".to_vec(), "version 1"),
         (header()[..short].to_vec(), "did not come"),
-        // Routes are asked about the client, and not about the proxy.
+        // Routes match the client's address, and not the proxy's.
         (refused, "not from there"),
     ] {
         let start = cluster.logs.end();
         let mut stream = connect(listen);
         stream.get_mut().write_all(&said).unwrap();
-        // It may have been refused by now.
+        // The connection may have been refused already.
         let _ = stream.get_mut().shutdown(std::net::Shutdown::Write);
         let mut rest = Vec::new();
-        // Closed or reset.
+        // The connection is closed or reset.
         let _ = stream.read_to_end(&mut rest);
         assert_eq!(rest, b"");
-        // Few lines a second are written: the next one comes then.
+        // The log is limited to a few lines a second; a suppressed line is logged later.
         let logged = cluster.logs.wait(start, PATIENCE, |event| event.text("reason").contains(reason));
         assert!(logged.is_some(), "{reason:?}: {}", cluster.logs.tail(20));
     }
-    // What a proxy says of itself is not the client's address.
+    // A header about the proxy's own connection has no client address.
     let mut stream = connect(listen);
     let own = stream.get_ref().local_addr().unwrap();
     stream.get_mut().write_all(b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00").unwrap();
@@ -154,7 +154,7 @@ fn haproxy_and_nginx_speak_as_we_do() {
         found
     };
     let (Some(haproxy), Some(nginx)) = (program("haproxy"), program("nginx")) else { return };
-    // Client, haproxy, agent, edge with `compress`, agent, nginx.
+    // The chain: client, haproxy, agent, edge with `compress`, agent, nginx.
     let layout = support::layout("peer-programs", |layout| layout.edges = 2);
     let mut cluster = TestCluster::new(layout, |place| {
         let manifest = "server = \"web\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"16MiB\"\n";

@@ -1,5 +1,5 @@
-//! Clients whose machine is gone without a word: their sessions end, and their cells with them. Those of clients that are only
-//! silent, or do not read, do not.
+//! Clients whose machine disappears without a packet: their sessions end, and their cells with them. Sessions of clients that are
+//! only idle, or do not read, continue.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -12,10 +12,10 @@ use std::thread;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// More than the sockets between a server and a client that does not read take.
+/// More than the sockets between a server and a client that does not read can hold.
 const FLOOD: usize = 64 << 20;
 
-/// A server, and the connections that it gets.
+/// A server, and the connections that it accepts.
 fn server() -> (SocketAddr, Receiver<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -32,16 +32,16 @@ fn server() -> (SocketAddr, Receiver<TcpStream>) {
 
 struct World {
     cluster: TestCluster,
-    /// Where clients on this machine connect, and those elsewhere.
+    /// The addresses for clients on this machine, and for those in the namespace.
     near: SocketAddr,
     far: SocketAddr,
     servers: Receiver<TcpStream>,
-    /// Another machine.
+    /// The clients' other machine.
     away: Namespace,
 }
 
 impl World {
-    /// None where this process may not make namespaces.
+    /// `None` if this process may not make namespaces.
     fn new(purpose: &'static str) -> Option<Self> {
         if !Namespace::possible() {
             support::skip::skip("it takes the right to make network namespaces");
@@ -64,7 +64,7 @@ impl World {
         Some(Self { cluster, near, far, servers, away })
     }
 
-    /// A client that has said something, its server, and its session.
+    /// A client that has sent something, its connection at the server, and its session.
     fn converse(&self, connect: impl FnOnce() -> TcpStream) -> (TcpStream, TcpStream, String) {
         // Its session may begin as soon as it is connected.
         let start = self.cluster.logs.end();
@@ -106,7 +106,7 @@ fn a_silent_client_whose_machine_is_gone_is_found_out() {
     world.wait_for_end(&session);
     assert_ne!(session, alive);
     assert!(!matches!(its_server.read(&mut [0; 1]), Ok(1..)), "its server learns of it too");
-    // The other client was silent for as long, and its machine is there.
+    // The other client was idle for as long, and its machine is reachable.
     client.write_all(b"yes").unwrap();
     let mut heard = [0; 3];
     server.read_exact(&mut heard).unwrap();
@@ -118,7 +118,7 @@ fn so_is_one_that_was_being_told_something() {
     let Some(world) = World::new("vanished-told") else { return };
     let (_gone, mut server, session) = world.far();
     world.away.cut().unwrap();
-    // On its way to a client that will never acknowledge it: the kernel would go on trying for a quarter of an hour.
+    // In flight to a client that will never acknowledge it: the kernel would retry for a quarter of an hour.
     server.write_all(b"are you there").unwrap();
     world.wait_for_end(&session);
 }
@@ -135,7 +135,7 @@ fn a_client_that_is_there_and_does_not_read_is_waited_for() {
         while written < FLOOD {
             match server.write(&[7; 65_536][..(FLOOD - written).min(65_536)]) {
                 Ok(count) => written += count,
-                // Nothing more fits: from now on the client's machine is asked whether it has room, and says no.
+                // Nothing more fits: from now on the kernel probes the client's window, which stays closed.
                 Err(_) if !told => told = full.send(()).is_ok(),
                 Err(_) => {}
             }
@@ -143,7 +143,7 @@ fn a_client_that_is_there_and_does_not_read_is_waited_for() {
         written
     });
     is_full.recv_timeout(PATIENCE).expect("the client does not read");
-    // Whoever is gone from now on is found out; whoever only does not read is not, in the same time.
+    // A client that is gone is detected; in the same time a client that only does not read is not treated as gone.
     world.away.cut().unwrap();
     world.wait_for_end(&session);
     let mut read = 0;

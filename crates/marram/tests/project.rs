@@ -1,4 +1,4 @@
-//! A cell's project from `marram new` to sessions that have what was just written.
+//! A cell's project, from `marram new` to sessions that run a version that was just edited.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -17,7 +17,7 @@ fn marram(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_marram")).args(arguments).output().unwrap()
 }
 
-/// Begins a project and gives its directory.
+/// Creates a project and returns its directory.
 fn new(place: &TempDir, name: &str, language: &str) -> PathBuf {
     let directory = place.path().join(name);
     let output = marram(&["new", name, "--lang", language, "--directory", directory.to_str().unwrap()]);
@@ -34,20 +34,20 @@ fn ask(address: SocketAddr, line: &str) -> String {
     answer
 }
 
-/// A command as a user writes it, in a project: `marram` is this one, and cargo asks no registry.
+/// A command as a user types it in a project, with this build's `marram` in the path and without network access for cargo.
 fn shell(directory: &Path, command: &str) -> Command {
     let mut shell = Command::new("sh");
     let ours = Path::new(env!("CARGO_BIN_EXE_marram")).parent().unwrap().display();
     let path = std::env::var("PATH").unwrap();
-    // What starts in the shell's place is what gets its signals.
+    // The command replaces the shell, so that it receives the signals.
     shell.args(["-c", &format!("exec {command}")]).current_dir(directory);
     shell.env("PATH", format!("{ours}:{path}")).env("CARGO_NET_OFFLINE", "true");
-    // What cargo tells the tests that it runs.
+    // Variables that cargo sets for tests.
     shell.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
     shell
 }
 
-/// `marram dev`, and what it says.
+/// `marram dev`, and its output.
 struct Dev(Child, Lines<BufReader<ChildStdout>>);
 
 impl Dev {
@@ -57,7 +57,7 @@ impl Dev {
         Self(child, lines)
     }
 
-    /// Waits until it has said this.
+    /// Waits until its output contains these words.
     fn until(&mut self, words: &str) {
         let mut said = String::new();
         for line in self.1.by_ref().map(Result::unwrap) {
@@ -75,7 +75,7 @@ impl Dev {
     }
 }
 
-/// Changes what a source says.
+/// Replaces text in a source file.
 fn edit(path: &Path, from: &str, to: &str) {
     let text = std::fs::read_to_string(path).unwrap();
     assert!(text.contains(from));
@@ -127,7 +127,7 @@ fn a_project_in_c_is_built_by_zig_with_the_line_of_its_makefile() {
     let built = command.output().unwrap();
     assert!(built.status.success(), "{built:?}");
     let listen = free_address().unwrap();
-    // What zig has built is newer than its source, so that `make` has nothing to do.
+    // The module that zig built is newer than its source, so `make` does nothing.
     let mut dev = Dev::start(&mut shell(&directory, &format!("marram dev --listen {listen}")));
     dev.until("is ready");
     assert_eq!(ask(listen, "hello"), "1: hello\n");
@@ -149,7 +149,7 @@ fn a_project_in_rust_goes_by_its_own_readme() {
         return support::skip::skip("the Rust compiler in use has no target wasm32-wasip1");
     }
 
-    // As written, but for the address: another test may have that one.
+    // As in the README, except for the address, which another test may use.
     let listen = free_address().unwrap();
     let mut dev = Dev::start(&mut shell(&directory, &format!("{dev} --listen {listen}")));
     dev.until("is ready");
@@ -181,7 +181,7 @@ fn a_project_in_rust_goes_by_its_own_readme() {
     assert_eq!(ask(address, "hello"), "10: hello\n");
 }
 
-/// Whether cargo can build cells as it is called here.
+/// Whether cargo can build cells here.
 fn can_build_cells() -> bool {
     let asked =
         Command::new("rustc").args(["--print", "target-libdir", "--target", "wasm32-wasip1"]).output();

@@ -1,8 +1,8 @@
-//! Real processes, killed and stopped at random moments while both sides talk. Not a byte may be lost, repeated or changed,
-//! and neither program may notice. Once with cells that forward, and once with cells that keep what their clients store.
+//! Real processes, killed and stopped at random moments while both sides send data. Not a byte may be lost, repeated or changed,
+//! and neither program may notice. One test has cells that forward, and one has cells that store their clients' data.
 //!
-//! `MARRAM_FAULTS` says how many, `MARRAM_FAULTS_WITH_STATE` how many with state (60 each if not set; `cargo xtask soak faults` makes
-//! 200 of each), `MARRAM_SEED` which ones.
+//! `MARRAM_FAULTS` is the number of faults, `MARRAM_FAULTS_WITH_STATE` the number with state (60 each if not set; `cargo xtask
+//! soak faults` makes 200 of each), `MARRAM_SEED` selects them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Longest time between one fault's repair and the next fault.
 const QUIET_MS_MAX: u64 = 300;
 
-/// Sessions that their client's agent had, at that time, reported orphaned and not owned again.
+/// Number of sessions that the client's agent had reported orphaned, and not owned again, at that time.
 fn orphans(cluster: &TestCluster, at: Instant) -> usize {
     let mut sessions = BTreeMap::new();
     let about = |event: &LogEvent| {
@@ -34,7 +34,7 @@ fn orphans(cluster: &TestCluster, at: Instant) -> usize {
     sessions.values().filter(|orphaned| **orphaned).count()
 }
 
-/// How many sessions each edge owns, as the client's agent sees it.
+/// Number of sessions that an edge owns, as the client's agent sees it.
 fn owned(cluster: &TestCluster, index: usize) -> usize {
     let mut owners = BTreeMap::new();
     let about = |event: &LogEvent| {
@@ -54,7 +54,7 @@ fn busiest(cluster: &TestCluster) -> usize {
     (0..cluster.edges.len()).max_by_key(|index| owned(cluster, *index)).unwrap()
 }
 
-/// What was done.
+/// Counts of the faults.
 #[derive(Default, Debug)]
 struct Done {
     kills: usize,
@@ -62,7 +62,7 @@ struct Done {
     within_a_recovery: usize,
 }
 
-/// Kills one edge; with `twice`, another one as soon as an agent reports that a recovery begins.
+/// Kills one edge; with `twice`, also another one as soon as an agent reports that a recovery begins.
 fn kill(cluster: &mut TestCluster, twice: bool, done: &mut Done) {
     let (index, start) = (busiest(cluster), cluster.logs.end());
     let had = owned(cluster, index);
@@ -85,7 +85,7 @@ fn kill(cluster: &mut TestCluster, twice: bool, done: &mut Done) {
     }
 }
 
-/// Stops one edge until its agents suspect it and its sessions are elsewhere, and wakes it.
+/// Stops one edge until its agents suspect it and its sessions have moved, and wakes it.
 fn stop(cluster: &mut TestCluster, done: &mut Done) {
     let (index, start) = (busiest(cluster), cluster.logs.end());
     let had = owned(cluster, index);
@@ -103,7 +103,7 @@ fn stop(cluster: &mut TestCluster, done: &mut Done) {
     cluster.wait_until_usable(index).unwrap();
 }
 
-/// Strikes so often, and asks after each time what went wrong.
+/// Applies random faults, at least `faults` of them, and checks `wrong` after each.
 fn strike(cluster: &mut TestCluster, faults: usize, seed: u64, wrong: impl Fn() -> Vec<String>) -> Done {
     let (mut random, mut done) = (Random(seed), Done::default());
     while done.kills + done.stops < faults || done.within_a_recovery * 5 < faults {
@@ -133,10 +133,10 @@ fn kills_and_stops_lose_no_state() {
     let mut cluster = TestCluster::new(layout, apps).unwrap();
     cluster.start_edges("").unwrap();
     let edges = cluster.edge_addresses();
-    // No session has a server; an edge that is back is known when both agents know it.
+    // No session has a server; this agent runs because a restarted edge counts as usable when both agents have reported it.
     cluster.start_server_agent(&edges, &[("peer", ([127, 0, 0, 1], 1).into())]).unwrap();
     let listen = cluster.start_client_agent(&edges, &["cache"]).unwrap()[0].address;
-    // Its sessions last as long as the test: what they hold has been through every fault.
+    // These sessions last as long as the test, so their state goes through every fault.
     let caches = Caches::start(listen, 4, seed);
     let done = strike(&mut cluster, faults, seed, || caches.wrong());
     let answers = caches.finish();
@@ -152,7 +152,7 @@ fn kills_and_stops_lose_nothing() {
     let seed = support::amount("MARRAM_SEED", 1) as u64;
     let mut cluster = support::cluster_with("faults", |layout| {
         (layout.edges, layout.namespaces) = (3, true);
-        // As impatient as agents are that nobody has configured.
+        // The agents' default timeouts.
         layout.agent_tables = String::new();
     });
     cluster.start_edges("").unwrap();

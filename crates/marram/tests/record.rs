@@ -1,4 +1,4 @@
-//! Sessions recorded from real processes, and run again by a program that knows nothing but the file.
+//! Sessions recorded from real processes, and replayed by a program that has nothing but the file.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Of no meaning to the cell, so that it is in its memory and nowhere else.
+/// Ignored by the cell, so that it is in the cell's memory and nowhere else.
 const SAID: &str = "#0123456789#";
 
 /// A client of the cell `counter`: each of its messages is answered by a line.
@@ -62,14 +62,14 @@ fn marram(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_marram")).args(arguments).output().unwrap()
 }
 
-/// What the program prints, if it succeeds.
+/// The output of a command that must succeed.
 fn told(arguments: &[&str]) -> String {
     let output = marram(arguments);
     assert!(output.status.success(), "{arguments:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What it complains of, and its status.
+/// The exit status of a command that must fail, and its error.
 fn complaint(arguments: &[&str]) -> (i32, String) {
     let output = marram(arguments);
     (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
@@ -110,11 +110,11 @@ fn a_session_that_outlived_an_edge_is_recorded_while_it_goes_on_and_runs_to_the_
     }
     let (session, edge) = session(&cluster);
     let dead = format!("http://{}", cluster.edges[owner].admin());
-    // Until there is some log behind a checkpoint; when one is taken is the edge's business.
+    // Until the log has entries after a checkpoint; the edge decides when it takes one.
     let mut tries = (0..100).map(|n| {
         let last = (0..8).map(|_| client.ask("f")).last().unwrap();
         let file = path(&cluster, &format!("it-{n}.marram"));
-        // The edge that is gone does not keep the other from answering.
+        // The dead edge must not prevent the other one from answering.
         let recorded =
             json(&["record", &session, "--edge", &dead, "--edge", &edge, "--output", &file, "--json"]);
         (recorded[0].clone(), file, last)
@@ -129,14 +129,14 @@ fn a_session_that_outlived_an_edge_is_recorded_while_it_goes_on_and_runs_to_the_
     let count = last.split(' ').next().unwrap();
     assert_ne!(client.ask("f").split(' ').next().unwrap(), count, "it went on");
 
-    // A machine that has nothing but the file.
+    // As on another machine, with only the file.
     let whole = json(&["replay", &file, "--json"]);
     assert_eq!((&whole["same"], &whole["halted"]["at"]), (&true.into(), &"end".into()), "{whole}");
     assert_eq!(whole["state"], whole["recorded_state"]);
     again_and_again(&file, &whole, count);
     damaged(&cluster, &file);
 
-    // Written over nothing, and of nobody.
+    // A recording neither overwrites a file nor accepts an unknown session.
     let (code, said) = complaint(&["record", &session, "--edge", &edge, "--output", &file]);
     assert!(code == 2 && said.contains("--output"), "{code} {said}");
     let nobody = "0".repeat(32);
@@ -145,7 +145,7 @@ fn a_session_that_outlived_an_edge_is_recorded_while_it_goes_on_and_runs_to_the_
     assert!(code == 3 && said.contains("marram ps"), "{code} {said}");
 }
 
-/// The same file, up to points on the way.
+/// Replays the same file up to positions in the middle.
 fn again_and_again(file: &str, whole: &Value, count: &str) {
     let entries = whole["entries"].as_u64().unwrap();
     let listed = told(&["replay", file, "--list"]);
@@ -155,7 +155,7 @@ fn again_and_again(file: &str, whole: &Value, count: &str) {
     );
     let stepped = told(&["replay", file, "--step"]);
     assert!(stepped.contains("-> client") && stepped.contains("the same run"), "{stepped}");
-    // A state on the way is a state of no other point, and the same each time.
+    // The state at a position is the same each time, and differs from that at the end.
     let state = |until: u64| {
         let until = until.to_string();
         json(&["replay", file, "--until", &until, "--json"])["state"].clone()
@@ -169,7 +169,7 @@ fn again_and_again(file: &str, whole: &Value, count: &str) {
     assert!(diff.contains("stage 0: 0x"), "{diff}");
     let same = told(&["replay", file, "--diff", &a, &a]);
     assert!(same.contains("nothing is different"), "{same}");
-    // The first memory that the last message changes is found by watching it.
+    // A watch on memory finds the first change of the memory that the last message changes.
     let changed = diff.lines().find_map(|line| line.strip_prefix("stage 0: 0x")).unwrap();
     let watched = format!("0x{}", changed.split(' ').next().unwrap());
     let halted = json(&["replay", file, "--break-memory", &watched, "--json"]);
@@ -251,7 +251,7 @@ fn a_handler_that_is_stopped_leaves_a_record_that_stops_again_and_the_oldest_go(
             .1
             .text("message")
             .to_owned();
-        // What it says to do works as it stands.
+        // The command in the message works unchanged.
         let command = event.split('`').nth(1).unwrap().strip_prefix("marram ").unwrap();
         let command: Vec<&str> = command.split(' ').collect();
         assert_eq!(command[2..], ["--from", admin.as_str()], "{event}");
@@ -268,7 +268,7 @@ fn a_handler_that_is_stopped_leaves_a_record_that_stops_again_and_the_oldest_go(
         let (code, said) = complaint(&["replay", &file, "--from", &admin, "--until", "1000"]);
         assert!(code == 2 && said.contains("the recording ends after"), "{code} {said}");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-        // Where it stood before that can be looked at.
+        // The state before the failure can be inspected.
         let before = told(&["replay", &file, "--from", &admin, "--until", "2", "--dump", "state"]);
         assert!(before.contains("stage 0: hash"), "{before}");
         left.push(PathBuf::from(file));
@@ -277,7 +277,7 @@ fn a_handler_that_is_stopped_leaves_a_record_that_stops_again_and_the_oldest_go(
     assert_eq!(there, [false, true, true], "{left:?}");
 }
 
-/// A manifest of two stages, of which the first passes everything on, some of it late.
+/// A manifest with two stages, the first of which forwards everything and delays some of it.
 fn two(place: &marram::harness::TempDir) -> anyhow::Result<PathBuf> {
     let stage = |(name, cell)| {
         let module = support::cells().module(cell).display().to_string();

@@ -1,4 +1,5 @@
-//! Recorders that run: they are fed, recalled, killed, frozen and given damaged files; no byte is lost or repeated.
+//! Running recorders: sessions are stored, recalled, and continue while the recorder is killed, frozen or has damaged files; no
+//! byte is lost or repeated.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server that sends back what it gets.
+/// A server that echoes what it receives.
 fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -54,7 +55,7 @@ impl World {
         world
     }
 
-    /// Says so many things, each other than the last, and hears each of them once.
+    /// Sends `count` different messages, and receives each of them once.
     fn talk(&mut self, count: u64) {
         for _ in 0..count {
             self.said += 1;
@@ -67,7 +68,7 @@ impl World {
         }
     }
 
-    /// An event of the recorder.
+    /// Waits for an event of the recorder.
     fn wait(&self, name: &str, start: usize) -> LogEvent {
         let found =
             self.cluster.logs.wait(start, PATIENCE, |event| *event.who == *RECORDER && event.name() == name);
@@ -83,14 +84,14 @@ impl World {
         start
     }
 
-    /// What the recorder lists.
+    /// The sessions that the recorder lists.
     fn sessions(&self) -> Vec<Value> {
         let client = self.cluster.recorder.as_ref().unwrap().client().unwrap();
         let listed = client.json(Method::GET, "/v1/sessions").unwrap();
         listed["sessions"].as_array().unwrap().clone()
     }
 
-    /// Waits until a figure is so large: a recorder is fed while sessions go on.
+    /// Polls until a figure has this value at least, since the recorder receives data asynchronously.
     fn until_figure(&self, name: &str, least: u64) {
         let until = Instant::now() + PATIENCE;
         while self.figure(name) < least {
@@ -115,11 +116,11 @@ fn an_edge_that_recovers_a_session_takes_it_from_the_recorder() {
     world.until_figure("inputs_total", 50);
     let start = world.kill_owner();
     assert!(world.wait("recalled", start).number("bytes") > 50_000);
-    // The next owner feeds it as well.
+    // The next owner sends its data to the recorder too.
     world.wait("recorded", start);
     world.talk(50);
     world.until_figure("recalls_total", 1);
-    // A session that is over is forgotten.
+    // The recorder removes a session that has ended.
     let end = world.cluster.logs.end();
     world.client.shutdown(std::net::Shutdown::Both).unwrap();
     world.wait("forgotten", end);
@@ -139,7 +140,7 @@ fn a_recorder_that_is_killed_or_frozen_costs_nothing_but_time() {
     world.cluster.recorder = None;
     world.kill_owner();
     world.talk(20);
-    // Another one, which knows nothing, is fed at once.
+    // A new, empty recorder receives the sessions at once.
     let start = world.cluster.logs.end();
     world.cluster.start_recorder("", support::PATIENT).unwrap();
     world.wait("recorded", start);
@@ -151,7 +152,8 @@ fn what_lies_on_disk_is_read_back_and_damage_refused_by_name_and_place() {
     let mut world = World::new("kept", "directory = \"kept\"");
     world.talk(50);
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
-    // All edges first, so that nobody feeds the next one; the owner last, so that nobody begins to recover the session.
+    // All edges are killed first, so that no edge sends the next recorder any data; the owner last, so that no edge begins a
+    // recovery.
     let (owner, start) = (world.cluster.owner().unwrap(), world.cluster.logs.end());
     for index in [1 - owner, owner] {
         world.cluster.edges[index].kill();

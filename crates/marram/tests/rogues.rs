@@ -1,4 +1,4 @@
-//! Hostile agents against a real edge: one with the clients' token that announces the server is sent away, and gets no session.
+//! Hostile agents and a real edge: an agent with the clients' token that announces the server is refused, and gets no session.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One edge that knows a client's token and a server's, and the files of both.
+/// One edge with a token for clients and one for servers, and the files of both.
 fn cluster(place: &TempDir) -> (TestCluster, [String; 2]) {
     let token = |name: &str| {
         let path = place.write_private(name, name.repeat(8)).unwrap();
@@ -30,7 +30,7 @@ fn cluster(place: &TempDir) -> (TestCluster, [String; 2]) {
     (cluster, tokens)
 }
 
-/// A server's agent that shows this token.
+/// A server's agent with this token.
 fn serve(cluster: &mut TestCluster, server: &TcpListener, token: &str) {
     let tables = format!(
         "servers = {{ peer = \"{}\" }}\n[security]\ntoken_file = {token:?}\n",
@@ -40,7 +40,7 @@ fn serve(cluster: &mut TestCluster, server: &TcpListener, token: &str) {
     cluster.start_agent_with(AgentSide::Server, &edges, &tables).unwrap();
 }
 
-/// Waits for the edge's line of a refused role that has all of these words.
+/// Waits for a log line that has all of these words.
 fn refused(cluster: &TestCluster, words: &[&str]) {
     let wanted =
         |event: &marram::harness::LogEvent| words.iter().all(|word| event.text("message").contains(word));
@@ -53,7 +53,7 @@ fn an_agent_with_the_clients_token_gets_no_session_of_a_server() {
     let place = TempDir::new("rogues-tokens").unwrap();
     let (mut cluster, [client, server]) = cluster(&place);
     let [honest, rogue] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    // The real server's agent is away: that of the rogue would be the only one.
+    // The real server's agent is not running, so the rogue's would be the only one.
     let flags = |side: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
         let edge = cluster.edge_addresses()[0].to_string();
@@ -75,7 +75,7 @@ fn an_agent_with_the_clients_token_gets_no_session_of_a_server() {
     program.set_read_timeout(Some(PATIENCE)).unwrap();
     program.write_all(b"ahoy").unwrap();
     refused(&cluster, &["no agent", "`peer`"]);
-    // It comes back, and the client that waited is its.
+    // The real agent starts, and the waiting client reaches its server.
     serve(&mut cluster, &honest, &server);
     let (mut accepted, _) = honest.accept().unwrap();
     accepted.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -1,5 +1,5 @@
-//! Routes with real processes: what clients say first, who they are and what operators change meanwhile decide which app they
-//! get; sessions under way do not notice.
+//! Routes with real processes: a client's first bytes, its address and the operators' changes decide which app it gets; existing
+//! sessions are not affected.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -16,7 +16,7 @@ use std::{
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server that says its name to everybody, and then what they say.
+/// A server that sends its name to each client, and then echoes.
 fn server(name: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -35,7 +35,7 @@ fn server(name: &'static str) -> SocketAddr {
     address
 }
 
-/// An edge whose gate leads to `plain`, with `extra` in its configuration; and where the gate is.
+/// An edge whose gate leads to `plain`, with `extra` in its configuration; and the gate's address.
 fn edge(purpose: &'static str, extra: &str) -> (TestCluster, SocketAddr) {
     let gate = free_address().unwrap();
     let (plain, other) = (server("plain:"), server("other:"));
@@ -71,7 +71,7 @@ fn read(stream: &mut TcpStream, count: usize) -> String {
     }
 }
 
-/// Says something, and which server answers what.
+/// Sends `what`, and returns the server's name and answer.
 fn says(to: SocketAddr, what: &str) -> String {
     let mut stream = connect(to);
     stream.write_all(what.as_bytes()).unwrap();
@@ -98,11 +98,11 @@ fn operators_change_routes_and_sessions_under_way_stay() {
     assert_eq!(says(gate, "SSH-2.0"), "other:SSH-2.0");
     assert_eq!(says(gate, "GET /"), "plain:GET /");
     assert_eq!(says(gate, "EVIL"), "ConnectionReset");
-    // A client that says too little for a rule is held, and then gets what it would have got without.
+    // A client that sends too few bytes for a rule is held, and then gets the app that it would get without the rule.
     let mut slow = connect(gate);
     slow.write_all(b"SS").unwrap();
     assert_eq!(read(&mut slow, 8), "plain:SS");
-    // Old sessions, opened by older rules, know nothing of it.
+    // Existing sessions, opened under older rules, are not affected.
     before.write_all(b"still there").unwrap();
     assert_eq!(read(&mut before, 11), "still there");
     let listed = cluster.edges[0].client().unwrap().json(Method::GET, "/v1/routes").unwrap();

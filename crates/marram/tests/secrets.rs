@@ -1,5 +1,5 @@
-//! What a client's machine could find out: the memory of a real agent, its files and its log are searched for the domain's keys and
-//! for the session's own, which only edges have (docs/protocol.md, "Secrets").
+//! Secrets that could leak to a client's machine: the memory of a real agent, its files and its log are searched for the domain's
+//! keys and for the session's own, which only edges have (docs/protocol.md, "Secrets").
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -15,12 +15,12 @@ use std::{
 };
 use support::counting::Client;
 
-/// Memory is read in pieces of so many bytes.
+/// Memory is read in pieces of this many bytes.
 const PIECE: usize = 1 << 20;
-/// No key is longer.
+/// The longest key, in bytes.
 const KEY_BYTES_MAX: usize = 128;
 
-/// Bytes to look for, under a name.
+/// A name, and the bytes to search.
 type Needle = (&'static str, Vec<u8>);
 
 fn found_in(text: &[u8], needles: &[Needle]) -> Vec<&'static str> {
@@ -28,8 +28,8 @@ fn found_in(text: &[u8], needles: &[Needle]) -> Vec<&'static str> {
     needles.iter().filter(|(_, needle)| has(needle)).map(|(name, _)| *name).collect()
 }
 
-/// The names of those that lie somewhere in a process's memory; it is read until all are found. Where `parts` are named, nothing
-/// else is read.
+/// The names of the needles that are in a process's memory; it stops when all are found. If `parts` is not empty, only these
+/// mappings are read.
 fn found_in_memory(process: u32, parts: &[&str], needles: &[Needle]) -> Vec<&'static str> {
     let memory = File::open(format!("/proc/{process}/mem")).unwrap();
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
@@ -45,14 +45,14 @@ fn found_in_memory(process: u32, parts: &[&str], needles: &[Needle]) -> Vec<&'st
         while at < to {
             let size = usize::try_from(to - at).unwrap().min(PIECE);
             let mut piece = vec![0; size];
-            // Some of what is mapped cannot be read, such as the kernel's own pages.
+            // Some mappings cannot be read, such as the kernel's own pages.
             let Ok(size) = memory.read_at(&mut piece, at) else { break };
             read += size;
             found.extend(found_in(&piece[..size], needles));
             if found.len() >= needles.len() {
                 return found;
             }
-            // A key may lie across the border.
+            // A key may lie across the border between two pieces.
             let last = at + size as u64 >= to || size <= KEY_BYTES_MAX;
             at += if last { size } else { size - KEY_BYTES_MAX } as u64;
             if size == 0 {
@@ -66,7 +66,7 @@ fn found_in_memory(process: u32, parts: &[&str], needles: &[Needle]) -> Vec<&'st
     found
 }
 
-/// The processes that an edge has started: its shards.
+/// The child processes of an edge: its shards.
 fn children(process: u32) -> Vec<u32> {
     let mut children = Vec::new();
     for thread in fs::read_dir(format!("/proc/{process}/task")).unwrap() {
@@ -76,8 +76,8 @@ fn children(process: u32) -> Vec<u32> {
     children
 }
 
-/// What only edges may have: the domain's secret, as it is written and as it is used, what is derived from it for edges, and the session's
-/// keys as `marram_wire::seal` derives them.
+/// The secrets of edges: the domain's secret, as text and as a key, the key that edges derive from it for each other, and the
+/// session's keys as `marram_wire::seal` derives them.
 fn secret(material: &str, session: SessionId) -> Vec<Needle> {
     let domain = blake3::derive_key("marram 2026 domain secret", material.as_bytes());
     let key = |purpose: u8| {
@@ -110,7 +110,7 @@ fn a_real_agent_has_no_key_but_its_session_s_own() {
     cluster.start_edges(support::UNSUSPECTING).unwrap();
     let mut client = Client::start(&mut cluster);
     (0..2).for_each(|_| client.count());
-    // What an agent keeps has gone to another edge and come back by then.
+    // By then, the data that an agent keeps has been sent to another edge and come back.
     let owner = cluster.owner().unwrap();
     cluster.edges[owner].kill();
     client.count();
@@ -127,7 +127,7 @@ fn a_real_agent_has_no_key_but_its_session_s_own() {
     assert_eq!(found_in_memory(agent, &[], &secret), [""; 0]);
     let edge = cluster.edges[1 - owner].process().unwrap().id();
     let domain = &secret[1..2];
-    // There is room for gigabytes of cells beside it.
+    // The shard also maps gigabytes for cells, so only the heap and the stack are searched.
     let has = |shard: &u32| !found_in_memory(*shard, &["[heap]", "[stack]"], domain).is_empty();
     let shard = children(edge).into_iter().find(has);
     assert!(shard.is_some(), "the search does not find what a shard must have");

@@ -1,4 +1,4 @@
-//! Shard processes die, supervisors die, operators want edges to stop: what becomes of sessions and processes.
+//! Shard processes die, supervisors die, operators stop edges: the effects on sessions and processes.
 
 use marram::harness::{CellFiles, Layout, LogEvent, TestCluster};
 use rustix::{
@@ -16,7 +16,7 @@ use std::{
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server that says back what it hears.
+/// A server that echoes what it receives.
 fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = listener.local_addr().expect("bound");
@@ -24,7 +24,7 @@ fn echo() -> SocketAddr {
         for stream in listener.incoming().map_while(Result::ok) {
             thread::spawn(move || {
                 let (mut from, mut to) = (stream.try_clone().expect("a descriptor"), stream);
-                // The client ends it, or its agent does when the test is over.
+                // Ends when the client, or at the end of the test its agent, closes the connection.
                 let _ = std::io::copy(&mut from, &mut to);
             });
         }
@@ -32,7 +32,7 @@ fn echo() -> SocketAddr {
     address
 }
 
-/// Edges with `forward` under this manifest, both agents, an echoing server, and where clients connect.
+/// Edges with `forward` under this manifest, both agents, an echoing server, and the address for clients.
 fn world(edges: usize, manifest: &str) -> (TestCluster, SocketAddr) {
     let layout = Layout {
         purpose: "shards",
@@ -41,7 +41,7 @@ fn world(edges: usize, manifest: &str) -> (TestCluster, SocketAddr) {
         shards: 2,
         encrypted: true,
         edge_tables: String::new(),
-        // What dies here resets its connections; what is only slow is not to lose its sessions.
+        // A killed process resets its connections; a process that is only slow must not lose its sessions.
         agent_tables: "[timeouts]\nsuspect_after = \"2s\"\n".into(),
         namespaces: false,
         admin: String::new(),
@@ -72,7 +72,7 @@ impl Client {
         client
     }
 
-    /// Says something new and hears it again.
+    /// Sends new data and receives it again.
     fn talk(&mut self) {
         self.said += 1;
         let words = self.said.to_le_bytes().repeat(1_000);
@@ -83,7 +83,7 @@ impl Client {
     }
 }
 
-/// The edge's shards: number and process.
+/// The numbers and processes of the edge's shards.
 fn shards(cluster: &TestCluster, start: usize) -> BTreeMap<u64, Pid> {
     let started = cluster.logs.all(start, |event| event.text("message") == "shard started");
     let pid = |event: &LogEvent| {
@@ -93,7 +93,7 @@ fn shards(cluster: &TestCluster, start: usize) -> BTreeMap<u64, Pid> {
     started.iter().map(|event| (event.number("shard"), pid(event))).collect()
 }
 
-/// Where so many sessions began. Their clients may have heard before it is read in the log.
+/// The first owners of `count` sessions. A client may have its answer before the agent's log lines are read.
 fn owned(cluster: &TestCluster, count: usize) -> Vec<LogEvent> {
     let mut owned = Vec::new();
     cluster.logs.wait(0, PATIENCE, |event| {
@@ -107,7 +107,7 @@ fn owned(cluster: &TestCluster, count: usize) -> Vec<LogEvent> {
     owned
 }
 
-/// A handle on a process that tells when it has ended.
+/// A handle that becomes readable when the process has ended.
 fn watch(pid: Pid) -> OwnedFd {
     pidfd_open(pid, PidfdFlags::empty()).expect("it runs")
 }
@@ -137,7 +137,7 @@ fn a_dead_shard_is_replaced_and_only_its_sessions_notice() {
         let home = owned.iter().find(|owned| owned.text("session") == session).expect("one of ours");
         assert_eq!(home.number("shard"), victim, "a session of the other shard: {:?}", event.fields);
     }
-    // The new one serves: sooner or later a session begins there.
+    // The new shard serves: a session eventually begins there.
     let begun = |event: &LogEvent| {
         &*event.who == "client agent" && event.name() == "owned" && event.number("shard") == victim
     };
@@ -148,7 +148,7 @@ fn a_dead_shard_is_replaced_and_only_its_sessions_notice() {
         assert!(clients.len() < 200, "no session begins on the new shard");
         clients.push(Client::connect(address));
     }
-    // And those that were lost go back there.
+    // The sessions that the dead shard had fail back to the new one.
     let here = |event: &&LogEvent| event.number("shard") == victim;
     let mut away: BTreeSet<String> =
         owned.iter().filter(here).map(|event| event.text("session").to_owned()).collect();
@@ -162,11 +162,11 @@ fn a_dead_shard_is_replaced_and_only_its_sessions_notice() {
     clients.iter_mut().for_each(Client::talk);
 }
 
-/// A wire to a shard, as far as the supervisor's answer: by then it is on its way to the shard.
+/// A connection to a shard, up to the supervisor's answer: by then it is being handed over to the shard.
 fn knock(cluster: &TestCluster, shard: u64) -> TcpStream {
     let mut stream = TcpStream::connect(cluster.edges[0].address()).expect("it listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-    // Encrypted, and with a token to be shown.
+    // The preamble for an encrypted wire with a token.
     let shard = u8::try_from(shard).expect("few");
     stream.write_all(&[b"MARM\x01\x01".as_slice(), &[shard, 3]].concat()).expect("open");
     let mut answer = [0; 8];
@@ -183,7 +183,7 @@ fn a_shard_that_dies_in_the_middle_of_hand_overs_takes_nobody_else_with_it() {
     let victim = owned[0].number("shard");
     let before = cluster.logs.end();
     let process = shards(&cluster, 0)[&victim];
-    // Whatever is handed to it from now on it has been given and has not taken.
+    // The shard does not take connections that are handed to it from now on.
     kill_process(process, Signal::STOP).expect("it runs");
     let mut connections: Vec<_> = (0..200).map(|_| knock(&cluster, victim)).collect();
     drop(knock(&cluster, 1 - victim));
@@ -230,7 +230,7 @@ fn an_edge_that_is_told_to_stop_moves_its_sessions_and_exits_in_order() {
     let mut clients: Vec<_> = (0..8).map(|_| Client::connect(address)).collect();
     let watched: Vec<_> = shards(&cluster, 0).into_values().map(watch).collect();
     for index in [0, 1] {
-        // Shards are in the process group that the signal goes to, and must not end before their sessions have moved.
+        // The shards are in the process group that gets the signal, and must not end before their sessions have moved.
         cluster.edges[index].terminate();
         let status = cluster.edges[index].process().expect("it ran").wait().expect("a status");
         assert_eq!(status.code(), Some(0));

@@ -1,4 +1,4 @@
-//! One cell that many clients share, in real processes: who does not read holds up nobody but themselves.
+//! One cell that many clients share, with real processes: a client that does not read delays only itself.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -29,7 +29,7 @@ impl Client {
         assert_eq!(&answer, b"STORED\r\n");
     }
 
-    /// What the other side has said when it has said so much.
+    /// Reads this many bytes of the other side's answer.
     fn read(&mut self, len: usize) -> Vec<u8> {
         let mut heard = vec![0; len];
         self.0.read_exact(&mut heard).unwrap();
@@ -50,7 +50,7 @@ fn set(key: &str) -> Vec<u8> {
     [format!("set {key} 0 0 {ITEM}\r\n").as_bytes(), &[b'x'; ITEM], b"\r\n"].concat()
 }
 
-/// What `get` answers for one item.
+/// The length of the answer to `get` for one item.
 fn answer(key: &str) -> usize {
     format!("VALUE {key} 0 {ITEM}\r\n").len() + ITEM + b"\r\nEND\r\n".len()
 }
@@ -71,7 +71,7 @@ fn a_client_that_lets_megabytes_wait_is_cut_off_with_the_reason_and_the_others_g
     let mut other = Client::connect(address);
     other.store("a");
     let mut slow = Client::connect(address);
-    // One request whose answer has 32 MiB, and nobody who reads it.
+    // One request whose answer has 32 MiB, which the client does not read.
     slow.0.write_all(format!("get{}\r\n", " a".repeat(128)).as_bytes()).unwrap();
     let told = |event: &LogEvent| {
         TestCluster::is_report(AgentSide::Client, "ended", event)
@@ -98,7 +98,8 @@ fn a_client_that_asks_faster_than_it_reads_is_pressed_back_and_loses_nothing() {
     let (cluster, address) = cache("shared-press");
     let mut client = Client::connect(address);
     client.store("a");
-    // An item in, an item out: more than everything in between holds. The answers are not read until writing is stuck.
+    // Each round sends an item and requests one: in total more than all buffers hold. The answers are not read until writing is
+    // stuck.
     let mut writer = client.0.try_clone().unwrap();
     let (stuck, is_stuck) = std::sync::mpsc::channel();
     let writing = std::thread::spawn(move || {

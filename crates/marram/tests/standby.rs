@@ -1,5 +1,5 @@
-//! Edges that stand by for each other, as real processes: the owner, the one that stands by, or both are killed and stopped
-//! while a stream runs. Every byte is checked; what operators are shown is what is awaited.
+//! Standbys, with real processes: the owner, the standby, or both are killed and stopped during a stream. Every byte is checked;
+//! the test waits for what operators can see.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -20,11 +20,11 @@ use std::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes of a stream that are on their way at a time.
+/// Bytes of a stream that are in flight.
 const WINDOW: u64 = 64 << 10;
 const PIECE: usize = 2_000;
 
-/// A server that says back what it hears.
+/// A server that echoes what it receives.
 fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -32,7 +32,7 @@ fn echo() -> SocketAddr {
         for stream in listener.incoming().map_while(Result::ok) {
             thread::spawn(move || {
                 let (mut from, mut to) = (stream.try_clone().unwrap(), stream);
-                // The client ends it, or its agent does when the test is over.
+                // Ends when the client, or at the end of the test its agent, closes the connection.
                 let _ = std::io::copy(&mut from, &mut to);
                 let _ = to.shutdown(Shutdown::Write);
             });
@@ -42,11 +42,11 @@ fn echo() -> SocketAddr {
 }
 
 fn manifest(protect: &str) -> String {
-    // A checkpoint now and then, so that all that belongs to one happens.
+    // Frequent checkpoints, so that every step of a checkpoint happens.
     format!("server = \"web\"\n{protect}\n[keep]\nrecovery_target = \"1ms\"\n")
 }
 
-/// Edges of two shards each, which are as patient as agents.
+/// Edges of two shards each, with the same timeouts as the agents.
 fn layout(purpose: &'static str, edges: usize, timeouts: &str) -> Layout {
     support::layout(purpose, |layout| {
         (layout.edges, layout.shards) = (edges, 2);
@@ -58,10 +58,10 @@ fn layout(purpose: &'static str, edges: usize, timeouts: &str) -> Layout {
 const HOT: &str = "protect = \"standby\"\nstandby = \"hot\"";
 const WARM: &str = "protect = \"standby\"\nstandby = \"warm\"";
 
-/// Edges that stand by for each other, under one name each whatever life it is.
+/// Edges that are standbys of each other; the configuration names them by their addresses, which do not change with a restart.
 struct World {
     cluster: TestCluster,
-    /// Further fields of each edge's configuration.
+    /// Additional fields of each edge's configuration.
     extra: String,
     address: SocketAddr,
 }
@@ -85,7 +85,7 @@ impl World {
         Self { cluster, extra, address }
     }
 
-    /// As above, with one more edge, the last, that serves the coordinator's store and that no agent knows.
+    /// As [`Self::new`], with one more edge, the last, which serves the coordinator's store and is unknown to all agents.
     fn with_coordinator(purpose: &'static str, edges: usize, protect: &str) -> Self {
         let layout = layout(purpose, edges + 1, support::UNSUSPECTING);
         let mut cluster = TestCluster::new(layout, |place| {
@@ -107,7 +107,7 @@ impl World {
         Self { cluster, extra, address }
     }
 
-    /// Who owns a session and who stands by for it, as the coordinator has it, by an edge's answer.
+    /// The owner and the standby of a session as the coordinator lists them, by an edge's answer.
     fn listed(&self, index: usize, session: &str) -> Option<(String, String)> {
         let client = self.cluster.edges[index].client().unwrap();
         let found = client.json(Method::GET, &format!("/v1/standbys/{session}")).ok()?;
@@ -115,7 +115,7 @@ impl World {
         Some((of("owner"), of("standby")))
     }
 
-    /// The sessions that an edge lists; none if it does not answer.
+    /// The sessions that an edge lists; an empty list if it does not answer.
     fn sessions(&self, index: usize) -> Vec<Value> {
         let list = self.cluster.edges[index].client().unwrap().json(Method::GET, "/v1/sessions");
         list.ok().and_then(|list| list["sessions"].as_array().cloned()).unwrap_or_default()
@@ -130,12 +130,12 @@ impl World {
         lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
     }
 
-    /// The edge that runs the only session and has it kept by another that is ready, and that one.
+    /// The owner of the only session, and its standby, once the standby is ready.
     fn protected(&self) -> (usize, usize) {
         self.protected_as("")
     }
 
-    /// As above, in this way.
+    /// As [`Self::protected`], with a standby that is listed as `how`.
     fn protected_as(&self, how: &str) -> (usize, usize) {
         let mut seen = Vec::new();
         until(
@@ -149,8 +149,8 @@ impl World {
         )
     }
 
-    /// As [`Self::protected`], once the edges agree with the client's agent, whose word is the newest: an edge that was replaced lists the
-    /// session as its own until it has heard of that.
+    /// As [`Self::protected`], once the edges agree with the client's agent, which has the newest information: an edge that was
+    /// replaced lists the session as its own until it learns that.
     fn settled(&self) -> (usize, usize) {
         let agreed = || {
             let (owner, standby) = self.protected();
@@ -159,7 +159,8 @@ impl World {
         until(agreed, || format!("the edges do not agree: {}", self.marram(&["ps"])))
     }
 
-    /// Kills the owner while the stream rests and whoever stands by has all of it: how often that one went on with what it had.
+    /// Kills the owner while the stream is paused and the standby has all of it. Returns how often the standby took over with its
+    /// own state.
     fn takes_over(&mut self, stream: &Stream) -> u64 {
         self.protected();
         stream.rest();
@@ -199,7 +200,7 @@ fn is_protected(session: &Value, how: &str) -> bool {
     session["phase"] == "running" && keepers.iter().any(ready)
 }
 
-/// Asks until there is an answer.
+/// Polls until there is an answer.
 fn until<T>(mut ask: impl FnMut() -> Option<T>, why: impl FnOnce() -> String) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -213,24 +214,24 @@ fn until<T>(mut ask: impl FnMut() -> Option<T>, why: impl FnOnce() -> String) ->
 
 #[derive(Default)]
 struct Shared {
-    /// Bytes that came back, and what went wrong.
+    /// Number of bytes that came back, and the first error.
     heard: Mutex<(u64, Option<String>)>,
     changed: Condvar,
     stop: AtomicBool,
-    /// Whether nothing is to be said for now; whether nothing is; how much was.
+    /// Whether sending should pause; whether it is paused; the number of bytes sent.
     held: AtomicBool,
     rests: AtomicBool,
     said: AtomicU64,
 }
 
-/// A stream of counted words to the echoing server and back, checked byte by byte, that goes on until it is finished.
+/// A continuous stream of counted words to the echoing server and back, checked byte by byte, until it is finished.
 struct Stream {
     shared: Arc<Shared>,
     writer: JoinHandle<u64>,
     reader: JoinHandle<()>,
 }
 
-/// The bytes of the stream from a place on.
+/// The bytes of the stream from this position on.
 fn words(from: u64, len: usize) -> Vec<u8> {
     let byte = |at: u64| {
         (at / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[usize::try_from(at % 8).unwrap()]
@@ -284,7 +285,7 @@ impl Stream {
         Self { shared, writer, reader }
     }
 
-    /// Waits until so many more bytes have come back.
+    /// Waits until `more` further bytes have come back.
     fn hear(&self, more: u64) {
         let mut heard = self.shared.heard.lock().unwrap();
         let target = heard.0 + more;
@@ -296,7 +297,7 @@ impl Stream {
         }
     }
 
-    /// Lets it rest: until it goes on again, all that was said has come back.
+    /// Pauses sending, and waits until all sent bytes have come back.
     fn rest(&self) {
         self.shared.held.store(true, Ordering::Relaxed);
         let mut heard = self.shared.heard.lock().unwrap();
@@ -315,7 +316,7 @@ impl Stream {
         self.shared.changed.notify_all();
     }
 
-    /// Ends it: all that was said must have come back once.
+    /// Ends the stream: all sent bytes must have come back once.
     fn finish(self) {
         self.hear(200_000);
         self.shared.stop.store(true, Ordering::Relaxed);
@@ -330,7 +331,8 @@ fn taken_over(purpose: &'static str, protect: &str) {
     let stream = Stream::start(world.address);
     for _ in 0..3 {
         stream.hear(100_000);
-        // In the middle of it: who stands by may have been fed less than the ends need it to have, and then asks them for all.
+        // The stream is running: the standby may have less of it than the ends require, and then restores the session from the
+        // ends.
         let (owner, standby) = world.protected();
         let start = world.cluster.logs.end();
         world.cluster.edges[owner].kill();
@@ -369,7 +371,7 @@ fn one_that_stands_by_and_dies_is_missed_and_replaced() {
         stream.hear(100_000);
     }
     assert_eq!(world.cluster.logs.count(0, |event| event.name() == "orphaned"), 0, "the session ran on");
-    // It was fed all that it needs.
+    // The standby has all that it needs.
     assert_eq!(world.takes_over(&stream), 1);
     stream.finish();
 }
@@ -385,7 +387,7 @@ fn operators_see_who_stands_by() {
     assert!(listed.contains("standing by") && listed.contains("standby (hot)"), "{listed}");
     let shown = world.marram_first("inspect", owner);
     assert!(shown.contains(&format!("{name} (hot, ")) && shown.contains("goes on with it"), "{shown}");
-    // Whichever edge is asked first, the owner answers.
+    // The owner answers, in whichever order the edges are asked.
     let session = world.sessions(owner)[0]["session"].as_str().unwrap().to_owned();
     let both = world.marram(&["inspect", &session]);
     assert!(both.contains("running"), "{both}");
@@ -423,7 +425,8 @@ fn how_sessions_are_protected_changes_while_they_run() {
         stream.hear(100_000);
     }
     world.protected_as("(warm");
-    // Who is not wanted is told, and asked anew. On a busy machine one may be too slow for a while, as the log says then.
+    // A standby that is not needed is told so, and later asked again. On a busy machine one may be too slow for a while, which is
+    // logged.
     let lost = world.counter(owner, "keepers_lost_total");
     let slow = |event: &LogEvent| event.text("message").contains("it is slow to store checkpoints");
     assert!(lost == 0 || world.cluster.logs.wait(0, PATIENCE, slow).is_some(), "{lost} were lost");
@@ -433,7 +436,7 @@ fn how_sessions_are_protected_changes_while_they_run() {
 
 #[test]
 fn an_owner_that_sleeps_is_replaced_and_stands_by_when_it_wakes() {
-    // How often it is to be seen, and how many rounds a busy machine may take for that.
+    // The number of single takeovers to observe, and the most rounds for this on a busy machine.
     const SEEN: usize = 3;
     const ROUNDS_MAX: usize = 30;
     let world = World::with(layout("standby-sleeps", 2, support::PATIENT), HOT);
@@ -448,7 +451,7 @@ fn an_owner_that_sleeps_is_replaced_and_stands_by_when_it_wakes() {
         world.cluster.edges[owner].wake();
         let now = world.settled();
         stream.hear(100_000);
-        // Where the machine has other work, an edge that only waits for a processor is replaced too, and then either may own it.
+        // On a busy machine an edge that only waits for CPU time is replaced too, and then either edge may own the session.
         let owned = |event: &LogEvent| TestCluster::is_report(AgentSide::Client, "owned", event);
         if world.cluster.logs.count(start, owned) == 1 {
             assert_eq!(now, (standby, owner), "round {round}: {}", world.marram(&["ps"]));
@@ -485,7 +488,7 @@ fn any_edge_tells_from_the_coordinator_where_a_session_stood_by_when_its_owner_i
     assert!(shown.contains(&format!("`{}` stands by (warm)", name(standby, 1))), "{shown}");
     world.cluster.wait_until_owned_by(start, standby).unwrap();
     stream.hear(100_000);
-    // Its new owner has nobody who could stand by, and the old one's lease ends.
+    // The new owner has no edge as its standby, and the old owner's lease expires.
     until_listed(&world, None);
     world.restart(owner);
     until_listed(&world, Some((name(standby, 1), name(owner, 2))));
@@ -497,7 +500,7 @@ fn any_edge_tells_from_the_coordinator_where_a_session_stood_by_when_its_owner_i
 }
 
 impl World {
-    /// What a command says of the only session, asked at one edge.
+    /// The output of a command about the only session, sent to one edge.
     fn marram_first(&self, command: &str, index: usize) -> String {
         let session = self.sessions(index)[0]["session"].as_str().unwrap().to_owned();
         let edge = format!("http://{}", self.cluster.edges[index].admin());

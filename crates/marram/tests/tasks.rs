@@ -1,5 +1,5 @@
-//! Tasks and locks in real processes. The server stops to answer in the middle: then tasks hold locks and others wait for
-//! them, and the edge is killed. Every errand is done once, and no two with one lock at a time.
+//! Tasks and locks with real processes. The server stops answering in the middle, so that tasks hold locks and others wait for
+//! them, and then the edge is killed. Every errand is done once, and no two tasks hold the same lock at a time.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -15,14 +15,14 @@ use std::thread;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// More than a checkpoint is taken between two kills.
+/// Enough that checkpoints are taken between two kills.
 const ERRANDS: u64 = 240;
-/// The cell's.
+/// The cell's number of locks.
 const LOCKS: u64 = 3;
-/// The server stops to answer before so many, each time until it is told to go on.
+/// The server stops before these answers, each time until the test continues it.
 const STOPS: [usize; 4] = [1, 60, 120, 200];
 
-/// Answers one connection, and stops where it is to; then all that it was told.
+/// Answers one connection, and stops at each of [`STOPS`]; returns all received lines.
 fn server(listener: &TcpListener, stopped: &Sender<()>, go_on: &Receiver<()>) -> Vec<String> {
     let (stream, _) = listener.accept().unwrap();
     let mut writer = stream.try_clone().unwrap();
@@ -42,7 +42,7 @@ fn server(listener: &TcpListener, stopped: &Sender<()>, go_on: &Receiver<()>) ->
     heard
 }
 
-/// What the server heard is what mutual exclusion and order allow.
+/// Checks the received lines for mutual exclusion and order.
 fn judge(heard: &[String]) {
     let mut holders: BTreeMap<u64, u64> = BTreeMap::new();
     let mut last: BTreeMap<u64, u64> = BTreeMap::new();
@@ -74,7 +74,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Records the session as it is now, with tasks that wait; a replay must end in the same state, and show who waits for whom.
+/// Records the session while tasks wait; a replay must end in the same state, and show which task waits for which.
 fn record(cluster: &TestCluster, owner: usize, name: &str) {
     let sessions = cluster.edges[owner].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
     let row = &sessions["sessions"][0];

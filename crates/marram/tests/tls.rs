@@ -1,5 +1,5 @@
-//! TLS that ends in a cell, with unmodified clients: `curl` and `openssl s_client` talk to a server that speaks plain, and their
-//! connections outlive the edges that hold them. Private keys stay with the edges, which refuse those that must not use them.
+//! TLS that ends in a cell, with unmodified clients: `curl` and `openssl s_client` talk to a server without TLS, and their
+//! connections outlive the edges on which they run. Private keys stay with the edges, which refuse them to other apps.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A certificate for this machine, and its private key where only this user can read it.
+/// A certificate for this machine, and its private key in a file that only this user can read.
 struct Site {
     directory: TempDir,
     certificate: PathBuf,
@@ -36,12 +36,12 @@ impl Site {
         Self { directory, certificate, key }
     }
 
-    /// Of an edge's configuration: the key, for these apps.
+    /// Part of an edge's configuration: the key, for these apps.
     fn table(&self, apps: &[&str]) -> String {
         format!("[[key]]\nname = \"site\"\nfile = {:?}\napps = {apps:?}\n", self.key)
     }
 
-    /// A manifest of the stages before the server: `tls` first.
+    /// A manifest with the stage `tls` first, and these stages between it and the server.
     fn manifest(&self, place: &TempDir, behind: &[&str]) -> anyhow::Result<PathBuf> {
         let stage = |name: &str| {
             let module = support::cells().module(name);
@@ -54,7 +54,7 @@ impl Site {
         place.write("apps/site/marram.toml", format!("name = \"site\"\nserver = \"web\"\n{tls}{behind}"))
     }
 
-    /// Edges that serve it, and nobody else yet.
+    /// Running edges with the app; no agents yet.
     fn cluster(
         &self,
         purpose: &'static str,
@@ -71,13 +71,13 @@ impl Site {
     }
 }
 
-/// A server that speaks plain HTTP and answers each connection's only request with as many bytes as its path says.
+/// A plain HTTP server that answers each connection's only request with as many bytes as the path says.
 struct Web {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
 }
 
-/// What it says at this place.
+/// The byte that it sends at this position.
 fn byte(at: usize) -> u8 {
     let mixed = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ at as u64;
     mixed.to_le_bytes()[3]
@@ -92,7 +92,7 @@ impl Web {
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 counter.fetch_add(1, Ordering::Relaxed);
-                // A client that goes ends it.
+                // The thread ends when its client disconnects.
                 thread::spawn(move || _ = Self::serve(stream));
             }
         });
@@ -132,10 +132,10 @@ fn s_client(site: &Site, address: SocketAddr, more: &[&str]) -> Child {
     command.spawn().expect("`cargo xtask setup` installs openssl")
 }
 
-/// Runs it, and says something to it.
+/// Runs `openssl s_client`, and sends it a request.
 fn openssl(site: &Site, address: SocketAddr, more: &[&str], say: &str) -> Output {
     let mut child = s_client(site, address, more);
-    // It may have given up already, which its output says.
+    // It may have ended already, with an error in its output.
     let _ = child.stdin.as_mut().unwrap().write_all(say.as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -180,7 +180,7 @@ fn curl_and_openssl_connect_with_either_kind_of_key() {
         let said = String::from_utf8_lossy(&output.stderr).to_lowercase();
         assert!(!output.status.success() && said.contains("protocol version"), "{said}");
 
-        // Not even TLS: an alert, and the end.
+        // A client without TLS gets an alert, and the end of the connection.
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(ask.as_bytes()).unwrap();
@@ -191,7 +191,7 @@ fn curl_and_openssl_connect_with_either_kind_of_key() {
     }
 }
 
-/// What the program says to these words, with its status.
+/// The exit status and the output of a command.
 fn marram(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_marram")).args(arguments).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
@@ -204,7 +204,7 @@ fn a_recording_of_a_handshake_signs_the_same_where_the_key_is_and_is_refused_whe
         let (site, web) = (Site::new(algorithm), Web::start());
         let mut cluster = site.cluster("tls-record", &[], |_| {});
         let address = starts(&mut cluster, &web);
-        // Hands were shaken, and nothing was said yet.
+        // The handshake is complete, and no data was sent yet.
         let mut child = s_client(&site, address, &[]);
         let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("Verify return code: 0 (ok)")));
@@ -230,7 +230,7 @@ fn a_recording_of_a_handshake_signs_the_same_where_the_key_is_and_is_refused_whe
     }
 }
 
-/// Reads what curl brings until it has so many bytes, and checks each.
+/// Reads from curl until `until` bytes have arrived, and checks each.
 fn read(pipe: &mut impl Read, at: &mut usize, until: usize) {
     let mut buffer = vec![0; 64 << 10];
     while *at < until {
@@ -253,7 +253,7 @@ fn a_tls_connection_outlives_the_edges_that_hold_it() {
         let (site, web) = (Site::new(algorithm), Web::start());
         let mut cluster = site.cluster("tls-kill", behind, |layout| layout.edges = 2);
         let address = starts(&mut cluster, &web);
-        // What curl has not read waits in pipes and sockets, so that there is always more to come.
+        // Data that curl has not read stays in pipes and sockets, so the transfer is never complete at a kill.
         let mut child = curl(&site, address, SIZE, &["--limit-rate", "20M"]);
         let (mut pipe, mut at) = (child.stdout.take().unwrap(), 0);
         for kill in 0..KILLS {
@@ -269,11 +269,11 @@ fn a_tls_connection_outlives_the_edges_that_hold_it() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(said, "connections=1 1.1\n", "{}", cluster.logs.tail(40));
         assert_eq!(web.connections.load(Ordering::Relaxed), 1);
-        // The key was in no process but edges', and in none of the cells' states: agents hold those, sealed.
+        // Only edges' processes had the key, and no cell's state contained it: agents hold these states, encrypted.
     }
 }
 
-/// What `marram deploy` says of an app that is refused.
+/// The error of `marram deploy` for an app that is refused.
 fn refused(cluster: &TestCluster, manifest: &Path) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
     command.arg("deploy").arg(manifest).arg(format!("--edge=http://{}", cluster.edges[0].admin()));

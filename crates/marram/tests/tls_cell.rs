@@ -1,8 +1,8 @@
-//! The cell `tls` as a module, between a real TLS client and a plain server: restored before every message, in the handshake and
-//! between and within records, on what stands for another machine with the same keys, it says the same bytes.
+//! The cell `tls` as a module, between a real TLS client and a plain server: if it is restored in a new instance of the runtime
+//! with the same keys before every message, in the handshake and between and within records, its output does not change.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-// The cell's own tests have it; they are in another workspace.
+// Shared with the cell's own tests, which are in another workspace.
 #[path = "../../../cells/tls/tests/support/mod.rs"]
 mod tls_support;
 
@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 use support::machine::{CELL, run};
 
-/// An app's image and what a machine needs to run it.
+/// An app's image, its certificate and its key.
 struct App {
     image: Arc<Image>,
     certificate: String,
@@ -43,7 +43,7 @@ impl App {
         Self { image: images.load(info.hash).unwrap(), certificate, key: key.serialize_pem() }
     }
 
-    /// A machine of its own, with the key.
+    /// A new instance of the runtime, with the key.
     fn machine(&self) -> Cells {
         let (id, signer) = keys::read(self.key.as_bytes()).unwrap();
         let mut keyring = Keyring::default();
@@ -64,13 +64,13 @@ impl App {
     }
 }
 
-/// A cell that stays where it began, and the same one carried to another machine before every input.
+/// A cell that stays in one instance, and the same cell moved to a new instance before every input.
 struct Pair<'a> {
     app: &'a App,
     stays: Cells,
     carried: Cells,
     inputs: usize,
-    /// What the one that stayed has computed.
+    /// CPU time of the cell that stays.
     spent_ns: u64,
     client: Vec<u8>,
     server: Vec<u8>,
@@ -115,7 +115,7 @@ impl<'a> Pair<'a> {
         self.give(&CellInput::Message { port, payload: bytes.to_vec().into() });
     }
 
-    /// Carries bytes between the client and the cells until neither has more to say; what the client heard.
+    /// Moves bytes between the client and the cells until both are idle; returns what the client received.
     fn converse(&mut self, client: &mut ClientConnection, piece: usize) -> Vec<u8> {
         tls_support::converse(client, |wire| {
             wire.chunks(piece).for_each(|piece| self.message(Port::CLIENT, piece));
@@ -154,7 +154,7 @@ fn no_private_key_is_in_a_cells_state() {
     let app = App::new(&rcgen::PKCS_ED25519);
     let (mut pair, mut client) = (Pair::new(&app), app.client());
     pair.converse(&mut client, 1000);
-    // The seed is the last thing in the file but nothing that wraps it here.
+    // The seed follows its DER header: an octet string of 32 bytes.
     let key = rustls::pki_types::PrivateKeyDer::from_pem_slice(app.key.as_bytes()).unwrap();
     let seed =
         key.secret_der().windows(34).find(|window| window.starts_with(&[4, 32])).unwrap()[2..].to_vec();

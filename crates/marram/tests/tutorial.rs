@@ -1,5 +1,6 @@
-//! docs/tutorial.md, command by command, as it is written: in a network and with processes of its own, since its ports and what it ends
-//! by name are fixed. Only what a reader does by hand is done here by a script: waiting, typing, and editing a line.
+//! docs/tutorial.md, command by command, as written. It runs in separate network and process namespaces, since its ports and the
+//! names of the processes that it ends are fixed. A script replaces only the reader's manual steps: waiting, typing, and editing
+//! a line.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -11,10 +12,10 @@ use std::{
 };
 
 const TUTORIAL: &str = include_str!("../../../docs/tutorial.md");
-/// A network of its own, processes of its own, and nothing that outlives the first of them.
+/// Separate network and process namespaces; no process outlives the first of them.
 const APART: [&str; 5] = ["--net", "--pid", "--fork", "--mount-proc", "--kill-child"];
 
-/// One block of commands: those between two lines of prose.
+/// The blocks of commands of a step: consecutive lines of commands form a block.
 fn blocks(step: &str) -> Vec<String> {
     let begin = TUTORIAL.find(&format!("\n## {step}")).unwrap_or_else(|| panic!("no step {step:?}")) + 1;
     let text = TUTORIAL[begin..].split("\n## ").next().unwrap();
@@ -22,7 +23,7 @@ fn blocks(step: &str) -> Vec<String> {
     let (mut before, mut is_rust) = (false, false);
     for line in text.lines() {
         is_rust ^= line.starts_with("```");
-        // What `marram dev` prints is set like a command.
+        // The output of `marram dev` is formatted like a command.
         let command = line.strip_prefix("    ").filter(|line| !is_rust && !line.starts_with("==>"));
         match (command, before) {
             (Some(line), true) => blocks.last_mut().unwrap().push_str(&format!("{line}\n")),
@@ -34,7 +35,7 @@ fn blocks(step: &str) -> Vec<String> {
     blocks
 }
 
-/// The line of Rust that the reader adds, and behind which it goes.
+/// The line of Rust that the reader adds, and the line after which it goes.
 fn edit() -> (String, &'static str) {
     const AFTER: &str = "self.count += 1;";
     assert!(TUTORIAL.contains(&format!("on the line after `{AFTER}`")));
@@ -44,7 +45,7 @@ fn edit() -> (String, &'static str) {
     (code.split("\n```").next().unwrap().to_owned(), AFTER)
 }
 
-/// What the reader's patience and eyes do: for bash.
+/// Bash functions for what a reader waits for and checks.
 const BY_HAND: &str = r#"
 set -um
 fail() { echo "FAILED: $*"; for log in "$TOP"/*.out "$TOP"/tally/run/*.log; do echo "== $log"; tail -n 15 "$log"; done; exit 1; }
@@ -55,7 +56,7 @@ lines() { [ "$(grep -c "$1" "$2")" -ge "$3" ]; }
 ip link set lo up
 "#;
 
-/// The script: the tutorial's blocks, and what is seen between them.
+/// The script: the tutorial's blocks, with checks between them.
 fn script() -> String {
     let [cell] = &blocks("2. A cell")[..] else { panic!("step 2") };
     let [dev, curl] = &blocks("3. Work on it")[..] else { panic!("step 3") };

@@ -1,4 +1,4 @@
-//! Nobody to talk to: the connection waits, then fails, and the log says why.
+//! No peer is reachable: the connection waits, then fails, and the log says why.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Connects and waits for the end: nothing may come before it.
+/// Connects and waits for the end; no data may arrive before it.
 fn fails(address: SocketAddr) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -27,7 +27,7 @@ fn fails(address: SocketAddr) {
 fn with_every_edge_down_a_connection_waits_and_then_fails_in_words() {
     let mut cluster =
         support::cluster_with("no-edge", |layout| layout.agent_tables += "edge_wait = \"300ms\"\n");
-    // Never started: its address answers nobody.
+    // These edges are never started, so no process listens at their addresses.
     let edges = cluster.edge_addresses();
     let address = cluster.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
     fails(address);
@@ -42,7 +42,7 @@ fn with_the_server_down_a_connection_fails_in_words() {
     let mut cluster = support::cluster("no-server", 1, 1);
     cluster.start_edges("").unwrap();
     let edges = cluster.edge_addresses();
-    // Nobody listens on port 1.
+    // No process listens on port 1.
     cluster.start_server_agent(&edges, &[("peer", "127.0.0.1:1".parse().unwrap())]).unwrap();
     let address = cluster.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
     fails(address);
@@ -74,7 +74,7 @@ fn a_server_that_no_agent_reaches_is_named_at_once() {
     let edges = cluster.edge_addresses();
     cluster.start_server_agent(&edges, &[("pear", "127.0.0.1:1".parse().unwrap())]).unwrap();
     let address = cluster.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
-    // It waits for 30 s, and is not asked for them here.
+    // The session would wait for 30 s, and the test does not wait that long.
     let client = TcpStream::connect(address).unwrap();
     let waits = |event: &LogEvent| event.name() == "waiting";
     let waits = cluster.logs.wait(0, PATIENCE, waits).expect("the client's agent says so").1;

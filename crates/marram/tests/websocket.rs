@@ -1,5 +1,5 @@
-//! Clients that speak WebSocket, with real processes: a message is a message both ways, an edge that dies costs none, and whoever is
-//! turned away or left is told why.
+//! WebSocket clients, with real processes: a message stays one message in both directions, an edge that dies loses none, and a
+//! client whose connection is refused or ended gets the reason.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -14,10 +14,10 @@ use std::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// More than the sockets between a server and a client that does not read take, and what ends keep.
+/// More than the sockets between a server and a client that does not read, and the ends, can hold.
 const FLOOD: usize = 64 << 20;
 
-/// What a client asks, for this path and with these lines more.
+/// A client's request for this path, with these additional header lines.
 fn request(path: &str, more: &str) -> String {
     format!(
         "GET {path} HTTP/1.1\r\nHost: gate\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
@@ -25,7 +25,7 @@ fn request(path: &str, more: &str) -> String {
     )
 }
 
-/// A client that takes its bytes apart by itself.
+/// A client that implements the protocol itself.
 struct Raw(TcpStream);
 
 impl Raw {
@@ -35,7 +35,7 @@ impl Raw {
         Self(stream)
     }
 
-    /// Asks, and returns the head of the answer.
+    /// Sends a request, and returns the head of the answer.
     fn ask(&mut self, request: &str) -> String {
         self.0.write_all(request.as_bytes()).unwrap();
         let mut head = Vec::new();
@@ -83,7 +83,7 @@ impl Raw {
         (head[0], payload)
     }
 
-    /// The close that comes next, its code and its words, after which nothing does.
+    /// Receives a close frame, its code and its reason; no bytes may follow it.
     fn closed(&mut self) -> (u16, String) {
         let (first, payload) = self.frame();
         assert_eq!(first, 0x88, "{payload:?}");
@@ -94,7 +94,7 @@ impl Raw {
     }
 }
 
-/// An agent whose listener for browsers leads to this app of a lab; further lines of its configuration.
+/// Starts an agent with a WebSocket listener for this app, and additional lines in its configuration.
 fn listen(cluster: &mut TestCluster, app: &str, tables: &str) -> SocketAddr {
     let (address, edges) = (free_address().unwrap(), cluster.edge_addresses());
     let listener =
@@ -103,7 +103,7 @@ fn listen(cluster: &mut TestCluster, app: &str, tables: &str) -> SocketAddr {
     address
 }
 
-/// One edge with `counter`, unprotected, and an agent for browsers.
+/// One edge with `counter`, and an agent with a WebSocket listener.
 fn counter(purpose: &'static str, tables: &str) -> (TestCluster, SocketAddr) {
     let layout = support::layout(purpose, |layout| layout.agent_tables += "first_bytes = \"2s\"\n");
     let mut cluster = TestCluster::new(layout, |place| {
@@ -133,7 +133,7 @@ fn who_is_turned_away_or_left_is_told_why() {
         let said = String::from_utf8(client.rest()).unwrap();
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")) && said.contains(words), "{head}{said}");
     }
-    // Who says nothing is not waited for.
+    // A client that sends nothing is disconnected.
     let mut silent = Raw::new(address);
     assert!(silent.ask("").starts_with("HTTP/1.1 408 "));
 
@@ -152,7 +152,7 @@ fn who_is_turned_away_or_left_is_told_why() {
     assert_eq!(client.frame(), (0x81, b"count=2\n".to_vec()), "text for text");
     assert_eq!(client.closed(), (1000, String::new()), "the cell is done");
 
-    // Its own close is answered when the cell has answered it; this one does not know how to.
+    // A client's close is answered when the cell has answered it; this cell fails instead.
     let (first, payload) = talk(0x88, &[3, 232]).frame();
     assert!(first == 0x88 && payload[..2] == 1011_u16.to_be_bytes(), "{payload:?}");
     assert!(String::from_utf8_lossy(&payload).contains("port 1 was never opened"), "{payload:?}");
@@ -184,7 +184,7 @@ fn a_browser_that_does_not_read_holds_its_server_up() {
     client.send(0x82, b"go");
     let (mut server, _) = server.accept().unwrap();
     server.read_exact(&mut [0; 2]).unwrap();
-    // The largest message there is.
+    // The largest message that is allowed.
     let most = vec![9; 1 << 20];
     client.send(0x82, &most);
     let mut got = vec![0; most.len()];
@@ -201,7 +201,7 @@ fn a_browser_that_does_not_read_holds_its_server_up() {
         assert!(sent < FLOOD, "somebody keeps it all");
     };
     assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
-    // Read, it is all there, and the end of it is told.
+    // Once the client reads, all of it arrives, and then the end.
     server.shutdown(std::net::Shutdown::Write).unwrap();
     let mut got = 0;
     while got < sent {
@@ -212,7 +212,8 @@ fn a_browser_that_does_not_read_holds_its_server_up() {
     assert_eq!((got, client.closed().0), (sent, 1000));
 }
 
-/// Numbered messages of many lengths, the empty one among them, few ahead of their echoes. In the middle it waits to be told to go on.
+/// A client that sends numbered messages of many lengths, including empty ones, few ahead of their echoes. In the middle it waits
+/// for a line of input.
 const TALK: &str = r#"
 import asyncio, sys, websockets
 
@@ -242,7 +243,7 @@ async def main(uri, count):
 asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 "#;
 
-/// A program, and the lines that it says.
+/// A program, and its output.
 struct Program(Child, BufReader<ChildStdout>);
 
 impl Program {
@@ -283,7 +284,7 @@ fn messages_survive_the_edge_that_runs_the_cell_behind_a_gate_elsewhere() {
     cluster.start_agent_with(AgentSide::Server, &edges[1..], &servers).unwrap();
     let start = cluster.logs.end();
     cluster.start_edge(0, &gates).unwrap();
-    // Gates come last.
+    // Gates are opened last.
     let who = cluster.edges[0].who();
     let open = |event: &LogEvent| *event.who == *who && event.text("message") == "listening for clients";
     cluster.logs.wait(start, PATIENCE, open).unwrap();
@@ -293,7 +294,7 @@ fn messages_survive_the_edge_that_runs_the_cell_behind_a_gate_elsewhere() {
     let said = BufReader::new(child.stdout.take().unwrap());
     let mut program = Program(child, said);
     program.hear_until("50");
-    // The gate's edge does not say at this level who owns the session; the server's agent does.
+    // The gate's edge does not log owners at this level; the server's agent does.
     let is_owned = |event: &LogEvent| TestCluster::is_report(AgentSide::Server, "owned", event);
     cluster.logs.wait(0, PATIENCE, is_owned).unwrap();
     let owned = cluster.logs.last(is_owned).unwrap();

@@ -1,4 +1,4 @@
-//! What an edge does with peers that are not agents, or not well-behaved ones: over real sockets, against the real program.
+//! How an edge treats peers that are not agents, or that violate the protocol: real sockets, real program.
 
 use bytes::BytesMut;
 use marram::harness::{Layout, LogEvent, TestCluster};
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PREAMBLE: &[u8] = b"MARM\x01\x01\x00\x00";
 const WELCOME: &[u8] = b"MARM\x00\x01\x01\x00";
 
-/// One edge without apps, all of whose peers are these tests.
+/// One edge without apps; its only peers are these tests.
 fn edge(encrypted: bool, tables: &str) -> TestCluster {
     let layout = Layout {
         purpose: "wires",
@@ -53,18 +53,18 @@ fn connect(cluster: &TestCluster) -> TcpStream {
     stream
 }
 
-/// What the edge says until it closes.
+/// All bytes that the edge sends until it closes the connection.
 fn rest(mut stream: TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     match stream.read_to_end(&mut all) {
         Ok(_) => {}
-        // What it had not read of ours makes its kernel reset the connection.
+        // If the edge has not read all of our bytes, its kernel resets the connection.
         Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
     }
     all
 }
 
-/// A wire as far as the edge's welcome, all of it sent a byte at a time.
+/// A wire up to the edge's welcome; every byte is sent separately.
 fn agent(cluster: &TestCluster) -> (TcpStream, Reader) {
     let mut stream = connect(cluster);
     stream.set_nodelay(true).expect("a socket");
@@ -82,7 +82,7 @@ fn agent(cluster: &TestCluster) -> (TcpStream, Reader) {
     (stream, reader)
 }
 
-/// The edge's first words to an agent that is welcome.
+/// The edge's first bytes to an accepted agent.
 fn nonce(stream: &mut TcpStream) -> [u8; 32] {
     let (mut welcome, mut nonce) = (vec![0; WELCOME.len()], [0; 32]);
     stream.read_exact(&mut welcome).expect("an answer");
@@ -135,7 +135,7 @@ fn an_edge_with_a_token_lets_nobody_in_without() {
     stream.write_all(PREAMBLE).expect("open");
     assert_eq!(rest(stream), b"MARM\x04\x01\x01\x00");
     wait(&cluster, "connection refused", "wants to see a token");
-    // A token, but a wrong one: without TLS, the proof is a digest over two nonces.
+    // A wrong token: without TLS, the proof is a digest over two nonces.
     let mut stream = connect(&cluster);
     stream.write_all(b"MARM\x01\x01\x00\x02").expect("open");
     let nonce = nonce(&mut stream);
@@ -179,8 +179,8 @@ fn the_silent_are_sent_away_after_a_time_and_when_they_are_many() {
 fn a_peer_that_does_not_read_is_not_read_from() {
     let cluster = edge(false, "");
     let (mut stream, mut reader) = agent(&cluster);
-    // The edge answers each of these with as many bytes; once 8 MiB of answers wait, it stops reading, and the kernel's
-    // buffers fill. Nothing can be said about how soon, so writing goes on until it has been stuck for a while.
+    // The edge answers each ping with as many bytes. Once 8 MiB of answers wait, it stops reading, and the kernel's buffers fill.
+    // This may take any time, so the test writes until it has been blocked for a while.
     stream.set_write_timeout(Some(Duration::from_secs(2))).expect("a socket");
     let mut pings = BytesMut::new();
     let per_batch = 8192;
@@ -194,7 +194,7 @@ fn a_peer_that_does_not_read_is_not_read_from() {
         }
         assert!(sent < limit, "the edge has taken {sent} bytes whose answers nobody reads");
     }
-    // Once they are read, everything comes, and nothing was lost meanwhile.
+    // Once the test reads the answers, all of them arrive.
     let size = pings.len() / per_batch;
     for _ in 0..sent / size {
         let pong = next(&mut stream, &mut reader);

@@ -1,5 +1,5 @@
-//! How connections end, and how they are held up: what a client sees of its server, and the server of its client, through
-//! agents and an edge must be what they would see of each other directly.
+//! Ends of connections and back-pressure: through agents and an edge, a client and its server must see the same of each other as
+//! they would directly.
 
 use marram::harness::{CellFiles, Layout, TestCluster};
 use rustix::net::sockopt::set_socket_linger;
@@ -10,10 +10,10 @@ use std::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What a slow reader may have on its way: windows, retained messages and the kernels' buffers at every hop.
+/// The most data that may be held for a slow reader: windows, retained messages and the kernels' buffers at every hop.
 const HELD_MAX: usize = 96 << 20;
 
-/// One edge, both agents, and a server that this test plays itself.
+/// One edge, both agents, and a server that this test implements.
 struct World {
     cluster: TestCluster,
     server: TcpListener,
@@ -21,7 +21,7 @@ struct World {
 }
 
 impl World {
-    /// With an edge that runs, unless clients are to have only so much patience for one that does not.
+    /// Starts an edge, unless `edge_wait` sets how long clients wait for one.
     fn new(edge_wait: Option<&str>) -> Self {
         let layout = Layout {
             purpose: "ends",

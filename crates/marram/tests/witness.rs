@@ -1,4 +1,4 @@
-//! Sessions without a server whose witness is the coordinator: asked at each recovery, waited for while it is away.
+//! Sessions without a server whose witness is the coordinator: edges ask it at each recovery, and wait while it is away.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Counts with its cell once more.
+/// Counts once more.
 fn count(client: &mut BufReader<TcpStream>, number: u32) {
     client.get_mut().write_all(b"f").unwrap();
     let mut line = String::new();
@@ -18,7 +18,7 @@ fn count(client: &mut BufReader<TcpStream>, number: u32) {
     assert_eq!(line.split(' ').next(), Some(&*format!("count={number}")));
 }
 
-/// Asks an edge until one of its counters is no longer 0.
+/// Polls an edge until one of its counters is not 0.
 fn wait_for(cluster: &TestCluster, edge: usize, counter: &str) {
     let client = cluster.edges[edge].client().unwrap();
     let deadline = Instant::now() + PATIENCE;
@@ -51,7 +51,7 @@ fn recoveries_ask_the_witness_and_wait_while_it_is_away() {
     let (serves, asks) =
         (table(&format!("serve = \"{store}\"")), table(&format!("urls = [\"http://{store}\"]")));
     (1..3).for_each(|edge| cluster.start_edge(edge, &asks).unwrap());
-    // Clients know the edges that do not serve the store.
+    // Clients only know the edges that do not serve the store.
     let edges = cluster.edge_addresses()[1..].to_vec();
     let address = cluster.start_client_agent(&edges, &["count"]).unwrap()[0].address;
     cluster.start_edge(0, &serves).unwrap();
@@ -61,14 +61,14 @@ fn recoveries_ask_the_witness_and_wait_while_it_is_away() {
     let owner = 1 + cluster.owner().unwrap();
     let other = 3 - owner;
     wait_for(&cluster, owner, "witness_reports_total");
-    // It vouches for a client that did not go back.
+    // The witness confirms that the client has no older state.
     let start = cluster.logs.end();
     cluster.edges[owner].kill();
     count(&mut client, 4);
     wait_for(&cluster, other, "witness_asked_total");
     assert_eq!(cluster.logs.count(start, |event| event.text("reason").contains("older state")), 0);
     cluster.start_edge(owner, &asks).unwrap();
-    // While it is away, nobody can.
+    // While the witness is away, no recovery can be confirmed.
     let start = cluster.logs.end();
     cluster.edges[0].kill();
     said(&cluster, start, "message", "the coordinator is away");

@@ -1,5 +1,5 @@
-//! A real browser without a window, driven by WebDriver: pages are opened, asked by scripts, pressed keys at, and looked at.
-//! And a server of the files of a directory, for pages.
+//! A real headless browser, driven by WebDriver: it opens pages, runs scripts in them, presses keys and takes screenshots. Also a
+//! server of the files of a directory.
 
 use marram::harness::TempDir;
 use serde_json::{Value, json};
@@ -14,10 +14,10 @@ use std::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a script in the page waits before it is asked again, which only bounds how long a page can be asked for nothing.
+/// Timeout of a script in the page before it is started again; it limits the time of a single request.
 const ASKED_MS: u64 = 10_000;
 
-/// A browser with one page. It ends with this.
+/// A browser with one page. Dropping it ends it.
 pub(crate) struct Browser {
     driver: Child,
     address: SocketAddr,
@@ -26,11 +26,11 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Starts one; none if this machine has none, which it says.
+    /// Starts a browser; `None` if this machine has none, which it reports.
     pub(crate) fn start(width: u32, height: u32) -> Option<Self> {
         let mut command = Command::new("chromedriver");
-        // A group of its own: the browser's processes end with it.
-        // All that it leaves behind, and is no more when this is gone.
+        // A separate process group, so that the browser's processes can be ended together. Their files are in a directory that is
+        // removed with this.
         let place = TempDir::new("browser").unwrap();
         command
             .env("TMPDIR", place.path())
@@ -48,7 +48,7 @@ impl Browser {
             let (_, port) = line.split_once("started successfully on port ")?;
             port.trim_end_matches('.').parse::<u16>().ok()
         });
-        // What it says later is nothing to wait for, but has to be read.
+        // Its later output does not matter, but must be read.
         thread::spawn(move || said.for_each(drop));
         let address = SocketAddr::from(([127, 0, 0, 1], port.expect("chromedriver says its port")));
         let mut browser = Self { driver, address, session: String::new(), _place: place };
@@ -68,12 +68,12 @@ impl Browser {
         self.call("POST", "/url", &json!({ "url": url }));
     }
 
-    /// Runs the body of a function in the page; what it returns.
+    /// Runs the body of a function in the page; returns its result.
     pub(crate) fn run(&self, script: &str) -> Value {
         self.call("POST", "/execute/sync", &json!({ "script": script, "args": [] }))
     }
 
-    /// Waits until an expression in the page is true; asked in the page, once a frame.
+    /// Waits until an expression in the page is true; a script in the page checks it every few milliseconds.
     pub(crate) fn wait(&self, expression: &str) {
         let script = format!(
             "const done = arguments[0], until = performance.now() + {ASKED_MS};
@@ -93,7 +93,7 @@ impl Browser {
         }
     }
 
-    /// Presses and lets go of a key: a letter, or its code of WebDriver.
+    /// Presses and releases a key: a letter, or its WebDriver code.
     pub(crate) fn press(&self, key: char) {
         let key = key.to_string();
         let action = |kind: &str| json!({ "type": kind, "value": key });
@@ -101,17 +101,17 @@ impl Browser {
         self.call("POST", "/actions", &json!({ "actions": [keys] }));
     }
 
-    /// Clicks on what a selector names.
+    /// Clicks on the element that a selector names.
     pub(crate) fn click(&self, selector: &str) {
         self.run(&format!("document.querySelector({selector:?}).click()"));
     }
 
-    /// What is to be seen, as a PNG.
+    /// A screenshot as PNG.
     pub(crate) fn screenshot(&self) -> Vec<u8> {
         base64(self.call("GET", "/screenshot", &Value::Null).as_str().unwrap())
     }
 
-    /// Writes what is to be seen where the environment asks for it, for people.
+    /// Writes a screenshot, for people, if `MARRAM_SCREENSHOTS` names a directory.
     pub(crate) fn show(&self, name: &str) {
         if let Some(directory) = std::env::var_os("MARRAM_SCREENSHOTS") {
             std::fs::write(Path::new(&directory).join(format!("{name}.png")), self.screenshot()).unwrap();
@@ -149,14 +149,14 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The whole group: the browser's processes, however this test ended.
+        // The whole process group, so that the browser's processes end even if the test fails.
         let group = rustix::process::Pid::from_child(&self.driver);
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         let _ = self.driver.wait();
     }
 }
 
-/// What base64 stands for.
+/// Decodes base64.
 fn base64(text: &str) -> Vec<u8> {
     let digit = |byte: u8| match byte {
         b'A'..=b'Z' => byte - b'A',
@@ -174,14 +174,14 @@ fn base64(text: &str) -> Vec<u8> {
     digits.chunks(4).flat_map(group).collect()
 }
 
-/// Serves the files of a directory; where.
+/// Serves the files of a directory; returns the address.
 pub(crate) fn serve(directory: PathBuf) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let directory = directory.clone();
-            // A client that goes ends it.
+            // The thread ends when its client disconnects.
             thread::spawn(move || _ = answer(stream, &directory));
         }
     });

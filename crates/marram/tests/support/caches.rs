@@ -1,5 +1,5 @@
-//! Clients of the cell `memcached`, each with a cache of its own: they store, change and read at random, and know what must be there.
-//! A lost, repeated or older answer is seen, and so is state that went back or missed a change.
+//! Clients of the cell `memcached`, each with its own cache: they store, change and read items at random, and know the contents.
+//! They detect a lost, repeated or older answer, and also state that was reset or missed a change.
 
 use super::traffic::Random;
 use std::{
@@ -16,12 +16,12 @@ use std::{
 
 /// How long any one answer may take: longer than any recovery.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Keys of a client, and most bytes that are stored or added at once.
+/// Number of keys of a client, and the most bytes that are stored or appended at once.
 const KEYS: u64 = 200;
 const PIECE_MAX: u64 = 3_000;
-/// An item that is longer is replaced by the next that changes it.
+/// A longer item is replaced at its next change.
 const ITEM_MAX: usize = 50_000;
-/// Between two requests: applications compute, too.
+/// Delay between two requests, since applications also compute.
 const PACE: Duration = Duration::from_micros(500);
 
 #[derive(Default)]
@@ -31,7 +31,7 @@ struct Shared {
     wrong: Mutex<Vec<String>>,
 }
 
-/// Some clients, each with one connection from beginning to end.
+/// Clients, each with one connection for the whole test.
 pub(crate) struct Caches {
     shared: Arc<Shared>,
     clients: Vec<JoinHandle<()>>,
@@ -52,12 +52,12 @@ impl Caches {
         Self { shared, clients }
     }
 
-    /// What went wrong so far.
+    /// Errors so far.
     pub(crate) fn wrong(&self) -> Vec<String> {
         self.shared.wrong.lock().unwrap().clone()
     }
 
-    /// Lets every client look at all that it has stored, and go; how many answers there were, all of them right.
+    /// Lets every client verify all of its items, and end. Returns the number of answers, all of which were correct.
     pub(crate) fn finish(mut self) -> u64 {
         self.shared.stop.store(true, Ordering::Relaxed);
         for client in self.clients.drain(..) {
@@ -68,7 +68,7 @@ impl Caches {
     }
 }
 
-/// A connection, and what its cache must hold.
+/// A connection, and the expected contents of its cache.
 struct Client {
     stream: BufReader<TcpStream>,
     random: Random,
@@ -99,7 +99,7 @@ fn converse(address: SocketAddr, seed: u64, shared: &Shared) -> Result<(), Strin
 }
 
 impl Client {
-    /// Asks one thing at random.
+    /// Sends a random request.
     fn step(&mut self) -> Result<(), String> {
         let key = self.random.below(KEYS);
         match self.random.below(8) {
@@ -119,7 +119,7 @@ impl Client {
         }
     }
 
-    /// So many bytes that no other item begins with.
+    /// Random bytes, at most [`PIECE_MAX`].
     fn bytes(&mut self) -> Vec<u8> {
         let len = usize::try_from(self.random.below(PIECE_MAX)).unwrap();
         let mut bytes = Vec::with_capacity(len + 8);
@@ -165,7 +165,7 @@ impl Client {
         self.ask(format!("get key{key}\r\n").as_bytes(), &expected)
     }
 
-    /// Says this and must be answered that.
+    /// Sends a request, and compares its answer.
     fn ask(&mut self, request: &[u8], expected: &[u8]) -> Result<(), String> {
         let what =
             || String::from_utf8_lossy(request.split(|byte| *byte == b'\r').next().unwrap()).into_owned();
@@ -175,7 +175,7 @@ impl Client {
         if answer != expected {
             let at = (0..answer.len()).find(|at| answer[*at] != expected[*at]).unwrap();
             let mut rest = String::new();
-            // For people: the rest of its first line.
+            // For the message: the rest of the answer's first line.
             let _ = self.stream.read_line(&mut rest);
             let said = String::from_utf8_lossy(&answer[..answer.len().min(80)]).into_owned();
             return Err(format!("{}: byte {at} of {} is wrong: {said:?}", what(), expected.len()));

@@ -1,4 +1,4 @@
-//! A client of the cell `counter`, which knows what the cell must answer next.
+//! A client of the cell `counter`, which knows the cell's next answer.
 
 use marram::harness::TestCluster;
 use std::{
@@ -9,11 +9,11 @@ use std::{
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Counts with its cell.
+/// A connection to the cell, and the last count.
 pub(crate) struct Client(BufReader<TcpStream>, u32);
 
 impl Client {
-    /// Starts the client's agent, which knows all edges, for the app `count`, and counts for the first time.
+    /// Starts a client's agent for all edges and the app `count`, and counts for the first time.
     pub(crate) fn start(cluster: &mut TestCluster) -> Self {
         let edges = cluster.edge_addresses();
         let address = cluster.start_client_agent(&edges, &["count"]).unwrap()[0].address;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Some members of one cluster.
+/// The members of one cluster.
 pub(crate) struct Etcd {
     members: Vec<Member>,
     directory: TempDir,
@@ -37,7 +37,7 @@ impl Etcd {
         etcd
     }
 
-    /// Where edges reach it, as a list for a configuration.
+    /// The members' URLs, as a list for a configuration.
     pub(crate) fn urls(&self) -> String {
         let urls: Vec<String> =
             self.members.iter().map(|member| format!("http://{}", member.client)).collect();
@@ -57,7 +57,7 @@ impl Etcd {
         self.members[index].process = None;
     }
 
-    /// Starts a member again, with what it had on disk.
+    /// Starts a member again, with its data on disk.
     pub(crate) fn restart(&mut self, index: usize) {
         let start = self.logs.end();
         self.spawn(index);

@@ -1,4 +1,4 @@
-//! The files that newcomers' mistakes are about: configurations, manifests, modules and programs with one thing wrong with each.
+//! The files for newcomers' mistakes: configurations, manifests, modules and programs, each with one mistake.
 
 use super::{cells, modules};
 use marram::harness::TempDir;
@@ -66,7 +66,7 @@ pub(crate) fn place(used: &str) -> TempDir {
     }
     place.write("rust/Cargo.toml", "").unwrap();
     place.write("c/Makefile", "").unwrap();
-    // A shell, and no compiler; or one that lacks what it is to compile to.
+    // Directories for `PATH`: with a shell and no compiler, and with a compiler that lacks the target.
     for (directory, programs) in
         [("nothing-there", &[][..]), ("no-target", &[("cargo", "exit 101"), ("rustc", "echo /nowhere")][..])]
     {

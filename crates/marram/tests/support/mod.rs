@@ -1,4 +1,4 @@
-//! What the tests with real processes share: a run, and traffic that knows every byte that must arrive.
+//! Shared by the tests with real processes: a cluster, and traffic with known contents.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -19,21 +19,20 @@ use skip::skip;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Of a configuration: who dies is noticed at once, since its connections are reset; who is only slow, as on a machine with other work,
-/// keeps its sessions where a test has left them.
-/// The beginning of a table, to which more can be added.
+/// The beginning of a configuration's `[timeouts]`, to which more can be added. A dead edge is still noticed at once, since its
+/// connections are reset; an edge that is only slow, as on a busy machine, keeps its sessions.
 pub(crate) const PATIENT: &str = "[timeouts]\nsuspect_after = \"2s\"\n";
 
-/// As [`PATIENT`], where a test says which edge has a session: an edge that is killed is noticed at once, and none is replaced because the
-/// machine has other work.
+/// As [`PATIENT`], for tests that determine which edge has a session: a killed edge is noticed at once, and no edge is replaced
+/// because the machine is busy.
 pub(crate) const UNSUSPECTING: &str = "[timeouts]\nsuspect_after = \"90s\"\n";
 
-/// How much to do: small by default, so that everybody runs these tests; the environment asks for more.
+/// The amount of work: small by default, so that these tests can run everywhere; a variable sets more.
 pub(crate) fn amount(variable: &str, default: usize) -> usize {
     std::env::var(variable).ok().map_or(default, |text| text.parse().expect("the variable holds a number"))
 }
 
-/// A Python that has this module: the first of the path, or the system's. Where there is none the calling test is skipped.
+/// A Python with this module: the first in the path, or the system's. Without one the calling test is skipped.
 pub(crate) fn python_with(module: &str) -> Option<&'static str> {
     let has = |python: &&str| {
         let tried =
@@ -47,7 +46,7 @@ pub(crate) fn python_with(module: &str) -> Option<&'static str> {
     found
 }
 
-/// Whether a program is on the path or at this absolute path. Where it is missing the calling test is skipped.
+/// Whether a program is in the path or at this absolute path. Without it the calling test is skipped.
 pub(crate) fn is_here(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let here = program.starts_with('/') && Path::new(program).is_file()
@@ -64,12 +63,12 @@ pub(crate) fn cells() -> CellFiles {
     CellFiles::find(Some(&root)).expect("`cargo xtask cells` builds them")
 }
 
-/// Edges on loopback, wires encrypted, and `forward` between client and server.
+/// Edges on loopback with encrypted wires, and the app `forward`.
 pub(crate) fn cluster(purpose: &'static str, edges: usize, shards: u8) -> TestCluster {
     cluster_with(purpose, |layout| (layout.edges, layout.shards) = (edges, shards))
 }
 
-/// As [`lab`], with one edge of one shard, changed by `change`.
+/// As [`cluster`], with one edge of one shard, changed by `change`.
 pub(crate) fn cluster_with(purpose: &'static str, change: impl FnOnce(&mut Layout)) -> TestCluster {
     let manifest = "server = \"peer\"\nprotect = \"endpoints\"\n";
     TestCluster::new(layout(purpose, change), |place| {
@@ -78,12 +77,12 @@ pub(crate) fn cluster_with(purpose: &'static str, change: impl FnOnce(&mut Layou
     .unwrap()
 }
 
-/// Before its edges start: they are of one domain with another run's, and so may read its apps.
+/// Puts a cluster whose edges have not started into another one's domain, so that its edges may fetch the other's apps.
 pub(crate) fn same_domain(cluster: &TestCluster, other: &TestCluster) {
     std::fs::copy(other.directory.path().join("secret"), cluster.directory.path().join("secret")).unwrap();
 }
 
-/// One edge of one shard and patient agents, changed by `change`.
+/// One edge with one shard and agents with [`PATIENT`] timeouts, changed by `change`.
 pub(crate) fn layout(purpose: &'static str, change: impl FnOnce(&mut Layout)) -> Layout {
     let mut layout = Layout {
         purpose,

@@ -1,9 +1,9 @@
-//! WebAssembly by hand: modules with exactly one thing wrong with them.
+//! WebAssembly modules written by hand, each with exactly one mistake.
 
-/// What begins a module, and all that an empty one has.
+/// The header of a module, which is also an empty module.
 pub(crate) const MAGIC: &[u8] = b"\0asm\x01\0\0\0";
 
-/// The types that are used here: `()`, `(i32) -> i32`, `(i32, i32, i32)`.
+/// The types: `()`, `(i32) -> i32`, `(i32, i32, i32)`.
 const TYPES: &[u8] = b"\x03\x60\0\0\x60\x01\x7f\x01\x7f\x60\x03\x7f\x7f\x7f\0";
 
 fn section(id: u8, content: &[u8]) -> Vec<u8> {
@@ -14,7 +14,7 @@ fn name(name: &str) -> Vec<u8> {
     [&[u8::try_from(name.len()).unwrap()], name.as_bytes()].concat()
 }
 
-/// One that imports a function of this name.
+/// A module that imports a function of this name.
 pub(crate) fn importing(from: &str, function: &str) -> Vec<u8> {
     let import = [&b"\x01"[..], &name(from), &name(function), b"\0\0"].concat();
     [MAGIC, &section(1, TYPES), &section(2, &import)].concat()

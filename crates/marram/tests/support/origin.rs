@@ -1,4 +1,4 @@
-//! An origin for caches: a web server that answers as it is told, and counts who asked for what.
+//! An origin for caches: a web server with given answers, which counts the requests for each path.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -6,23 +6,23 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-/// What there is under a path.
+/// The answer for a path.
 #[derive(Clone, Debug)]
 pub(crate) enum Thing {
-    /// An object, whose tag is its contents' length and first bytes, with these further header lines.
+    /// An object, whose ETag contains its length and first bytes, with these additional header lines.
     Object(Vec<u8>, &'static str),
-    /// These very bytes, and the end of the connection.
+    /// Exactly these bytes, and then the end of the connection.
     Raw(Vec<u8>),
-    /// Nothing is answered, and the connection stays.
+    /// No answer, and the connection stays open.
     Silence,
 }
 
 #[derive(Default)]
 struct State {
     things: BTreeMap<String, Thing>,
-    /// Requests, and how many of them were answered that nothing has changed, by path.
+    /// By path: the number of requests, and of those answered with 304.
     asked: BTreeMap<String, (usize, usize)>,
-    /// Paths whose answers wait.
+    /// Paths whose answers are held back.
     held: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ impl Origin {
         origin
     }
 
-    /// What there is from now on under `/objects/KEY`.
+    /// Sets the answer for `/objects/KEY`.
     pub(crate) fn put(&self, key: &str, thing: Thing) {
         self.shared.0.lock().unwrap().things.insert(path(key), thing);
     }
@@ -60,7 +60,7 @@ impl Origin {
         self.shared.0.lock().unwrap().things.remove(&path(key));
     }
 
-    /// Answers to requests for this one wait until [`Self::release`].
+    /// Holds back the answers to requests for this key until [`Self::release`].
     pub(crate) fn hold(&self, key: &str) {
         self.shared.0.lock().unwrap().held.push(path(key));
     }
@@ -70,7 +70,7 @@ impl Origin {
         self.shared.1.notify_all();
     }
 
-    /// How often it was asked for this one, and how often it said that nothing had changed.
+    /// The number of requests for this key, and of answers with 304.
     pub(crate) fn asked(&self, key: &str) -> (usize, usize) {
         self.shared.0.lock().unwrap().asked.get(&path(key)).copied().unwrap_or_default()
     }
@@ -93,7 +93,7 @@ impl Origin {
             Some(Thing::Raw(bytes)) => bytes.clone(),
             Some(Thing::Silence) => {
                 drop(state);
-                // Until the other side has had enough.
+                // Until the client closes the connection.
                 let _ = std::io::Read::read(&mut (&stream), &mut [0]);
                 return;
             }

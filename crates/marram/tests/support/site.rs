@@ -1,5 +1,5 @@
-//! A web site of several files, served by nginx as it is, by nginx with its own gzip, and in part by a server that says one page
-//! piece by piece, each when it is told to.
+//! A web site of several files, served by nginx without compression and by nginx with its own gzip. One page comes from a server
+//! that sends it in parts, each when the test allows it.
 
 use marram::harness::{LogCollector, TempDir, TestProcess, free_address};
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where nginx is, if it is.
+/// The path of nginx, if it is installed.
 pub(crate) fn nginx() -> Option<&'static str> {
     let found = ["nginx", "/usr/sbin/nginx"]
         .into_iter()
@@ -27,9 +27,9 @@ pub(crate) fn nginx() -> Option<&'static str> {
 /// nginx, in front of the files and the live page.
 pub(crate) struct Site {
     pub(crate) directory: TempDir,
-    /// Compresses nothing.
+    /// Address of the server without compression.
     pub(crate) plain: SocketAddr,
-    /// Compresses what it can for whoever takes it.
+    /// Address of the server that compresses for clients that accept it.
     pub(crate) packed: SocketAddr,
     pub(crate) live: Live,
     _process: TestProcess,
@@ -73,14 +73,14 @@ impl Site {
         Self { directory, plain, packed, live, _process: process }
     }
 
-    /// What nginx has logged of requests for this path: status, what was accepted, how it was sent, bytes, connection.
+    /// nginx's log of requests for this path: status, accepted encodings, encoding, bytes, connection.
     pub(crate) fn log(&self, path: &str) -> Vec<Vec<String>> {
         let log = std::fs::read_to_string(self.directory.path().join("nginx.log")).unwrap_or_default();
         let of_path = |line: &&str| line.split([' ', '?']).nth(1) == Some(path);
         log.lines().filter(of_path).map(|line| line.split('|').skip(1).map(str::to_owned).collect()).collect()
     }
 
-    /// The same, once that many were logged: a line is written when the last byte of its answer has left.
+    /// The same, once it has `count` lines: nginx writes a line when it has sent the last byte of the answer.
     pub(crate) fn logged(&self, path: &str, count: usize) -> Vec<Vec<String>> {
         let begun = Instant::now();
         loop {
@@ -93,7 +93,7 @@ impl Site {
     }
 }
 
-/// Waits until somebody listens there.
+/// Waits until a server listens at the address.
 pub(crate) fn wait_for(address: SocketAddr, errors: &Path) {
     let begun = Instant::now();
     while TcpStream::connect(address).is_err() {
@@ -103,14 +103,14 @@ pub(crate) fn wait_for(address: SocketAddr, errors: &Path) {
     }
 }
 
-/// How many parts of the page may be said, and how many were.
+/// The number of parts that may be sent, and of those that were sent.
 #[derive(Default)]
 struct Parts {
     allowed: usize,
     said: usize,
 }
 
-/// A server of one page that comes in parts, in chunks. Whoever asks for an upgrade hears his own words again.
+/// A server of one page, sent in parts with chunked encoding. For an upgrade request it echoes instead.
 #[derive(Clone)]
 pub(crate) struct Live {
     pub(crate) address: SocketAddr,
@@ -127,25 +127,25 @@ impl Live {
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let serving = serving.clone();
-                // A client that goes ends it.
+                // The thread ends when its client disconnects.
                 thread::spawn(move || _ = serving.serve(stream));
             }
         });
         live
     }
 
-    /// From the beginning, with so many parts that need not wait.
+    /// Starts again, with this number of parts allowed.
     pub(crate) fn rewind(&self, allowed: usize) {
         *self.parts.0.lock().unwrap() = Parts { allowed, said: 0 };
     }
 
-    /// One more part may be said.
+    /// Allows one more part.
     pub(crate) fn go_on(&self) {
         self.parts.0.lock().unwrap().allowed += 1;
         self.parts.1.notify_all();
     }
 
-    /// Waits until so many parts were said.
+    /// Waits until this number of parts were sent.
     pub(crate) fn wait_until_said(&self, count: usize) {
         let parts = self.parts.0.lock().unwrap();
         let wait = self.parts.1.wait_timeout_while(parts, PATIENCE, |parts| parts.said < count);
@@ -185,7 +185,7 @@ impl Live {
     }
 }
 
-/// Lines of text, of about so many bytes: compressible, and every line another.
+/// About this many bytes of text: compressible, and all lines differ.
 pub(crate) fn text(bytes: usize) -> Vec<u8> {
     const WORDS: [&str; 8] = ["grass", "shore", "dune", "tide", "sand", "root", "gull", "reef"];
     let mut text = String::with_capacity(bytes + 100);

@@ -1,5 +1,5 @@
-//! Clients and servers that talk both ways at once, in pieces of 1 B to 1 MB, each ending its own direction when it is done.
-//! Both know every byte that the other sends: a lost, repeated or changed one is seen at its place.
+//! Clients and servers that send in both directions at once, in pieces of 1 B to 1 MB; each ends its own direction when it is
+//! done. Both know every byte that the other sends, and report the position of a lost, repeated or changed one.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Largest piece, in bytes.
 const PIECE_MAX: u64 = 1_000_000;
-/// Between two pieces: applications compute, too.
+/// Delay between two pieces, since applications also compute.
 const PACE: Duration = Duration::from_millis(2);
 
 /// A generator (SplitMix64): the same numbers for the same seed.
@@ -33,7 +33,7 @@ impl Random {
     }
 }
 
-/// What one side of a session sends, and the other expects.
+/// The bytes that one side of a session sends, and the other expects.
 struct Stream {
     random: Random,
     rest: Vec<u8>,
@@ -53,7 +53,7 @@ impl Stream {
     }
 }
 
-/// What a client says first.
+/// A client's first message.
 struct Hello {
     seed: u64,
     up: u64,
@@ -139,7 +139,7 @@ struct Shared {
     wrong: Mutex<Vec<String>>,
 }
 
-/// A server, and clients that open session after session.
+/// A server, and clients that open one session after another.
 pub(crate) struct Traffic {
     pub(crate) server: SocketAddr,
     shared: Arc<Shared>,
@@ -166,7 +166,7 @@ impl Traffic {
         Self { server, shared, clients: Vec::new() }
     }
 
-    /// Starts `count` clients, each with a new session whenever its last one is done; at most `bytes_max` each way.
+    /// Starts `count` clients. Each opens a new session whenever its last one is done, with at most `bytes_max` each way.
     pub(crate) fn start(&mut self, address: SocketAddr, count: u64, bytes_max: u64, seed: u64) {
         for client in 0..count {
             let shared = Arc::clone(&self.shared);
@@ -193,12 +193,12 @@ impl Traffic {
         }
     }
 
-    /// What went wrong so far.
+    /// Errors so far.
     pub(crate) fn wrong(&self) -> Vec<String> {
         self.shared.wrong.lock().unwrap().clone()
     }
 
-    /// Lets every client finish its session; how many sessions and bytes there were.
+    /// Lets every client finish its session; returns the number of sessions and of bytes.
     pub(crate) fn finish(mut self) -> (u64, u64) {
         self.shared.stop.store(true, Ordering::Relaxed);
         for client in self.clients.drain(..) {
@@ -209,14 +209,14 @@ impl Traffic {
     }
 }
 
-/// A client's session.
+/// Runs a client's session.
 fn converse(address: SocketAddr, hello: &Hello) -> Result<(), String> {
     let mut stream = TcpStream::connect(address).map_err(|error| format!("connecting: {error}"))?;
     prepare(&stream).and_then(|()| stream.write_all(&hello.bytes())).map_err(|error| error.to_string())?;
     both(&stream, (hello.seed, hello.up), (!hello.seed, hello.down))
 }
 
-/// A server's.
+/// Runs a server's session.
 fn serve(mut stream: TcpStream) -> Result<(), String> {
     prepare(&stream).map_err(|error| error.to_string())?;
     let hello = Hello::read(&mut stream).map_err(|error| format!("reading what to do: {error}"))?;
