@@ -245,7 +245,7 @@ fn no_configuration_and_no_environment_sabotages_an_edge() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
-/// A run whose admin API requires a token, which is `admin-token` in its directory.
+/// A run with an admin API that requires a token, which is `admin-token` in the run's directory.
 fn guarded(purpose: &'static str, change: impl FnOnce(&mut Layout)) -> TestCluster {
     let cluster = support::cluster_with(purpose, change);
     cluster.directory.write("admin-token", "an admin token of some length").unwrap();

@@ -47,7 +47,7 @@ fn said(cluster: &TestCluster, start: usize, words: &[&str]) -> LogEvent {
     found.unwrap_or_else(|| panic!("nobody says {words:?}:\n{}", cluster.logs.tail(30))).1
 }
 
-/// Edges without apps, whose admin API is encrypted.
+/// Edges without apps and with an encrypted admin API.
 fn edges(purpose: &'static str, count: usize) -> TestCluster {
     let layout = support::layout(purpose, |layout| {
         layout.edges = count;

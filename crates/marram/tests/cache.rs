@@ -1,5 +1,5 @@
-//! The edge cache with real processes: cells read from an origin whose objects change, whose answers are wrong or incomplete and
-//! which is away at times, through edges that are killed.
+//! The edge cache with real processes. Cells on edges that are killed read from an origin that changes its objects, gives wrong
+//! or incomplete answers, and is away at times.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -14,7 +14,7 @@ use support::origin::{Origin, Thing};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A cluster whose edges run `reader`, which has this origin.
+/// A cluster of edges that run `reader` with this origin.
 fn cluster(purpose: &'static str, edges: usize, origin: &Origin, rest: &str) -> TestCluster {
     let layout = support::layout(purpose, |layout| layout.edges = edges);
     let origin = format!("[cache]\norigin = \"http://{}/objects\"\n", origin.address);

@@ -97,7 +97,7 @@ fn talk(client: &mut TcpStream) {
     assert_eq!(heard, SECRET);
 }
 
-/// One session through taps, whose edge is killed repeatedly; returns the taps' recordings.
+/// One session through taps; its edge is killed repeatedly. Returns the taps' recordings.
 fn survive(mut cluster: TestCluster) -> Tap {
     let tap = Tap::default();
     cluster.start_edges("").unwrap();

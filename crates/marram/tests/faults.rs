@@ -1,5 +1,4 @@
-//! The fault table: that the README shows what `marram bench faults` prints, and that a small part of it holds when it is made
-//! with real processes.
+//! The fault table: the README shows what `marram bench faults` prints, and a small part of it holds with real processes.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "support/skip.rs"]
@@ -28,7 +27,7 @@ fn rows(text: &str) -> Vec<Vec<&str>> {
 
 #[test]
 fn the_readme_has_the_table_that_the_program_prints() {
-    // The part of that name is empty: every cell says so, and the table has its shape.
+    // No part has this name: every table cell is `not run`, and the table is complete.
     let output = bench(&["--markdown", "--only", "no such part"]);
     assert!(output.status.success(), "{output:?}");
     let printed = String::from_utf8(output.stdout).unwrap();
@@ -48,8 +47,8 @@ fn the_readme_has_the_table_that_the_program_prints() {
     }
 }
 
-/// Makes one fault at one moment for both clients under every policy: nobody loses anything, and each session is as safe
-/// afterwards as it was before.
+/// Applies one fault at one moment for both clients under every policy: no client loses anything, and afterwards each session is
+/// as well protected as before.
 fn costs_nobody_anything(part: &str) {
     let output = bench(&["--json", "--quick", "--only", part]);
     let said = String::from_utf8_lossy(&output.stderr);

@@ -36,7 +36,7 @@ fn images(cluster: &TestCluster) -> Vec<String> {
     cluster.edges.iter().map(image).collect()
 }
 
-/// A session whose cell reads a line for each request.
+/// A session; its cell reads a line for each request.
 struct Reader(BufReader<TcpStream>);
 
 impl Reader {

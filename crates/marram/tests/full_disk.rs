@@ -1,4 +1,4 @@
-//! A disk that is really full: an edge whose directory is a small file system, in a mount namespace that is removed with it.
+//! A disk that is really full: the directory of an edge is a small file system, in a mount namespace that is removed with it.
 //! Without the right to make one, the test says so and checks nothing.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -96,8 +96,8 @@ impl Player {
     }
 }
 
-/// Plays one game, which must have all turns of `kills`. In each of these it kills the edge of the player whose turn it is, after
-/// the move is sent and before it is answered.
+/// Plays one game, which must have all turns of `kills`. In each of these it kills the edge of the player that has the turn,
+/// after the move is sent and before it is answered.
 fn play(purpose: &'static str, kills: &[usize]) -> [Vec<String>; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();

@@ -65,8 +65,7 @@ impl Moves {
     }
 }
 
-/// A server of this kind whose sessions `serve` answers, and a client that is ready, and is closed after `test`. Neither may drop
-/// a datagram.
+/// A server of this kind that `serve` runs, and a client that is ready, and is closed after `test`. Neither may drop a datagram.
 fn between_ends(
     settings: Settings,
     kind: ConnectionKind,

@@ -192,7 +192,7 @@ fn ask_and_listen(address: SocketAddr, stop: &AtomicBool) -> std::io::Result<()>
     Ok(())
 }
 
-/// Opens connections as fast as it can, each with a request whose answer it does not wait for.
+/// Opens connections as fast as it can, and sends a request on each without waiting for the answer.
 fn come_and_go(address: SocketAddr, stop: &AtomicBool, opened: &AtomicU64) -> std::io::Result<()> {
     let mut held = VecDeque::with_capacity(HELD);
     while !stop.load(Ordering::Relaxed) {

@@ -47,7 +47,7 @@ fn cluster(purpose: &'static str, edges: usize, log: &str) -> TestCluster {
     cluster
 }
 
-/// A client whose cell has printed a line; its answer does not matter here.
+/// A client, after its cell has printed a line; the cell's answer does not matter here.
 fn print(cluster: &mut TestCluster) -> TcpStream {
     let address = cluster.start_client_agent(&cluster.edge_addresses(), &["counting"]).unwrap()[0].address;
     let mut client = TcpStream::connect(address).unwrap();
@@ -133,7 +133,7 @@ fn what_has_gone_is_said() {
     assert!(lines.lines().count() == 3 && said.is_empty(), "enough is left: {said}");
 }
 
-/// A running command, whose lines are read.
+/// A running command, with its output as lines.
 struct Following(Child);
 
 impl Following {
@@ -176,7 +176,7 @@ fn an_edge_that_goes_away_is_said_and_asked_again() {
     Following::until(&mut lines, "cell: counter counter");
 }
 
-/// A command whose lines are read as they come.
+/// Starts a command with piped output.
 fn follow(arguments: &[&str]) -> Following {
     let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());

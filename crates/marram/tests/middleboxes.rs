@@ -176,7 +176,7 @@ impl Origin {
     }
 }
 
-/// A client whose connection may be closed.
+/// A client; the firewall may close its connection.
 struct Client(TcpStream);
 
 impl Client {

@@ -132,7 +132,7 @@ fn who_does_not_say_what_a_proxy_says_is_refused_with_a_line_in_the_log() {
         // The connection is closed or reset.
         let _ = stream.read_to_end(&mut rest);
         assert_eq!(rest, b"");
-        // The log is limited to a few lines a second; a suppressed line is logged later.
+        // Only a few of these lines are logged each second, so this one may come later.
         let logged = cluster.logs.wait(start, PATIENCE, |event| event.text("reason").contains(reason));
         assert!(logged.is_some(), "{reason:?}: {}", cluster.logs.tail(20));
     }

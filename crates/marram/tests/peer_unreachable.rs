@@ -1,5 +1,5 @@
-//! Clients whose machine disappears without a packet: their sessions end, and their cells with them. Sessions of clients that are
-//! only idle, or do not read, continue.
+//! The machine of a client disappears without a packet: the client's sessions end, and their cells with them. Sessions of clients
+//! that are only idle, or do not read, continue.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

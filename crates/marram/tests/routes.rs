@@ -35,7 +35,7 @@ fn server(name: &'static str) -> SocketAddr {
     address
 }
 
-/// An edge whose gate leads to `plain`, with `extra` in its configuration; and the gate's address.
+/// An edge with a gate that leads to `plain`, and with `extra` in its configuration; and the gate's address.
 fn edge(purpose: &'static str, extra: &str) -> (TestCluster, SocketAddr) {
     let gate = free_address().unwrap();
     let (plain, other) = (server("plain:"), server("other:"));

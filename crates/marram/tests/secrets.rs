@@ -76,7 +76,7 @@ fn children(process: u32) -> Vec<u32> {
     children
 }
 
-/// The secrets of edges: the domain's secret, as text and as a key, the key that edges derive from it for each other, and the
+/// The secrets of edges: the domain's secret, as text and as a key, the bearer that edges derive from it for each other, and the
 /// session's keys as `marram_wire::seal` derives them.
 fn secret(material: &str, session: SessionId) -> Vec<Needle> {
     let domain = blake3::derive_key("marram 2026 domain secret", material.as_bytes());

@@ -71,7 +71,7 @@ fn a_client_that_lets_megabytes_wait_is_cut_off_with_the_reason_and_the_others_g
     let mut other = Client::connect(address);
     other.store("a");
     let mut slow = Client::connect(address);
-    // One request whose answer has 32 MiB, which the client does not read.
+    // One request with an answer of 32 MiB, which the client does not read.
     slow.0.write_all(format!("get{}\r\n", " a".repeat(128)).as_bytes()).unwrap();
     let told = |event: &LogEvent| {
         TestCluster::is_report(AgentSide::Client, "ended", event)

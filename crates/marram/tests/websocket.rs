@@ -1,5 +1,5 @@
 //! WebSocket clients, with real processes: a message stays one message in both directions, an edge that dies loses none, and a
-//! client whose connection is refused or ended gets the reason.
+//! client gets the reason if its connection is refused or ended.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

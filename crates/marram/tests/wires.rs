@@ -34,7 +34,7 @@ fn edge(encrypted: bool, tables: &str) -> TestCluster {
     cluster
 }
 
-/// Waits for a log line with this message whose `why` or `error` contains `says`.
+/// Waits for a log line with this message and with `says` in its `why` or `error`.
 fn wait(cluster: &TestCluster, message: &str, says: &str) -> LogEvent {
     let wanted = |event: &LogEvent| {
         let why = format!("{}{}", event.text("why"), event.text("error"));

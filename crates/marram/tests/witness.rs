@@ -1,4 +1,4 @@
-//! Sessions without a server whose witness is the coordinator: edges ask it at each recovery, and wait while it is away.
+//! Sessions without a server and with the coordinator as their witness: edges ask it at each recovery, and wait while it is away.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

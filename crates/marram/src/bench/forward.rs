@@ -23,7 +23,7 @@ struct Amount {
     messages: usize,
     /// Large messages in a block.
     large: usize,
-    /// Round trips whose bytes on the wire are counted.
+    /// Round trips for which the bytes on the wire are counted.
     counted: usize,
 }
 

@@ -190,8 +190,8 @@ impl Plan {
 /// Runs one benchmark and prints what it found.
 ///
 /// # Errors
-/// If a process cannot be started or does not do its part, or a baseline is missing; [`Failure::Check`] if bytes were lost or repeated;
-/// [`Failure::Missed`] if a figure misses its bar.
+/// If a process cannot be started or does not do its part, or a baseline is missing; [`Failure::Check`] if bytes were lost or
+/// repeated; [`Failure::Missed`] if a figure misses its bar.
 pub fn run(options: &BenchOptions) -> Result<(), Failure> {
     harness::end_on_interrupt()?;
     let plan = Plan {

@@ -250,7 +250,7 @@ fn wait_for_keeper(cluster: &TestCluster, owner: usize, how: &str) -> anyhow::Re
     }
 }
 
-/// One session whose owner and agents share one core, and whose standby runs on the other.
+/// One session with its owner and agents on one core, and its standby on the other.
 struct Side {
     cluster: TestCluster,
     stream: TcpStream,

@@ -103,7 +103,7 @@ impl TestEdge {
         self.namespace.as_ref()
     }
 
-    /// From its next life on it runs no app: it only has gates, whose sessions run on other edges.
+    /// From its next life on it runs no app: it only has gates, and their sessions run on other edges.
     pub fn run_no_apps(&mut self) {
         self.settings.apps.clear();
     }

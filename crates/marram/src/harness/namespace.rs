@@ -45,7 +45,7 @@ pub struct Namespace {
     pub(super) near: String,
     /// The device in the namespace.
     pub(super) far: String,
-    /// Freed after the devices, whose names contain it.
+    /// Freed after the devices, since their names contain it.
     _number: Number,
 }
 

@@ -119,7 +119,7 @@ impl Client {
         }
     }
 
-    /// Random bytes, at most [`PIECE_MAX`].
+    /// Fewer than [`PIECE_MAX`] random bytes, which differ for each item.
     fn bytes(&mut self) -> Vec<u8> {
         let len = usize::try_from(self.random.below(PIECE_MAX)).unwrap();
         let mut bytes = Vec::with_capacity(len + 8);

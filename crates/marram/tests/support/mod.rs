@@ -77,7 +77,7 @@ pub(crate) fn cluster_with(purpose: &'static str, change: impl FnOnce(&mut Layou
     .unwrap()
 }
 
-/// Puts a cluster whose edges have not started into another one's domain, so that its edges may fetch the other's apps.
+/// Puts a cluster into another one's domain before its edges start, so that they may fetch the other's apps.
 pub(crate) fn same_domain(cluster: &TestCluster, other: &TestCluster) {
     std::fs::copy(other.directory.path().join("secret"), cluster.directory.path().join("secret")).unwrap();
 }

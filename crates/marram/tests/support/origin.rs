@@ -9,7 +9,7 @@ use std::thread;
 /// The answer for a path.
 #[derive(Clone, Debug)]
 pub(crate) enum Thing {
-    /// An object, whose ETag contains its length and first bytes, with these additional header lines.
+    /// An object with these additional header lines; its ETag contains its length and first bytes.
     Object(Vec<u8>, &'static str),
     /// Exactly these bytes, and then the end of the connection.
     Raw(Vec<u8>),
@@ -22,7 +22,7 @@ struct State {
     things: BTreeMap<String, Thing>,
     /// By path: the number of requests, and of those answered with 304.
     asked: BTreeMap<String, (usize, usize)>,
-    /// Paths whose answers are held back.
+    /// Paths for which answers are held back.
     held: Vec<String>,
 }
 

@@ -1,9 +1,9 @@
 //! `marram bench classify`: image classification by a neural network, a cell for each client compared with a process for each
 //! client.
 //!
-//! Three kinds of processes represent a user without cells: one that runs the same module and nothing else, with which cells are
-//! compared; one whose children also have the thread that stops handlers after a slice, as a shard has for all of its cells; and
-//! a native program, which is not confined.
+//! Three kinds of processes represent a user without cells. The cells are compared with a process that runs the same module and
+//! nothing else. The children of the second kind also have the thread that stops handlers after a slice, as a shard has for all of
+//! its cells. The third is a native program, which is not confined.
 
 mod clients;
 mod worker;

@@ -1,4 +1,4 @@
-//! The expected data: the cell's state as its client computes it, and a stream whose bytes encode their position.
+//! The expected data: the cell's state as its client computes it, and a stream in which each byte depends on its position.
 
 /// Bytes of a page of the cell's state, in words.
 const PAGE_WORDS: usize = 512;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Answers after a fault that mean that the session continues.
 const ENOUGH: usize = 10;
-/// Bytes sent by an edge whose client sends little: a checkpoint is being sent, and more than as much is still to be sent.
+/// Bytes sent by an edge while its client sends little: a checkpoint is being sent, and more than as much is still to be sent.
 const CHECKPOINT_BYTES: u64 = 512 << 10;
 /// How long a checkpoint may take to begin.
 const PATIENCE: Duration = Duration::from_secs(60);

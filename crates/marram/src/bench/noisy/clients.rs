@@ -102,7 +102,7 @@ fn in_time(error: std::io::Error) -> std::io::Result<()> {
     }
 }
 
-/// Opens connections as fast as it can, each with a request whose answer it does not wait for.
+/// Opens connections as fast as it can, and sends a request on each without waiting for the answer.
 fn come_and_go(address: SocketAddr, stop: &AtomicBool) -> std::io::Result<()> {
     let mut held = VecDeque::with_capacity(HELD);
     while !stop.load(Ordering::Relaxed) {

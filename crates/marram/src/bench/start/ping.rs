@@ -1,5 +1,5 @@
 //! New clients of a running edge: each sends one ping on its own connection, receives the answer, and leaves. The clients use the
-//! same agent for an app that gives each a cell of its own, and for one whose single cell is already running.
+//! same agent for an app that gives each client its own cell, and for an app with one shared cell that is already running.
 
 use super::super::cpu::OneCore;
 use super::super::report::{Bar, Report};
