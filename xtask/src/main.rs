@@ -4,6 +4,7 @@ mod c;
 mod cells;
 mod ci;
 mod deny;
+mod flaky;
 mod fuzz;
 mod metadata;
 mod options;

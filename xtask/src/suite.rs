@@ -5,7 +5,7 @@ use std::{io::ErrorKind, path::PathBuf, process::Command};
 use anyhow::{Context, Result};
 
 use crate::{
-    c, cells, fuzz,
+    c, cells, flaky, fuzz,
     options::Options,
     programs, project, setup,
     shell::{run, say, step},
@@ -24,12 +24,15 @@ pub(crate) fn test(arguments: &[String]) -> Result<()> {
 
 /// Removes what an earlier run has left.
 pub(crate) fn forget_skipped() -> Result<()> {
-    match std::fs::remove_file(skipped_file()) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).context("cannot remove the list of skipped tests")
+    for list in [skipped_file(), flaky::file()] {
+        match std::fs::remove_file(list) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).context("cannot remove the list of skipped or flaky tests");
+            }
+            _ => {}
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 /// Where tests that could not run are collected.
@@ -37,22 +40,23 @@ fn skipped_file() -> PathBuf {
     project::target().join("skipped-tests")
 }
 
-/// Says how many tests were skipped, and which; nothing if none was started.
+/// Says how many tests were skipped and how many were flaky, and which; nothing if none was started.
 pub(crate) fn say_skipped() {
     if let Ok(text) = std::fs::read_to_string(skipped_file()) {
-        say(summary(&text));
+        let flaky = std::fs::read_to_string(flaky::file()).unwrap_or_default();
+        say(format!("{}; {}", summary("skipped", &text), summary("flaky", &flaky)));
     }
 }
 
-/// The line about what tests have written.
-fn summary(skipped: &str) -> String {
-    let mut tests: Vec<&str> = skipped.lines().collect();
+/// The words about a list of tests.
+fn summary(what: &str, list: &str) -> String {
+    let mut tests: Vec<&str> = list.lines().collect();
     tests.sort_unstable();
     tests.dedup();
     match tests.len() {
-        0 => "skipped: no test".to_owned(),
-        1 => format!("skipped: 1 test: {}", tests[0]),
-        count => format!("skipped: {count} tests: {}", tests.join("; ")),
+        0 => format!("{what}: no test"),
+        1 => format!("{what}: 1 test: {}", tests[0]),
+        count => format!("{what}: {count} tests: {}", tests.join("; ")),
     }
 }
 
@@ -72,7 +76,7 @@ pub(crate) fn run_all(arguments: &[String]) -> Result<()> {
         // All of them, also behind one that fails: a run takes long, and says what it can.
         let flags =
             ["--release", "--locked", "--workspace", "--no-fail-fast", "--features", "marram-sim/wasm"];
-        run(project::cargo("test").args(flags).env(SKIPPED, skipped_file()))
+        flaky::run(project::cargo("test").args(flags).env(SKIPPED, skipped_file()))
     })?;
     step("simulation", || programs::sim(&[]))?;
     step("named mutations of the protocol", || programs::sim(&["mutants".into()]))?;
@@ -96,10 +100,10 @@ mod tests {
 
     #[test]
     fn the_last_line_counts_and_names_what_was_skipped() {
-        assert_eq!(summary(""), "skipped: no test");
-        assert_eq!(summary("a: no gdb\n"), "skipped: 1 test: a: no gdb");
+        assert_eq!(summary("skipped", ""), "skipped: no test");
+        assert_eq!(summary("skipped", "a: no gdb\n"), "skipped: 1 test: a: no gdb");
         // A test that misses two things, and one that says the same twice.
         let text = "b: no nginx\na: no gdb\nb: no nginx\n";
-        assert_eq!(summary(text), "skipped: 2 tests: a: no gdb; b: no nginx");
+        assert_eq!(summary("skipped", text), "skipped: 2 tests: a: no gdb; b: no nginx");
     }
 }
