@@ -73,7 +73,7 @@ mod tests {
             ["docs/a.md", "crates/wire/src/lib.rs", "README.md"].contains(&path.to_str().unwrap_or_default())
         };
         let cases = [
-            ("crates/x.rs", "// see docs/a.md, and docs/b.md.", 1),
+            ("crates/x.rs", concat!("/", "/ see docs/a.md, and docs/b.md."), 1),
             ("crates/x.rs", "let a = \"docs/b.md\"; // fine", 0),
             ("docs/a.md", "[one](../README.md#top), [two](a.md), [three](c.md)", 1),
             ("docs/a.md", "`crates/wire/src/lib.rs` and `crates/wire/src/gone.rs`", 1),
