@@ -10,6 +10,7 @@ pub mod agent;
 pub mod cell;
 pub mod dialer;
 pub mod end;
+pub mod invariant;
 pub mod owner;
 pub mod recorder;
 pub mod replay;

@@ -32,6 +32,7 @@ use alloc::{
 use keepers::{Keepers, Placing};
 use marram_session::{
     cell::CellId,
+    invariant::BrokenInvariant,
     owner::{Holder, Owner, OwnerEffect, OwnerPhase, OwnerPolicy},
 };
 use marram_wire::{
@@ -171,6 +172,14 @@ impl Shard {
         }
     }
 
+    /// Checks the local invariants of all owners, by their numbers in docs/protocol.md.
+    ///
+    /// # Errors
+    /// If one does not hold.
+    pub fn invariants(&self) -> Result<(), BrokenInvariant> {
+        self.sessions.values().try_for_each(|session| session.owner.invariants())
+    }
+
     /// Takes one event and appends what is to be done.
     pub fn step(&mut self, now: Now, input: ShardInput, out: &mut Vec<ShardOutput>) {
         match input {
@@ -219,6 +228,7 @@ impl Shard {
             out.push(ShardOutput::Control(FromShard::Drained));
         }
         self.ask_to_wake(out);
+        debug_assert_eq!(self.invariants(), Ok(()));
     }
 
     fn is_peer(&self, wire: ShardWireId) -> bool {

@@ -23,6 +23,7 @@ pub use api::{
 use crate::{
     dialer::{self, Dialer, DialerAction},
     end::EndEffect,
+    invariant::BrokenInvariant,
 };
 use affinity::ShardAffinity;
 use alloc::{
@@ -108,6 +109,14 @@ impl Agent {
         }
     }
 
+    /// Checks the local invariants of all ends, by their numbers in docs/protocol.md.
+    ///
+    /// # Errors
+    /// If one does not hold.
+    pub fn invariants(&self) -> Result<(), BrokenInvariant> {
+        self.sessions.values().try_for_each(|session| session.end.invariants())
+    }
+
     /// Takes one event at `now_ns` (monotonic) and appends the actions. The first event should be [`AgentInput::Wake`].
     pub fn step(&mut self, now_ns: u64, input: AgentInput, out: &mut Vec<AgentOutput>) {
         self.wake_ns = self.wake_ns.filter(|wake_ns| *wake_ns > now_ns);
@@ -143,6 +152,7 @@ impl Agent {
         self.fail_back(now_ns, out);
         self.expire_tombstones(now_ns);
         self.ask_to_wake(out);
+        debug_assert_eq!(self.invariants(), Ok(()));
     }
 
     /// Number of sessions that the agent has.

@@ -1,5 +1,6 @@
 //! What an end keeps: its own messages, the log as owners sealed it, a chain of checkpoints. Each has a limit.
 
+use crate::invariant::{BrokenInvariant, holds};
 use alloc::{collections::VecDeque, vec::Vec};
 use bytes::{Bytes, BytesMut};
 use marram_wire::{
@@ -101,6 +102,17 @@ impl Sent {
     /// Drops what was sent on the channel: no owner will ask for it again.
     pub(crate) fn forget_sent(&mut self) {
         self.truncate(self.next);
+    }
+
+    /// I8 of docs/protocol.md.
+    pub(super) fn invariants(&self) -> Result<(), BrokenInvariant> {
+        let charges = self.messages.iter().map(|message| charge(message.payload.len()));
+        let mut closes = self.messages.iter().map(|message| message.close).rev().skip(1);
+        holds!("I8", self.start <= self.next && self.next <= self.end());
+        holds!("I8", self.charge == charges.sum::<u64>());
+        holds!("I8", !closes.any(|close| close));
+        holds!("I8", self.closed || !self.messages.iter().any(|message| message.close));
+        Ok(())
     }
 }
 
@@ -217,6 +229,20 @@ impl Log {
         }
         self.start = self.start.max(offset);
     }
+
+    /// I7 of docs/protocol.md.
+    pub(super) fn invariants(&self, promised: Generation, owned: bool) -> Result<(), BrokenInvariant> {
+        holds!("I7", self.start <= self.end && self.size() <= LOG_SIZE_MAX);
+        let (mut at, mut last) = (self.start, Generation::NONE);
+        for (generation, start, bytes) in self.segments() {
+            holds!("I7", start == at && !bytes.is_empty());
+            holds!("I7", last <= generation && generation <= promised);
+            (at, last) = (at + bytes.len() as u64, generation);
+        }
+        holds!("I7", at == self.end);
+        holds!("I7", !owned || self.chosen.is_empty());
+        Ok(())
+    }
 }
 
 /// A full checkpoint and its deltas, and one that is still arriving.
@@ -281,11 +307,25 @@ impl Checkpoints {
     pub(crate) fn abandon(&mut self) {
         self.incoming = None;
     }
+
+    /// I9 of docs/protocol.md.
+    pub(super) fn invariants(&self, log_end: u64) -> Result<(), BrokenInvariant> {
+        holds!("I9", self.chain.len() <= 1 + DELTAS_MAX && self.size() <= CHECKPOINT_SIZE_MAX);
+        let mut covered = 0;
+        for (index, (meta, bytes)) in self.chain.iter().enumerate() {
+            holds!("I9", meta.full == (index == 0) && meta.size == bytes.len() as u64);
+            holds!("I9", covered <= meta.log_offset && meta.log_offset <= log_end);
+            covered = meta.log_offset;
+        }
+        holds!("I9", self.incoming.as_ref().is_none_or(|(meta, bytes)| bytes.len() as u64 <= meta.size));
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
 
     const FIRST: Generation = Generation { count: 1, opener: 1 };
     const SECOND: Generation = Generation { count: 2, opener: 1 };
@@ -308,6 +348,30 @@ mod tests {
                 at += bytes.len() as u64;
             }
         }
+    }
+
+    #[test]
+    fn broken_invariants_are_found_by_their_numbers() {
+        let number = |result: Result<(), BrokenInvariant>| result.err().map(|broken| broken.number);
+        let mut sent = Sent::default();
+        sent.push(false, Bytes::from_static(b"one"));
+        assert_eq!(number(sent.invariants()), None);
+        sent.charge += 1;
+        assert_eq!(number(sent.invariants()), Some("I8"));
+        let mut log = Log::default();
+        assert!(log.append(SECOND, b"ab", [1; 8]));
+        assert_eq!(number(log.invariants(SECOND, true)), None);
+        assert_eq!(
+            number(log.invariants(FIRST, true)),
+            Some("I7"),
+            "sealed by a generation that was not promised"
+        );
+        log.start += 1;
+        assert_eq!(number(log.invariants(SECOND, true)), Some("I7"));
+        let meta = CheckpointMeta { generation: FIRST, number: 1, full: true, log_offset: 3, size: 2 };
+        let checkpoints = Checkpoints { chain: vec![(meta, Bytes::from_static(b"ab"))], incoming: None };
+        assert_eq!(number(checkpoints.invariants(3)), None);
+        assert_eq!(number(checkpoints.invariants(2)), Some("I9"), "it covers log that is not here");
     }
 
     #[test]

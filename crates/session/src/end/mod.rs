@@ -7,7 +7,10 @@
 pub(crate) mod keep;
 mod receive;
 
-use crate::end::keep::{Checkpoints, Log, Sent};
+use crate::{
+    end::keep::{Checkpoints, Log, Sent},
+    invariant::{BrokenInvariant, holds},
+};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -257,6 +260,25 @@ impl End {
     /// Everything kept that came from an owner, as a hostile host of this end would see it.
     pub fn kept_sealed(&self) -> impl Iterator<Item = &[u8]> {
         self.log.segments().map(|(_, _, bytes)| &bytes[..]).chain(self.checkpoints.bytes())
+    }
+
+    /// Checks I6 to I10 of docs/protocol.md.
+    ///
+    /// # Errors
+    /// If one does not hold.
+    pub fn invariants(&self) -> Result<(), BrokenInvariant> {
+        let has_owner = self.phase != EndPhase::Detached;
+        holds!(
+            "I6",
+            !(self.begun || has_owner) || (self.terms.is_some() && self.promised > Generation::NONE)
+        );
+        holds!("I6", self.chosen <= self.promised && (self.begun || self.chosen == Generation::NONE));
+        self.log.invariants(self.promised, self.phase == EndPhase::Owned)?;
+        self.sent.invariants()?;
+        self.checkpoints.invariants(self.log.end())?;
+        holds!("I10", self.unacknowledged <= self.received);
+        holds!("I10", !self.finishing || (self.output_closed && self.sent.closed()));
+        Ok(())
     }
 
     /// Asks for a generation on a new channel. The end stays with its owner until an edge asks for its promise.

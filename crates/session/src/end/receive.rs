@@ -46,9 +46,10 @@ impl End {
                 let has = phase == EndPhase::Owned || truncate.log_offset <= self.log.end();
                 check(has, "a checkpoint covers more than this end has of the log")?;
                 check(truncate.log_offset < LOG_OFFSET_MAX, "a checkpoint covers more than there can be")?;
+                check(truncate.sent <= self.sent.end(), "a checkpoint covers more than was sent")?;
                 self.log.truncate(truncate.log_offset, truncate.tag);
                 self.sent.truncate(truncate.sent);
-                check(truncate.sent <= self.sent.end(), "a checkpoint covers more than was sent")
+                Ok(())
             }
             (Frame::Fetch(_), EndPhase::Owned) => {
                 self.show(out);
@@ -65,9 +66,10 @@ impl End {
                 Ok(())
             }
             (Frame::Finish(_), EndPhase::Owned) => {
+                check(self.complete(), "the session finishes before its ends are closed")?;
                 self.finishing = true;
                 out.push(EndEffect::Send(Finished { channel: self.channel }.into()));
-                check(self.complete(), "the session finishes before its ends are closed")
+                Ok(())
             }
             _ => Err(Violation("a frame came out of turn")),
         }

@@ -8,6 +8,7 @@
 
 use super::{Holder, Owner, OwnerEffect, OwnerPhase};
 use crate::cell::{CellId, CheckpointBase};
+use crate::invariant::{BrokenInvariant, holds};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -129,6 +130,18 @@ impl Checkpointer {
         self.last_delta_size = chain.iter().skip(1).last().map_or(0, |checkpoint| checkpoint.size);
         self.spent_ns = 0;
         self.has_begun = false;
+    }
+
+    /// I19 and I28 of docs/protocol.md.
+    pub(super) fn invariants(&self) -> Result<(), BrokenInvariant> {
+        holds!("I19", self.deltas <= DELTAS_MAX);
+        holds!("I28", self.sending.is_none() || self.taken.is_some());
+        for holder in self.sending.iter().flat_map(|sending| &sending.holders) {
+            let size = self.sending.as_ref().map_or(0, |sending| sending.bytes.len() as u64);
+            holds!("I28", holder.stored <= holder.sent && holder.sent <= size);
+            holds!("I28", holder.sent - holder.stored <= CHECKPOINT_WINDOW + PART_SIZE as u64);
+        }
+        Ok(())
     }
 
     /// Whether the next checkpoint can be a delta. A recovery fetches the deltas too. So the deltas, with the size of the last

@@ -56,7 +56,7 @@ pub(super) struct Follow {
     /// The log position at which the cell was started or restored.
     base: Point,
     /// A checkpoint in flight: its description, and how many of its bytes are here.
-    arriving: Option<(CheckpointMeta, u64)>,
+    pub(super) arriving: Option<(CheckpointMeta, u64)>,
     /// The present cell while a full checkpoint arrives that will replace it.
     former: Option<Former>,
     /// Whether a handler runs.
@@ -68,7 +68,7 @@ pub(super) struct Follow {
     /// Whether a log has been chosen: what follows is replayed to its end.
     chosen: bool,
     /// Outputs that the ends have received, by port.
-    received: Vec<u64>,
+    pub(super) received: Vec<u64>,
     /// Entries and bytes received and not acknowledged.
     unacknowledged: (u64, u64),
     /// Entries replayed and not reported.

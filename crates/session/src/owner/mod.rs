@@ -8,6 +8,7 @@ mod checkpointer;
 mod choose;
 mod end_state;
 mod follow;
+mod invariants;
 mod open;
 mod pauses;
 mod record;

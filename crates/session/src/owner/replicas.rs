@@ -6,6 +6,7 @@
 //! still in flight.
 
 use super::{Owner, OwnerEffect, OwnerPhase, end_state::Message};
+use crate::invariant::{BrokenInvariant, holds};
 use alloc::{
     collections::VecDeque,
     format,
@@ -125,6 +126,20 @@ pub(super) struct Replicas {
     unreported_outputs: u64,
     /// The standby edge that was last reported to the ends.
     reported_standby: Option<(String, u8)>,
+}
+
+impl Replicas {
+    /// I35 of docs/protocol.md.
+    pub(super) fn invariants(&self) -> Result<(), BrokenInvariant> {
+        for stream in &self.streams {
+            holds!("I35", stream.behind <= FEED_WINDOW);
+            holds!("I35", stream.in_flight <= CHECKPOINT_WINDOW + PART_SIZE as u64);
+            holds!("I35", !stream.ready || stream.unreplayed_min <= stream.unreplayed);
+            holds!("I35", stream.transfers.len() <= TRANSFERS_MAX);
+            holds!("I35", stream.base.is_none() || stream.streaming);
+        }
+        Ok(())
+    }
 }
 
 impl Owner {

@@ -185,6 +185,11 @@ impl World {
             self.trace.say(now_ns, || format!("A{agent} <- {input:?}"));
         }
         machine.step(now_ns + node.origin_ns, input, &mut out);
+        if self.checks_invariants
+            && let Err(broken) = machine.invariants()
+        {
+            self.violations.push(format!("A{agent}: {broken}"));
+        }
         if machine.datagrams_dropped() > 0 {
             self.violations.push(format!("A{agent} dropped a datagram that it had room for"));
         }

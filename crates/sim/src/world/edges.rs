@@ -395,6 +395,11 @@ impl World {
         }
         let mut out = Vec::new();
         machine.step(now, input, &mut out);
+        if self.checks_invariants
+            && let Err(broken) = machine.invariants()
+        {
+            self.violations.push(format!("{position}: {broken}"));
+        }
         for out in out {
             self.shard_out(position, out);
         }
