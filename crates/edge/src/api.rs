@@ -1,4 +1,5 @@
-//! What a shard and the control are told and what they ask for: the seam between the pure edge and everything around it.
+//! What happens to a shard and to the control, and what they ask for: the interface between the pure edge and everything around
+//! it.
 
 use crate::coordinator::contents::{Stands, Witnessed};
 use crate::run_queue::{Class, Tenant};
@@ -20,133 +21,133 @@ use marram_wire::{
     seal::{Seal, SessionKeys},
 };
 
-/// A wire from one agent to this shard; named by the shell, never reused.
+/// A wire from one agent to this shard. The shell chooses the number and never uses it twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ShardWireId(pub u64);
 
 /// Something happened to a shard.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ShardInput {
-    /// An agent's wire is there: encrypted and authenticated as configured. Its first frame is its greeting.
+    /// An agent's wire is connected: encrypted and authenticated as configured. Its first frame is its greeting.
     WireUp {
         /// Its name from now on.
         wire: ShardWireId,
-        /// Which agent it is and what its credential allows. Decided by the shell; the shard holds agents to it.
+        /// Which agent it is and what its credential allows. The shell verifies it; the shard enforces it.
         verified: Box<Verified>,
-        /// Where it comes from, for people; absent for the edge's own gate.
+        /// The remote address, for people; absent for the edge's own gate.
         address: Option<String>,
     },
     /// A wire broke or was closed.
     WireDown {
-        /// Which.
+        /// The wire, which is not used again.
         wire: ShardWireId,
     },
     /// A frame arrived.
     Frame {
-        /// On which wire.
+        /// The wire that it arrived on.
         wire: ShardWireId,
-        /// What.
+        /// The decoded frame.
         frame: Frame,
     },
     /// The answer to [`ShardOutput::Start`].
     Started {
-        /// Which cell.
+        /// The cell that [`ShardOutput::Start`] named.
         cell: CellId,
-        /// Whether it is there.
+        /// Whether the cell runs.
         result: Result<(), CellError>,
     },
     /// The answer to [`ShardOutput::Run`].
     Ran(Ran),
     /// The answer to [`ShardOutput::Checkpoint`].
     Checkpointed {
-        /// Which cell.
+        /// The cell that was copied.
         cell: CellId,
         /// The checkpoint's number.
         number: u32,
-        /// Sealed bytes, or why there are none; the session runs on without.
+        /// The sealed bytes, or why there are none; the session continues without this checkpoint.
         result: Result<Bytes, String>,
     },
-    /// A wire that was asked for by [`ShardOutput::Dial`] is there: encrypted and authenticated as configured. This shard greets.
+    /// A wire that [`ShardOutput::Dial`] asked for is connected: encrypted and authenticated as configured. This shard greets.
     Dialled {
         /// Its name from now on.
         wire: ShardWireId,
         /// Where it leads.
         target: Target,
     },
-    /// A wire could not be made.
+    /// A wire could not be connected.
     DialFailed {
-        /// Where it would have led.
+        /// Where it should have led.
         target: Target,
-        /// For people.
+        /// The reason, for people.
         reason: String,
     },
     /// The answer to [`ShardOutput::Restore`] and [`ShardOutput::Advance`].
     Restored {
-        /// Which cell.
+        /// The cell that was restored.
         cell: CellId,
         /// The last checkpoint's header.
         result: Result<Box<Header>, CellError>,
     },
     /// The answer to [`ShardOutput::Record`].
     Recorded {
-        /// Which session.
+        /// The session that was recorded.
         session: SessionId,
-        /// As asked; none if nobody did.
+        /// As in the request; none if the shard made the recording because a handler was stopped.
         tag: Option<u64>,
         /// The file's name, or why there is none.
         result: Result<String, String>,
     },
-    /// A word from control.
+    /// A message from control.
     Control(ToShard),
     /// A time asked for by [`ShardOutput::WakeAt`] has come.
     Wake,
 }
 
-/// A shard wants something done.
+/// A shard wants something done. The shell does it.
 #[derive(Clone, Debug)]
 pub enum ShardOutput {
-    /// Send a frame; those for which [`Frame::is_bulk`] holds may wait behind others of their wire.
+    /// Send a frame. Frames for which [`Frame::is_bulk`] holds may wait behind others of their wire.
     Send {
-        /// On which wire.
+        /// The wire to send it on.
         wire: ShardWireId,
-        /// What.
+        /// The frame.
         frame: Frame,
     },
-    /// Close a wire after what was sent; answered by [`ShardInput::WireDown`].
+    /// Close a wire after everything that was sent on it; answered by [`ShardInput::WireDown`].
     CloseWire {
-        /// Which.
+        /// The wire to close.
         wire: ShardWireId,
     },
-    /// Make a wire to a shard of a peer; answered by [`ShardInput::Dialled`] or [`ShardInput::DialFailed`].
+    /// Connect a wire to a shard of a peer; answered by [`ShardInput::Dialled`] or [`ShardInput::DialFailed`].
     Dial {
-        /// Where: a place in the list of peers, and a shard of that edge.
+        /// The index of the peer in the list of peers, and a shard of that edge.
         target: Target,
     },
     /// Start a cell from an image; answered by [`ShardInput::Started`].
     Start {
         /// Its name from now on.
         cell: CellId,
-        /// From which image.
+        /// The image of the app that the session began with.
         image: ImageHash,
         /// Seeds its generator.
         seed: Seed,
-        /// Whose it is: what its handlers read comes from that app's cache.
+        /// The app that the cell belongs to: its handlers read from that app's cache.
         app: String,
-        /// For which session; none if many share it.
+        /// The session of the cell; none if several sessions share it.
         session: Option<SessionId>,
-        /// Whose turn its handlers take.
+        /// How its handlers are scheduled.
         place: SchedulingParams,
     },
-    /// Start a cell from an image and checkpoints, whose bytes follow: open each, split it, check that its header names this
-    /// session, image and its place in the list (`meta` and base), apply its sections in order. What has been authenticated may be
-    /// applied before the rest is here; answered by [`ShardInput::Restored`] with the last header once every bit of all of them has been,
-    /// or with a refusal as soon as something is wrong.
+    /// Start a cell from an image and checkpoints, whose bytes follow: open each checkpoint, split it, check that its header
+    /// names this session, this image and its place in the list (`meta` and base), and apply its sections in order. Authenticated
+    /// parts may be applied before the rest arrives. Answered by [`ShardInput::Restored`]: with the last header once all of them
+    /// are verified and applied, or with a refusal as soon as one check fails.
     Restore {
         /// Its name from now on.
         cell: CellId,
-        /// Which session.
+        /// The session that the checkpoints must name.
         session: SessionId,
-        /// From which image.
+        /// The image that the checkpoints must name.
         image: ImageHash,
         /// Opens the checkpoints.
         keys: SessionKeys,
@@ -154,74 +155,77 @@ pub enum ShardOutput {
         checkpoints: Vec<CheckpointMeta>,
         /// Whether [`ShardOutput::Advance`] may follow.
         stands_by: bool,
-        /// Whose it is, as in [`ShardOutput::Start`].
+        /// The app that the cell belongs to, as in [`ShardOutput::Start`].
         app: String,
-        /// Whose turn its handlers take.
+        /// How its handlers are scheduled.
         place: SchedulingParams,
     },
-    /// Bring a cell that was restored, stands by and has not run since to its next checkpoint, a delta on the last one. Its bytes
-    /// follow as [`ShardOutput::Part`]s, checked as those of [`ShardOutput::Restore`]; the cell is as before until all of them are there. Answered by
-    /// [`ShardInput::Restored`]. A run of the cell in between, or another of these, drops what has arrived.
+    /// Bring a standby cell, which was restored and has not run since, to its next checkpoint, a delta on the last one. Its bytes
+    /// follow as [`ShardOutput::Part`]s and are checked as those of [`ShardOutput::Restore`]; the cell does not change until all
+    /// of them have arrived. Answered by [`ShardInput::Restored`]. If the cell runs in between, or another of these comes, the
+    /// bytes that arrived are dropped.
     Advance {
-        /// Which cell.
+        /// The standby cell.
         cell: CellId,
-        /// What follows.
+        /// The delta that follows.
         meta: CheckpointMeta,
     },
-    /// The next bytes of the checkpoints that a cell is restored from. No piece is of two of them.
+    /// The next bytes of the checkpoints that a cell is restored from. One piece never holds bytes of two checkpoints.
     Part {
-        /// Which cell.
+        /// The cell that is restored.
         cell: CellId,
-        /// Sealed.
+        /// Sealed bytes.
         bytes: Bytes,
     },
-    /// Run one handler; answered by [`ShardInput::Ran`], at once or after other steps.
+    /// Run one handler; answered by [`ShardInput::Ran`], in the same step or after other steps.
     Run(Run),
-    /// Copy what changed, now, before any later run of this cell. Kept until [`ShardOutput::Checkpoint`] or the next copy. Not answered.
+    /// Copy the cell's changes now, before any later run of this cell. The copy is kept until [`ShardOutput::Checkpoint`] or the
+    /// next copy. Not answered.
     Copy {
-        /// Of which cell.
+        /// The cell to copy.
         cell: CellId,
-        /// What to copy.
+        /// What the changes are relative to: the image or the previous checkpoint.
         base: CheckpointBase,
     },
-    /// In no hurry: encode what was copied last, join it with the header, seal it. Answered by [`ShardInput::Checkpointed`].
+    /// At background priority: encode what was copied last, join it with the header, seal it. Answered by
+    /// [`ShardInput::Checkpointed`].
     Checkpoint {
-        /// Of which cell.
+        /// The cell that was copied.
         cell: CellId,
-        /// What goes in front.
+        /// The header, which comes first.
         header: Box<Header>,
-        /// Seals it under the header's number.
+        /// Seals the checkpoint under the header's number.
         seal: Seal,
     },
-    /// Hash the cell's state, now, before any later run of this cell. Kept until [`ShardOutput::Record`] names the cell, or the next one
-    /// of this cell. Not answered.
+    /// Hash the cell's state now, before any later run of this cell. The hash is kept until [`ShardOutput::Record`] names the
+    /// cell, or until its next hash. Not answered.
     Hash {
-        /// Of which cell.
+        /// The cell to hash.
         cell: CellId,
     },
-    /// In no hurry: make a recording of what was gathered, with the cell's hash if it names one, and keep it in a file. Answered
-    /// by [`ShardInput::Recorded`].
+    /// At background priority: make a recording of what was gathered, with the cell's hash if it names one, and store it in a
+    /// file. Answered by [`ShardInput::Recorded`].
     Record {
-        /// Who wants it.
+        /// What asked for the recording.
         request: RecordRequest,
-        /// What there is.
+        /// What the owner gathered of the session.
         gathered: Box<Gathered>,
         /// The edge's name.
         edge: String,
-        /// When, in nanoseconds since the Unix epoch.
+        /// The time of the recording, in nanoseconds since the Unix epoch.
         unix_ns: i64,
     },
     /// The cell is not needed any more. Not answered; answers still due for it may be dropped.
     Remove {
-        /// Which.
+        /// The cell to remove.
         cell: CellId,
     },
-    /// Call again with [`ShardInput::Wake`] at this time (monotonic) at the latest. The last one counts.
+    /// Call again with [`ShardInput::Wake`] at this monotonic time at the latest. Only the last request counts.
     WakeAt {
-        /// In nanoseconds.
+        /// Monotonic time, in nanoseconds.
         mono_ns: u64,
     },
-    /// A word to control.
+    /// A message to control.
     Control(FromShard),
 }
 
@@ -233,9 +237,9 @@ pub enum Protect {
     None = 0,
     /// Log and checkpoints at both ends.
     Endpoints = 1,
-    /// As `Endpoints`, and another edge holds the cell as its last checkpoint has it, with the log at hand.
+    /// As `Endpoints`, and another edge holds the cell as of its last checkpoint, and the log after it.
     Warm = 2,
-    /// As `Endpoints`, and another edge replays as the cell goes.
+    /// As `Endpoints`, and another edge replays the log while the cell runs.
     Hot = 3,
 }
 
@@ -251,13 +255,13 @@ pub enum CheckpointHolder {
     Both = 2,
 }
 
-/// Whether somebody outside remembers how much of a session its client has ([`marram_session::owner::Witnessing`]).
+/// Whether a witness remembers how much of a session its client has ([`marram_session::owner::Witnessing`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum WitnessMode {
-    /// Nobody.
+    /// No witness.
     None = 0,
-    /// The coordinator; while it is away sessions go on without its word.
+    /// The coordinator; while it is away, sessions continue and recover without its answer.
     Lenient = 1,
     /// The coordinator; while it is away recoveries wait.
     Strict = 2,
@@ -281,19 +285,19 @@ byte_enum!(CheckpointHolder { Client, Server, Both });
 byte_enum!(WitnessMode { None, Lenient, Strict });
 
 record! {
-    /// An app as deployed: what its manifest says, resolved.
+    /// A deployed app: its manifest, resolved.
     App {
         /// The name that clients ask for.
         name: String,
-        /// What it runs.
+        /// The image that its new sessions run.
         image: ImageHash,
         /// How its sessions are protected.
         protect: Protect,
-        /// The server's name, where the app has one.
+        /// The server's name, if the app has one.
         server: Option<String>,
         /// Which end keeps checkpoints.
         keep: CheckpointHolder,
-        /// Replaying what is not covered by a checkpoint should not take longer, in nanoseconds.
+        /// The longest that a replay of the log after the last checkpoint should take, in nanoseconds.
         recovery_target_ns: u64,
         /// How long ends remember a session that cannot be resumed, in milliseconds.
         linger_ms: u32,
@@ -305,50 +309,51 @@ record! {
         sessions_max: u32,
         /// Whether all its sessions on an edge share one cell.
         shared: bool,
-        /// On whose account its cells run; several apps may be one tenant's.
+        /// The tenant that its cells run for. One tenant may have several apps.
         tenant: String,
-        /// 0 for the fair class; else its priority, the highest first, before all that is fair.
+        /// 0 for the fair class; else its priority. The highest priority runs first, and all priorities run before the fair
+        /// class.
         priority: u8,
-        /// Whether its clients could go back to an older state unseen. For apps without a server.
+        /// Whether a witness detects that a client returns to an older state. For apps without a server.
         witness: WitnessMode,
-        /// Where its cells read objects from, if they may.
+        /// Where its cells read objects from; none if they may not.
         cache: Option<crate::cache::CachePolicy>,
     }
 }
 
 record! {
-    /// What an edge's operator grants a tenant. Those that are not named have the defaults.
+    /// What an edge's operator grants a tenant. Tenants that are not named get the defaults.
     Grant {
         /// The tenant.
         tenant: String,
-        /// Its share of processor time, relative to others'; 100 is the default.
+        /// Its share of CPU time, relative to the other tenants; 100 is the default.
         weight: u32,
-        /// Its sessions on one shard at a time; 0 for no limit.
+        /// The limit of its sessions on one shard at a time; 0 for no limit.
         sessions_max: u32,
-        /// Whether its apps may have a priority; else they run as fair.
+        /// Whether its apps may have a priority; else they run in the fair class.
         priority: bool,
     }
 }
 
-/// Where a cell's handlers queue.
+/// How a cell's handlers are scheduled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SchedulingParams {
-    /// On whose account.
+    /// The tenant that is charged for their time.
     pub tenant: Tenant,
-    /// What that tenant's time is worth.
+    /// The tenant's share of CPU time, relative to the others.
     pub weight: u32,
-    /// How urgent.
+    /// A priority, or the fair class.
     pub class: Class,
 }
 
 record! {
     /// One session on one shard, for listings.
     SessionRow {
-        /// Which.
+        /// The id of the session.
         session: SessionId,
         /// Its app.
         app: String,
-        /// What its cell began from.
+        /// The image that its cell began from.
         image: ImageHash,
         /// Its generation here.
         generation: Generation,
@@ -360,11 +365,11 @@ record! {
         server: Option<HostId>,
         /// How it is protected.
         protect: Protect,
-        /// Who keeps it beside its ends: names, what they are, whether they are ready, bytes behind. For people.
+        /// Its replicas other than its ends: names, roles, whether they are ready, bytes behind. For people.
         keepers: Vec<String>,
-        /// Where the ends run: whether the client's agent is the edge's own gate.
+        /// Whether the client's agent is the edge's own gate.
         client_in_gate: bool,
-        /// As above, for the server's.
+        /// Whether the server's agent is the edge's own gate.
         server_in_gate: bool,
         /// Messages consumed.
         consumed: u64,
@@ -374,7 +379,7 @@ record! {
         log_bytes: u64,
         /// Log bytes that no checkpoint covers.
         uncovered_bytes: u64,
-        /// Tasks that wait for their turn.
+        /// Tasks in the run queue.
         tasks: u64,
         /// Tasks that wait for a lock.
         tasks_locked_out: u64,
@@ -384,7 +389,7 @@ record! {
         paused: Vec<String>,
         /// Checkpoints that an end has stored.
         checkpoints: u64,
-        /// Generations opened for it before this one, anywhere.
+        /// Generations that were opened before this one, on any edge.
         recoveries: u64,
         /// When it was opened here, Unix time in milliseconds.
         since_ms: u64,
@@ -394,15 +399,15 @@ record! {
 /// Control to shard. Serialisable: a shard is another process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ToShard {
-    /// This shard's place, the edge's name, whether draining.
+    /// This shard's number, the edge's name and the limits.
     Configure(Configure),
     /// Sessions may name this app, and new ones run this image.
     Deploy(App),
-    /// Sessions that began with this app's image may go on here; new ones may not begin with it.
+    /// Sessions that began with this app's image may continue here; new ones may not begin with it.
     Know(App),
-    /// The answer to [`FromShard::Want`], if the image cannot be had; [`ToShard::Know`] is the other one.
+    /// The answer to [`FromShard::Want`] if no peer has the image; [`ToShard::Know`] is the other answer.
     Missing(Missing),
-    /// New sessions of this app are refused; old ones run on.
+    /// New sessions of this app are refused; existing ones continue.
     Undeploy(Name),
     /// Take no new sessions; ask agents to move the others.
     Drain,
@@ -433,24 +438,24 @@ pub enum FromShard {
     Recorded(Recorded),
     /// No session is left, after a drain.
     Drained,
-    /// A session names an image that is not here: peers may have it.
+    /// A session names an image that this edge does not have. A peer may have it.
     Want(Want),
-    /// What was the client of a session seen to have?
+    /// How much of a session was its client seen to have?
     WitnessQuery(WitnessQuery),
-    /// A client has this. Nobody waits for it.
+    /// What a client has of its session. Not answered.
     WitnessReport(WitnessReport),
-    /// Who stands by for a session has changed. Nobody waits for it.
+    /// The standby of a session has changed. Not answered.
     Placed(Placed),
 }
 
 record! {
-    /// A shard's place.
+    /// A shard's configuration.
     Configure {
         /// The edge's name.
         edge: String,
-        /// Which shard.
+        /// The number of this shard, from 0.
         shard: u8,
-        /// Of how many.
+        /// How many shards the edge has.
         shards: u8,
         /// The gate's agent in this edge, if it has one: sessions with an end there do not survive the edge.
         gate: Option<HostId>,
@@ -464,13 +469,13 @@ record! {
         peers: bool,
         /// Whether a session is recorded when a handler of it is stopped.
         record_stops: bool,
-        /// Peers that this shard dials to stand by for their sessions.
+        /// How many peers this shard dials to stand by for their sessions.
         dials: u32,
-        /// How often a peer is asked whether it is there, in milliseconds.
+        /// The interval of heartbeats to a peer, in milliseconds.
         heartbeat_interval_ms: u32,
-        /// After how long without a word a peer is suspected, in milliseconds.
+        /// A peer without any message for so long is suspected, in milliseconds.
         heartbeat_timeout_ms: u32,
-        /// Flip one bit of the n-th output (counting from 1); 0 for never. For `marram demo --sabotage`.
+        /// Flip one bit of the n-th output, counted from 1; 0 for never. For `marram demo --sabotage`.
         sabotage: u64,
     }
 }
@@ -499,7 +504,7 @@ impl Default for Configure {
 record! {
     /// An image that a session names.
     Want {
-        /// Which.
+        /// The image that is missing.
         image: ImageHash,
         /// The session's app, for people.
         app: String,
@@ -508,49 +513,49 @@ record! {
 record! {
     /// Why an image cannot be had from peers.
     Missing {
-        /// Which.
+        /// The image that no peer gave.
         image: ImageHash,
-        /// For people.
+        /// The reason, for people.
         why: String,
     }
 }
 record! {
-    /// Whose witness is asked.
+    /// A question to the witness of a session.
     WitnessQuery {
-        /// Which session.
+        /// The session that is recovered.
         session: SessionId,
         /// The attempt that waits for the answer.
         generation: Generation,
     }
 }
 record! {
-    /// What the client of a session has.
+    /// What the client of a session has, for the witness.
     WitnessReport {
         /// Which session.
         session: SessionId,
-        /// How much.
+        /// How much it has.
         seen: Witnessed,
     }
 }
 record! {
     /// Who stands by for a session of this shard.
     Placed {
-        /// Which session.
+        /// The session that the standby is for.
         session: SessionId,
-        /// Who; none if nobody could take over, or the session is not here any more.
+        /// The standby; none if no edge could take over, or if the session has left this shard.
         at: Option<Stands>,
     }
 }
 record! {
-    /// What the witness says.
+    /// The witness's answer.
     WitnessAnswer {
         /// As asked.
         session: SessionId,
         /// As asked.
         generation: Generation,
-        /// What was seen; none if nothing ever was.
+        /// What was seen; none if nothing was ever reported.
         seen: Option<Witnessed>,
-        /// Why it cannot be asked, if it cannot; for people.
+        /// Why the witness cannot be asked, if so; for people.
         away: Option<String>,
     }
 }
@@ -562,18 +567,18 @@ record! {
     }
 }
 record! {
-    /// Whom to kill.
+    /// The session to end for good.
     Kill {
         /// The asker's tag.
         tag: u64,
-        /// Which session.
+        /// The session to end.
         session: SessionId,
-        /// For people.
+        /// The reason, for people.
         reason: String,
     }
 }
 record! {
-    /// Whether it was here.
+    /// Whether the session was on this shard.
     Killed {
         /// As asked.
         tag: u64,
@@ -584,16 +589,16 @@ record! {
 record! {
     /// What to record.
     Record {
-        /// The asker's tag.
+        /// Chosen by the asker; the answer repeats it.
         tag: u64,
-        /// Which session.
+        /// The session to record.
         session: SessionId,
-        /// Whether what was said is to be left out.
+        /// Whether messages, the cell's memory and its seed are left out.
         redact: bool,
     }
 }
 record! {
-    /// What came of it.
+    /// The result of a recording.
     Recorded {
         /// As asked.
         tag: u64,
@@ -601,14 +606,14 @@ record! {
         found: bool,
         /// The name of the file.
         file: Option<String>,
-        /// Why there is none; for people.
+        /// Why there is no file; for people.
         why: String,
     }
 }
 record! {
-    /// Names a question.
+    /// The number of a question.
     Tag {
-        /// The asker's.
+        /// Chosen by the asker; the answer repeats it.
         tag: u64,
     }
 }
@@ -635,40 +640,40 @@ record! {
 record! {
     /// One counter.
     Counter {
-        /// As in `/metrics`, without the prefix.
+        /// Its name in `/metrics`, without the prefix.
         name: String,
-        /// What it is of; none for the whole shard.
+        /// The part of the shard that it counts; none for the whole shard.
         label: Option<Label>,
         /// Its value.
         value: u64,
-        /// Whether it may fall.
+        /// Whether the value may fall.
         gauge: bool,
     }
 }
 record! {
-    /// A part of a shard that has counters of its own.
+    /// A part of a shard that has its own counters.
     Label {
         /// What kind of part: `app`, `tenant`, or a `server` that agents reach.
         name: String,
-        /// Which one.
+        /// The name of the app, tenant or server.
         value: String,
     }
 }
 
 impl Label {
-    /// Of one app.
+    /// The label of one app.
     #[must_use]
     pub fn app(name: &str) -> Self {
         Self { name: "app".into(), value: name.into() }
     }
 
-    /// Of one server, by the name that its agents use.
+    /// The label of one server, by the name that its agents use.
     #[must_use]
     pub fn server(name: &str) -> Self {
         Self { name: "server".into(), value: name.into() }
     }
 
-    /// Of one tenant.
+    /// The label of one tenant.
     #[must_use]
     pub fn tenant(name: &str) -> Self {
         Self { name: "tenant".into(), value: name.into() }
@@ -676,31 +681,31 @@ impl Label {
 }
 
 impl Counter {
-    /// Something that only grows.
+    /// A counter that only grows.
     #[must_use]
     pub fn count(name: &str, value: u64) -> Self {
         Self { name: name.into(), label: None, value, gauge: false }
     }
 
-    /// Something that may fall.
+    /// A gauge, which may fall.
     #[must_use]
     pub fn gauge(name: &str, value: usize) -> Self {
         Self { name: name.into(), label: None, value: value as u64, gauge: true }
     }
 
-    /// The same, of a part of the shard.
+    /// The same counter, for one part of the shard.
     #[must_use]
     pub fn of(self, label: Label) -> Self {
         Self { label: Some(label), ..self }
     }
 }
 
-/// Counters in one message: apps and tenants have some each, and there may be thousands of them.
+/// Counters in one message. There may be thousands: each app and each tenant has its own.
 const COUNTERS: usize = 512;
 const _: () = assert!(COUNTERS <= marram_wire::limits::LIST_MAX, "a message of counters can be read");
 
 impl Counted {
-    /// The whole answer, in as many messages as it takes.
+    /// The whole answer, split into as many messages as necessary.
     pub fn messages(tag: u64, counters: Vec<Counter>) -> impl Iterator<Item = FromShard> {
         let count = counters.len().div_ceil(COUNTERS).max(1);
         let mut rest = counters.into_iter();
@@ -715,11 +720,11 @@ record! {
     Note {
         /// 0 error, 1 warning, 2 info, 3 debug.
         level: u8,
-        /// What it is about.
+        /// The session that it is about.
         session: Option<SessionId>,
-        /// Whether the session is over for what its cell did.
+        /// Whether the session ended because of what its cell did.
         guest: bool,
-        /// For people.
+        /// The text of the line.
         text: String,
     }
 }

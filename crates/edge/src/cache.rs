@@ -1,31 +1,31 @@
-//! An app's cache on one shard: which of its origin's objects are there, for how long they are good, who waits for which, and
-//! what has to go when there are too many.
+//! An app's cache on one shard: which objects of its origin it has, how long each is fresh, which reads wait for which fetch, and
+//! what it evicts when it is full.
 //!
-//! Pure: told what time it is and what the origin answered; fetches nothing. A waiter is whatever waits, a cell in an edge.
+//! Pure: the caller passes the time and the origin's answers; the cache fetches nothing. In an edge, the waiters are cells.
 
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{limits::CACHED_SIZE_MAX, log::Found, record};
 
-/// Fetches of one cache that may be under way. A key that would be one more is [`Found::Away`], and may be asked for again.
+/// Limit of the fetches of one cache in flight. A read that would start one more finds [`Found::Away`] and may be retried.
 pub const FETCHES_MAX: usize = 64;
-/// After the origin could not be reached for an object, it is not asked for that one again so soon, in nanoseconds.
+/// After a fetch of an object fails, the cache does not ask the origin for this object again for so long, in nanoseconds.
 pub const RETRY_NS: u64 = 1_000_000_000;
-/// What an entry costs beside its key and bytes: that there is nothing is kept too, and is not free.
+/// The charge of an entry beside its key and bytes. Negative entries are kept too, and have a cost.
 pub const ENTRY_CHARGE: u64 = 256;
 
 record! {
-    /// What an app's manifest says of its cache, resolved.
+    /// The cache section of an app's manifest, resolved.
     CachePolicy {
         /// Where objects come from: a URL that ends in `/`. Keys are paths below it.
         origin: String,
-        /// How long an object is good whose answer does not say, in milliseconds.
+        /// How long an object is fresh if its answer does not say, in milliseconds.
         ttl_ms: u64,
-        /// The longest that one is good, whatever its answer says, in milliseconds.
+        /// The upper limit of an object's freshness, also if its answer says more, in milliseconds.
         ttl_max_ms: u64,
-        /// How long it is believed that there is no such object, in milliseconds.
+        /// How long the cache remembers that an object does not exist, in milliseconds.
         negative_ttl_ms: u64,
-        /// How long an object may be given that is good no more, while the origin cannot be reached, in milliseconds.
+        /// How long a stale object may be served while the origin cannot be reached, in milliseconds.
         stale_ms: u64,
         /// How long a fetch may take, in milliseconds.
         timeout_ms: u64,
@@ -35,14 +35,14 @@ record! {
 }
 
 impl CachePolicy {
-    /// The largest object that a cache of so many bytes takes.
+    /// The largest object that a cache of this size accepts.
     #[must_use]
     pub fn object_max(bytes_max: u64) -> usize {
         usize::try_from(bytes_max).map_or(CACHED_SIZE_MAX, |max| max.min(CACHED_SIZE_MAX))
     }
 }
 
-/// What an origin said of an object so that it can be asked whether it has changed.
+/// The validators of an object, for conditional requests to the origin.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Validators {
     /// `ETag`.
@@ -51,14 +51,14 @@ pub struct Validators {
     pub modified: Option<String>,
 }
 
-/// How long an answer is good.
+/// How long an answer is fresh.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Freshness {
-    /// It does not say.
+    /// The answer does not say.
     Unsaid,
-    /// So long, in milliseconds.
+    /// For this time, in milliseconds.
     For(u64),
-    /// It is for those who wait for it, and nobody else.
+    /// It serves the reads that wait for it, and is not stored.
     Once,
 }
 
@@ -67,43 +67,43 @@ pub enum Freshness {
 pub enum OriginAnswer {
     /// The object.
     Object(Bytes, Validators, Freshness),
-    /// It is as it was.
+    /// The object has not changed.
     Unchanged(Freshness),
-    /// There is none.
+    /// The object does not exist.
     Nothing(Freshness),
-    /// It could not be had in time.
+    /// The origin could not be reached in time.
     Away,
-    /// Its answer is none that can be used.
+    /// The answer cannot be used.
     Refused,
 }
 
-/// What becomes of a read.
+/// The result of a read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CacheRead {
-    /// It is there.
+    /// The cache has an answer.
     Found(Found),
-    /// Whoever asked waits, and the origin is to be asked: only whether it has changed, if there are validators.
+    /// The read waits, and the caller must fetch the object from the origin, with a conditional request if there are validators.
     Fetch(Validators),
-    /// Whoever asked waits with others.
+    /// The read waits for a fetch that is in flight.
     Wait,
 }
 
 /// Counted over the cache's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheTotals {
-    /// Reads that found something good.
+    /// Reads that found a fresh entry.
     pub hits: u64,
-    /// Reads that did not, waiters with others included.
+    /// Reads that did not, including reads that joined a fetch in flight.
     pub misses: u64,
-    /// Times that the origin was asked.
+    /// Fetches from the origin.
     pub fetches: u64,
-    /// Answers that an object is as it was.
+    /// Answers that an object has not changed.
     pub unchanged: u64,
-    /// Times that the origin could not be reached, or answered nothing of use.
+    /// Fetches that failed: the origin could not be reached, or its answer could not be used.
     pub failures: u64,
-    /// Reads that got what was good no more, because of that.
+    /// Reads that got a stale object because of that.
     pub stale: u64,
-    /// Entries that went because there were too many.
+    /// Entries that were evicted because the cache was full.
     pub evictions: u64,
 }
 
@@ -111,16 +111,16 @@ pub struct CacheTotals {
 struct Entry {
     found: Found,
     validators: Validators,
-    /// Until when it is good.
+    /// Until when it is fresh.
     until_ns: u64,
-    /// Not before then is the origin asked for it again, good or not.
+    /// The origin is not asked for it again before this time, fresh or not.
     retry_ns: u64,
-    /// When it was read last, in reads.
+    /// The number of the read that used it last.
     used: u64,
 }
 
 impl Entry {
-    /// An object that can be given for want of a better one.
+    /// Whether it can be served stale.
     fn is_of_use(&self, stale_ns: u64, now_ns: u64) -> bool {
         matches!(self.found, Found::Object(_) | Found::Nothing)
             && now_ns < self.until_ns.saturating_add(stale_ns)
@@ -130,7 +130,7 @@ impl Entry {
 #[derive(Debug)]
 struct Fetching<W> {
     waiters: Vec<W>,
-    /// What was there when the origin was asked: it may have gone meanwhile.
+    /// The entry at the start of the fetch. The cache may have evicted it since.
     had: Option<Entry>,
 }
 
@@ -140,7 +140,7 @@ pub struct Cache<W> {
     policy: CachePolicy,
     bytes_max: u64,
     entries: BTreeMap<Bytes, Entry>,
-    /// Those that were read longest ago come first.
+    /// The least recently used entry is first.
     order: BTreeMap<u64, Bytes>,
     reads: u64,
     bytes: u64,
@@ -153,7 +153,7 @@ fn ns(ms: u64) -> u64 {
 }
 
 impl<W: PartialEq> Cache<W> {
-    /// An empty one, of one of so many shards.
+    /// An empty cache of one of `shards` shards.
     #[must_use]
     pub fn new(policy: CachePolicy, shards: u64) -> Self {
         let bytes_max = policy.bytes_max / shards.max(1);
@@ -169,31 +169,31 @@ impl<W: PartialEq> Cache<W> {
         }
     }
 
-    /// What it goes by.
+    /// The policy that it was made with.
     #[must_use]
     pub fn policy(&self) -> &CachePolicy {
         &self.policy
     }
 
-    /// The largest object that it takes.
+    /// The largest object that it accepts.
     #[must_use]
     pub fn object_max(&self) -> usize {
         CachePolicy::object_max(self.bytes_max.saturating_sub(ENTRY_CHARGE))
     }
 
-    /// What it has counted.
+    /// Its counters.
     #[must_use]
     pub fn totals(&self) -> CacheTotals {
         self.totals
     }
 
-    /// What it holds, as it is counted, and how many entries.
+    /// The charged bytes that it holds, and its number of entries.
     #[must_use]
     pub fn size(&self) -> (u64, usize) {
         (self.bytes, self.entries.len())
     }
 
-    /// Somebody reads an object. After [`CacheRead::Fetch`] and [`CacheRead::Wait`] the answer comes from [`Self::fetched`].
+    /// Reads an object. After [`CacheRead::Fetch`] and [`CacheRead::Wait`] the result comes from [`Self::fetched`].
     pub fn read(&mut self, now_ns: u64, key: &Bytes, waiter: W) -> CacheRead {
         if let Some(entry) = self.use_entry(key)
             && now_ns < entry.until_ns
@@ -217,7 +217,7 @@ impl<W: PartialEq> Cache<W> {
         CacheRead::Fetch(validators)
     }
 
-    /// The origin has answered, or did not in time: what all who waited have found, and who they are.
+    /// The origin has answered, or did not in time. Returns what all waiting reads find, and their waiters.
     pub fn fetched(&mut self, now_ns: u64, key: &Bytes, answer: OriginAnswer) -> (Found, Vec<W>) {
         let Some(Fetching { waiters, had }) = self.fetching.remove(key) else {
             return (Found::Away, Vec::new());
@@ -236,7 +236,7 @@ impl<W: PartialEq> Cache<W> {
                     self.totals.unchanged += 1;
                     (found, validators, self.lasts_ns(freshness, self.policy.ttl_ms))
                 }
-                // It was not asked that.
+                // The request was not conditional.
                 _ => {
                     self.totals.failures += 1;
                     (Found::Refused, Validators::default(), Some(negative))
@@ -263,27 +263,27 @@ impl<W: PartialEq> Cache<W> {
         (found, waiters)
     }
 
-    /// Somebody waits no more.
+    /// A waiter does not wait any more.
     pub fn leave(&mut self, waiter: &W) {
         for fetching in self.fetching.values_mut() {
             fetching.waiters.retain(|other| other != waiter);
         }
     }
 
-    /// Drops what it holds: who reads next causes a fetch.
+    /// Drops all entries: the next read of each causes a fetch.
     pub fn empty(&mut self) {
         self.entries = BTreeMap::new();
         self.order = BTreeMap::new();
         self.bytes = 0;
     }
 
-    /// All who wait, of a cache that ends.
+    /// All waiters, when the cache is removed.
     #[must_use]
     pub fn into_waiters(self) -> Vec<W> {
         self.fetching.into_values().flat_map(|fetching| fetching.waiters).collect()
     }
 
-    /// How long an answer is kept; nothing if it is not.
+    /// How long an answer is stored; none if it is not.
     fn lasts_ns(&self, freshness: Freshness, unsaid_ms: u64) -> Option<u64> {
         match freshness {
             Freshness::Unsaid => Some(ns(unsaid_ms.min(self.policy.ttl_max_ms))),
@@ -292,7 +292,7 @@ impl<W: PartialEq> Cache<W> {
         }
     }
 
-    /// The origin cannot be reached: what was there before, if it is of use, and no hurry to ask again.
+    /// The origin cannot be reached: returns the previous entry if it may be served stale, and delays the next fetch.
     fn go_without(&mut self, now_ns: u64, key: &Bytes, had: Option<Entry>) -> Found {
         let found = self.make_do(now_ns, had.clone());
         let unknown = Entry {
@@ -323,7 +323,7 @@ impl<W: PartialEq> Cache<W> {
         (key.len() + entry.found.size()) as u64 + ENTRY_CHARGE
     }
 
-    /// An entry that is there, which counts as read.
+    /// Looks up an entry and counts this as a read.
     fn use_entry(&mut self, key: &Bytes) -> Option<Entry> {
         let entry = self.entries.get_mut(key)?;
         self.reads += 1;
@@ -357,7 +357,7 @@ impl<W: PartialEq> Cache<W> {
     }
 }
 
-/// What an answer's `Cache-Control` and `Age` say, for a cache that many share.
+/// The freshness that an answer's `Cache-Control` and `Age` give for a shared cache.
 #[must_use]
 pub fn freshness<'a>(control: impl Iterator<Item = &'a str>, age: Option<&str>) -> Freshness {
     let (mut own, mut shared) = (None, None);

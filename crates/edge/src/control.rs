@@ -1,4 +1,4 @@
-//! The control of one edge: apps, shards, questions about sessions. Knows no HTTP and no process.
+//! The control of one edge: apps, shards, requests about sessions. It knows neither HTTP nor processes.
 
 use crate::api::{
     App, CheckpointHolder, Configure, Counter, FromShard, Grant, Missing, Name, Protect, SessionRow, Tag,
@@ -14,27 +14,27 @@ use alloc::{
 use marram_session::owner::OwnerPhase;
 use marram_wire::id::{HostId, ImageHash, SessionId};
 
-/// Images that peers are asked for at a time. Whoever needs one more asks again later.
+/// Images that are fetched from peers at a time. A shard that needs one more asks again later.
 pub const FETCHES_MAX: usize = 4;
 
 /// Something happened to the control.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ControlInput {
-    /// A shard process is there and connected (again).
+    /// A shard process is connected, for the first time or again.
     ShardUp {
-        /// Which.
+        /// The number of the shard, from 0.
         shard: u8,
     },
-    /// A shard process died; the supervisor starts another.
+    /// A shard process died; the supervisor starts a new one.
     ShardDown {
-        /// Which.
+        /// The number of the shard.
         shard: u8,
     },
-    /// A word from a shard.
+    /// A message from a shard.
     FromShard {
-        /// Which.
+        /// The number of the shard.
         shard: u8,
-        /// What it says.
+        /// The message.
         message: FromShard,
     },
     /// The gate's agent in this edge has this name.
@@ -42,7 +42,7 @@ pub enum ControlInput {
         /// Its name.
         host: HostId,
     },
-    /// An operator asks.
+    /// An operator's request.
     Request {
         /// Names the answer.
         tag: u64,
@@ -51,21 +51,21 @@ pub enum ControlInput {
     },
     /// The answer to [`ControlOutput::Fetch`].
     Fetched {
-        /// Which image.
+        /// The image that was fetched.
         image: ImageHash,
-        /// Its app, with the image on disk; or why nobody gives it.
+        /// Its app, with the image on disk; or why no peer gave it.
         result: Result<App, String>,
     },
     /// The answer to [`ControlOutput::AskWitness`].
     WitnessAnswer {
-        /// Which shard asked.
+        /// The shard that asked.
         shard: u8,
-        /// What to tell it.
+        /// The answer for that shard.
         testified: WitnessAnswer,
     },
-    /// An answer is overdue: give what is there. Sent by the shell some time after a request.
+    /// An answer is overdue: answer with what has arrived. The shell sends this some time after a request.
     Overdue {
-        /// Of which request.
+        /// The tag of the request.
         tag: u64,
     },
 }
@@ -75,13 +75,13 @@ pub enum ControlInput {
 pub enum ControlRequest {
     /// The image is on disk: let sessions run it.
     Deploy(App),
-    /// No new sessions of this app.
+    /// Refuse new sessions of this app.
     Undeploy(String),
     /// The apps deployed now.
     Apps,
-    /// The app of an image that sessions here may run, deployed now or once.
+    /// The app of an image that sessions here may run, deployed now or earlier.
     Image(ImageHash),
-    /// All of them, and whether the edge drains.
+    /// The apps of all images that sessions here may run, and whether the edge drains.
     Images,
     /// All sessions.
     Sessions,
@@ -89,32 +89,32 @@ pub enum ControlRequest {
     Inspect(SessionId),
     /// End one session.
     Kill(SessionId, String),
-    /// Record one session; whether what was said is to be left out.
+    /// Record one session; true leaves out the messages, the cell's memory and its seed.
     Record(SessionId, bool),
     /// Counters of every shard, and of the edge.
     Counters,
-    /// Who stands by for this edge's sessions: what changed after a version.
+    /// The standbys of this edge's sessions that changed after a version.
     Placements(u64),
-    /// Move everything away and take nothing new.
+    /// Move all sessions away and refuse new ones.
     Drain,
 }
 
-/// What an operator is told.
+/// The answer to an operator's request.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ControlAnswer {
     /// Done.
     Done,
     /// No such app or session.
     NotFound,
-    /// The manifest promises more than this edge can keep; says what to change.
+    /// The manifest asks for more than this edge can guarantee; says what to change.
     Refused(String),
     /// Apps.
     Apps(Vec<App>),
     /// Apps by image, and whether the edge drains.
     Images(Vec<App>, bool),
-    /// Sessions, and the counters that shards give with them.
+    /// Sessions, and the counters that shards send with them.
     Sessions(Vec<SessionRow>, Vec<MetricSample>),
-    /// One session and, in words, what it survives and why (docs/protocol.md, "Failure model").
+    /// One session and an explanation of which failures it survives (docs/protocol.md, "Failure model").
     Session(Box<SessionRow>, Vec<String>),
     /// The name of the file with the recording.
     Recorded(String),
@@ -124,23 +124,23 @@ pub enum ControlAnswer {
     Placements(u64, Parts),
 }
 
-/// A counter, and whose it is.
+/// A counter, and the shard that it belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MetricSample {
-    /// Which shard counts it; none for what the edge itself counts.
+    /// The shard that counts it; none for the edge's own counters.
     pub shard: Option<u8>,
-    /// What it says.
+    /// Its name, label and value.
     pub counter: Counter,
 }
 
 /// The control wants something done.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ControlOutput {
-    /// A word to a shard.
+    /// A message to a shard.
     ToShard {
-        /// Which.
+        /// The number of the shard.
         shard: u8,
-        /// What to say.
+        /// The message.
         message: ToShard,
     },
     /// The answer to a request.
@@ -150,19 +150,19 @@ pub enum ControlOutput {
         /// The answer.
         answer: ControlAnswer,
     },
-    /// Ask the peers for an image and what was promised of its app; answered by [`ControlInput::Fetched`].
+    /// Fetch an image and its app's settings from the peers; answered by [`ControlInput::Fetched`].
     Fetch {
-        /// Which.
+        /// The image to fetch.
         image: ImageHash,
     },
-    /// Ask the coordinator what a client was seen to have; answered by [`ControlInput::WitnessAnswer`], always, after a bounded time.
+    /// Ask the coordinator what a client was seen to have. [`ControlInput::WitnessAnswer`] always answers, after a bounded time.
     AskWitness {
-        /// For which shard.
+        /// The shard that asks.
         shard: u8,
-        /// What it asks.
+        /// The question.
         seek: WitnessQuery,
     },
-    /// Tell the coordinator what a client has.
+    /// Report to the coordinator what a client has.
     TellWitness(WitnessReport),
     /// A line for the log: 0 error, 1 warning, 2 info, 3 debug.
     Log(u8, String),
@@ -170,7 +170,7 @@ pub enum ControlOutput {
     Drained,
 }
 
-/// What the control needs to know of its edge.
+/// The configuration of the control.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControlConfig {
     /// The edge's name.
@@ -191,7 +191,7 @@ pub struct ControlConfig {
     pub record_stops: bool,
     /// See [`crate::api::Configure::dials`].
     pub dials: u32,
-    /// How often peers are asked whether they are there, and after how long without a word one is suspected, in milliseconds.
+    /// The interval of heartbeats to peers, and the silence after which a peer is suspected, in milliseconds.
     pub heartbeat_ms: [u32; 2],
     /// See [`crate::api::Configure::sabotage`].
     pub sabotage: u64,
@@ -208,16 +208,16 @@ struct Question {
     recorded: Option<Result<String, String>>,
 }
 
-/// The control. Feed it what happens; do what it says.
+/// The control. The caller passes it events and carries out its outputs.
 #[derive(Debug)]
 pub struct Control {
     config: ControlConfig,
     gate: Option<HostId>,
-    /// What new sessions of an app run.
+    /// The image and settings of new sessions, by app.
     apps: BTreeMap<String, App>,
-    /// Everything deployed or fetched since the edge started: sessions may name an image long after its app was deployed anew.
+    /// Everything deployed or fetched since the edge started: sessions may name an image long after its app was redeployed.
     images: BTreeMap<ImageHash, App>,
-    /// Images that peers are being asked for, and the shards that want them.
+    /// Images that are being fetched, and the shards that need them.
     fetching: BTreeMap<ImageHash, BTreeSet<u8>>,
     up: BTreeSet<u8>,
     drained: BTreeSet<u8>,
@@ -246,7 +246,7 @@ impl Control {
         }
     }
 
-    /// Takes one event and appends what is to be done.
+    /// Handles one event and appends the outputs.
     pub fn step(&mut self, input: ControlInput, out: &mut Vec<ControlOutput>) {
         match input {
             ControlInput::ShardUp { shard } => self.shard_up(shard, out),
@@ -259,7 +259,7 @@ impl Control {
             }
             ControlInput::Request { tag, request } => self.request(tag, request, out),
             ControlInput::Fetched { image, result } => self.fetched(image, result, out),
-            // A shard that has died meanwhile has no such attempt.
+            // If the shard has restarted since, it ignores the answer: it has no such attempt.
             ControlInput::WitnessAnswer { shard, testified } => {
                 out.push(ControlOutput::ToShard { shard, message: ToShard::WitnessAnswer(testified) });
             }
@@ -364,7 +364,7 @@ impl Control {
     fn want(&mut self, shard: u8, want: &Want, out: &mut Vec<ControlOutput>) {
         let image = want.image;
         if let Some(app) = self.images.get(&image) {
-            // The shard's word and a deployment have crossed.
+            // The request crossed with a deployment.
             return out.push(ControlOutput::ToShard { shard, message: ToShard::Know(app.clone()) });
         }
         if self.fetching.len() >= FETCHES_MAX && !self.fetching.contains_key(&image) {
@@ -677,7 +677,7 @@ mod tests {
         assert_eq!(told, [0, 1, 2].map(|shard| (shard, know.clone())));
         let told = want(&mut control, 2, 7);
         assert_eq!(told, [ControlOutput::ToShard { shard: 2, message: know }], "it asked before it was told");
-        // New sessions do not begin with it, and peers that ask are given it.
+        // New sessions do not begin with it, and peers that ask for it get it.
         let request = ControlRequest::Image(ImageHash([7; 32]));
         let answers = step(&mut control, ControlInput::Request { tag: 1, request });
         assert_eq!(

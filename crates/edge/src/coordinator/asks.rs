@@ -1,5 +1,5 @@
-//! Decisions and memories that an edge asks its coordinator for: who holds a generation, what a client was seen to have; each is
-//! one key, changed by compare-and-swap on its revision. And who stands by for a session, which its owner has listed.
+//! Decisions and records that an edge asks its coordinator for. The holder of a generation and what a client was seen to have are
+//! one key each, changed by compare-and-swap on its revision. The standby of a session is in the list of its owner.
 
 use super::client::CoordinatorOutput;
 use super::contents::{
@@ -16,15 +16,15 @@ use alloc::{
 use bytes::Bytes;
 use marram_wire::{codec::Field, id::SessionId};
 
-/// Questions on their way at a time; more wait.
+/// Questions in flight; further ones wait.
 pub const ASKS_MAX: usize = 64;
-/// Sessions whose last witness waits to be written. Further ones are dropped and counted.
+/// Sessions with a witness report that waits to be written. Further reports are dropped and counted.
 pub const REPORTS_MAX: usize = 16_384;
-/// How often a write is tried anew because somebody else was faster.
+/// How often a write is retried after a conflicting write.
 const TRIES_MAX: u32 = 8;
-/// How long a witness is kept after its last report, in seconds.
+/// How long a witness report is kept after the last one of its session, in seconds.
 pub(super) const WITNESS_S: u32 = 7 * 24 * 3_600;
-/// After so many reports a new lease is taken, so that old ones end.
+/// After this many reports a new lease is taken, so that old leases expire.
 const REPORTS_A_LEASE: u32 = 4_096;
 
 const _: () = assert!(WITNESS_S >= super::DURABLE_LEASE_S, "a witness survives a restart");
@@ -32,66 +32,66 @@ const _: () = assert!(WITNESS_S >= super::DURABLE_LEASE_S, "a witness survives a
 /// What an edge asks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// Take a generation. Exactly one of those who begin from the same `from` gets its own. Asking again is harmless.
+    /// Claim a generation. Of all claims with the same `from`, exactly one succeeds. A retry is harmless.
     Claim {
-        /// Of what.
+        /// The session or group.
         subject: Subject,
-        /// Who held it last, as far as the asker knows; none for nobody ever.
+        /// The last holder that the asker knows of; none if there never was one.
         from: Option<Claimed>,
-        /// Who holds it then.
+        /// The new holder.
         to: Claimed,
     },
     /// Who holds the newest generation.
     Holder {
-        /// Of what.
+        /// The session or group.
         subject: Subject,
     },
-    /// Who stands by, by what its owner says or said last.
+    /// The standby of a session, as its owner listed it last.
     Standby {
-        /// For which session.
+        /// The session.
         session: SessionId,
     },
-    /// Remember what a client has. Older news never replaces newer.
+    /// Store what a client has. An older report never replaces a newer one.
     Witness {
-        /// Which session.
+        /// The session.
         session: SessionId,
-        /// What it has.
+        /// What its client has.
         seen: Witnessed,
     },
     /// What a client was seen to have.
     Witnessed {
-        /// Which session.
+        /// The session.
         session: SessionId,
     },
 }
 
-/// Who stands by for a session.
+/// The standby of a session, and the edge that says so.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StandsBy {
-    /// The edge that owns the session, or did when it was last heard of.
+    /// The last known owner of the session.
     pub owner: String,
-    /// What it says.
+    /// The standby that it lists.
     pub at: Stands,
 }
 
-/// What an edge is answered.
+/// The answer to a question.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AskAnswer {
     /// The generation is the asker's.
     Won,
-    /// It is somebody else's; none if nobody holds one.
+    /// Another edge holds it; none if there is no holder.
     Lost(Option<Claimed>),
-    /// Who holds it.
+    /// The holder, if there is one.
     Holder(Option<Claimed>),
-    /// Who stands by.
+    /// The standby, if one is listed.
     Standby(Option<StandsBy>),
     /// What was seen.
     Witnessed(Option<Witnessed>),
     /// Done.
     Done,
-    /// The coordinator is away, and why; whether a write was done is not known: ask again.
+    /// The coordinator is away, and why. The write may have been done or not: retry.
     Away(String),
-    /// The coordinator says no.
+    /// The coordinator refused, and why.
     Refused(String),
 }
 
@@ -102,18 +102,18 @@ struct Pending {
     tries: u32,
 }
 
-/// Questions that wait, and those on their way.
+/// Questions that wait, and those in flight.
 #[derive(Debug, Default)]
 pub(super) struct Asks {
     waiting: VecDeque<Pending>,
     sent: BTreeMap<u64, Pending>,
-    /// The newest that is to be written of each session.
+    /// The newest report of each session that waits to be written.
     reports: BTreeMap<SessionId, Witnessed>,
     dropped: u64,
-    /// Under which witnesses are written.
+    /// The lease under which witness reports are written.
     lease: Option<Lease>,
     lent: u32,
-    /// The request for it that is on its way.
+    /// The request for this lease that is in flight.
     lending: Option<u64>,
 }
 
@@ -141,7 +141,7 @@ impl Asks {
         }
     }
 
-    /// Sends what may be sent. While the coordinator is away, whoever asks is told so at once; reports wait.
+    /// Sends what may be sent. While the coordinator is away, questions are answered so at once; reports wait.
     pub(super) fn go_on(
         &mut self,
         away: Option<&str>,
@@ -188,7 +188,7 @@ impl Asks {
         out.push(CoordinatorOutput::Send { tag, request });
     }
 
-    /// An answer. Gives back a failure that concerns the whole coordinator.
+    /// Handles an answer. Returns a failure that concerns the whole coordinator.
     pub(super) fn answered(
         &mut self,
         tag: u64,
@@ -243,7 +243,7 @@ impl Asks {
         }
     }
 
-    /// What is there is known: answers, or writes if it may.
+    /// Handles the current value: answers, or starts a write if the question needs one.
     fn look(
         &mut self,
         tag: u64,
@@ -255,7 +255,7 @@ impl Asks {
         let value = entry.map(|entry| entry.value);
         let write = match &pending.ask {
             Ask::Holder { .. } => return answer(&pending, read(value, AskAnswer::Holder), out),
-            // Is answered with what there is.
+            // Answered with the current value.
             Ask::Standby { .. } => return answer(&pending, AskAnswer::Standby(None), out),
             Ask::Witnessed { .. } => return answer(&pending, read(value, AskAnswer::Witnessed), out),
             Ask::Claim { from, to, .. } => match read::<Claimed>(value, AskAnswer::Holder) {
@@ -277,7 +277,7 @@ impl Asks {
                 {
                     return answer(&pending, AskAnswer::Done, out);
                 }
-                // What cannot be read is another version's, and newer news are better than it.
+                // A value that cannot be read is from another version; a newer report replaces it.
                 _ => encode(seen),
             },
         };
@@ -307,7 +307,7 @@ fn key(ask: &Ask) -> String {
     }
 }
 
-/// What a question begins with.
+/// The first request of a question.
 fn first(ask: &Ask) -> StoreRequest {
     let key = key(ask);
     if matches!(ask, Ask::Standby { .. }) {
@@ -317,7 +317,7 @@ fn first(ask: &Ask) -> StoreRequest {
     }
 }
 
-/// The newest owner's word on a session, of the parts of all edges.
+/// The session's entry of the newest owner, from the parts of all edges.
 fn stands_by(session: SessionId, entries: &[StoreEntry]) -> AskAnswer {
     let mut newest: Option<StandsBy> = None;
     let mut unread = None;

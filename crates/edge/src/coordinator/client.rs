@@ -1,8 +1,8 @@
-//! An edge's side of the coordinator: registers the edge, keeps it registered, knows the others. Says since when the
-//! coordinator is away, and what cannot be done meanwhile; nothing on a message's path waits for it.
+//! An edge's side of the coordinator: registers the edge, renews the registration and knows the other edges. Reports since when
+//! the coordinator is away and what does not work meanwhile; no message waits for it.
 //!
-//! One request of its own is on its way at a time, so that what it has written is what it believes. Questions of others
-//! ([`super::Ask`]) go beside it.
+//! The client has one own request in flight at a time, so that it knows what it has written. Questions from the edge
+//! ([`super::Ask`]) are sent beside it.
 
 use super::asks::{Ask, AskAnswer, Asks};
 use super::contents::{
@@ -25,79 +25,79 @@ use marram_wire::id::ImageHash;
 pub const BACKOFF_MIN_NS: u64 = 200_000_000;
 /// Longest wait after a failure.
 pub const BACKOFF_MAX_NS: u64 = 5_000_000_000;
-/// Between two writes of who stands by for this edge's sessions: however fast they change, the store has the rest of its time for
-/// other things, and one that keeps every revision, as etcd does until it compacts, does not fill.
+/// The minimum interval of writes to the list of standbys. However fast it changes, the store has time for other requests, and a
+/// store that keeps every revision, as etcd does until it compacts, does not fill.
 pub const LISTING_NS: u64 = 500_000_000;
 
-/// What a client needs to know of its edge.
+/// The configuration of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CoordinatorConfig {
     /// The edge's name, unique in its domain.
     pub edge: String,
-    /// How long the edge stays registered when nothing more is heard of it, in seconds.
+    /// The lease of the registration, in seconds: the edge stays registered for so long without a renewal.
     pub lease_s: u32,
-    /// Spreads retries of many edges: any number.
+    /// Spreads the retries of many edges; any number.
     pub salt: u64,
 }
 
 /// Something happened to a client.
 #[derive(Clone, PartialEq, Debug)]
 pub enum CoordinatorInput {
-    /// A time asked for by [`CoordinatorOutput::WakeAt`] has come; or for no reason.
+    /// A time that [`CoordinatorOutput::WakeAt`] asked for has come. Spurious calls are allowed.
     Wake,
-    /// How the edge is now.
+    /// The edge's registration, as of now.
     Here(Registration),
-    /// Which images it has.
+    /// The images that the edge has.
     Holds(Vec<HeldImage>),
-    /// Who stands by for its sessions, in the parts that changed.
+    /// The parts of the list of standbys that changed.
     Listed(Parts),
     /// The answer to [`CoordinatorOutput::Send`].
     Answered {
         /// As sent.
         tag: u64,
-        /// What came of it.
+        /// The reply, or why there is none.
         result: Result<StoreReply, StoreFailure>,
     },
-    /// What [`CoordinatorOutput::Watch`] sees, in order.
+    /// Changes that [`CoordinatorOutput::Watch`] reports, in order.
     Watched {
         /// The watch's number.
         watch: u64,
         /// What changed.
         changes: Vec<StoreChange>,
     },
-    /// The watch broke, or the store does not remember so far back.
+    /// The watch broke, or the store does not keep changes that old.
     WatchEnded {
         /// The watch's number.
         watch: u64,
-        /// For people.
+        /// The reason, for people.
         why: String,
     },
-    /// Somebody on this edge asks.
+    /// A question from this edge.
     Ask {
         /// Names the answer.
         tag: u64,
         /// What is asked.
         ask: Ask,
     },
-    /// The edge stops: others need not wait until its lease is over.
+    /// The edge stops: the client revokes its lease, so that other edges need not wait until it expires.
     Leave,
 }
 
 /// A client wants something done.
 #[derive(Clone, PartialEq, Debug)]
 pub enum CoordinatorOutput {
-    /// Ask the store; answered by [`CoordinatorInput::Answered`], always, after a bounded time.
+    /// Send a request to the store. [`CoordinatorInput::Answered`] always answers, after a bounded time.
     Send {
         /// Names the answer.
         tag: u64,
-        /// What.
+        /// The request.
         request: StoreRequest,
     },
-    /// Watch from here on, instead of what was watched before.
+    /// Start a watch. It replaces the previous one.
     Watch {
-        /// Names it.
+        /// The watch's number.
         watch: u64,
-        /// Keys that begin so.
+        /// The prefix of the watched keys.
         prefix: String,
         /// Changes of revisions above this one.
         since: u64,
@@ -109,7 +109,7 @@ pub enum CoordinatorOutput {
         /// The answer.
         answer: AskAnswer,
     },
-    /// The edges that are known have changed, or what they have.
+    /// The known edges or their images have changed.
     Changed,
     /// A line for the log: 0 error, 1 warning, 2 info, 3 debug.
     Log(u8, String),
@@ -122,16 +122,16 @@ pub enum CoordinatorOutput {
     Left,
 }
 
-/// Whether the coordinator is there.
+/// Whether the coordinator can be reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CoordinatorState {
-    /// It is: the edge is registered, and hears of others.
+    /// It can: the edge is registered and receives the changes of others.
     There,
-    /// It is not.
+    /// It cannot.
     Away {
         /// Since when (monotonic), in nanoseconds.
         since_ns: u64,
-        /// For people.
+        /// The reason, for people.
         why: String,
     },
 }
@@ -141,54 +141,54 @@ pub enum CoordinatorState {
 pub struct CoordinatorMetrics {
     /// Requests sent.
     pub requests: u64,
-    /// Of those, not answered or refused.
+    /// Requests that failed or were refused.
     pub failures: u64,
-    /// How often the coordinator went away.
+    /// How often the coordinator became unreachable.
     pub absences: u64,
-    /// How often the edge had to register anew, its lease over.
+    /// How often the edge had to register again because its lease had expired.
     pub leases_lost: u64,
-    /// Parts of the list of who stands by that were written.
+    /// Written parts of the list of standbys.
     pub parts_written: u64,
-    /// Of those, that the store did not take.
+    /// Parts that the store refused.
     pub parts_refused: u64,
 }
 
-/// What the client's own request on its way is for.
+/// The purpose of the client's own request in flight.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Step {
     Grant,
     KeepAlive,
-    /// Of this key, with this value.
+    /// Writes this value to this key.
     Write(String, Bytes),
-    /// As above, of a part of the list of who stands by; empty to remove it.
+    /// Writes a part of the list of standbys; an empty value removes it.
     ListStandbys(String, Bytes),
     List,
     Revoke,
 }
 
-/// The client. Feed it what happens; do what it says.
+/// The client. The caller passes it events and carries out its outputs.
 #[derive(Debug)]
 pub struct CoordinatorClient {
     config: CoordinatorConfig,
     here: Option<Registration>,
     holds: Vec<HeldImage>,
-    /// Who stands by for its sessions, by key.
+    /// The list of standbys of its sessions, by key.
     listed: BTreeMap<String, Bytes>,
-    /// When the next part of that may be written.
+    /// When the next part of the list may be written.
     list_at_ns: u64,
-    /// The one that was written last: each has its turn, however fast others change.
+    /// The part that was written last. Parts are written in turn, so that one that changes often does not delay the others.
     list_after: String,
     state: CoordinatorState,
     lease: Option<Lease>,
     keep_at_ns: u64,
-    /// What the store has under the lease.
+    /// What the store holds under the lease.
     written: BTreeMap<String, Bytes>,
-    /// Of which revision each key was when it was heard of last. Every write is upon one, so that a request that comes after it
-    /// was given up replaces nothing newer.
+    /// The last known revision of each key. Every write expects one, so that a delayed write which the client no longer waits for
+    /// cannot replace a newer value.
     revisions: BTreeMap<String, u64>,
-    /// Keys whose last write was not answered: it may be done, or yet to come.
+    /// Keys with an unanswered last write: it may be done, or may still be executed.
     unsure: BTreeSet<String>,
-    /// Where the watch is, if there is one that is not broken.
+    /// The number of the current watch; none if it is broken.
     watch: Option<u64>,
     watches: u64,
     step: Option<(u64, Step)>,
@@ -199,12 +199,12 @@ pub struct CoordinatorClient {
     left: bool,
     registrations: BTreeMap<String, Registration>,
     images: BTreeMap<String, Vec<HeldImage>>,
-    /// Values under [`LIVE`] that this version cannot read: each is told once.
+    /// Values under [`LIVE`] that this version cannot read. Only the first one is logged.
     unread: u64,
     usurped: bool,
     /// Whether the log says that the coordinator is away.
     complained: bool,
-    /// The edges that the log speaks of as registered.
+    /// The edges that the log last reported as registered.
     reported: Vec<String>,
     asks: Asks,
     figures: CoordinatorMetrics,
@@ -247,13 +247,13 @@ impl CoordinatorClient {
         }
     }
 
-    /// Whether the coordinator is there.
+    /// Whether the coordinator can be reached.
     #[must_use]
     pub fn state(&self) -> &CoordinatorState {
         &self.state
     }
 
-    /// What cannot be done now, in words; empty while the coordinator is there.
+    /// What does not work now, in words; empty while the coordinator can be reached.
     #[must_use]
     pub fn cannot(&self) -> &'static [&'static str] {
         match self.state {
@@ -267,14 +267,14 @@ impl CoordinatorClient {
         }
     }
 
-    /// The edges that are registered, this one among them. While the coordinator is away, those that were.
+    /// The registered edges, including this one. While the coordinator is away, the last known ones.
     pub fn edges(&self) -> impl Iterator<Item = (&str, &Registration, &[HeldImage])> {
         self.registrations.iter().map(|(name, registration)| {
             (name.as_str(), registration, self.images.get(name).map_or(&[][..], Vec::as_slice))
         })
     }
 
-    /// The other edges that say that they have an image.
+    /// The other edges that list an image as theirs.
     pub fn holders(&self, image: ImageHash) -> impl Iterator<Item = (&str, &Registration)> {
         self.edges()
             .filter(move |(name, _, holds)| {
@@ -283,19 +283,19 @@ impl CoordinatorClient {
             .map(|(name, registration, _)| (name, registration))
     }
 
-    /// Counted over the client's life.
+    /// Counters over the client's life.
     #[must_use]
     pub fn figures(&self) -> CoordinatorMetrics {
         self.figures
     }
 
-    /// Reports of witnesses that wait to be written, and those that were dropped since too many did.
+    /// Witness reports that wait to be written, and those that were dropped because too many waited.
     #[must_use]
     pub fn reports(&self) -> (usize, u64) {
         (self.asks.reports_waiting(), self.asks.reports_dropped())
     }
 
-    /// Takes one event and appends what is to be done.
+    /// Handles one event and appends the outputs.
     pub fn step(&mut self, now_ns: u64, input: CoordinatorInput, out: &mut Vec<CoordinatorOutput>) {
         match input {
             CoordinatorInput::Wake => {}
@@ -348,14 +348,14 @@ impl CoordinatorClient {
             return;
         }
         let Some((_, step)) = self.step.take() else { return };
-        // What answers is there: one answer that is lost later is not to cost the lease.
+        // An answer shows that the store is reachable: a later lost answer must not cost the lease.
         let failures = self.failures;
         if result.is_ok() {
             self.failures = 0;
         }
         match (step, result) {
             (Step::Revoke, _) => self.lease = None,
-            // The store is full: that is no reason to think that it is away.
+            // The store is full, which does not mean that it is away.
             (Step::ListStandbys(key, value), Err(StoreFailure::Refused(why))) => {
                 self.figures.parts_refused += 1;
                 if self.figures.parts_refused == 1 {
@@ -364,7 +364,7 @@ impl CoordinatorClient {
                     );
                     out.push(CoordinatorOutput::Log(1, text));
                 }
-                // Until it changes.
+                // Not retried until the value changes.
                 self.written.insert(key, value);
             }
             (Step::Write(key, _) | Step::ListStandbys(key, _), Err(failure)) => {
@@ -386,7 +386,7 @@ impl CoordinatorClient {
                 self.figures.parts_written += 1;
                 self.wrote(key, value, revision);
             }
-            // A write of this edge that came late, or another edge of its name: it is written again, upon that.
+            // A delayed write of this edge, or another edge of the same name: write again, on top of that revision.
             (Step::Write(key, _) | Step::ListStandbys(key, _), Ok(StoreReply::Conflict { entry })) => {
                 self.unsure.insert(key.clone());
                 self.revisions.insert(key, entry.map_or(0, |entry| entry.revision));
@@ -426,7 +426,7 @@ impl CoordinatorClient {
 
     fn wrote(&mut self, key: String, value: Bytes, revision: u64) {
         self.unsure.remove(&key);
-        // What was removed has none.
+        // A removed key has no revision.
         self.revisions.insert(key.clone(), if value.is_empty() { 0 } else { revision });
         self.written.insert(key, value);
     }
@@ -436,11 +436,11 @@ impl CoordinatorClient {
         self.go_away(now_ns, format!("{failure}"), out);
     }
 
-    /// Nothing more for a while, longer each time until the store answers.
+    /// Sends nothing for a while, with exponential backoff until the store answers.
     fn wait(&mut self, now_ns: u64) {
         let doubled = BACKOFF_MIN_NS.saturating_mul(1 << self.failures.min(8)).min(BACKOFF_MAX_NS);
         self.failures = self.failures.saturating_add(1);
-        // Up to a quarter less, another part on every edge and each time.
+        // Up to a quarter less: jitter that differs for each edge and each retry.
         let salt = self.config.salt.wrapping_mul(u64::from(self.failures).wrapping_add(0x9e37_79b9));
         self.retry_ns = now_ns + doubled - (salt >> 8) % (doubled / 4);
     }
@@ -459,11 +459,11 @@ impl CoordinatorClient {
                 format!("the coordinator is away ({why}): {cannot}; sessions go on, and it is asked again");
             out.push(CoordinatorOutput::Log(1, text));
         }
-        // What went on meanwhile is not known.
+        // Changes in the meantime are unknown.
         self.watch = None;
     }
 
-    /// Sends the next request of its own, if it is time.
+    /// Sends the next own request, if one is due.
     fn go_on(&mut self, now_ns: u64, out: &mut Vec<CoordinatorOutput>) {
         if self.step.is_some() || self.left {
             return;
@@ -506,7 +506,7 @@ impl CoordinatorClient {
         out.push(CoordinatorOutput::Send { tag: self.tags, request });
     }
 
-    /// The revision upon which a key is written.
+    /// The revision that a write to a key expects.
     fn known(&self, key: &str) -> u64 {
         self.revisions.get(key).copied().unwrap_or(0)
     }
@@ -533,13 +533,13 @@ impl CoordinatorClient {
         self.watch.is_none().then_some(Step::List)
     }
 
-    /// The next part of the list of who stands by that the store does not have, if it is time.
+    /// The next part of the list of standbys that the store does not have, if a write is due.
     fn next_part(&self, now_ns: u64) -> Option<Step> {
-        // Without a lease it would stay for ever.
+        // Without a lease the part would never expire.
         if now_ns < self.list_at_ns || self.lease.is_none() {
             return None;
         }
-        // What was never written need not be removed.
+        // A part that was never written need not be removed.
         let there = |key: &String| self.written.get(key).cloned().unwrap_or_default();
         let after = (Bound::Excluded(&self.list_after), Bound::Unbounded);
         let turn = self.listed.range::<String, _>(after).chain(&self.listed);
@@ -606,7 +606,7 @@ impl CoordinatorClient {
         }
     }
 
-    /// Of the own name there is to be one edge.
+    /// There must be only one edge with this edge's name.
     fn met(&mut self, edge: &str, registration: &Registration, out: &mut Vec<CoordinatorOutput>) {
         let own = edge == self.config.edge
             && self.written.contains_key(&edge_key(edge))
@@ -620,7 +620,7 @@ impl CoordinatorClient {
         }
     }
 
-    /// A registration of this edge that vanished under it is written anew.
+    /// If this edge's registration was removed by others, it is written again.
     fn gone(&mut self, edge: &str, out: &mut Vec<CoordinatorOutput>) {
         if edge == self.config.edge && self.written.remove(&edge_key(edge)).is_some() {
             out.push(CoordinatorOutput::Log(

@@ -1,5 +1,5 @@
-//! What a domain's edges keep at their coordinator, and under which keys. The version is in the prefix: edges of another
-//! version neither see nor disturb this one's.
+//! The values that edges of a domain store at their coordinator, and their keys. The prefix contains the version: edges of
+//! different versions do not see each other's keys.
 
 use alloc::{format, string::String, vec::Vec};
 use bytes::{Bytes, BytesMut};
@@ -10,14 +10,14 @@ use marram_wire::{
     record,
 };
 
-/// Before every key.
+/// The prefix of every key.
 pub const PREFIX: &str = "/marram/v1/";
-/// Before what lives only while its edge does: this is watched.
+/// The prefix of all keys that expire with their edge. It is watched.
 pub const LIVE: &str = "/marram/v1/live/";
 const EDGES: &str = "/marram/v1/live/edges/";
 const IMAGES: &str = "/marram/v1/live/images/";
 const STANDBYS: &str = "/marram/v1/standbys/";
-/// Images that an edge says it has; it has more, but does not say so.
+/// Images that an edge lists. It may have more, but does not list them.
 pub const HELD_MAX: usize = 512;
 
 const _: () = assert!(
@@ -25,11 +25,11 @@ const _: () = assert!(
     "what an edge holds fits into a value: a digest and a name each"
 );
 
-/// Parts of an edge's list of who stands by for its sessions.
+/// Parts of an edge's list of standbys.
 pub const PARTS: u8 = 32;
 /// Sessions in one part; further ones are not listed.
 pub const PART_SESSIONS_MAX: usize = 512;
-/// Longest name of an edge that is listed, in bytes.
+/// Longest name of an edge in the list, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
 const _: () = assert!(
@@ -41,11 +41,11 @@ const _: () = assert!(PART_SESSIONS_MAX <= marram_wire::limits::LIST_MAX, "a par
 record! {
     /// An edge, as it registers itself.
     Registration {
-        /// Drawn at its start: two edges of one name differ in it.
+        /// Random, drawn at its start: two edges of the same name differ in it.
         life: u64,
-        /// Where agents reach it.
+        /// Addresses where agents connect to it.
         addresses: Vec<String>,
-        /// Its admin URL, where other edges reach that.
+        /// Its admin URL, if other edges can reach it.
         admin: Option<String>,
         /// Its embedded agent, if it has one.
         host: Option<HostId>,
@@ -53,7 +53,7 @@ record! {
         shards: u8,
         /// Sessions that it owns, as of its last report.
         sessions: u64,
-        /// Whether it takes new ones.
+        /// Whether it refuses new sessions because it drains.
         draining: bool,
     }
 }
@@ -69,9 +69,9 @@ record! {
 }
 
 record! {
-    /// Who holds a generation.
+    /// The holder of a generation.
     Claimed {
-        /// Which.
+        /// The generation.
         generation: Generation,
         /// The edge.
         holder: String,
@@ -81,23 +81,23 @@ record! {
 record! {
     /// What a client was seen to have of its session.
     Witnessed {
-        /// Of the owner that saw it.
+        /// The generation of the owner that saw it.
         generation: Generation,
         /// Bytes of log.
         log_end: u64,
-        /// Of the running digest there.
+        /// The running digest of the log at this point, shortened.
         tag: [u8; 8],
     }
 }
 
 record! {
-    /// Who stands by for a session, and could take over.
+    /// The edge that stands by for a session and could take over.
     Stands {
-        /// Of the owner that says so.
+        /// The generation of the owner that lists it.
         generation: Generation,
         /// The edge.
         standby: String,
-        /// Whether it replays as the cell goes.
+        /// Whether it replays the log while the cell runs.
         hot: bool,
     }
 }
@@ -105,9 +105,9 @@ record! {
 record! {
     /// One session in a part of an edge's list.
     Listed {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Where.
+        /// Its standby.
         at: Stands,
     }
 }
@@ -117,7 +117,7 @@ record! {
 pub enum Subject {
     /// One session.
     Session(SessionId),
-    /// A replication group: at most 64 bytes, as names have.
+    /// A replication group: a name of at most 64 bytes.
     Group(String),
 }
 
@@ -129,50 +129,50 @@ impl Subject {
         }
     }
 
-    /// Where (generation, holder) is.
+    /// The key of (generation, holder).
     #[must_use]
     pub fn generation_key(&self) -> String {
         self.key("generations")
     }
 }
 
-/// Where a session's witness is.
+/// The key of a session's witness report.
 #[must_use]
 pub fn witness_key(session: SessionId) -> String {
     format!("{PREFIX}witness/{session}")
 }
 
-/// In which part of its owner's list a session is.
+/// The part of its owner's list that a session is in.
 #[must_use]
 pub fn part_of(session: SessionId) -> u8 {
     session.0[0] % PARTS
 }
 
-/// Before the keys of one part, of all edges.
+/// The prefix of the keys of one part, over all edges.
 #[must_use]
 pub fn part_prefix(part: u8) -> String {
     format!("{STANDBYS}{part:02x}/")
 }
 
-/// Where an edge has a part of its list.
+/// The key of an edge's part of the list.
 #[must_use]
 pub fn part_key(part: u8, edge: &str) -> String {
     format!("{}{edge}", part_prefix(part))
 }
 
-/// Whose part a key has.
+/// The edge that a part's key belongs to.
 #[must_use]
 pub fn part_owner(key: &str) -> Option<&str> {
     key.strip_prefix(STANDBYS)?.split_once('/').map(|(_, edge)| edge)
 }
 
-/// Where an edge registers itself.
+/// The key of an edge's registration.
 #[must_use]
 pub fn edge_key(edge: &str) -> String {
     format!("{EDGES}{edge}")
 }
 
-/// Where an edge says which images it has.
+/// The key of an edge's list of images.
 #[must_use]
 pub fn images_key(edge: &str) -> String {
     format!("{IMAGES}{edge}")
@@ -187,14 +187,14 @@ pub enum About<'a> {
     Images(&'a str),
 }
 
-/// Reads a key; none if this version knows no such.
+/// Parses a key; none if this version does not know it.
 #[must_use]
 pub fn about(key: &str) -> Option<About<'_>> {
     let edge = key.strip_prefix(EDGES).map(About::Edge);
     edge.or_else(|| key.strip_prefix(IMAGES).map(About::Images))
 }
 
-/// A value's bytes.
+/// Encodes a value.
 #[must_use]
 pub fn encode<T: Field>(value: &T) -> Bytes {
     let mut out = BytesMut::new();
@@ -202,7 +202,7 @@ pub fn encode<T: Field>(value: &T) -> Bytes {
     out.freeze()
 }
 
-/// Reads a value.
+/// Decodes a value.
 ///
 /// # Errors
 /// If the bytes are not exactly one.
@@ -225,7 +225,7 @@ pub fn range_end(prefix: &str) -> Vec<u8> {
     end
 }
 
-/// For people: the first of a list of names, and how many more there are.
+/// For log lines: the first names of a list, and how many more there are.
 #[must_use]
 pub fn named(names: &[String]) -> String {
     let mut text = names.iter().take(8).cloned().collect::<Vec<_>>().join(", ");

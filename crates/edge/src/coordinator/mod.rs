@@ -1,9 +1,9 @@
-//! The coordinator: what edges know of one another, and the few decisions that the ends of a session cannot take
+//! The coordinator: what edges know of each other, and the few decisions that the ends of a session cannot take
 //! (docs/protocol-keepers.md, "Coordinator").
 //!
-//! A small store with revisions, leases and watches, which [`Store`] is and which etcd is as well; and [`CoordinatorClient`], an edge's
-//! side of it. Both are pure: the shell carries [`StoreRequest`] and [`StoreReply`] and says what time it is. Nothing on the path of a
-//! message waits for either.
+//! It has two parts. The store has revisions, leases and watches: [`Store`] is an embedded one, and etcd works as well.
+//! [`CoordinatorClient`] is an edge's side of it. Both are pure: the shell transports [`StoreRequest`] and [`StoreReply`] and
+//! passes the time. No message waits for either.
 
 mod asks;
 mod client;
@@ -35,70 +35,70 @@ pub const KEYS_MAX: usize = 65_536;
 pub const STORE_BYTES_MAX: usize = 32 << 20;
 /// Leases in an embedded store.
 pub const LEASES_MAX: usize = 4_096;
-/// Changes that an embedded store remembers for those who watch. Who is further behind lists anew.
+/// Changes that an embedded store keeps for watches. A watch that is further behind must list again.
 pub const HISTORY_MAX: usize = 4_096;
-/// Bytes of keys and values that are remembered so.
+/// Bytes of keys and values in these changes.
 pub const HISTORY_BYTES_MAX: usize = 16 << 20;
 /// Longest lease, in seconds.
 pub const LEASE_S_MAX: u32 = 30 * 24 * 3_600;
-/// What is under a lease of so many seconds or more survives a restart of an embedded store; the rest is registered anew.
+/// Keys under a lease of at least so many seconds survive a restart of an embedded store; others must be registered again.
 pub const DURABLE_LEASE_S: u32 = 3_600;
 
 const _: () = assert!(DURABLE_LEASE_S < LEASE_S_MAX, "there are leases that survive a restart");
 
-/// A lease: keys that are under one vanish with it, unless it is kept alive.
+/// A lease. Keys under a lease are removed when it expires; keep-alives renew it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Lease(pub u64);
 
-/// What is asked of a store.
+/// A request to a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreRequest {
-    /// One key.
+    /// Read one key.
     Get {
-        /// Which.
+        /// The key.
         key: String,
     },
-    /// All keys that begin so.
+    /// Read all keys with a prefix.
     Range {
-        /// With what.
+        /// The prefix.
         prefix: String,
     },
-    /// Puts or removes one key.
+    /// Put or remove one key.
     Write {
-        /// Which.
+        /// The key.
         key: String,
-        /// Only if the key is of this revision; 0 if there must be none.
+        /// Write only if the key has this revision; 0 if it must not exist.
         expect: Option<u64>,
         /// The new value; none removes the key.
         value: Option<Bytes>,
-        /// It vanishes with this lease.
+        /// The lease that the key expires with.
         lease: Option<Lease>,
     },
-    /// A new lease.
+    /// Create a lease.
     Grant {
-        /// How long it lasts without being kept alive, in seconds.
+        /// How long it lasts without a keep-alive, in seconds.
         ttl_s: u32,
     },
-    /// The lease begins anew.
+    /// Renew a lease for its full time.
     KeepAlive {
-        /// Which.
+        /// The lease.
         lease: Lease,
     },
-    /// Ends a lease, and what is under it.
+    /// End a lease and remove its keys.
     Revoke {
-        /// Which.
+        /// The lease.
         lease: Lease,
     },
 }
 
-/// A key and what it holds.
+/// A key with its value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreEntry {
     /// The key.
     pub key: String,
     /// Its value.
     pub value: Bytes,
-    /// Of the write that put it there: grows over the whole store, and is never used twice.
+    /// The revision of the write that put it there. Revisions grow over the whole store and are never reused.
     pub revision: u64,
 }
 
@@ -107,35 +107,35 @@ pub struct StoreEntry {
 pub enum StoreReply {
     /// To [`StoreRequest::Get`] and [`StoreRequest::Range`].
     Entries {
-        /// Of the whole store.
+        /// The revision of the whole store.
         revision: u64,
         /// In the order of their keys.
         entries: Vec<StoreEntry>,
     },
     /// The write is done.
     Written {
-        /// Its revision.
+        /// The new revision of the key.
         revision: u64,
     },
-    /// The key is not of the revision that was expected.
+    /// The key does not have the expected revision.
     Conflict {
-        /// What is there.
+        /// The current entry, if there is one.
         entry: Option<StoreEntry>,
     },
-    /// A lease.
+    /// The lease is created.
     Granted {
-        /// Its name.
+        /// Its id.
         lease: Lease,
         /// How long it lasts, in seconds; may differ from what was asked for.
         ttl_s: u32,
     },
-    /// The lease lasts again.
+    /// The lease is renewed.
     Kept,
-    /// The lease has ended, in answer to anything that names one.
+    /// The lease does not exist any more. The answer to any request that names it.
     NoLease,
 }
 
-/// Why a store does not do what is asked. The same request will fail again.
+/// Why a store refuses a request. A retry of the same request fails again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreRefusal {
     /// The key is empty or longer than [`KEY_BYTES_MAX`].
@@ -168,9 +168,9 @@ impl fmt::Display for StoreRefusal {
 /// Why there is no answer from a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreFailure {
-    /// It is away, slow, or has no majority: the same may succeed later. Whether a write was done is not known.
+    /// It is unreachable, slow, or has no majority: a retry may succeed. A write may have been done or not.
     Unreachable(String),
-    /// It says no, and to whom to turn.
+    /// It refused, and says where to turn.
     Refused(String),
 }
 

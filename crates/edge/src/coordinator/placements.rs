@@ -1,5 +1,6 @@
-//! Which edge stands by for which of an edge's sessions, as the edge tells its coordinator: a bounded list in a fixed number of
-//! parts, by the session's name. A part is one value of the store, so a thousand sessions that come at once are a few writes.
+//! The standbys of an edge's sessions, as the edge reports them to its coordinator: a bounded list in a fixed number of parts,
+//! chosen by the session's id. A part is one value of the store, so a thousand sessions that begin together need only a few
+//! writes.
 
 use super::contents::{Listed, NAME_BYTES_MAX, PART_SESSIONS_MAX, PARTS, Stands, encode, part_of};
 use crate::api::Placed;
@@ -7,12 +8,12 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use bytes::Bytes;
 use marram_wire::id::SessionId;
 
-/// What changed of an edge's list: a part, and its value; empty if no session is in it.
+/// The changed parts of an edge's list: number and value; the value is empty if the part has no session.
 pub type Parts = Vec<(u8, Bytes)>;
 
 #[derive(Debug, Default)]
 struct Part {
-    /// With the shard that says so.
+    /// With the shard that reported it.
     sessions: BTreeMap<SessionId, (u8, Stands)>,
     /// When it changed last.
     version: u64,
@@ -34,7 +35,7 @@ impl Default for Placements {
 }
 
 impl Placements {
-    /// A shard's word on one of its sessions.
+    /// A shard's report on one of its sessions.
     pub fn placed(&mut self, shard: u8, placed: Placed) {
         let Placed { session, at } = placed;
         let part = &mut self.parts[usize::from(part_of(session))];
@@ -43,7 +44,7 @@ impl Placements {
             // Another shard of this edge may own it by now.
             None if there.is_some_and(|(owner, _)| *owner == shard) => drop(part.sessions.remove(&session)),
             None => return,
-            // A late word of the shard that owned it before.
+            // A late report of the shard that owned it before.
             Some(at) if there.is_some_and(|(_, newer)| newer.generation > at.generation) => return,
             Some(at)
                 if at.standby.len() > NAME_BYTES_MAX
@@ -58,7 +59,7 @@ impl Placements {
         part.version = self.version;
     }
 
-    /// A shard died, and owns nothing any more.
+    /// A shard died and owns no sessions any more.
     pub fn shard_gone(&mut self, shard: u8) {
         self.version += 1;
         for part in &mut self.parts {
@@ -70,7 +71,7 @@ impl Placements {
         }
     }
 
-    /// What changed after a version, and the newest version.
+    /// The parts that changed after a version, and the newest version.
     #[must_use]
     pub fn since(&self, version: u64) -> (u64, Parts) {
         let changed = (0..PARTS).zip(&self.parts).filter(|(_, part)| part.version > version);
@@ -91,7 +92,7 @@ impl Placements {
         self.parts.iter().map(|part| part.sessions.len()).sum()
     }
 
-    /// How often one was left out, its part being full.
+    /// How often a session was omitted because its part was full.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped

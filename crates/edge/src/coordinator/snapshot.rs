@@ -7,8 +7,8 @@
 //! lease := id | seconds      key := key | value | revision | lease or none
 //! ```
 //!
-//! Only what survives a restart is in it. The floor is above every revision that may have been given out: a store that
-//! begins again goes on from there.
+//! It contains only what survives a restart. The floor is above every revision that may have been given out: a store that
+//! restarts continues from there.
 
 use super::{DURABLE_LEASE_S, KEYS_MAX, LEASES_MAX, Lease, STORE_BYTES_MAX, Store, store::Slot};
 use alloc::string::String;
@@ -19,19 +19,19 @@ use marram_wire::codec::{self, Field};
 const MAGIC: &[u8; 8] = b"MARRAMCO";
 const VERSION: u8 = 1;
 const DIGEST: usize = 16;
-/// Revisions that may be given out between two snapshots that are taken for them alone.
+/// Revisions that may be given out before a snapshot is taken only to raise the floor.
 const GAP: u64 = 1 << 20;
-/// More is no snapshot of any store.
+/// The upper limit of a snapshot's size.
 const SIZE_MAX: usize = 2 * STORE_BYTES_MAX + KEYS_MAX * 32 + LEASES_MAX * 16;
 
-/// Why bytes are no store.
+/// Why bytes are not a valid snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Damage {
-    /// They begin as no snapshot does.
+    /// The magic is wrong.
     Magic,
     /// Another version of Marram wrote them.
     Version(u8),
-    /// They are cut short or altered.
+    /// They are truncated or corrupt.
     Altered,
 }
 
@@ -49,7 +49,8 @@ impl fmt::Display for Damage {
 }
 
 impl Store {
-    /// Everything that survives a restart. The store counts as saved from here on: put it on disk before any answer.
+    /// Encodes everything that survives a restart. The store then counts as saved: write the bytes to disk before any answer is
+    /// sent.
     #[must_use]
     pub fn snapshot(&mut self) -> Bytes {
         self.floor = self.revision + GAP;
@@ -78,7 +79,7 @@ impl Store {
         out.freeze()
     }
 
-    /// Reads a snapshot. Leases begin anew. What changed before is forgotten: who watched lists anew.
+    /// Reads a snapshot. Leases restart with their full time. Older changes are forgotten: watches must list again.
     ///
     /// # Errors
     /// If the bytes are not exactly a snapshot of this version.
@@ -102,7 +103,7 @@ impl Store {
 
     fn take(from: &mut Bytes, now_ns: u64) -> Result<Self, codec::Error> {
         let floor = u64::take(from)?;
-        // The floor itself was never given out, and is not to be before it is raised.
+        // The floor itself was never given out, and must not be until it is raised.
         let mut store = Self { revision: floor, floor, remembered: floor, ..Self::default() };
         for _ in 0..u64::take(from)? {
             let lease = Lease(u64::take(from)?);

@@ -1,5 +1,5 @@
-//! The embedded store: keys with revisions, leases, and a bounded memory of changes for those who watch. Time is passed in;
-//! where the bytes are kept is the shell's.
+//! The embedded store: keys with revisions, leases, and a bounded history of changes for watches. The caller passes the time; the
+//! shell stores the bytes.
 
 use super::{
     DURABLE_LEASE_S, HISTORY_BYTES_MAX, HISTORY_MAX, KEY_BYTES_MAX, KEYS_MAX, LEASE_S_MAX, LEASES_MAX, Lease,
@@ -15,20 +15,20 @@ use bytes::Bytes;
 /// A key that was put or removed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreChange {
-    /// Which.
+    /// The key.
     pub key: String,
-    /// Its new value; none if it is gone.
+    /// Its new value; none if it was removed.
     pub value: Option<Bytes>,
-    /// Of the change.
+    /// The revision of the change.
     pub revision: u64,
 }
 
 /// What has changed since a revision.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Changes {
-    /// These, in order.
+    /// All of them, in order.
     All(Vec<StoreChange>),
-    /// The store does not remember so far back, or never was so far: list anew.
+    /// The store does not keep changes that old, or never had that revision: list again.
     Forgotten,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Term {
     pub(super) keys: BTreeSet<String>,
 }
 
-/// What a store holds.
+/// The size of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreFigures {
     /// Keys.
@@ -62,9 +62,9 @@ pub struct StoreFigures {
 /// The store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Store {
-    /// Of the newest change or lease.
+    /// The revision of the newest change or lease.
     pub(super) revision: u64,
-    /// No revision above this one may be given out before it is raised on disk.
+    /// No revision above this one may be given out until the floor is raised on disk.
     pub(super) floor: u64,
     pub(super) slots: BTreeMap<String, Slot>,
     pub(super) leases: BTreeMap<Lease, Term>,
@@ -73,9 +73,9 @@ pub struct Store {
     pub(super) history: VecDeque<StoreChange>,
     /// Bytes of their keys and values.
     pub(super) history_bytes: usize,
-    /// The oldest revision from which on every change is in `history`.
+    /// `history` holds every change from this revision on.
     pub(super) remembered: u64,
-    /// Whether something changed that must be on disk before anybody is told.
+    /// Whether a change must be on disk before any answer is sent.
     pub(super) unsaved: bool,
 }
 
@@ -92,31 +92,31 @@ impl Store {
         self.revision
     }
 
-    /// What it holds.
+    /// Its size and newest revision.
     #[must_use]
     pub fn figures(&self) -> StoreFigures {
         let (keys, leases) = (self.slots.len(), self.leases.len());
         StoreFigures { keys, bytes: self.bytes, leases, revision: self.revision }
     }
 
-    /// Whether [`Store::snapshot`] must be on disk before the last answers are given.
+    /// Whether [`Store::snapshot`] must be on disk before the last answers are sent.
     #[must_use]
     pub fn must_be_saved(&self) -> bool {
         self.unsaved || self.revision >= self.floor
     }
 
-    /// The last [`Store::snapshot`] did not get to the disk.
+    /// The last [`Store::snapshot`] was not written to disk.
     pub fn not_saved(&mut self) {
         self.unsaved = true;
     }
 
-    /// When the next lease ends.
+    /// When the next lease expires, in monotonic nanoseconds.
     #[must_use]
     pub fn next_expiry_ns(&self) -> Option<u64> {
         self.deadlines.first().map(|(until_ns, _)| *until_ns)
     }
 
-    /// Ends the leases whose time is over.
+    /// Ends the leases that have expired.
     pub fn expire(&mut self, now_ns: u64) {
         while let Some((until_ns, lease)) = self.deadlines.first().copied()
             && until_ns <= now_ns
@@ -125,10 +125,10 @@ impl Store {
         }
     }
 
-    /// Does what is asked.
+    /// Carries out a request.
     ///
     /// # Errors
-    /// If it would go beyond a limit; nothing is changed then.
+    /// If it would exceed a limit; nothing changes then.
     pub fn apply(&mut self, now_ns: u64, request: StoreRequest) -> Result<StoreReply, StoreRefusal> {
         self.expire(now_ns);
         match request {
@@ -159,7 +159,7 @@ impl Store {
         }
     }
 
-    /// What has changed under a prefix in revisions above `since`.
+    /// The changes under a prefix in revisions above `since`.
     #[must_use]
     pub fn changes(&self, prefix: &str, since: u64) -> Changes {
         if since < self.remembered || since > self.revision {
@@ -209,7 +209,7 @@ impl Store {
         Ok(StoreReply::Written { revision: self.revision })
     }
 
-    /// Puts or removes a key that may be.
+    /// Puts or removes a key, after all checks.
     fn put(&mut self, key: String, value: Option<Bytes>, lease: Option<Lease>) {
         self.revision += 1;
         let revision = self.revision;
@@ -231,7 +231,7 @@ impl Store {
         self.remember(StoreChange { key, value, revision });
     }
 
-    /// Keeps a change for those who watch, in the place of the oldest ones.
+    /// Adds a change to the history, and drops the oldest ones above the limit.
     fn remember(&mut self, change: StoreChange) {
         let size = |change: &StoreChange| change.key.len() + change.value.as_ref().map_or(0, Bytes::len);
         self.history_bytes += size(&change);
@@ -243,7 +243,7 @@ impl Store {
         }
     }
 
-    /// Whether what is under it survives a restart.
+    /// Whether keys under this lease survive a restart.
     fn is_durable(&self, lease: Option<Lease>) -> bool {
         let term = lease.and_then(|lease| self.leases.get(&lease));
         lease.is_none() || term.is_some_and(|term| term.ttl_s >= DURABLE_LEASE_S)
@@ -256,7 +256,7 @@ impl Store {
         if self.leases.len() >= LEASES_MAX {
             return Err(StoreRefusal::Leases);
         }
-        // Leases are named by revisions, so that none of an earlier life of the store is mistaken for one of this.
+        // Leases are named by revisions, so a lease of the store's earlier life is never mistaken for a new one.
         self.revision += 1;
         let lease = Lease(self.revision);
         self.lend(lease, now_ns, ttl_s);
