@@ -1,16 +1,16 @@
-//! A consistent hash ring over edges: which one stands by for a session. Whoever knows the same edges, in whatever order,
-//! finds the same one. Knows neither addresses nor who is alive: it is made anew when that changes.
+//! A consistent hash ring over edges: it decides which edge stands by for a session. All edges that know the same edges, in any
+//! order, get the same result. The ring knows neither addresses nor liveness: it is rebuilt when the list of edges changes.
 //!
-//! Each edge has many points on the ring, so that what a dead edge held is spread over all others, and nothing else moves.
+//! Each edge has many points on the ring, so the sessions of a dead edge are spread over all others, and no other session moves.
 
 use alloc::{string::String, vec::Vec};
 use marram_wire::id::SessionId;
 
-/// Edges of one domain that take part. With more, those whose names come last are left out, the same ones everywhere.
+/// Edges of one domain on the ring. If there are more, those with the last names are omitted, the same ones everywhere.
 pub const EDGES_MAX: usize = 256;
-/// Points of one edge. Shares of the whole differ by about one in the square root of it.
+/// Points of one edge. The shares of the edges differ by about one part in the square root of this number.
 const POINTS: u32 = 256;
-/// Part of every hash: another version of this ring would put the points elsewhere.
+/// Part of every hash. Another version of this ring uses another context and places the points elsewhere.
 const CONTEXT: &str = "marram 2026 standby ring 1";
 
 const _: () = assert!(EDGES_MAX <= u16::MAX as usize, "an edge's index fits into a point");
@@ -18,14 +18,14 @@ const _: () = assert!(EDGES_MAX <= u16::MAX as usize, "an edge's index fits into
 /// The ring.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ring {
-    /// In order, each once.
+    /// Sorted, without duplicates.
     edges: Vec<String>,
-    /// Where on the ring, and an index into `edges`; in order.
+    /// The position on the ring, and an index into `edges`; sorted.
     points: Vec<(u64, u16)>,
 }
 
 impl Ring {
-    /// A ring of these edges, by their names, which are unique in a domain. One that is named twice counts once.
+    /// A ring of these edges, by their names, which are unique in a domain. Duplicates count once.
     #[must_use]
     pub fn new(edges: impl Iterator<Item = String>) -> Self {
         let mut edges: Vec<String> = edges.collect();
@@ -42,32 +42,32 @@ impl Ring {
         Self { edges, points }
     }
 
-    /// The edges that take part, in order.
+    /// The edges on the ring, sorted.
     #[must_use]
     pub fn edges(&self) -> &[String] {
         &self.edges
     }
 
-    /// Who stands by for a session: the first edge after the session's place that is not its owner. None if there is no
-    /// other edge than the owner.
+    /// The standby of a session: the first edge after the session's position that is not its owner. None if the owner is the only
+    /// edge.
     #[must_use]
     pub fn standby_of(&self, session: SessionId, owner: &str) -> Option<&str> {
         self.after(&session.0, owner)
     }
 
-    /// The same for anything else that has a name, such as a replication group.
+    /// The same for any other key, such as a replication group.
     #[must_use]
     pub fn after(&self, key: &[u8], owner: &str) -> Option<&str> {
         let at = place(&[key]);
         let first = self.points.partition_point(|(point, _)| *point < at);
         let (before, behind) = self.points.split_at(first);
         let round = behind.iter().chain(before).map(|(_, index)| self.edges[usize::from(*index)].as_str());
-        // Ends after a handful of points, unless nobody else is there.
+        // Ends after a few points, unless the owner is the only edge.
         round.into_iter().find(|edge| *edge != owner)
     }
 }
 
-/// Where on the ring something is.
+/// The position of a key on the ring.
 fn place(parts: &[&[u8]]) -> u64 {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
     for part in parts {
@@ -138,7 +138,7 @@ mod tests {
                 assert_eq!(old, new, "a session whose standby lives keeps it");
             }
         }
-        // A ninth of the sessions in eight shares: few enough that chance is seen in them.
+        // A ninth of the sessions in eight shares: so few that they vary at random.
         let mean = moved.values().sum::<u32>() / 8;
         assert_eq!(moved.len(), 8, "all but the owner and the dead one take some: {moved:?}");
         assert!(moved.values().all(|share| *share * 2 > mean && *share < mean * 2), "{moved:?}");

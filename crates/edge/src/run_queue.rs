@@ -1,32 +1,32 @@
-//! Whose handler runs next: what has a priority first, then tenants by the time that they had, then each tenant's cells in
-//! turn. Knows neither clocks nor cells: it is told what a turn cost.
+//! The run queue: which handler runs next. Priority work runs first, then tenants by the CPU time that they have had, then each
+//! tenant's cells in turn. The queue knows neither clocks nor cells: the caller reports what a turn cost.
 //!
-//! Among `fair` work this is stride scheduling: a tenant's pass grows by what its handlers cost divided by its weight, and
-//! the lowest pass goes next. A tenant that had nothing to do does not save up: it starts one slice of its time ahead of the
-//! lowest pass of those that have. So it is next, also where others stand at that pass side by side, as endless loops do; and
-//! over any while it gains a slice by that and no more. A handler that is preempted goes on when its tenant's turn comes again, until it has
-//! had its share of turns; then it queues behind its tenant's other cells. Going on at once keeps handlers of like length
-//! from all ending late together, as they would if each had a slice in turn.
+//! `fair` work is scheduled by stride scheduling: a tenant's pass grows by the cost of its handlers divided by its weight, and
+//! the lowest pass runs next. An idle tenant does not save up time: when it returns, it starts one slice ahead of the highest
+//! pass that had a turn. So it runs next, also if other tenants share one pass, as endless loops do; its advantage is one slice
+//! at most. A preempted handler continues at its tenant's next turn, until it has had its share of turns; then it queues behind
+//! its tenant's other cells. Because it continues first, handlers of similar length do not all end late together, as they would
+//! with one slice each in turn.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     vec::Vec,
 };
 
-/// Names a tenant: its place in whatever list the caller keeps.
+/// Names a tenant: an index that the caller assigns.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Tenant(pub u32);
 
 /// How urgent work is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Class {
-    /// Before all fair work and all lower priorities; first come, first served among its own.
+    /// Before all fair work and all lower priorities; first in, first out within one priority.
     Priority(u8),
-    /// In turn, weighted by tenant, then by cell.
+    /// Weighted by tenant, then its cells in turn.
     Fair,
 }
 
-/// What a tenant has to run.
+/// The work of one tenant.
 #[derive(Debug)]
 struct TenantQueue<T> {
     pass: u64,
@@ -40,20 +40,20 @@ pub struct RunQueue<T> {
     /// By priority, highest first.
     urgent: BTreeMap<core::cmp::Reverse<u8>, VecDeque<T>>,
     tenants: Vec<TenantQueue<T>>,
-    /// Tenants that have fair work, the one whose turn it is first.
+    /// Tenants that have fair work, by pass.
     order: BTreeSet<(u64, Tenant)>,
-    /// The highest pass that had a turn: tenants that had nothing to do start a little ahead of it.
+    /// The highest pass that had a turn: returning tenants start a little ahead of it.
     pass: u64,
     len: usize,
 }
 
 impl<T> TenantQueue<T> {
-    /// What so much time adds to the pass.
+    /// How much this time adds to the pass.
     fn passes(&self, spent_ns: u64) -> u64 {
         spent_ns.saturating_mul(SCALE) / u64::from(self.weight)
     }
 
-    /// Gives up what was saved beyond a slice, where the others are at `now`.
+    /// Limits the tenant's advantage to one slice, where the others are at `now`.
     fn catch_up(&mut self, now: u64) {
         self.pass = self.pass.max(now.saturating_sub(self.passes(AHEAD_NS)));
     }
@@ -71,15 +71,15 @@ impl<T> Default for RunQueue<T> {
     }
 }
 
-/// Nanoseconds of a turn at least: one that costs next to nothing still is one.
+/// The minimum charge of a turn, in nanoseconds: no turn is free.
 const TURN_NS_MIN: u64 = 500;
-/// What a pass is counted in, so that weights divide it without loss that matters.
+/// The unit of passes: large enough that division by a weight loses no relevant precision.
 const SCALE: u64 = 1_000;
-/// What a tenant that had nothing to do is ahead of the others, in nanoseconds of its time.
+/// How far a returning tenant is ahead of the others, in nanoseconds of its time.
 const AHEAD_NS: u64 = 1_000_000;
-/// Where passes start: nobody's is so far ahead that it would be negative.
+/// Where passes start: high enough that no tenant's advantage makes its pass negative.
 const PASS_START: u64 = AHEAD_NS * SCALE;
-/// The weight of a tenant of whom nothing else is said.
+/// The default weight of a tenant.
 pub const WEIGHT: u32 = 100;
 
 impl<T> RunQueue<T> {
@@ -95,7 +95,7 @@ impl<T> RunQueue<T> {
         self.len == 0
     }
 
-    /// Sets what a tenant's time is worth; 100 unless it is said, and at least 1.
+    /// Sets a tenant's weight; the default is 100, the minimum 1.
     pub fn set_weight(&mut self, tenant: Tenant, weight: u32) {
         self.tenant(tenant).weight = weight.max(1);
     }
@@ -108,17 +108,17 @@ impl<T> RunQueue<T> {
         &mut self.tenants[index]
     }
 
-    /// Adds work behind what its tenant, or its priority, has.
+    /// Adds work at the back of its tenant's queue, or of its priority's.
     pub fn push(&mut self, tenant: Tenant, class: Class, work: T) {
         self.queue(tenant, class).push_back(work);
     }
 
-    /// Adds work before what its tenant, or its priority, has: what was preempted and is to go on.
+    /// Adds preempted work at the front of its tenant's queue, or of its priority's.
     pub fn requeue_front(&mut self, tenant: Tenant, class: Class, work: T) {
         self.queue(tenant, class).push_front(work);
     }
 
-    /// Where one more piece of work goes.
+    /// The queue for new work.
     fn queue(&mut self, tenant: Tenant, class: Class) -> &mut VecDeque<T> {
         self.len += 1;
         if let Class::Priority(level) = class {
@@ -134,7 +134,7 @@ impl<T> RunQueue<T> {
         &mut self.tenant(tenant).work
     }
 
-    /// Takes the work whose turn it is.
+    /// Takes the next work.
     pub fn pop(&mut self) -> Option<T> {
         if let Some(mut urgent) = self.urgent.first_entry() {
             let work = urgent.get_mut().pop_front();
@@ -155,7 +155,7 @@ impl<T> RunQueue<T> {
         Some(work)
     }
 
-    /// A tenant's fair turn took so long, in nanoseconds.
+    /// Charges a tenant for a fair turn of this many nanoseconds.
     pub fn charge(&mut self, tenant: Tenant, spent_ns: u64) {
         let now = self.pass;
         let queue = self.tenant(tenant);
@@ -168,7 +168,7 @@ impl<T> RunQueue<T> {
         }
     }
 
-    /// Whose turn it is, without taking it.
+    /// The next work, without taking it.
     #[must_use]
     pub fn peek(&self) -> Option<&T> {
         if let Some((_, urgent)) = self.urgent.first_key_value() {
@@ -178,8 +178,7 @@ impl<T> RunQueue<T> {
         self.tenants[tenant.0 as usize].work.front()
     }
 
-    /// Drops work that is not wanted any more; looks only at what this tenant has in this class, or at all that has this
-    /// priority.
+    /// Drops work for which `wanted` is false; looks only at this tenant's work in this class, or at all work of this priority.
     pub fn retain(&mut self, tenant: Tenant, class: Class, wanted: impl FnMut(&T) -> bool) {
         let (before, after) = match class {
             Class::Priority(level) => {
@@ -216,7 +215,7 @@ mod tests {
     const A: Tenant = Tenant(0);
     const B: Tenant = Tenant(1);
 
-    /// Runs `turns` turns of tenants that always have work again; what each had, in microseconds.
+    /// Runs `count` turns of tenants that always have work. Returns the time of each in microseconds.
     fn run(queue: &mut RunQueue<Tenant>, count: usize, cost_ns: impl Fn(Tenant) -> u64) -> [u64; 2] {
         let mut had = [0; 2];
         for _ in 0..count {
@@ -258,7 +257,7 @@ mod tests {
         queue.push(A, Class::Fair, A);
         run(&mut queue, 1_000, |_| 1_000_000);
         queue.push(B, Class::Fair, B);
-        // A slice ahead, and no more: from there on they take turns.
+        // One slice ahead, and no more: from there on they take turns.
         let had = run(&mut queue, 101, |_| 1_000_000);
         assert!(had[1] == had[0] + 1_000, "{had:?}");
     }
@@ -268,7 +267,7 @@ mod tests {
         let mut queue = RunQueue::default();
         let loops: Vec<_> = (0..8).map(Tenant).collect();
         loops.iter().for_each(|tenant| queue.push(*tenant, Class::Fair, *tenant));
-        // Each has had what it was ahead when it came.
+        // Each has used its initial advantage.
         for _ in &loops {
             let tenant = queue.pop().expect("there is always work");
             queue.charge(tenant, AHEAD_NS);
@@ -276,7 +275,7 @@ mod tests {
         }
         let quiet = Tenant(8);
         for _ in 0..100 {
-            // One of them runs when the quiet one's message arrives, which is charged for at once.
+            // One of them runs when the message of the idle tenant arrives, and is charged at once.
             let tenant = queue.pop().expect("there is always work");
             queue.push(quiet, Class::Fair, quiet);
             queue.charge(quiet, 2_000);
@@ -292,7 +291,7 @@ mod tests {
         let mut queue = RunQueue::default();
         queue.push(A, Class::Fair, A);
         queue.push(B, Class::Fair, B);
-        // A flood of handlers that cost nothing does not keep the other from its turn.
+        // A flood of handlers that cost nothing does not starve the other tenant.
         let had = run(&mut queue, 10_000, |tenant| if tenant == A { 0 } else { 1_000 });
         assert!(had[1] > 3_000, "{had:?}");
     }

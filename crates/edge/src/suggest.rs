@@ -1,13 +1,13 @@
-//! What somebody meant who wrote a name that there is not.
+//! Suggests the closest known name for an unknown one.
 
 use alloc::{format, string::String, vec, vec::Vec};
 
-/// `; did you mean ...?`, if one of the names is like what was written; else nothing.
+/// `; did you mean ...?` if one of the names is close to the written one; else an empty text.
 pub fn did_you_mean<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     nearest(written, names).map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }
 
-/// The name that is most like what was written, if one is like it at all: spelt almost so, or the same with another word to it.
+/// The closest name, if one is close enough: a spelling mistake, or the same name with an additional word.
 pub fn nearest<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let written = written.to_ascii_lowercase();
     let names: Vec<&str> = names.into_iter().collect();
@@ -15,14 +15,14 @@ pub fn nearest<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> O
         let rest = name.strip_prefix(&*written).filter(|_| !written.is_empty());
         rest.is_some_and(|rest| rest.starts_with(['_', '-']))
     });
-    // One slip in three letters; names of other people are not guessed.
+    // One edit in three letters; other names are not guessed.
     let edits_max = written.chars().count().div_ceil(3).min(4);
     let edits = names.into_iter().map(|name| (distance(&written, &name.to_ascii_lowercase()), name));
     let spelt = edits.filter(|(edits, _)| *edits <= edits_max).min_by_key(|(edits, _)| *edits);
     spelt.map(|(_, name)| name).or(longer)
 }
 
-/// How many letters were left out, added, changed or swapped with their neighbour.
+/// The number of omitted, added, changed or swapped letters.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];

@@ -1,4 +1,4 @@
-//! What owners want done, carried out over this shard's wires and executor.
+//! Carries out the owners' effects over this shard's wires and executor.
 
 use super::{Shard, index};
 use crate::api::{FromShard, Note, Now, ShardOutput};
@@ -103,7 +103,7 @@ impl Shard {
         if let Some((cell, image, seed)) = joins
             && let Some(app) = self.sessions.get(&id).map(|session| session.owner.policy().app.clone())
         {
-            // Answers at once if the cell is there, so the owner must be done with what it asked before.
+            // If the cell is there, this answers at once; so the owner must have finished the previous step.
             let place = self.place_of(id);
             self.join_shared(now, &app, cell, (image, seed, place), out);
         }
@@ -124,7 +124,7 @@ impl Shard {
         self.list_standby(id, out);
     }
 
-    /// Ends that have not answered the last attempt still believe in an owner on another channel: there is none any more.
+    /// Tells ends that have not answered the last attempt, and still have an owner on another channel, that this owner is gone.
     fn tell_former(&mut self, id: SessionId, code: Code, reason: &str, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         for (_, wire, channel) in core::mem::take(&mut session.former) {
@@ -179,7 +179,7 @@ impl Shard {
         }
     }
 
-    /// Flips one bit of one output, so that a demonstration can show that its check bites.
+    /// Flips one bit of one output, so that a demo can show that its check detects it.
     fn sabotage(&mut self, frame: &mut Frame) {
         if let Frame::Output(output) = frame
             && !output.payload.is_empty()
@@ -203,7 +203,7 @@ impl Shard {
         }
     }
 
-    /// The owner is done with the session.
+    /// The owner has ended the session.
     fn forget(&mut self, now: Now, id: SessionId, code: Code, reason: &str, out: &mut Vec<ShardOutput>) {
         self.tell_former(id, code, reason, out);
         self.unlink(id, Port::CLIENT);

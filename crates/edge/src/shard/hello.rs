@@ -1,4 +1,4 @@
-//! An end asks for a generation: who it is, whether it may, where the other end is, and the attempt itself.
+//! An end asks for a generation: checks its identity and rights, finds the other end, and starts the attempt.
 
 use super::{Bound, Shard, index, policy};
 use crate::api::{App, Now, Protect, ShardOutput, ShardWireId};
@@ -17,10 +17,10 @@ use marram_wire::{
     seal::{self, SessionKeys},
 };
 
-/// Attempts in a row before an end is told to come back later.
+/// Attempts in a row before an end must retry later.
 const AGAIN_MAX: u32 = 4;
 
-/// Where an end is reached: over which wire, on which channel if it has opened one, and by which agent.
+/// How an end is reached: the wire, the channel if the end has opened one, and the agent.
 pub(super) type Reached = (ShardWireId, Option<Channel>, HostId);
 
 /// Why a hello is rejected.
@@ -28,7 +28,7 @@ pub(super) type Reached = (ShardWireId, Option<Channel>, HostId);
 pub(super) struct Refusal(Code, String);
 
 impl Refusal {
-    /// The agent may not, whatever the session.
+    /// The agent has no right to do this, for any session.
     pub(super) fn forbidden(reason: String) -> Self {
         Self(Code::Forbidden, reason)
     }
@@ -38,7 +38,7 @@ fn refuse<T>(code: Code, reason: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal(code, reason.into()))
 }
 
-/// What an end hears that leaves no generation to open: a lie, since it would take longer than machines last to count so far.
+/// The answer to an end that leaves no generation to open. Its count is false: no machine lasts long enough to count so far.
 const NO_GENERATION_LEFT: &str = "no generation can follow the one that an end claims to have promised";
 
 impl Shard {
@@ -46,11 +46,11 @@ impl Shard {
         let known = self.sessions.contains_key(&hello.session);
         let limit = self.config.recoveries_max as usize;
         if !known && !hello.fresh && limit > 0 && self.recoveries >= limit {
-            // Only a session's own ends can have it wait, or take the place of what waits already.
+            // Only a session's own ends may make it wait, or replace a hello that waits already.
             if let Err(refusal) = self.admissible(wire, &hello) {
                 return self.answer_hello(now, wire, &hello, Err(refusal), out);
             }
-            // Heartbeats go on: the end suspects a host, not a slow session.
+            // Heartbeats continue: an end suspects a host, not a slow session.
             self.waiting.retain(|(_, other)| (other.session, other.server) != (hello.session, hello.server));
             self.counters.recoveries_queued += 1;
             return self.waiting.push_back((wire, hello));
@@ -59,13 +59,13 @@ impl Shard {
         self.answer_hello(now, wire, &hello, tried, out);
     }
 
-    /// Whether the agent may say such a hello, and has shown the session's key if it has to.
+    /// Whether the agent may send this hello, and has proved the session's key if it must.
     fn admissible(&self, wire: ShardWireId, hello: &Hello) -> Result<bool, Refusal> {
         self.may_say_hello(wire, hello)?;
         self.proven(wire, hello, &SessionKeys::derive(&self.secret, hello.session))
     }
 
-    /// Once more, with all that a recorder could give.
+    /// Handles the hello again, with everything that the recorder returned.
     pub(super) fn hello_recalled(
         &mut self,
         now: Now,
@@ -91,7 +91,7 @@ impl Shard {
         out.push(ShardOutput::Send { wire, frame: Reject { channel: hello.channel, code, reason }.into() });
     }
 
-    /// Keeps the count of recoveries: called whenever a session's owner was called, or what it is to become was decided.
+    /// Updates the count of recoveries: called after every call of a session's owner, and after every decision on its next state.
     pub(super) fn recount(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let recovering = !session.fresh && session.owner.recovering();
@@ -99,10 +99,10 @@ impl Shard {
         self.recoveries -= usize::from(core::mem::replace(&mut session.recovering, recovering));
     }
 
-    /// Lets waiting recoveries in.
+    /// Starts waiting recoveries.
     pub(super) fn admit(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let limit = self.config.recoveries_max as usize;
-        // One that is rejected leaves its place to the next.
+        // If one is rejected, the next one may start.
         while limit == 0 || self.recoveries < limit {
             let Some((wire, hello)) = self.waiting.pop_front() else { return };
             self.hello(now, wire, hello, out);
@@ -129,7 +129,7 @@ impl Shard {
             && hello.promised < session.owner.generation()
             && session.links[index(port)].is_some_and(|(linked, _)| linked == wire)
         {
-            // Crossed with the promise that this shard asked of the same end, over this very wire.
+            // The hello crossed with the promise that this shard asked of the same end, over this same wire.
             return Ok(());
         }
         let (app, ends) = self.resolve(now, wire, hello, proven, out)?;
@@ -162,7 +162,8 @@ impl Shard {
         Ok(())
     }
 
-    /// What a hello asks for, and where the session's ends are, client first. `proven` is what [`Shard::proven`] said of it.
+    /// The app that a hello asks for, and where the session's ends are, client first. `proven` is the result of
+    /// [`Shard::proven`].
     pub(super) fn resolve(
         &mut self,
         now: Now,
@@ -194,7 +195,7 @@ impl Shard {
         Ok((app, ends))
     }
 
-    /// Whether whoever says hello showed the session's key, if it has to.
+    /// Whether the sender of the hello proved the session's key, if it must.
     pub(super) fn proven(
         &self,
         wire: ShardWireId,
@@ -240,12 +241,12 @@ impl Shard {
                 }
             },
         };
-        // Two apps may run one image: the name decides between them as long as it runs that image.
+        // Two apps may run one image: the name decides between them if that app runs the image.
         match self.apps.get(&hello.app).filter(|app| app.image == image).or(self.images.get(&image)) {
             Some(app) => Ok(app.clone()),
-            // Peers are not troubled for whoever has proved nothing.
+            // Without a proof, no image is fetched from peers.
             None if !proven => refuse(Code::UnknownImage, "no session here has ever run that image"),
-            // The end asks again, here too if it finds no other edge that has the image.
+            // The end retries, also at this edge if no other edge has the image.
             None => refuse(Code::UnknownImage, self.want(now, &hello.app, image, out)),
         }
     }
@@ -256,7 +257,7 @@ impl Shard {
         let port = if hello.server { Port::CLIENT } else { Port::SERVER };
         let known = self.sessions.get(&hello.session).and_then(|session| session.owner.host(port));
         if let Some(peer) = hello.peer.or(known) {
-            // One that may not hold that end is not asked, whatever the hello says.
+            // An agent that may not hold that end is not asked, even if the hello names it.
             return match self.wire_to(peer, port, Some(server)) {
                 Some(wire) => Ok(Some((wire, peer))),
                 None => refuse(
@@ -278,7 +279,7 @@ impl Shard {
         }
     }
 
-    /// An end in the edge's own gate dies with the edge: then `endpoints` would promise too much (docs/protocol.md, "Failure
+    /// An end in the edge's own gate dies with the edge, so `endpoints` would promise too much (docs/protocol.md, "Failure
     /// model").
     fn gate_promises_enough(&self, app: &App, ends: &[Reached]) -> Result<(), Refusal> {
         let in_gate = ends.iter().any(|(.., host)| self.config.gate == Some(*host));
@@ -303,7 +304,7 @@ impl Shard {
         self.tenants.have_room(app).map_err(|reason| Refusal(Code::Busy, reason))
     }
 
-    /// Opens a generation: newer than `count` and than the last one here.
+    /// Opens a generation that is newer than `count` and than the last one here.
     pub(super) fn attempt(
         &mut self,
         now: Now,
@@ -339,7 +340,7 @@ impl Shard {
         }
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.asked_ns = Some(now.mono_ns);
-        // Keepers may have come back before the ends did: they are looked for when a log is chosen.
+        // Keepers may have returned before the ends did: search for them when a log is chosen.
         session.placing.looked = false;
         let stands = session.feeder.is_some() || session.unfed_ns.is_some();
         session.stood = stands && session.owner.standing_by().is_some_and(|(_, able)| able);
@@ -366,7 +367,7 @@ impl Shard {
         });
     }
 
-    /// Where the ends of a session that is known here are reached; none if one cannot be.
+    /// The wires and channels of a known session's ends; none if one cannot be reached.
     pub(super) fn known_ends(&self, id: SessionId) -> Option<Vec<Reached>> {
         let session = self.sessions.get(&id)?;
         let ports = [Port::CLIENT, Port::SERVER];
@@ -375,7 +376,7 @@ impl Shard {
         hosts.map(|(port, host)| self.wire_to(host, port, server).map(|wire| (wire, None, host))).collect()
     }
 
-    /// Another attempt was in the way, or the cell could not be kept: once more, over the same wires.
+    /// Another attempt conflicted, or the cell could not be kept: try again, over the same wires.
     pub(super) fn again(&mut self, now: Now, id: SessionId, count: u64, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.again += 1;

@@ -1,8 +1,8 @@
-//! Keepers of this shard's sessions: recorders and edges that stand by, which one keeps what, and what they are asked for.
+//! The keepers of this shard's sessions: recorders and standby edges. Which one keeps which session, and what is asked of them.
 //!
-//! Keepers dial, as agents do, and show that they are of this domain. One recorder keeps every protected session; who stands by
-//! for a session is found on a consistent hash ring over the edges that are there (Pico's chords), so that what a dead edge held
-//! spreads over all others. One that was chosen stays as long as it is there: nothing moves because an edge joins.
+//! Keepers dial, as agents do, and prove that they belong to this domain. One recorder keeps every protected session. The standby
+//! of a session is found on a consistent hash ring over the connected edges (Pico's chords), so that the sessions of a dead edge
+//! spread over all others. A chosen keeper stays as long as it is connected: no session moves because an edge joins.
 
 use super::{Session, Shard, recalls::Recalls};
 use crate::{
@@ -24,10 +24,10 @@ use marram_wire::{
 };
 
 const MS: u64 = 1_000_000;
-/// First wait before a session is placed again with a keeper that let it go; doubles.
+/// First wait before a session is placed again with a keeper that dropped it; doubles.
 const AGAIN_MIN_NS: u64 = 100 * MS;
 const AGAIN_MAX_NS: u64 = 30_000 * MS;
-/// What a wire's greeting said of the keeper behind it.
+/// What the greeting on a wire said about its keeper.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Role {
     pub(super) name: String,
@@ -36,7 +36,7 @@ pub(super) struct Role {
     shards: u8,
 }
 
-/// Where one session is kept.
+/// One replica of a session at a keeper.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Placed {
     id: KeeperId,
@@ -46,25 +46,25 @@ pub(super) struct Placed {
     hot: bool,
 }
 
-/// What a session asks of keepers.
+/// A session's need for keepers.
 #[derive(Debug, Default)]
 pub(super) struct Placing {
     placed: Vec<Placed>,
-    /// When to look again for those that are missing, and how long was waited.
+    /// When to search again for missing keepers, and how long the last wait was.
     pub(super) again_ns: Option<u64>,
     backoff_ns: u64,
-    /// Whether keepers were looked for since the last generation.
+    /// Whether keepers were searched for since the last generation.
     pub(super) looked: bool,
-    /// Who control was told could take over, and from which generation.
+    /// The standby that was reported to control, and its generation.
     listed: Option<(KeeperId, Generation)>,
 }
 
-/// What the shard knows of keepers as a whole.
+/// The keepers that the shard knows.
 #[derive(Debug, Default)]
 pub(super) struct Keepers {
     made: u64,
     ring: Ring,
-    /// By wire and channel, whose session it is.
+    /// The session and keeper of each channel, by wire.
     pub(super) channels: BTreeMap<(ShardWireId, Channel), (SessionId, Option<KeeperId>)>,
     pub(super) recalls: Recalls,
 }
@@ -76,7 +76,7 @@ impl Keepers {
 }
 
 impl Shard {
-    /// A wire says that it leads to a keeper.
+    /// A wire declares that it leads to a keeper.
     pub(super) fn keeper(&mut self, now: Now, id: ShardWireId, keeper: Keeper, out: &mut Vec<ShardOutput>) {
         let key = KeeperKey::derive(&self.secret);
         let Some(wire) = self.wires.get(&id) else { return };
@@ -115,7 +115,7 @@ impl Shard {
         self.keepers_changed(now, out);
     }
 
-    /// A keeper came or went, or what apps ask for changed: every session looks whether it is kept as it should be.
+    /// A keeper came or went, or what apps need has changed: every session checks its replicas.
     pub(super) fn keepers_changed(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let standing = self.wires.values().filter_map(|wire| wire.role.as_ref());
         let names = standing.filter(|role| !role.recorder).map(|role| role.name.clone());
@@ -146,7 +146,7 @@ impl Shard {
         self.with_owner(now, id, out, |owner, effects| owner.remove_replica(keeper, effects));
     }
 
-    /// The wire that leads to whoever should stand by for a session.
+    /// The wire to the edge that should stand by for a session.
     fn standby_for(&self, id: SessionId) -> Option<(ShardWireId, Role)> {
         let name = self.keepers.ring.standby_of(id, &self.config.edge)?;
         let leads = |wire: &super::Wire| wire.role.clone().filter(|role| !role.recorder && role.name == name);
@@ -165,7 +165,7 @@ impl Shard {
         recorders.min_by(|a, b| a.1.name.cmp(&b.1.name))
     }
 
-    /// Has a session kept where it should be and is not; lets go of whom it does not need.
+    /// Adds the missing replicas of a session, and removes those that it does not need.
     pub(super) fn place(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(&id) else { return };
         let owner = &session.owner;
@@ -181,7 +181,7 @@ impl Shard {
         let placed = &session.placing.placed;
         let leave: Vec<KeeperId> = placed.iter().filter(|it| unwanted(it)).map(|it| it.id).collect();
         for keeper in leave {
-            // It is told before it is forgotten here.
+            // The owner is informed before the shard forgets it.
             self.with_owner(now, id, out, |owner, effects| owner.remove_replica(keeper, effects));
             self.unplace(now, id, keeper, out);
         }
@@ -200,7 +200,7 @@ impl Shard {
         self.tell_standby(now, id, out);
     }
 
-    /// A log has been chosen, or the session has run on: keepers that are missing are found.
+    /// A log has been chosen, or the session continues: add missing keepers.
     pub(super) fn place_if_chosen(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let running = session.owner.phase() == OwnerPhase::Running && session.owner.policy().keep;
@@ -209,7 +209,7 @@ impl Shard {
         }
     }
 
-    /// Control is told who could take a session over, when that has changed.
+    /// Reports to control which edge could take a session over, when that has changed.
     pub(super) fn list_standby(&mut self, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let Session { owner, placing, .. } = session;
@@ -220,7 +220,7 @@ impl Shard {
         let standby = placing.placed.iter().find(|it| !it.role.recorder && ready(it.id));
         let now = match standby {
             Some(placed) if owner.phase() == OwnerPhase::Running => Some((placed.id, owner.generation())),
-            // A generation that may come to nothing is not told of.
+            // A generation that may still fail is not reported.
             Some(_) => placing.listed,
             None => None,
         };
@@ -237,7 +237,7 @@ impl Shard {
         out.push(ShardOutput::Control(FromShard::Placed(api::Placed { session: id, at })));
     }
 
-    /// A session that is not here any more is not listed either.
+    /// A session that has left this shard is removed from the list.
     pub(super) fn unlist_standby(id: SessionId, session: &Session, out: &mut Vec<ShardOutput>) {
         if session.placing.listed.is_some() {
             out.push(ShardOutput::Control(FromShard::Placed(api::Placed { session: id, at: None })));
@@ -265,7 +265,7 @@ impl Shard {
         self.with_owner(now, id, out, |owner, effects| owner.add_replica(keeper, channel, hot, effects));
     }
 
-    /// Tells the ends who stands by, once it could take over.
+    /// Tells the ends which edge stands by, once it could take over.
     pub(super) fn tell_standby(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(&id) else { return };
         let ready =
@@ -277,7 +277,7 @@ impl Shard {
         });
     }
 
-    /// A frame of an owner to one of its keepers.
+    /// Sends an owner's frame to one of its keepers.
     pub(super) fn send_keeper(
         &mut self,
         id: SessionId,
@@ -302,7 +302,7 @@ impl Shard {
         }
     }
 
-    /// A keeper does not keep a session any more: it is asked again later, or another one is.
+    /// A keeper does not keep a session any more: it is asked again later, or another keeper is chosen.
     pub(super) fn keeper_lost(
         &mut self,
         now: Now,
@@ -315,7 +315,7 @@ impl Shard {
         let placing = &mut session.placing;
         let Some(at) = placing.placed.iter().position(|placed| placed.id == keeper) else { return };
         let placed = placing.placed.swap_remove(at);
-        // What was only in the way of a new generation is asked again at once, but not in a circle.
+        // If it only conflicted with a new generation, it is asked again at once, but not in an endless loop.
         let at_once = code == Code::Superseded;
         let longer_ns = (placing.backoff_ns * 2).clamp(AGAIN_MIN_NS, AGAIN_MAX_NS);
         let wait_ns = if at_once { placing.backoff_ns } else { longer_ns };
@@ -358,7 +358,7 @@ impl Shard {
         }
     }
 
-    /// Who keeps a session beside its ends, for listings.
+    /// A session's replicas other than its ends, for listings.
     pub(super) fn keepers_of(&self, session: &Session) -> Vec<String> {
         let placed = session.placing.placed.iter().map(|placed| {
             let fill = session.owner.keepers().find(|fill| fill.keeper == placed.id);

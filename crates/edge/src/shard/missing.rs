@@ -1,5 +1,5 @@
-//! Images that sessions name and this edge does not have: when to ask for one, and what a session is told meanwhile. Knows
-//! neither peers nor sessions.
+//! Images that sessions name and this edge does not have: when to fetch one, and what to tell a session meanwhile. Knows neither
+//! peers nor sessions.
 
 use super::Shard;
 use crate::api::{FromShard, Missing, Now, ShardOutput, Want};
@@ -10,13 +10,13 @@ use alloc::{
 };
 use marram_wire::id::ImageHash;
 
-/// How long one answer "nobody has it" stands before peers are asked again; doubles with each further one.
+/// The first wait after no peer had an image, before peers are asked again; doubles with each failure.
 pub const RETRY_MIN_NS: u64 = 500_000_000;
-/// The longest rest: a peer may be given the image at any time.
+/// The longest wait: a peer may get the image at any time.
 pub const RETRY_MAX_NS: u64 = 30_000_000_000;
-/// An ask without an answer for so long was lost with whoever was to answer it.
+/// A fetch without an answer for so long is lost.
 const ANSWER_NS: u64 = 600_000_000_000;
-/// Images asked for or resting at a time. Only ends that have proved their session can have one asked for.
+/// Limit of the images in this table. Only ends that have proved their session's key can cause a fetch.
 pub const MISSING_MAX: usize = 64;
 
 /// One image that is not here.
@@ -25,18 +25,18 @@ struct Entry {
     /// When peers may be asked (again).
     again_ns: u64,
     failures: u32,
-    /// Why the last ask brought nothing; none while the first is on its way.
+    /// Why the last fetch failed; none while the first is in flight.
     why: Option<String>,
 }
 
-/// What a session that names a missing image is to be told.
+/// The answer to a session that names a missing image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// Peers are asked for the first time.
+    /// The first fetch from peers is in flight.
     Asked,
-    /// Peers were asked in vain. They may be asked again now.
+    /// The last fetch failed. Peers may be asked again now.
     Failed(String),
-    /// Too many other images are asked for.
+    /// Too many other images are being fetched.
     Full,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct MissingImages {
 }
 
 impl MissingImages {
-    /// A session names `image`: whether to ask for it now, and what the session is to be told.
+    /// A session names `image`: whether to fetch it now, and the answer to the session.
     fn miss(&mut self, now_ns: u64, image: ImageHash) -> (bool, Verdict) {
         if let Some(entry) = self.entries.get_mut(&image) {
             let ask = now_ns >= entry.again_ns;
@@ -67,14 +67,14 @@ impl MissingImages {
     }
 
     fn failed(&mut self, now_ns: u64, image: ImageHash, why: String) {
-        // It came by another way in the meantime, or nobody asked.
+        // The image came another way in the meantime, or was never asked for.
         let Some(entry) = self.entries.get_mut(&image) else { return };
         let rest_ns = RETRY_MAX_NS.min(RETRY_MIN_NS << entry.failures.min(16));
         entry.failures += 1;
         (entry.again_ns, entry.why) = (now_ns + rest_ns, Some(why));
     }
 
-    /// Whether peers are asked for it for the first time.
+    /// Whether the first fetch of the image is in flight.
     fn asks_first(&self, image: ImageHash) -> bool {
         self.entries.get(&image).is_some_and(|entry| entry.why.is_none())
     }
@@ -86,7 +86,7 @@ impl MissingImages {
 }
 
 impl Shard {
-    /// Has peers asked for an image that a session names, and says what to tell the session.
+    /// Fetches an image that a session names, if it is time, and returns the answer to the session.
     pub(super) fn want(
         &mut self,
         now: Now,
@@ -109,12 +109,12 @@ impl Shard {
         }
     }
 
-    /// Whether the image may be here in a moment.
+    /// Whether the image may arrive soon.
     pub(super) fn is_being_fetched(&self, image: ImageHash) -> bool {
         self.missing_images.asks_first(image)
     }
 
-    /// Peers were asked in vain.
+    /// A fetch failed.
     pub(super) fn missing(&mut self, now: Now, missing: Missing) {
         self.missing_images.failed(now.mono_ns, missing.image, missing.why);
     }
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_missing_image_is_asked_for_once_and_then_after_ever_longer_rests() {
         let (mut missing, mut now_ns) = (MissingImages::default(), 7);
-        // Once it is known that nobody has it, sessions are told so, also while peers are asked again.
+        // Once a fetch has failed, sessions get this answer, also while peers are asked again.
         let mut told = Verdict::Asked;
         for rest_ms in [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
             assert_eq!(missing.miss(now_ns, image(1)), (true, told.clone()));

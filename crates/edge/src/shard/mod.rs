@@ -1,4 +1,4 @@
-//! One shard: wires from agents, the owners of the sessions that live here, and nothing that touches the machine.
+//! One shard: wires from agents, and the owners of its sessions. It does no I/O.
 
 mod effects;
 mod hello;
@@ -54,53 +54,53 @@ use wires::Wire;
 #[derive(Debug)]
 struct Session {
     owner: Owner,
-    /// Where its ends are reached, by port.
+    /// The wire and channel of each end, by port.
     links: [Option<(ShardWireId, Channel)>; 2],
-    /// Where ends were reached before an attempt that they have not answered: should it come to nothing, they must not go on
-    /// believing in the owner that they had there.
+    /// The channels of ends that have not answered the current attempt. If the attempt fails, these ends must learn that the
+    /// owner on the old channel is gone.
     former: Vec<(Port, ShardWireId, Channel)>,
     fresh: bool,
     proven: bool,
-    /// Where its client came in, until it has begun.
+    /// The address where its client connected, until the session has begun.
     origin: Option<Box<Origin>>,
     /// Whether it is among [`Shard::recoveries`].
     recovering: bool,
-    /// Attempts in a row that another attempt was in the way of.
+    /// Attempts in a row that conflicted with another attempt.
     again: u32,
     timer_ns: Option<u64>,
-    /// When promises were asked for, until the log is chosen.
+    /// When promises were requested, until the log is chosen.
     asked_ns: Option<u64>,
     /// Since when an end is missing.
     adrift_ns: Option<u64>,
     since_ms: u64,
     place: SchedulingParams,
-    /// Whether it is counted as one of its tenant's: those that this shard only stands by for are not.
+    /// Whether it counts for its tenant's limit. Sessions that this shard only stands by for do not.
     counted: bool,
-    /// Who keeps it beside its ends.
+    /// Its replicas other than its ends.
     placing: Placing,
-    /// Who feeds it, while this shard stands by for it.
+    /// The wire and channel of its owner's feed, while this shard stands by for it.
     feeder: Option<(ShardWireId, Channel)>,
-    /// Since when nobody does.
+    /// Since when it has no feed.
     unfed_ns: Option<u64>,
-    /// Whether this attempt goes on from what this shard was fed.
+    /// Whether this attempt continues from the standby's state.
     stood: bool,
 }
 
 impl Session {
-    /// Until when a missing end is waited for.
+    /// How long a missing end is waited for.
     fn adrift_until_ns(&self) -> Option<u64> {
         let linger_ns = u64::from(self.owner.policy().linger_ms) * 1_000_000;
         self.adrift_ns.map(|since_ns| since_ns + linger_ns)
     }
 
-    /// Until when it is kept here, if this shard stands by for it and nobody feeds it.
+    /// How long this shard keeps it without a feed, if it stands by for it.
     fn unfed_until_ns(&self) -> Option<u64> {
         let linger_ns = u64::from(self.owner.policy().linger_ms) * 1_000_000;
         self.unfed_ns.map(|since_ns| since_ns + linger_ns.max(FED_AGAIN_NS))
     }
 }
 
-/// One shard. Feed it what happens; do what it says.
+/// One shard. The caller passes it events and carries out its outputs.
 #[derive(Debug)]
 pub struct Shard {
     secret: DomainSecret,
@@ -108,14 +108,14 @@ pub struct Shard {
     config: Configure,
     draining: bool,
     drained: bool,
-    /// What new sessions run.
+    /// The image and settings of new sessions, by app.
     apps: BTreeMap<alloc::string::String, App>,
-    /// What sessions of an image are promised; kept after the app was deployed anew.
+    /// The settings of sessions by image; kept after the app was redeployed.
     images: BTreeMap<ImageHash, App>,
-    /// What sessions named and is not among them.
+    /// Images that sessions named and that are not in `images`.
     missing_images: MissingImages,
     refused: Refused,
-    /// Records of stopped handlers that were told of, the newest last.
+    /// Recordings of stopped handlers that were already reported, the newest last.
     stops_told: VecDeque<String>,
     wires: BTreeMap<ShardWireId, Wire>,
     hosts: BTreeMap<HostId, ShardWireId>,
@@ -126,7 +126,7 @@ pub struct Shard {
     tenants: Tenants,
     keepers: Keepers,
     peers: Option<Peers>,
-    /// Hellos that wait for a place among the recoveries (docs/protocol.md, "Opening a generation").
+    /// Hellos that wait until a recovery is allowed (docs/protocol.md, "Opening a generation").
     waiting: VecDeque<(ShardWireId, Hello)>,
     /// Sessions that are being recovered.
     recoveries: usize,
@@ -172,15 +172,7 @@ impl Shard {
         }
     }
 
-    /// Checks the local invariants of all owners, by their numbers in docs/protocol.md.
-    ///
-    /// # Errors
-    /// If one does not hold.
-    pub fn invariants(&self) -> Result<(), BrokenInvariant> {
-        self.sessions.values().try_for_each(|session| session.owner.invariants())
-    }
-
-    /// Takes one event and appends what is to be done.
+    /// Handles one event and appends the outputs.
     pub fn step(&mut self, now: Now, input: ShardInput, out: &mut Vec<ShardOutput>) {
         match input {
             ShardInput::WireUp { wire, verified, address } => self.wire_up(now, wire, *verified, address),
@@ -265,13 +257,13 @@ impl Shard {
         self.sessions.len()
     }
 
-    /// The owner of one session, to look at.
+    /// The owner of one session, for inspection.
     #[must_use]
     pub fn owner(&self, session: SessionId) -> Option<&Owner> {
         self.sessions.get(&session).map(|session| &session.owner)
     }
 
-    /// Bytes held for all sessions, cells not counted.
+    /// Bytes held for all sessions, without the cells.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.sessions.values().map(|session| session.owner.held_bytes()).sum()
@@ -331,7 +323,7 @@ impl Shard {
                 }
             }
             ToShard::Kill(kill) => {
-                // Who only stands by for a session is not the one to end it.
+                // A standby must not end the session.
                 let session = self.sessions.get(&kill.session);
                 let found = session.is_some_and(|session| session.owner.phase() != OwnerPhase::Following);
                 if found {
@@ -387,7 +379,7 @@ impl Shard {
         }
     }
 
-    /// Looks at a session when it wants to be looked at.
+    /// Updates the timer of a session.
     fn rearm(&mut self, now: Now, id: SessionId) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let since_ns = session.adrift_ns.unwrap_or(now.mono_ns);
@@ -438,12 +430,12 @@ fn policy(app: &App, config: &Configure) -> OwnerPolicy {
     }
 }
 
-/// The port's place in a session's links.
+/// The port's index in a session's links.
 fn index(port: Port) -> usize {
     usize::from(port != Port::CLIENT)
 }
 
-/// Which attempt a channel belongs to.
+/// The attempt that a channel belongs to.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     session: SessionId,

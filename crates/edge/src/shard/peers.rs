@@ -1,4 +1,4 @@
-//! Wires that this shard dials, to stand by for its peers' sessions: greeting, heartbeats, what is fed.
+//! Wires that this shard dials to stand by for its peers' sessions: greeting, heartbeats, feeds.
 
 use super::{Shard, policy};
 use crate::api::{Now, ShardOutput, ShardWireId};
@@ -23,7 +23,7 @@ use marram_wire::{
 const MS: u64 = 1_000_000;
 /// First and longest wait before a peer is dialled again.
 const BACKOFF_NS: (u64, u64) = (10 * MS, 2_000 * MS);
-/// A session whose owner's wire came back is kept here for so long, to be fed anew.
+/// How long a session is kept after its owner's wire came back, until its feed restarts.
 pub(super) const FED_AGAIN_NS: u64 = 2_000 * MS;
 
 /// A wire that this shard dialled.
@@ -39,7 +39,7 @@ struct Peer {
 pub(super) struct Peers {
     dialer: Dialer,
     wires: BTreeMap<ShardWireId, Peer>,
-    /// Sessions whose wire broke, by where it led: whether their owner is there will be seen.
+    /// Sessions whose wire broke, by its target. The next connection shows whether their owner is alive.
     orphans: BTreeMap<Target, BTreeSet<SessionId>>,
     acts: Vec<DialerAction>,
 }
@@ -56,7 +56,7 @@ impl Peers {
 }
 
 impl Shard {
-    /// The peers to dial are known.
+    /// The list of peers to dial is known.
     pub(super) fn begin_peers(&mut self, now: Now) {
         let config = &self.config;
         if config.dials == 0 || self.peers.is_some() {
@@ -95,7 +95,7 @@ impl Shard {
     pub(super) fn dial_failed(&mut self, now: Now, target: Target, out: &mut Vec<ShardOutput>) {
         let Some(peers) = &mut self.peers else { return };
         peers.dialer.failed(now.mono_ns, target, &mut self.random);
-        // Its wire broke, and nobody answers there.
+        // The wire broke, and the edge does not answer.
         for session in peers.orphans.remove(&target).unwrap_or_default() {
             self.take_over(now, session, out);
         }
@@ -123,7 +123,7 @@ impl Shard {
         self.peers_due(now, out);
     }
 
-    /// Nobody feeds the session any more.
+    /// The session has no feed any more.
     fn lose_feeder(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.feeder = None;
@@ -135,7 +135,7 @@ impl Shard {
     /// Opens a generation of a session whose owner is gone, if both of its ends can be reached.
     pub(super) fn take_over(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(&id) else { return };
-        // One that it was not fed far enough to begin with is the ends' to take elsewhere.
+        // If the standby has too little state, the ends must find another edge.
         let able = session.owner.standing_by().is_some_and(|(_, able)| able);
         if session.owner.phase() != OwnerPhase::Following || self.draining || !able {
             return;
@@ -145,7 +145,7 @@ impl Shard {
         self.attempt(now, id, count, &ends, out);
     }
 
-    /// Dials, asks and suspects what is due.
+    /// Runs due work: connects, sends heartbeats, suspects silent peers.
     pub(super) fn peers_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let Some(peers) = &mut self.peers else { return };
         if peers.dialer.wake_ns().is_none_or(|wake_ns| wake_ns > now.mono_ns) {
@@ -231,7 +231,7 @@ impl Shard {
         let key = KeeperKey::derive(&self.secret);
         let Some(peers) = &mut self.peers else { return };
         if welcome.edge == self.config.edge {
-            // The list of peers names this edge too.
+            // The list of peers also contains this edge.
             let reason = "an edge does not stand by for itself".to_string();
             out.push(ShardOutput::Send { wire, frame: Goodbye { reason }.into() });
             return out.push(ShardOutput::CloseWire { wire });
@@ -239,7 +239,7 @@ impl Shard {
         peers.dialer.welcomed(now.mono_ns, wire.0, welcome.shards);
         let Some(peer) = peers.wires.get_mut(&wire) else { return };
         peer.name = Some(welcome.edge);
-        // Their owner is there, and feeds them anew if it has them.
+        // The owner is alive, and restarts the feeds of the sessions that it has.
         peers.orphans.remove(&peer.target);
         let keeper = Keeper {
             proof: key.proof(&welcome.challenge, &self.config.edge),
@@ -251,7 +251,7 @@ impl Shard {
         out.push(ShardOutput::Send { wire, frame: keeper.into() });
     }
 
-    /// An owner wants this shard to stand by for it.
+    /// An owner asks this shard to stand by for a session.
     fn stand_by(&mut self, now: Now, wire: ShardWireId, keep: &Keep, out: &mut Vec<ShardOutput>) {
         if let Err(StandbyError(code, reason)) = self.try_stand_by(now, wire, keep, out) {
             out.push(ShardOutput::Send {
@@ -274,11 +274,11 @@ impl Shard {
         }
         if let Some(session) = self.sessions.get(&keep.session) {
             let newer = keep.generation > session.owner.generation();
-            // Who feeds it may begin anew.
+            // The same owner may restart its feed.
             let without_feed = session.feeder.is_none_or(|(feeder, _)| feeder == wire);
             match session.owner.phase() {
                 OwnerPhase::Following if newer || without_feed => self.drop_standby(now, keep.session, out),
-                // This edge took over too early, or once owned the session: no end will come back to an older generation.
+                // This edge took over too early, or once owned the session: no end accepts an older generation again.
                 OwnerPhase::Detached if newer => self.with_owner(now, keep.session, out, |owner, effects| {
                     owner.step_down(Code::Superseded, "the session is owned elsewhere".to_string(), effects);
                 }),
@@ -312,7 +312,7 @@ impl Shard {
         Ok(())
     }
 
-    /// The owner does not want the session kept here any more, or it is over.
+    /// The owner ends the standby here, or the session is over.
     fn dismissed(
         &mut self,
         now: Now,
@@ -326,7 +326,7 @@ impl Shard {
         }
     }
 
-    /// Forgets a session for which this shard stood by. One that it has come to own, or is about to, stays.
+    /// Forgets a session that this shard stood by for. A session that it owns, or is about to own, stays.
     fn drop_standby(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.feeder = None;
@@ -337,7 +337,7 @@ impl Shard {
         }
     }
 
-    /// All sessions for which this shard stands by are let go.
+    /// Drops all sessions that this shard stands by for.
     pub(super) fn drop_standbys(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let standing = self.sessions.iter().filter(|(_, it)| it.owner.phase() == OwnerPhase::Following);
         for id in standing.map(|(id, _)| *id).collect::<Vec<_>>() {

@@ -1,5 +1,5 @@
-//! Asking a recorder what it keeps of a session that is to be recovered. It is not waited for for long: what it does not give in
-//! time, the ends are asked for.
+//! Asks a recorder for its replica of a session that is to be recovered. The wait is short: what the recorder does not send in
+//! time comes from the ends.
 
 use super::Shard;
 use crate::api::{Now, ShardOutput, ShardWireId};
@@ -16,13 +16,13 @@ use marram_wire::{
 
 const MS: u64 = 1_000_000;
 
-/// How long a recorder may take to say what it keeps of a session that is recovered, and to hand it over.
+/// How long a recorder may take to answer for a session that is recovered, and to send its replica.
 const RECALL_NS: u64 = 50 * MS;
 const RECALLED_NS: u64 = 500 * MS;
-/// How much longer for each byte of a checkpoint, so that a recorder gives at least a megabyte a second.
+/// The deadline grows by this for each received byte of a checkpoint: a recorder must send at least a megabyte per second.
 const RECALLED_BYTE_NS: u64 = 1_000;
 
-/// A session that is to be recovered, while a recorder is asked.
+/// A session that waits for a recorder's answer before its recovery.
 #[derive(Debug)]
 struct Recalling {
     hello: (ShardWireId, Hello),
@@ -30,19 +30,19 @@ struct Recalling {
     until_ns: u64,
 }
 
-/// A session that is being recovered, to which a recorder still owes a checkpoint.
+/// A session in recovery that still waits for a checkpoint from a recorder.
 #[derive(Debug)]
 struct Owed {
     at: (ShardWireId, Channel),
     until_ns: u64,
 }
 
-/// Sessions of which a recorder was asked, and has not given everything.
+/// Sessions that a recorder was asked for and has not sent completely.
 #[derive(Debug, Default)]
 pub(super) struct Recalls {
-    /// Those whose recovery waits for log and messages.
+    /// Sessions with a recovery that waits for log and messages.
     asked: BTreeMap<SessionId, Recalling>,
-    /// Those whose recovery goes on, and will need the checkpoint in the end.
+    /// Sessions with a recovery that continues, and needs the checkpoint at the end.
     owed: BTreeMap<SessionId, Owed>,
 }
 
@@ -52,7 +52,7 @@ impl Recalls {
         asked.chain(self.owed.values().map(|owed| owed.until_ns)).min()
     }
 
-    /// So many bytes of a checkpoint came.
+    /// Extends the deadlines after bytes of a checkpoint have arrived.
     fn given(&mut self, now: Now, id: SessionId, bytes: u64) {
         let asked = self.asked.get_mut(&id).map(|recalling| &mut recalling.until_ns);
         let owed = self.owed.get_mut(&id).map(|owed| &mut owed.until_ns);
@@ -64,7 +64,7 @@ impl Recalls {
 }
 
 impl Shard {
-    /// Asks a recorder what it keeps of a session that is not here and is to be recovered. True if there is one to wait for.
+    /// Asks a recorder for a session that is not here and is to be recovered. True if there is an answer to wait for.
     pub(super) fn recall(
         &mut self,
         now: Now,
@@ -129,7 +129,7 @@ impl Shard {
         }
     }
 
-    /// Makes the owner that is fed with what the recorder keeps.
+    /// Creates the owner that receives the recorder's replica.
     fn recalled(
         &mut self,
         now: Now,
@@ -149,7 +149,7 @@ impl Shard {
         let session = self.new_session(now, owner, &app);
         self.sessions.insert(hello.session, session);
         self.perform(now, hello.session, effects, out);
-        // With neither checkpoint nor log there is nothing more to wait for.
+        // Without checkpoint and log there is nothing to wait for.
         let whole = self.sessions.get(&hello.session).is_some_and(|it| it.owner.recalled_whole());
         if whole {
             self.recall_over(now, hello.session, out);
@@ -157,10 +157,10 @@ impl Shard {
         true
     }
 
-    /// Whatever a recorder gave, the session's recovery goes on.
+    /// The recorder has sent everything or failed: the session's recovery continues.
     pub(super) fn recall_over(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(recalling) = self.keepers.recalls.asked.remove(&id) else {
-            // The recovery went on before; checkpoints that were on their way are missing.
+            // The recovery continued earlier; the checkpoints that were in flight are missing.
             return self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
         };
         let whole = self.sessions.get(&id).is_some_and(|it| it.owner.recalled_whole());
@@ -184,7 +184,7 @@ impl Shard {
         }
     }
 
-    /// Recorders that take too long are not waited for.
+    /// Ends the wait for recorders that take too long.
     pub(super) fn recalls_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         while let Some(id) = due(&self.keepers.recalls.asked, |recalling| recalling.until_ns, now) {
             self.counters.recalls_late += 1;

@@ -1,4 +1,4 @@
-//! Recordings of sessions: asked for by operators, or made because a handler was stopped.
+//! Recordings of sessions: requested by operators, or made because a handler was stopped.
 
 use super::Shard;
 use crate::api::{FromShard, Now, Record, Recorded, ShardOutput};
@@ -9,14 +9,14 @@ use alloc::{
 use marram_session::owner::RecordRequest;
 use marram_wire::id::SessionId;
 
-/// Recordings that operators can have made at a time on one shard: what ends show of a session can be large.
+/// Operators' recordings in progress on one shard: the replicas at the ends can be large.
 pub const RECORDINGS_MAX: usize = 4;
 
-/// Records of stopped handlers that are remembered as told.
+/// Recordings of stopped handlers that are remembered as reported.
 const STOPS_TOLD: usize = 64;
 
 impl Shard {
-    /// An operator wants a session recorded.
+    /// An operator requests a recording of a session.
     pub(super) fn record(&mut self, now: Now, record: &Record, out: &mut Vec<ShardOutput>) {
         let Record { tag, session, redact } = *record;
         if !self.sessions.contains_key(&session) {
@@ -33,7 +33,7 @@ impl Shard {
         });
     }
 
-    /// A recording was made, or came to nothing.
+    /// A recording was made, or failed.
     pub(super) fn recorded(
         &mut self,
         session: SessionId,
@@ -55,7 +55,7 @@ impl Shard {
             (Some(tag), file) => {
                 out.push(ShardOutput::Control(FromShard::Recorded(Recorded { tag, found: true, file, why })));
             }
-            // A handler is tried twice, and its file is the same.
+            // A handler is tried twice, and both tries make the same file.
             (None, Some(file)) if self.stops_told.contains(&file) => {}
             (None, Some(file)) => {
                 let text = alloc::format!("a handler was stopped, and left a record: `marram replay {file}`");

@@ -1,5 +1,5 @@
-//! Sessions that asked to be let in here and could not be, for something that an operator can mend: each is told of once, and
-//! counted for as long as it goes on asking. Decides nothing.
+//! Sessions refused for a reason that an operator can fix: each is logged once, and counted as long as it retries. Decides
+//! nothing.
 
 use super::Shard;
 use crate::api::{Now, ShardOutput, ShardWireId};
@@ -14,20 +14,20 @@ use marram_wire::{
     id::SessionId,
 };
 
-/// A session that has not asked for so long waits no more, or elsewhere: agents ask every half second.
+/// A session that has not retried for so long waits no longer, or is elsewhere: agents retry every half second.
 const FORGET_NS: u64 = 10_000_000_000;
-/// Sessions remembered at a time. Others are not counted, and may be told of again.
+/// Sessions remembered at a time. Others are not counted, and may be logged again.
 pub const REMEMBERED_MAX: usize = 1_024;
-/// Lines at once; then one in [`LINE_NS`].
+/// Log lines in a burst; then one per [`LINE_NS`].
 const LINES: u64 = 10;
 const LINE_NS: u64 = 1_000_000_000;
-/// Servers that one line names.
+/// Servers that one log line names.
 const NAMES_MAX: usize = 16;
 
-/// The sessions that were refused lately.
+/// Sessions that were refused recently.
 #[derive(Debug)]
 pub(super) struct Refused {
-    /// Why, and when it was said last.
+    /// The reason, and when it was last given.
     sessions: BTreeMap<SessionId, (Code, u64)>,
     lines: u64,
     filled_ns: u64,
@@ -41,7 +41,7 @@ impl Default for Refused {
 }
 
 impl Refused {
-    /// A session was refused for this: whether that is news, and how many other lines were left out before.
+    /// A session was refused for this reason: whether to log it, and how many lines were suppressed before.
     fn tell(&mut self, now_ns: u64, session: SessionId, code: Code) -> Option<u64> {
         let before = self.sessions.get(&session).copied();
         if before.is_none() && self.sessions.len() >= REMEMBERED_MAX {
@@ -64,12 +64,12 @@ impl Refused {
         Some(core::mem::take(&mut self.suppressed))
     }
 
-    /// It is here now.
+    /// The session was admitted.
     pub(super) fn admitted(&mut self, session: SessionId) {
         self.sessions.remove(&session);
     }
 
-    /// How many still ask.
+    /// How many sessions still retry.
     pub(super) fn waiting(&self, now_ns: u64) -> usize {
         let waits = |(code, at_ns): &&(Code, u64)| code.is_retryable() && now_ns < *at_ns + FORGET_NS;
         self.sessions.values().filter(waits).count()
@@ -77,7 +77,7 @@ impl Refused {
 }
 
 impl Shard {
-    /// A hello was refused. What passes by itself is not told.
+    /// A hello was refused. Reasons that pass by themselves are not logged.
     pub(super) fn tell_refusal(
         &mut self,
         now: Now,
@@ -86,13 +86,13 @@ impl Shard {
         reason: &str,
         out: &mut Vec<ShardOutput>,
     ) {
-        // Every shard of the edge is asked in turn, if not about what is final: one of them speaks for all.
+        // Unless the reason is final, the end asks every shard of the edge in turn: only one of them logs.
         let speaks = hello.session.0[0] % self.config.shards.max(1) == self.config.shard;
         if code.is_retryable() && !speaks {
             return;
         }
         let hint = match code {
-            // Who has no proof at all is no session of a domain.
+            // A hello without any proof is from no session of this domain.
             Code::WrongKey if hello.proof.is_some() => String::new(),
             Code::UnknownImage if hello.image.is_some_and(|image| self.is_being_fetched(image)) => return,
             Code::UnknownImage | Code::UnknownApp | Code::Forbidden => String::new(),
@@ -122,8 +122,8 @@ impl Shard {
         self.wires.values().flat_map(|wire| &wire.servers).collect()
     }
 
-    /// For the agent of a session whose server no agent reaches. Clients may be shown it, so it names no server but one that is
-    /// spelt almost so.
+    /// For the agent of a session whose server has no agent. Clients may see it, so it names a server only if that name is almost
+    /// the same.
     pub(super) fn reached_instead(&self, server: &str) -> String {
         let names = self.reached();
         match suggest::nearest(server, names.iter().map(|name| name.as_str())) {
@@ -133,9 +133,9 @@ impl Shard {
         }
     }
 
-    /// An agent has come, and others may reach the same servers: says which one is used.
+    /// An agent has connected and serves servers that others serve too: logs which one is used.
     pub(super) fn tell_shared_servers(&self, id: ShardWireId, out: &mut Vec<ShardOutput>) {
-        // An agent is connected to every shard: one of them speaks for all.
+        // An agent connects to every shard: only one of them logs.
         let Some(wire) = self.wires.get(&id).filter(|_| self.config.shard == 0) else { return };
         let others = |server: &&String| {
             self.wires.values().any(|other| other.host != wire.host && other.servers.contains(*server))
@@ -156,7 +156,7 @@ impl Shard {
         }
     }
 
-    /// The servers that agents reach, in words; nothing where there are none, which the reason says.
+    /// The servers with an agent, in words; empty if there are none, because the reason says so.
     fn others_reached(&self) -> String {
         let names = self.reached();
         if names.is_empty() {

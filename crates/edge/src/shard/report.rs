@@ -1,4 +1,4 @@
-//! What control is told: listings, counters, lines for the log.
+//! Reports to control: listings, counters, log lines.
 
 use super::Shard;
 use crate::api::{Counted, Counter, FromShard, Label, Note, Now, Protect, Rows, SessionRow, ShardOutput};
@@ -16,7 +16,7 @@ use marram_wire::{
 /// Rows in one message.
 const ROWS: usize = 64;
 
-/// What this shard counted over sessions that are gone, and over itself.
+/// Counters of this shard, and of its past sessions.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     gone: OwnerTotals,

@@ -1,5 +1,5 @@
-//! What an agent may do here: every wire is held to what its credential allows, and is told what to configure where that is too
-//! little. Which credential it showed was verified by the shell.
+//! What an agent may do here: every wire is limited to the rights of its credential, and a refusal says what to configure. The
+//! shell has verified the credential.
 
 use super::{Shard, hello::Refusal, wires::Wire};
 use crate::api::{ShardOutput, ShardWireId};
@@ -13,7 +13,7 @@ use marram_wire::{
 };
 
 impl Wire {
-    /// Whether the end of a session at this port can be at this wire's agent. `server` is the server of the session's app.
+    /// Whether this wire's agent may hold the session's end at this port. `server` is the server of the session's app.
     fn may_hold(&self, port: Port, server: Option<&str>) -> bool {
         let rights = &self.verified.rights;
         match server {
@@ -24,7 +24,7 @@ impl Wire {
         }
     }
 
-    /// For the log: which agent, by which credential, from where.
+    /// For the log: the agent, its credential and its address.
     fn described(&self) -> String {
         let Self { verified, address, .. } = self;
         let address = address.as_deref().unwrap_or("this edge itself");
@@ -40,7 +40,7 @@ fn credential(name: &str) -> String {
 }
 
 impl Shard {
-    /// The wire over which this agent can be asked to hold the end at this port: none if it is not connected, or may not.
+    /// The wire to ask this agent for the end at this port; none if the agent is not connected, or may not hold it.
     pub(super) fn wire_to(&self, host: HostId, port: Port, server: Option<&str>) -> Option<ShardWireId> {
         let admits = |wire: &Wire| wire.host == Some(host) && wire.may_hold(port, server);
         let newest = *self.hosts.get(&host)?;
@@ -51,7 +51,7 @@ impl Shard {
         self.wires.iter().find(|(_, wire)| admits(wire)).map(|(id, _)| *id)
     }
 
-    /// Whether the agent that says hello may hold the end that it asks for, with whatever server.
+    /// Whether the agent may hold the end that its hello asks for, with any server.
     pub(super) fn may_say_hello(&self, wire: ShardWireId, hello: &Hello) -> Result<(), Refusal> {
         let Some(wire) = self.wires.get(&wire) else { return Ok(()) };
         let rights = &wire.verified.rights;
@@ -68,7 +68,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Whether the agent that says hello may hold the end of a session with this server.
+    /// Whether the agent may hold the end of a session with this server.
     pub(super) fn may_hold_end(
         &self,
         wire: ShardWireId,
@@ -86,7 +86,7 @@ impl Shard {
         Err(Refusal::forbidden(self.lacks(wire, &what, &alloc::format!("servers = [{server:?}]"))))
     }
 
-    /// For an agent whose credential is too narrow: what it may not, and what to configure.
+    /// The refusal of an agent with insufficient rights: what it may not do, and what to configure.
     fn lacks(&self, wire: &Wire, what: &str, field: &str) -> String {
         alloc::format!(
             "this agent, {}, may not {what}: show edge `{}` a credential for it (a [[credential]] of the edge with {field})",
@@ -95,13 +95,13 @@ impl Shard {
         )
     }
 
-    /// An agent announces a server that it may not be the agent of.
+    /// An agent announces a server that it may not serve.
     pub(super) fn refuse_server(&mut self, id: ShardWireId, server: &str, out: &mut Vec<ShardOutput>) {
         let what = alloc::format!("be the agent of the server {server:?}");
         self.refuse_role(id, &what, &alloc::format!("servers = [{server:?}]"), out);
     }
 
-    /// An agent takes a role that it may not have: it is told so, and so is the log.
+    /// An agent takes a role that it has no right to: refuses it and logs this.
     pub(super) fn refuse_role(
         &mut self,
         id: ShardWireId,

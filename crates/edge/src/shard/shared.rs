@@ -1,4 +1,4 @@
-//! Cells that many sessions share: which session has a place in which, and what they do for each other.
+//! Cells that many sessions share: which sessions are members of which cell, and the effects of one member on the others.
 
 use super::Shard;
 use crate::api::{App, CellError, Now, SchedulingParams, ShardOutput};
@@ -17,9 +17,9 @@ use marram_wire::{frame::Code, id::ImageHash};
 #[derive(Debug, Default)]
 pub(super) struct SharedCells {
     cells: BTreeMap<CellId, Cell>,
-    /// The one that new sessions of an app join.
+    /// The cell that new sessions of an app join.
     by_app: BTreeMap<String, CellId>,
-    /// Which cell a member shares, by what its owner calls it.
+    /// The shared cell of each member, by the cell id that the member's owner uses.
     members: BTreeMap<CellId, CellId>,
     timers: BTreeSet<(u64, CellId)>,
 }
@@ -38,25 +38,25 @@ impl SharedCells {
         self.cells.len()
     }
 
-    /// When a timer of one of them is due.
+    /// When the next timer of a shared cell is due.
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.timers.first().map(|(due_ns, _)| *due_ns)
     }
 
-    /// Whether this is a member's name for a cell that it shares.
+    /// Whether this is a member's id for a shared cell.
     pub(super) fn has_member(&self, cell: CellId) -> bool {
         self.members.contains_key(&cell)
     }
 
-    /// Whether this is a cell that sessions share.
+    /// Whether this is the id of a shared cell.
     pub(super) fn has(&self, cell: CellId) -> bool {
         self.cells.contains_key(&cell)
     }
 }
 
-/// Which shard of an edge has the shared cell of an app.
+/// The shard of an edge that has the shared cell of an app.
 pub(super) fn home(app: &str, shards: u8) -> u8 {
-    // FNV-1a: spreads names evenly and is the same in every build.
+    // FNV-1a: distributes names evenly and is the same in every build.
     let hash = app.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -64,7 +64,7 @@ pub(super) fn home(app: &str, shards: u8) -> u8 {
 }
 
 impl Shard {
-    /// A session begins whose app's cell is shared: `member` is its owner's name for it.
+    /// A session of an app with a shared cell begins: `member` is its owner's id for the cell.
     pub(super) fn join_shared(
         &mut self,
         now: Now,
@@ -89,7 +89,7 @@ impl Shard {
         self.with_shared(now, cell, out, |shared, effects| shared.join(member, effects));
     }
 
-    /// A member's owner wants a handler run.
+    /// A member's owner runs a handler.
     pub(super) fn run_shared(&mut self, now: Now, run: Run, out: &mut Vec<ShardOutput>) {
         let member = run.cell;
         self.with_member(now, member, out, |shared, effects| shared.run(now, run, effects));
@@ -103,7 +103,7 @@ impl Shard {
         cell.into_iter().for_each(|cell| self.drop_if_unused(cell, out));
     }
 
-    /// No new session of the app joins its cell any more: another version was deployed, or none.
+    /// No new session joins the app's cell any more: another version was deployed, or none.
     pub(super) fn retire_shared(&mut self, app: &str, image: Option<ImageHash>, out: &mut Vec<ShardOutput>) {
         let Some(cell) = self.shared.by_app.get(app).copied() else { return };
         if self.shared.cells.get(&cell).is_some_and(|cell| Some(cell.image) != image) {
@@ -112,7 +112,7 @@ impl Shard {
         }
     }
 
-    /// A shared cell that nobody can join and nobody has joined is not needed.
+    /// Removes a shared cell that has no members and that no session can join.
     fn drop_if_unused(&mut self, cell: CellId, out: &mut Vec<ShardOutput>) {
         let unused = self.shared.cells.get(&cell).is_some_and(|shared| {
             shared.shared.is_empty() && self.shared.by_app.get(&shared.app) != Some(&cell)
@@ -159,7 +159,7 @@ impl Shard {
         self.with_shared(now, ran.cell, out, |shared, effects| shared.ran(now, ran, effects));
     }
 
-    /// Timers of shared cells.
+    /// Runs due timers of shared cells.
     pub(super) fn shared_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         while let Some((due_ns, cell)) = self.shared.timers.first().copied() {
             if due_ns > now.mono_ns {
@@ -211,7 +211,7 @@ impl Shard {
         self.perform_shared(now, id, effects, out);
     }
 
-    /// What one member's input makes another's owner do can lead to more; it is done in order and not within it.
+    /// The effects of one member's input on another's owner can cause further effects: a queue runs them in order, not nested.
     fn perform_shared(
         &mut self,
         now: Now,
@@ -252,7 +252,7 @@ impl Shard {
         }
     }
 
-    /// An app whose cell is shared has it on one shard of an edge.
+    /// The other shard that has the app's shared cell, if it is not this one.
     pub(super) fn is_elsewhere(&self, app: &App) -> Option<u8> {
         let home = home(&app.name, self.config.shards);
         (app.shared && home != self.config.shard).then_some(home)

@@ -1,4 +1,4 @@
-//! On whose account cells run: what the operator grants each tenant, what its apps may have, and what there is of both.
+//! Tenants: what the operator grants each, how many sessions its apps may have, and how many they have.
 
 use super::Shard;
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use marram_wire::id::SessionId;
 
-/// All tenants that a shard has heard of. Named once, never forgotten: there are never more than apps were deployed.
+/// All tenants that a shard knows. They are never removed: there are never more than deployed apps.
 #[derive(Debug, Default)]
 pub(super) struct Tenants {
     by_name: BTreeMap<String, Tenant>,
@@ -32,16 +32,16 @@ impl Account {
     }
 }
 
-/// Sessions on one account.
+/// The sessions of one app or tenant.
 #[derive(Clone, Copy, Default, Debug)]
 struct Sessions {
     now: usize,
-    /// Turned away, since the account had as many as it may.
+    /// Sessions that were refused because of the limit.
     refused: u64,
 }
 
 impl Sessions {
-    /// Whether one more is within a limit; 0 is none.
+    /// Whether one more is within the limit; 0 is no limit.
     fn have_room(&mut self, limit: usize) -> bool {
         let room = limit == 0 || self.now < limit;
         self.refused += u64::from(!room);
@@ -70,7 +70,7 @@ impl Tenants {
         self.accounts.get_mut(tenant.0 as usize)
     }
 
-    /// The operator's grants, all of them; sessions that run are not touched.
+    /// Replaces all of the operator's grants; running sessions are not affected.
     pub(super) fn grant(&mut self, grants: &[Grant]) {
         for account in &mut self.accounts {
             *account = Account { sessions: account.sessions, ..Account::new(&account.name) };
@@ -85,7 +85,7 @@ impl Tenants {
         }
     }
 
-    /// Where cells of this app queue.
+    /// How cells of this app are scheduled.
     pub(super) fn place(&mut self, app: &App) -> SchedulingParams {
         let tenant = self.name(&app.tenant);
         let account = self.accounts.get(tenant.0 as usize);
@@ -94,14 +94,14 @@ impl Tenants {
         SchedulingParams { tenant, weight: account.map_or(WEIGHT, |account| account.weight), class }
     }
 
-    /// An app is known here: it is counted from now on, also if nobody asks for it.
+    /// An app is known here: it is counted from now on, even without sessions.
     pub(super) fn know(&mut self, app: &App) {
         self.name(&app.tenant);
         self.by_app.entry(app.name.clone()).or_default();
     }
 
-    /// Whether one more session is within what the app and its tenant may have, or in words why not. Asked of new sessions
-    /// only: one that was let in anywhere may go on here when its edge dies.
+    /// Whether the limits of the app and its tenant allow one more session, or else the reason. Asked only for new sessions: a
+    /// session that was admitted on any edge may continue here when its edge dies.
     pub(super) fn have_room(&mut self, app: &App) -> Result<(), String> {
         let sessions = self.by_app.entry(app.name.clone()).or_default();
         if !sessions.have_room(app.sessions_max as usize) {
@@ -141,7 +141,7 @@ impl Tenants {
         }
     }
 
-    /// What there is of each app and tenant.
+    /// The counters of each app and tenant.
     pub(super) fn count(&self, out: &mut Vec<Counter>) {
         for (app, sessions) in &self.by_app {
             sessions.count("app", &Label::app(app), out);
@@ -153,12 +153,12 @@ impl Tenants {
 }
 
 impl Shard {
-    /// Whose a session is.
+    /// The app of a session.
     pub(super) fn cells_app(&self, id: SessionId) -> String {
         self.sessions.get(&id).map_or_else(String::new, |session| session.owner.policy().app.clone())
     }
 
-    /// Where the cell of a session queues.
+    /// How the cell of a session is scheduled.
     pub(super) fn place_of(&self, id: SessionId) -> SchedulingParams {
         let nobody = SchedulingParams { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
         self.sessions.get(&id).map_or(nobody, |session| session.place)

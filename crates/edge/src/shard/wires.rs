@@ -1,4 +1,4 @@
-//! Wires from agents: greeting, channels, silence.
+//! Wires from agents: greeting, channels, timeouts.
 
 use super::{Bound, Shard, index, keepers::Role};
 use crate::api::{Now, ShardOutput, ShardWireId};
@@ -14,21 +14,21 @@ use marram_wire::{
     rights::Verified,
 };
 
-/// A wire from which nothing was heard for so long is closed; agents ask many times a second.
+/// A wire without any frame for so long is closed; agents send pings many times a second.
 const SILENCE_MAX_NS: u64 = 30_000_000_000;
 const SILENCE_CHECK_NS: u64 = 5_000_000_000;
 
 /// A wire from one agent.
 #[derive(Debug)]
 pub(super) struct Wire {
-    /// Which agent it is and what it may do, as the shell has verified it.
+    /// Which agent it is and what it may do, as verified by the shell.
     pub(super) verified: Verified,
-    /// Where it comes from.
+    /// The remote address.
     pub(super) address: Option<String>,
-    /// Once it has greeted.
+    /// Set by its greeting.
     pub(super) host: Option<HostId>,
     pub(super) servers: Vec<String>,
-    /// Once it has shown that it leads to a keeper.
+    /// Set once it has proved that it leads to a keeper.
     pub(super) role: Option<Role>,
     pub(super) challenge: [u8; 16],
     pub(super) channels: BTreeMap<Channel, Bound>,
@@ -37,7 +37,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// A channel number that was not used on this wire.
+    /// A channel number that is unused on this wire.
     pub(super) fn channel(&mut self) -> Channel {
         self.next_channel = self.next_channel.wrapping_add(2);
         self.next_channel
@@ -131,7 +131,7 @@ impl Shard {
         let host = wire.verified.host;
         wire.host = Some(host);
         wire.servers.clone_from(&greet.servers);
-        // An agent may have several wires here. Nobody else can have its id: that is the digest of its key.
+        // An agent may have several wires here. No other agent can have its id: it is the digest of the agent's key.
         self.hosts.insert(host, id);
         let welcome = Welcome {
             version,
@@ -152,7 +152,7 @@ impl Shard {
         out.push(ShardOutput::CloseWire { wire: id });
     }
 
-    /// A frame on a channel. What belongs to an older attempt is dropped.
+    /// A frame on a channel. Frames of an older attempt are dropped.
     fn session_frame(&mut self, now: Now, id: ShardWireId, frame: Frame, out: &mut Vec<ShardOutput>) {
         let Some(channel) = frame.channel(Sender::End) else {
             return self.goodbye(id, "agents do not send such frames", out);
@@ -181,7 +181,7 @@ impl Shard {
         self.with_owner(now, session, out, |owner, effects| owner.receive(now, port, frame, effects));
     }
 
-    /// Forgets where an end of a session is reached.
+    /// Forgets the channel of a session's end.
     pub(super) fn unlink(&mut self, session: marram_wire::id::SessionId, port: marram_wire::id::Port) {
         let link = self.sessions.get_mut(&session).and_then(|session| session.links[index(port)].take());
         if let Some((wire, channel)) = link

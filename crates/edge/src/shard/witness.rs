@@ -1,4 +1,4 @@
-//! The witness of sessions without a server: questions and reports on their way between owners and control.
+//! The witness of sessions without a server: passes questions and reports between owners and control.
 
 use super::Shard;
 use crate::api::{FromShard, Now, ShardOutput, WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport};
@@ -7,7 +7,7 @@ use alloc::{string::ToString, vec::Vec};
 use marram_session::owner::{ClientProgress, WitnessReply, Witnessing};
 use marram_wire::id::{Generation, SessionId};
 
-/// What the app's word means for its sessions.
+/// What the app's setting means for its sessions.
 pub(super) fn witnessing(app: WitnessMode) -> Option<Witnessing> {
     match app {
         WitnessMode::None => None,
