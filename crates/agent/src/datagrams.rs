@@ -1,5 +1,5 @@
-//! Sockets that carry datagrams: those of listeners, each with the conversations of its clients, and one for each conversation
-//! with a server. A datagram is one message, both ways. Knows no session.
+//! Datagram sockets: one for each listener, with the conversations of its clients, and one for each conversation with a server. A
+//! datagram is one message, in both directions. Knows no session.
 
 use super::routing::{Listener, Routing};
 use crate::net::{cannot_listen, token};
@@ -24,16 +24,16 @@ use tracing::info;
 pub(super) const DOOR: u64 = 5;
 /// Poll tokens of sockets to servers.
 pub(super) const SERVER: u64 = 6;
-/// Conversations that a listener's client began have it; no other connection does.
+/// This bit marks conversations that a listener's client began; no other connection has it.
 const BEGUN: u64 = 1 << 62;
-/// Those that the agent asked for have it.
+/// This bit marks conversations that the agent opened.
 const ASKED: u64 = 1 << 63;
-/// No datagram is longer.
+/// Bytes of the receive buffer: no datagram is longer.
 const BUFFER: usize = 1 << 16;
 
 /// A listener's socket.
 struct UdpListener {
-    /// Its place among all listeners.
+    /// Its index among all listeners.
     listener: usize,
     socket: UdpSocket,
     flows: Flows,
@@ -50,28 +50,28 @@ enum Source {
 enum PeerSocket {
     /// Through a listener's socket.
     Listener(usize, SocketAddr),
-    /// Through one of its own.
+    /// Through its own socket.
     Socket(UdpSocket),
 }
 
 /// One conversation.
 struct Conversation {
     socket: PeerSocket,
-    /// Not yet taken by the socket.
+    /// Datagrams that the socket has not taken.
     waiting: VecDeque<Bytes>,
-    /// After what waits, it is over.
+    /// Whether it ends after the waiting datagrams.
     closing: bool,
 }
 
-/// What came.
+/// A received datagram, or an event of a conversation.
 pub(super) enum DatagramInput {
-    /// From a peer that is known.
+    /// From a known peer.
     Known(AgentInput),
     /// From an address that has no conversation with this listener.
     New(NewClient, Bytes),
 }
 
-/// A client that may begin a conversation.
+/// A client that could begin a conversation.
 #[derive(Clone, Copy)]
 pub(super) struct NewClient {
     socket: usize,
@@ -79,17 +79,17 @@ pub(super) struct NewClient {
     pub(super) address: SocketAddr,
 }
 
-/// All of them.
+/// All datagram sockets and conversations.
 pub(super) struct Datagrams {
     listeners: Vec<UdpListener>,
     all: BTreeMap<ConnectionId, Conversation>,
-    /// May have something to read, in turn.
+    /// Sockets that may be readable, in turn.
     ready: VecDeque<Source>,
-    /// Which those are.
+    /// The same ones, to avoid duplicates.
     queued: BTreeSet<Source>,
-    /// May be written to.
+    /// Conversations that may be written to.
     dirty: BTreeSet<ConnectionId>,
-    /// Wait until their socket takes more.
+    /// Conversations that wait until their socket takes more.
     clogged: BTreeSet<ConnectionId>,
     begun: u64,
     buffer: Box<[u8]>,
@@ -97,7 +97,7 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    /// Binds the listeners that are for datagrams.
+    /// Binds the listeners for datagrams.
     pub(super) fn bind(registry: &Registry, routing: &Routing) -> anyhow::Result<Self> {
         let mut listeners = Vec::new();
         for (listener, (at, _)) in routing.listeners().enumerate() {
@@ -118,22 +118,22 @@ impl Datagrams {
         })
     }
 
-    /// Whether this is a conversation in datagrams.
+    /// Whether this connection is a conversation in datagrams.
     pub(super) fn has(&self, connection: ConnectionId) -> bool {
         self.all.contains_key(&connection)
     }
 
-    /// Whether there is none.
+    /// Whether there are no conversations.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Whether [`Self::next`] may have something without another poll.
+    /// Whether [`Self::next`] may return something without another poll.
     pub(super) fn is_busy(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Takes in a socket to a server, which is there at once.
+    /// Adds a socket to a server, which is connected at once.
     pub(super) fn connected(
         &mut self,
         registry: &Registry,
@@ -147,7 +147,7 @@ impl Datagrams {
         Ok(AgentInput::Connected { connection })
     }
 
-    /// Notes what the poll said of token `number` of `kind`.
+    /// Records a poll event of token `number` of `kind`.
     pub(super) fn on_event(&mut self, kind: u64, number: u64, event: &mio::event::Event) {
         let source = match kind {
             DOOR => Source::Listener(usize::try_from(number).unwrap_or(usize::MAX)),
@@ -157,7 +157,7 @@ impl Datagrams {
             self.ready.push_back(source);
         }
         if event.is_writable() {
-            // Few are clogged, and hardly ever: those of other sockets find theirs full again.
+            // Sockets are rarely blocked, so all blocked ones are tried again.
             self.dirty.append(&mut self.clogged);
         }
     }
@@ -182,7 +182,7 @@ impl Datagrams {
                     self.queued.remove(&source);
                     continue;
                 }
-                // A peer said that nobody listens: what was sent is lost, as datagrams may be, and more may come.
+                // The peer's port is closed: what was sent is lost, which datagrams permit, and more may arrive.
                 Some(Err(_)) => {
                     self.ready.push_back(source);
                     return None;
@@ -215,7 +215,7 @@ impl Datagrams {
         }
     }
 
-    /// Whether a client can begin a conversation; counted if not.
+    /// Whether a client can begin a conversation; counts a refusal.
     pub(super) fn has_room(&self, client: NewClient) -> bool {
         let room = self.listeners[client.socket].flows.has_room();
         if !room {
@@ -224,7 +224,7 @@ impl Datagrams {
         room
     }
 
-    /// Begins a conversation with a client for whom there is room.
+    /// Begins a conversation with a new client, after [`Self::has_room`].
     pub(super) fn begin(&mut self, now_ns: u64, client: NewClient) -> ConnectionId {
         let connection = ConnectionId(BEGUN | self.begun);
         self.begun += 1;
@@ -241,7 +241,7 @@ impl Datagrams {
         self.routing.counts(listener.listener).flows.store(listener.flows.len() as u64, Relaxed);
     }
 
-    /// One more datagram will be sent.
+    /// Queues one more datagram.
     pub(super) fn push(&mut self, connection: ConnectionId, bytes: Bytes) {
         if let Some(conversation) = self.all.get_mut(&connection) {
             conversation.waiting.push_back(bytes);
@@ -249,7 +249,7 @@ impl Datagrams {
         }
     }
 
-    /// What comes from its peer now belongs to another conversation.
+    /// Further datagrams of this peer belong to a new conversation.
     pub(super) fn retire(&mut self, now_ns: u64, connection: ConnectionId) {
         if let Some(Conversation { socket: PeerSocket::Listener(listener, _), .. }) =
             self.all.get(&connection)
@@ -258,7 +258,7 @@ impl Datagrams {
         }
     }
 
-    /// After what waits, it is over.
+    /// Ends the conversation after the waiting datagrams.
     pub(super) fn close(&mut self, connection: ConnectionId) {
         if let Some(conversation) = self.all.get_mut(&connection) {
             conversation.closing = true;
@@ -266,7 +266,7 @@ impl Datagrams {
         }
     }
 
-    /// It is over.
+    /// Removes the conversation.
     pub(super) fn remove(&mut self, connection: ConnectionId) {
         if let Some(Conversation { socket: PeerSocket::Listener(listener, _), .. }) =
             self.all.remove(&connection)
@@ -278,12 +278,12 @@ impl Datagrams {
         self.dirty.remove(&connection);
     }
 
-    /// When a conversation may have been silent for too long.
+    /// When the next conversation may reach its idle timeout.
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.listeners.iter().filter_map(|listener| listener.flows.due_ns()).min()
     }
 
-    /// The next one that was.
+    /// The next conversation that has reached its timeout.
     pub(super) fn expire(&mut self, now_ns: u64) -> Option<AgentInput> {
         let expired = self.listeners.iter_mut().find_map(|listener| listener.flows.expire(now_ns))?;
         Some(match expired {
@@ -295,7 +295,7 @@ impl Datagrams {
         })
     }
 
-    /// Sends what waits, as far as the sockets take it, and says how much that was.
+    /// Sends waiting datagrams, as far as the sockets take them, and reports the number of bytes.
     pub(super) fn flush(&mut self, now_ns: u64, inputs: &mut VecDeque<AgentInput>) {
         while let Some(connection) = self.dirty.pop_first() {
             let Some(conversation) = self.all.get_mut(&connection) else { continue };
@@ -313,7 +313,7 @@ impl Datagrams {
                         self.clogged.insert(connection);
                         break;
                     }
-                    // What an earlier datagram met with; this one was not sent.
+                    // The error of an earlier datagram; this one was not sent.
                     Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
                     Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                     Err(_) => {
@@ -355,7 +355,7 @@ impl UdpListener {
     }
 }
 
-/// A socket for a conversation with a server.
+/// Connects a socket for a conversation with a server.
 pub(super) fn connect(address: SocketAddr) -> io::Result<UdpSocket> {
     let any: SocketAddr = match address {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),

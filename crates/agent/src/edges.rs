@@ -1,4 +1,4 @@
-//! The edges that an agent was given, as places that can be dialled.
+//! The configured edges of an agent, as dial targets.
 
 use super::resolver;
 use anyhow::{Context, ensure};
@@ -12,7 +12,7 @@ const EDGES_MAX: usize = 64;
 pub struct EdgeAddress {
     /// `host:port`, as configured.
     pub(super) name: String,
-    /// Which of the name's addresses; counted anew each time the name is resolved.
+    /// The index among the name's addresses; assigned again each time the name is resolved.
     nth: usize,
 }
 
@@ -23,14 +23,14 @@ impl EdgeAddress {
         host.trim_start_matches('[').trim_end_matches(']')
     }
 
-    /// Which of these addresses of its name this edge has now.
+    /// This edge's current address, from the addresses of its name.
     pub(super) fn choose(&self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
         addresses.get(self.nth % addresses.len().max(1)).copied()
     }
 }
 
-/// Reads the list. A name that has several addresses now stands for as many edges; one that cannot be resolved now may be
-/// later.
+/// Parses the list. A name with several addresses now counts as that many edges; a name that cannot be resolved now may be
+/// resolved later.
 pub fn parse(names: &[String]) -> anyhow::Result<Vec<EdgeAddress>> {
     let mut edges = Vec::new();
     for name in names {

@@ -1,10 +1,10 @@
-//! Every report of the agent as one structured line for programs that follow it: at debug level, named by its field `event`,
-//! and not limited. People read the lines of `reports`.
+//! Every report of the agent as one structured line for programs: at debug level, named by its field `event`, and not
+//! rate-limited. The lines of `reports` are for people.
 
 use marram_session::agent::AgentReport;
 use tracing::debug;
 
-/// Writes one report. `address` is how the edge that it is about was configured, where it is about one.
+/// Writes one report. `address` is the configured address of the edge that it is about; empty if it is about none.
 pub(super) fn write(report: &AgentReport, address: &str) {
     match report {
         AgentReport::EdgeUp { target, name } => {

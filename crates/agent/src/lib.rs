@@ -1,4 +1,5 @@
-//! An agent, in a process of its own or in the program that it serves: local sockets and wires around `marram_session::agent::Agent`, which decides everything.
+//! An agent, in its own process or embedded in the program that it serves: local sockets and wires around
+//! `marram_session::agent::Agent`, which makes all decisions.
 
 mod datagrams;
 mod edges;
@@ -30,19 +31,19 @@ use crate::net::{Security, StopSignal, WireConnector};
 use anyhow::ensure;
 use std::time::Duration;
 
-/// Everything that an agent needs to know, resolved.
+/// The complete configuration of an agent, resolved.
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
-    /// Where local clients come in, and which app each is for. Without listeners for a server's agent.
+    /// The listeners for local clients, and the app of each. No listeners for a server's agent.
     pub routing: Routing,
-    /// Edges as `host:port`, preferred first. Names are resolved again at each dial; each address that a name has when the
-    /// agent starts counts as an edge of its own.
+    /// Edges as `host:port`, preferred first. Names are resolved again at each dial; each address that a name has when the agent
+    /// starts counts as a separate edge.
     pub edges: Vec<String>,
     /// Servers that this agent connects to. Empty for a client's agent.
     pub servers: Vec<ServerSettings>,
     /// How its wires are protected.
     pub security: Security,
-    /// How patient it is.
+    /// All timeouts.
     pub timeouts: Timeouts,
 }
 
@@ -53,38 +54,38 @@ pub struct ServerSettings {
     pub name: String,
     /// `host:port`
     pub address: String,
-    /// Whether it speaks in datagrams.
+    /// Whether it uses datagrams.
     pub datagrams: bool,
-    /// Whether it is told first, in a header of the PROXY protocol, who the client is. Not for datagrams.
+    /// Whether the agent first sends it the client's address, in a PROXY protocol header. Not for datagrams.
     pub proxy_protocol: bool,
 }
 
-/// How long an agent waits for what. Every value must be greater than zero.
+/// The timeouts of an agent. Every value must be greater than zero.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Timeouts {
-    /// How often a wire is asked whether its edge is there.
+    /// The interval of heartbeats on a wire.
     pub heartbeat_interval: Duration,
-    /// After how long without a word an edge is suspected; at least twice the interval.
+    /// An edge without any message for so long is suspected; at least twice the interval.
     pub heartbeat_timeout: Duration,
-    /// How long a connection waits for an edge that takes its session before it is given up.
+    /// How long a connection waits for an edge that takes its session before it fails.
     pub edge_wait: Duration,
     /// First wait before an edge is dialled again; doubles, with jitter.
     pub backoff_min: Duration,
     /// Longest wait before an edge is dialled again.
     pub backoff_max: Duration,
-    /// How long a session that cannot be resumed is remembered when its edge did not say.
+    /// How long a session that cannot be resumed is remembered if its edge did not say.
     pub linger: Duration,
-    /// How long a shard that failed has to be well before sessions that belong there go back to it; doubles each time.
+    /// How long a shard that failed must be healthy before its sessions fail back; doubles each time.
     pub failback_delay: Duration,
-    /// How long a wire may take from the first packet to the last proof.
+    /// The time limit of a wire's handshake, from the first packet to the last proof.
     pub dial: Duration,
-    /// How long connecting to a server may take.
+    /// The time limit of a connection to a server.
     pub connect: Duration,
-    /// How long a connection is held for what its client says first, where a rule asks for it.
+    /// How long a connection waits for its client's first bytes, if a rule needs them.
     pub first_bytes: Duration,
-    /// How long the host of a client or server may be out of reach before its connections count as broken.
+    /// How long the host of a client or server may be unreachable before its connections count as broken.
     pub peer_unreachable: Duration,
-    /// How long sessions may run on after the wish to stop.
+    /// How long sessions may continue after the first stop request.
     pub drain: Duration,
 }
 
@@ -108,10 +109,10 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// Whether an agent can work with it.
+    /// Whether the values are valid.
     ///
     /// # Errors
-    /// With the first time that makes no sense.
+    /// With the first invalid timeout.
     pub fn check(&self) -> anyhow::Result<()> {
         let times = [
             ("heartbeat_interval", self.heartbeat_interval),
@@ -139,25 +140,25 @@ impl Timeouts {
     }
 }
 
-/// Runs an agent until `stop`: then it takes no new connections, waits for its sessions, and returns.
+/// Runs an agent until `stop`: then it refuses new connections, waits for its sessions, and returns.
 ///
 /// # Errors
-/// If it cannot start, with what to change in its configuration; afterwards only if the operating system fails it.
+/// If it cannot start, with what to change in its configuration; afterwards only if the operating system reports an error.
 pub fn run(options: &AgentOptions, stop: StopSignal) -> anyhow::Result<()> {
     prepare(options, stop, edge_transport(&options.security, &options.edges)?)?.run()
 }
 
-/// The way to these edges.
+/// The transport to these edges.
 pub fn edge_transport(security: &Security, edges: &[String]) -> anyhow::Result<EdgeTransport> {
     Ok(EdgeTransport::Edges { connector: WireConnector::new(security)?, edges: edges::parse(edges)? })
 }
 
-/// An agent that is ready to run, with a given way to the edges: its listeners are bound.
+/// An agent that is ready to run over a given transport: its listeners are bound.
 pub fn prepare(options: &AgentOptions, stop: StopSignal, transport: EdgeTransport) -> anyhow::Result<Shell> {
     Shell::new(options, stop, transport, None)
 }
 
-/// An agent that is ready to run in the program that it serves, and how that program asks it for connections.
+/// An agent that is ready to run in the program that it serves, and the handle with which this program opens connections.
 ///
 /// # Errors
 /// As [`run`].

@@ -1,7 +1,7 @@
-//! One local connection: what a client or server that knows nothing of Marram speaks to.
+//! One local connection: to a client or server that knows nothing of Marram.
 //!
-//! Bytes and the ways in which a TCP connection ends, passed on faithfully; knows no session. The program that the agent runs in may
-//! speak in messages instead.
+//! It forwards bytes and every way in which a TCP connection can end; knows no session. A program with an embedded agent may send
+//! messages instead of a stream.
 
 use crate::{
     messages::{self, Pieces},
@@ -19,14 +19,14 @@ use std::{
 
 /// Slices in one write.
 const SLICES: usize = 32;
-/// A read that fills at least so much of its buffer keeps it; a shorter one is copied, so that what is retained does not
-/// hold much more memory than it has bytes.
+/// A read that fills at least so much of its buffer keeps the buffer; a shorter one is copied, so that retained data does not
+/// hold much more memory than its size.
 const KEEP: usize = STREAM_CUT / 4 * 3;
 
 /// Bytes that wait to be written.
 struct Part {
     bytes: Bytes,
-    /// What stands before a message, or before all of them, is not of the session.
+    /// Headers before a message, or before all of them, do not belong to the session.
     is_head: bool,
 }
 
@@ -34,33 +34,33 @@ struct Part {
 pub(super) struct Local {
     id: ConnectionId,
     pub(super) socket: Socket,
-    /// Still being made.
+    /// Whether the connection is still being established.
     pub(super) connecting: bool,
     /// Whether it waits for its turn to be read.
     pub(super) queued: bool,
-    /// Whether the agent wants to hear from it.
+    /// Whether the agent wants its input.
     reading: bool,
-    /// Whether the socket may have something.
+    /// Whether the socket may be readable.
     readable: bool,
     /// Whether the peer has closed, so that a short read is not the last.
     peer_closed: bool,
-    /// Nothing more will be read.
+    /// Whether all input has been read.
     input_ended: bool,
     waiting: VecDeque<Part>,
-    /// After what waits, say that no more will come.
+    /// Whether to close the write side after the waiting bytes.
     shutdown: bool,
-    /// After what waits, close.
+    /// Whether to close after the waiting bytes.
     closing: bool,
-    /// What the program is told beside the bytes, if it is this very one.
+    /// State that the embedding program reads beside the bytes, if this connection is to it.
     close_state: Option<Arc<CloseState>>,
-    /// Whether that program reads no more; what it has written may still be there.
+    /// Whether that program does not read any more; bytes that it wrote before may still arrive.
     deaf: bool,
-    /// What that program said and nobody has heard yet, if it speaks in messages.
+    /// Received bytes of the program that are not processed yet, if it sends messages.
     pieces: Option<Pieces>,
 }
 
 impl Local {
-    /// A connection that is there, or that is being made.
+    /// A connection that is established, or being established.
     pub(super) fn new(
         id: ConnectionId,
         socket: Socket,
@@ -87,23 +87,23 @@ impl Local {
         }
     }
 
-    /// Whether its program, which will write no more, has said that it failed.
+    /// Whether its program, which will write no more, has reported a failure.
     pub(super) fn is_aborted(&self) -> bool {
         self.input_ended && self.close_state.as_ref().is_some_and(|close_state| close_state.is_aborted())
     }
 
-    /// Whether nothing more will be read, so that a failure has to be found otherwise.
+    /// Whether all input has been read, so that a failure must be detected in another way.
     pub(super) fn input_ended(&self) -> bool {
         self.input_ended
     }
 
-    /// Notes what the poll said.
+    /// Records a poll event.
     pub(super) fn ready(&mut self, readable: bool, peer_closed: bool) {
         self.readable |= readable;
         self.peer_closed |= peer_closed;
     }
 
-    /// Whether [`Self::read`] may bring something.
+    /// Whether [`Self::read`] may return something.
     pub(super) fn wants_read(&self) -> bool {
         let has_more = self.readable || self.pieces.as_ref().is_some_and(Pieces::has_next);
         has_more && self.reading && !self.connecting && !self.input_ended && !self.closing
@@ -114,7 +114,7 @@ impl Local {
         self.reading = on;
     }
 
-    /// Adds bytes to what will be written: a message, where messages are kept apart.
+    /// Queues bytes to be written: one message, if message boundaries are kept.
     pub(super) fn push(&mut self, bytes: Bytes) {
         if self.pieces.is_some() {
             let head = Bytes::copy_from_slice(&messages::head(bytes.len()));
@@ -125,17 +125,17 @@ impl Local {
         }
     }
 
-    /// Adds bytes that are none of the session's.
+    /// Queues bytes that do not belong to the session.
     pub(super) fn push_head(&mut self, bytes: Bytes) {
         self.waiting.push_back(Part { bytes, is_head: true });
     }
 
-    /// After what waits, say that no more will come.
+    /// Closes the write side after the waiting bytes.
     pub(super) fn shutdown(&mut self) {
         self.shutdown = true;
     }
 
-    /// After what waits, close.
+    /// Closes the connection after the waiting bytes.
     pub(super) fn close(&mut self) {
         self.closing = true;
     }
@@ -145,7 +145,7 @@ impl Local {
         self.closing && self.waiting.is_empty()
     }
 
-    /// Reads once at most, and at most one cut of the stream, into `buffer`, which is empty before and after.
+    /// Reads at most once, and at most one cut of the stream, into `buffer`, which is empty before and after.
     pub(super) fn read(&mut self, buffer: &mut BytesMut) -> Option<AgentInput> {
         debug_assert!(buffer.is_empty(), "each read is taken out");
         let connection = self.id;
@@ -159,7 +159,7 @@ impl Local {
             Ok(0) if self.close_state.as_ref().is_some_and(|close_state| close_state.is_aborted()) => {
                 Some(self.broken())
             }
-            // It has left in the middle of a message, of which nothing is heard then.
+            // The program left in the middle of a message: the partial message is discarded.
             Ok(0) if self.pieces.as_ref().is_some_and(|pieces| !pieces.is_empty()) => Some(self.broken()),
             Ok(0) => {
                 self.input_ended = true;
@@ -189,7 +189,7 @@ impl Local {
         }
     }
 
-    /// The next message in what was read, if one is whole.
+    /// The next message in the received bytes, if one is complete.
     fn next_message(&mut self) -> Option<AgentInput> {
         match self.pieces.as_mut()?.next() {
             Ok(message) => message.map(|bytes| AgentInput::Received { connection: self.id, bytes }),
@@ -203,11 +203,11 @@ impl Local {
         AgentInput::Broken { connection: self.id }
     }
 
-    /// Its program is to learn that it failed when it is dropped now.
+    /// Makes its program see a failure when the connection is dropped now.
     pub(super) fn fail(&self, failure: ConnectionFailure) {
         match &self.close_state {
             Some(close_state) => close_state.fail(failure),
-            // It is closed either way; at worst the program is told of an end where there was a failure.
+            // It is closed in any case; at worst the program sees an end instead of a failure.
             None => _ = self.socket.reset_on_close(),
         }
     }
@@ -218,7 +218,8 @@ impl Local {
         }
     }
 
-    /// Writes what waits, as far as the socket takes it; how many bytes it took of what the session said, if it took any at all.
+    /// Writes waiting bytes, as far as the socket takes them. Returns how many bytes of the session were written, or none if
+    /// nothing was.
     pub(super) fn flush(&mut self) -> io::Result<Option<u64>> {
         let mut total = None;
         if self.connecting {
@@ -234,7 +235,7 @@ impl Local {
                 Ok(count) => *total.get_or_insert(0) += count as u64,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(total),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The kernel keeps for the agent what the program wrote before it closed.
+                // The kernel keeps what the program wrote before it closed.
                 Err(error)
                     if error.kind() == io::ErrorKind::BrokenPipe
                         && self.close_state.is_some()
@@ -250,7 +251,7 @@ impl Local {
             self.tell_end();
         }
         if std::mem::take(&mut self.shutdown) {
-            // A peer that has reset the connection meanwhile is found out by the next read.
+            // If the peer has reset the connection meanwhile, the next read detects it.
             let _ = self.socket.shutdown_write();
         }
         Ok(total)

@@ -1,5 +1,4 @@
-//! All local connections of an agent: which may have something to read, which have something to write, which take too long
-//! to be made.
+//! All local connections of an agent: which may be readable, which may be writable, which take too long to connect.
 
 use super::local::Local;
 use crate::{
@@ -20,39 +19,40 @@ use std::{
 
 /// Connections at a time; more wait in the listeners' queues.
 const LOCALS_MAX: usize = 32_768;
-/// Searches for peers that are gone, in the time after which they are.
+/// How often connections are checked for unreachable peers within `peer_unreachable`.
 const SEARCHES: u32 = 8;
-/// Connections that are looked at before others have their turn: a system call each.
+/// Connections that are checked in one turn; each costs a system call.
 const SEARCHED: usize = 256;
-/// Those that the agent asked for have it, those that were accepted do not.
+/// This bit marks connections that the agent opened; accepted ones do not have it.
 const ASKED: u64 = 1 << 63;
-/// Poll tokens of connections that were accepted.
+/// Poll tokens of accepted connections.
 pub(super) const ACCEPTED: u64 = 3;
-/// Poll tokens of connections that the agent asked for.
+/// Poll tokens of connections that the agent opened.
 pub(super) const CONNECTED: u64 = 4;
 
 /// All local connections of an agent.
 pub(super) struct Locals {
     all: BTreeMap<ConnectionId, Local>,
-    /// May have something to read.
+    /// Connections that may be readable.
     ready: VecDeque<ConnectionId>,
-    /// May have something to write.
+    /// Connections that may be writable.
     dirty: Vec<ConnectionId>,
-    /// In order of their deadlines, which all lie equally far ahead.
+    /// In order of their deadlines: all have the same timeout.
     deadlines: VecDeque<(Instant, ConnectionId)>,
     connect_timeout: Duration,
-    /// After how long without a word from its host a peer is gone.
+    /// How long a peer's host may be silent before the peer counts as gone.
     peer_unreachable: Duration,
-    /// When to look for peers that are gone, and behind which connection the search that is under way goes on.
+    /// When to check for unreachable peers, and the last connection that the current check has reached.
     search_at: Instant,
     search: Option<ConnectionId>,
     next_accepted: u64,
-    /// What the next read goes to.
+    /// The target of the next read.
     buffer: BytesMut,
 }
 
 impl Locals {
-    /// None. Those that the agent asks for may take `connect_timeout`; those whose host is silent for `peer_unreachable` are broken.
+    /// No connections. Those that the agent opens may take `connect_timeout`; those with a host that is silent for
+    /// `peer_unreachable` are broken.
     pub(super) fn new(connect_timeout: Duration, peer_unreachable: Duration, now: Instant) -> Self {
         Self {
             all: BTreeMap::new(),
@@ -78,13 +78,12 @@ impl Locals {
         self.all.len() < LOCALS_MAX
     }
 
-    /// When to look for peers that are gone; there is nothing to look for without connections.
+    /// When to check for unreachable peers; none without connections.
     pub(super) fn search_due(&self) -> Option<Instant> {
         (!self.all.is_empty()).then_some(self.search_at)
     }
 
-    /// Looks at some of the connections, in turn, and takes out those whose peers' hosts are gone: the kernel does that for
-    /// silent ones only.
+    /// Checks some of the connections, in turn, and breaks those with an unreachable peer: the kernel detects only silent ones.
     pub(super) fn search_vanished(&mut self, now: Instant, inputs: &mut VecDeque<AgentInput>) {
         if now < self.search_at {
             return;
@@ -106,12 +105,12 @@ impl Locals {
         }
     }
 
-    /// Whether [`Self::next_input`] may have something without another poll.
+    /// Whether [`Self::next_input`] may return something without another poll.
     pub(super) fn is_busy(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Takes in a connection that was accepted, and names it.
+    /// Adds an accepted connection, and assigns its id.
     pub(super) fn accept(
         &mut self,
         registry: &Registry,
@@ -128,7 +127,7 @@ impl Locals {
         Ok(connection)
     }
 
-    /// Takes in a connection that is being made.
+    /// Adds a connection that is being established.
     pub(super) fn connect(
         &mut self,
         registry: &Registry,
@@ -145,7 +144,7 @@ impl Locals {
         Ok(())
     }
 
-    /// Notes what the poll said of token `number` of `kind`; what follows from it at once, if something does.
+    /// Records a poll event of token `number` of `kind`; returns an input that follows from it directly.
     pub(super) fn on_event(
         &mut self,
         kind: u64,
@@ -182,12 +181,12 @@ impl Locals {
         input
     }
 
-    /// When the next connection attempt is overdue.
+    /// When the next connection attempt times out.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadlines.front().map(|(deadline, _)| *deadline)
     }
 
-    /// Gives up one connection attempt that takes too long, if there is one.
+    /// Ends one connection attempt that has timed out, if there is one.
     pub(super) fn expire(&mut self, now: Instant) -> Option<AgentInput> {
         while let Some((_, connection)) = self.deadlines.pop_front_if(|(deadline, _)| *deadline <= now) {
             if self.all.get(&connection).is_some_and(|local| local.connecting) {
@@ -199,7 +198,7 @@ impl Locals {
         None
     }
 
-    /// Reads from the next one that has something.
+    /// Reads from the next readable connection.
     pub(super) fn next_input(&mut self) -> Option<AgentInput> {
         while let Some(connection) = self.ready.pop_front() {
             let Some(local) = self.all.get_mut(&connection) else { continue };
@@ -219,7 +218,7 @@ impl Locals {
         None
     }
 
-    /// Changes one, and has it written to at the next flush.
+    /// Changes a connection, and marks it for the next flush.
     pub(super) fn change(&mut self, connection: ConnectionId, change: impl FnOnce(&mut Local)) {
         if let Some(local) = self.all.get_mut(&connection) {
             change(local);
@@ -229,7 +228,7 @@ impl Locals {
         }
     }
 
-    /// Stops or resumes reading from one.
+    /// Stops or resumes reading from a connection.
     pub(super) fn set_reading(&mut self, connection: ConnectionId, on: bool) {
         if let Some(local) = self.all.get_mut(&connection) {
             local.set_reading(on);
@@ -237,14 +236,14 @@ impl Locals {
         }
     }
 
-    /// Closes one so that its program learns that it failed.
+    /// Closes a connection so that its program sees a failure.
     pub(super) fn reset(&mut self, connection: ConnectionId, failure: ConnectionFailure) {
         if let Some(local) = self.all.remove(&connection) {
             local.fail(failure);
         }
     }
 
-    /// Writes what waits on all, as far as their sockets take it, and says how much that was.
+    /// Writes waiting bytes on all connections, as far as their sockets take them, and reports the number of bytes.
     pub(super) fn flush(&mut self, inputs: &mut VecDeque<AgentInput>) {
         for connection in std::mem::take(&mut self.dirty) {
             let Some(local) = self.all.get_mut(&connection) else { continue };
@@ -265,7 +264,7 @@ impl Locals {
     }
 }
 
-/// Puts one at the end of those that are to be read, once, if that may bring something.
+/// Puts a connection at the end of the read queue, once, if it may return something.
 fn queue(ready: &mut VecDeque<ConnectionId>, connection: ConnectionId, local: &mut Local) {
     if local.wants_read() && !std::mem::replace(&mut local.queued, true) {
         ready.push_back(connection);

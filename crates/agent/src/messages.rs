@@ -1,5 +1,5 @@
-//! Messages between a program and the agent that runs in it: on their pair of sockets, which carries a stream, each stands behind
-//! its length.
+//! Messages between a program and its embedded agent. Their socket pair carries a stream, in which each message follows its
+//! length.
 //!
 //! ```text
 //! 4     length, little-endian, at most MESSAGE_SIZE_MAX
@@ -11,45 +11,45 @@ use marram_wire::limits::{MESSAGE_SIZE_MAX, STREAM_CUT};
 
 /// Bytes before each message.
 pub const HEAD: usize = 4;
-/// A message of so many bytes keeps what it was read into; a shorter one is copied, so that what is retained does not hold much more
-/// memory than it has bytes.
+/// A message of at least so many bytes keeps the buffer that it was read into; a shorter one is copied, so that retained data
+/// does not hold much more memory than its size.
 const KEEP: usize = STREAM_CUT / 4 * 3;
 
-/// What stands before a message of this length, which is at most [`MESSAGE_SIZE_MAX`].
+/// The prefix of a message of this length, which is at most [`MESSAGE_SIZE_MAX`].
 #[must_use]
 pub fn head(len: usize) -> [u8; HEAD] {
     debug_assert!(len <= MESSAGE_SIZE_MAX, "a longer one is refused before");
     u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-/// The length of the message behind this; `None` if no message is so long.
+/// Decodes the length of the next message; `None` if it is above the limit.
 #[must_use]
 pub fn length(head: [u8; HEAD]) -> Option<usize> {
     usize::try_from(u32::from_le_bytes(head)).ok().filter(|len| *len <= MESSAGE_SIZE_MAX)
 }
 
-/// What stands where a message should is none: whoever writes here has lost its place.
+/// The stream contains an invalid length: the writer is out of sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NoMessage;
 
-/// Puts messages together that come in pieces.
+/// Assembles messages from pieces.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
     bytes: BytesMut,
 }
 
 impl Pieces {
-    /// What came next.
+    /// Adds the next received bytes.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Whether there is nothing, not even of a message that is not whole.
+    /// Whether there is nothing, not even a partial message.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Whether [`Self::next`] has something to say.
+    /// Whether [`Self::next`] would return a message or an error.
     pub(crate) fn has_next(&self) -> bool {
         match self.length() {
             Some(Ok(len)) => self.bytes.len() >= HEAD + len,
@@ -62,11 +62,11 @@ impl Pieces {
         self.bytes.first_chunk().map(|head| length(*head).ok_or(NoMessage))
     }
 
-    /// The next message that is whole; `None` while there is none.
+    /// The next complete message; `None` while there is none.
     pub(crate) fn next(&mut self) -> Result<Option<Bytes>, NoMessage> {
         let Some(len) = self.length().transpose()? else { return Ok(None) };
         if self.bytes.len() < HEAD + len {
-            // Once, rather than at every piece.
+            // Reserves once, not at every piece.
             self.bytes.reserve(HEAD + len - self.bytes.len());
             return Ok(None);
         }
@@ -79,7 +79,7 @@ impl Pieces {
             message
         };
         if self.bytes.is_empty() {
-            // Most connections are silent most of the time: they keep no memory for what may come.
+            // Most connections are idle most of the time: they hold no buffer for future messages.
             self.bytes = BytesMut::new();
         }
         Ok(Some(message))

@@ -1,7 +1,7 @@
-//! The program that an agent runs in, where it is no process of its own: connections that the program asks for and is given.
+//! The program that an agent is embedded in: connections that the program opens and accepts.
 //!
-//! Each is one end of a socket pair, whose other end is a local connection like any other. How it ended, which a pair of sockets
-//! cannot say, goes beside it.
+//! Each is one end of a socket pair; the other end is a normal local connection. How it ended, which a socket pair cannot
+//! express, is shared beside it.
 
 use crate::net::Socket;
 use anyhow::ensure;
@@ -20,53 +20,55 @@ use std::{
     time::Instant,
 };
 
-/// Connections that the program has asked for and the agent has not yet seen; more are refused.
+/// Connections that the program has opened and the agent has not yet seen; more are refused.
 pub const ASKED_MAX: usize = 1024;
-/// Sessions that the program was told of as their server and that it has not yet accepted; more are refused.
+/// Sessions for which the program is the server and that it has not yet accepted; more are refused.
 pub const BACKLOG_MAX: usize = 1024;
 
-/// How the program speaks in a session.
+/// How the program sends and receives in a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ConnectionKind {
-    /// In a stream, which is cut into messages anywhere, and which messages of the other side follow each other in.
+    /// As a stream: it is cut into messages at any position, and received messages are concatenated.
     #[default]
     Stream,
-    /// In messages, empty ones too: none is cut, merged or lost. To the cell this is a stream whose cuts are the messages.
+    /// As messages, also empty ones: none is cut, merged or lost. To the cell this is a stream that is cut at the message
+    /// boundaries.
     Messages,
-    /// In datagrams: each is one message, and one for which there is no place is dropped before it has a number. The cell is told.
+    /// As datagrams: each is one message; one without room is dropped before it gets a number. The cell knows that it is
+    /// datagrams.
     Datagrams,
 }
 
 impl ConnectionKind {
-    /// Whether what it says comes in messages, none of which is cut.
+    /// Whether message boundaries are kept.
     #[must_use]
     pub fn keeps_messages(self) -> bool {
         self != Self::Stream
     }
 }
 
-/// One side's half of a connection.
+/// One half of a connection.
 #[derive(Debug)]
 pub struct StreamHalf {
-    /// Its bytes; messages as [`crate::messages`] says.
+    /// Its bytes; messages are encoded as in [`crate::messages`].
     pub stream: UnixStream,
-    /// What else is to be known of it; both halves have the same.
+    /// Further state of the connection, shared by both halves.
     pub close_state: Arc<CloseState>,
 }
 
-/// How far a connection has come, as its agent says.
+/// The state of a connection, as its agent reports it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum ConnectionState {
-    /// More may come. If the stream ends now, the agent is gone.
+    /// More bytes may come. If the stream ends in this state, the agent is gone.
     #[default]
     Open,
-    /// What comes still is all there is.
+    /// Only the bytes that are already in the stream will come.
     Ended,
     /// It failed.
     Failed(ConnectionFailure),
 }
 
-/// What the two halves of a connection know and tell each other beside its bytes.
+/// State that the two halves of a connection share beside its bytes.
 #[derive(Debug, Default)]
 pub struct CloseState {
     kind: ConnectionKind,
@@ -77,7 +79,7 @@ pub struct CloseState {
 
 impl CloseState {
     fn lock(&self) -> MutexGuard<'_, ConnectionState> {
-        // It is replaced whole.
+        // The value is only replaced as a whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -87,19 +89,19 @@ impl CloseState {
         self.kind
     }
 
-    /// As which server the program was given it, if it did not ask for it.
+    /// The server name under which the program received it; none if the program opened it.
     #[must_use]
     pub fn server(&self) -> Option<&str> {
         self.server.as_deref()
     }
 
-    /// How far the connection has come.
+    /// The state of the connection.
     #[must_use]
     pub fn state(&self) -> ConnectionState {
         self.lock().clone()
     }
 
-    /// The program's: what its closing the stream means is that it failed.
+    /// Called by the program: the following close of the stream is a failure.
     pub fn abort(&self) {
         self.aborted.store(true, Relaxed);
     }
@@ -108,7 +110,7 @@ impl CloseState {
         self.aborted.load(Relaxed)
     }
 
-    /// Said before the stream is told.
+    /// Called before the stream is closed.
     pub(super) fn end(&self) {
         let mut state = self.lock();
         if *state == ConnectionState::Open {
@@ -116,13 +118,13 @@ impl CloseState {
         }
     }
 
-    /// Said before the stream is told.
+    /// Called before the stream is closed.
     pub(super) fn fail(&self, failure: ConnectionFailure) {
         *self.lock() = ConnectionState::Failed(failure);
     }
 }
 
-/// Both halves of a connection, the agent's, which does not block, first.
+/// Both halves of a connection, the agent's half first, which does not block.
 pub(super) fn pair(kind: ConnectionKind, server: Option<Arc<str>>) -> io::Result<(StreamHalf, StreamHalf)> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
@@ -134,13 +136,13 @@ pub(super) fn pair(kind: ConnectionKind, server: Option<Arc<str>>) -> io::Result
 }
 
 impl StreamHalf {
-    /// As the agent's loop takes it.
+    /// The form that the agent's loop uses.
     pub(super) fn into_socket(self) -> (Socket, Arc<CloseState>) {
         (Socket::Unix(mio::net::UnixStream::from_std(self.stream)), self.close_state)
     }
 }
 
-/// Connections of sessions that have the program as their server, and that it has not yet taken.
+/// Connections of sessions for which the program is the server and that it has not yet accepted.
 #[derive(Debug)]
 pub struct Backlog {
     waiting: Mutex<Waiting>,
@@ -151,17 +153,17 @@ pub struct Backlog {
 #[derive(Debug, Default)]
 struct Waiting {
     halves: VecDeque<StreamHalf>,
-    /// No more will come.
+    /// Whether no more will come.
     over: bool,
 }
 
 impl Backlog {
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Nothing panics while it is changed.
+        // No code panics while it holds the lock.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a new connection to the program; the agent's half of it.
+    /// Queues a new connection for the program; returns the agent's half.
     fn hand(&self, kind: ConnectionKind, server: Arc<str>) -> anyhow::Result<StreamHalf> {
         let (ours, theirs) = pair(kind, Some(server))?;
         let mut waiting = self.lock();
@@ -171,7 +173,7 @@ impl Backlog {
         Ok(ours)
     }
 
-    /// Waits for the next one, until `deadline` where there is one.
+    /// Waits for the next one, until `deadline` if there is one.
     ///
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] at the deadline, [`io::ErrorKind::NotConnected`] when the agent has stopped.
@@ -202,7 +204,7 @@ impl Backlog {
     }
 }
 
-/// The agent's side of a [`Backlog`], which ends with it, for the sessions of one server.
+/// The agent's side of a [`Backlog`], for the sessions of one server. The backlog ends when it is dropped.
 #[derive(Debug)]
 pub(super) struct Handing {
     backlog: Arc<Backlog>,
@@ -211,7 +213,7 @@ pub(super) struct Handing {
 }
 
 impl Handing {
-    /// Hands a new connection to the program; the agent's half of it.
+    /// Queues a new connection for the program; returns the agent's half.
     pub(super) fn hand(&self) -> anyhow::Result<StreamHalf> {
         self.backlog.hand(self.kind, Arc::clone(&self.name))
     }
@@ -223,16 +225,16 @@ impl Drop for Handing {
     }
 }
 
-/// A connection that the program wants.
+/// A connection that the program opens.
 pub(super) struct ConnectRequest {
     pub(super) app: String,
     pub(super) half: StreamHalf,
 }
 
-/// Told of every report, with an edge's address.
+/// Called with every report and the address of its edge.
 type Observe = Box<dyn FnMut(&str, &AgentReport) + Send>;
 
-/// What an agent's loop knows of the program that it runs in.
+/// What an agent's loop needs of the program that it is embedded in.
 pub struct Program {
     pub(super) asks: Receiver<ConnectRequest>,
     connect_handle: SyncSender<ConnectRequest>,
@@ -247,15 +249,15 @@ impl fmt::Debug for Program {
 }
 
 impl Program {
-    /// A program that is told of every report, with the address of the edge that it is about, if it is about one. It must not
-    /// block: the agent waits.
+    /// A program. `observe` is called with every report and the address of the edge that it is about, if any. It must not block:
+    /// the agent waits.
     pub fn new(observe: impl FnMut(&str, &AgentReport) + Send + 'static) -> Self {
         let (connect_handle, asks) = sync_channel(ASKED_MAX);
         Self { asks, connect_handle, servers: BTreeMap::new(), observe: Box::new(observe) }
     }
 
-    /// Is the servers of these names: sessions that have one of them as their server come out of what is returned. Of those that
-    /// nobody has taken there are at most `max`; more are refused.
+    /// Makes the program the server with these names: sessions with one of these servers arrive in the returned backlog. At most
+    /// `max` may wait there; more are refused.
     pub fn serve(&mut self, servers: &[(&str, ConnectionKind)], max: usize) -> Arc<Backlog> {
         let backlog = Arc::new(Backlog { waiting: Mutex::default(), changed: Condvar::new(), max });
         for &(name, kind) in servers {
@@ -270,7 +272,7 @@ impl Program {
     }
 }
 
-/// Asks the agent for connections.
+/// Opens connections through the agent.
 #[derive(Clone)]
 pub struct ConnectHandle {
     sender: SyncSender<ConnectRequest>,
@@ -284,10 +286,10 @@ impl fmt::Debug for ConnectHandle {
 }
 
 impl ConnectHandle {
-    /// A connection to a new cell of `app`. What is written to it waits until an edge has taken the session; its stream blocks.
+    /// A connection to a new cell of `app`. Bytes that are written wait until an edge has taken the session; the stream blocks.
     ///
     /// # Errors
-    /// If the agent is gone, if it has more to do than it can, or if the process has no descriptor left.
+    /// If the agent is gone, if its queue is full, or if the process has no file descriptor left.
     pub fn connect(&self, app: &str, kind: ConnectionKind) -> io::Result<StreamHalf> {
         let (half, theirs) = pair(kind, None)?;
         self.sender.try_send(ConnectRequest { app: app.to_owned(), half }).map_err(|error| match error {
@@ -301,10 +303,10 @@ impl ConnectHandle {
     }
 }
 
-/// Why there is no connection any more, or none to be had.
+/// The reason when a connection ended or cannot be opened because the agent has stopped.
 pub const STOPPED: &str = "the agent in this program has stopped";
 
-/// Turns a connection down that came too late.
+/// Refuses a connection that was requested too late.
 pub(super) fn turn_down(ask: &ConnectRequest) {
     ask.half.close_state.fail(ConnectionFailure {
         session: None,

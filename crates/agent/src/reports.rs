@@ -1,5 +1,4 @@
-//! What the agent reports, as structured log lines. Each kind has a limit of its own, since clients and edges can bring them
-//! about at will.
+//! The agent's reports as structured log lines. Each kind is rate-limited separately, since clients and edges can trigger them.
 
 use super::{edges::EdgeAddress, events};
 use crate::net::LogLimiter;
@@ -14,14 +13,14 @@ use std::{
 };
 use tracing::{debug, info, warn};
 
-/// Which edges are there and which are not, in the log.
+/// The log lines about which edges are up or down.
 pub struct EdgeReports {
     names: Vec<String>,
-    /// Why each edge that is down was down when that was reported last.
+    /// The last logged reason of each edge that is down.
     down: BTreeMap<Target, String>,
-    /// Of each on its own: of many there are many lines, and none of them is lost for another's coming and going.
+    /// One limiter per edge: with many edges there are many lines, and one flapping edge must not suppress the others' lines.
     ups: BTreeMap<Target, LogLimiter>,
-    /// What is told but once is not lost for that.
+    /// A separate limiter, because this line is written only once.
     domains: LogLimiter,
     limiter: LogLimiter,
 }
@@ -34,12 +33,12 @@ impl EdgeReports {
         Self { names, down: BTreeMap::new(), ups: BTreeMap::new(), domains, limiter }
     }
 
-    /// How an edge was configured.
+    /// The configured address of an edge.
     pub fn name(&self, target: Target) -> &str {
         self.names.get(usize::from(target.edge)).map_or("own", |name| name)
     }
 
-    /// An edge answered, and calls itself so.
+    /// An edge answered, with its name.
     pub fn up(&mut self, target: Target, name: &str, now: Instant) {
         self.down.remove(&target);
         let limiter = self.ups.entry(target).or_insert_with(|| LogLimiter::new(now));
@@ -49,7 +48,7 @@ impl EdgeReports {
         }
     }
 
-    /// An edge has another domain secret than others: whoever runs them thinks that sessions survive, and they do not.
+    /// An edge has another domain secret than the others: sessions cannot move between them, which operators may not expect.
     fn other_domain(&mut self, target: Target, name: &str, other: &str, now: Instant) {
         if let Some(suppressed) = self.domains.pass(now) {
             let address = self.name(target);
@@ -61,7 +60,7 @@ impl EdgeReports {
         }
     }
 
-    /// An edge is gone or suspected. Each failed attempt is reported; what changes is worth a line.
+    /// An edge is gone or suspected. Every failed attempt is reported; only a change is logged.
     pub fn down(&mut self, target: Target, reason: &str, suspected: bool, now: Instant) {
         if self.down.insert(target, reason.to_owned()).as_deref() == Some(reason) {
             return;
@@ -73,9 +72,9 @@ impl EdgeReports {
     }
 }
 
-/// Writes reports to the log, and remembers which sessions are not over.
+/// Writes reports to the log, and counts the sessions that are not over.
 pub(super) struct Reports {
-    /// What there is to report. A line costs about what a session's begin does, so it waits for a lull.
+    /// Reports to be written. A line costs about as much as the start of a session, so it waits until the loop is idle.
     waiting: Vec<AgentReport>,
     sessions: BTreeSet<SessionId>,
     edges: EdgeReports,
@@ -100,17 +99,17 @@ impl Reports {
         }
     }
 
-    /// Sessions that have an end here and are not over.
+    /// Sessions with an end here that are not over.
     pub(super) fn sessions(&self) -> usize {
         self.sessions.len()
     }
 
-    /// How an edge was configured.
+    /// The configured address of an edge.
     pub(super) fn name(&self, target: Target) -> &str {
         self.edges.name(target)
     }
 
-    /// Takes a report, which [`Self::write`] will write.
+    /// Queues a report for [`Self::write`].
     pub(super) fn add(&mut self, report: AgentReport) {
         match &report {
             AgentReport::Owned { session, .. } => _ = self.sessions.insert(*session),
@@ -120,12 +119,12 @@ impl Reports {
         self.waiting.push(report);
     }
 
-    /// Whether there is something to [`Self::write`].
+    /// Whether there is anything to [`Self::write`].
     pub(super) fn wait(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Writes the reports that wait.
+    /// Writes the queued reports.
     pub(super) fn write(&mut self, now: Instant) {
         let mut waiting = std::mem::take(&mut self.waiting);
         for report in waiting.drain(..) {

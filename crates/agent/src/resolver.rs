@@ -1,4 +1,4 @@
-//! Turns names into addresses on a thread of its own, since the system's resolver blocks.
+//! Resolves names to addresses on a separate thread, because the system's resolver blocks.
 
 use std::{
     io,
@@ -10,20 +10,20 @@ use std::{
     thread,
 };
 
-/// Names that wait to be resolved; more fail at once.
+/// Names that wait to be resolved; further ones fail at once.
 const WAITING_MAX: usize = 1024;
 
-/// A question's outcome: what it was asked for, and addresses.
+/// The result of a query: its purpose, and the addresses.
 pub(super) type Resolved<T> = (T, io::Result<Vec<SocketAddr>>);
 
-/// Asks the system's resolver without waiting for it.
+/// Queries the system's resolver without blocking.
 pub(super) struct Resolver<T> {
     questions: SyncSender<(T, String)>,
     answers: Receiver<Resolved<T>>,
 }
 
 impl<T: Send + 'static> Resolver<T> {
-    /// Starts the thread; `waker` is told of each answer.
+    /// Starts the thread; it calls `waker` after each answer.
     pub(super) fn start(waker: Arc<mio::Waker>) -> io::Result<Self> {
         let (questions, asked) = sync_channel::<(T, String)>(WAITING_MAX);
         let (answer, answers) = sync_channel(WAITING_MAX);
@@ -37,7 +37,7 @@ impl<T: Send + 'static> Resolver<T> {
         Ok(Self { questions, answers })
     }
 
-    /// Asks for the addresses of `host:port`. Gives the question back if too many wait.
+    /// Queries the addresses of `host:port`. Returns the purpose if too many queries wait.
     pub(super) fn ask(&self, what: T, name: &str) -> Result<(), T> {
         self.questions.try_send((what, name.to_string())).map_err(|error| match error {
             TrySendError::Full((what, _)) | TrySendError::Disconnected((what, _)) => what,
@@ -50,8 +50,7 @@ impl<T: Send + 'static> Resolver<T> {
     }
 }
 
-/// The addresses of `host:port`, sorted; only those of version 4 where there are such, so that a host that has both
-/// counts once.
+/// The addresses of `host:port`, sorted. If there are IPv4 addresses, only those, so that a host that has both counts once.
 pub(super) fn resolve(name: &str) -> io::Result<Vec<SocketAddr>> {
     let mut addresses: Vec<_> = name.to_socket_addrs()?.collect();
     if addresses.iter().any(SocketAddr::is_ipv4) {

@@ -1,6 +1,6 @@
-//! What an agent's loop shares with whoever administers it: its listeners, the rules that choose an app, and counts.
+//! What an agent's loop shares with its admin interface: its listeners, the rules that choose an app, and counters.
 //!
-//! Asked once a new connection or conversation, never for a message; the lock is then free but for an operator's question.
+//! Used once for each new connection or conversation, never for a message; the lock is free except during an operator's request.
 
 use marram_session::agent::{
     proxy::ProxyAddresses,
@@ -16,35 +16,35 @@ use std::{
     time::Duration,
 };
 
-/// Where clients come in.
+/// A listener for clients.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listener {
-    /// What rules and people call it.
+    /// Its name in rules and logs.
     pub name: String,
-    /// Where it listens.
+    /// The address that it binds.
     pub address: SocketAddr,
-    /// How its clients speak.
+    /// The protocol of its clients.
     pub protocol: RouteProtocol,
-    /// The app of those for whom no rule chooses one.
+    /// The app of clients for which no rule chooses one.
     pub app: String,
-    /// How long a client that speaks in datagrams may be silent.
+    /// The idle timeout of a datagram client.
     pub idle: Duration,
-    /// Clients at a time that speak in datagrams; others are refused.
+    /// Limit of concurrent datagram clients; others are refused.
     pub flows_max: usize,
-    /// Pages that may connect by WebSocket, as browsers say where they come from; none for those from the listener's own host and
-    /// port. See [`crate::websocket::is_origin`].
+    /// Origins of pages that may connect by WebSocket, as browsers send them; if empty, only pages from the listener's own host
+    /// and port. See [`crate::websocket::is_origin`].
     pub origins: Vec<String>,
-    /// Whether a proxy stands before it that says in a header of the PROXY protocol who each client is. Not for datagrams.
+    /// Whether a proxy in front of it sends each client's address in a PROXY protocol header. Not for datagrams.
     pub proxy_protocol: bool,
 }
 
-/// How long a client that speaks in datagrams may be silent, where nothing else is said.
+/// The default idle timeout of a datagram client.
 pub const IDLE: Duration = Duration::from_secs(30);
-/// Conversations in datagrams of one listener, where nothing else is said.
+/// The default limit of conversations in datagrams of one listener.
 pub const FLOWS_MAX: usize = 4096;
 
 impl Listener {
-    /// A listener for one app, with defaults for the rest, called by its address.
+    /// A listener for one app, named by its address, with defaults for the rest.
     #[must_use]
     pub fn new(address: SocketAddr, protocol: RouteProtocol, app: String) -> Self {
         Self {
@@ -60,19 +60,19 @@ impl Listener {
     }
 }
 
-/// Where a client came in.
+/// Where a client connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Arrived {
-    /// The listener, by its place among all.
+    /// The index of the listener.
     pub(super) listener: usize,
-    /// The client's address: the one that its proxy says, once that has been read.
+    /// The client's address; the one from the proxy's header, once that has been read.
     pub(super) client: SocketAddr,
-    /// Where the client connected to.
+    /// The local address that the client connected to.
     pub(super) local: SocketAddr,
 }
 
 impl Arrived {
-    /// Takes over what a proxy says.
+    /// Takes the addresses of a proxy's header.
     pub(super) fn through(&mut self, ends: Option<ProxyAddresses>) {
         if let Some(ProxyAddresses { source, destination }) = ends {
             (self.client, self.local) = (source, destination);
@@ -80,40 +80,40 @@ impl Arrived {
     }
 }
 
-/// What happened at one listener.
+/// The counters of one listener.
 #[derive(Debug, Default)]
 pub struct ListenerCounts {
-    /// Sessions that were begun.
+    /// Sessions that have begun.
     pub begun: AtomicU64,
-    /// Arrivals that a rule refused.
+    /// Connections that a rule refused.
     pub refused: AtomicU64,
-    /// Conversations in datagrams now.
+    /// Current conversations in datagrams.
     pub flows: AtomicU64,
-    /// Datagrams of clients for whom there was no place.
+    /// Datagrams of clients that were refused.
     pub flows_refused: AtomicU64,
 }
 
-/// Where an arrival goes.
+/// The result of the rules for a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Route {
     /// To this app.
     App(String),
-    /// Nowhere; by which rule, and why.
+    /// Refused: by which rule, and why.
     Refuse(String, String),
-    /// More of its first bytes is needed.
+    /// More of its first bytes are needed.
     More,
 }
 
 /// Why rules were not replaced.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotReplaced {
-    /// Somebody else has replaced them since; the revision now.
+    /// The rules have been replaced since; the current revision.
     Moved(u64),
     /// One of them is wrong.
     Refused(RouteError),
 }
 
-/// Listeners, rules and counts of one agent; clones are the same.
+/// Listeners, rules and counters of one agent; clones share them.
 #[derive(Clone, Debug)]
 pub struct Routing(Arc<Shared>);
 
@@ -124,7 +124,7 @@ struct Shared {
     dropped: AtomicU64,
 }
 
-/// Rules and how often they were replaced.
+/// Rules, and how often they were replaced.
 #[derive(Debug, Default)]
 struct Numbered {
     revision: u64,
@@ -141,7 +141,7 @@ impl Routing {
     /// Rules for these listeners.
     ///
     /// # Errors
-    /// If a rule is wrong in itself, or names a listener that there is not.
+    /// If a rule is invalid, or names an unknown listener.
     pub fn new(listeners: Vec<Listener>, rules: Vec<RouteRule>) -> Result<Self, RouteError> {
         let listeners = listeners.into_iter().map(|listener| (listener, ListenerCounts::default())).collect();
         let routing =
@@ -151,7 +151,7 @@ impl Routing {
         Ok(routing)
     }
 
-    /// Rules name only listeners that there are.
+    /// Rules may name only existing listeners.
     fn check(&self, rules: &[RouteRule]) -> Result<(), RouteError> {
         let known = |name: &String| {
             self.listeners()
@@ -170,14 +170,14 @@ impl Routing {
     }
 
     fn lock(&self) -> MutexGuard<'_, Numbered> {
-        // Whoever panicked while holding it left a table that is whole: it is replaced in one assignment.
+        // After a panic the table is still whole: it is replaced in one assignment.
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes other rules at once, if `revision` is the one that there is, or is none. Sessions under way are not touched.
+    /// Replaces the rules at once, if `revision` is the current one, or is none. Existing sessions are not affected.
     ///
     /// # Errors
-    /// If it is not, or a rule is wrong; nothing has changed then.
+    /// If it is not, or a rule is invalid; nothing changes then.
     pub fn replace(&self, revision: Option<u64>, rules: Vec<RouteRule>) -> Result<u64, NotReplaced> {
         self.check(&rules).map_err(NotReplaced::Refused)?;
         let mut numbered = self.lock();
@@ -189,7 +189,7 @@ impl Routing {
         Ok(numbered.revision)
     }
 
-    /// How often the rules were replaced; they, as written, with how often each decided; how often none did.
+    /// How often the rules were replaced; the rules as written, with how often each decided; how often none did.
     #[must_use]
     pub fn rules(&self) -> (u64, Vec<(RouteRule, u64)>, u64) {
         let numbered = self.lock();
@@ -214,7 +214,7 @@ impl Routing {
                 .any(|(rule, _)| matches!(&rule.action, RouteAction::App(name) if name == app))
     }
 
-    /// Datagrams that sessions had no place for.
+    /// Datagrams that were dropped because their session had no room.
     #[must_use]
     pub fn datagrams_dropped(&self) -> u64 {
         self.0.dropped.load(Relaxed)
@@ -240,7 +240,7 @@ impl Routing {
         self.0.listeners[listener].0.address
     }
 
-    /// What a session is told of its client.
+    /// The session's information about its client.
     pub(super) fn origin(&self, arrived: &Arrived) -> Option<Origin> {
         let Arrived { listener, client, local } = *arrived;
         Some(Origin { client: Some(client), local: Some(local), listener: self.name(listener).to_owned() })
@@ -254,7 +254,7 @@ impl Routing {
         &self.0.listeners[listener].1
     }
 
-    /// Where what came to a listener goes; `last` if no more of it will come.
+    /// The route of a connection to a listener; `last` if no more bytes of it will come.
     pub(super) fn decide(&self, listener: usize, client: SocketAddr, first: &[u8], last: bool) -> Route {
         let (at, counts) = &self.0.listeners[listener];
         let arrival = Arrival { listener: &at.name, local: at.address, client, protocol: at.protocol };

@@ -1,4 +1,4 @@
-//! The agent's loop: waits for sockets, feeds `Agent::step`, does what it says. Decides nothing about sessions.
+//! The agent's loop: waits for sockets, calls `Agent::step`, and carries out its outputs. Decides nothing about sessions.
 
 mod arrivals;
 mod browsers;
@@ -33,10 +33,10 @@ use std::{
 };
 use tracing::info;
 
-/// Inputs taken before what they led to is written.
+/// Inputs that are handled before their outputs are written.
 const BATCH: usize = 256;
 const EVENTS: usize = 1024;
-/// Where inputs come from: local connections, wires, browsers, datagrams.
+/// Sources of inputs: local connections, wires, browsers, datagrams.
 const SOURCES: usize = 4;
 
 const LISTENER: u64 = 1;
@@ -57,9 +57,9 @@ pub struct Shell {
     outs: Vec<AgentOutput>,
     inputs: VecDeque<AgentInput>,
     dialer: EndpointDialer,
-    /// With their places among all of [`Routing::listeners`].
+    /// With their indices in [`Routing::listeners`].
     listeners: Vec<(TcpListener, usize)>,
-    /// Whether a listener may have more connections than were taken.
+    /// Whether a listener may have further connections to accept.
     accepting: Vec<bool>,
     table: WireTable<Target>,
     locals: Locals,
@@ -67,7 +67,7 @@ pub struct Shell {
     websockets: WebSockets,
     undecided: Undecided,
     routing: Routing,
-    /// Which source is asked first for the next input.
+    /// The source that is asked first for the next input.
     turn: usize,
     reports: Reports,
     accept_errors: LogLimiter,
@@ -79,15 +79,15 @@ pub struct Shell {
     stops: usize,
     drain_limit: Duration,
     drain_deadline: Option<Instant>,
-    /// The program that it runs in, if it is no process of its own.
+    /// The program that the agent is embedded in, if it has no own process.
     program: Option<Program>,
-    /// Whether that may have asked for connections.
+    /// Whether that program may have opened connections.
     asked: bool,
     waker: Arc<Waker>,
 }
 
 impl Shell {
-    /// Binds the listeners and makes everything ready.
+    /// Binds the listeners and creates the loop's state.
     pub(super) fn new(
         options: &AgentOptions,
         stop: StopSignal,
@@ -139,12 +139,12 @@ impl Shell {
         })
     }
 
-    /// How the program that it runs in asks for connections, if it runs in one.
+    /// The handle with which the embedding program opens connections, if there is one.
     pub(super) fn connect_handle(&self) -> Option<ConnectHandle> {
         self.program.as_ref().map(|program| program.connect_handle(Arc::clone(&self.waker)))
     }
 
-    /// Runs until the wish to stop is fulfilled.
+    /// Runs until it has stopped.
     pub fn run(&mut self) -> anyhow::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_over() {
@@ -166,7 +166,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Whether nothing was left to wait for when it ended.
+    /// Whether nothing was left to wait for at the end.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.locals.is_empty()
@@ -239,7 +239,7 @@ impl Shell {
                 "stopping: taking no new connections, waiting for {sessions} session{s}, {limit:?} at most (`timeouts.drain`)"
             );
             self.drain_deadline = Some(self.clock.now() + self.drain_limit);
-            // What the program has asked for before it had enough.
+            // Accepts what the program opened before the stop.
             self.asked = true;
             self.accept_asked();
             self.listeners.clear();
@@ -249,7 +249,7 @@ impl Shell {
         self.stops += wishes;
     }
 
-    /// Gives up what takes too long.
+    /// Ends everything that has timed out.
     fn expire(&mut self) {
         self.table.expire(self.clock.now());
         while let Some(input) = self.locals.expire(self.clock.now()) {
@@ -266,7 +266,7 @@ impl Shell {
         }
     }
 
-    /// Takes what there is, in batches: step, perform, then write it all at once. Whether there was anything.
+    /// Handles available inputs in batches: step, carry out, then write everything at once. Returns whether there were any.
     fn work(&mut self) -> bool {
         let mut worked = false;
         for _ in 0..BATCH {
@@ -274,14 +274,14 @@ impl Shell {
             self.heard(input);
             worked = true;
         }
-        // After what has arrived, so that nobody is taken for silent whose word was only not read yet.
+        // After the arrived frames are read, so that unread frames count as activity.
         self.expire();
         if self.wake_at.is_some_and(|at| at <= self.now_ns()) {
             self.wake_at = None;
             self.step(AgentInput::Wake);
             worked = true;
         }
-        // Writing to local sockets gives credit back, which then leaves with the rest.
+        // Writing to local sockets returns credit, which is then sent with the rest.
         self.locals.flush(&mut self.inputs);
         self.datagrams.flush(self.now_ns(), &mut self.inputs);
         self.websockets.flush(self.clock.now(), &mut self.inputs);
@@ -297,8 +297,8 @@ impl Shell {
         if let Some(input) = self.inputs.pop_front() {
             return Some(input);
         }
-        // Who has said something is asked last next time, so that none waits for the others to have nothing to say, and none is
-        // heard more often for others having nothing.
+        // The source that gave the last input is asked last next time: no source waits until the others are empty, and none gets
+        // extra turns because others are empty.
         for step in 0..SOURCES {
             let source = (self.turn + step) % SOURCES;
             let input = match source {
@@ -381,7 +381,7 @@ impl Shell {
         }
     }
 
-    /// What is to be done with a conversation in datagrams.
+    /// Carries out an output for a conversation in datagrams.
     fn tell_datagrams(&mut self, connection: ConnectionId, out: AgentOutput) {
         match out {
             AgentOutput::Write { bytes, .. } => self.datagrams.push(connection, bytes),
@@ -455,7 +455,7 @@ impl Shell {
         self.reports.add(report);
     }
 
-    /// Takes what waited for names.
+    /// Starts connections that waited for name resolution.
     fn take_dialed(&mut self) {
         while let Some(begun) = self.dialer.next_dialed() {
             match begun {
@@ -470,7 +470,7 @@ fn server(server: &super::ServerSettings) -> AgentServer {
     AgentServer { name: server.name.clone(), datagrams: server.datagrams, messages: false }
 }
 
-/// One that is the program that the agent runs in.
+/// A server that is the embedding program.
 fn own_server(name: &str, kind: ConnectionKind) -> AgentServer {
     AgentServer {
         name: name.to_owned(),

@@ -1,5 +1,5 @@
-//! How an agent's loop, or a recorder's, gets connections that it does not have: wires to edges, sockets to servers. Names are resolved on
-//! the way, by another thread.
+//! How the loop of an agent or a recorder opens connections: wires to edges, sockets to servers. Another thread resolves their
+//! names.
 
 use super::{
     ServerSettings, datagrams,
@@ -21,24 +21,24 @@ use mio::{
 };
 use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc};
 
-/// How an agent gets to its edges.
+/// How an agent reaches its edges.
 pub enum EdgeTransport {
     /// Over the network.
     Edges {
-        /// What it shows and wants to see.
+        /// The agent's key, credentials and TLS settings.
         connector: WireConnector,
-        /// Where they are.
+        /// The addresses of the edges.
         edges: Vec<EdgeAddress>,
     },
-    /// Within the process: the agent of an edge's own gates asks for a socket to one of its shards.
+    /// Within the process: the agent of an edge's own gates gets a socket to one of its shards.
     Own(Box<dyn Fn(u8) -> io::Result<UnixStream> + Send>),
 }
 
-/// How a server is spoken to.
+/// The protocol of a server.
 enum ServerProtocol {
-    /// In datagrams.
+    /// Datagrams.
     Datagrams,
-    /// In a stream that begins with this, if with anything.
+    /// A stream, with this header first, if any.
     Stream(Option<Bytes>),
 }
 
@@ -53,24 +53,24 @@ impl ServerProtocol {
     }
 }
 
-/// A connection that was begun.
+/// A connection that was started.
 pub enum ServerLink {
-    /// In a stream, and what the server is told before all else.
+    /// A stream, and the header that is sent first.
     Stream(Socket, Option<Bytes>),
-    /// To the program that the agent runs in.
+    /// To the program that the agent is embedded in.
     Program(StreamHalf),
-    /// In datagrams.
+    /// A datagram socket.
     Datagrams(UdpSocket),
 }
 
-/// What a name is resolved for.
+/// The purpose of a name resolution.
 enum ResolvePurpose {
     Wire(Target),
-    /// And how the server is spoken to.
+    /// A server, with its protocol.
     Server(ConnectionId, ServerProtocol),
 }
 
-/// What was begun once a name was resolved.
+/// A connection that was started after its name was resolved.
 pub enum Dialing {
     /// A wire.
     Wire(Target, anyhow::Result<Box<Wire>>),
@@ -78,17 +78,17 @@ pub enum Dialing {
     Server(ConnectionId, anyhow::Result<ServerLink>),
 }
 
-/// Begins connections.
+/// Starts connections.
 pub struct EndpointDialer {
     transport: EdgeTransport,
     servers: BTreeMap<String, ServerSettings>,
-    /// Those that the program is that the agent runs in.
+    /// Servers that are the embedding program.
     own: BTreeMap<String, Handing>,
     resolver: Resolver<ResolvePurpose>,
 }
 
 impl EdgeTransport {
-    /// The id by which edges know the agent, if it reaches them over the network.
+    /// The id by which edges know the agent, if it connects to them over the network.
     #[must_use]
     pub fn host(&self) -> Option<HostId> {
         match self {
@@ -99,18 +99,18 @@ impl EdgeTransport {
 }
 
 impl EndpointDialer {
-    /// `waker` is told when a name is resolved.
+    /// The resolver calls `waker` when a name is resolved.
     pub fn new(transport: EdgeTransport, servers: &[ServerSettings], waker: Arc<Waker>) -> io::Result<Self> {
         let servers = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
         Ok(Self { transport, servers, own: BTreeMap::new(), resolver: Resolver::start(waker)? })
     }
 
-    /// Has further servers, which are the program that the agent runs in.
+    /// Adds servers that are the embedding program.
     pub(super) fn add(&mut self, own: BTreeMap<String, Handing>) {
         self.own = own;
     }
 
-    /// The edges that it was given.
+    /// The configured edges.
     pub fn edges(&self) -> &[EdgeAddress] {
         match &self.transport {
             EdgeTransport::Edges { edges, .. } => edges,
@@ -118,7 +118,7 @@ impl EndpointDialer {
         }
     }
 
-    /// Begins a wire; `None` while its edge's name is being resolved.
+    /// Starts a wire; `None` while its edge's name is being resolved.
     pub fn wire(&self, target: Target) -> anyhow::Result<Option<Wire>> {
         match &self.transport {
             EdgeTransport::Own(shard) => Ok(Some(Wire::trusted(Socket::Unix(shard(target.shard)?), None))),
@@ -133,7 +133,7 @@ impl EndpointDialer {
         }
     }
 
-    /// Begins a connection to a server; `None` while its name is being resolved.
+    /// Starts a connection to a server; `None` while its name is being resolved.
     pub(super) fn server(
         &self,
         connection: ConnectionId,
@@ -153,7 +153,7 @@ impl EndpointDialer {
         asked.map(|()| None).map_err(|_| anyhow!("too many names wait to be resolved"))
     }
 
-    /// Takes the next connection that waited for a name.
+    /// The next connection that waited for a name.
     pub fn next_dialed(&self) -> Option<Dialing> {
         let (wanted, addresses): Resolved<ResolvePurpose> = self.resolver.take()?;
         Some(match wanted {

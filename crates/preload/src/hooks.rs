@@ -1,8 +1,8 @@
-//! `connect` and `getpeername`, in front of the C library's.
+//! Replacements of the C library's `connect` and `getpeername`.
 //!
-//! Everything here is unsafe by nature: it is called by any program, from any thread, also before the program's own first
-//! instruction. What is not a connection that a rule names goes to the C library as it came. One thing is different: an address
-//! that cannot be read ends the program here, where the kernel would only have said so.
+//! Everything here is unsafe by nature: any program calls it, from any thread, also before the program's own first instruction.
+//! Connections that no rule names go to the C library unchanged. One thing differs: an unreadable address crashes the program
+//! here, where the kernel would only return an error.
 
 use crate::VARIABLE;
 use crate::rules::{Protocol, RULES_MAX, Rules, SocketEndpoint};
@@ -25,7 +25,7 @@ const IPV6_V6ONLY: c_int = 26;
 const ENOSYS: c_int = 38;
 const RTLD_NEXT: *mut c_void = ptr::without_provenance_mut(usize::MAX);
 
-/// `sockaddr_in`, as Linux has it.
+/// `sockaddr_in` of Linux.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct In4 {
@@ -35,7 +35,7 @@ struct In4 {
     zero: [u8; 8],
 }
 
-/// `sockaddr_in6`, as Linux has it.
+/// `sockaddr_in6` of Linux.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct In6 {
@@ -46,7 +46,7 @@ struct In6 {
     scope: u32,
 }
 
-/// The kernel takes one without the scope.
+/// The kernel accepts one without the scope.
 const IN6_BYTES_MIN: usize = 24;
 
 type Connect = unsafe extern "C" fn(c_int, *const c_void, u32) -> c_int;
@@ -65,22 +65,23 @@ unsafe extern "C" {
 static CONNECT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static GETPEERNAME: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Written by [`begin`] alone, and read by nobody before it is [`READY`].
+/// Written only by [`begin`], and not read before [`READY`] is set.
 static mut RULES: Rules = Rules::NONE;
 static READY: AtomicBool = AtomicBool::new(false);
 static NO_RULES: Rules = Rules::NONE;
 
-/// Why a connection leads to an agent, by its local port, which is the same however often its descriptor is copied. A hint only:
-/// a port is used again, and what another program did is not in it, so what the kernel says of the peer decides first.
+/// Why a connection leads to an agent, by its local port, which all copies of its descriptor share. A hint only: ports are
+/// reused, and other programs' connections are not in it. So the peer that the kernel reports decides first.
 static HINTS: [AtomicU16; 65_536] = [const { AtomicU16::new(UNKNOWN) }; 65_536];
 
-/// Nothing was noted; the program wanted to go there; anything else is the number of a rule and two.
+/// 0: nothing is known. 1: the program connected there itself. Otherwise the number of a rule plus 2.
 const UNKNOWN: u16 = 0;
 const DIRECT: u16 = 1;
 
 const _: () = assert!(RULES_MAX < u16::MAX as usize - 1, "numbers of rules fit into hints");
 
-/// Has the loader call [`begin`] once. Libraries that the program needs may have run by then: what they connect is theirs.
+/// Makes the loader call [`begin`] once. Libraries of the program may have run before: their earlier connections are not
+/// redirected.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
@@ -116,7 +117,8 @@ fn rules() -> &'static Rules {
     unsafe { &*(&raw const RULES) }
 }
 
-/// The next function of this name: the C library's, or what stands in for it. Looked up at the first call, which may come before
+/// The next function of this name: the C library's, or a replacement of it. Looked up at the first call, which may come before
+/// [`begin`]; null if there is none.
 /// [`begin`]; null if there is none.
 fn resolve_real(kept: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = kept.load(Relaxed);
@@ -129,7 +131,7 @@ fn resolve_real(kept: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     found
 }
 
-/// Where the hint of a descriptor's connection is.
+/// The hint for a descriptor's connection.
 fn hint(fd: c_int) -> Option<&'static AtomicU16> {
     let mut local = Written { v6: In6 { family: 0, port: [0; 2], flow: 0, address: [0; 16], scope: 0 } };
     let mut size = size_of::<Written>() as u32;
@@ -141,7 +143,7 @@ fn hint(fd: c_int) -> Option<&'static AtomicU16> {
     local.map(|(_, place)| &HINTS[usize::from(place.port)])
 }
 
-/// Runs something that may set `errno`, and leaves it as it was.
+/// Runs a function that may set `errno`, and restores it.
 fn preserving_errno<T>(f: impl FnOnce() -> T) -> T {
     // SAFETY: the C library's own place, one a thread.
     unsafe {
@@ -153,7 +155,7 @@ fn preserving_errno<T>(f: impl FnOnce() -> T) -> T {
     }
 }
 
-/// A socket's number for one of its options.
+/// The value of an integer socket option.
 fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let (mut value, mut size) = (0, 4);
     // SAFETY: the pointers are to numbers of our own, and the size is right.
@@ -198,7 +200,7 @@ unsafe fn read(address: *const c_void, len: u32) -> Option<(u16, SocketEndpoint)
     }
 }
 
-/// An address as a socket of a family takes it.
+/// An address in the form of a socket's family.
 union Written {
     v4: In4,
     v6: In6,
@@ -256,7 +258,8 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const c_void, len: u32) ->
     result
 }
 
-/// Lets a socket of version 6 reach addresses of version 4. One that is bound already to an address of version 6 cannot, and the
+/// Lets an IPv6 socket reach IPv4 addresses. A socket that is already bound to an IPv6 address cannot, and the program gets an
+/// error that there is no route.
 /// program is told that there is no way.
 fn open_to_v4(fd: c_int) {
     preserving_errno(|| {
@@ -295,7 +298,7 @@ pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, len: *mut 
     0
 }
 
-/// What the program is told of a connection that a rule redirected; none of any other.
+/// The peer that the program sees for a redirected connection; none for any other.
 fn original_peer(fd: c_int, real: GetPeerName) -> Option<(Written, u32)> {
     let mut peer = Written { v6: In6 { family: 0, port: [0; 2], flow: 0, address: [0; 16], scope: 0 } };
     let mut size = size_of::<Written>() as u32;
@@ -318,15 +321,15 @@ fn original_peer(fd: c_int, real: GetPeerName) -> Option<(Written, u32)> {
     write(family, rules().original_peer(number, protocol, peer)?)
 }
 
-/// What should never happen ends the program, rather than going on with it in a state that nobody knows.
+/// A bug ends the program; it must not continue in an unknown state.
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     // SAFETY: it takes nothing and does not come back.
     unsafe { abort() }
 }
 
-// Named in the unwinding tables of the core library, and never called: nothing unwinds here. Hidden, since every library of the
-// program that has one of its own would otherwise take this.
+// The unwinding tables of the core library name it, but nothing calls it: nothing unwinds here. Hidden, since otherwise every
+// library of the program with its own would use this one.
 core::arch::global_asm!(
     ".hidden rust_eh_personality",
     ".globl rust_eh_personality",

@@ -1,8 +1,8 @@
-//! What `marram exec` has a program load: connections to configured destinations go to an agent instead, and the program is told
-//! that they go where it wanted.
+//! The library that `marram exec` preloads into a program: connections to configured destinations go to an agent instead, and the
+//! program sees its original destination as the peer.
 //!
-//! [`rules`] says which, and is ordinary code. `hooks` puts itself in front of two functions of the C library, and exists only in
-//! the shared object: it takes no memory, starts no thread, and leaves `errno` as it was. Refuses to know what an agent is.
+//! [`rules`] chooses the connections, and is ordinary code. `hooks` replaces two functions of the C library, and exists only in
+//! the shared object: it allocates no memory, starts no thread, and does not change `errno`. Neither knows what an agent is.
 
 #![no_std]
 
@@ -13,5 +13,5 @@ extern crate std;
 mod hooks;
 pub mod rules;
 
-/// The environment variable that has the rules.
+/// The environment variable with the rules.
 pub const VARIABLE: &str = "MARRAM_EXEC";

@@ -1,19 +1,19 @@
-//! Which connections go where, as a list in an environment variable:
+//! Redirection rules: which connections go where, as a list in an environment variable:
 //!
 //! ```text
 //! list: rule (',' rule)*
 //! rule: ["udp:"] destination '=' via      both a numeric address and port, as 10.0.0.7:5432 or [2001:db8::7]:5432
 //! ```
 //!
-//! A destination may be in it once a protocol; several may lead to one place.
+//! A destination may appear once for each protocol; several destinations may have the same `via`.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Rules of a list at most.
+/// Most rules of a list.
 pub const RULES_MAX: usize = 256;
 
-/// How a socket carries what is said.
+/// The protocol of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
     /// As a stream.
@@ -22,7 +22,7 @@ pub enum Protocol {
     Udp,
 }
 
-/// An address and port, in one form for both versions: those of version 4 as `::ffff:a.b.c.d`.
+/// An address and port, in one form for both IP versions: an IPv4 address is `::ffff:a.b.c.d`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketEndpoint {
     /// The address.
@@ -32,10 +32,10 @@ pub struct SocketEndpoint {
 }
 
 impl SocketEndpoint {
-    /// Nowhere: what is not in use has it.
+    /// The value of unused entries.
     pub const NONE: Self = Self { address: [0; 16], port: 0 };
 
-    /// The place that an address and port name, whichever way the address is written.
+    /// The endpoint of an address and port, whichever way the address is written.
     #[must_use]
     pub const fn new(address: IpAddr, port: u16) -> Self {
         let address = match address {
@@ -45,7 +45,7 @@ impl SocketEndpoint {
         Self { address: address.octets(), port }
     }
 
-    /// Its address of version 4, if it has one.
+    /// Its IPv4 address, if it has one.
     #[must_use]
     pub fn v4(&self) -> Option<Ipv4Addr> {
         Ipv6Addr::from(self.address).to_ipv4_mapped()
@@ -57,14 +57,14 @@ impl SocketEndpoint {
     }
 }
 
-/// One destination, and where connections to it go.
+/// One destination, and where its connections go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rule {
     /// For sockets of this kind.
     pub protocol: Protocol,
-    /// What the program asks for.
+    /// The destination that the program connects to.
     pub destination: SocketEndpoint,
-    /// What it gets.
+    /// The address that is used instead.
     pub via: SocketEndpoint,
 }
 
@@ -84,7 +84,7 @@ impl Rule {
 }
 
 impl fmt::Display for Rule {
-    /// As [`Rules::parse`] reads it.
+    /// The form that [`Rules::parse`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.protocol == Protocol::Udp {
             f.write_str("udp:")?;
@@ -105,7 +105,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// None: every connection is left alone.
+    /// No rules: no connection is changed.
     pub const NONE: Self = Self {
         rules: [Rule {
             protocol: Protocol::Tcp,
@@ -115,7 +115,7 @@ impl Rules {
         count: 0,
     };
 
-    /// Reads a list. What cannot be read, and what is too much, is left out: nobody here could be told.
+    /// Reads a list. Invalid rules, and rules above the limit, are ignored: there is no way to report them here.
     pub fn parse(&mut self, list: &str) {
         for rule in list.split(',').filter_map(Rule::parse) {
             if let Some(free) = self.rules.get_mut(self.count) {
@@ -129,7 +129,7 @@ impl Rules {
         &self.rules[..self.count]
     }
 
-    /// The number of the rule for a connection to this place, if there is one.
+    /// The number of the rule for a connection to this destination, if there is one.
     #[must_use]
     pub fn find(&self, protocol: Protocol, destination: SocketEndpoint) -> Option<usize> {
         self.all().iter().position(|rule| rule.protocol == protocol && rule.destination == destination)
@@ -141,14 +141,14 @@ impl Rules {
         self.all().get(number)
     }
 
-    /// Whether a rule leads to this place.
+    /// Whether a rule redirects to this endpoint.
     #[must_use]
     pub fn leads(&self, protocol: Protocol, place: SocketEndpoint) -> bool {
         self.all().iter().any(|rule| rule.protocol == protocol && rule.via == place)
     }
 
-    /// What the program is told of a connection that goes to `peer` in truth: where it wanted to go by rule `hint`, if that leads
-    /// there, else the destination of the first rule that does; none if no rule leads there.
+    /// The peer that the program sees for a connection to `peer`: the destination of rule `hint`, if that rule redirects to
+    /// `peer`, else of the first rule that does; none if no rule redirects there.
     #[must_use]
     pub fn original_peer(
         &self,

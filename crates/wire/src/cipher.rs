@@ -1,5 +1,5 @@
-//! AES-256-GCM (NIST SP 800-38D) with a tag of 16 bytes, by whichever library is the faster one that goes where this is built
-//! for. What one of them seals the other opens.
+//! AES-256-GCM (NIST SP 800-38D) with a tag of 16 bytes, by the fastest library for the build target. The libraries are
+//! compatible: one opens what another seals.
 
 #[cfg(target_arch = "wasm32")]
 pub(crate) use portable::Cipher;
@@ -8,9 +8,9 @@ pub(crate) use quick::Cipher;
 
 /// Bytes of a key.
 pub(crate) const KEY: usize = 32;
-/// Bytes of a nonce. None is used twice with one key.
+/// Bytes of a nonce. No nonce is used twice with one key.
 pub(crate) const NONCE: usize = 12;
-/// Bytes of the tag behind a text.
+/// Bytes of the tag after a ciphertext.
 pub(crate) const TAG: usize = 16;
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -27,17 +27,17 @@ mod quick {
             ))
         }
 
-        /// Enciphers a text where it is; its tag.
+        /// Encrypts a text in place and returns its tag.
         ///
         /// # Panics
-        /// If it is longer than the cipher can take, which is 64 GiB.
+        /// If the text is longer than the cipher's limit of 64 GiB.
         pub(crate) fn seal(&self, nonce: [u8; NONCE], text: &mut [u8]) -> [u8; TAG] {
             let nonce = Nonce::assume_unique_for_key(nonce);
             let tag = self.0.seal_in_place_separate_tag(nonce, Aad::empty(), text).expect("it is short");
             tag.as_ref().try_into().expect("a tag has 16 bytes")
         }
 
-        /// Deciphers a text where it is, with its tag behind it; how long it is. Nothing if anything was altered.
+        /// Decrypts a text in place, with its tag after it, and returns the length of the text. None if a bit was altered.
         pub(crate) fn open(&self, nonce: [u8; NONCE], sealed: &mut [u8]) -> Option<usize> {
             let nonce = Nonce::assume_unique_for_key(nonce);
             self.0.open_in_place(nonce, Aad::empty(), sealed).ok().map(|text| text.len())
@@ -45,7 +45,7 @@ mod quick {
     }
 }
 
-// Tests have both.
+// Tests compile both.
 #[cfg(any(test, target_arch = "wasm32"))]
 mod portable {
     use super::{KEY, NONCE, TAG};
@@ -58,12 +58,12 @@ mod portable {
             Self(Aes256Gcm::new(&(*key).into()))
         }
 
-        /// Enciphers a text where it is; its tag.
+        /// Encrypts a text in place and returns its tag.
         pub(crate) fn seal(&self, nonce: [u8; NONCE], text: &mut [u8]) -> [u8; TAG] {
             self.0.encrypt_inout_detached(&nonce.into(), &[], text.into()).expect("it is short").into()
         }
 
-        /// Deciphers a text where it is, with its tag behind it; how long it is. Nothing if anything was altered.
+        /// Decrypts a text in place, with its tag after it, and returns the length of the text. None if a bit was altered.
         pub(crate) fn open(&self, nonce: [u8; NONCE], sealed: &mut [u8]) -> Option<usize> {
             let (text, tag) = sealed.split_last_chunk_mut::<TAG>()?;
             let (tag, len) = ((*tag).into(), text.len());

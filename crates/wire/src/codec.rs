@@ -1,4 +1,4 @@
-//! The alphabet of every format: LEB128 integers, fixed arrays, short text, bounded lists.
+//! The primitives of every format: LEB128 integers, fixed arrays, short text, bounded lists.
 //!
 //! Knows no message; `take` never reads past the end, never allocates more than the input could hold.
 
@@ -7,7 +7,7 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use core::fmt;
 
-/// Why bytes could not be read. The sender is at fault; the same bytes will fail again.
+/// Why bytes could not be decoded. The sender is at fault; a retry with the same bytes fails again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
     /// The bytes end in the middle of a value.
@@ -33,11 +33,11 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// A value with one encoding.
+/// A value with exactly one encoding.
 pub trait Field: Sized {
     /// Appends the encoding.
     fn put(&self, out: &mut BytesMut);
-    /// Reads one value off the front.
+    /// Decodes one value and removes its bytes from the front.
     ///
     /// # Errors
     /// If the bytes are not an encoding of such a value.
@@ -131,7 +131,7 @@ impl<const N: usize> Field for [u8; N] {
     }
 }
 
-/// Bytes with a length in front; bounded by what is left of the frame.
+/// Bytes after their length; bounded by the rest of the frame.
 impl Field for Bytes {
     fn put(&self, out: &mut BytesMut) {
         (self.len() as u64).put(out);
@@ -195,7 +195,7 @@ impl<T: Field> Field for Vec<T> {
         if count > LIST_MAX {
             return Err(Error::TooLarge);
         }
-        // An item takes at least a byte, so a short frame cannot ask for a large list.
+        // An item takes at least one byte, so a short frame cannot cause a large allocation.
         if count > from.len() {
             return Err(Error::Truncated);
         }

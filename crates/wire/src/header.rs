@@ -1,4 +1,4 @@
-//! What a checkpoint says about the session, in front of what the executor says about the cell.
+//! The header of a checkpoint: the state of the session, before the executor's sections with the state of the cell.
 //!
 //! ```text
 //! checkpoint := version (1) | header size (LEB128) | header | sections
@@ -16,10 +16,10 @@ use bytes::{Bytes, BytesMut};
 
 /// 2: timers name their stage. 3: tasks and locks. 4: paused ports.
 const VERSION: u8 = 4;
-/// The oldest that is read: an edge takes sessions over from those that run the release before its own.
+/// The oldest version that is decoded: an edge takes over sessions from edges that run the release before its own.
 const VERSION_OLDEST: u8 = 2;
 
-/// A list as long as its bytes allow; for sealed headers, whose author is an edge.
+/// A list without its own limit, bounded by the bytes that contain it; for sealed headers, which only edges write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Many<T>(pub Vec<T>);
 
@@ -46,7 +46,7 @@ impl<T: Field> Field for Many<T> {
 record! {
     /// An output that its end had not acknowledged.
     Unacknowledged {
-        /// The end of the outputs; then there is no payload.
+        /// The end of the outputs; such an output has no payload.
         close: bool,
         /// The message.
         payload: Bytes,
@@ -66,7 +66,7 @@ record! {
         produced: u64,
         /// Whether the last one was the close.
         output_closed: bool,
-        /// The last ones of them, as far as not acknowledged **\[M\]**.
+        /// The last outputs, those that the end has not acknowledged **\[M\]**.
         outbox: Many<Unacknowledged>,
     }
 }
@@ -76,21 +76,21 @@ record! {
     Timer {
         /// The stage of the chain that set it.
         stage: u8,
-        /// The guest's name for it.
+        /// The token that the guest gave it.
         token: u64,
         /// Session time at which it fires, in nanoseconds.
         due_ns: i64,
-        /// Orders timers that are due at one time.
+        /// Orders timers with the same due time.
         order: u64,
     }
 }
 
 record! {
-    /// A task that waits for its turn.
+    /// A task in the cell's queue.
     Task {
         /// The stage of the chain that queued it.
         stage: u8,
-        /// The guest's name for it.
+        /// The token that the guest gave it.
         token: u64,
     }
 }
@@ -98,13 +98,13 @@ record! {
 record! {
     /// A lock that a task holds.
     Lock {
-        /// The stage of the chain whose it is.
+        /// The stage of the chain that it belongs to.
         stage: u8,
-        /// The guest's name for it.
+        /// The number that the guest gave it.
         id: u64,
         /// The task that holds it.
         holder: u64,
-        /// The tasks that wait for it, the first one first.
+        /// The tasks that wait for it, in order.
         waiting: Many<u64>,
     }
 }
@@ -122,21 +122,21 @@ record! {
 record! {
     /// The session at the checkpoint's position.
     Header {
-        /// Which session.
+        /// The session of the checkpoint.
         session: SessionId,
-        /// What it runs.
+        /// The image that it runs.
         image: ImageHash,
-        /// Who took the checkpoint.
+        /// The generation of the owner that took the checkpoint.
         generation: Generation,
         /// Unique within the generation.
         number: u32,
-        /// The checkpoint that it builds on; none if it stands alone.
+        /// The generation of the checkpoint that it builds on; none if it is full.
         base_generation: Generation,
-        /// As above.
+        /// The number of the checkpoint that it builds on.
         base_number: u32,
-        /// Everything before this log offset is in it.
+        /// The checkpoint covers all log before this offset.
         log_offset: u64,
-        /// The running digest there.
+        /// The running digest of the log up to there.
         head: [u8; 32],
         /// The last logged time, in nanoseconds of session time.
         last_ns: i64,
@@ -144,9 +144,9 @@ record! {
         timers_set: u64,
         /// Timers that have not fired.
         timers: Many<Timer>,
-        /// The client's port, and the server's where there is one.
+        /// The client's port, and the server's if there is one.
         ports: Vec<PortState>,
-        /// Tasks to be run, the first one first.
+        /// Tasks in the queue, in order.
         tasks: Many<Task>,
         /// Locks that are held.
         locks: Many<Lock>,
@@ -156,11 +156,11 @@ record! {
 }
 
 impl Header {
-    /// Whether it is of this session and image, is the one that was announced, and builds on the one before it in a chain, if
-    /// there is one.
+    /// Whether the header names this session and image, is the announced checkpoint, and builds on the previous one in the chain,
+    /// if there is one.
     ///
     /// # Errors
-    /// With what it is instead.
+    /// A description of the first mismatch.
     pub fn check(
         &self,
         meta: &CheckpointMeta,
@@ -188,7 +188,7 @@ impl Header {
     }
 }
 
-/// Puts a checkpoint together from its two parts.
+/// Joins the two parts of a checkpoint.
 #[must_use]
 pub fn join(header: &Header, sections: &[u8]) -> Vec<u8> {
     let mut encoded = BytesMut::new();
@@ -200,15 +200,16 @@ pub fn join(header: &Header, sections: &[u8]) -> Vec<u8> {
     out.into()
 }
 
-/// Takes a checkpoint apart.
+/// Splits a checkpoint into its two parts.
 ///
 /// # Errors
-/// If it is of another version, or the header is not one.
+/// If its version is not supported, or its header cannot be decoded.
 pub fn split(checkpoint: Bytes) -> Result<(Header, Bytes), Error> {
     front(checkpoint)?.ok_or(Error::Truncated)
 }
 
-/// As [`split`], of the front of a checkpoint: the header, and what is here of the rest. `None` if more is needed.
+/// As [`split`], for the first bytes of a checkpoint: the header, and the received part of the sections. `None` if more bytes are
+/// needed.
 ///
 /// # Errors
 /// As above.
@@ -232,8 +233,8 @@ pub fn front(checkpoint: Bytes) -> Result<Option<(Header, Bytes)>, Error> {
     if encoded.is_empty() { Ok(Some((header, rest))) } else { Err(Error::Trailing) }
 }
 
-/// A header of an older version, as one of today's: so many lists are missing at its end, and they are empty. The lists of tasks
-/// and locks came with version 3, that of paused ports with version 4.
+/// Converts the header of an older version to the current one: adds this many empty lists at its end. The lists of tasks and
+/// locks came with version 3, that of paused ports with version 4.
 pub(crate) fn with_empty_lists(encoded: &[u8], count: usize) -> Bytes {
     [encoded, &[0, 0, 0][..count.min(3)]].concat().into()
 }

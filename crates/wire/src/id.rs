@@ -1,4 +1,4 @@
-//! Identifiers, each a type of its own so that two of them cannot be mistaken for one another.
+//! Identifiers. Each has its own type, so that two of them cannot be confused.
 
 use core::fmt;
 

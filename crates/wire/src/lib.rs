@@ -1,6 +1,6 @@
-//! Bytes that outlive a process: identifiers, frames, log records, checkpoint headers, seals, versions and limits.
+//! Formats of bytes that outlive a process: identifiers, frames, log records, checkpoint headers, seals, versions and limits.
 //!
-//! Pure: no clock, socket, thread or randomly ordered map can be named here. Every decoder checks lengths before it
+//! Pure: this crate cannot use a clock, a socket, a thread or a randomly ordered map. Every decoder checks lengths before it
 //! allocates, and refuses what it does not know.
 #![no_std]
 

@@ -1,10 +1,10 @@
-//! Every bound that two machines must agree on, and the relations between them.
+//! Every limit that two machines must agree on, and the relations between the limits.
 
 /// The newest wire version that this build speaks.
 pub const WIRE_VERSION: u8 = 1;
 /// The oldest wire version that this build speaks.
 pub const WIRE_VERSION_OLDEST: u8 = 1;
-/// What decides whether replay gives the same bytes: part of every image hash.
+/// The version of everything that replay depends on to give the same bytes: part of every image hash.
 pub const DETERMINISM_VERSION: u32 = 1;
 
 /// Largest message that a cell can receive or send, in bytes.
@@ -17,49 +17,49 @@ pub const CACHE_KEY_MAX: usize = 256;
 pub const CACHED_SIZE_MAX: usize = 512 << 10;
 /// Most reads from the cache for one input of a cell.
 pub const READS_MAX: usize = 1024;
-/// Bytes of different objects that a cell can read from the cache for one input.
+/// Total size of the different objects that a cell can read from the cache for one input, in bytes.
 pub const READS_SIZE_MAX: usize = 1 << 20;
-/// Largest log entry, in bytes: all that one input can read, with a dozen and more bytes a read around it.
+/// Largest log entry, in bytes: everything that one input can read, plus at least a dozen bytes for each read.
 pub const ENTRY_SIZE_MAX: usize = READS_SIZE_MAX + (1 << 15);
-/// How an agent cuts a byte stream: no message is longer, in bytes.
+/// Largest message that an agent cuts from a byte stream, in bytes.
 pub const STREAM_CUT: usize = 64 << 10;
-/// Largest datagram that a cell can send to a peer that speaks in datagrams: what fits a packet of IPv4, in bytes.
+/// Largest datagram that a cell can send to a datagram peer: what fits into an IPv4 packet, in bytes.
 pub const DATAGRAM_SIZE_MAX: usize = 65_507;
-/// Bytes of datagrams that an end keeps for a session that has not begun. More are dropped, before they are numbered.
+/// Bytes of datagrams that an end keeps for a session that has not begun. Further ones are dropped before they get a number.
 pub const DATAGRAMS_WAITING_MAX: u64 = 256 << 10;
 /// Payload of one part of a checkpoint or log on the wire, in bytes.
 pub const PART_SIZE: usize = 64 << 10;
 /// Plaintext bytes under one authentication tag of a sealed checkpoint.
 pub const SEAL_CHUNK: usize = 64 << 10;
 
-/// Bytes of messages that may be on their way from an end to an edge, unconsumed.
+/// Bytes of messages in flight from an end to an edge that the cell has not consumed.
 pub const INPUT_WINDOW: u64 = (1 << 20) + (64 << 10);
-/// Bytes of messages that may be on their way from an edge to an end, not taken by the application.
+/// Bytes of messages in flight from an edge to an end that the application has not taken.
 pub const OUTPUT_WINDOW: u64 = (1 << 20) + (64 << 10);
-/// Bytes of checkpoint parts that may be on their way to an end, not stored.
+/// Bytes of checkpoint parts in flight to an end that it has not stored.
 pub const CHECKPOINT_WINDOW: u64 = 256 << 10;
 /// Bytes of its own messages that an end keeps for one session before it stops reading from the application.
 pub const RETAINED_MAX: u64 = 16 << 20;
-/// A keeper that has not acknowledged so many bytes of what a session consumed is dropped, and begins again later.
+/// A keeper with more than this many unacknowledged bytes of consumed messages is dropped, and starts again later.
 pub const FEED_WINDOW: u64 = 8 << 20;
-/// Entries by which a hot standby may fall behind its owner: by more, taking over would take long, and it is dropped.
+/// Entries by which a hot standby may be behind its owner. If it is further behind, a takeover would be slow, and it is dropped.
 pub const REPLAY_LAG_MAX: u64 = 4_096;
-/// A hot standby tells its owner what it has replayed after so many entries.
+/// A hot standby reports its progress to its owner after this many replayed entries.
 pub const REPLAYED_EVERY: u64 = 64;
 const _: () =
     assert!(2 * REPLAYED_EVERY < REPLAY_LAG_MAX, "one that keeps up has said so before it would be dropped");
-/// Bytes of consumed but not yet covered messages at which an edge takes a checkpoint.
+/// Bytes of consumed messages since the last checkpoint at which an edge takes the next one.
 pub const CHECKPOINT_AFTER_BYTES: u64 = 4 << 20;
-/// Bytes of outputs that may wait for one client of a cell that others share: they are not to be held up.
+/// Bytes of outputs that may wait for one client of a shared cell, so that it does not delay the others.
 pub const UNSENT_SHARED_MAX: u64 = 4 << 20;
 /// Bytes of log that an end keeps for one session.
 pub const LOG_SIZE_MAX: u64 = 4 << 20;
 /// Bytes of log at which an edge takes a checkpoint.
 pub const COVER_LOG: u64 = 256 << 10;
-/// Bytes of cached objects in the log at which an edge takes a checkpoint. They are in it once between two checkpoints,
-/// however often they are read, so this is more than for the rest of it.
+/// Bytes of cached objects in the log at which an edge takes a checkpoint. The log has each object only once between two
+/// checkpoints, however often it is read, so this limit is higher than for the rest of the log.
 pub const COVER_READS: u64 = 3 << 19;
-/// Log that an end lacks goes ahead of the next output if it is more than this, in bytes.
+/// If an end lacks more log than this, in bytes, the log is sent before the next output.
 pub const LOG_AHEAD: u64 = 16 << 10;
 /// Largest checkpoint chain (full plus deltas) that an end keeps for one session, in bytes.
 pub const CHECKPOINT_SIZE_MAX: u64 = 512 << 20;
@@ -71,14 +71,14 @@ pub const TEXT_MAX: usize = 512;
 pub const LIST_MAX: usize = 1024;
 /// Most timers that a cell can have set.
 pub const TIMERS_MAX: usize = 1024;
-/// Most tasks of a cell that can wait for their turn or for a lock.
+/// Most tasks of a cell that can be in the queue or wait for a lock.
 pub const TASKS_MAX: usize = 1024;
 /// Most locks that the tasks of a cell can hold.
 pub const LOCKS_MAX: usize = 256;
 /// Most outputs of one handler.
 pub const OUTPUTS_MAX: usize = 65_536;
 
-/// What a message costs wherever bytes are bounded: an empty message is not free to keep.
+/// What a message counts wherever bytes are limited: an empty message has a cost too.
 #[must_use]
 pub const fn charge(payload: usize) -> u64 {
     payload as u64 + 64

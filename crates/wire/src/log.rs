@@ -1,5 +1,5 @@
-//! The interleave log's entries: which input a cell consumed, when it asked what time it was, what it read from its edge's
-//! cache, and nothing else.
+//! The entries of the interleave log: which input a cell consumed, which time it observed, what it read from its edge's cache,
+//! and nothing else.
 //!
 //! ```text
 //! entry := kind (bits 0-2) | has time (bit 3) | has reads (bit 4)  [| seed (32) | peers]  [| time]  [| reads]
@@ -10,8 +10,8 @@
 //!          n: as the n-th of the first kind since the last entry that forgets, itself included (LEB128)
 //! ```
 //!
-//! A message needs no number: each port's messages are consumed in order. A timer needs no name: the earliest one fires. Nor
-//! does a task: they run in the order in which they were queued. So the entry of a plain message is one byte.
+//! A message needs no number: each port's messages are consumed in order. A timer needs no name: the earliest one fires. Tasks
+//! need none either: they run in the order of the queue. So the entry of a plain message is one byte.
 
 mod reads;
 
@@ -32,14 +32,14 @@ const CLIENT_DATAGRAMS: u8 = 2;
 const SERVER_DATAGRAMS: u8 = 4;
 const CLIENT_KNOWN: u8 = 8;
 
-/// Whom a session's cell talks to, and how they speak: what opens its ports.
+/// The peers of a session's cell and their protocols, from which its ports are opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Peers {
     /// Whether there is a server.
     pub server: bool,
-    /// Whether the client speaks in datagrams: a message each, never cut and never merged.
+    /// Whether the client uses datagrams: each is one message, never cut and never merged.
     pub client_datagrams: bool,
-    /// Whether the server does.
+    /// Whether the server uses datagrams.
     pub server_datagrams: bool,
     /// What is known of the client.
     pub client: Option<Arc<Peer>>,
@@ -76,31 +76,31 @@ impl Field for Peers {
 pub enum Event {
     /// The next message, or the close, of this port.
     Message(Port),
-    /// The timer due first.
+    /// The timer with the earliest due time.
     Timer,
-    /// The task queued first.
+    /// The first task of the queue.
     Task,
     /// The session's first entry: the cell starts and its ports open, client first.
     Start {
         /// Seeds the cell's random generator.
         seed: [u8; 32],
-        /// Whose ports open.
+        /// The peers that ports are opened for.
         peers: Peers,
     },
 }
 
-/// An event, the time that its handlers observed, if they did, and what they read from the cache.
+/// An event, the time that its handlers observed, if any, and what they read from the cache.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// What was consumed.
+    /// The consumed event.
     pub event: Event,
-    /// Session time in nanoseconds, where the handler read the clock.
+    /// Session time in nanoseconds, if the handler read the clock.
     pub now_ns: Option<i64>,
     /// What was read from the cache, in order.
     pub reads: Reads,
 }
 
-/// Reads or writes entries in order; times are relative to the last one.
+/// Encodes or decodes entries in order; each time is relative to the previous one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cursor {
     /// The last logged time in nanoseconds of session time.
@@ -129,7 +129,7 @@ impl Cursor {
                 now_ns.put(out);
                 self.last_ns = now_ns;
             } else {
-                // Times of a hostile log can lie further apart than a signed number holds.
+                // In a hostile log, the difference of two times may exceed the range of a signed number.
                 let delta = if now_ns > self.last_ns { now_ns.abs_diff(self.last_ns) } else { 0 };
                 delta.put(out);
                 self.last_ns = self.last_ns.saturating_add_unsigned(delta);
@@ -140,10 +140,10 @@ impl Cursor {
         }
     }
 
-    /// Takes one entry off the front.
+    /// Decodes one entry and removes it from the front.
     ///
     /// # Errors
-    /// If the bytes are not an entry.
+    /// If the bytes are not a valid entry.
     pub fn take(&mut self, from: &mut Bytes) -> Result<Entry, Error> {
         let head = u8::take(from)?;
         let event = match head & !(TIMED | READ) {
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn every_pair_of_peers_has_a_byte_of_its_own_and_no_other_byte_has_a_meaning() {
-        // A client that is known follows.
+        // Peers with a known client follow.
         let peer = Peer::new(None, Some("web-1"));
         let mut known = BytesMut::new();
         peer.as_ref().unwrap().put(&mut known);

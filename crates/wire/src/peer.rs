@@ -1,4 +1,4 @@
-//! What is known of a session's client: what its agent says of it, and what the edge has verified.
+//! What is known of a session's client: what its agent reports, and what the edge has verified.
 //!
 //! ```text
 //! address := 4 | IPv4 (4) | port (2, little endian)
@@ -16,7 +16,7 @@ use alloc::string::String;
 use bytes::{Bytes, BytesMut};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Scope and flow of an IPv6 address mean nothing on another machine, and are left out.
+/// The scope and flow of an IPv6 address have no meaning on another machine, and are omitted.
 impl Field for SocketAddr {
     fn put(&self, out: &mut BytesMut) {
         match self.ip() {
@@ -42,12 +42,12 @@ impl Field for SocketAddr {
 }
 
 record! {
-    /// Where a client came in, as its agent says.
+    /// Where a client connected, as its agent reports it.
     #[derive(Default)]
     Origin {
-        /// The client's address; none if it has none, such as a program in the agent's own process.
+        /// The client's address; none if it has no address, such as a program in the agent's own process.
         client: Option<SocketAddr>,
-        /// The address at which the client was received.
+        /// The local address that the client connected to.
         local: Option<SocketAddr>,
         /// The name of the listener; empty if there is none.
         listener: String,
@@ -58,9 +58,9 @@ record! {
     /// What a cell can ask of a client. Logged where the session starts, so that a replay gives the same answers.
     #[derive(Default)]
     Peer {
-        /// The client's address, as its agent says.
+        /// The client's address, as its agent reports it.
         address: Option<SocketAddr>,
-        /// The name of the listener at which the client was received, as its agent says; empty if there is none.
+        /// The name of the listener that the client connected to, as its agent reports it; empty if there is none.
         listener: String,
         /// The identity in the certificate that the client's agent showed, as the edge verified it.
         identity: Option<String>,
@@ -68,7 +68,7 @@ record! {
 }
 
 impl Peer {
-    /// What an agent says and what the edge knows, as it will be read from the log; nothing if neither is there.
+    /// Combines what the agent reports and what the edge has verified, in the form that the log stores; none if both are missing.
     #[must_use]
     pub fn new(origin: Option<&Origin>, identity: Option<&str>) -> Option<Self> {
         let plain = |address: SocketAddr| SocketAddr::new(address.ip(), address.port());
@@ -81,7 +81,7 @@ impl Peer {
     }
 }
 
-/// As much of a text as the log holds.
+/// Cuts a text to the limit of the log.
 fn cut(text: &str) -> String {
     let mut end = text.len().min(TEXT_MAX);
     while !text.is_char_boundary(end) {

@@ -1,6 +1,6 @@
-//! Random bits for identifiers, openers, challenges and jitter, from entropy that the shell brings.
+//! Random bits for identifiers, openers, challenges and jitter, from entropy that the shell supplies.
 
-/// A keyed generator: the same entropy gives the same bits, so a simulated world can be played again.
+/// A keyed generator: the same entropy gives the same bits, so a simulation can be replayed.
 pub struct Random {
     key: [u8; 32],
     drawn: u64,
@@ -13,7 +13,7 @@ impl core::fmt::Debug for Random {
 }
 
 impl Random {
-    /// A generator of its own for whatever brings 32 random bytes.
+    /// A generator with this entropy, which must not be used for another one.
     #[must_use]
     pub fn new(entropy: [u8; 32]) -> Self {
         Self { key: entropy, drawn: 0 }

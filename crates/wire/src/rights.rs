@@ -1,7 +1,7 @@
-//! Who is at the other end of a wire and what it may do there, once the shell has verified it.
+//! The identity and the rights of the other end of a wire, after the shell has verified them.
 //!
-//! An agent's id is a digest of its public key: it cannot be claimed without the private one. What the agent may do is decided by
-//! the credential (token or certificate) that it showed beside it. Knows no signature and no token.
+//! An agent's id is a digest of its public key: it cannot be claimed without the private key. The rights come from the credential
+//! (token or certificate) that the agent also presented. This module knows neither signatures nor tokens.
 
 use crate::{id::HostId, record};
 use alloc::{string::String, vec::Vec};
@@ -10,11 +10,11 @@ record! {
     /// What a credential allows. The default allows nothing.
     #[derive(Default)]
     Rights {
-        /// Open sessions, and hold the clients' ends of those.
+        /// Open sessions, and hold the client ends of those.
         client: bool,
-        /// Hold the servers' ends of sessions with any server.
+        /// Hold the server ends of sessions with any server.
         any_server: bool,
-        /// Hold the servers' ends of sessions with these servers.
+        /// Hold the server ends of sessions with these servers.
         servers: Vec<String>,
         /// Keep sessions as a recorder.
         recorder: bool,
@@ -30,7 +30,7 @@ impl Rights {
         Self { client: true, any_server: true, servers: Vec::new(), recorder: true, edge: true }
     }
 
-    /// Whether it may be this server's agent.
+    /// Whether it may serve as this server's agent.
     #[must_use]
     pub fn serves(&self, server: &str) -> bool {
         self.any_server || self.servers.iter().any(|name| name == server)
@@ -42,7 +42,7 @@ impl Rights {
         !(self.client || self.any_server || self.recorder || self.edge) && self.servers.is_empty()
     }
 
-    /// What either of two allows.
+    /// The union of two sets of rights.
     #[must_use]
     pub fn or(mut self, other: &Self) -> Self {
         self.client |= other.client;
@@ -58,21 +58,21 @@ impl Rights {
     }
 }
 
-/// What was verified of an agent when its wire came up.
+/// The verified facts about an agent, from when its wire was connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Verified {
     /// The digest of the public key whose private half signed this connection.
     pub host: HostId,
     /// What it may do.
     pub rights: Rights,
-    /// The name of the credential that allows it; empty where none is configured.
+    /// The name of the credential that gives these rights; empty if none is configured.
     pub credential: String,
-    /// The first name in the TLS certificate that it showed, if it showed one that the edge's `ca` signed.
+    /// The first name in the agent's TLS certificate, if it presented one that the edge's `ca` signed.
     pub certificate: Option<String>,
 }
 
 impl Verified {
-    /// An agent that needs to prove nothing: where no credential is configured, and in tests.
+    /// An agent with all rights: used where no credential is configured, and in tests.
     #[must_use]
     pub fn trusted(host: HostId) -> Self {
         Self { host, rights: Rights::all(), credential: String::new(), certificate: None }

@@ -1,16 +1,15 @@
 //! Keys of a session, the seal on its log and checkpoints, and its running digest (docs/protocol.md, "Secrets").
 //!
-//! All keys come from one secret that the edges of a domain share, so an edge with an empty directory can open what any
-//! other sealed, and a session's key can be checked without asking anyone. Ends outside the domain hold only sealed bytes.
+//! All keys are derived from one secret that the edges of a domain share. So an edge with an empty directory can open what any
+//! other edge sealed, and can check a session's key without a request to others. Ends outside the domain hold only sealed bytes.
 //!
-//! - The **log** is enciphered with ChaCha20 under a key of its own for each generation, at the log's own offset: an
-//!   owner's log only grows, so no keystream byte ever covers two texts, although another owner may order anew what was
-//!   not committed.
-//! - The **running digest** is a keyed BLAKE3 over every entry and the message that it consumed, of which a long one is
-//!   first brought to 32 bytes by AEGIS-128X4 as a MAC (RFC 10032). Eight bytes of it travel with each increment. It is what
-//!   makes the log authentic: a forger has one guess in 2^64 a recovery.
-//! - A **checkpoint** is enciphered and authenticated with AES-256-GCM in chunks, under a key of its own for each
-//!   generation; the chunk's number and the last chunk's mark are in the nonce.
+//! - The **log** is encrypted with ChaCha20 under a separate key for each generation, at the log's own offset. An owner's log
+//! only grows, so no keystream byte is ever used for two texts, although a later owner may reorder what was not committed.
+//! - The **running digest** is a keyed BLAKE3 over every entry and the message that it consumed; a long message is first reduced
+//! to 32 bytes by AEGIS-128X4 as a MAC (RFC 10032). Eight bytes of the digest travel with each increment. It makes the log
+//! authentic: a forger has one guess in 2^64 per recovery.
+//! - A **checkpoint** is encrypted and authenticated with AES-256-GCM in chunks, under a separate key for each generation. The
+//! nonce contains the chunk's number and a mark on the last chunk.
 
 use crate::{
     cipher::{Cipher, NONCE, TAG},
@@ -25,12 +24,12 @@ use chacha20::{
 };
 use core::fmt;
 
-/// Bytes from which on a payload goes into the running digest by its MAC.
+/// A payload of at least this many bytes goes into the running digest by its MAC.
 const LONG: usize = 256;
 /// Log offsets stay below what one keystream covers.
 pub const LOG_OFFSET_MAX: u64 = 1 << 37;
 
-/// What the edges of one domain share. Whoever knows it can open every session of the domain.
+/// The secret that the edges of one domain share. It opens every session of the domain.
 #[derive(Clone)]
 pub struct DomainSecret([u8; 32]);
 
@@ -41,7 +40,7 @@ impl DomainSecret {
         Self(blake3::derive_key("marram 2026 domain secret", material))
     }
 
-    /// Names the domain without telling its secret: edges that say the same share it.
+    /// Identifies the domain without revealing its secret: edges with the same fingerprint share it.
     #[must_use]
     pub fn fingerprint(&self) -> [u8; 8] {
         let hash = blake3::derive_key("marram 2026 domain name", &self.0);
@@ -55,19 +54,19 @@ impl fmt::Debug for DomainSecret {
     }
 }
 
-/// What a keeper shows to be one of the domain's: whoever knows it is given messages in the clear, and nothing else follows
-/// from it.
+/// The key with which a keeper proves that it belongs to the domain. A keeper that has it receives messages in the clear; it
+/// gives no other access.
 #[derive(Clone)]
 pub struct KeeperKey([u8; 32]);
 
 impl KeeperKey {
-    /// The domain's.
+    /// Derives the domain's key.
     #[must_use]
     pub fn derive(secret: &DomainSecret) -> Self {
         Self(blake3::derive_key("marram 2026 keeper", &secret.0))
     }
 
-    /// Shows knowledge of it on a wire with this challenge, under this name.
+    /// Proves knowledge of the key on a wire with this challenge, under this name.
     #[must_use]
     pub fn proof(&self, challenge: &[u8; 16], name: &str) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
@@ -84,18 +83,18 @@ impl fmt::Debug for KeeperKey {
     }
 }
 
-/// What an edge shows another of its domain, to be given apps and images: nothing else follows from it.
+/// The key with which an edge of the domain gets apps and images from another. It gives no other access.
 #[derive(Clone)]
 pub struct EdgeKey([u8; 32]);
 
 impl EdgeKey {
-    /// The domain's.
+    /// Derives the domain's key.
     #[must_use]
     pub fn derive(secret: &DomainSecret) -> Self {
         Self(blake3::derive_key("marram 2026 edge reads", &secret.0))
     }
 
-    /// As it is shown in a request.
+    /// The key as a bearer token for a request.
     #[must_use]
     pub fn bearer(&self) -> String {
         blake3::Hash::from_bytes(self.0).to_hex().as_str().into()
@@ -141,13 +140,13 @@ impl SessionKeys {
         Self { resume: short(0), digest: key(1), log: key(2), checkpoint: key(3), payload: short(4) }
     }
 
-    /// The session's key, as its ends know it: what resuming takes.
+    /// The session's key, as its ends know it: required to resume the session.
     #[must_use]
     pub fn resume(&self) -> [u8; 16] {
         self.resume
     }
 
-    /// Keys the digests that stand in a redacted record for what was said.
+    /// The key of the digests that replace messages in a redacted record.
     #[must_use]
     pub fn redaction(&self) -> [u8; 32] {
         blake3::derive_key("marram 2026 redaction", &self.digest)
@@ -165,7 +164,7 @@ impl SessionKeys {
     }
 }
 
-/// Shows knowledge of a session's key on a wire with this challenge.
+/// Proves knowledge of a session's key on a wire with this challenge.
 #[must_use]
 pub fn proof(resume: &[u8; 16], challenge: &[u8; 16], session: SessionId) -> [u8; 16] {
     let key = blake3::derive_key("marram 2026 resumption proof", resume);
@@ -182,7 +181,7 @@ pub fn same(a: &[u8; 16], b: &[u8; 16]) -> bool {
     a.iter().zip(b).fold(0, |difference, (x, y)| difference | (x ^ y)) == 0
 }
 
-/// The running digest of a session: covers every log entry and every message that was consumed.
+/// The running digest of a session: covers every log entry and every consumed message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Digest(pub [u8; 32]);
 
@@ -193,7 +192,7 @@ impl fmt::Debug for Digest {
 }
 
 impl Digest {
-    /// Of a session that has consumed nothing.
+    /// The digest of a session that has consumed nothing.
     #[must_use]
     pub fn start(session: SessionId) -> Self {
         let mut head = [0; 32];
@@ -201,7 +200,7 @@ impl Digest {
         Self(head)
     }
 
-    /// Takes in one encoded entry and, where it consumed a message, that message.
+    /// Adds one encoded entry and the message that it consumed, if any.
     pub fn absorb(&mut self, keys: &SessionKeys, entry: &[u8], message: Option<(bool, &[u8])>) {
         let (what, payload) = message.map_or((0, &[][..]), |(close, payload)| (1 + u8::from(close), payload));
         let mut hasher = blake3::Hasher::new_keyed(&keys.digest);
@@ -214,13 +213,13 @@ impl Digest {
             mac.update(payload);
             hasher.update(&mac.finalize());
         }
-        // The size, of a fixed width, says which of both it was and where it ends.
+        // The size has a fixed width. It shows whether the payload or its MAC was hashed, and where it ends.
         hasher.update(&self.0).update(entry);
         hasher.update(&(payload.len() as u64).to_le_bytes()).update(&[what]);
         self.0 = *hasher.finalize().as_bytes();
     }
 
-    /// What travels with an increment.
+    /// The part of the digest that travels with an increment.
     #[must_use]
     pub fn tag(&self) -> [u8; 8] {
         let mut tag = [0; 8];
@@ -241,7 +240,7 @@ impl fmt::Display for SealError {
 
 impl core::error::Error for SealError {}
 
-/// Seals what one generation sends.
+/// Seals the log and the checkpoints of one generation.
 #[derive(Clone)]
 pub struct Seal {
     log: [u8; 32],
@@ -255,10 +254,10 @@ impl fmt::Debug for Seal {
 }
 
 impl Seal {
-    /// Enciphers, or deciphers, log bytes that begin at `offset`.
+    /// Encrypts or decrypts log bytes that begin at `offset`.
     ///
     /// # Panics
-    /// If `offset` is [`LOG_OFFSET_MAX`] or more; callers check what comes from a peer.
+    /// If `offset` is [`LOG_OFFSET_MAX`] or more; callers check offsets that come from a peer.
     pub fn log(&self, offset: u64, bytes: &mut [u8]) {
         assert!(offset < LOG_OFFSET_MAX, "log offset {offset} is beyond one keystream");
         let mut cipher = ChaCha20::new(&self.log.into(), &[0; 12].into());
@@ -294,7 +293,7 @@ impl Seal {
     /// Opens a sealed checkpoint.
     ///
     /// # Errors
-    /// If one bit differs from what [`Self::seal_checkpoint`] made with this key and number.
+    /// If a bit differs from what [`Self::seal_checkpoint`] made with this key and number.
     pub fn open_checkpoint(&self, number: u32, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
         let mut plain = Vec::with_capacity(sealed.len());
         let mut opener = self.opener(number, sealed.len() as u64);
@@ -311,8 +310,8 @@ impl Seal {
     }
 }
 
-/// A sealed checkpoint on its way, opened chunk by chunk as it arrives. A chunk that is given out is one that was sealed for
-/// this checkpoint and this place in it; that none is missing behind it is known when [`Opener::finish`] says so.
+/// Opens a sealed checkpoint chunk by chunk as it arrives. Each returned chunk is verified: it was sealed for this checkpoint and
+/// this position. Only [`Opener::finish`] verifies that no chunk is missing at the end.
 pub struct Opener {
     cipher: Cipher,
     number: u32,
@@ -320,7 +319,7 @@ pub struct Opener {
     missing: u64,
     /// Chunks opened.
     chunk: usize,
-    /// What is here of the next chunk.
+    /// The received bytes of the next chunk.
     buffer: Vec<u8>,
     refused: bool,
 }
@@ -332,15 +331,15 @@ impl fmt::Debug for Opener {
 }
 
 impl Opener {
-    /// Takes the next bytes; `text` is given that of each chunk which is whole and unaltered, in order.
+    /// Adds the next bytes; `text` gets the text of each complete, verified chunk, in order.
     ///
     /// # Errors
-    /// If they are not what was sealed, or too many. Nothing can be made of the others then.
+    /// If the bytes are not what was sealed, or too many. All later calls fail too.
     pub fn push(&mut self, mut sealed: &[u8], mut text: impl FnMut(Vec<u8>)) -> Result<(), SealError> {
         while !sealed.is_empty() && !self.refused {
             let room = SEAL_CHUNK + TAG - self.buffer.len();
             let (now, later) = sealed.split_at(sealed.len().min(room));
-            // Refused until it is known to be right.
+            // Counts as refused until it is verified.
             self.refused = true;
             let missing = self.missing.checked_sub(now.len() as u64).ok_or(SealError)?;
             if self.buffer.is_empty() {
@@ -373,10 +372,10 @@ impl Opener {
         Ok(chunk)
     }
 
-    /// Whether what was given out is the whole text.
+    /// Whether the returned chunks are the whole text.
     ///
     /// # Errors
-    /// If a part of it was refused, or has not arrived.
+    /// If a chunk was refused, or has not arrived.
     pub fn finish(self) -> Result<(), SealError> {
         if self.missing == 0 && self.chunk > 0 && !self.refused { Ok(()) } else { Err(SealError) }
     }
@@ -436,7 +435,7 @@ mod tests {
                 altered[position] ^= 1;
                 assert_eq!(seal.open_checkpoint(4, &altered), Err(SealError));
             }
-            // Cutting whole chunks off the end is noticed by the last chunk's mark.
+            // Without whole chunks at its end, the checkpoint is refused because of the last chunk's mark.
             let cut = sealed.len().saturating_sub(SEAL_CHUNK + TAG);
             assert_eq!(seal.open_checkpoint(4, &sealed[..cut]), Err(SealError));
         }
@@ -460,7 +459,7 @@ mod tests {
             assert_eq!(short.push(&sealed[..len], |_| ()), Ok(()));
             assert_eq!(short.finish(), Err(SealError), "only {len} bytes");
         }
-        // What was refused is not given out, nor is what follows.
+        // A refused chunk is not returned, nor is what follows it.
         for at in [SEAL_CHUNK, SEAL_CHUNK + TAG, sealed.len() - 1] {
             let mut altered = sealed.clone();
             altered[at] ^= 1;
@@ -500,7 +499,7 @@ mod tests {
             digest.absorb(&keys, entry, message);
             digest.tag()
         };
-        // The same bytes in the same order, but for where the message ends and the entry begins.
+        // The same bytes in the same order, but with another boundary between message and entry.
         let row: Vec<u8> = start.0.iter().copied().chain([0]).collect();
         let [first, second] = [[&b"x"[..], &row].concat(), [&row[..], &row].concat()];
         let digests = [

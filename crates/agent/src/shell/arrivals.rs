@@ -1,4 +1,4 @@
-//! What comes in at an agent's listeners: which route it takes, and what is held until that is known.
+//! New connections at an agent's listeners: which route each takes, and what is held until that is known.
 
 use super::{LISTENER, Shell};
 use crate::{
@@ -21,7 +21,7 @@ use mio::{
 use std::{io, net::SocketAddr, sync::atomic::Ordering::Relaxed};
 use tracing::{info, warn};
 
-/// Binds the listeners that are for streams.
+/// Binds the listeners for streams.
 pub(super) fn listen(poll: &Poll, routing: &Routing) -> anyhow::Result<Vec<(TcpListener, usize)>> {
     let mut listeners = Vec::new();
     for (place, (at, _)) in
@@ -39,7 +39,7 @@ pub(super) fn listen(poll: &Poll, routing: &Routing) -> anyhow::Result<Vec<(TcpL
 }
 
 impl Shell {
-    /// Takes connections that the program has asked for, while there is room.
+    /// Accepts connections that the program has opened, while there is room.
     pub(super) fn accept_asked(&mut self) {
         while self.asked && self.locals.has_room() {
             let Some(ask) = self.program.as_ref().and_then(|program| program.asks.try_recv().ok()) else {
@@ -61,7 +61,7 @@ impl Shell {
         }
     }
 
-    /// Takes connections from listeners that have some, and from the program, while there is room.
+    /// Accepts connections from ready listeners and from the program, while there is room.
     pub(super) fn accept(&mut self) {
         self.accept_asked();
         for index in 0..self.listeners.len() {
@@ -70,7 +70,7 @@ impl Shell {
                     Ok((stream, client)) => self.accepted(stream, client, index),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.accepting[index] = false,
                     Err(error) => {
-                        // Out of descriptors, say: the connection stays in the queue and is tried again with the next.
+                        // For example out of file descriptors: the connection stays in the queue and is retried with the next.
                         self.accepting[index] = false;
                         if let Some(suppressed) = self.accept_errors.pass(self.clock.now()) {
                             warn!(%error, suppressed, "cannot take a client's connection");
@@ -81,7 +81,7 @@ impl Shell {
         }
     }
 
-    /// Whether one more connection can be accepted from a listener: browsers do not take the place of others.
+    /// Whether one more connection can be accepted from a listener: WebSocket connections have a separate limit.
     fn has_room(&self, index: usize) -> bool {
         match self.routing.protocol(self.listeners[index].1) {
             RouteProtocol::WebSocket => self.websockets.has_room(),
@@ -89,7 +89,7 @@ impl Shell {
         }
     }
 
-    /// Whether [`Self::accept`] may have something without another poll.
+    /// Whether [`Self::accept`] may find a connection without another poll.
     pub(super) fn can_accept(&self) -> bool {
         let mut listeners = (0..self.listeners.len()).filter(|index| self.accepting[*index]);
         (self.asked && self.locals.has_room()) || listeners.any(|index| self.has_room(index))
@@ -122,7 +122,7 @@ impl Shell {
         self.step(AgentInput::Accepted { connection, app, datagrams: false, messages: false, origin });
     }
 
-    /// Closes a connection whose proxy does not say who its client is.
+    /// Closes a connection whose proxy does not send the client's address.
     fn refuse_unproxied(&mut self, connection: ConnectionId, reason: &str) {
         let Some(waiting) = self.undecided.release(connection) else { return };
         let session = None;
@@ -152,7 +152,7 @@ impl Shell {
         }
     }
 
-    /// What came from a connection whose route may not be decided yet.
+    /// Handles an input of a connection whose route may not be decided yet.
     pub(super) fn heard(&mut self, input: AgentInput) {
         match &input {
             AgentInput::Received { connection, bytes } => {
@@ -170,7 +170,7 @@ impl Shell {
         self.step(input);
     }
 
-    /// Asks again for the route of a connection that is held; `last` if it is held no longer.
+    /// Decides the route of a held connection again; `last` if it is held no longer.
     pub(super) fn ask(&mut self, connection: ConnectionId, last: bool) {
         let Some(waiting) = self.undecided.get_mut(connection) else { return };
         if waiting.proxied {
@@ -210,7 +210,7 @@ impl Shell {
         }
     }
 
-    /// The next datagram, if one came.
+    /// The next datagram, if one arrived.
     pub(super) fn next_datagram(&mut self) -> Option<AgentInput> {
         let now_ns = self.now_ns();
         loop {

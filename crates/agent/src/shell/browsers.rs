@@ -1,4 +1,4 @@
-//! Clients that speak WebSocket: which route their requests take, and what is to be done with their connections.
+//! WebSocket clients: which route their requests take, and the outputs for their connections.
 
 use super::Shell;
 use crate::{
@@ -11,7 +11,7 @@ use mio::net::TcpStream;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Shell {
-    /// One more connection at a listener for WebSocket.
+    /// Accepts one more connection at a listener for WebSocket.
     pub(super) fn browser_accepted(&mut self, stream: TcpStream, arrived: Arrived) {
         let (registry, now) = (self.poll.registry(), self.clock.now());
         // Fails if the client is gone already, or the system is out of memory; the client sees its connection close.
@@ -20,7 +20,7 @@ impl Shell {
         let _ = accepted.and_then(|socket| self.websockets.accept(registry, socket, (arrived, proxied), now));
     }
 
-    /// The next thing that a browser says.
+    /// The next input of a WebSocket client.
     pub(super) fn next_from_browsers(&mut self) -> Option<AgentInput> {
         loop {
             let now = self.clock.now();
@@ -52,7 +52,7 @@ impl Shell {
         }
     }
 
-    /// What is to be done with a browser's connection.
+    /// Carries out an output for a WebSocket connection.
     pub(super) fn tell_browser(&mut self, connection: ConnectionId, out: AgentOutput) {
         match out {
             AgentOutput::Write { bytes, .. } => self.websockets.push(connection, bytes),

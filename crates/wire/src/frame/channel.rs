@@ -1,4 +1,4 @@
-//! Which channel a frame is said on, and which side may say it there.
+//! The channel of each frame, and the side that may send it.
 
 use super::{Channel, Frame};
 
@@ -12,8 +12,8 @@ pub enum Sender {
 }
 
 impl Frame {
-    /// The open channel that this frame is said on. None for frames that are about the wire or open a channel, and for
-    /// those that `sender` never says.
+    /// The open channel that this frame belongs to. None for frames that concern the wire or open a channel, and for frames that
+    /// `sender` must not send.
     #[must_use]
     pub fn channel(&self, sender: Sender) -> Option<Channel> {
         let (only, channel) = match self {

@@ -1,5 +1,5 @@
-//! The two frames that carry messages. Their bytes are the protocol's cost, so each field is earned: 4 bytes on a small
-//! message to an edge, 14 or 15 on one from it (the paper adds 12 and 36).
+//! The two frames that carry messages. Their overhead is the cost of the protocol, so each field has to be necessary: 4 bytes on
+//! a small message to an edge, 14 or 15 on one from it (the paper adds 12 and 36).
 
 use super::{Channel, Frame};
 use crate::{
@@ -20,7 +20,7 @@ pub struct Input {
     pub channel: Channel,
     /// Outputs received since the last acknowledgement.
     pub ack: u64,
-    /// Whether this is the end of the end's messages; then it has no payload.
+    /// Whether this ends the end's messages; then it has no payload.
     pub close: bool,
     /// The message.
     pub payload: Bytes,
@@ -40,9 +40,9 @@ pub struct Increment {
 pub struct Output {
     /// The channel.
     pub channel: Channel,
-    /// What this end has not been sent of the log; absent when there is nothing.
+    /// The log that this end has not been sent yet; absent if there is none.
     pub increment: Option<Increment>,
-    /// Whether this is the end of the outputs; then it has no payload.
+    /// Whether this ends the outputs; then it has no payload.
     pub close: bool,
     /// The message.
     pub payload: Bytes,

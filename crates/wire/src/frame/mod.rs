@@ -1,4 +1,4 @@
-//! What agents and edges say to each other on one wire, and how it is framed.
+//! The frames that agents and edges send to each other on one wire, and their encoding.
 //!
 //! ```text
 //! frame   := length (LEB128, of what follows) | kind (1) | body
@@ -40,7 +40,7 @@ macro_rules! frames {
     ($($(#[$meta:meta])* $kind:literal $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* })*) => {
         $(record! { $(#[$meta])* $name { $($(#[$field_meta])* $field: $type,)* } })*
 
-        /// Anything that travels on a wire.
+        /// Any frame of a wire.
         #[derive(Clone, PartialEq, Eq, Debug)]
         #[expect(missing_docs, reason = "each variant is documented on the struct of its name")]
         pub enum Frame { $($name($name),)* Input(Input), Output(Output) }
@@ -60,7 +60,7 @@ macro_rules! frames {
                 }
             }
 
-            /// Reads the body of one frame, its length prefix taken off.
+            /// Decodes the body of one frame, without its length prefix.
             ///
             /// # Errors
             /// If the bytes are not exactly one frame of this version.
@@ -91,28 +91,28 @@ frames! {
     }
     /// Edge to agent, the answer to [`Greet`].
     2 Welcome {
-        /// The version that both will speak.
+        /// The version that both use from now on.
         version: u8,
         /// The edge's name, for people.
         edge: String,
-        /// Which shard of the edge this wire leads to.
+        /// The number of the shard that this wire leads to.
         shard: u8,
         /// How many shards the edge has.
         shards: u8,
-        /// What proofs of session keys on this wire are bound to.
+        /// Proofs of session keys on this wire must contain it.
         challenge: [u8; 16],
-        /// Whether the edge takes no new sessions.
+        /// Whether the edge refuses new sessions.
         draining: bool,
-        /// Names the edge's domain ([`DomainSecret::fingerprint`](crate::seal::DomainSecret::fingerprint)): an edge that says another one cannot
-        /// go on with this one's sessions.
+        /// Identifies the edge's domain ([`DomainSecret::fingerprint`](crate::seal::DomainSecret::fingerprint)): an edge with
+        /// another fingerprint cannot continue this edge's sessions.
         domain: [u8; 8],
     }
-    /// Either way: the wire closes, and why.
+    /// Either way: the wire closes, with the reason.
     3 Goodbye {
         /// For people: what happened and what to do.
         reason: String,
     }
-    /// Either way: are you there? `stamp` comes back in a [`Pong`].
+    /// Either way: a heartbeat. The [`Pong`] repeats `stamp`.
     4 Ping {
         /// The sender's clock, opaque to the receiver.
         stamp: u64,
@@ -126,76 +126,76 @@ frames! {
     6 Drain {}
     /// Keeper to edge, after [`Welcome`]: this wire leads to a keeper of the edge's domain.
     7 Keeper {
-        /// Shows knowledge of the domain's secret, bound to the wire's challenge and the name.
+        /// Proves knowledge of the domain's secret, bound to the wire's challenge and the name.
         proof: [u8; 16],
         /// The recorder's name, or the edge's.
         name: String,
         /// 0 a recorder, 1 an edge that stands by.
         role: u8,
-        /// Which shard of that edge.
+        /// The shard of that edge.
         shard: u8,
-        /// How many it has.
+        /// How many shards it has.
         shards: u8,
     }
 
     // Opening a generation.
-    /// End to edge, first on a channel: please open a generation of this session.
+    /// End to edge, first on a channel: open a generation of this session.
     16 Hello {
         /// New on this wire, even.
         channel: Channel,
-        /// Which session.
+        /// The session to open.
         session: SessionId,
-        /// Who asks: true for the server's end.
+        /// True for the server's end, false for the client's.
         server: bool,
-        /// Which app.
+        /// The name of the app.
         app: String,
-        /// Whether the session is to begin. Otherwise it is resumed.
+        /// Whether the session begins. Otherwise it is resumed.
         fresh: bool,
         /// The newest generation that the end has promised.
         promised: Generation,
-        /// The image that the session runs, as told by [`Promise`]; absent when fresh.
+        /// The image that the session runs, from [`Promise`]; absent when fresh.
         image: Option<ImageHash>,
-        /// Shows knowledge of the session's key, bound to the wire's challenge; absent when fresh.
+        /// Proves knowledge of the session's key, bound to the wire's challenge; absent when fresh.
         proof: Option<[u8; 16]>,
-        /// Of the session's other end, where known: whom to invite.
+        /// The agent of the session's other end, if known: the edge invites it.
         peer: Option<HostId>,
-        /// Where the client came in, for the server's end; absent unless fresh.
+        /// Where the client connected, for the server's end; absent unless fresh.
         origin: Option<Box<Origin>>,
     }
-    /// Edge to end: promise me this generation. Opens the channel at the end that did not say [`Hello`].
+    /// Edge to end: promise this generation. Opens the channel at the end that did not send [`Hello`].
     17 Promise {
         /// Odd when it opens the channel.
         channel: Channel,
-        /// Which session.
+        /// The session to promise.
         session: SessionId,
         /// The attempt that asks.
         generation: Generation,
-        /// Which app.
+        /// The name of the app.
         app: String,
         /// The image that the session runs.
         image: ImageHash,
-        /// Where the server's end finds the server; empty for the client's end.
+        /// The server's name, for the server's end; empty for the client's end.
         server: String,
-        /// The agent of the session's other end, where there is one.
+        /// The agent of the session's other end, if there is one.
         peer: Option<HostId>,
-        /// The session's key: knowing it is what resuming takes.
+        /// The session's key, which is required to resume.
         key: [u8; 16],
-        /// Whether an end that does not know the session may take it up.
+        /// Whether an end that does not know the session may begin it.
         fresh: bool,
-        /// Whether whoever asked for this has shown the session's key.
+        /// Whether the sender of the [`Hello`] has proved the session's key.
         proven: bool,
         /// Whether ends keep messages, log and checkpoints (`endpoints`) or nothing (`none`).
         keep: bool,
-        /// What the end does with the session when it cannot be resumed for this long, in milliseconds.
+        /// How long the end keeps a session that cannot be resumed, in milliseconds.
         linger_ms: u32,
-        /// Set by an owner whose cell still lives, or who stood by it: its generation, how far its log goes and how many of
-        /// this end's messages it consumed. If the end promised nothing else since, it sends no checkpoint, and log and
-        /// messages from there on.
+        /// Set by an owner that still has its cell, or has a standby's: its generation, the end of its log, and how many of this
+        /// end's messages the cell consumed. If the end has promised nothing else since, it sends no checkpoint, and log and
+        /// messages only from there on.
         live: Option<Live>,
-        /// Where the client came in, as its agent says, for a server's end that begins now.
+        /// Where the client connected, as its agent reports it, for a server's end that begins now.
         origin: Option<Box<Origin>>,
     }
-    /// End to edge: promised. Followed on the channel by checkpoints, log and messages as announced here.
+    /// End to edge: promised. The checkpoints, log and messages that it announces follow on the channel.
     18 Promised {
         /// As in [`Promise`].
         channel: Channel,
@@ -219,39 +219,39 @@ frames! {
         sent_end: u64,
         /// The checkpoints that the end has: a full one and its deltas, in order.
         checkpoints: Vec<CheckpointMeta>,
-        /// Where a handler was stopped before, if it was.
+        /// Where a handler was stopped before, if one was.
         failed: Option<Failure>,
-        /// Whether the program at this end speaks in datagrams. Says how its port opens, if the session begins now.
+        /// Whether the program at this end uses datagrams. Decides how its port opens, if the session begins now.
         datagrams: bool,
-        /// Where the client came in; only from the client's end, and only if the session has not begun.
+        /// Where the client connected; only from the client's end, and only if the session has not begun.
         origin: Option<Box<Origin>>,
     }
-    /// End to edge, or in [`Chosen`]'s wake: a part of the log as one generation sealed it.
+    /// End to edge, or after [`Chosen`]: a part of the log as one generation sealed it.
     19 LogPart {
         /// The channel.
         channel: Channel,
-        /// Whose seal.
+        /// The generation that sealed it.
         generation: Generation,
         /// Offset of the first byte.
         offset: u64,
         /// Sealed entries.
         bytes: Bytes,
     }
-    /// Either way: bytes of the checkpoint announced last, in order.
+    /// Either way: bytes of the last announced checkpoint, in order.
     20 CheckpointPart {
         /// The channel.
         channel: Channel,
-        /// Sealed.
+        /// Sealed bytes.
         bytes: Bytes,
     }
     /// Edge to end: the log that the new owner chose. Outputs follow, numbered from what the end had received.
     21 Chosen {
         /// The channel.
         channel: Channel,
-        /// Where the chosen log begins, its parts counted: the end of what this end has, or later, where a checkpoint covers
+        /// Where the chosen log begins, including its parts: the end of this end's log, or a later offset if a checkpoint covers
         /// what is between.
         log_offset: u64,
-        /// What this end lacks of the chosen log, sealed by this generation; the last part of it.
+        /// The last part of the chosen log that this end lacks, sealed by this generation.
         log: Bytes,
         /// Keyed digest of the session up to the end of `log`.
         tag: [u8; 8],
@@ -260,13 +260,13 @@ frames! {
     }
 
     // While it runs.
-    /// Either way, cumulative since the last one.
+    /// Either way: credit, cumulative since the last one.
     32 Credit {
         /// The channel.
         channel: Channel,
         /// To an edge: outputs received since.
         received: u64,
-        /// Bytes that may be sent on top of what was granted.
+        /// Bytes that may be sent in addition to earlier credit.
         bytes: u64,
     }
     /// Edge to end: log without an output.
@@ -282,7 +282,7 @@ frames! {
     34 CheckpointBegin {
         /// The channel.
         channel: Channel,
-        /// What follows.
+        /// The checkpoint that follows.
         meta: CheckpointMeta,
     }
     /// End to edge: so many bytes of checkpoint parts stored since the last one.
@@ -294,43 +294,43 @@ frames! {
         /// Set when the checkpoint of that number is complete.
         complete: Option<u32>,
     }
-    /// Edge to end: a checkpoint covers this much; it need not be kept.
+    /// Edge to end: a checkpoint covers log and messages up to here; they need not be kept.
     36 Truncate {
         /// The channel.
         channel: Channel,
         /// Log before this offset.
         log_offset: u64,
-        /// Keyed digest of the session up to there, for an end that was not sent all of it.
+        /// Keyed digest of the session up to there, for an end that has not received all of it.
         tag: [u8; 8],
         /// This end's messages with lower sequence numbers.
         sent: u64,
     }
 
-    // To look at it.
-    /// Edge to end: hand over what you keep, as for a promise, and go on. Answered by [`Kept`].
+    // For inspection.
+    /// Edge to end: send what you keep, as for a promise, and continue. Answered by [`Kept`].
     37 Fetch {
         /// The channel.
         channel: Channel,
     }
-    /// End to edge, the answer to [`Fetch`]. Followed by the checkpoints and by the messages as announced here, all of it
-    /// behind other frames.
+    /// End to edge, the answer to [`Fetch`]. The checkpoints and messages that it announces follow, all of them behind other
+    /// frames.
     38 Kept {
         /// The channel.
         channel: Channel,
         /// Sequence number of the first message that follows.
         sent_start: u64,
-        /// Sequence number after the last one: all that was sent on this channel follows again.
+        /// Sequence number after the last message: everything that was sent on this channel follows again.
         sent_end: u64,
         /// The checkpoints that the end has: a full one and its deltas, in order.
         checkpoints: Vec<CheckpointMeta>,
     }
-    /// End to edge: a message that the end has kept, in [`Kept`]'s wake.
+    /// End to edge: a message that the end has kept, after [`Kept`].
     39 KeptInput {
         /// The channel.
         channel: Channel,
-        /// The last one; then it has no payload.
+        /// Whether it is the close; then it has no payload.
         close: bool,
-        /// Its bytes.
+        /// Its payload.
         payload: Bytes,
     }
 
@@ -339,21 +339,22 @@ frames! {
     72 Keep {
         /// New on this wire, odd.
         channel: Channel,
-        /// Which session.
+        /// The session to keep.
         session: SessionId,
-        /// Whose cell it is.
+        /// The generation of its owner.
         generation: Generation,
-        /// Which app.
+        /// The name of the app.
         app: String,
         /// The image that the session runs.
         image: ImageHash,
         /// The agents of its ends, client first.
         hosts: Vec<HostId>,
-        /// Whether to replay as it goes. Otherwise the checkpoint announced last is restored and the rest is at hand.
+        /// Whether to replay the log while the cell runs. Otherwise the keeper restores the last announced checkpoint and stores
+        /// the rest.
         hot: bool,
-        /// Offset of the log entry that follows first: 0, or where the checkpoint that follows stands.
+        /// Offset of the first log entry that follows: 0, or the offset of the checkpoint that follows.
         log_offset: u64,
-        /// Keyed digest of the session up to there, all of it.
+        /// Keyed digest of the session up to there, in full length.
         head: [u8; 32],
         /// The last logged time there.
         last_ns: i64,
@@ -364,7 +365,7 @@ frames! {
     73 Base {
         /// The channel.
         channel: Channel,
-        /// What follows.
+        /// The checkpoint that follows.
         meta: CheckpointMeta,
         /// Messages consumed up to there, by port.
         took: Vec<u64>,
@@ -377,11 +378,11 @@ frames! {
         entry: Bytes,
         /// Keyed digest of the session up to it.
         tag: [u8; 8],
-        /// Whose message it consumed: 0 the client's, 1 the server's, 2 none.
+        /// The sender of the consumed message: 0 the client, 1 the server, 2 none.
         from: u8,
-        /// Whether that was the last one; then it has no payload.
+        /// Whether it was the close; then it has no payload.
         close: bool,
-        /// Its bytes.
+        /// The payload.
         payload: Bytes,
     }
     /// Owner to keeper: outputs that the ends have received since the session began, by port.
@@ -391,33 +392,33 @@ frames! {
         /// By port.
         received: Vec<u64>,
     }
-    /// Owner to keeper: the owner asks its ends again, with its cell alive. What follows is of this generation.
+    /// Owner to keeper: the owner starts a new generation with its cell alive. What follows belongs to it.
     76 Renewed {
         /// The channel.
         channel: Channel,
-        /// The new one.
+        /// The new generation.
         generation: Generation,
     }
-    /// Hot standby to owner: so many more of the entries that it was fed have run through its cell.
+    /// Hot standby to owner: this many more of the fed entries have run through its cell.
     84 Replayed {
         /// The channel.
         channel: Channel,
-        /// Since it last said so.
+        /// Since the last such frame.
         entries: u64,
     }
-    /// Edge to recorder: what do you keep of this session? Opens the channel.
+    /// Edge to recorder: send what you keep of this session. Opens the channel.
     77 Recall {
         /// New on this wire, odd.
         channel: Channel,
-        /// Which session.
+        /// The session to recover.
         session: SessionId,
     }
-    /// Recorder to edge, the answer to [`Recall`]; [`Ended`] is the other one. Followed by checkpoints, log and messages as
-    /// announced here.
+    /// Recorder to edge, the answer to [`Recall`]; [`Ended`] is the other answer. The checkpoints, log and messages that it
+    /// announces follow.
     78 Recalled {
         /// The channel.
         channel: Channel,
-        /// Whose cell it was.
+        /// The generation of its last owner.
         generation: Generation,
         /// Offset of the first byte of log that follows.
         log_start: u64,
@@ -427,55 +428,55 @@ frames! {
         tag: [u8; 8],
         /// Sequence number of the first message that follows, by port.
         sent_start: Vec<u64>,
-        /// Sequence number after the last one, by port: those of the client follow first.
+        /// Sequence number after the last one, by port: the client's messages follow first.
         sent_end: Vec<u64>,
         /// The checkpoints: a full one and its deltas, in order.
         checkpoints: Vec<CheckpointMeta>,
     }
-    /// Owner to end: this edge stands by; ask it first when the owner is gone.
+    /// Owner to end: this edge stands by; try it first when the owner is gone.
     79 Standby {
         /// The channel.
         channel: Channel,
-        /// The edge's name; empty for none.
+        /// The edge's name; empty if there is no standby.
         edge: String,
-        /// Which shard of it.
+        /// The shard of that edge.
         shard: u8,
     }
 
     // Its end.
-    /// End to edge: a newer generation has my promise; this channel is closed.
+    /// End to edge: a newer generation has the promise; this channel is closed.
     48 Superseded {
         /// The channel.
         channel: Channel,
-        /// What was promised.
+        /// The promised generation.
         promised: Generation,
     }
     /// Edge to end: no generation was opened, and nothing has changed.
     49 Reject {
         /// The channel.
         channel: Channel,
-        /// What to do about it.
+        /// The reason, which decides what the end does next.
         code: Code,
-        /// For people.
+        /// The reason, for people.
         reason: String,
     }
-    /// Edge to end: a handler was stopped; the session can be tried once more.
+    /// Edge to end: a handler was stopped; the session can be retried once.
     51 Failed {
         /// The channel.
         channel: Channel,
-        /// Where and why.
+        /// The position and the reason.
         failure: Failure,
     }
     /// Either way: the session is over; forget it.
     52 Ended {
         /// The channel.
         channel: Channel,
-        /// What happened.
+        /// The reason.
         code: Code,
-        /// For people.
+        /// The reason, for people.
         reason: String,
     }
-    /// Edge to end: everything was received both ways; make ready to forget.
+    /// Edge to end: everything was received in both directions; prepare to forget the session.
     53 Finish {
         /// The channel.
         channel: Channel,
@@ -490,39 +491,39 @@ frames! {
 record! {
     /// See [`Promise::live`].
     Live {
-        /// The generation whose owner asks.
+        /// The generation of the owner that asks.
         generation: Generation,
         /// How many of this end's messages its cell consumed.
         took: u64,
-        /// How far its log goes: what an end has behind that follows its promise.
+        /// The end of its log: an end sends only its log after this offset, behind its promise.
         log_end: u64,
     }
 }
 
 record! {
-    /// What an end knows of a checkpoint; the rest is sealed.
+    /// What an end knows of a checkpoint; the content is sealed.
     CheckpointMeta {
-        /// Whose it is.
+        /// The generation of the owner that took it.
         generation: Generation,
         /// Unique within the generation.
         number: u32,
-        /// Whether it stands alone. Otherwise it builds on the one before it in the end's list.
+        /// Whether it is full. Otherwise it builds on the one before it in the end's list.
         full: bool,
         /// It covers the log before this offset.
         log_offset: u64,
-        /// Its size in bytes, sealed.
+        /// Its sealed size in bytes.
         size: u64,
     }
 }
 
 record! {
-    /// A handler that did not come to its end.
+    /// A handler that was stopped.
     Failure {
         /// Log offset before the input that it was given.
         log_offset: u64,
-        /// Which input: 0 client, 1 server, 2 timer, 3 start, 4 one in replay, 5 task.
+        /// The kind of input: 0 client, 1 server, 2 timer, 3 start, 4 one in replay, 5 task.
         input: u8,
-        /// For people.
+        /// The reason, for people.
         reason: String,
     }
 }
@@ -537,7 +538,7 @@ pub enum Code {
     UnknownApp = 1,
     /// The edge does not have the session's image; another edge may have it.
     UnknownImage = 2,
-    /// The proof does not fit the session's key: final.
+    /// The proof does not match the session's key: final.
     WrongKey = 3,
     /// No agent of the app's server is connected to this edge.
     NoServerAgent = 4,
@@ -557,22 +558,22 @@ pub enum Code {
     Lost = 11,
     /// The peer broke the protocol: final.
     Protocol = 12,
-    /// Another owner is newer; follow that one.
+    /// Another owner is newer; follow that owner.
     Superseded = 13,
     /// No edge could be reached in the configured time: final.
     NoEdge = 14,
-    /// The other end is not connected to this edge yet; the edge will answer when it is, or try again.
+    /// The other end is not connected to this edge yet; the edge will answer when it is, or retry.
     Waiting = 15,
     /// The program at one end reset its connection: final.
     Reset = 16,
-    /// The cell that the session is to share is on another shard of this edge: try those.
+    /// The shared cell is on another shard of this edge: try the other shards.
     Elsewhere = 17,
     /// The agent's credential does not allow it: final.
     Forbidden = 18,
 }
 
 impl Code {
-    /// Whether trying again, here or elsewhere, can succeed.
+    /// Whether a retry, here or elsewhere, can succeed.
     #[must_use]
     pub fn is_retryable(self) -> bool {
         matches!(
@@ -620,15 +621,15 @@ impl Field for Code {
 }
 
 impl Frame {
-    /// Appends the frame but for its payload, which is returned to be written right behind: a large payload need not be
-    /// copied.
+    /// Appends the frame without its payload, and returns the payload, which must be written directly after it: a large payload
+    /// need not be copied.
     #[must_use = "the payload must follow"]
     pub fn encode(&self, out: &mut BytesMut) -> Bytes {
         // Most frames are short: reserve a length of one byte and move the body only when it needs more.
         let start = out.len();
         out.extend_from_slice(&[0]);
         let payload = match self {
-            // Ends in its bytes as a message does, and there are many of them when a recovery is under way.
+            // It ends in its bytes, as a message does, and a recovery sends many of them.
             Self::CheckpointPart(part) => {
                 out.extend_from_slice(&[CHECKPOINT_PART]);
                 part.channel.put(out);
@@ -641,8 +642,8 @@ impl Frame {
         match u8::try_from(len) {
             Ok(short) if short < 0x80 => out[start] = short,
             _ => {
-                // Written behind the body and turned to its front, over the byte that was reserved: to split the buffer
-                // instead would copy all that waits in it, for every frame.
+                // The length is written after the body and rotated to its front, over the reserved byte. To split the buffer
+                // instead would copy all bytes that wait in it, for every frame.
                 let end = out.len();
                 len.put(out);
                 let prefix = out.len() - end;
@@ -654,7 +655,7 @@ impl Frame {
         payload
     }
 
-    /// The whole frame in one piece.
+    /// The whole frame as one buffer.
     #[must_use]
     pub fn to_bytes(&self) -> Bytes {
         let mut out = BytesMut::new();
@@ -663,7 +664,7 @@ impl Frame {
         out.freeze()
     }
 
-    /// Whether the frame may wait behind others of the wire: checkpoint parts and the like travel below data.
+    /// Whether the frame may wait behind others of the wire: checkpoint parts and similar frames have a lower priority than data.
     #[must_use]
     pub fn is_bulk(&self) -> bool {
         matches!(

@@ -5,10 +5,10 @@ use crate::{codec, limits::FRAME_SIZE_MAX};
 use bytes::{Buf, BytesMut};
 use core::fmt;
 
-/// Why a byte stream cannot be read on. The peer is at fault; close the wire.
+/// Why a byte stream cannot be read further. The peer is at fault; close the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadError {
-    /// A length of more than [`FRAME_SIZE_MAX`], or not a length at all.
+    /// A length of more than [`FRAME_SIZE_MAX`], or an invalid length.
     Length,
     /// A frame that cannot be decoded.
     Frame(codec::Error),
@@ -25,7 +25,7 @@ impl fmt::Display for ReadError {
 
 impl core::error::Error for ReadError {}
 
-/// Holds the bytes of a frame until all of it is there.
+/// Holds received bytes until the frame is complete.
 #[derive(Default, Debug)]
 pub struct Reader {
     /// Received and not yet decoded; append to it.
@@ -33,10 +33,10 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Takes the next whole frame, if there is one.
+    /// Takes the next complete frame, if there is one.
     ///
     /// # Errors
-    /// If the stream cannot be read on. Later calls fail as well.
+    /// If the stream cannot be read further. Later calls fail as well.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, ReadError> {
         let Some((len, prefix)) = length(&self.buffer)? else { return Ok(None) };
         if self.buffer.len() < prefix + len {
@@ -47,7 +47,7 @@ impl Reader {
         Frame::decode(body).map(Some).map_err(ReadError::Frame)
     }
 
-    /// Bytes that the frame lacks of which the beginning is there: room for so many is worth having before reading on.
+    /// Bytes that are missing of a partly received frame: the caller can reserve them before the next read.
     #[must_use]
     pub fn missing(&self) -> usize {
         match length(&self.buffer) {
@@ -57,7 +57,7 @@ impl Reader {
     }
 }
 
-/// Reads the length prefix: the body's length and the prefix's own, once it is there.
+/// Decodes the length prefix: the length of the body and of the prefix itself, once the prefix is complete.
 fn length(bytes: &[u8]) -> Result<Option<(usize, usize)>, ReadError> {
     let mut len = 0usize;
     for (index, byte) in bytes.iter().take(4).enumerate() {

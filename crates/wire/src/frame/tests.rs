@@ -1,4 +1,4 @@
-//! Frames survive the wire, and nothing but frames does.
+//! Every frame can be encoded and decoded, and nothing else decodes.
 
 use super::*;
 use alloc::{string::ToString, vec};
@@ -95,7 +95,7 @@ fn what_a_frame_lacks_is_known_from_its_length_on() {
 #[test]
 fn every_truncation_is_refused() {
     for frame in samples() {
-        // A message's payload is whatever is left, so only the others can be found short.
+        // A message's payload is the rest of the frame, so only other frames can be detected as short.
         if matches!(frame, Frame::Input(_) | Frame::Output(_)) {
             continue;
         }
@@ -160,7 +160,7 @@ fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
         assert_eq!(frame.channel(Sender::End), by_end.then_some(channel), "{frame:?}");
         assert_eq!(frame.channel(Sender::Edge), by_edge.then_some(channel), "{frame:?}");
     }
-    // A hello and a promise open their channels; nothing is on them yet.
+    // A hello and a promise open their channels; they do not belong to an open one.
     for frame in samples().into_iter().filter(|frame| matches!(frame, Frame::Hello(_))) {
         assert_eq!((frame.channel(Sender::End), frame.channel(Sender::Edge)), (None, None));
     }

@@ -1,5 +1,5 @@
-//! What handlers read from their edge's cache. The bytes are in the log, once since the last entry that forgets: a replay
-//! never asks a cache, wherever it is run, and whoever keeps the log keeps all that was read.
+//! What handlers read from their edge's cache. The log contains the bytes, once since the last entry that forgets. So a replay
+//! never asks a cache, wherever it runs, and each copy of the log contains everything that was read.
 
 use crate::{
     codec::{Error, Field},
@@ -9,17 +9,17 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use bytes::{Bytes, BytesMut};
 use core::cmp::Ordering;
 
-/// What a read came to. Two of one object that share its bytes, as those of a cache do, are equal without a look at them: an input
-/// may read 512 KiB a thousand times.
+/// The result of a read. Two results that share the bytes of one object, as those of a cache do, are equal without a comparison
+/// of the bytes: an input may read 512 KiB a thousand times.
 #[derive(Clone, Debug)]
 pub enum Found {
     /// The origin has no such object.
     Nothing,
-    /// It could not be had in time; it may be later.
+    /// It could not be fetched in time; a later read may succeed.
     Away,
-    /// It cannot be had so: the key is none, or the origin's answer is none that can be used.
+    /// It cannot be read: the key is invalid, or the origin's answer cannot be used.
     Refused,
-    /// These bytes.
+    /// The bytes of the object.
     Object(Bytes),
 }
 
@@ -56,7 +56,7 @@ impl PartialEq for Found {
 impl Eq for Found {}
 
 impl Found {
-    /// Bytes of the object, if it is one.
+    /// Bytes of the object; 0 if there is none.
     #[must_use]
     pub fn size(&self) -> usize {
         if let Self::Object(bytes) = self { bytes.len() } else { 0 }
@@ -92,27 +92,27 @@ impl Field for Found {
 /// A read from the cache.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Read {
-    /// The first bytes of the key's BLAKE3: shows a replay that asks for something else.
+    /// The first bytes of the key's BLAKE3: detects a replay that reads something else.
     pub key: [u8; 8],
-    /// What there was.
+    /// The result.
     pub found: Found,
 }
 
-/// A read as the log has it.
+/// A read in its logged form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Logged {
-    /// For the first time.
+    /// The first read of this result since the log last forgot.
     New(Read),
-    /// As the one of this number among those, from 0.
+    /// The same result as the new read of this number, from 0.
     Again(u64),
 }
 
 /// The reads of one entry, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reads {
-    /// Whether numbers begin again with this entry: nothing before it is needed to read it.
+    /// Whether numbering restarts with this entry: it can be decoded without earlier entries.
     pub forgets: bool,
-    /// What was read.
+    /// The reads, in order.
     pub list: Vec<Logged>,
 }
 
@@ -158,7 +158,8 @@ impl Field for Reads {
 }
 
 impl Reads {
-    /// Whether whoever reads it takes it: at most [`READS_MAX`], and [`READS_SIZE_MAX`] bytes of objects that were not logged before.
+    /// Whether it is within the limits: at most [`READS_MAX`] reads, and [`READS_SIZE_MAX`] bytes of objects that were not logged
+    /// before.
     #[must_use]
     pub fn is_in_bounds(&self) -> bool {
         let new = self.list.iter().map(|logged| match logged {
@@ -169,12 +170,12 @@ impl Reads {
     }
 }
 
-/// What is in the log since it last forgot: tells its writer what needs no bytes any more, and its reader what was meant.
+/// The reads in the log since it last forgot. The writer need not log their bytes again; the reader resolves numbers with it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Known {
     reads: Vec<Read>,
     numbers: BTreeMap<Read, u64>,
-    /// Bytes of objects among them.
+    /// Bytes of objects in these reads.
     size: u64,
 }
 
@@ -185,16 +186,16 @@ impl Known {
         self.size
     }
 
-    /// From here on nothing before is needed: the next entry with reads says so.
+    /// Forgets all earlier reads: the next entry with reads says so.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// The reads of an entry, to be logged.
+    /// The logged form of an entry's reads.
     #[must_use]
     pub fn write(&mut self, reads: Vec<Read>) -> Reads {
         let forgets = self.reads.is_empty() && !reads.is_empty();
-        // Objects of this entry by where they lie: one that was fetched anew and is as it was is compared once.
+        // Objects of this entry by address: an object that was fetched again without a change is compared only once.
         let mut seen = BTreeMap::new();
         let list = reads.into_iter().map(|read| {
             let place = match &read.found {
@@ -217,17 +218,17 @@ impl Known {
         Reads { forgets, list: list.collect() }
     }
 
-    /// The reads of an entry that was logged.
+    /// The reads of a logged entry.
     ///
     /// # Errors
-    /// If it names one that is not there.
+    /// If it refers to a number that does not exist.
     pub fn read(&mut self, reads: Reads) -> Result<Vec<Read>, Error> {
         if reads.forgets {
             self.forget();
         }
         let list = reads.list.into_iter().map(|logged| match logged {
             Logged::New(Read { key, found }) => {
-                // The log's own buffer would live as long as this, and be many times as large.
+                // A slice would keep the log's whole buffer alive, which is many times as large.
                 let found = match found {
                     Found::Object(bytes) => Found::Object(Bytes::copy_from_slice(&bytes)),
                     other => other,
@@ -297,7 +298,7 @@ mod tests {
         }
         assert_eq!(sizes[..3], [1 + (9 + 1 + 1 + 3) + 1 + 10, 1 + 1 + (9 + 1 + 1 + 5) + 1, 1 + 10 + 10]);
         assert_eq!(sizes[..3], sizes[3..]);
-        // One that begins to read where the log forgets.
+        // A reader that starts where the log forgets.
         let mut late = Known::default();
         writer.forget();
         assert_eq!(late.read(writer.write(inputs[1].clone())).as_ref(), Ok(&inputs[1]));

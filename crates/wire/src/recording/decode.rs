@@ -1,5 +1,5 @@
-//! Reading a record file: nothing of it is believed before its checksum held, nothing is allocated that it could not fill,
-//! and what cannot be run is refused with the place where that shows.
+//! Decodes a record file: nothing is trusted before its checksum is verified, no allocation is larger than the file can fill, and
+//! a file that cannot be run is refused with the offset of the error.
 
 use super::{
     APPS_MAX, About, HEAD, Inputs, MAGIC, MESSAGES_MAX, RECORDING_SIZE_MAX, RecordedMessage, RecordedStop,
@@ -15,10 +15,10 @@ use crate::{
 use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
 
-/// A section as it stands in the file.
+/// One section of the file.
 struct Section {
     kind: u8,
-    /// Of its first byte.
+    /// The offset of its first byte.
     offset: u64,
     payload: Bytes,
 }
@@ -28,7 +28,7 @@ impl Section {
         RecordingError { offset: self.offset, what }
     }
 
-    /// Reads the whole payload as one value.
+    /// Decodes the whole payload as one value.
     fn read<T: Field>(&self) -> Result<T, RecordingError> {
         let mut rest = self.payload.clone();
         let value = T::take(&mut rest)
@@ -46,10 +46,10 @@ impl Section {
 }
 
 impl Recording {
-    /// Reads a file.
+    /// Decodes a file.
     ///
     /// # Errors
-    /// If it is not one, is of another version, was cut short or changed, or does not make sense; each with the offset.
+    /// If it is not a record file, has an unknown version, is truncated or changed, or is inconsistent; each with the offset.
     pub fn decode(file: &Bytes) -> Result<Self, RecordingError> {
         let (version, sections) = sections(file)?;
         let mut sections = sections.into_iter().peekable();
@@ -124,7 +124,7 @@ impl Recording {
     }
 }
 
-/// The file's version, and the sections, each with its checksum tried.
+/// The file's version and its sections, each with a verified checksum.
 fn sections(file: &Bytes) -> Result<(u32, Vec<Section>), RecordingError> {
     let broken = |offset: usize, what| RecordingError { offset: offset as u64, what };
     if file.len() < HEAD || file[..4] != MAGIC {
@@ -157,7 +157,7 @@ fn sections(file: &Bytes) -> Result<(u32, Vec<Section>), RecordingError> {
     Ok((version, sections))
 }
 
-/// The messages go on where the checkpoint left off.
+/// The messages continue where the checkpoint ends.
 fn check_ports(
     log: &Section,
     header: Option<&Header>,
@@ -175,7 +175,7 @@ fn check_ports(
     Ok(())
 }
 
-/// A file that says that it is redacted is, and no other.
+/// A file is redacted if and only if it says so.
 fn check_said(about: &About, inputs: &[(Section, Inputs)]) -> Result<(), RecordingError> {
     for (section, inputs) in inputs {
         let fits = |said: &RecordedMessage| match said {
@@ -192,7 +192,7 @@ fn check_said(about: &About, inputs: &[(Section, Inputs)]) -> Result<(), Recordi
     Ok(())
 }
 
-/// The log can be read, begins and ends where it should, and finds the messages that it consumes.
+/// The log can be decoded, begins and ends where it should, and the messages that it consumes are in the file.
 fn check_log(
     about: &About,
     last_ns: i64,

@@ -1,13 +1,13 @@
-//! A record file: a session from a checkpoint, or from its beginning, to one position of its log, with all that its cell
-//! consumed in between. Whoever has it, and the app, can run the cell again.
+//! A record file: a session from a checkpoint, or from its beginning, to one position of its log, with everything that its cell
+//! consumed in between. With the file and the app, the cell can be run again.
 //!
 //! ```text
 //! file    := "MRRC" | version (4) | length of what follows (8) | section*
 //! section := kind (1) | length of the payload (8) | checksum (16) | payload
 //! ```
 //!
-//! Nothing in it is sealed: what a client and a server said lies in the open, unless it was redacted. `docs/formats-record.md`
-//! is the page.
+//! The file is not sealed: the messages of client and server are readable, unless they were redacted. The format is described in
+//! `docs/formats-record.md`.
 
 mod decode;
 #[cfg(test)]
@@ -25,7 +25,7 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::{BufMut, Bytes, BytesMut};
 use core::fmt;
 
-/// Begins every record file.
+/// The magic of every record file.
 pub const MAGIC: [u8; 4] = *b"MRRC";
 /// The version of the layout that this build writes. 2: a header has tasks and locks. 3: and paused ports.
 pub const VERSION: u32 = 3;
@@ -33,7 +33,7 @@ pub const VERSION: u32 = 3;
 pub const VERSION_OLDEST: u32 = 1;
 /// Largest record file, in bytes: the largest chain of checkpoints, both ends' messages, and the apps to run them.
 pub const RECORDING_SIZE_MAX: u64 = 1 << 30;
-/// Most messages of one end: none is free to keep.
+/// Most messages of one end: even an empty message has a cost.
 pub const MESSAGES_MAX: u64 = RETAINED_MAX / charge(0);
 /// Most apps in a file: a chain and each of its stages.
 pub const APPS_MAX: usize = 17;
@@ -49,7 +49,7 @@ const HEAD: usize = 16;
 const SECTION_HEAD: usize = 1 + 8 + CHECKSUM;
 const CHECKSUM: usize = 16;
 
-/// Kinds of sections, in the order in which they stand in a file.
+/// Kinds of sections, in their order in a file.
 mod kind {
     pub(super) const ABOUT: u8 = 1;
     pub(super) const HEADER: u8 = 2;
@@ -61,25 +61,25 @@ mod kind {
 }
 
 record! {
-    /// Which session, and what was made of it.
+    /// The session, and how it was recorded.
     About {
-        /// Which session.
+        /// The recorded session.
         session: SessionId,
-        /// What it ran.
+        /// The image that it ran.
         image: ImageHash,
         /// Its app's name, for people.
         app: String,
         /// The edge that owned it, for people.
         edge: String,
-        /// The generation that owned it.
+        /// The generation of its owner.
         generation: Generation,
         /// When it was recorded, in nanoseconds since the Unix epoch.
         unix_ns: i64,
-        /// The log in here begins at this offset of the session's.
+        /// The session's log offset at which the log in this file begins.
         log_offset: u64,
-        /// The state hash of the cell where the log ends, where it was still there to be hashed.
+        /// The state hash of the cell at the end of the log, if the cell still existed.
         state: Option<[u8; 32]>,
-        /// Whether what was said was replaced by how long it was: then nothing can be run.
+        /// Whether messages were replaced by their lengths: then the file cannot be run.
         redacted: bool,
     }
 }
@@ -87,15 +87,15 @@ record! {
 /// One message of an end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RecordedMessage {
-    /// Its bytes.
+    /// Its payload.
     Payload(Bytes),
     /// No more will follow.
     Close,
-    /// Its bytes were not to be shown.
+    /// A redacted payload.
     Redacted {
-        /// How many they were.
+        /// The length of the payload in bytes.
         size: u64,
-        /// A keyed digest of them: equal for equal bytes of this session, and of no use for guessing them.
+        /// A keyed digest of the payload: the same for equal payloads of this session, and useless for guessing them.
         digest: [u8; 16],
     },
 }
@@ -126,25 +126,25 @@ impl Field for RecordedMessage {
 }
 
 record! {
-    /// What the end at one port said, as far as the log in the file consumes it.
+    /// The messages of the end at one port, as far as the log in the file consumes them.
     Inputs {
         /// The port.
         port: Port,
         /// Sequence number of the first message.
         first: u64,
-        /// In order.
+        /// The messages, in order.
         messages: Many<RecordedMessage>,
     }
 }
 
 record! {
-    /// A handler that did not come to its end, behind the end of the log.
+    /// A handler that was stopped, after the end of the log.
     RecordedStop {
-        /// What it was given, as a log entry that was never written, with its time.
+        /// Its input, as a log entry that was never written, with its time.
         entry: Bytes,
-        /// Whether the host ended it for breaking a quota; else it trapped.
+        /// Whether the host stopped it because it exceeded a quota; else it trapped.
         killed: bool,
-        /// For people.
+        /// The reason, for people.
         reason: String,
     }
 }
@@ -152,28 +152,28 @@ record! {
 /// A session as recorded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recording {
-    /// Which session, and what was made of it.
+    /// The session, and how it was recorded.
     pub about: About,
     /// The session at the checkpoint; none if it begins with the log.
     pub header: Option<Box<Header>>,
-    /// The cell at the checkpoint: a full one and its deltas, as the sandbox made them.
+    /// The cell at the checkpoint: a full checkpoint and its deltas, as the sandbox made them.
     pub checkpoints: Vec<Bytes>,
-    /// The log from there on, as entries.
+    /// The log from there on, as encoded entries.
     pub log: Bytes,
-    /// What the entries consumed, by port: the client's, and the server's where there is one.
+    /// The messages that the entries consumed, by port: the client's, and the server's if there is one.
     pub inputs: Vec<Inputs>,
-    /// What was stopped, where that is why there is a file.
+    /// The stopped handler, if the file was made because of it.
     pub stop: Option<RecordedStop>,
-    /// What the image is made of: the app, or the chain and its stages. May be missing.
+    /// The parts of the image: the app, or the chain and its stages. May be missing.
     pub apps: Vec<(ImageHash, Bytes)>,
 }
 
-/// A file that cannot be used, and where in it that shows.
+/// The error in a file that cannot be used, and its offset.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordingError {
-    /// Bytes from the file's beginning.
+    /// Bytes from the start of the file.
     pub offset: u64,
-    /// What is wrong there.
+    /// The error.
     pub what: &'static str,
 }
 
@@ -186,7 +186,7 @@ impl fmt::Display for RecordingError {
 impl core::error::Error for RecordingError {}
 
 impl Recording {
-    /// The file.
+    /// Encodes the file.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let payloads: usize =
@@ -220,8 +220,8 @@ impl Recording {
         out.freeze()
     }
 
-    /// Takes out everything that the peers said and all that was made of it; what is left says what happened when, and how
-    /// long messages were. `key` keeps whoever has the file from trying what the messages may have been.
+    /// Removes all messages and everything derived from them. What remains says what happened when, and how long messages were.
+    /// `key` prevents that a reader of the file verifies guesses of the messages.
     #[must_use]
     pub fn redacted(mut self, key: &[u8; 32]) -> Self {
         self.about.redacted = true;
@@ -244,7 +244,7 @@ impl Recording {
     }
 }
 
-/// Appends a section, whose payload `put` appends.
+/// Appends a section; `put` appends its payload.
 fn section(out: &mut BytesMut, kind: u8, put: impl FnOnce(&mut BytesMut)) {
     let start = out.len();
     out.put_u8(kind);
@@ -256,7 +256,7 @@ fn section(out: &mut BytesMut, kind: u8, put: impl FnOnce(&mut BytesMut)) {
     out[start + 9..start + SECTION_HEAD].copy_from_slice(&checksum);
 }
 
-/// Finds damage, in the kind and the length too.
+/// Detects damage, also in the kind and the length.
 fn checksum(kind: u8, payload: &[u8]) -> [u8; CHECKSUM] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&[kind]).update(&(payload.len() as u64).to_le_bytes()).update(payload);
@@ -265,8 +265,8 @@ fn checksum(kind: u8, payload: &[u8]) -> [u8; CHECKSUM] {
     checksum
 }
 
-/// A log without what seeds the cell, which tells what it drew, and keys may be made of that; without what it knew of its
-/// client; and without what it read from the cache, but for how long that was.
+/// The log without the cell's seed, which reveals what the cell drew and which keys may be derived from; without what the cell
+/// knew of its client; and without what it read from the cache, except for the lengths.
 fn without_secrets(log: &Bytes, cursor: &mut Cursor) -> Bytes {
     let (mut rest, mut out, mut put) = (log.clone(), BytesMut::new(), *cursor);
     while let Some(mut entry) = (!rest.is_empty()).then(|| cursor.take(&mut rest)).and_then(Result::ok) {

@@ -1,4 +1,4 @@
-//! Record files survive as they are, and in no other way.
+//! Unchanged record files decode, and no others.
 
 use super::*;
 use crate::{
@@ -119,7 +119,7 @@ fn samples() -> [Recording; 4] {
     [whole(), stopped(), whole().redacted(&[1; 32]), stopped().redacted(&[1; 32])]
 }
 
-/// What is wrong with a recording that was written with its checksums right.
+/// The error of a recording that was encoded with correct checksums.
 fn refusal(recording: &Recording) -> &'static str {
     Recording::decode(&recording.encode()).expect_err("it does not make sense").what
 }
@@ -143,7 +143,7 @@ fn the_layout_stays_as_it_was_written_down() {
     }
 }
 
-/// What files of an older version hold of today's samples: a header without the lists that came later.
+/// Files of an older version decode as today's samples, without the lists that came later in the header.
 fn reads_as_samples(golden: [&'static [u8]; 4], forget: fn(&mut Header)) {
     for (mut recording, golden) in samples().into_iter().zip(golden) {
         if let Some(header) = &mut recording.header {
@@ -240,7 +240,7 @@ fn nothing_that_was_said_is_in_a_redacted_file() {
         for secret in secrets {
             assert!(!file.windows(secret.len()).any(|window| window == secret), "{secret:?}");
         }
-        // Equal messages can be told, and what they may have been cannot be tried without the key.
+        // Equal messages have equal digests, and guesses cannot be verified without the key.
         let digests = |key: u8| recording.clone().redacted(&[key; 32]).inputs;
         assert_eq!(digests(1), digests(1));
         assert_ne!(digests(1), digests(2));
