@@ -1,6 +1,6 @@
-//! The names in a certificate that TLS has verified: what a `[[credential]]` can be about, and what a log can say.
+//! The names in a certificate that TLS has verified: a `[[credential]]` can name them, and logs show them.
 //!
-//! Reads as much of X.509's DER as that takes; a certificate that it cannot read has no names. Verifies nothing.
+//! Parses only the necessary part of X.509's DER; a certificate that it cannot parse has no names. Verifies nothing.
 
 /// Alternative names that are text: `rfc822Name`, `dNSName`, `uniformResourceIdentifier`, context-specific tags 1, 2 and 6.
 const TEXT_NAMES: [u8; 3] = [0x81, 0x82, 0x86];
@@ -14,15 +14,15 @@ const EXTENSIONS: u8 = 0xa3;
 const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
 /// 2.5.4.3
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
-/// Names of one certificate; further ones are not looked at.
+/// Names of one certificate; further ones are ignored.
 const NAMES_MAX: usize = 64;
 
-/// Reads elements one after the other.
+/// Iterates over DER elements.
 #[derive(Clone, Copy)]
 struct Elements<'a>(&'a [u8]);
 
 impl<'a> Iterator for Elements<'a> {
-    /// A tag and what is in it.
+    /// The tag and the content of an element.
     type Item = (u8, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -41,15 +41,15 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// What is in the first element, if that has this tag.
+/// The content of the first element, if it has this tag.
 fn inside(bytes: &[u8], wanted: u8) -> Option<&[u8]> {
     Elements(bytes).next().filter(|(tag, _)| *tag == wanted).map(|(_, inner)| inner)
 }
 
-/// Its alternative names that are text, in order; then the common name of its subject.
+/// The certificate's text alternative names, in order; then the common name of its subject.
 pub(crate) fn names(der: &[u8]) -> Vec<String> {
     let mut names = Vec::new();
-    // What cannot be read has no names.
+    // If parsing fails, the names found so far remain.
     let _ = read(der, &mut names);
     names.truncate(NAMES_MAX);
     names
@@ -84,7 +84,7 @@ fn read(der: &[u8], names: &mut Vec<String>) -> Option<()> {
     Some(())
 }
 
-/// Text that can stand in a log line.
+/// Text that is safe in a log line.
 fn text(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;
     let fits = !text.is_empty() && text.len() <= 256 && !text.chars().any(char::is_control);

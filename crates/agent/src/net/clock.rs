@@ -1,5 +1,5 @@
-//! The clock of a loop that waits for sockets. It leaves out time in which the process could not run: a peer is not silent
-//! because we were asleep.
+//! The clock of a loop that waits for sockets. It excludes the time in which this process could not run, so that a peer does not
+//! seem silent because this process was suspended.
 
 use anyhow::Context;
 use mio::{Events, Poll};
@@ -8,20 +8,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A poll that returns so much later than it should is no accident of scheduling: the process was stopped, or starved.
+/// If a poll returns so much later than it should, the process was stopped or starved; normal scheduling is not that late.
 const STALL: Duration = Duration::from_millis(20);
 
-/// Nanoseconds, for the pure machines.
+/// Nanoseconds, for the pure state machines.
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Time as a pure machine is told it.
+/// Time as the pure state machines see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     started: Instant,
     now: Instant,
-    /// Time in which this process could not run.
+    /// Total time in which this process could not run.
     stalled: Duration,
 }
 
@@ -36,12 +36,12 @@ impl Clock {
         self.now
     }
 
-    /// The same, as the machine is told it.
+    /// The same, as the state machine sees it.
     pub fn now_ns(&self) -> u64 {
         nanos(self.now.duration_since(self.started).saturating_sub(self.stalled))
     }
 
-    /// When it will be `at_ns`.
+    /// The instant of `at_ns`.
     pub fn at(&self, at_ns: u64) -> Instant {
         self.started + self.stalled + Duration::from_nanos(at_ns)
     }

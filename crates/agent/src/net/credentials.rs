@@ -1,7 +1,7 @@
-//! What an edge knows agents by, and what each credential allows.
+//! How an edge authenticates agents, and what each credential allows.
 //!
-//! A credential says what the key that a wire was signed with may do there. It is a token, of which the agent shows a proof, or a
-//! name in a certificate that the edge's `ca` signed. Knows no socket.
+//! A credential gives rights to the key that a wire was signed with. It is a token, which the agent proves, or a name in a
+//! certificate that the edge's `ca` signed. Knows no socket.
 
 use super::{
     proof::{self, Binding, Token, WireSide},
@@ -19,17 +19,17 @@ struct Known {
     rights: Rights,
 }
 
-/// All of them.
+/// All credentials of an edge.
 #[derive(Default)]
 pub struct Credentials {
     known: Vec<Known>,
-    /// Whether agents show certificates.
+    /// Whether agents present certificates.
     ca: bool,
 }
 
-/// What an agent has shown.
+/// What an agent has presented.
 pub(crate) struct Shown<'a> {
-    /// The name of the credential whose token it knows.
+    /// The name of the credential with the token that it proved.
     pub(crate) token: Option<&'a str>,
     /// The names in its certificate.
     pub(crate) certificate: Option<&'a [String]>,
@@ -37,7 +37,7 @@ pub(crate) struct Shown<'a> {
 
 /// A token that an agent has proved.
 pub(crate) struct Proved<'a> {
-    /// Of its credential.
+    /// The name of its credential.
     pub(crate) name: &'a str,
     token: &'a Token,
 }
@@ -49,7 +49,7 @@ impl Proved<'_> {
 }
 
 impl Credentials {
-    /// Those that an edge is configured with.
+    /// The configured credentials of an edge.
     #[must_use]
     pub fn new(security: &Security) -> Self {
         let shared = security.token.as_deref().map(|token| Known {
@@ -74,19 +74,19 @@ impl Credentials {
         self.known.iter().any(|known| known.token.is_some())
     }
 
-    /// Whether an agent without a token can be let in.
+    /// Whether an agent without a token can be admitted.
     #[must_use]
     pub fn admits_without_token(&self) -> bool {
         !self.has_tokens() || self.known.iter().any(|known| known.certificate.is_some())
     }
 
-    /// Whether agents must show a certificate, wherever they come from.
+    /// Whether all agents must present a certificate, whatever their address.
     #[must_use]
     pub fn demands_certificate(&self) -> bool {
         self.ca
     }
 
-    /// The token that this is the agent's proof of.
+    /// The token that the agent's proof matches.
     pub(crate) fn known(&self, binding: &Binding, shown: [u8; proof::SIZE]) -> Option<Proved<'_>> {
         let proves = |known: &&Known| {
             known.token.as_ref().is_some_and(|token| token.verify(WireSide::Agent, binding, shown))
@@ -95,7 +95,7 @@ impl Credentials {
         Some(Proved { name: &known.name, token: known.token.as_ref()? })
     }
 
-    /// What the credentials that an agent has shown allow, and their names; or why it is not let in.
+    /// The rights and names of the credentials that an agent has presented; or why it is refused.
     pub(crate) fn admit(&self, shown: &Shown<'_>) -> Result<(String, Rights), String> {
         if self.ca && shown.certificate.is_none() {
             return Err("the edge wants a certificate that its `security.ca` signed: give this agent certificate and key".into());
@@ -118,7 +118,7 @@ impl Credentials {
             return Ok((credential, rights));
         }
         if self.known.is_empty() {
-            // Nothing is configured but, perhaps, who signs certificates: all who come so far may do everything.
+            // No credentials are configured, except perhaps a `ca`: all agents that get here have all rights.
             return Ok((String::new(), Rights::all()));
         }
         Err(match names {

@@ -1,4 +1,4 @@
-//! A TLS session over a socket that does not block. Knows no certificate ([`super::trust`]) and no frame.
+//! A TLS session over a non-blocking socket. Knows no certificate ([`super::trust`]) and no frame.
 
 use super::{certificate, socket::Socket};
 use bytes::{Buf, BytesMut};
@@ -18,7 +18,7 @@ const EXPORTER: &[u8] = b"EXPORTER-marram-wire";
 #[derive(Debug)]
 pub(crate) struct Crypt {
     connection: Connection,
-    /// Ciphertext that was read and not yet taken in.
+    /// Ciphertext that was read and not yet decrypted.
     raw: BytesMut,
 }
 
@@ -38,22 +38,22 @@ impl Crypt {
         Ok(Self { connection, raw: BytesMut::new() })
     }
 
-    /// Whether keys are still being agreed.
+    /// Whether the TLS handshake is still in progress.
     pub(crate) fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
     }
 
-    /// A secret that only the two sides of this very session know.
+    /// A secret that only the two sides of this session know.
     pub(crate) fn exported(&self) -> Result<[u8; 32], rustls::Error> {
         self.connection.export_keying_material([0; 32], EXPORTER, None)
     }
 
-    /// The names in the certificate that the peer has shown, if it has shown one; TLS has verified it.
+    /// The names in the peer's certificate, if it presented one; TLS has verified it.
     pub(crate) fn peer_names(&self) -> Option<Vec<String>> {
         self.connection.peer_certificates()?.first().map(|certificate| certificate::names(certificate))
     }
 
-    /// Reads ciphertext once and appends what it says to `plain`. Returns how much ciphertext there was, 0 at the end.
+    /// Reads ciphertext once and appends the plaintext to `plain`. Returns the number of bytes read, 0 at the end of the stream.
     pub(crate) fn read(&mut self, socket: &mut Socket, plain: &mut BytesMut) -> io::Result<usize> {
         self.raw.reserve(READ_SIZE);
         let read = socket.read_into(&mut self.raw)?;
@@ -64,7 +64,7 @@ impl Crypt {
             let state = match self.connection.process_new_packets() {
                 Ok(state) => state,
                 Err(error) => {
-                    // The peer is owed an alert that says why; that it cannot be sent changes nothing.
+                    // Sends the peer an alert with the reason; an error here changes nothing.
                     let _ = self.connection.write_tls(socket);
                     return Err(io::Error::new(io::ErrorKind::InvalidData, error));
                 }
@@ -95,7 +95,7 @@ impl Crypt {
         }
     }
 
-    /// Writes ciphertext until none waits (true) or the socket takes no more now (false).
+    /// Writes ciphertext until none waits (true) or the socket would block (false).
     pub(crate) fn flush(&mut self, socket: &mut Socket) -> io::Result<bool> {
         while self.connection.wants_write() {
             match self.connection.write_tls(socket) {
@@ -116,11 +116,11 @@ impl Crypt {
     }
 }
 
-/// Takes plaintext as long as the socket takes ciphertext.
+/// A writer that accepts plaintext while the socket accepts ciphertext.
 pub(crate) struct Sealing<'a> {
     /// The session.
     pub crypt: &'a mut Crypt,
-    /// Where it leads.
+    /// The socket for the ciphertext.
     pub socket: &'a mut Socket,
 }
 

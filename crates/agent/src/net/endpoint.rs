@@ -1,4 +1,4 @@
-//! Where a program's security settings meet its wires: what an agent dials with, and what an edge lets in.
+//! Applies a program's security settings to its wires: how an agent dials, and what an edge admits.
 
 use super::{
     credentials::Credentials,
@@ -26,7 +26,7 @@ pub struct WireConnector {
 }
 
 impl WireConnector {
-    /// Reads certificates, decides whether wires are encrypted, and makes the agent's key or reads that which is kept.
+    /// Parses certificates, decides whether wires are encrypted, and loads or generates the agent's key.
     pub fn new(security: &Security) -> anyhow::Result<Self> {
         let key = match &security.identity_file {
             None => AgentKey::generate()?,
@@ -43,7 +43,7 @@ impl WireConnector {
         self.key.host()
     }
 
-    /// Begins a wire to `address`; `host` is what the edge's certificate must be for.
+    /// Starts a wire to `address`; `host` must match the edge's certificate.
     pub fn dial(&self, address: SocketAddr, host: &str, shard: u8) -> anyhow::Result<Wire> {
         let tls = match &self.tls {
             Some(config) => {
@@ -75,7 +75,7 @@ pub struct WireAcceptor {
 }
 
 impl WireAcceptor {
-    /// Reads certificates.
+    /// Parses certificates.
     pub fn new(security: &Security) -> anyhow::Result<Self> {
         Ok(Self {
             credentials: Arc::new(Credentials::new(security)),
@@ -84,7 +84,7 @@ impl WireAcceptor {
         })
     }
 
-    /// Completes an edge's settings with a certificate of its own making where only a token is configured.
+    /// Completes an edge's settings: adds a self-signed certificate if only a token is configured.
     pub fn complete(security: &Security) -> anyhow::Result<Security> {
         let mut security = security.clone();
         if security.identity.is_none() && Credentials::new(&security).has_tokens() {
@@ -93,7 +93,7 @@ impl WireAcceptor {
         Ok(security)
     }
 
-    /// Whether a connection with this preamble may go on.
+    /// The verdict on a connection with this preamble.
     pub fn judge(&self, preamble: Preamble, loopback: bool) -> PreambleVerdict {
         if preamble.tls && self.tls.is_none() {
             return PreambleVerdict::NoTls;
@@ -111,7 +111,7 @@ impl WireAcceptor {
         }
     }
 
-    /// Begins a wire on a connection that was judged welcome.
+    /// Starts a wire on a connection with the verdict [`PreambleVerdict::Welcome`].
     pub fn accept(&self, socket: Socket, tls: bool) -> Result<Wire, WireError> {
         let config = if tls { self.tls.clone() } else { None };
         Wire::accept(socket, Arc::clone(&self.credentials), config)

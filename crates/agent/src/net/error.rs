@@ -1,41 +1,41 @@
-//! Why a wire could not be made or does not stand any more, in words for whoever can fix it.
+//! Why a wire could not be connected or has ended, in words that help to fix it.
 
 use super::preamble::PreambleAnswer;
 use marram_wire::frame::ReadError;
 use std::{fmt, io};
 
-/// Why a wire ended. All but the first two are somebody's mistake.
+/// Why a wire ended. All but the first two are errors of configuration, of the peer or of load.
 #[derive(Debug)]
 pub enum WireError {
-    /// The peer closed it.
+    /// The peer closed the wire.
     Closed,
-    /// The network or the operating system failed it.
+    /// An error of the network or the operating system.
     Io(io::Error),
-    /// The edge refused the connection, and said why.
+    /// The edge refused the connection, with this answer.
     Refused(PreambleAnswer),
-    /// TLS could not agree or was violated.
+    /// TLS negotiation failed or TLS was violated.
     Tls(rustls::Error),
-    /// The agent's token is not one of the edge's.
+    /// The edge does not know the agent's token.
     WrongToken,
-    /// The agent did not sign this connection with the key that it showed.
+    /// The agent's signature of this connection does not match the key that it presented.
     WrongSignature,
-    /// An edge: the agent has shown no credential that the edge knows.
+    /// At an edge: the agent presented no known credential.
     NoCredential(String),
-    /// The peer speaks something else.
+    /// The peer uses another protocol.
     Garbage(&'static str),
-    /// The peer sent what is not a frame.
+    /// The peer sent an invalid frame.
     Frame(ReadError),
-    /// The peer does not read what it is sent.
+    /// The peer does not read what is sent to it.
     NotRead,
     /// The handshake took too long.
     Overdue,
-    /// Too many others are in their handshake.
+    /// Too many other wires are in their handshake.
     TooMany,
 }
 
 impl From<io::Error> for WireError {
     fn from(error: io::Error) -> Self {
-        // TLS errors come wrapped, since they turn up in the middle of reading.
+        // TLS errors are wrapped, because they occur during reads.
         match error.downcast::<rustls::Error>() {
             Ok(tls) => Self::Tls(tls),
             Err(error) => Self::Io(error),

@@ -1,4 +1,4 @@
-//! What follows encryption: the agent shows which one it is and that it knows a token; the edge, that it knows that token too.
+//! The handshake after encryption: the agent proves its identity and its token; the edge proves that it knows that token too.
 //!
 //! ```text
 //! edge  -> agent   nonce (32)
@@ -31,31 +31,31 @@ const WITH_PROOF: u8 = 1;
 const REFUSED: u8 = 0;
 /// The edge's own proof follows.
 const PROVED: u8 = 1;
-/// An agent's answer, its flags counted and its proof not.
+/// The size of an agent's answer with its flags and without its proof.
 const ANSWER_SIZE: usize = 1 + PUBLIC_SIZE + proof::SIZE + SIGNATURE_SIZE;
 
-/// What one side brings along.
+/// The secrets of one side.
 pub(crate) enum Party {
     /// Dials.
     Agent {
-        /// Says which agent it is.
+        /// Identifies the agent.
         key: AgentKey,
-        /// Shown, and demanded of the edge, where there is one.
+        /// The agent proves it, and requires the edge's proof of it, if there is one.
         token: Option<Token>,
     },
     /// Listens.
     Edge(Arc<Credentials>),
 }
 
-/// What is waited for.
+/// What the handshake waits for.
 enum Step {
-    /// An agent: for the edge's nonce.
+    /// An agent: the edge's nonce.
     Nonce { key: AgentKey, token: Option<Token> },
-    /// An agent: for the edge's proof of this token.
+    /// An agent: the edge's proof of this token.
     EdgeProof(Token),
-    /// An edge: for the agent's answer.
+    /// An edge: the agent's answer.
     Answer(Arc<Credentials>),
-    /// For nothing.
+    /// Nothing.
     Done,
 }
 
@@ -69,8 +69,8 @@ pub(crate) struct Handshake {
 }
 
 impl Handshake {
-    /// Begins right after encryption, or at once when plain; `exported` comes from TLS, and `certificate` holds the names in the one
-    /// that the agent showed there.
+    /// Starts after encryption, or at once without TLS. `exported` comes from TLS; `certificate` holds the names in the
+    /// certificate that the agent presented there.
     pub(crate) fn begin(
         party: Party,
         exported: Option<[u8; 32]>,
@@ -98,7 +98,7 @@ impl Handshake {
         Ok(Self { binding, certificate, step, verified: None })
     }
 
-    /// Takes what has arrived, and says whether the wire stands. What follows the handshake stays in `input`.
+    /// Handles received bytes, and returns whether the handshake is complete. Bytes after it stay in `input`.
     pub(crate) fn advance(&mut self, input: &mut BytesMut, out: &mut Outgoing) -> Result<bool, WireError> {
         while !matches!(self.step, Step::Done) {
             let Some(next) = self.take_step(input, out)? else { return Ok(false) };
@@ -107,12 +107,12 @@ impl Handshake {
         Ok(true)
     }
 
-    /// An edge: what was verified of the agent, once the wire stands.
+    /// An edge: the verified facts about the agent, after the handshake.
     pub(crate) fn take_verified(&mut self) -> Option<Box<Verified>> {
         self.verified.take()
     }
 
-    /// One step, or `None` if more bytes are needed for it.
+    /// One step, or `None` if it needs more bytes.
     fn take_step(&mut self, input: &mut BytesMut, out: &mut Outgoing) -> Result<Option<Step>, WireError> {
         match &self.step {
             Step::Nonce { key, token } => {
@@ -141,7 +141,7 @@ impl Handshake {
         }
     }
 
-    /// An edge: the agent's answer, once all of it is there.
+    /// An edge: the agent's answer, once it is complete.
     fn take_answer(
         &mut self,
         credentials: &Credentials,
@@ -205,7 +205,7 @@ fn answer(key: &AgentKey, token: Option<&Token>, binding: &Binding) -> Vec<u8> {
     bytes
 }
 
-/// What an agent with this key answers on a plain wire: for tests that speak with an edge byte by byte.
+/// The answer of an agent with this key on a wire without TLS: for tests that talk to an edge byte by byte.
 #[must_use]
 pub fn plain_answer(key: &AgentKey, token: Option<&str>, edge_nonce: [u8; 32]) -> Vec<u8> {
     let binding = Binding { exported: None, key: key.public(), agent_nonce: [7; proof::SIZE], edge_nonce };

@@ -1,27 +1,27 @@
-//! When a loop does what nobody waits for.
+//! When a loop does deferred work.
 
 use std::time::{Duration, Instant};
 
-/// A loop to which nothing has happened for so long has a lull.
+/// A loop without events for so long is idle.
 const IDLE_AFTER: Duration = Duration::from_millis(1);
-/// Something of what waits for a lull is done so often even where there is none.
+/// Some deferred work is done at this interval even if the loop is never idle.
 const LATEST: Duration = Duration::from_millis(5);
 
-/// Has what nobody waits for (lines for the log, cells ahead of their clients) done when nothing else has happened for a moment.
+/// Defers non-urgent work (log lines, prewarmed cells) until the loop is idle.
 ///
-/// Right after a message has left is the worst time for it: whoever gets the message is woken on the core of its sender, since
-/// the kernel takes it that a sender goes to sleep, and stands in line there until that is so, even beside a core that idles.
+/// The worst time for it is right after a message was sent: the kernel expects that the sender will sleep and wakes the receiver
+/// on the sender's core, where the receiver waits in the run queue until the sender does sleep, even if another core is idle.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct IdleTasks {
-    /// Since when there is something to do that was not done.
+    /// Since when work is deferred.
     since: Option<Instant>,
-    /// It is quiet, and there may be more to do.
+    /// The loop is idle, and there may be more to do.
     goes_on: bool,
 }
 
 impl IdleTasks {
-    /// Whether the time has come. `waits` says whether there is something to do, `quiet` whether the poll, with
-    /// [`Self::timeout`], found nothing.
+    /// Whether to do deferred work now. `waits` says whether there is any; `quiet` whether the poll, with [`Self::timeout`],
+    /// found nothing.
     pub fn is_now(&mut self, waits: bool, quiet: bool, now: Instant) -> bool {
         if !waits {
             *self = Self::default();
@@ -36,7 +36,7 @@ impl IdleTasks {
         is_now
     }
 
-    /// How long to wait for something to happen; none if nothing waits for a lull.
+    /// How long the poll should wait; none if no work is deferred.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.since.map(|_| if self.goes_on { Duration::ZERO } else { IDLE_AFTER })

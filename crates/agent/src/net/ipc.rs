@@ -1,10 +1,10 @@
-//! Messages between processes of one edge, some with a descriptor.
+//! Messages between processes of one edge, some with a file descriptor.
 //!
 //! ```text
 //! message := size (4, little-endian; top bit: a descriptor comes with the first byte) | body
 //! ```
 //!
-//! Both sides are the same program, so an impossible size means a bug, not a peer to be argued with. Knows no message.
+//! Both sides are the same program, so an impossible size is a bug and not a protocol error of a peer. Knows no message types.
 
 use bytes::{Buf, Bytes, BytesMut};
 use mio::net::UnixStream;
@@ -19,12 +19,12 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-/// Largest body, in bytes: a full list of sessions fits several times.
+/// Largest body, in bytes: several times the size of a full list of sessions.
 const BODY_MAX: usize = 4 << 20;
 const DESCRIPTOR: u32 = 1 << 31;
 const PREFIX: usize = 4;
 const READ_SIZE: usize = 64 << 10;
-/// A process that leaves so many messages unread is stopped or lost; what else is meant for it is refused.
+/// A process that leaves so many messages unread is stopped or lost; further messages to it are refused.
 const WAITING_MAX: usize = 16_384;
 
 const _: () = assert!(BODY_MAX < DESCRIPTOR as usize, "the top bit of a size is free");
@@ -38,12 +38,12 @@ pub struct IpcChannel {
     socket: UnixStream,
     incoming: BytesMut,
     descriptors: VecDeque<OwnedFd>,
-    /// With prefixes; the first one may be partly written, and then its descriptor is gone already.
+    /// With prefixes. The first one may be partly written; its descriptor is then already sent.
     outgoing: VecDeque<IpcMessage>,
 }
 
 impl IpcChannel {
-    /// Over a connected socket that does not block.
+    /// Over a connected, non-blocking socket.
     pub fn new(socket: UnixStream) -> Self {
         Self { socket, incoming: BytesMut::new(), descriptors: VecDeque::new(), outgoing: VecDeque::new() }
     }
@@ -58,10 +58,10 @@ impl IpcChannel {
         self.outgoing.len() < WAITING_MAX
     }
 
-    /// Adds a message to what will be written.
+    /// Queues a message.
     ///
     /// # Panics
-    /// If the body is larger than any that this program makes.
+    /// If the body is larger than any that this program sends.
     pub fn send(&mut self, body: &[u8], descriptor: Option<OwnedFd>) {
         assert!(body.len() <= BODY_MAX, "a message of {} bytes between processes", body.len());
         let size = u32::try_from(body.len()).expect("below BODY_MAX");
@@ -72,7 +72,7 @@ impl IpcChannel {
         self.outgoing.push_back((message.freeze(), descriptor));
     }
 
-    /// Writes until nothing waits (true) or the socket takes no more now (false).
+    /// Writes until nothing waits (true) or the socket would block (false).
     pub fn flush(&mut self) -> io::Result<bool> {
         while let Some((message, descriptor)) = self.outgoing.front_mut() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -98,7 +98,7 @@ impl IpcChannel {
         Ok(true)
     }
 
-    /// Reads until nothing is there; false once the other side is gone. What came can be taken either way.
+    /// Reads until nothing is available; false once the other side is gone. The received messages can be taken in either case.
     pub fn read(&mut self) -> io::Result<bool> {
         loop {
             let len = self.incoming.len();
@@ -129,7 +129,7 @@ impl IpcChannel {
         Ok(received.bytes)
     }
 
-    /// Takes the next whole message of those that were read.
+    /// Takes the next complete message.
     pub fn next_message(&mut self) -> Option<IpcMessage> {
         let prefix = u32::from_le_bytes(*self.incoming.first_chunk::<PREFIX>()?);
         let size = usize::try_from(prefix & !DESCRIPTOR).expect("32 bits fit");

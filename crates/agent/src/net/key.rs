@@ -1,5 +1,5 @@
-//! An agent's key pair. Its id is a digest of the public half, and the private one signs each connection, so that no other program
-//! can have that id.
+//! An agent's key pair. Its id is a digest of the public key, and the private key signs each connection, so that no other program
+//! can use that id.
 //!
 //! ```text
 //! file := the Ed25519 seed, 64 hexadecimal digits, and a new line
@@ -26,15 +26,15 @@ pub(crate) const PUBLIC_SIZE: usize = 32;
 /// Size of a signature, in bytes.
 pub(crate) const SIGNATURE_SIZE: usize = 64;
 const SEED_SIZE: usize = 32;
-/// Digits and a new line; a file that is longer is something else.
+/// The digits and a new line; a longer file is not a key file.
 const FILE_SIZE_MAX: u64 = 2 * SEED_SIZE as u64 + 2;
 
-/// An agent's key pair. Clones are the same one.
+/// An agent's key pair. Clones share it.
 #[derive(Clone)]
 pub struct AgentKey {
     pair: Arc<Ed25519KeyPair>,
     public: [u8; PUBLIC_SIZE],
-    /// Locked for as long as the key is used: two agents with one id would get each other's sessions.
+    /// Locked while the key is in use: two agents with one id would receive each other's sessions.
     _file: Option<Arc<File>>,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for AgentKey {
 }
 
 impl AgentKey {
-    /// A key that lives as long as the process.
+    /// A key that is not stored: it is lost when the process ends.
     ///
     /// # Errors
     /// If the operating system gives no random bytes.
@@ -53,7 +53,7 @@ impl AgentKey {
         Self::from_seed(&random()?)
     }
 
-    /// The key in this file, which is made if it is not there.
+    /// The key in this file, which is created if it does not exist.
     ///
     /// # Errors
     /// If the file cannot be used, with what to do about it.
@@ -80,7 +80,7 @@ impl AgentKey {
         Ok(Self { _file: Some(Arc::new(file)), ..Self::from_seed(&seed)? })
     }
 
-    /// Makes the file, with a new key in it: whole or not at all.
+    /// Creates the file with a new key in it, atomically.
     fn create(path: &Path) -> io::Result<File> {
         let exists = || io::Error::from(io::ErrorKind::AlreadyExists);
         if path.try_exists()? {
@@ -92,7 +92,7 @@ impl AgentKey {
         let digits: String = random::<SEED_SIZE>()?.iter().map(|byte| format!("{byte:02x}")).collect();
         writeln!(new, "{digits}")?;
         new.sync_all()?;
-        // Another agent may have been quicker: then its key stays.
+        // If another agent created the file first, its key stays.
         let linked = std::fs::hard_link(&name, path);
         std::fs::remove_file(&name)?;
         linked.and_then(|()| File::open(path))
@@ -114,7 +114,7 @@ impl AgentKey {
         self.public
     }
 
-    /// Shows on one connection that this program has the private half.
+    /// Proves on one connection that this program has the private key.
     pub(crate) fn sign(&self, binding: &Binding) -> [u8; SIGNATURE_SIZE] {
         let signature = self.pair.sign(&binding.signed());
         signature.as_ref().try_into().expect("an Ed25519 signature has 64 bytes")

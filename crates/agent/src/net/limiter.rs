@@ -1,13 +1,13 @@
-//! Keeps log lines that a peer or a guest can trigger from filling a disk.
+//! Rate limits for log lines that a peer or a guest can trigger, so that they cannot fill a disk.
 
 use std::time::{Duration, Instant};
 
-/// Lines at once.
+/// Lines in a burst.
 const BURST: u32 = 10;
-/// Then one in this time.
+/// The interval of further lines.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Lets some lines through and counts the others.
+/// Admits some lines and counts the suppressed ones.
 #[derive(Debug)]
 pub struct LogLimiter {
     tokens: u32,
@@ -16,13 +16,13 @@ pub struct LogLimiter {
 }
 
 impl LogLimiter {
-    /// Full of tokens.
+    /// A limiter that admits a full burst.
     pub fn new(now: Instant) -> Self {
         Self { tokens: BURST, refilled: now, suppressed: 0 }
     }
 
-    /// Whether a line may be written now: then how many were not since the last one, if any. (What is not there is no field of
-    /// the line.)
+    /// Whether a line may be written now: then the number of suppressed lines since the last one, if any. (A log field that is
+    /// none is omitted.)
     pub fn pass(&mut self, now: Instant) -> Option<Option<u64>> {
         let earned = now.saturating_duration_since(self.refilled).as_secs() / INTERVAL.as_secs();
         if earned > 0 {

@@ -1,9 +1,9 @@
-//! Why nothing can listen at an address, and what to do about it.
+//! The error when a listener cannot bind an address, and what to do about it.
 
 use anyhow::anyhow;
 use std::{fmt::Display, io};
 
-/// What to say of an address that is not to be had. `whom` is who would come there, as in "for operators".
+/// The error for an address that cannot be bound. `whom` names the users of the listener, as in "for operators".
 pub fn cannot_listen(address: impl Display, whom: &str, error: &io::Error) -> anyhow::Error {
     let fix = match error.kind() {
         io::ErrorKind::AddrInUse => {

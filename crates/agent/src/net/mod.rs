@@ -1,6 +1,6 @@
-//! Wires between agents and edges: how they are made, proved, framed and kept from growing without bound.
+//! Wires between agents and edges: connecting, authentication, framing and bounded buffers.
 //!
-//! Knows frames only as things with an encoding; what they mean is the pure machines' business.
+//! Frames are only encoded and decoded here; the pure state machines interpret them.
 
 mod certificate;
 mod clock;
@@ -46,10 +46,10 @@ pub use wire::Wire;
 
 use std::io;
 
-/// Bytes that nobody can guess.
+/// Unpredictable random bytes.
 ///
 /// # Errors
-/// If the operating system has none, which it has from early in its start.
+/// If the operating system has none, which can happen only early in its start.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;

@@ -1,4 +1,4 @@
-//! What a wire has still to write: frames in order, bulk behind everything else, large payloads by reference.
+//! The output queue of a wire: frames in order, bulk frames behind all others, large payloads by reference.
 
 use bytes::{Buf, Bytes, BytesMut};
 use marram_wire::frame::Frame;
@@ -7,30 +7,30 @@ use std::{
     io::{self, IoSlice, Write},
 };
 
-/// Payloads of at least this size are written from where they are; copying smaller ones is cheaper than one more slice.
+/// Payloads of at least this size are written by reference; a copy of a smaller one is cheaper than one more slice.
 const BY_REFERENCE: usize = 16 << 10;
-/// When so much waits in one piece, another one is begun: a buffer that grows, or whose front was written, moves all that
-/// waits in it, and a peer that reads slowly lets megabytes wait.
+/// When the tail reaches this size, a new one is started: a buffer that grows, or that is partly written, is copied as a whole,
+/// and megabytes may wait for a slow peer.
 const PIECE: usize = 64 << 10;
 /// Slices in one write.
 const SLICES: usize = 32;
 
-/// The bytes that wait for a socket, and the bulk frames that wait for those bytes.
+/// The bytes that wait for a socket, and the bulk frames that wait behind them.
 #[derive(Default, Debug)]
 pub(crate) struct Outgoing {
-    /// In front of `tail`.
+    /// Written before `tail`.
     parts: VecDeque<Bytes>,
     /// Sum of the lengths of `parts`.
     parts_size: usize,
-    /// Encoded last; small frames gather here, so that one write takes them all.
+    /// The last encoded bytes; small frames collect here, so that one write sends them all.
     tail: BytesMut,
     /// Not encoded yet.
     bulk: VecDeque<Frame>,
-    /// About what `bulk` will take.
+    /// The approximate encoded size of `bulk`.
     bulk_size: usize,
 }
 
-/// About how much a bulk frame takes, in bytes.
+/// The approximate encoded size of a bulk frame, in bytes.
 fn bulk_size(frame: &Frame) -> usize {
     match frame {
         Frame::CheckpointPart(part) => part.bytes.len() + 16,
@@ -40,7 +40,7 @@ fn bulk_size(frame: &Frame) -> usize {
 }
 
 impl Outgoing {
-    /// Adds one frame.
+    /// Queues one frame.
     pub(crate) fn push(&mut self, frame: Frame) {
         if frame.is_bulk() {
             self.bulk_size += bulk_size(&frame);
@@ -50,7 +50,7 @@ impl Outgoing {
         }
     }
 
-    /// Adds bytes that are not a frame.
+    /// Queues bytes that are not a frame.
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
         self.tail.extend_from_slice(bytes);
     }
@@ -78,8 +78,8 @@ impl Outgoing {
         self.parts_size + self.tail.len() + self.bulk_size
     }
 
-    /// Writes until nothing waits (true) or `to` takes no more now (false). One bulk frame follows only when all else is
-    /// gone, so what is urgent waits for one of them at the most.
+    /// Writes until nothing waits (true) or `to` would block (false). A bulk frame is encoded only when nothing else waits, so
+    /// urgent frames wait for at most one of them.
     pub(crate) fn write_to(&mut self, to: &mut impl Write) -> io::Result<bool> {
         loop {
             if self.parts.is_empty() && self.tail.is_empty() {
@@ -118,7 +118,7 @@ impl Outgoing {
             }
             self.parts.pop_front();
         }
-        // Clearing keeps the front of the allocation, advancing gives it up until the next one.
+        // `clear` keeps the front of the allocation; `advance` makes it unusable until the next allocation.
         if written == self.tail.len() {
             self.tail.clear()
         } else {
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use marram_wire::frame::{CheckpointPart, Input, Ping, Reader};
 
-    /// Takes a few bytes at a time, then says that it is full.
+    /// Accepts a few bytes at a time, then would block.
     struct Narrow {
         taken: Vec<u8>,
         room: usize,
@@ -162,7 +162,7 @@ mod tests {
             payload: (0..size).map(|at| at.to_le_bytes()[0]).collect(),
         };
         let sizes = [0, 1, 64, 127, BY_REFERENCE - 1, BY_REFERENCE, 70_000];
-        // And small ones that are more than a piece together.
+        // And small ones that together exceed one piece.
         let small = std::iter::repeat_n(BY_REFERENCE - 1, PIECE / BY_REFERENCE + 2);
         sizes.into_iter().chain(small).map(|size| input(size).into()).collect()
     }

@@ -1,12 +1,12 @@
-//! The first bytes each way on a connection, before anything is encrypted.
+//! The first bytes in each direction on a connection, before encryption.
 //!
 //! ```text
 //! preamble := "MARM" | oldest version (1) | newest version (1) | wanted shard (1) | flags (1: bit 0 TLS, bit 1 token)
 //! answer   := "MARM" | verdict (1)        | oldest version (1) | newest version (1) | 0 (1)
 //! ```
 //!
-//! They carry no secret and decide nothing that is not proved later: whoever alters them makes the wire fail. They are
-//! there so that an edge can route a connection to a shard, and refuse one in words, before it spends a handshake on it.
+//! They contain no secret and decide nothing that is not authenticated later: if they are altered, the wire fails. With them, an
+//! edge can route a connection to a shard, or refuse it with a reason, before the cost of a handshake.
 
 use marram_wire::limits::{WIRE_VERSION, WIRE_VERSION_OLDEST};
 use std::fmt;
@@ -17,21 +17,21 @@ const MAGIC: [u8; 4] = *b"MARM";
 const TLS: u8 = 1;
 const TOKEN: u8 = 2;
 
-/// What an agent wants of the connection that it made.
+/// An agent's request for its new connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Preamble {
-    /// Which shard; an edge with fewer takes it modulo their number.
+    /// The wanted shard; an edge with fewer shards takes it modulo their number.
     pub shard: u8,
     /// Whether a TLS handshake follows.
     pub tls: bool,
-    /// Whether the agent has a token, and will want to see that the edge knows it.
+    /// Whether the agent has a token and requires the edge's proof of it.
     pub token: bool,
 }
 
-/// Why a preamble was not understood: the peer is no agent, or one of another time.
+/// Why a preamble is invalid: the peer is no agent, or one of another version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotUnderstood {
-    /// Not an agent at all.
+    /// Not an agent.
     Garbage,
     /// An agent that speaks only these versions.
     Version {
@@ -43,14 +43,14 @@ pub enum NotUnderstood {
 }
 
 impl Preamble {
-    /// As bytes.
+    /// Encodes it.
     pub fn encode(self) -> [u8; SIZE] {
         let flags = if self.tls { TLS } else { 0 } | if self.token { TOKEN } else { 0 };
         let [a, b, c, d] = MAGIC;
         [a, b, c, d, WIRE_VERSION_OLDEST, WIRE_VERSION, self.shard, flags]
     }
 
-    /// Reads one. Versions are compared here; the wire's version is agreed in its greeting.
+    /// Decodes it. Versions are compared here; the greeting chooses the wire's version.
     pub fn decode(bytes: [u8; SIZE]) -> Result<Self, NotUnderstood> {
         let [magic @ .., oldest, newest, shard, flags] = bytes;
         if magic != MAGIC || oldest > newest {
@@ -65,38 +65,38 @@ impl Preamble {
         Ok(Self { shard, tls: flags & TLS != 0, token: flags & TOKEN != 0 })
     }
 
-    /// Whether `bytes`, the first that arrived, can still become a preamble.
+    /// Whether `bytes`, the first received ones, can be the start of a preamble.
     pub fn may_begin(bytes: &[u8]) -> bool {
         bytes.iter().zip(MAGIC).all(|(byte, magic)| *byte == magic)
     }
 }
 
-/// What an edge says to a preamble.
+/// An edge's answer to a preamble.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum PreambleVerdict {
-    /// Go on.
+    /// Continue.
     Welcome = 0,
     /// No version in common.
     Version = 1,
     /// Not encrypted, and not both addresses are loopback.
     PlainRefused = 2,
-    /// The edge has no certificate and no token that could vouch for one.
+    /// The edge has no certificate, and no token that could authenticate a self-signed one.
     NoTls = 3,
     /// The edge has a token and the agent has none.
     TokenMissing = 4,
     /// The agent has a token and the edge has none.
     TokenUnknown = 5,
-    /// Too many connections at once, or the shard is being restarted: try again.
+    /// Too many connections at once, or the shard is being restarted: retry.
     Busy = 6,
-    /// The edge wants a certificate, which takes encryption.
+    /// The edge requires a certificate, and so encryption.
     CertificateMissing = 7,
 }
 
-/// A verdict with the versions of whoever gave it.
+/// A verdict with the versions of the edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PreambleAnswer {
-    /// What the edge says.
+    /// The verdict of the edge.
     pub verdict: PreambleVerdict,
     /// Oldest version that it speaks.
     pub oldest: u8,
@@ -110,13 +110,13 @@ impl PreambleAnswer {
         Self { verdict, oldest: WIRE_VERSION_OLDEST, newest: WIRE_VERSION }
     }
 
-    /// As bytes.
+    /// Encodes it.
     pub fn encode(self) -> [u8; SIZE] {
         let [a, b, c, d] = MAGIC;
         [a, b, c, d, self.verdict as u8, self.oldest, self.newest, 0]
     }
 
-    /// Reads one; `None` if the peer is no edge.
+    /// Decodes it; `None` if the peer is no edge.
     pub fn decode(bytes: [u8; SIZE]) -> Option<Self> {
         use PreambleVerdict::*;
         let [magic @ .., verdict, oldest, newest, _] = bytes;

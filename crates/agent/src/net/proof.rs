@@ -1,4 +1,4 @@
-//! What agent and edge show each other, bound to the connection that it is shown on.
+//! The proofs between agent and edge, bound to their connection.
 //!
 //! ```text
 //! signed := "marram 2026 agent identity" | 0 | side (1: 0 agent, 1 edge) | TLS (1) | exported (32, zeros without TLS)
@@ -6,8 +6,8 @@
 //! proof  := BLAKE3 keyed with derive_key("marram 2026 wire token", token) (signed, of the side that proves)
 //! ```
 //!
-//! A program between two TLS sessions has two exported secrets and can pass neither a signature nor a proof on, so a certificate that
-//! nobody signed is enough where the token is secret. On a plain wire only the nonces bind them.
+//! A program between two TLS sessions has two different exported secrets and can forward neither a signature nor a proof. So a
+//! self-signed certificate is sufficient if the token is secret. Without TLS, only the nonces bind the proofs.
 
 use super::key::PUBLIC_SIZE;
 
@@ -15,7 +15,7 @@ use super::key::PUBLIC_SIZE;
 pub(crate) const SIZE: usize = 32;
 const DOMAIN: &[u8] = b"marram 2026 agent identity\0";
 
-/// Which side proves.
+/// The side that proves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum WireSide {
@@ -25,11 +25,11 @@ pub enum WireSide {
     Edge = 1,
 }
 
-/// A token as it is used.
+/// A token, hashed to a key.
 #[derive(Clone)]
 pub struct Token([u8; 32]);
 
-/// What signatures and proofs are bound to.
+/// The connection that signatures and proofs are bound to.
 #[derive(Clone)]
 pub struct Binding {
     /// Exported by TLS; absent when plain.
@@ -56,17 +56,17 @@ impl Binding {
 }
 
 impl Token {
-    /// From the text in a configuration.
+    /// From the configured text.
     pub fn new(text: &str) -> Self {
         Self(blake3::derive_key("marram 2026 wire token", text.as_bytes()))
     }
 
-    /// What `side` shows.
+    /// The proof of `side`.
     pub fn proof(&self, side: WireSide, binding: &Binding) -> [u8; SIZE] {
         self.digest(side, binding).into()
     }
 
-    /// Whether `side` has shown what it should; takes equally long wherever the two differ.
+    /// Whether the proof of `side` is correct; takes constant time.
     pub fn verify(&self, side: WireSide, binding: &Binding, shown: [u8; SIZE]) -> bool {
         self.digest(side, binding) == blake3::Hash::from(shown)
     }

@@ -1,4 +1,4 @@
-//! What a wire must prove before a frame is believed. Plain data; knows no socket.
+//! What a wire must prove before its frames are accepted. Plain data; knows no socket.
 
 use marram_wire::rights::Rights;
 use std::{fmt, path::PathBuf};
@@ -18,14 +18,14 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// What an edge knows some agents by, and what those may do.
+/// A credential that agents can present to an edge, and its rights.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credential {
-    /// For people.
+    /// Its name, for logs.
     pub name: String,
-    /// Agents that know this token have it.
+    /// An agent that proves this token has the credential.
     pub token: Option<String>,
-    /// Agents that show a certificate with this name, signed by the edge's `ca`, have it.
+    /// An agent with a certificate of this name, signed by the edge's `ca`, has the credential.
     pub certificate: Option<String>,
     /// What it allows.
     pub rights: Rights,
@@ -37,26 +37,27 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// How a program protects its wires. Most fields serve both sides; what an absent one means differs.
+/// How a program protects its wires. Most fields apply to both sides; the meaning of an absent one differs.
 ///
 /// A wire is encrypted unless both its addresses are loopback and nothing here asks for encryption, or unless
 /// `insecure_plain` says so.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Security {
-    /// Each side proves to the other that it knows it. An agent's: of the credential that it has at its edges. An edge's: it lets
-    /// agents be everything, clients, servers, recorders and edges. An edge that has a token refuses agents without one. It should be
-    /// as hard to guess as a key: 16 random bytes or more, in any spelling.
+    /// A shared secret that each side proves to the other. At an agent: the token of its credential at its edges. At an edge: it
+    /// gives agents all rights: client, server, recorder and edge. An edge with a token refuses agents without one. It must be as
+    /// hard to guess as a key: at least 16 random bytes, in any encoding.
     pub token: Option<String>,
-    /// An edge: what else it knows agents by.
+    /// At an edge: further credentials.
     pub credentials: Vec<Credential>,
-    /// An agent: where its key, and so its id, is kept. Without it they live as long as the process.
+    /// At an agent: the file with its key, and so its id. Without it they are lost when the process ends.
     pub identity_file: Option<PathBuf>,
-    /// Certificates (PEM) that sign the other side's. An agent's: which edges to believe; without it the token alone is
-    /// believed. An edge's: which agents to let in; without it agents need no certificate.
+    /// Certificates (PEM) of the CAs that sign the other side's. At an agent: which edges it trusts; without it only the token
+    /// authenticates them. At an edge: which agents it admits; without it agents need no certificate.
     pub ca_pem: Option<Vec<u8>>,
-    /// This side's own. An edge without one makes one for itself at each start, which only the token vouches for.
+    /// This side's own certificate. An edge without one generates a self-signed one at each start, which only the token
+    /// authenticates.
     pub identity: Option<Identity>,
-    /// An agent: never encrypt. An edge: let agents do so from anywhere.
+    /// At an agent: never encrypt. At an edge: accept unencrypted wires from any address.
     pub insecure_plain: bool,
 }
 
@@ -74,7 +75,7 @@ impl fmt::Debug for Security {
 }
 
 impl Security {
-    /// Whether an agent so configured encrypts where it need not: it has something to authenticate with.
+    /// Whether an agent with these settings encrypts where it need not: it has something to authenticate with.
     #[must_use]
     pub fn asks_for_tls(&self) -> bool {
         !self.insecure_plain && (self.token.is_some() || self.ca_pem.is_some() || self.identity.is_some())

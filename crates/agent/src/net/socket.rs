@@ -1,4 +1,4 @@
-//! A connected socket, over TCP or within the machine, with the few things that loops do to it.
+//! A connected socket, over TCP or within the machine, with the operations that the loops need.
 
 use bytes::BytesMut;
 use mio::{
@@ -14,11 +14,11 @@ use std::{
     time::Duration,
 };
 
-/// What the kernel counts times of its probes in.
+/// The kernel's unit for the times of its probes.
 const SECOND: Duration = Duration::from_secs(1);
-/// Probes in a row that the kernel sends before it gives a silent peer up.
+/// Unanswered probes in a row after which the kernel breaks a connection.
 const PROBES: u32 = 5;
-/// Data sent again, or probes, that must have gone without an answer before a peer is taken for gone.
+/// Unanswered retransmissions or probes after which a peer may count as gone.
 const UNANSWERED: u8 = 2;
 
 /// A connected stream, not blocking.
@@ -40,14 +40,14 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// Wraps a TCP stream that is, or is about to be, connected; small writes leave at once.
+    /// Wraps a TCP stream that is connected or being connected; disables Nagle's algorithm.
     pub fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self::Tcp(stream))
     }
 
-    /// Has the kernel ask now and then whether the peer's host is there, so that a connection on which nothing is said breaks
-    /// about `peer_unreachable` after the host was heard last. For one that waits for an answer, see [`Self::has_vanished`].
+    /// Enables keep-alive probes, so that an idle connection breaks about `peer_unreachable` after the peer's host was last
+    /// heard. For a connection with unacknowledged data, see [`Self::has_vanished`].
     pub fn ask_for_peer(&self, peer_unreachable: Duration) -> io::Result<()> {
         let Self::Tcp(stream) = self else { return Ok(()) };
         let (idle, interval) =
@@ -59,9 +59,9 @@ impl Socket {
         Ok(())
     }
 
-    /// Whether the peer's host answers no more: it was asked several times, by data sent again or by probes, and has not been
-    /// heard for so long. The kernel alone would go on for a quarter of an hour. `TCP_USER_TIMEOUT` is not used, since it
-    /// also ends connections whose peer answers and does not read.
+    /// Whether the peer's host is gone: several retransmissions or probes are unanswered, and it has been silent for so long. The
+    /// kernel alone would retry for a quarter of an hour. `TCP_USER_TIMEOUT` is not used, because it also ends connections to a
+    /// peer that answers but does not read.
     pub fn has_vanished(&self, peer_unreachable: Duration) -> bool {
         let Self::Tcp(stream) = self else { return false };
         let Ok(info) = tcp_info(stream.as_fd()) else { return false };
@@ -69,7 +69,7 @@ impl Socket {
         asked >= UNANSWERED && Duration::from_millis(info.tcpi_last_ack_recv.into()) >= peer_unreachable
     }
 
-    /// Whether a connection attempt has come to its end: an error if to a bad one.
+    /// Whether a connection attempt has finished; an error if it failed.
     pub fn connected(&self) -> io::Result<bool> {
         match self {
             Self::Unix(_) => Ok(true),
@@ -86,7 +86,7 @@ impl Socket {
         }
     }
 
-    /// Reads what is there, at most what fits behind the buffer's bytes; 0 at the end of the stream.
+    /// Reads available bytes once, at most the buffer's spare capacity; 0 at the end of the stream.
     pub fn read_into(&self, buffer: &mut BytesMut) -> io::Result<usize> {
         let read = loop {
             match rustix::io::read(self, buffer.spare_capacity_mut()) {
@@ -107,12 +107,12 @@ impl Socket {
         rustix::io::read(self, buffer).map_err(Into::into)
     }
 
-    /// The peer learns that this side will write no more.
+    /// Closes the write side: the peer sees the end of the stream.
     pub fn shutdown_write(&self) -> io::Result<()> {
         rustix::net::shutdown(self, rustix::net::Shutdown::Write).map_err(Into::into)
     }
 
-    /// Closing will tell the peer that the connection failed, not that it ended.
+    /// Makes the close a reset: the peer sees a failure, not an end.
     pub fn reset_on_close(&self) -> io::Result<()> {
         sockopt::set_socket_linger(self, Some(Duration::ZERO)).map_err(Into::into)
     }

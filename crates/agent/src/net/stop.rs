@@ -1,17 +1,17 @@
-//! The wish that a loop ends, as something that a poll can wait for.
+//! A request that a loop stops, in a form that a poll can wait for.
 
 use std::{
     io::{self, Read, Write},
     os::unix::net::UnixStream,
 };
 
-/// Signals that mean "please stop": what service managers and terminals send.
+/// Signals that request a stop: service managers and terminals send them.
 const SIGNALS: [i32; 2] = [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT];
 
-/// Wakes a loop that is to end: the first time in order (drain), the second time at once.
+/// Stops a loop: the first request drains it, the second one stops it at once.
 #[derive(Debug)]
 pub struct StopSignal {
-    /// A byte comes for each wish.
+    /// Receives one byte per request.
     pub receiver: UnixStream,
 }
 
@@ -20,10 +20,10 @@ pub struct StopSignal {
 pub struct Stopper(UnixStream);
 
 impl StopSignal {
-    /// Stops when the process is sent SIGTERM or SIGINT.
+    /// Stops when the process receives SIGTERM or SIGINT.
     ///
     /// # Errors
-    /// If the operating system has no descriptor left, or refuses the handler.
+    /// If the operating system has no file descriptor left, or refuses the handler.
     pub fn on_signals() -> io::Result<Self> {
         let (stop, Stopper(sender)) = Self::pair()?;
         for signal in SIGNALS {
@@ -32,10 +32,10 @@ impl StopSignal {
         Ok(stop)
     }
 
-    /// Stops when the other half says so or is dropped.
+    /// Stops when the [`Stopper`] requests it or is dropped.
     ///
     /// # Errors
-    /// If the operating system has no descriptor left.
+    /// If the operating system has no file descriptor left.
     pub fn pair() -> io::Result<(Self, Stopper)> {
         let (sender, receiver) = UnixStream::pair()?;
         sender.set_nonblocking(true)?;
@@ -43,8 +43,8 @@ impl StopSignal {
         Ok((Self { receiver }, Stopper(sender)))
     }
 
-    /// How often the wish was uttered since the last call, by when it had been `before` times; a vanished [`Stopper`] has uttered
-    /// it if it had not.
+    /// The number of stop requests since the last call, after `before` earlier ones. A dropped [`Stopper`] counts as a request if
+    /// there was none before.
     pub fn take(receiver: &mut impl Read, before: usize) -> usize {
         let mut buffer = [0; 16];
         match receiver.read(&mut buffer) {
@@ -56,7 +56,7 @@ impl StopSignal {
 }
 
 impl Stopper {
-    /// Utters the wish. The loop may be gone already, which is what was wished for.
+    /// Requests a stop. No error if the loop has already ended.
     pub fn stop(&self) {
         let _ = (&self.0).write(&[1]);
     }

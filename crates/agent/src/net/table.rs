@@ -1,7 +1,7 @@
-//! All wires of one loop: which may have something to read, which have something to write, which take too long to stand.
+//! All wires of one loop: which may be readable, which may be writable, which are in their handshake.
 //!
-//! Both sides use it; what differs is what a wire is called besides its number (`M`), and whether reading stops while much
-//! waits to be written.
+//! Both sides use it. They differ in the data that they attach to a wire (`M`), and in whether reading pauses while much waits to
+//! be written.
 
 use super::{
     error::WireError,
@@ -17,26 +17,25 @@ use std::{
 
 /// Reads of one wire before the others have their turn.
 const READS: usize = 4;
-/// Frames of one wire before the others have their turn: a wire that carries thousands is not in the way of one that
-/// carries one.
+/// Frames of one wire before the others have their turn: a wire with thousands of frames does not delay a wire with one.
 const FRAMES: usize = 16;
-/// While more than this waits to be written to a peer, an edge reads nothing from it. (An agent always reads: if both
-/// sides waited for the other to read first, both would wait for ever.)
+/// While more than this waits to be written to a peer, an edge reads nothing from it. (An agent always reads: if both sides
+/// paused, neither would ever continue.)
 pub(crate) const PAUSE: usize = 8 << 20;
 
-/// What happened on a wire.
+/// An event on a wire.
 pub enum WireEvent<M> {
-    /// It stands. An edge's: with what was verified of the agent.
+    /// The handshake is complete. At an edge: with the verified facts about the agent.
     Up(M, Option<Box<Verified>>),
     /// A frame arrived.
     Frame(Frame),
-    /// It is gone, and forgotten.
+    /// The wire has ended, and is removed.
     Down {
         /// Why.
         error: WireError,
-        /// Whether it had stood.
+        /// Whether its handshake had completed.
         stood: bool,
-        /// What it was called besides.
+        /// The data that was attached to it.
         meta: M,
     },
 }
@@ -45,13 +44,13 @@ struct Entry<M> {
     wire: Wire,
     meta: M,
     stands: bool,
-    /// The socket may have something.
+    /// The socket may be readable.
     readable: bool,
-    /// A short read is not the last.
+    /// The peer has closed: a short read does not mean that the socket is empty.
     peer_closed: bool,
-    /// What was read may hold frames that were not taken.
+    /// The read bytes may contain frames.
     has_frames: bool,
-    /// Why it ends once those are taken.
+    /// Why the wire ends after these frames.
     end: Option<WireError>,
     /// It is in `ready`.
     is_ready: bool,
@@ -64,7 +63,7 @@ pub struct WireTable<M> {
     wires: BTreeMap<u64, Entry<M>>,
     ready: VecDeque<u64>,
     dirty: Vec<u64>,
-    /// In order of their deadlines, which all lie equally far ahead.
+    /// In order of their deadlines: all have the same timeout.
     deadlines: VecDeque<(Instant, u64)>,
     handshake: Duration,
     pauses: bool,
@@ -74,7 +73,7 @@ pub struct WireTable<M> {
 }
 
 impl<M: Clone> WireTable<M> {
-    /// No wires. Those to come may take `handshake` until they stand; `pauses` says whether `PAUSE` applies.
+    /// No wires. A wire's handshake may take `handshake`; `pauses` says whether `PAUSE` applies.
     pub fn new(handshake: Duration, pauses: bool) -> Self {
         Self {
             wires: BTreeMap::new(),
@@ -89,7 +88,7 @@ impl<M: Clone> WireTable<M> {
         }
     }
 
-    /// Takes a wire in. `token` gives the poll's name for it.
+    /// Adds a wire. `token` gives its poll token.
     pub fn insert(
         &mut self,
         registry: &Registry,
@@ -123,12 +122,12 @@ impl<M: Clone> WireTable<M> {
         Ok(id)
     }
 
-    /// How many do not stand yet.
+    /// The number of wires in their handshake.
     pub fn handshakes(&self) -> usize {
         self.handshakes
     }
 
-    /// Notes what the poll said.
+    /// Records a poll event.
     pub fn on_event(&mut self, id: u64, event: &mio::event::Event) {
         let Some(entry) = self.wires.get_mut(&id) else { return };
         entry.peer_closed |= event.is_read_closed() || event.is_error();
@@ -143,7 +142,7 @@ impl<M: Clone> WireTable<M> {
         }
     }
 
-    /// Adds a frame to what will be written at the next flush. A wire that is gone takes nothing.
+    /// Queues a frame for the next flush. Frames for a wire that is gone are dropped.
     pub fn send(&mut self, id: u64, frame: Frame) {
         let Some(entry) = self.wires.get_mut(&id) else { return };
         entry.wire.send(frame);
@@ -153,7 +152,7 @@ impl<M: Clone> WireTable<M> {
         }
     }
 
-    /// What happened next, and on which wire; reads from one that may have something if nothing is known yet.
+    /// The next event, and its wire; reads from a wire that may be readable if no event is known yet.
     pub fn next_happened(&mut self) -> Option<(u64, WireEvent<M>)> {
         while self.events.is_empty() {
             let id = self.ready.pop_front()?;
@@ -162,12 +161,12 @@ impl<M: Clone> WireTable<M> {
         self.events.pop_front()
     }
 
-    /// Whether [`Self::next_happened`] may have something without another poll.
+    /// Whether [`Self::next_happened`] may return something without another poll.
     pub fn is_busy(&self) -> bool {
         !self.events.is_empty() || !self.ready.is_empty()
     }
 
-    /// Takes some frames from one wire, reading more if there are none, and lets the others have their turn.
+    /// Takes some frames from one wire, after a read if there are none, then lets the others have their turn.
     fn read(&mut self, id: u64) {
         let Some(entry) = self.wires.get_mut(&id) else { return };
         entry.is_ready = false;
@@ -217,7 +216,7 @@ impl<M: Clone> WireTable<M> {
         self.events.push_back((id, WireEvent::Down { error, stood: entry.stands, meta: entry.meta }));
     }
 
-    /// Writes what waits on all wires, as far as their sockets take it.
+    /// Writes waiting bytes on all wires, as far as their sockets take them.
     pub fn flush(&mut self) {
         for id in std::mem::take(&mut self.dirty) {
             let Some(entry) = self.wires.get_mut(&id) else { continue };
@@ -234,7 +233,7 @@ impl<M: Clone> WireTable<M> {
         }
     }
 
-    /// Closes a wire after what was sent, as far as that is possible without waiting. Not reported.
+    /// Closes a wire after its queued frames, as far as that is possible without blocking. Not reported.
     pub fn close(&mut self, id: u64) -> Option<M> {
         let mut entry = self.wires.remove(&id)?;
         entry.wire.close();
@@ -242,12 +241,12 @@ impl<M: Clone> WireTable<M> {
         Some(entry.meta)
     }
 
-    /// When the next handshake is overdue.
+    /// When the next handshake times out.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadlines.front().map(|(deadline, _)| *deadline)
     }
 
-    /// Gives up handshakes that take too long.
+    /// Ends handshakes that have timed out.
     pub fn expire(&mut self, now: Instant) {
         while let Some((_, id)) = self.deadlines.pop_front_if(|(deadline, _)| *deadline <= now) {
             if self.wires.get(&id).is_some_and(|entry| !entry.stands) {

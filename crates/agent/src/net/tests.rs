@@ -1,4 +1,4 @@
-//! Wires over loopback: every way to make one, and every way in which it is refused.
+//! Wires over loopback: every way to connect one, and every way in which it is refused.
 
 use super::{wire::ReadProgress, *};
 use bytes::Bytes;
@@ -19,7 +19,7 @@ fn security(token: Option<&str>) -> Security {
     Security { token: token.map(str::to_string), ..Security::default() }
 }
 
-/// A certificate authority and what it signs.
+/// A certificate authority and its certificates.
 struct Authority {
     pem: Vec<u8>,
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
@@ -51,7 +51,7 @@ struct Pair {
     acceptor: WireAcceptor,
 }
 
-/// What became of each side: up, or why not.
+/// The result of each side: up, or the error.
 type Outcome = (Result<(), String>, Result<(), String>);
 
 impl Pair {
@@ -114,7 +114,7 @@ impl Pair {
     }
 }
 
-/// Reads what is there; whether the wire stands now, or why it never will.
+/// Reads available bytes; whether the wire is up now, or why it failed.
 fn step(wire: &mut Wire) -> Result<Option<()>, String> {
     loop {
         match wire.read() {
@@ -213,7 +213,7 @@ fn frames_flow_both_ways_and_a_slow_reader_holds_them_up() {
             edge.send(Ping { stamp }.into());
             edge.send(large.clone());
         }
-        // Nobody reads: the kernel takes some, the rest waits here by reference.
+        // The peer does not read: the kernel takes some, the rest waits here by reference.
         assert!(!edge.flush().expect("open"));
         let waiting = edge.unwritten();
         assert!(!edge.flush().expect("open"));
@@ -334,8 +334,8 @@ fn an_id_is_the_digest_of_a_key_that_signed_this_connection() {
     std::fs::remove_file(path).expect("it was made");
 }
 
-/// An edge's side of a plain connection whose other side is written out byte by byte: the edge's nonce, and what became of the wire
-/// once `answer` has said what is to be sent.
+/// The edge's side of a wire without TLS; the test writes the other side byte by byte. `answer` gets the edge's nonce and returns
+/// the bytes to send. Returns the wire's result.
 fn answered(edge: &Security, answer: impl FnOnce([u8; 32]) -> Vec<u8>) -> Result<(), String> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let mut agent = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
@@ -360,7 +360,7 @@ fn answered(edge: &Security, answer: impl FnOnce([u8; 32]) -> Vec<u8>) -> Result
     }
 }
 
-/// An agent's answer, as an honest one writes it.
+/// An honest agent's answer.
 fn answer(key: &AgentKey, edge_nonce: [u8; 32], token: Option<&str>) -> Vec<u8> {
     plain_answer(key, token, edge_nonce)
 }
@@ -374,7 +374,7 @@ fn a_signature_that_is_replayed_forged_or_another_keys_is_refused() {
     let refused = |edge: &Security, bytes: &dyn Fn([u8; 32]) -> Vec<u8>| {
         answered(edge, bytes).expect_err("it is refused")
     };
-    // From another connection, where the edge had drawn another nonce.
+    // Recorded on another connection, where the edge had another nonce.
     let mut recorded = Vec::new();
     answered(&open, |nonce| {
         recorded = answer(&victims, nonce, None);
@@ -398,7 +398,7 @@ fn a_signature_that_is_replayed_forged_or_another_keys_is_refused() {
         assert!(refused(&open, &forged).contains(claims), "byte {at} altered");
     }
     assert!(refused(&open, &|_| [&[0][..], &[0xff; 128]].concat()).contains(claims), "a key of no use");
-    // A right signature beside another connection's proof of the token.
+    // A valid signature with another connection's proof of the token.
     let edge = Security { insecure_plain: true, ..security(Some("t")) };
     assert_eq!(answered(&edge, |nonce| answer(&mine, nonce, Some("t"))), Ok(()));
     let mut proof = Vec::new();
@@ -410,7 +410,7 @@ fn a_signature_that_is_replayed_forged_or_another_keys_is_refused() {
     .expect("the victim's own");
     let stolen = |nonce| [&[1][..], &answer(&mine, nonce, None)[1..], &proof].concat();
     assert!(refused(&edge, &stolen).contains("different tokens"));
-    // Cut short, and of another kind.
+    // Truncated, and with wrong flags.
     for length in 0..129 {
         let error = refused(&open, &|nonce| answer(&mine, nonce, None)[..length].to_vec());
         assert!(error.contains("closed the connection"), "{length} bytes: {error}");

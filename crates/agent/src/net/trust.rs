@@ -1,5 +1,5 @@
-//! Certificates: from PEM in a configuration to what the TLS library wants. TLS 1.3 only, no tickets, no resumption: wires
-//! stand for long, and each is proved anew.
+//! Certificates: from PEM in a configuration to the TLS library's types. TLS 1.3 only, no tickets, no resumption: wires live
+//! long, and each is authenticated from the start.
 
 use super::security::{Identity, Security};
 use anyhow::{Context, ensure};
@@ -45,7 +45,7 @@ fn chain(identity: &Identity) -> anyhow::Result<Chain> {
     Ok((chain, key))
 }
 
-/// What an edge encrypts with; `None` if it has no certificate.
+/// An edge's TLS settings; `None` if it has no certificate.
 pub(crate) fn server_config(security: &Security) -> anyhow::Result<Option<Arc<ServerConfig>>> {
     let Some(identity) = &security.identity else { return Ok(None) };
     let (chain, key) = chain(identity)?;
@@ -63,7 +63,7 @@ pub(crate) fn server_config(security: &Security) -> anyhow::Result<Option<Arc<Se
     Ok(Some(Arc::new(config)))
 }
 
-/// What an agent encrypts with.
+/// An agent's TLS settings.
 pub(crate) fn client_config(security: &Security) -> anyhow::Result<Arc<ClientConfig>> {
     let verifier: Arc<dyn ServerCertVerifier> = match &security.ca_pem {
         Some(ca_pem) => WebPkiServerVerifier::builder_with_provider(roots(ca_pem)?, provider()).build()?,
@@ -92,7 +92,7 @@ pub(crate) fn client_config(security: &Security) -> anyhow::Result<Arc<ClientCon
     Ok(Arc::new(config))
 }
 
-/// A certificate that nobody signed, for an edge that has a token to vouch for it.
+/// A self-signed certificate, for an edge with a token that authenticates it.
 pub(crate) fn self_signed() -> anyhow::Result<Identity> {
     let made = rcgen::generate_simple_self_signed(["marram-edge".to_string()])?;
     Ok(Identity {
@@ -101,8 +101,8 @@ pub(crate) fn self_signed() -> anyhow::Result<Identity> {
     })
 }
 
-/// Takes any certificate whose key signs the handshake. Whom it belongs to is shown by the proof of the shared token, which
-/// is bound to this very session ([`super::proof`]).
+/// Accepts any certificate with a key that signs the handshake. The proof of the shared token authenticates its owner; the proof
+/// is bound to this TLS session ([`super::proof`]).
 #[derive(Debug)]
 struct TokenVouches(WebPkiSupportedAlgorithms);
 

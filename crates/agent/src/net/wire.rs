@@ -1,6 +1,6 @@
-//! One wire: a socket, perhaps TLS on it, a handshake, then frames both ways.
+//! One wire: a socket, optionally TLS on it, a handshake, then frames in both directions.
 //!
-//! Never blocks and never waits: a loop calls it when the socket may have something, and asks what came of it.
+//! Never blocks: a loop calls it when the socket may be ready, and asks for the result.
 
 use super::{
     credentials::Credentials,
@@ -21,46 +21,46 @@ use marram_wire::{
 use rustls::{ClientConfig, ServerConfig, pki_types::ServerName};
 use std::{io, io::Write, sync::Arc};
 
-/// Read at once when little has been arriving, in bytes.
+/// Bytes per read while little arrives.
 const READ_SMALL: usize = 16 << 10;
-/// Read at once when much has been arriving, in bytes.
+/// Bytes per read while much arrives.
 const READ_LARGE: usize = 256 << 10;
-/// A peer that leaves so many bytes unread is given up. Session windows keep a healthy wire far below it.
+/// A wire with so many unread bytes at the peer is closed. Session windows keep a healthy wire far below it.
 pub(crate) const UNREAD_MAX: usize = 512 << 20;
 
-/// How an agent makes itself known.
+/// How an agent identifies itself.
 pub struct Introduction {
-    /// Which shard it wants.
+    /// The shard that it wants.
     pub shard: u8,
-    /// Which agent it is.
+    /// The agent's key.
     pub key: AgentKey,
-    /// Shown and demanded, where there is one.
+    /// Proved, and required of the edge, if there is one.
     pub token: Option<Token>,
-    /// What to encrypt with and whom to expect; plain without.
+    /// TLS settings and the expected name; no TLS if absent.
     pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
 }
 
 enum Stage {
-    /// An agent: the connection is being made.
+    /// An agent: the connection is being established.
     Connecting(Introduction),
-    /// An agent: the preamble is sent, and so much of the answer is there.
+    /// An agent: the preamble is sent, and the answer is partly received.
     Answer { introduction: Introduction, got: [u8; preamble::SIZE], count: usize },
-    /// Keys are being agreed.
+    /// The TLS handshake is in progress.
     Encrypting(Option<Party>),
-    /// The two sides are proving themselves.
+    /// The two sides prove their identities.
     Proving(Box<Handshake>),
     /// Frames flow.
     Up,
 }
 
-/// What a read came to.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadProgress {
-    /// Something; more may be there.
+    /// Bytes were read; more may be available.
     More,
-    /// Something; the socket is empty unless the peer has closed.
+    /// Bytes were read; the socket is empty unless the peer has closed.
     Drained,
-    /// Nothing.
+    /// Nothing was read.
     Nothing,
 }
 
@@ -73,17 +73,17 @@ pub struct Wire {
     reader: Reader,
     outgoing: Outgoing,
     read_size: usize,
-    /// An edge: what was verified of the agent, until it is asked for.
+    /// An edge: the verified facts about the agent, until they are taken.
     verified: Option<Box<Verified>>,
 }
 
 impl Wire {
-    /// An agent's, over a connection that is being made.
+    /// An agent's wire, over a connection that is being established.
     pub fn dial(socket: Socket, introduction: Introduction) -> Self {
         Self::new(socket, Stage::Connecting(introduction))
     }
 
-    /// An edge's, over a connection whose preamble has been read and answered.
+    /// An edge's wire, over a connection with a preamble that has been read and answered.
     pub fn accept(
         socket: Socket,
         credentials: Arc<Credentials>,
@@ -95,8 +95,8 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Within one machine's edge: nothing is proved, since the operating system has passed the socket. At the edge's side `agent` is
-    /// its gate's id.
+    /// Within one edge's machine: nothing is proved, since the operating system has passed the socket. At the edge's side,
+    /// `agent` is its gate's id.
     pub fn trusted(socket: Socket, agent: Option<HostId>) -> Self {
         let verified = agent.map(|host| Box::new(Verified::trusted(host)));
         Self { verified, ..Self::new(socket, Stage::Up) }
@@ -117,7 +117,7 @@ impl Wire {
         matches!(self.stage, Stage::Up)
     }
 
-    /// An edge: what was verified of the agent, once, when frames flow.
+    /// An edge: the verified facts about the agent, once, when the handshake is complete.
     pub fn take_verified(&mut self) -> Option<Box<Verified>> {
         self.verified.take()
     }
@@ -127,23 +127,23 @@ impl Wire {
         self.outgoing.size()
     }
 
-    /// Adds a frame to what will be written.
+    /// Queues a frame.
     pub fn send(&mut self, frame: Frame) {
         self.outgoing.push(frame);
     }
 
-    /// Takes the next frame of those that have been read.
+    /// Takes the next complete frame.
     ///
     /// # Errors
-    /// If what was read is no frame.
+    /// If the received bytes are not a valid frame.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, WireError> {
         if self.is_up() { self.reader.next_frame().map_err(Into::into) } else { Ok(None) }
     }
 
-    /// Reads once, as much as fits, and goes on with the handshake if there is one to go on with.
+    /// Reads once, as much as fits, and continues the handshake if it is not complete.
     ///
     /// # Errors
-    /// If the wire is at its end. Frames that were read before can still be taken.
+    /// If the wire has ended. Frames that were read before can still be taken.
     pub fn read(&mut self) -> Result<ReadProgress, WireError> {
         if matches!(self.stage, Stage::Connecting(_) | Stage::Answer { .. }) {
             return self.read_answer();
@@ -157,12 +157,12 @@ impl Wire {
         };
         let outcome = match read {
             Ok(0) => {
-                // The peer's last word may have come with its goodbye, and says more.
+                // The peer's last message may have arrived with its close, and says more.
                 self.advance()?;
                 return Err(WireError::Closed);
             }
             Ok(count) => {
-                // A buffer that was filled was too small; one that was hardly used ties up memory for nothing.
+                // A filled buffer was too small; a nearly unused one wastes memory.
                 self.read_size = match count {
                     _ if count >= self.read_size => READ_LARGE,
                     _ if count < self.read_size / 4 => READ_SMALL,
@@ -182,10 +182,10 @@ impl Wire {
         Ok(outcome)
     }
 
-    /// Writes what waits, as far as the socket takes it; true if nothing is left.
+    /// Writes waiting bytes, as far as the socket takes them; true if none are left.
     ///
     /// # Errors
-    /// If the wire is at its end.
+    /// If the wire has ended.
     pub fn flush(&mut self) -> Result<bool, WireError> {
         if let Stage::Connecting(_) = self.stage {
             return self.connected();
@@ -197,7 +197,7 @@ impl Wire {
             None => self.outgoing.write_to(&mut self.socket)?,
             Some(crypt) => {
                 let mut sealing = Sealing { crypt, socket: &mut self.socket };
-                // While keys are being agreed the library would take and hold plaintext; ours waits here instead.
+                // During the TLS handshake the library would buffer plaintext; ours waits here instead.
                 let handshaking = sealing.crypt.is_handshaking();
                 (handshaking || self.outgoing.write_to(&mut sealing)?)
                     && sealing.crypt.flush(sealing.socket)?
@@ -209,7 +209,7 @@ impl Wire {
         Ok(empty)
     }
 
-    /// Tells the peer that this is the end, as far as that is possible without waiting.
+    /// Tells the peer that the wire ends, as far as that is possible without blocking.
     pub fn close(&mut self) {
         if self.flush().is_ok_and(|empty| empty)
             && let Some(crypt) = &mut self.crypt
@@ -218,7 +218,7 @@ impl Wire {
         }
     }
 
-    /// The connection was being made: if it is there now, introduces the agent.
+    /// If the connection is established now, sends the preamble.
     fn connected(&mut self) -> Result<bool, WireError> {
         if !self.socket.connected()? {
             return Ok(true);
@@ -237,7 +237,7 @@ impl Wire {
         Ok(true)
     }
 
-    /// Reads no further than the answer: what follows may be TLS.
+    /// Reads no further than the answer: the following bytes may be TLS.
     fn read_answer(&mut self) -> Result<ReadProgress, WireError> {
         if matches!(self.stage, Stage::Connecting(_)) {
             self.connected()?;
@@ -270,7 +270,7 @@ impl Wire {
         Ok(ReadProgress::More)
     }
 
-    /// Goes as far through the handshake as what was read allows.
+    /// Advances the handshake as far as the received bytes allow.
     fn advance(&mut self) -> Result<(), WireError> {
         if let Stage::Encrypting(party) = &mut self.stage {
             if self.crypt.as_ref().is_some_and(|crypt| crypt.is_handshaking()) {

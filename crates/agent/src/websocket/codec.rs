@@ -1,5 +1,5 @@
-//! The frames of one WebSocket, both ways: what a client's bytes come to, and what stands before what it is sent. Pure: bytes in,
-//! values out. Takes frames apart with `tungstenite`, fed from memory, and lets it answer nothing by itself.
+//! The frames of one WebSocket, in both directions: decodes a client's bytes, and encodes the headers of outgoing messages. Pure:
+//! bytes in, values out. Uses `tungstenite` for decoding, fed from memory, and does not let it answer by itself.
 
 use bytes::{Buf, Bytes, BytesMut};
 use marram_wire::{
@@ -18,25 +18,25 @@ use tungstenite::{
     },
 };
 
-/// What is taken from memory at a time: each connection has a buffer of this size.
+/// Bytes taken from memory at a time: each connection has a buffer of this size.
 const READ: usize = 4 << 10;
-/// What stands before the payload of a client's control frame.
+/// Header size of a client's control frame.
 const CONTROL_HEAD: usize = 6;
-/// A close frame has so much room for words.
+/// Bytes for the reason in a close frame.
 const REASON_MAX: usize = 123;
 
-/// What a client said.
+/// A client's message or control frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WsEvent {
-    /// A whole message.
+    /// A complete message.
     Message(Bytes),
-    /// It wants this back.
+    /// A ping; the pong must repeat these bytes.
     Ping(Bytes),
-    /// It will say no more.
+    /// The client's close.
     Close,
 }
 
-/// How a conversation ends: a code of RFC 6455, and words.
+/// How a conversation ends: a status code of RFC 6455, and a reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Closing {
     code: u16,
@@ -44,23 +44,23 @@ pub struct Closing {
 }
 
 impl Closing {
-    /// All is said.
+    /// Everything was sent.
     pub fn done() -> Self {
         Self { code: 1000, words: String::new() }
     }
 
-    /// The session is over before all is said.
+    /// The session ended before everything was sent.
     pub fn session(code: Code, reason: &str) -> Self {
         let later = code.is_retryable() || matches!(code, Code::NoEdge | Code::ServerDown);
         Self { code: if later { 1013 } else { 1011 }, words: reason.into() }
     }
 
-    /// Too many messages are not whole yet, and this client's for longest.
+    /// All connections together hold too many bytes of partial messages, and this client's is the oldest.
     pub fn crowded() -> Self {
         Self { code: 1013, words: "too many messages are on their way here; send it again later".into() }
     }
 
-    /// What the client broke.
+    /// The client's protocol error.
     fn broken(error: &Error) -> Self {
         let (code, words) = match error {
             Error::Capacity(_) => (1009, format!("a message has at most {MESSAGE_SIZE_MAX} bytes here")),
@@ -70,7 +70,7 @@ impl Closing {
         Self { code, words }
     }
 
-    /// The frame that says so.
+    /// The close frame.
     pub fn frame(&self) -> Bytes {
         let mut end = self.words.len().min(REASON_MAX);
         while !self.words.is_char_boundary(end) {
@@ -86,14 +86,14 @@ impl Closing {
 #[derive(Debug)]
 pub struct WsCodec {
     machine: WebSocket<Memory>,
-    /// Whether the client's last message was no text.
+    /// Whether the client's last message was binary.
     binary: bool,
-    /// Bytes that came behind the last whole message, but for control frames.
+    /// Bytes after the last complete message, without control frames.
     behind: usize,
 }
 
 impl Default for WsCodec {
-    /// One whose client was just let in.
+    /// A codec for a client that was just admitted.
     fn default() -> Self {
         let config = WebSocketConfig::default()
             .read_buffer_size(READ)
@@ -106,7 +106,7 @@ impl Default for WsCodec {
 }
 
 impl WsCodec {
-    /// What the client sent next: at most one read, after what came before was taken ([`Self::decode`]).
+    /// Adds received bytes: at most one read, after everything before was taken ([`Self::decode`]).
     pub fn feed(&mut self, bytes: Bytes) {
         self.behind += bytes.len();
         let memory = &mut self.machine.get_mut().0;
@@ -117,10 +117,10 @@ impl WsCodec {
         }
     }
 
-    /// What the client says next; `None` if it has said no more. After [`WsEvent::Close`] and errors there is nothing.
+    /// The client's next event; `None` if more bytes are needed. After [`WsEvent::Close`] and errors there is nothing.
     ///
     /// # Errors
-    /// How to close a connection whose client breaks the protocol.
+    /// The close for a client that breaks the protocol.
     pub fn decode(&mut self) -> Result<Option<WsEvent>, Closing> {
         loop {
             let heard = match self.machine.read() {
@@ -156,12 +156,13 @@ impl WsCodec {
         self.behind = self.behind.saturating_sub(CONTROL_HEAD + payload);
     }
 
-    /// How much is held of a message that is not whole yet, but for what was begun in a read that brought another to its end.
+    /// Bytes held of a partial message; those in the same read as the end of an earlier message do not count.
     pub fn unfinished(&self) -> usize {
         self.behind.saturating_sub(self.machine.get_ref().0.len())
     }
 
-    /// What stands before a message to the client. It is text if the client's last one was, or it has sent none, and it can be.
+    /// The header of a message to the client. It is a text message if it is valid text and the client's last message was text, or
+    /// it has sent none.
     pub fn header(&self, message: &Bytes) -> Bytes {
         let text = !self.binary && std::str::from_utf8(message).is_ok();
         let data = if text { Data::Text } else { Data::Binary };
@@ -188,7 +189,7 @@ fn encode(frame: &Frame) -> Bytes {
     bytes.into()
 }
 
-/// Where the machine reads, and what takes its own answers, which nobody gets.
+/// The decoder's input. Its own answers are written here and discarded.
 #[derive(Debug)]
 struct Memory(Bytes);
 
@@ -212,7 +213,7 @@ impl Write for Memory {
     }
 }
 
-/// What the next read of a socket goes to.
+/// The target of the next read of a socket.
 pub fn reader() -> BytesMut {
     BytesMut::with_capacity(STREAM_CUT)
 }

@@ -1,4 +1,4 @@
-//! One client that speaks WebSocket: its socket, how far it has come, and what waits to be written.
+//! One WebSocket client: its socket, its state, and the bytes that wait to be written.
 
 use super::{
     codec::{self, Closing, WsCodec, WsEvent},
@@ -20,40 +20,40 @@ use std::{
 /// Slices in one write.
 const SLICES: usize = 32;
 
-/// How far it has come.
+/// The state of the connection.
 enum Stage {
-    /// It asks; what it has sent so far.
+    /// It has not sent a complete request; the bytes so far.
     Asking(BytesMut),
-    /// Its request can be granted: by this answer; what it sent behind it.
+    /// Its request is valid: the answer that grants it, and the bytes after the request.
     Asked(Bytes, Bytes),
     /// It has a session.
     Talking(Box<WsCodec>),
-    /// Nothing is said any more but what waits.
+    /// Only waiting bytes are still sent.
     Leaving,
 }
 
-/// What one look at a connection came to.
+/// The result of one step of a connection.
 pub(super) enum Step {
-    /// Nothing that concerns anybody else.
+    /// Nothing for the caller.
     Nothing,
-    /// It asked, with this head, and its request is right.
+    /// It sent a valid request, with this head.
     Asked(Bytes),
-    /// It said something.
+    /// It sent a message.
     Received(Bytes),
-    /// It will say no more.
+    /// It sent a close.
     Closed,
-    /// It was turned away, or broke the protocol; whether it had a session.
+    /// It was refused, or broke the protocol; whether it had a session.
     Left(bool),
-    /// Its proxy does not say who its client is, for this reason.
+    /// Its proxy sent no valid header with the client's address, for this reason.
     Unproxied(&'static str),
-    /// Its peer is not there any more.
+    /// Its peer is gone.
     Gone,
 }
 
 /// Bytes that wait to be written.
 struct Part {
     bytes: Bytes,
-    /// The length of the message that is whole with them, if it is.
+    /// The length of the message that ends with these bytes, if one does.
     ends: Option<usize>,
 }
 
@@ -61,35 +61,35 @@ struct Part {
 pub(super) struct Connection {
     pub(super) socket: Socket,
     pub(super) arrived: Arrived,
-    /// Whether its proxy has not said all yet.
+    /// Whether its proxy's header is still incomplete.
     proxied: bool,
-    /// When to give it up.
+    /// When it times out.
     pub(super) deadline: Option<Instant>,
     /// Whether the agent knows of it.
     pub(super) known: bool,
-    /// Whether the agent wants to hear from it.
+    /// Whether the agent wants its input.
     pub(super) reading: bool,
-    /// Whether it waits for its turn to be looked at.
+    /// Whether it is in the queue for its next step.
     pub(super) queued: bool,
     stage: Stage,
     readable: bool,
     peer_closed: bool,
-    /// Its client will say no more.
+    /// Whether its client sent a close.
     heard_close: bool,
-    /// It was told, or will be behind what waits, that no more will come.
+    /// Whether a close was sent to it, or is queued.
     said_close: bool,
-    /// There may be more in what was read.
+    /// Whether the received bytes may contain more.
     fed: bool,
-    /// Nothing more can be read.
+    /// Whether all input has been read.
     input_ended: bool,
     waiting: VecDeque<Part>,
-    /// A ping's answer waits; what the one behind it is to say.
+    /// A pong waits to be written; the payload of the one after it.
     ponging: bool,
     pong: Option<Bytes>,
 }
 
 impl Connection {
-    /// One that has not asked.
+    /// A connection that has sent nothing yet.
     pub(super) fn new(socket: Socket, arrived: Arrived, proxied: bool) -> Self {
         Self {
             socket,
@@ -112,13 +112,13 @@ impl Connection {
         }
     }
 
-    /// Notes what the poll said.
+    /// Records a poll event.
     pub(super) fn ready(&mut self, readable: bool, peer_closed: bool) {
         self.readable |= readable;
         self.peer_closed |= peer_closed;
     }
 
-    /// Whether [`Self::step`] may bring something.
+    /// Whether [`Self::step`] may return something.
     pub(super) fn wants_read(&self) -> bool {
         match &self.stage {
             Stage::Asked(..) => false,
@@ -128,19 +128,19 @@ impl Connection {
         }
     }
 
-    /// Puts it, whose name this is, at the end of those that are to be looked at, once, if that may bring something.
+    /// Puts it, under the id `name`, at the end of the step queue, once, if a step may return something.
     pub(super) fn queue(&mut self, name: ConnectionId, ready: &mut VecDeque<ConnectionId>) {
         if self.wants_read() && !std::mem::replace(&mut self.queued, true) {
             ready.push_back(name);
         }
     }
 
-    /// Whether it has not asked, and there is more of it to be read.
+    /// Whether its request is incomplete, and there is more to read.
     pub(super) fn may_yet_ask(&self) -> bool {
         matches!(self.stage, Stage::Asking(_)) && self.readable
     }
 
-    /// How much it holds of a message that is not whole yet.
+    /// Bytes that it holds of a partial message.
     pub(super) fn unfinished(&self) -> usize {
         match &self.stage {
             Stage::Talking(codec) => codec.unfinished(),
@@ -161,7 +161,7 @@ impl Connection {
         }
         match self.socket.read_into(buffer) {
             Ok(0) if self.heard_close && self.known => {
-                // It closed and did not wait to be answered. Its session may end in order all the same.
+                // It closed without waiting for the answer. Its session can still end in order.
                 self.input_ended = true;
                 Step::Nothing
             }
@@ -180,11 +180,11 @@ impl Connection {
         }
     }
 
-    /// Does with what was read what its stage says.
+    /// Handles received bytes according to the stage.
     fn take(&mut self, read: &BytesMut, origins: &[String]) -> Step {
         match &mut self.stage {
             Stage::Asking(head) => {
-                // An end may lie across what was read before and now.
+                // The end of the request may span earlier bytes and these.
                 let mut from = head.len().saturating_sub(request::END.len() - 1);
                 head.extend_from_slice(read);
                 if self.proxied {
@@ -216,12 +216,12 @@ impl Connection {
                 self.fed = true;
                 self.say().unwrap_or(Step::Nothing)
             }
-            // Nobody wants it any more.
+            // No longer needed.
             Stage::Asked(..) | Stage::Talking(_) | Stage::Leaving => Step::Nothing,
         }
     }
 
-    /// The next thing in what was read, if there is one.
+    /// The next event in the received bytes, if there is one.
     fn say(&mut self) -> Option<Step> {
         while self.fed && self.reading && !self.heard_close {
             let Stage::Talking(codec) = &mut self.stage else { break };
@@ -244,7 +244,7 @@ impl Connection {
         None
     }
 
-    /// Only the last of several pings is owed an answer, so that few wait whatever comes.
+    /// Only the last of several pings is answered, so that the number of waiting pongs is bounded.
     fn answer_ping(&mut self, bytes: Bytes) {
         if self.said_close {
             return;
@@ -257,7 +257,7 @@ impl Connection {
         }
     }
 
-    /// Answers a request that is right: from now on it has a session.
+    /// Grants a valid request: from now on it has a session.
     pub(super) fn grant(&mut self) {
         if let Stage::Asked(answer, behind) = std::mem::replace(&mut self.stage, Stage::Leaving) {
             let mut codec = WsCodec::default();
@@ -268,14 +268,14 @@ impl Connection {
         }
     }
 
-    /// Answers a request with no, and leaves.
+    /// Refuses a request, and closes.
     pub(super) fn refuse(&mut self, refusal: &Refusal) {
         self.waiting.push_back(Part { bytes: refusal.answer(), ends: None });
         self.said_close = true;
         self.stage = Stage::Leaving;
     }
 
-    /// One more message to it.
+    /// Queues one more message.
     pub(super) fn push(&mut self, message: Bytes) {
         let Stage::Talking(codec) = &self.stage else { return };
         if !self.said_close {
@@ -287,22 +287,22 @@ impl Connection {
         }
     }
 
-    /// It is given up: told so, as far as it can be at once.
+    /// Ends it after a timeout: sends a close, as far as possible without blocking.
     pub(super) fn give_up(&mut self) {
         match self.stage {
             Stage::Asking(_) => self.refuse(&Refusal::late()),
             _ => self.close(&Closing::done()),
         }
-        // Nothing follows from how that goes: the connection is dropped.
+        // The result does not matter: the connection is dropped.
         let _ = self.flush();
     }
 
-    /// Whether all is written, the last that is said included, and only its client can end it in order.
+    /// Whether everything is written, including the close, and only its client can end it in order.
     pub(super) fn awaits_close(&self) -> bool {
         self.said_close && self.waiting.is_empty()
     }
 
-    /// After what waits, it is told that no more will come, and why. Whoever has not been let in is told nothing.
+    /// Queues a close with the reason, after the waiting bytes. A client that was not admitted gets none.
     pub(super) fn close(&mut self, closing: &Closing) {
         if matches!(self.stage, Stage::Talking(_)) && !self.said_close {
             self.said_close = true;
@@ -310,19 +310,20 @@ impl Connection {
         }
     }
 
-    /// The agent is done with it.
+    /// The agent has finished with it.
     pub(super) fn leave(&mut self) {
         self.known = false;
         self.stage = Stage::Leaving;
     }
 
-    /// Whether everything is written and nothing more awaited: it can be dropped. One whose client has not closed waits for that,
-    /// since what is unread then would have the kernel take back what was written.
+    /// Whether everything is written and nothing is awaited: it can be dropped. If its client has not closed, wait for that,
+    /// since the kernel would discard written bytes because of the unread ones.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Leaving) && self.waiting.is_empty() && self.heard_close
     }
 
-    /// Writes what waits, as far as the socket takes it; how much of it was messages, if one came to its end.
+    /// Writes waiting bytes, as far as the socket takes them. Returns the bytes of completed messages, if any message was
+    /// completed.
     pub(super) fn flush(&mut self) -> io::Result<Option<u64>> {
         let mut total = None;
         while !self.waiting.is_empty() {
@@ -334,7 +335,7 @@ impl Connection {
             }
         }
         if matches!(self.stage, Stage::Leaving) {
-            // A peer that has reset the connection meanwhile is found out by the next read.
+            // If the peer has reset the connection meanwhile, the next read detects it.
             let _ = self.socket.shutdown_write();
         }
         Ok(total)

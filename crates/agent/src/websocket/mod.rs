@@ -1,8 +1,8 @@
-//! Connections of browsers, and of whoever else speaks WebSocket: a message of theirs is one message of the session, both ways.
+//! Connections of browsers and other WebSocket clients: each WebSocket message is one message of the session, in both directions.
 //! Knows no session.
 //!
-//! WebSocket has no half-close. A client that closes is done speaking, as a stream that ends; what the cell still has to say is
-//! sent before the client's close is answered, within [`CLOSING`].
+//! WebSocket has no half-close. A client that closes has finished sending, like the end of a stream; the cell's remaining
+//! messages are sent before the client's close is answered, within [`CLOSING`].
 
 pub mod codec;
 mod connection;
@@ -35,45 +35,45 @@ use crate::locals::ACCEPTED;
 
 /// Connections at a time; more wait in the listeners' queues.
 pub const CONNECTIONS_MAX: usize = 32_768;
-/// Connections at a time that have not asked yet or were refused; one more and the oldest of these is closed, first of those
-/// that were refused.
+/// Limit of connections that have not sent a request or were refused; beyond it the oldest of these is closed, refused ones
+/// first.
 pub const ASKING_MAX: usize = 1_024;
-/// How long a connection may take to close, after either side wished to.
+/// How long a connection may take to close, after either side started it.
 pub const CLOSING: Duration = Duration::from_secs(10);
-/// Searches for peers that are gone, in the time after which they are, and how many are looked at in a turn.
+/// How often connections are checked for unreachable peers within `peer_unreachable`, and how many in one turn.
 const SEARCHES: u32 = 8;
 const SEARCHED: usize = 256;
-/// Looks at connections that come to no input, before others have their turn: pings, parts of messages, what is refused.
+/// Steps without an input, before others have their turn: pings, parts of messages, refused requests.
 const FRUITLESS_MAX: usize = 64;
-/// Their numbers have it: they share a kind of poll token with streams.
+/// This bit marks their numbers: they share a kind of poll token with streams.
 const OURS: u64 = 1 << 59;
 
-/// What came.
+/// An event.
 pub(super) enum WebSocketInput {
-    /// From a client that was let in.
+    /// From a client that was admitted.
     Input(AgentInput),
-    /// A request that can be granted, if the routes let it in: its head.
+    /// A valid request, which the routes must decide: its head.
     Asked { connection: ConnectionId, arrived: Arrived, head: Bytes },
-    /// A connection was closed because its proxy did not say who its client is.
+    /// A connection was closed because its proxy sent no valid header with the client's address.
     Unproxied { arrived: Arrived, reason: &'static str },
 }
 
-/// All of them.
+/// All WebSocket connections of an agent.
 pub(super) struct WebSockets {
     all: BTreeMap<ConnectionId, Connection>,
-    /// May have something to read, in turn.
+    /// Connections that may be readable, in turn.
     ready: VecDeque<ConnectionId>,
-    /// May have something to write.
+    /// Connections that may be writable.
     dirty: BTreeSet<ConnectionId>,
-    /// When each is to be given up that has a time to be.
+    /// The deadlines of the connections that have one.
     deadlines: BTreeSet<(Instant, ConnectionId)>,
-    /// Have not asked yet, oldest first.
+    /// Connections without a request yet, oldest first.
     asking: BTreeSet<ConnectionId>,
-    /// Were refused and have not gone yet, oldest first.
+    /// Refused connections that have not closed yet, oldest first.
     turned_away: BTreeSet<ConnectionId>,
     asking_max: usize,
     unfinished: Unfinished,
-    /// Looks that came to nothing since the last [`Self::flush`].
+    /// Steps without an input since the last [`Self::flush`].
     fruitless: usize,
     accepted: u64,
     timeout: Duration,
@@ -84,7 +84,8 @@ pub(super) struct WebSockets {
 }
 
 impl WebSockets {
-    /// None. Each may take `timeout` to ask; those whose host is silent for `peer_unreachable` are broken.
+    /// No connections. Each may take `timeout` to send a request; those with a host that is silent for `peer_unreachable` are
+    /// broken.
     pub(super) fn new(timeout: Duration, peer_unreachable: Duration, now: Instant) -> Self {
         Self {
             all: BTreeMap::new(),
@@ -105,12 +106,12 @@ impl WebSockets {
         }
     }
 
-    /// Whether a poll token's number is one of theirs.
+    /// Whether a poll token's number belongs to a WebSocket connection.
     pub(super) fn is_ours(number: u64) -> bool {
         number & OURS != 0
     }
 
-    /// Whether this is one of them.
+    /// Whether this is a WebSocket connection.
     pub(super) fn has(&self, connection: ConnectionId) -> bool {
         self.all.contains_key(&connection)
     }
@@ -125,12 +126,13 @@ impl WebSockets {
         self.all.len() < CONNECTIONS_MAX
     }
 
-    /// Whether [`Self::next`] may have something without another poll.
+    /// Whether [`Self::next`] may return something without another poll.
     pub(super) fn is_busy(&self) -> bool {
         !self.ready.is_empty() || self.unfinished.excess().is_some()
     }
 
-    /// Takes in a connection that came to a listener, and whether its proxy speaks first. Nothing is known of it before it asks.
+    /// Adds a connection of a listener; says whether its proxy sends a header first. The agent does not know it before its
+    /// request.
     pub(super) fn accept(
         &mut self,
         registry: &Registry,
@@ -174,7 +176,7 @@ impl WebSockets {
         Some(one)
     }
 
-    /// Notes what the poll said.
+    /// Records a poll event.
     pub(super) fn on_event(&mut self, number: u64, event: &mio::event::Event) {
         let connection = ConnectionId(number);
         let Some(one) = self.all.get_mut(&connection) else { return };
@@ -186,8 +188,8 @@ impl WebSockets {
         }
     }
 
-    /// The next thing that a client says; `origins` are the pages that may come to a listener. `None` also once it has looked in
-    /// vain for long enough ([`Self::is_busy`]).
+    /// The next event; `origins` are the pages that may connect to a listener. `None` also after enough steps without an input
+    /// ([`Self::is_busy`]).
     pub(super) fn next<'a>(
         &mut self,
         now: Instant,
@@ -212,7 +214,7 @@ impl WebSockets {
             one.queue(connection, &mut self.ready);
             self.unfinished.note(connection, one.unfinished());
             self.fruitless += 1;
-            // There may be an answer, to a ping, a close or a request.
+            // An answer to a ping, a close or a request may wait.
             self.dirty.insert(connection);
             match step {
                 Step::Nothing => {}
@@ -254,7 +256,7 @@ impl WebSockets {
         self.turned_away.insert(connection);
     }
 
-    /// Changes one, and has it written to at the next flush.
+    /// Changes a connection, and marks it for the next flush.
     fn change(&mut self, connection: ConnectionId, change: impl FnOnce(&mut Connection)) {
         if let Some(one) = self.all.get_mut(&connection) {
             change(one);
@@ -263,7 +265,7 @@ impl WebSockets {
         }
     }
 
-    /// Lets in a client that asked: it has a session from now on.
+    /// Grants a client's request: it has a session from now on.
     pub(super) fn grant(&mut self, connection: ConnectionId) {
         self.change(connection, Connection::grant);
         self.asking.remove(&connection);
@@ -271,12 +273,12 @@ impl WebSockets {
             if let Some(deadline) = one.deadline.take() {
                 self.deadlines.remove(&(deadline, connection));
             }
-            // What came right behind the request.
+            // Bytes may have followed the request.
             one.queue(connection, &mut self.ready);
         }
     }
 
-    /// Turns away a client that asked.
+    /// Refuses a client's request.
     pub(super) fn refuse(&mut self, now: Instant, connection: ConnectionId, refusal: &Refusal) {
         if self.has(connection) {
             self.change(connection, |one| one.refuse(refusal));
@@ -285,17 +287,17 @@ impl WebSockets {
         }
     }
 
-    /// One more message to a client.
+    /// Queues one more message to a client.
     pub(super) fn push(&mut self, connection: ConnectionId, message: Bytes) {
         self.change(connection, |one| one.push(message));
     }
 
-    /// After what waits, a client is told that all is said.
+    /// Queues a close after the waiting messages: everything was sent.
     pub(super) fn shutdown(&mut self, connection: ConnectionId) {
         self.change(connection, |one| one.close(&Closing::done()));
     }
 
-    /// All is said both ways.
+    /// Both directions have ended.
     pub(super) fn close(&mut self, connection: ConnectionId) {
         self.change(connection, |one| {
             one.close(&Closing::done());
@@ -303,7 +305,7 @@ impl WebSockets {
         });
     }
 
-    /// Its session is over before that, and this is why.
+    /// The session has ended early, for this reason.
     pub(super) fn fail(&mut self, now: Instant, connection: ConnectionId, code: Code, reason: &str) {
         self.end(now, connection, &Closing::session(code, reason));
     }
@@ -316,7 +318,7 @@ impl WebSockets {
         self.give_until(connection, now + CLOSING);
     }
 
-    /// Stops or resumes reading from one.
+    /// Stops or resumes reading from a connection.
     pub(super) fn set_reading(&mut self, connection: ConnectionId, on: bool) {
         if let Some(one) = self.all.get_mut(&connection) {
             one.reading = on;
@@ -324,18 +326,18 @@ impl WebSockets {
         }
     }
 
-    /// When the next one is to be given up, or those that are gone are to be looked for.
+    /// When the next deadline or the next check for unreachable peers is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let search = (!self.all.is_empty()).then_some(self.search_at);
         self.deadlines.first().map(|(at, _)| *at).into_iter().chain(search).min()
     }
 
-    /// Gives up what takes too long, and whose host is gone.
+    /// Ends connections that have timed out, and those with an unreachable host.
     pub(super) fn expire(&mut self, now: Instant, inputs: &mut VecDeque<AgentInput>) {
         let due = self.deadlines.range(..=(now, ConnectionId(u64::MAX)));
         let due: Vec<_> = due.map(|(_, connection)| *connection).collect();
         for connection in due {
-            // What it asks lies there, however late this process comes to read it.
+            // Its request is already in the socket; only this process has not read it yet.
             if self.all.get(&connection).is_some_and(Connection::may_yet_ask) {
                 continue;
             }
@@ -368,7 +370,7 @@ impl WebSockets {
         }
     }
 
-    /// Writes what waits on all, as far as their sockets take it, and says how much that was.
+    /// Writes waiting bytes on all connections, as far as their sockets take them, and reports the number of bytes.
     pub(super) fn flush(&mut self, now: Instant, inputs: &mut VecDeque<AgentInput>) {
         self.fruitless = 0;
         while let Some(connection) = self.dirty.pop_first() {
@@ -383,7 +385,7 @@ impl WebSockets {
                 inputs.push_back(AgentInput::Written { connection, bytes });
             }
             if waits && !over {
-                // However slowly it read: from here on its client has so long to close.
+                // However slowly it read: from now on its client has this time to close.
                 self.give_until(connection, now + CLOSING);
             }
             if over && self.remove(connection).is_some_and(|one| one.known) {

@@ -1,4 +1,4 @@
-//! What a client asks before it may speak in messages: an HTTP request to be upgraded, and what it is answered. Pure.
+//! A client's HTTP upgrade request, and the answer to it. Pure.
 
 use bytes::Bytes;
 use marram_session::agent::routes::HELD_MAX;
@@ -12,14 +12,14 @@ use tungstenite::{
     http::header::{HOST, ORIGIN},
 };
 
-/// Bytes of a request: as many as a route can be asked about.
+/// Largest request, in bytes: as many as a route can examine.
 pub const HEAD_MAX: usize = HELD_MAX;
-/// How a request ends.
+/// The end of a request.
 pub const END: &[u8] = b"\r\n\r\n";
 /// Allows every page.
 const ANY: &str = "*";
 
-/// Why a request is not granted, as HTTP says it and in words.
+/// Why a request is refused: the HTTP status and the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
     status: &'static str,
@@ -31,22 +31,22 @@ impl Refusal {
         Self { status, words: words.into() }
     }
 
-    /// A rule of the routes does not let it in.
+    /// A routing rule refuses it.
     pub fn by_rule(reason: &str) -> Self {
         Self::new("403 Forbidden", reason)
     }
 
-    /// It did not come in time.
+    /// It did not arrive in time.
     pub fn late() -> Self {
         Self::new("408 Request Timeout", "no request came in time")
     }
 
-    /// Nobody is let in any more.
+    /// The agent stops and admits no new clients.
     pub fn stopping() -> Self {
         Self::new("503 Service Unavailable", "this gate is about to stop; try another, or later")
     }
 
-    /// The whole answer.
+    /// The complete HTTP answer.
     pub fn answer(&self) -> Bytes {
         let Self { status, words } = self;
         let upgrade = if status.starts_with("426") {
@@ -62,9 +62,9 @@ impl Refusal {
     }
 }
 
-/// How many of the first bytes are the request, and the answer that grants it; `None` while it is not whole. It does not end
-/// before `from`, as was seen before. `origins` are the pages that may ask; without any, those that come from where the request
-/// goes.
+/// The length of the request in the first bytes, and the answer that grants it; `None` while it is incomplete. Its end is not
+/// before `from`, as earlier calls found. `origins` are the pages that may connect; if empty, only pages from the request's own
+/// host and port.
 pub fn read(head: &[u8], from: usize, origins: &[String]) -> Option<Result<(usize, Bytes), Refusal>> {
     if head.first().is_some_and(|byte| !byte.is_ascii_uppercase()) {
         return Some(Err(Refusal::new(
@@ -102,8 +102,8 @@ fn grant(request: &Request, origins: &[String]) -> Result<Bytes, Refusal> {
     Ok(bytes.into())
 }
 
-/// Where the page comes from that may not ask, if it may not. Programs that are no browsers do not say; nothing could keep
-/// them from saying anything.
+/// The origin of the page, if that origin is not allowed. Programs other than browsers need not send an origin, and could send
+/// any.
 fn stranger(request: &Request, origins: &[String]) -> Option<String> {
     let headers = request.headers();
     let mut said = headers.get_all(ORIGIN).iter();
@@ -117,7 +117,7 @@ fn stranger(request: &Request, origins: &[String]) -> Option<String> {
     (more.is_some() || !(listed || own())).then_some(origin)
 }
 
-/// Whether a page of this origin comes from this host and port.
+/// Whether a page of this origin is from this host and port.
 fn is_same(origin: &str, host: &str) -> bool {
     let Some((scheme, place)) = origin.split_once("://") else { return false };
     let port = match scheme {
@@ -153,7 +153,7 @@ fn refuse(error: &Error) -> Refusal {
     }
 }
 
-/// Whether a text can stand in a list of origins, as browsers say them.
+/// Whether a text is valid in a list of origins, in the form that browsers send.
 #[must_use]
 pub fn is_origin(text: &str) -> bool {
     let place = |rest: &str| !rest.is_empty() && !rest.contains(['/', '?', '#', '@', ' ']);

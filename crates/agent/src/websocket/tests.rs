@@ -1,5 +1,5 @@
-//! Connections over sockets within this process, at times that the test says: who is waited for and for how long, what waits for
-//! whom, and how a connection comes to its end.
+//! Connections over sockets within this process, with a clock that the test controls: timeouts, waiting, and the ways in which a
+//! connection ends.
 
 use super::*;
 use mio::{Events, Poll, net::UnixStream as Polled};
@@ -14,15 +14,15 @@ const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: gate\r\nConnection: Upgrade\r\nUpgr
 const ASKING: Duration = Duration::from_secs(3);
 const VANISHED: Duration = Duration::from_secs(120);
 
-/// Connections, and a clock that stands.
+/// Connections, and a manual clock.
 struct Bench {
     poll: Poll,
     all: WebSockets,
     now: Instant,
     inputs: VecDeque<AgentInput>,
-    /// Whether clients come through a proxy that speaks first.
+    /// Whether clients connect through a proxy that sends a header first.
     proxied: bool,
-    /// Those that asked, by where they came from; and why others were not let ask.
+    /// The clients with a request, by address; and why others were closed before it.
     asked: Vec<Result<SocketAddr, &'static str>>,
 }
 
@@ -40,7 +40,7 @@ impl Bench {
         }
     }
 
-    /// A client that has connected and said nothing; its end does not block.
+    /// A client that has connected and sent nothing; its end does not block.
     fn connect(&mut self) -> UnixStream {
         let (client, ours) = UnixStream::pair().unwrap();
         client.set_nonblocking(true).unwrap();
@@ -52,7 +52,7 @@ impl Bench {
         client
     }
 
-    /// Notes what is ready, without waiting for more.
+    /// Handles ready sockets, without waiting for more.
     fn look(&mut self) {
         let mut events = Events::with_capacity(64);
         self.poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
@@ -61,7 +61,7 @@ impl Bench {
         }
     }
 
-    /// What the clients say, up to now; requests are granted.
+    /// The clients' inputs up to now; requests are granted.
     fn hear(&mut self) -> Vec<AgentInput> {
         self.look();
         let mut heard: Vec<AgentInput> = self.inputs.drain(..).collect();
@@ -80,7 +80,7 @@ impl Bench {
         heard
     }
 
-    /// A client that was let in, and its connection.
+    /// A client that was admitted, and its connection.
     fn upgrade(&mut self) -> (UnixStream, ConnectionId) {
         let mut client = self.connect();
         let connection = ConnectionId(OURS | (self.all.accepted - 1));
@@ -90,7 +90,7 @@ impl Bench {
         (client, connection)
     }
 
-    /// So much later.
+    /// Advances the clock.
     fn wait(&mut self, time: Duration) -> Vec<AgentInput> {
         self.now += time;
         self.all.expire(self.now, &mut self.inputs);
@@ -98,21 +98,21 @@ impl Bench {
     }
 }
 
-/// What has come to a client.
+/// The bytes that a client has received.
 fn read(client: &mut UnixStream) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // Ends with what there is: the socket does not block.
+    // Ends with the available bytes: the socket does not block.
     let _ = client.read_to_end(&mut bytes);
     bytes
 }
 
-/// Whether a client's connection has ended, and nothing is left to read.
+/// Whether a client's connection has ended and nothing is left to read.
 fn is_closed(client: &mut UnixStream) -> bool {
     matches!(client.read(&mut [0]), Ok(0))
         || client.read(&mut [0]).is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock)
 }
 
-/// A short frame of a client, masked by nothing.
+/// A short frame of a client, with a mask of zeros.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![first, 0x80 | u8::try_from(payload.len()).unwrap(), 0, 0, 0, 0];
     bytes.extend_from_slice(payload);
@@ -130,7 +130,7 @@ fn a_proxy_says_who_asks_before_it_does() {
     let source = SocketAddr::from(([192, 0, 2, 1], 40_000));
     let header = write(Some(ProxyAddresses { source, destination: ([192, 0, 2, 2], 80).into() }));
     let asked = [&header[..], ASK].concat();
-    // However the bytes are cut. All stay, so that none is heard leaving.
+    // The request is cut at any position. All clients stay, so that none is seen to leave.
     let mut clients = Vec::new();
     for cut in [1, header.len() - 1, header.len(), header.len() + 3, asked.len() - 1, asked.len()] {
         let mut client = bench.connect();
@@ -161,7 +161,7 @@ fn who_does_not_ask_is_not_waited_for() {
     );
     assert_eq!(bench.wait(Duration::from_millis(1)), [], "no session knew of it");
     assert!(read(&mut client).starts_with(b"HTTP/1.1 408 ") && bench.all.is_empty());
-    // One that has asked in time has all the time there is, but for a search for those that vanished.
+    // A client that sent its request in time has no deadline, except for the check for unreachable peers.
     let (_client, connection) = bench.upgrade();
     assert_eq!(bench.wait(Duration::from_secs(3_600)), []);
     assert!(bench.all.has(connection));
@@ -259,7 +259,7 @@ fn of_too_much_that_is_not_whole_the_oldest_goes() {
     bench.all.unfinished.max = 250;
     let mut talks = [(); 3].map(|()| bench.upgrade());
     let part = [0x7_u8; 100];
-    // The first of all is whole in time, however its client pings meanwhile.
+    // The first message of all completes in time, although its client also sends pings.
     talks[0].0.write_all(&frame(0x02, &part)).unwrap();
     talks[0].0.write_all(&frame(0x89, &part)).unwrap();
     assert_eq!(bench.hear(), []);
@@ -323,7 +323,7 @@ fn what_is_written_is_counted_by_messages() {
     assert_eq!(read(&mut client), [0x81, 0, 0x81, 3, b'a', b'b', b'c']);
     bench.all.push(connection, Bytes::new());
     assert_eq!(bench.hear(), [AgentInput::Written { connection, bytes: 0 }]);
-    // More than the socket takes: the rest is counted when it is gone.
+    // More than the socket takes: the rest is counted when it is written.
     let long = Bytes::from(vec![0xff; 1 << 20]);
     bench.all.push(connection, long.clone());
     assert_eq!(bench.hear(), []);
@@ -378,7 +378,7 @@ fn a_client_that_closes_and_goes_lets_its_session_end_in_order() {
     bench.all.close(connection);
     bench.hear();
     assert!(bench.all.is_empty());
-    // One that only goes has broken it.
+    // A client that leaves without a close has broken its session.
     let (client, connection) = bench.upgrade();
     drop(client);
     assert_eq!(bench.hear(), [AgentInput::Broken { connection }]);
@@ -391,7 +391,7 @@ fn a_session_that_is_over_tells_its_client_why() {
     bench.all.fail(bench.now, connection, Code::NoEdge, "no edge took it");
     assert_eq!(bench.hear(), []);
     assert_eq!(read(&mut client), b"\x88\x11\x03\xf5no edge took it");
-    // It is heard no more, whatever it says, and given up if it does not close.
+    // Its input is ignored from now on, and it is closed by timeout if it does not close.
     client.write_all(&frame(0x81, b"but")).unwrap();
     assert_eq!(bench.hear(), []);
     assert!(bench.all.has(connection));

@@ -1,18 +1,18 @@
-//! How much of messages that are not whole yet all connections hold together, and which has held its own for longest. Pure.
+//! How many bytes of partial messages all connections hold together, and which connection holds the oldest. Pure.
 
 use marram_session::agent::ConnectionId;
 use marram_wire::limits::MESSAGE_SIZE_MAX;
 use std::collections::BTreeMap;
 
-/// Bytes of messages of WebSockets that are not whole yet, over all connections; beyond them the one that began first is closed.
+/// Limit of the bytes of partial WebSocket messages over all connections; beyond it the connection with the oldest one is closed.
 pub const UNFINISHED_MAX: usize = 512 << 20;
 const _: () =
     assert!(UNFINISHED_MAX >= 64 * MESSAGE_SIZE_MAX, "honest clients send large messages at once, too");
 
-/// What all hold.
+/// The partial messages of all connections.
 pub(super) struct Unfinished {
     all: BTreeMap<ConnectionId, Part>,
-    /// In the order in which they began.
+    /// By the order in which they began.
     order: BTreeMap<u64, ConnectionId>,
     begun: u64,
     total: usize,
@@ -25,12 +25,12 @@ struct Part {
 }
 
 impl Unfinished {
-    /// Nothing.
+    /// No partial messages.
     pub(super) fn new() -> Self {
         Self { all: BTreeMap::new(), order: BTreeMap::new(), begun: 0, total: 0, max: UNFINISHED_MAX }
     }
 
-    /// A connection holds so much of a message now.
+    /// A connection now holds this many bytes of a partial message.
     pub(super) fn note(&mut self, connection: ConnectionId, size: usize) {
         if size == 0 {
             if let Some(part) = self.all.remove(&connection) {
@@ -48,7 +48,7 @@ impl Unfinished {
         part.size = size;
     }
 
-    /// Who has to go, while all hold too much.
+    /// The connection to close while the total is above the limit.
     pub(super) fn excess(&self) -> Option<ConnectionId> {
         let oldest = self.order.first_key_value().map(|(_, connection)| *connection);
         oldest.filter(|_| self.total > self.max)

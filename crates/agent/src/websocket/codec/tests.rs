@@ -1,4 +1,4 @@
-//! What clients may send and may not, wherever their bytes are cut, and what they are sent.
+//! What clients may and may not send, with their bytes cut at any position, and the answers.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What these bytes say, given so many at a time; how the connection is closed for them, if it is.
+/// The events in these bytes, fed in chunks of this size; and the status code of the close, if there is one.
 fn hear(bytes: &[u8], at_a_time: usize) -> (Vec<WsEvent>, Option<u16>) {
     let (mut codec, mut heard) = (WsCodec::default(), Vec::new());
     for bytes in bytes.chunks(at_a_time) {
