@@ -1,6 +1,6 @@
-//! How many sessions a shard takes, of an app and of a tenant, and what it says to whoever is one too many.
+//! The limits of sessions on a shard, per app and per tenant, and the refusal beyond them.
 //!
-//! One shard; its client's agent is written out frame by frame.
+//! One shard; the test writes the frames of its client's agent.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use marram_edge::{
@@ -48,7 +48,7 @@ fn app(name: &str, tenant: &str, sessions_max: u32) -> App {
     }
 }
 
-/// An agent's wire, verified as this one's.
+/// An agent's wire, verified with this host id.
 fn up(wire: ShardWireId, host: u8) -> ShardInput {
     ShardInput::WireUp { wire, verified: Box::new(Verified::trusted(HostId([host; 16]))), address: None }
 }
@@ -60,7 +60,7 @@ struct World {
 }
 
 impl World {
-    /// A shard with these apps, whose operator grants tenants so many sessions each.
+    /// A shard with these apps, and the session limits that the operator grants to tenants.
     fn new(apps: &[App], grants: &[(&str, u32)]) -> Self {
         let mut world = Self { shard: Shard::new(secret(), [2; 32]), challenge: [0; 16], channels: 0 };
         let grant = |(tenant, sessions_max): &(&str, u32)| Grant {
@@ -94,7 +94,7 @@ impl World {
         self.step(ShardInput::Control(message))
     }
 
-    /// A session asks to begin, or to go on here.
+    /// Asks for a session: a new one, or one that continues here.
     fn ask(&mut self, number: u8, app: &App, fresh: bool) -> Vec<ShardOutput> {
         self.ask_after(number, app, fresh, Generation::default())
     }
@@ -119,7 +119,7 @@ impl World {
         self.step(ShardInput::Frame { wire: WIRE, frame: hello.into() })
     }
 
-    /// The same; what it is refused with, if it is.
+    /// The same; returns the refusal, if there is one.
     fn hello(&mut self, number: u8, app: &App, fresh: bool) -> Result<(), String> {
         let told = self.ask(number, app, fresh);
         for out in &told {
@@ -212,7 +212,7 @@ fn a_session_that_was_let_in_somewhere_is_not_turned_away_when_it_has_to_move() 
     assert_eq!(world.begin(3, &web), Ok(()));
 }
 
-/// The lines for the log.
+/// The log lines.
 fn notes(told: &[ShardOutput]) -> Vec<(u8, &str)> {
     let note = |out| match out {
         &ShardOutput::Control(FromShard::Note(ref note)) => Some((note.level, note.text.as_str())),
@@ -261,7 +261,7 @@ fn a_server_that_nobody_reaches_is_named_with_those_that_somebody_does() {
     let told = world.ask(2, &web, true);
     assert!(notes(&told)[0].1.contains("reach `db`, `orgin`"), "{told:?}");
     assert_eq!(world.counted("server_wires", &Label::server("orgin")), 1);
-    // Another agent for the same server is news; the same one over another wire is not.
+    // Another agent for the same server is logged; the same agent over another wire is not.
     for (wire, host, news) in [(3, 8, 0), (4, 9, 1)] {
         let greet = Greet { servers: vec!["db".into()], ..greet.clone() };
         let mut told = world.step(up(ShardWireId(wire), host));
@@ -283,7 +283,7 @@ fn an_end_that_claims_the_last_generation_is_refused_and_harms_no_other() {
             |out| matches!(out, ShardOutput::Send { frame: Frame::Reject(reject), .. } if reject.code == Code::Protocol),
         );
         assert!(refused, "{told:?}");
-        // One that was asked cannot have promised it either.
+        // An end that was asked for a promise cannot have promised this generation either.
         world.ask(3, &web, fresh);
         let promised = Generation { count: u64::MAX, opener: 1 };
         let superseded = Superseded { channel: world.channels, promised };

@@ -1,7 +1,7 @@
-//! What a client's agent stores tells it nothing, and whatever it alters is refused (docs/protocol.md, "Secrets").
+//! What a client's agent stores reveals nothing to it, and any change to it is detected (docs/protocol.md, "Secrets").
 //!
-//! One agent and two shards, driven by hand: the session begins on the first, the first dies, and on the way to the second
-//! a hostile client changes what its agent hands over.
+//! One agent and two shards, driven by the test: the session begins on the first shard, which dies, and on the way to the second
+//! a hostile client changes what its agent sends.
 
 use bytes::Bytes;
 use marram_edge::{
@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 const SECRET_STATE: &[u8] = b"what only the cell may know, sixty-four bytes of it, or nearly!";
 const CLIENT: ConnectionId = ConnectionId(1);
 
-/// A cell that counts, and that keeps a secret.
+/// A cell that counts and holds a secret.
 #[derive(Default)]
 struct Cell {
     seed: [u8; 32],
@@ -56,21 +56,21 @@ struct World {
     agent: Agent,
     shard: Shard,
     cell: Cell,
-    /// Its state as it was copied last.
+    /// Its state at the last copy.
     copied: Vec<u8>,
     target: u16,
-    /// Everything that the client's program was given, and how the session ended.
+    /// The bytes that the client's program received, and how the session ended.
     received: Vec<u8>,
     ended: Option<Code>,
     session: Option<SessionId>,
     seeds: Vec<[u8; 32]>,
-    /// The checkpoints that the shard's cell is restored from: their keys, those to come, and what arrived of the next.
+    /// The checkpoints that the shard's cell is restored from: their keys, those to come, and the received bytes of the next one.
     restoring: Option<(SessionKeys, VecDeque<CheckpointMeta>, Vec<u8>)>,
-    /// What a hostile client does to the frames of its agent.
+    /// How a hostile client changes the frames of its agent.
     tamper: fn(&mut Frame),
 }
 
-/// What is altered, the app's recovery target in nanoseconds, and how.
+/// What is changed, the app's recovery target in nanoseconds, and the change.
 type Attack = (&'static str, u64, fn(&mut Frame));
 
 fn secret() -> DomainSecret {
@@ -149,7 +149,7 @@ impl World {
         self.drive(vec![up], vec![]);
     }
 
-    /// The edge dies; the agent finds another, whose executor is empty.
+    /// The edge dies; the agent connects to another, which has no cells.
     fn fail_over(&mut self, recovery_target_ns: u64, secret: DomainSecret) {
         let dead = WireId(u64::from(self.target));
         self.cell = Cell::default();
@@ -164,7 +164,7 @@ impl World {
         );
     }
 
-    /// Runs both until neither has anything left to do.
+    /// Runs both until neither has any work left.
     fn drive(&mut self, to_agent: Vec<AgentInput>, to_shard: Vec<ShardInput>) {
         let mut to_agent = VecDeque::from(to_agent);
         let mut to_shard = VecDeque::from(to_shard);
@@ -262,7 +262,7 @@ impl World {
     }
 }
 
-/// A session that has consumed three messages; with a target of 0 a checkpoint follows upon each.
+/// A session that has consumed three messages; with a target of 0 a checkpoint follows each.
 fn begun(recovery_target_ns: u64) -> World {
     let mut world = World::new(recovery_target_ns);
     world.drive(
@@ -309,7 +309,7 @@ fn what_an_agent_stores_shows_neither_state_nor_seed_nor_keys() {
         let mut secrets: Vec<Vec<u8>> = world.seeds.iter().map(|seed| seed.to_vec()).collect();
         secrets.extend(SECRET_STATE.chunks(8).filter(|chunk| chunk.len() == 8).map(<[u8]>::to_vec));
         secrets.push(keys.resume().to_vec());
-        // The material of every key, as the only place that has it prints it: not at all.
+        // The only type that holds the key material prints none of it.
         assert_eq!(format!("{keys:?} {:?}", secret()), "SessionKeys DomainSecret");
         for needle in secrets {
             assert!(!contains(&stored, &needle), "{recovery_target_ns}: {needle:?}");
@@ -379,7 +379,7 @@ fn a_wrong_key_resumes_nothing() {
     };
     world.fail_over(u64::MAX, secret());
     assert_eq!(world.ended, Some(Code::WrongKey));
-    // An edge of another domain cannot be asked either, and no proof at all is no better.
+    // An edge of another domain refuses it too, and so does an edge that gets no proof.
     let mut world = begun(u64::MAX);
     world.fail_over(u64::MAX, DomainSecret::from_material(b"another domain's"));
     assert_eq!(world.ended, Some(Code::WrongKey));

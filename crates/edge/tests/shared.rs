@@ -1,6 +1,6 @@
-//! A cell that all clients of an app share: one on an edge of several shards, wherever they knock.
+//! A cell that all clients of an app share: an edge has one, on one of its shards, whichever shard clients connect to.
 //!
-//! One agent, two shards and a cell that tells everybody what anybody says, driven by hand.
+//! One agent, two shards and a cell that sends each message to all clients, driven by the test.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use bytes::Bytes;
@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const SHARDS: u8 = 2;
 
-/// What is under way between the agent and the shards.
+/// A message in flight between the agent and the shards.
 enum Event {
     Agent(AgentInput),
     Shard(usize, ShardInput),
@@ -36,14 +36,14 @@ enum Event {
 struct World {
     agent: Agent,
     shards: Vec<Shard>,
-    /// The cells that live: on which shard, and which ports are open there.
+    /// The live cells: their shard and cell id, and their open ports.
     cells: BTreeMap<(usize, CellId), BTreeSet<Port>>,
     started: usize,
     received: BTreeMap<u64, String>,
     closed: BTreeSet<u64>,
     ended: Vec<Code>,
     events: VecDeque<Event>,
-    /// Cells cannot be started.
+    /// Whether cells fail to start.
     full: bool,
 }
 
@@ -147,7 +147,7 @@ impl World {
         self.received.remove(&client).unwrap_or_default()
     }
 
-    /// Runs everything until nobody has anything left to do.
+    /// Runs everything until there is no work left.
     fn settle(&mut self) {
         while let Some(event) = self.events.pop_front() {
             match event {
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// Tells everybody what anybody says, with the number of the port that it came from.
+    /// Sends each message to all clients, with the number of its port.
     fn run(&mut self, shard: usize, Run { cell, input, .. }: Run) -> Ran {
         let ports = self.cells.get_mut(&(shard, cell)).expect("it was started");
         let mut outputs = Vec::new();
@@ -247,7 +247,7 @@ impl World {
 #[test]
 fn all_clients_share_one_cell_wherever_they_knock() {
     let mut world = World::new();
-    // Session ids are random: some knock at the shard that does not have the cell.
+    // Session ids are random: some hellos reach the shard without the cell.
     (1..=8).for_each(|client| world.connect(client));
     assert_eq!((world.started, world.cells.len()), (1, 1));
     (1..=8).for_each(|client| drop(world.received(client)));
@@ -271,7 +271,7 @@ fn who_leaves_is_not_missed_and_the_next_has_its_port() {
     world.say(4, "alone");
     assert_eq!(world.received(1), "");
     assert_eq!(world.received(3), "2:hi 2:new 2:alone ");
-    // What nobody uses stays: its state is the app's, not a client's.
+    // A cell without clients stays: its state belongs to the app, not to a client.
     for connection in [ConnectionId(3), ConnectionId(4)] {
         world.agent(AgentInput::EndOfInput { connection });
     }

@@ -1,6 +1,6 @@
-//! A client with its end inside: what it reads from standard input goes to a cell of its own, what that answers to standard output.
+//! A client with an embedded end: sends its standard input to a new cell, and writes the answers to standard output.
 //!
-//!     ask APP EDGE [EDGE ...]        with the domain's token in MARRAM_TOKEN, where it has one
+//!     ask APP EDGE [EDGE ...]        with the domain's token in MARRAM_TOKEN, if it has one
 
 use marram_host::{Client, Event, Settings};
 use std::io::{Error, ErrorKind, Write, copy, stdin, stdout};

@@ -1,4 +1,4 @@
-//! A server with its end inside: says back what each session says.
+//! A server with an embedded end: echoes the input of each session.
 //!
 //!     echo NAME EDGE [EDGE ...]      NAME is the `server` of the app's manifest; the token as in `ask`
 

@@ -1,4 +1,4 @@
-//! One connection: bytes or messages in both directions, and a truthful end.
+//! One connection: bytes or messages in both directions, and an end that shows whether it failed.
 
 use crate::{
     messages::{Receiving, Sending},
@@ -17,25 +17,25 @@ use std::{
     time::Duration,
 };
 
-/// One end of a session: what a TCP connection would be, and it goes on when an edge dies.
+/// One end of a session: like a TCP connection, except that it survives the death of an edge.
 ///
-/// One in a stream ([`ConnectionKind::Stream`]) is read and written. One that keeps messages apart is not: it has [`Self::send`] and
-/// [`Self::recv`], and takes a whole message or none.
+/// A stream ([`ConnectionKind::Stream`]) is read and written. The other kinds keep message boundaries: they have [`Self::send`]
+/// and [`Self::recv`] instead, which take a whole message or nothing.
 ///
-/// Reading and writing work through `&Connection` too, so that two threads can share one. Dropping it says that no more will be
-/// written, and that what comes still is thrown away; a cell that goes on talking then is told that this end broke, as when a TCP
-/// socket is closed. To know that the other end had everything, [`Self::shutdown_write`] and read to the end. [`Self::abort`]
-/// says that it failed.
+/// Reading and writing also work through `&Connection`, so that two threads can share one. Dropping it means that no more will be
+/// written, and that further input is discarded; if the cell sends more, it learns that this end broke, as when a TCP socket is
+/// closed. To be sure that the other end received everything, call [`Self::shutdown_write`] and read to the end. [`Self::abort`]
+/// ends it as failed.
 ///
-/// Errors of reading and writing, of `send` and `recv`: [`io::ErrorKind::ConnectionReset`] if the session failed, with the reason and the session's
-/// name; [`io::ErrorKind::NotConnected`] if this program's agent has stopped before the session was over;
-/// [`io::ErrorKind::InvalidInput`] if it is of the other kind.
+/// Errors of reading and writing, of `send` and `recv`: [`io::ErrorKind::ConnectionReset`] if the session failed, with the reason
+/// and the session's id; [`io::ErrorKind::NotConnected`] if this program's agent has stopped before the session was over;
+/// [`io::ErrorKind::InvalidInput`] if the connection has another kind.
 #[derive(Debug)]
 pub struct Connection {
     half: StreamHalf,
     sending: Mutex<Sending>,
     receiving: Mutex<Receiving>,
-    // The agent runs while there is a connection.
+    // Keeps the agent running while there is a connection.
     _running: Arc<Running>,
 }
 
@@ -45,28 +45,29 @@ impl Connection {
         Self { half, sending, receiving, _running: Arc::clone(running) }
     }
 
-    /// How this program speaks here. What the other end is, a stream or not, it does not say.
+    /// How this program sends and receives here. The other end may use another kind.
     #[must_use]
     pub fn kind(&self) -> ConnectionKind {
         self.half.close_state.kind()
     }
 
-    /// As which server this program was given it; `None` at a client.
+    /// The server name under which this program received it; `None` at a client.
     #[must_use]
     pub fn server(&self) -> Option<&str> {
         self.half.close_state.server()
     }
 
-    /// Sends one message: what comes out at the other end is this one, whole, or, where that is a stream, its bytes.
+    /// Sends one message: the other end receives this message, whole, or, if it uses a stream, its bytes.
     ///
-    /// Waits while the session keeps as much as it may; in [`ConnectionKind::Datagrams`] it does not: a datagram that finds no place is dropped,
-    /// before it has a number, and counted ([`crate::Client::datagrams_dropped`]). There is place for 256 KiB before the session has
-    /// begun, then for 16 MiB that the cell has not consumed, as [`marram_wire::limits`] has it; what has a number is delivered,
-    /// whatever edges die.
+    /// Blocks while the session buffers as much as it may; in [`ConnectionKind::Datagrams`] it does not: a datagram without room
+    /// is dropped, before it has a number, and counted ([`crate::Client::datagrams_dropped`]). There is room for 256 KiB before
+    /// the session has begun, then for 16 MiB that the cell has not consumed (see [`marram_wire::limits`]); a message that has a
+    /// number is delivered, whatever edges die.
     ///
-    /// Where it may not wait (a timeout, or not blocking) it takes the message whole or fails with [`io::ErrorKind::WouldBlock`] and
-    /// has taken nothing of it. What the socket did not take of it then goes first with the next one; [`Write::flush`] asks for that,
-    /// and [`Self::shutdown_write`] too. One that is dropped in the middle of a message counts as broken. Threads take turns.
+    /// If it may not block (a timeout, or non-blocking) it takes the message whole, or fails with [`io::ErrorKind::WouldBlock`]
+    /// and takes nothing of it. The part of a taken message that the socket did not accept is written before the next one;
+    /// [`Write::flush`] and [`Self::shutdown_write`] write it too. A connection that is dropped in the middle of a message counts
+    /// as broken. Threads take turns.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] if the message has more than 1 MiB, or more than the 65,507 bytes of a datagram.
@@ -84,12 +85,13 @@ impl Connection {
         self.has_written(sent)
     }
 
-    /// The next message, which may be empty; waits for one. `None` once the other end has said its last, in order. Threads take turns.
+    /// The next message, which may be empty; blocks until there is one. `None` after the last message, if the other end has
+    /// closed in order. Threads take turns.
     ///
-    /// None is dropped on the way here: a cell whose messages are not taken is held up when there are about 1 MiB of them.
+    /// No message is dropped on the way here: a cell is paused when about 1 MiB of its messages are not taken.
     ///
     /// # Errors
-    /// As for all of them; [`io::ErrorKind::WouldBlock`] if none came in time, and what came of it is kept.
+    /// As for all of them; [`io::ErrorKind::WouldBlock`] if none arrived in time; a partly received message is kept.
     pub fn recv(&self) -> io::Result<Option<Vec<u8>>> {
         if self.kind() == ConnectionKind::Stream {
             return Err(other_kind("a stream is read: it has no messages to receive"));
@@ -97,7 +99,7 @@ impl Connection {
         lock(&self.receiving).receive(|buffer| self.has_read(self.stream().read(buffer), buffer.len()))
     }
 
-    /// Whether it can be read and written as bytes.
+    /// Fails if it cannot be read and written as bytes.
     fn is_stream(&self) -> io::Result<()> {
         match self.kind() {
             ConnectionKind::Stream => Ok(()),
@@ -107,28 +109,28 @@ impl Connection {
         }
     }
 
-    /// Writes what is left of a message that was taken.
+    /// Writes the rest of a message that was taken.
     fn flush_message(&self) -> io::Result<()> {
         self.has_written(lock(&self.sending).flush(|bytes| self.stream().write(bytes)))
     }
 
-    /// Says that no more will be written or sent. What was is delivered, and reading goes on.
+    /// Closes the write side: no more will be written or sent. Everything before is delivered, and reading continues.
     ///
     /// # Errors
-    /// If it is over already; [`io::ErrorKind::WouldBlock`] if there is still the rest of a message to be written.
+    /// If the connection has already ended; [`io::ErrorKind::WouldBlock`] if the rest of a message still waits to be written.
     pub fn shutdown_write(&self) -> io::Result<()> {
         self.flush_message()?;
         self.half.stream.shutdown(Shutdown::Write)
     }
 
-    /// Ends it as failed: the cell learns that this end has broken, not that it was done.
+    /// Ends it as failed: the cell learns that this end has broken, not that it has closed in order.
     pub fn abort(self) {
         self.half.close_state.abort();
-        // Descriptors that were borrowed and copied would keep it open.
+        // Copies of the descriptor would keep it open.
         let _ = self.half.stream.shutdown(Shutdown::Both);
     }
 
-    /// How long reading waits at the most; for ever without a time. Zero is an error.
+    /// The longest time that a read blocks; without one it blocks for ever. Zero is an error.
     ///
     /// # Errors
     /// As [`UnixStream::set_read_timeout`].
@@ -136,7 +138,7 @@ impl Connection {
         self.half.stream.set_read_timeout(time)
     }
 
-    /// How long writing waits at the most; for ever without a time. Zero is an error.
+    /// The longest time that a write blocks; without one it blocks for ever. Zero is an error.
     ///
     /// # Errors
     /// As [`UnixStream::set_write_timeout`].
@@ -144,8 +146,8 @@ impl Connection {
         self.half.stream.set_write_timeout(time)
     }
 
-    /// Whether reading and writing return [`io::ErrorKind::WouldBlock`] instead of waiting. Together with [`AsFd`], this is what
-    /// a runtime needs to wait for many: the descriptor is a stream socket.
+    /// Whether reads and writes return [`io::ErrorKind::WouldBlock`] instead of blocking. Together with [`AsFd`], an async
+    /// runtime can wait for many: the descriptor is a stream socket.
     ///
     /// # Errors
     /// As [`UnixStream::set_nonblocking`].
@@ -169,7 +171,7 @@ impl Connection {
         self.failure().map(|reason| io::Error::new(io::ErrorKind::ConnectionReset, reason))
     }
 
-    /// What reading brought: a stream that has ended may have failed.
+    /// The result of a read: a stream that has ended may have failed.
     fn has_read(&self, read: io::Result<usize>, asked: usize) -> io::Result<usize> {
         match read {
             Ok(0) if asked > 0 => {}
@@ -184,7 +186,7 @@ impl Connection {
         }
     }
 
-    /// What writing brought: a stream that takes no more may have failed.
+    /// The result of a write: a stream that accepts no more may have failed.
     fn has_written<T>(&self, written: io::Result<T>) -> io::Result<T> {
         match written {
             Err(error) if is_closed(&error) => match self.half.close_state.state() {
@@ -202,7 +204,7 @@ impl Connection {
 }
 
 fn lock<T>(part: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it is changed.
+    // No code panics while it holds the lock.
     part.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -246,7 +248,7 @@ impl Write for &Connection {
         self.is_stream()?;
         self.has_written(self.stream().write_vectored(slices))
     }
-    /// Writes what is left of a message that was sent while that could not wait; of a stream nothing ever is.
+    /// Writes the rest of a message that `send` took without blocking; a stream has none.
     fn flush(&mut self) -> io::Result<()> {
         self.flush_message()
     }

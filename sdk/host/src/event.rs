@@ -1,9 +1,9 @@
-//! What a program can be told of beside its bytes: edges and sessions, in words that stay.
+//! Events that a program can observe: edges and sessions, in stable types.
 
 use marram_session::agent::AgentReport;
 use std::time::Duration;
 
-/// What happened. Sessions are named as `marram ps` and `marram inspect` name them.
+/// An event. Sessions have the ids that `marram ps` and `marram inspect` show.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -11,58 +11,58 @@ pub enum Event<'a> {
     EdgeUp {
         /// `host:port`, as in the settings.
         address: &'a str,
-        /// What it calls itself.
+        /// The edge's name.
         name: &'a str,
     },
-    /// Two edges do not share a domain secret: neither can go on with the other's sessions. Told once for any two secrets.
+    /// Two edges do not share a domain secret: neither can continue the other's sessions. Reported once for any two secrets.
     OtherDomain {
         /// `host:port`, as in the settings.
         address: &'a str,
-        /// What it calls itself.
+        /// The edge's name.
         name: &'a str,
-        /// What the other one calls itself.
+        /// The other edge's name.
         other: &'a str,
     },
-    /// An edge is gone, or silent for so long that it is taken for gone.
+    /// An edge is gone, or was silent for so long that it counts as gone.
     EdgeDown {
         /// `host:port`, as in the settings.
         address: &'a str,
-        /// For people.
+        /// The reason, for people.
         reason: &'a str,
     },
-    /// A session has begun, or goes on at another edge.
+    /// A session has begun, or continues at another edge.
     Owned {
-        /// Which.
+        /// The session's id.
         session: String,
-        /// Of which app.
+        /// The name of its app.
         app: &'a str,
-        /// Where it is now, as in the settings.
+        /// The address of its edge now, as in the settings.
         address: &'a str,
-        /// How long nobody had it; zero for a new one.
+        /// How long it had no owner; zero for a new one.
         gap: Duration,
     },
-    /// A session waits for what an edge lacks, and goes on asking.
+    /// A session waits for something that an edge lacks, and retries.
     Waiting {
-        /// Which.
+        /// The session's id.
         session: String,
-        /// Of which app.
+        /// The name of its app.
         app: &'a str,
-        /// For people: what is lacking, and what to do.
+        /// For people: what is missing, and what to do.
         reason: &'a str,
-        /// How long it waits still, at the most.
+        /// How long it will still wait at most.
         left: Duration,
     },
     /// A session is over.
     Ended {
-        /// Which.
+        /// The session's id.
         session: String,
-        /// For people.
+        /// The reason, for people.
         reason: &'a str,
     },
 }
 
 impl<'a> Event<'a> {
-    /// What a report says, if it is for a program's ears.
+    /// The event of a report, if programs can observe it.
     pub(crate) fn of(address: &'a str, report: &'a AgentReport) -> Option<Self> {
         Some(match report {
             AgentReport::EdgeUp { name, .. } => Self::EdgeUp { address, name },

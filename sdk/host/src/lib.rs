@@ -1,6 +1,5 @@
-//! Marram's end of a session inside a program: a client or a server that embeds what `marram agent` would do beside it, with the
-//! same guarantees. What a cell has sent and this program has read never contradicts what the other end has read, whatever edges
-//! died in between.
+//! Marram's end of a session inside a program: a client or a server that embeds `marram agent`, with the same guarantees. What
+//! this program has read from a cell never contradicts what the other end has read, whatever edges died in between.
 //!
 //! ```no_run
 //! use marram_host::{Client, Settings};
@@ -19,7 +18,7 @@
 //! # }
 //! ```
 //!
-//! A server is told of sessions as a listener is of connections; the app's manifest names it (`server = "bank"`):
+//! A server accepts sessions as a listener accepts connections; the app's manifest names it (`server = "bank"`):
 //!
 //! ```no_run
 //! use marram_host::{Server, Settings};
@@ -33,8 +32,8 @@
 //! # }
 //! ```
 //!
-//! Where what is said has bounds, messages keep them; datagrams, of which one may be dropped before it has a number and none after,
-//! do not wait. The same calls carry both:
+//! Messages keep message boundaries. Datagrams do too, and do not block: one may be dropped before it has a number, and none
+//! after. The same calls carry both:
 //!
 //! ```no_run
 //! use marram_host::{Client, ConnectionKind, Settings};
@@ -51,7 +50,7 @@
 //! # }
 //! ```
 //!
-//! A server may be several, each of its kind:
+//! One server object may be several servers, each with its own kind:
 //!
 //! ```no_run
 //! use marram_host::{ConnectionKind, Server, Settings};
@@ -74,9 +73,10 @@
 //! # }
 //! ```
 //!
-//! An end lives as long as its program: when the program's process dies its sessions are over, as a client's are whose machine
-//! dies. Where they should outlive the program's *edge* only, this is what it takes; there is nothing to install or to start but
-//! edges. Every start is one thread, which does what an agent's process does; connections are sockets that any runtime can wait for.
+//! An end lives as long as its program: when the program's process dies, its sessions end, as those of a client do when its
+//! machine dies. If sessions only have to survive the death of an *edge*, this is sufficient; nothing but edges has to be
+//! installed or started. Every start creates one thread, which does the work of an agent's process; connections are sockets that
+//! any runtime can wait for.
 //!
 //! This is CESSNA's Host API (section 6.1.2): establish a session, send, receive.
 
@@ -95,17 +95,17 @@ pub use running::{Client, Incoming, Server};
 
 use std::{fmt, sync::Arc};
 
-/// Whoever is told of events.
+/// The callback for events.
 type Observer = Arc<dyn Fn(Event<'_>) + Send + Sync>;
 
-/// Where edges are, what they are shown and have to show, and how patient this end is.
+/// The addresses of edges, the credentials of both sides, and the timeouts.
 #[derive(Clone)]
 pub struct Settings {
     /// Edges as `host:port`, preferred first.
     pub edges: Vec<String>,
-    /// How wires are protected. Between machines it takes a token or certificates.
+    /// How wires are protected. Between machines, a token or certificates are required.
     pub security: Security,
-    /// How long it waits for what.
+    /// The timeouts of the agent.
     pub timeouts: Timeouts,
     observer: Option<Observer>,
 }
@@ -121,7 +121,7 @@ impl fmt::Debug for Settings {
 }
 
 impl Settings {
-    /// These edges, nothing to show, and the timeouts of an agent that was told of none.
+    /// These edges, no credentials, and an agent's default timeouts.
     pub fn new<T: Into<String>>(edges: impl IntoIterator<Item = T>) -> Self {
         Self {
             edges: edges.into_iter().map(Into::into).collect(),
@@ -131,24 +131,23 @@ impl Settings {
         }
     }
 
-    /// With the token of a credential that this program has at its edges: what the file holds that they call `token_file`, without white
-    /// space around it.
+    /// Sets the token of this program's credential at its edges: the content of the edges' `token_file`, without white space
+    /// around it.
     #[must_use]
     pub fn token(mut self, token: &str) -> Self {
         self.security.token = Some(token.trim().to_owned());
         self
     }
 
-    /// With a file that keeps this end's key, and so its id, from one start to the next; it is made when missing. Without one both live
-    /// as long as the client or server.
+    /// Sets the file that keeps this end's key, and so its id, between starts; it is created if missing. Without it, both are
+    /// lost when the client or server ends.
     #[must_use]
     pub fn identity_file(mut self, path: impl Into<std::path::PathBuf>) -> Self {
         self.security.identity_file = Some(path.into());
         self
     }
 
-    /// With somebody who is told of what happens to edges and sessions, by the thread that does it all: it must not wait for
-    /// anything.
+    /// Sets a callback for events of edges and sessions. The agent's thread calls it, so it must not block.
     #[must_use]
     pub fn observer(mut self, observer: impl Fn(Event<'_>) + Send + Sync + 'static) -> Self {
         self.observer = Some(Arc::new(observer));

@@ -1,10 +1,10 @@
-//! Messages over a connection's stream, each behind its length (`marram_agent::messages`): what is left of one that was written or
-//! read in part. Knows no session.
+//! Messages over a connection's stream, each after its length (`marram_agent::messages`): partly written and partly read
+//! messages. Knows no session.
 
 use marram_agent::messages::{HEAD, head, length};
 use std::io::{self, ErrorKind, IoSlice};
 
-/// The rest of a message of which a part is written: nothing else may be written before it.
+/// The rest of a partly written message: it must be written before anything else.
 #[derive(Debug, Default)]
 pub(crate) struct Sending {
     rest: Vec<u8>,
@@ -27,7 +27,8 @@ impl Sending {
         Ok(())
     }
 
-    /// Writes a message behind the rest of the last one. One that was begun is taken, whatever becomes of its rest now.
+    /// Writes a message after the rest of the last one. Once a byte of it is written, the message counts as taken, whether or not
+    /// its rest can be written now.
     pub(crate) fn send(
         &mut self,
         message: &[u8],
@@ -55,7 +56,7 @@ impl Sending {
     }
 }
 
-/// A message that is read in part.
+/// A partly read message.
 #[derive(Debug, Default)]
 pub(crate) struct Receiving {
     head: [u8; HEAD],
@@ -65,8 +66,8 @@ pub(crate) struct Receiving {
 }
 
 impl Receiving {
-    /// Reads the rest of a message; `None` at the end of the stream. Nothing is read of the one behind it, so that whoever waits for
-    /// the descriptor is told of that one too.
+    /// Reads the rest of a message; `None` at the end of the stream. No bytes of the next message are read, so that a poll of the
+    /// descriptor reports it.
     pub(crate) fn receive(
         &mut self,
         mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// What takes and gives so many bytes at a time, and blocks every other time.
+    /// Accepts and returns so many bytes at a time, and would block every other time.
     struct Narrow {
         bytes: VecDeque<u8>,
         width: usize,
@@ -138,7 +139,7 @@ mod tests {
         for width in [1, 3, 4, 5, 7, 1_000] {
             let (mut narrow, mut sending) = (Narrow::new(width), Sending::default());
             for message in &messages {
-                // Refused, or taken: never half.
+                // Refused or taken, never partly.
                 while let Err(error) = sending.send(message, |slices| narrow.write(slices)) {
                     assert_eq!(error.kind(), ErrorKind::WouldBlock);
                 }

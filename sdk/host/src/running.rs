@@ -1,4 +1,4 @@
-//! An agent that runs in this program: one thread, from the start of a client or a server until its last connection is gone.
+//! An agent that runs in this program: one thread, from the start of a client or a server until its last connection has ended.
 
 use crate::{Connection, Event, Settings};
 use marram_agent::{
@@ -17,17 +17,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The agent's thread. It is asked to stop when nobody needs it any more.
+/// The agent's thread. It is stopped when nothing needs it any more.
 #[derive(Debug)]
 pub(crate) struct Running {
     connect_handle: ConnectHandle,
     edges: Arc<Edges>,
-    /// For what it counts.
+    /// For its counters.
     routing: Routing,
-    // Dropping it is a wish to stop.
+    // Dropping it requests a stop.
     stopper: Stopper,
     stopping: AtomicBool,
-    /// Gives whether nothing was left to wait for.
+    /// Returns whether all sessions had ended.
     thread: Mutex<Option<JoinHandle<Result<bool, String>>>>,
 }
 
@@ -51,7 +51,7 @@ impl Edges {
 }
 
 impl Running {
-    /// Starts it; `servers` are those that this program is.
+    /// Starts it; `servers` are the servers that this program is.
     fn start(
         settings: Settings,
         servers: &[(&str, ConnectionKind)],
@@ -108,14 +108,15 @@ impl Running {
         Ok(())
     }
 
-    /// A second wish would not wait for sessions.
+    /// Only the first call requests a stop: a second request would not wait for sessions.
     fn stop(&self) {
         if !self.stopping.swap(true, Ordering::Relaxed) {
             self.stopper.stop();
         }
     }
 
-    /// Waits until what was written is delivered and the sessions are over, and the thread has ended. Whoever comes second waits as
+    /// Waits until all written bytes are delivered, the sessions are over and the thread has ended. A second caller waits as
+    /// long.
     /// long.
     fn close(&self) -> io::Result<()> {
         self.stop();
@@ -131,31 +132,31 @@ impl Running {
     }
 }
 
-/// A client: asks for connections, each to a cell of its own.
+/// A client: opens connections, each to a new cell.
 ///
-/// Clones are the same client. It goes on, on a thread of its own, while there is a clone or a connection.
+/// Clones share one client. It runs, on its own thread, while there is a clone or a connection.
 #[derive(Clone, Debug)]
 pub struct Client(Arc<Running>);
 
 impl Client {
-    /// Starts one. It dials its edges at once; whether one answers, [`Self::wait_ready`] knows.
+    /// Starts a client. It dials its edges at once; [`Self::wait_ready`] waits until one answers.
     ///
     /// # Errors
-    /// If the settings are wrong, with what to change, or if the process has no descriptor or thread left.
+    /// If the settings are invalid, with what to change, or if the process has no file descriptor or thread left.
     pub fn start(settings: Settings) -> io::Result<Self> {
         Running::start(settings, &[]).map(|(running, _)| Self(running))
     }
 
-    /// A connection to a new cell of `app`, or to the one that its clients share. Returns at once: what is written waits until an edge
-    /// has taken the session, and if none does for [`crate::Timeouts::edge_wait`], reading says why.
+    /// A connection to a new cell of `app`, or to the cell that its clients share. Returns at once: written bytes wait until an
+    /// edge has taken the session; if none does within [`crate::Timeouts::edge_wait`], reads return the reason.
     ///
     /// # Errors
-    /// If the client was closed, if it has more to do than it can, or if the process has no descriptor left.
+    /// If the client was closed, if the agent's queue is full, or if the process has no file descriptor left.
     pub fn connect(&self, app: &str) -> io::Result<Connection> {
         self.connect_as(app, ConnectionKind::Stream)
     }
 
-    /// As [`Self::connect`], with a connection of this kind: in messages, or in datagrams.
+    /// As [`Self::connect`], with this kind of connection: messages or datagrams.
     ///
     /// # Errors
     /// As [`Self::connect`].
@@ -163,7 +164,8 @@ impl Client {
         Ok(Connection::new(self.0.connect_handle.connect(app, kind)?, &self.0))
     }
 
-    /// Datagrams that were sent on its connections and dropped, for there was no place for them. It is counted a moment later.
+    /// Datagrams that were sent on its connections and dropped because there was no room. The counter is updated with a short
+    /// delay.
     #[must_use]
     pub fn datagrams_dropped(&self) -> u64 {
         self.0.routing.datagrams_dropped()
@@ -177,18 +179,18 @@ impl Client {
         self.0.wait_ready(time)
     }
 
-    /// Stops it: no new connections, and when this returns all sessions are over. A program that ends without it may leave behind what
-    /// it wrote last.
+    /// Stops it: refuses new connections, and returns when all sessions are over. A program that ends without this call may lose
+    /// its last writes.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] if some were not over in [`crate::Timeouts::drain`]; otherwise if the operating system has failed
-    /// the agent.
+    /// [`io::ErrorKind::TimedOut`] if some were not over within [`crate::Timeouts::drain`]; otherwise if the agent failed because
+    /// of the operating system.
     pub fn close(self) -> io::Result<()> {
         self.0.close()
     }
 }
 
-/// A server: is given a connection for each session that has it as its server. Several threads may accept.
+/// A server: accepts a connection for each session of an app that names it. Several threads may accept.
 #[derive(Debug)]
 pub struct Server {
     running: Arc<Running>,
@@ -196,19 +198,19 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one under the name that manifests use. It speaks in streams.
+    /// Starts one under the name that manifests use. Its connections are streams.
     ///
     /// # Errors
-    /// If the settings are wrong, with what to change, or if the process has no descriptor or thread left.
+    /// If the settings are invalid, with what to change, or if the process has no file descriptor or thread left.
     pub fn start(settings: Settings, name: &str) -> io::Result<Self> {
         Self::start_as(settings, &[(name, ConnectionKind::Stream)])
     }
 
-    /// Starts one that is several servers, by the names that manifests use, each of which speaks in its way: each connection says of
-    /// what kind it is ([`Connection::kind`]) and for which server ([`Connection::server`]). How their clients speak is their own choice.
+    /// Starts several servers in one, by the names that manifests use, each with its own kind: each connection has a kind
+    /// ([`Connection::kind`]) and a server name ([`Connection::server`]). Their clients may use other kinds.
     ///
     /// # Errors
-    /// As [`Self::start`]; if there is no name, or one of two kinds.
+    /// As [`Self::start`]; if there is no name, or one name has two kinds.
     pub fn start_as(settings: Settings, servers: &[(&str, ConnectionKind)]) -> io::Result<Self> {
         let wrong = |words: String| Err(io::Error::new(io::ErrorKind::InvalidInput, words));
         if servers.is_empty() || servers.iter().any(|(name, _)| name.is_empty()) {
@@ -231,12 +233,12 @@ impl Server {
     /// Waits for the next session's connection.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotConnected`] after [`Self::stop`], or if the operating system has failed the agent.
+    /// [`io::ErrorKind::NotConnected`] after [`Self::stop`], or if the agent failed because of the operating system.
     pub fn accept(&self) -> io::Result<Connection> {
         Ok(Connection::new(self.accepted.take(None)?, &self.running))
     }
 
-    /// Waits so long at the most; `None` if no session came.
+    /// Waits at most this long; `None` if no session came.
     ///
     /// # Errors
     /// As [`Self::accept`].
@@ -262,8 +264,8 @@ impl Server {
         self.running.wait_ready(time)
     }
 
-    /// Takes no new sessions from now on; those that there are go on. [`Self::accept`] fails once they are over, or
-    /// [`crate::Timeouts::drain`] is: for another thread that waits there.
+    /// Refuses new sessions from now on; existing ones continue. A blocked [`Self::accept`] in another thread fails once they are
+    /// over, or [`crate::Timeouts::drain`] has passed.
     pub fn stop(&self) {
         self.running.stop();
     }
@@ -277,7 +279,7 @@ impl Server {
     }
 }
 
-/// What [`Server::incoming`] gives.
+/// The iterator of [`Server::incoming`].
 #[derive(Debug)]
 pub struct Incoming<'a>(&'a Server);
 

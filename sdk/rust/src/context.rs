@@ -1,4 +1,4 @@
-//! What a handler may ask of the host, typed. Knows two hosts: the real one behind the Wasm imports, and on every
+//! What a handler can ask of the host, typed. There are two hosts: the real one behind the Wasm imports, and on every
 //! other target the scripted double.
 
 use core::{fmt, mem, net::SocketAddr, time::Duration};
@@ -13,10 +13,10 @@ use crate::double::Script as Host;
 #[cfg(target_arch = "wasm32")]
 use crate::rim::Host;
 
-/// A longer message ends the session.
+/// Bytes of the longest message. A longer one ends the session.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// The host gives no more in one call.
+/// The host fills at most so many bytes in one call.
 const RANDOM_BYTES_MAX: usize = 1 << 16;
 
 /// A handle on one peer of the cell.
@@ -29,7 +29,7 @@ impl Port {
     /// The session's server, or the next stage of the chain.
     pub const SERVER: Self = Self(1);
 
-    /// The other one of client and server; any further port is answered with the client.
+    /// The other one of client and server; for any further port the client.
     #[must_use]
     pub const fn opposite(self) -> Self {
         if self.0 == Self::CLIENT.0 { Self::SERVER } else { Self::CLIENT }
@@ -44,12 +44,12 @@ pub enum PortKind {
     Client,
     /// The session's server.
     Server,
-    /// The session's client, which speaks in datagrams: each is one message, and so is each message sent to it. A message of
-    /// more than 65,507 bytes ends the session.
+    /// The session's client, over datagrams: each received datagram is one message, and each sent message is one datagram. A
+    /// message of more than 65,507 bytes ends the session.
     ClientDatagrams,
-    /// The session's server, which does.
+    /// The session's server, over datagrams.
     ServerDatagrams,
-    /// A kind that this SDK is too old to name.
+    /// A kind that this version of the SDK does not know.
     Unknown(u32),
 }
 
@@ -66,20 +66,20 @@ impl PortKind {
         }
     }
 
-    /// Whether it is a client, however it speaks.
+    /// Whether it is a client, over streams or datagrams.
     #[must_use]
     pub const fn is_client(self) -> bool {
         matches!(self, Self::Client | Self::ClientDatagrams)
     }
 
-    /// Whether the peer speaks in datagrams: messages are never cut and never merged.
+    /// Whether the peer uses datagrams: messages are never cut and never merged.
     #[must_use]
     pub const fn is_datagrams(self) -> bool {
         matches!(self, Self::ClientDatagrams | Self::ServerDatagrams)
     }
 }
 
-/// A point in session time. Only differences mean anything; it never runs backwards, not even over a recovery.
+/// A point in session time. Only differences are meaningful. Time never runs backwards, not even across a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Time {
     /// Nanoseconds since an origin that is fixed for the session.
@@ -94,27 +94,27 @@ impl Time {
     }
 }
 
-/// How grave a printed line is.
+/// The severity of a printed line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u32)]
 pub enum Level {
-    /// The cell cannot do what it is for.
+    /// The cell cannot do its work.
     Error = 0,
-    /// Something is odd, and the cell copes.
+    /// Something unexpected that the cell can handle.
     Warn = 1,
-    /// Worth knowing in operation.
+    /// Useful during operation.
     Info = 2,
-    /// For whoever writes the cell.
+    /// For the developer of the cell.
     Debug = 3,
 }
 
 /// Why [`Context::cache`] has no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unread {
-    /// The origin cannot be reached, or is too slow; later it may be otherwise.
+    /// The origin cannot be reached, or is too slow; a later read may succeed.
     Away,
-    /// The key is no path below the origin, the object is larger than an edge's cache takes (512 KiB, or the manifest's
-    /// `max_bytes`), or what the origin answers cannot be used. The edge's log says what it was.
+    /// The key is not a path below the origin, the object is larger than an edge's cache accepts (512 KiB, or the manifest's
+    /// `max_bytes`), or the origin's answer cannot be used. The edge's log has the reason.
     Refused,
 }
 
@@ -129,7 +129,7 @@ impl fmt::Display for Unread {
 
 impl core::error::Error for Unread {}
 
-/// What can be asked of a peer, by its number in the ABI.
+/// The fields of a peer, by their numbers in the ABI.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u32)]
 pub(crate) enum PeerField {
@@ -138,7 +138,7 @@ pub(crate) enum PeerField {
     Identity = 2,
 }
 
-/// The cell's door to the host, lent to each handler.
+/// The cell's interface to the host, lent to each handler.
 pub struct Context {
     pub(crate) host: Host,
 }
@@ -162,21 +162,21 @@ impl Context {
         self.host.send(port, payload);
     }
 
-    /// The address of a client, as its agent says: with PROXY protocol, what the proxy in front of the agent says. None of a port
-    /// that is no client's, and of a client that has no address, such as a program in its agent's own process. The same
-    /// throughout the session, on whatever edge, and in every stage of a chain.
+    /// The address of a client, as its agent reports it: with PROXY protocol, the address in the header of the proxy in front of
+    /// the agent. None for a port without a client, and for a client without an address, such as a program in its agent's own
+    /// process. The same throughout the session, on every edge, and in every stage of a chain.
     pub fn client_address(&mut self, port: Port) -> Option<SocketAddr> {
         self.host.peer(port, PeerField::Address)?.parse().ok()
     }
 
-    /// The name of the listener at which a client came in, as its agent says: the name in the agent's or gate's configuration, or its
-    /// address if it has none. None where [`Context::client_address`] has none.
+    /// The name of the listener that a client connected to, as its agent reports it: the name in the agent's or gate's
+    /// configuration, or its address if it has none. None if [`Context::client_address`] is none.
     pub fn client_listener(&mut self, port: Port) -> Option<String> {
         self.host.peer(port, PeerField::Listener)
     }
 
-    /// The identity in the TLS certificate that a client's agent showed to its edge, which verified it. None if there was no
-    /// certificate. It is the agent's and not the client's: clients of one agent have one identity.
+    /// The identity in the TLS certificate that a client's agent presented to its edge, which verified it. None if there was no
+    /// certificate. It identifies the agent and not the client: clients of one agent have one identity.
     pub fn client_identity(&mut self, port: Port) -> Option<String> {
         self.host.peer(port, PeerField::Identity)
     }
@@ -198,9 +198,9 @@ impl Context {
         u64::from_le_bytes(bytes)
     }
 
-    /// Has the host sign with the private half of one of the keys that the manifest names, the first being 0: the host signs
-    /// what a TLS 1.3 server signs in its handshake, with Ed25519 or with ECDSA on P-256 and SHA-256 (the signature in DER), as
-    /// the key is. The same message always gets the same signature.
+    /// Signs with the private key of this number in the manifest, counted from 0. The host signs only what a TLS 1.3 server signs
+    /// in its handshake, with Ed25519 or with ECDSA on P-256 and SHA-256 (the signature in DER), depending on the key. The same
+    /// message always gets the same signature.
     ///
     /// Ends the session if the manifest names no such key, if the message is anything else, or at the ninth signature in one
     /// handler.
@@ -208,73 +208,73 @@ impl Context {
         self.host.sign(key, message)
     }
 
-    /// Reads an object from the edge's cache, which gets it from the app's origin if it has to; the handler waits for it. `key` is
-    /// a path below the origin that the manifest names. None if there is no such object.
+    /// Reads an object from the edge's cache, which fetches it from the app's origin if necessary; the handler waits for it.
+    /// `key` is a path below the origin that the manifest names. None if there is no such object.
     ///
-    /// What was read is in the session's log: a replay reads the same, whatever the origin has by then. Another read of the
-    /// same key may find another version, as the cache fetches it anew when it has expired.
+    /// The result is in the session's log: a replay reads the same, whatever the origin has by then. A later read of the same key
+    /// may find another version, because the cache fetches an expired object again.
     ///
-    /// An object of more than 4 KiB that is larger than the one that was read before it is read twice, and counts so.
+    /// An object of more than 4 KiB that is larger than the previously read one is read twice, and counts twice.
     ///
     /// Ends the session at more than 1,024 reads, or more than 1 MiB of different objects, for one input.
     ///
     /// # Errors
-    /// If the object could not be had in time, or cannot be had so.
+    /// If the object could not be fetched in time, or cannot be read.
     pub fn cache(&mut self, key: &str) -> Result<Option<Vec<u8>>, Unread> {
         self.host.cache(key)
     }
 
-    /// Takes the context out of the handler's hands, for a library that calls back without passing it on: keep it where the
-    /// callback finds it, and put it back before the handler goes on. What is left behind is no cell's.
+    /// Takes the context out of the handler's reference, for a library that calls back without passing it on: store it where the
+    /// callback finds it, and put it back before the handler continues. What remains in its place must not be used.
     #[must_use]
     pub fn take(&mut self) -> Self {
         Self { host: mem::take(&mut self.host) }
     }
 
-    /// Calls [`Cell::timer`](crate::Cell::timer) with `token` once, `delay` after now. There is one timer a token:
+    /// Calls [`Cell::timer`](crate::Cell::timer) with `token` once, `delay` after now. There is one timer per token:
     /// setting it again replaces it. Delays beyond 292 years count as 292 years.
     pub fn set_timer(&mut self, delay: Duration, token: u64) {
         self.host.timer(i64::try_from(delay.as_nanos()).unwrap_or(i64::MAX), token);
     }
 
-    /// Forgets a timer; one that is not set is no error.
+    /// Cancels a timer; a timer that is not set is no error.
     pub fn cancel_timer(&mut self, token: u64) {
         self.host.timer_cancel(token);
     }
 
-    /// Calls [`Cell::task`](crate::Cell::task) with `token` once, in a handler of its own, after the tasks that were queued
-    /// before; messages and timers come in between. There is one task a token: queueing it while it waits for its turn or for a
-    /// lock has no effect. From its own handler it is queued again, so long work is done in pieces while others are served.
+    /// Calls [`Cell::task`](crate::Cell::task) with `token` once, in a separate handler, after the tasks that were queued before;
+    /// messages and timers may come in between. There is one task per token: queueing it has no effect while it waits in the
+    /// queue or for a lock. Its own handler may queue it again, so that long work can be done in pieces.
     ///
     /// More tasks than the edge's limit end the session.
     pub fn spawn(&mut self, token: u64) {
         self.host.spawn(token);
     }
 
-    /// Calls [`Cell::task`](crate::Cell::task) with `token` as soon as that task has the lock `id`: at its next turn if the lock
-    /// is free or its own, else once those who asked before have given it back. Until then the task is not run. It keeps
-    /// the lock, over as many handlers as it likes, until it calls [`Context::unlock`]; meanwhile [`Context::spawn`] wakes it.
+    /// Calls [`Cell::task`](crate::Cell::task) with `token` as soon as that task has the lock `id`: at its next turn if it holds
+    /// the lock or the lock is free, else after all earlier waiting tasks have released it. Until then the task does not run. It
+    /// keeps the lock, over any number of handlers, until it calls [`Context::unlock`]; meanwhile [`Context::spawn`] wakes it.
     ///
     /// A task waits for one lock at a time. Tasks that wait for each other's locks end the session.
     pub fn lock(&mut self, id: u64, token: u64) {
         self.host.lock(id, token);
     }
 
-    /// Gives a lock of the task that runs back; the first task that waits for it has it from now on.
+    /// Releases a lock of the running task; the first task that waits for it gets it.
     ///
     /// Ends the session outside [`Cell::task`](crate::Cell::task), or if this task does not hold the lock.
     pub fn unlock(&mut self, id: u64) {
         self.host.unlock(id);
     }
 
-    /// Says that nothing more will be sent to a peer. What was sent before still arrives. Again has no effect.
+    /// Closes a port: nothing more will be sent to this peer. Earlier messages still arrive. A second call has no effect.
     pub fn close(&mut self, port: Port) {
         self.host.close(port);
     }
 
-    /// Makes a peer wait: it is granted no more credit until [`Context::resume`]. What was sent within the credit that it has, about a
-    /// mebibyte, still arrives, as does its close; a datagram beyond it is dropped. Takes effect when the handler returns. Again has
-    /// no effect.
+    /// Pauses a peer: it gets no more credit until [`Context::resume`]. What it sends within its remaining credit, about a
+    /// mebibyte, still arrives, as does its close; a datagram beyond it is dropped. Takes effect when the handler returns. A
+    /// second call has no effect.
     ///
     /// A pause ends by itself when nothing is left that could end it: no timer, no task, and no open port that is not paused.
     ///
@@ -283,13 +283,13 @@ impl Context {
         self.host.pause(port);
     }
 
-    /// Lets a peer that was paused send again; has no effect on another.
+    /// Lets a paused peer send again; has no effect on other peers.
     pub fn resume(&mut self, port: Port) {
         self.host.resume(port);
     }
 
-    /// Writes a line to the edge's log, within the manifest's `log_bytes_per_s`. Not part of the cell's behaviour:
-    /// a line may be printed again when the handler is replayed.
+    /// Writes a line to the edge's log, within the manifest's `log_bytes_per_s`. It does not affect the cell's behaviour: a line
+    /// may be printed again when the handler is replayed.
     pub fn print(&mut self, level: Level, line: impl fmt::Display) {
         self.host.print(level, &line.to_string());
     }

@@ -1,8 +1,8 @@
-//! A scripted host, so that a cell is tested natively, in microseconds and without an edge.
+//! A scripted host, for native tests of a cell in microseconds and without an edge.
 //!
 //! [`Session`] creates the cell as deployment does and hands it inputs; each call returns the outputs
-//! of that one handler. Time stands still until [`Session::advance`]; randomness comes from a seed. Knows nothing of
-//! quotas, logs and recovery.
+//! of that one handler. Time advances only with [`Session::advance`]; randomness comes from a seed. It has no quotas, logs or
+//! recovery.
 
 use core::{net::SocketAddr, time::Duration};
 
@@ -16,19 +16,19 @@ use alloc::{
 
 use crate::{Cell, Context, Level, Port, PortKind, Unread, context::PeerField};
 
-/// What a handler did that somebody outside could see.
+/// A visible effect of a handler.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// [`Context::send`].
     Message {
-        /// To whom.
+        /// The receiving port.
         port: Port,
         /// Its bytes.
         payload: Vec<u8>,
     },
     /// [`Context::close`].
     Close {
-        /// To whom.
+        /// The closed port.
         port: Port,
     },
 }
@@ -56,7 +56,7 @@ pub(crate) struct Script {
     outputs: Vec<Output>,
     paused: BTreeSet<Port>,
     lines: Vec<(Level, String)>,
-    /// Due time and, among equals, the order in which they were set, by token.
+    /// Due time and, for equal times, the order in which they were set, by token.
     timers: BTreeMap<u64, (i64, u64)>,
     timers_set: u64,
     tasks: Tasks,
@@ -80,7 +80,7 @@ impl Script {
         self.now_ns
     }
 
-    /// `SplitMix64`: any seed will do, and no two neighbouring seeds share a stretch.
+    /// `SplitMix64`: any seed is good, and the sequences of adjacent seeds do not overlap.
     pub(crate) fn random(&mut self, buffer: &mut [u8]) {
         for chunk in buffer.chunks_mut(8) {
             self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -145,17 +145,17 @@ impl Script {
     }
 }
 
-/// Tasks and locks, as the host keeps them.
+/// Tasks and locks, with the host's rules.
 #[derive(Default)]
 struct Tasks {
     turns: VecDeque<u64>,
-    /// Who holds a lock, and then who waits for it, by lock.
+    /// The holder of each lock, followed by the waiting tasks.
     locks: BTreeMap<u64, VecDeque<u64>>,
     running: Option<u64>,
 }
 
 impl Tasks {
-    /// Which lock a task waits for.
+    /// The lock that a task waits for.
     fn awaited(&self, token: u64) -> Option<u64> {
         let waits = |queue: &VecDeque<u64>| queue.iter().skip(1).any(|waiting| *waiting == token);
         self.locks.iter().find(|(_, queue)| waits(queue)).map(|(id, _)| *id)
@@ -226,30 +226,30 @@ impl<T: Cell> Session<T> {
         Self::of(T::default())
     }
 
-    /// As [`Session::new`], with a cell that was made otherwise than by default.
+    /// As [`Session::new`], with a cell that was not created by `Default`.
     #[must_use]
     pub fn of(cell: T) -> Self {
         Self { cell, context: Context { host: Script { random: 1, ..Script::default() } } }
     }
 
-    /// Seeds what [`Context::fill_random`] returns from now on.
+    /// Seeds the values of [`Context::fill_random`] from now on.
     pub fn seed(&mut self, seed: u64) {
         self.context.host.random = seed;
     }
 
-    /// Gives it the next key that [`Context::sign`] signs with.
+    /// Adds the next key of [`Context::sign`].
     pub fn key(&mut self, signer: Signer) {
         self.context.host.keys.push(signer);
     }
 
-    /// What [`Context::cache`] finds under a key from now on; nothing, under those that are not mentioned.
+    /// The result of [`Context::cache`] for a key from now on; no object for other keys.
     pub fn cached(&mut self, key: &str, object: Result<Option<&[u8]>, Unread>) {
         let object = object.map(|object| object.map(<[u8]>::to_vec));
         self.context.host.objects.insert(key.to_owned(), object);
     }
 
-    /// What [`Context::client_address`], [`Context::client_listener`] and [`Context::client_identity`] say of a client from now on;
-    /// nothing, of one that is not mentioned.
+    /// The results of [`Context::client_address`], [`Context::client_listener`] and [`Context::client_identity`] for a client
+    /// from now on; none for other clients.
     pub fn client(
         &mut self,
         port: Port,
@@ -286,19 +286,19 @@ impl<T: Cell> Session<T> {
         self.context.host.timers.keys().copied()
     }
 
-    /// Whether the cell has paused a port. The double gives it what it is told to all the same: within the credit that the peer has,
-    /// messages still arrive.
+    /// Whether the cell has paused a port. The double delivers messages to it all the same: within the peer's credit, messages
+    /// still arrive.
     #[must_use]
     pub fn is_paused(&self, port: Port) -> bool {
         self.context.host.paused.contains(&port)
     }
 
-    /// Tokens of the tasks that wait for their turn, in order.
+    /// Tokens of the queued tasks, in order.
     pub fn tasks(&self) -> impl Iterator<Item = u64> {
         self.context.host.tasks.turns.iter().copied()
     }
 
-    /// Gives the task that waits first its turn; nothing if none does.
+    /// Runs the first queued task; none if the queue is empty.
     pub fn run_task(&mut self) -> Option<Vec<Output>> {
         let token = self.context.host.tasks.turns.pop_front()?;
         self.context.host.tasks.running = Some(token);
@@ -307,17 +307,17 @@ impl<T: Cell> Session<T> {
         Some(outputs)
     }
 
-    /// A peer is there, on any port.
+    /// Opens a peer on any port.
     pub fn open(&mut self, port: Port, kind: PortKind) -> Vec<Output> {
         self.handle(|cell, context| cell.opened(context, port, kind))
     }
 
-    /// The client is there.
+    /// Opens the client.
     pub fn open_client(&mut self) -> Vec<Output> {
         self.open(Port::CLIENT, PortKind::Client)
     }
 
-    /// The server is there.
+    /// Opens the server.
     pub fn open_server(&mut self) -> Vec<Output> {
         self.open(Port::SERVER, PortKind::Server)
     }
@@ -327,12 +327,12 @@ impl<T: Cell> Session<T> {
         self.handle(|cell, context| cell.message(context, port, payload))
     }
 
-    /// A peer will send no more.
+    /// A peer closes: it will send no more.
     pub fn close(&mut self, port: Port) -> Vec<Output> {
         self.handle(|cell, context| cell.closed(context, port))
     }
 
-    /// Lets time pass. Timers that fall due are handled at their time, also those set on the way.
+    /// Advances time. Timers that become due run at their time, also those that are set meanwhile.
     pub fn advance(&mut self, by: Duration) -> Vec<Output> {
         let by_ns = i64::try_from(by.as_nanos()).unwrap_or(i64::MAX);
         let limit_ns = self.context.host.now_ns.saturating_add(by_ns);
@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(fired(&[&[9, 10]], 100), ["9@10", "8@20"]);
     }
 
-    /// Answers with what is known of whoever speaks.
+    /// Answers with what is known of the sender.
     #[derive(Default)]
     struct Who;
 

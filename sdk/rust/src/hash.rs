@@ -1,12 +1,12 @@
-//! A hasher without random keys, for maps that exist before the session does. Not a defence against keys that a
-//! client chooses to collide: use a `BTreeMap` for those.
+//! A hasher without random keys, for maps that exist before the session does. It does not protect against keys that a client
+//! chooses to collide: use a `BTreeMap` for those.
 
 use core::hash::{BuildHasher, Hasher};
 
 /// Odd, half of its bits set, no pattern: 2^64 over the golden ratio.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Builds [`FixedHasher`]s that all start alike, so that a map can be created while the app is deployed.
+/// Builds [`FixedHasher`]s with the same initial state, so that a map can be created while the app is deployed.
 ///
 /// ```
 /// use std::collections::HashMap;

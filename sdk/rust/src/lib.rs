@@ -40,8 +40,8 @@
 //! # What makes a cell deterministic
 //!
 //! Everything a cell can observe comes through its handlers and its [`Context`], and the host logs it. There are no
-//! threads, but [tasks](Context::spawn), which run between messages; `std::time` and WASI's clocks and randomness are answered from the same log as [`Context::now`] and
-//! [`Context::fill_random`].
+//! threads, but [tasks](Context::spawn), which run between messages; `std::time` and WASI's clocks and randomness return values
+//! from the same log as [`Context::now`] and [`Context::fill_random`].
 //!
 //! This crate knows nothing of logs, ends and recovery: a cell cannot tell that it has been recovered.
 #![no_std]
@@ -65,13 +65,13 @@ pub use hash::{FixedHasher, FixedState};
 /// The host calls one handler at a time and each runs to its end. A handler that panics or breaks a quota ends its
 /// session, and none of its outputs leave.
 pub trait Cell: Default + 'static {
-    /// A peer is there and can be sent to.
+    /// A peer is connected and can receive messages.
     fn opened(&mut self, context: &mut Context, port: Port, kind: PortKind) {
         let _ = (context, port, kind);
     }
 
-    /// A message came from a peer. Where the peer speaks TCP without an agent that knows its messages, the bytes are
-    /// a piece of its stream, cut at an arbitrary place.
+    /// A message from a peer. If the peer is a TCP stream, the bytes are a piece of the stream, cut at an arbitrary place, unless
+    /// its agent knows the message boundaries.
     fn message(&mut self, context: &mut Context, port: Port, payload: &[u8]);
 
     /// A timer set with [`Context::set_timer`] is due.
@@ -79,12 +79,12 @@ pub trait Cell: Default + 'static {
         let _ = (context, token);
     }
 
-    /// A task has its turn: it was queued with [`Context::spawn`], or has the lock that [`Context::lock`] asked for.
+    /// A task runs: it was queued with [`Context::spawn`], or has the lock that [`Context::lock`] requested.
     fn task(&mut self, context: &mut Context, token: u64) {
         let _ = (context, token);
     }
 
-    /// A peer will send no more. It can still be sent to (a half-close) until this cell closes the port as well.
+    /// A peer will send no more. This cell can still send to it (a half-close) until it closes the port as well.
     fn closed(&mut self, context: &mut Context, port: Port) {
         let _ = (context, port);
     }

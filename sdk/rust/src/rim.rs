@@ -10,10 +10,10 @@ use alloc::{string::String, vec::Vec};
 
 use crate::{Cell, Context, Level, Port, PortKind, Unread, context::PeerField};
 
-/// An inbox that one large message made bigger than this is given back after it.
+/// If a large message made the inbox bigger than this, its memory is freed after the message.
 const INBOX_KEPT_BYTES_MAX: usize = 256 * 1024;
 
-/// Messages up to this are put beside the cell.
+/// Messages up to this size are placed beside the cell.
 const INBOX_NEAR_BYTES: usize = 1024;
 
 mod import {
@@ -46,12 +46,12 @@ mod import {
 /// Bytes of the longest signature.
 const SIGNATURE_BYTES_MAX: usize = 128;
 
-/// Room for what is known of a peer: most names are shorter, and a longer one is asked for again.
+/// Buffer size for facts about a peer: most names are shorter, and a longer one is read again.
 const PEER_BYTES: usize = 64;
 
-/// Least room for an object; one that is larger than its room is read again.
+/// Minimum buffer size for an object; an object that is larger than the buffer is read again.
 const OBJECT_BYTES: usize = 4096;
-/// The size of the object that was read last: the next one is likely not to be larger.
+/// The size of the last object that was read: the next one is likely not larger.
 static LIKELY_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// The host behind the imports.
@@ -98,7 +98,7 @@ impl Host {
     }
 
     pub(crate) fn cache(&mut self, key: &str) -> Result<Option<Vec<u8>>, Unread> {
-        // Room that is not needed is not written, and so is not in the next checkpoint either.
+        // Unused capacity is not written, and so is not in the next checkpoint either.
         let mut object: Vec<u8> = Vec::new();
         let likely = LIKELY_BYTES.load(Ordering::Relaxed).max(OBJECT_BYTES);
         if object.try_reserve_exact(likely).is_err() {
@@ -165,20 +165,20 @@ impl Host {
     }
 }
 
-/// The cell of this module and the inbox that the host writes the next message into: side by side, so that a small message
-/// touches no page of memory that the cell would not touch anyway. A page costs every session its first write, its place in a
-/// checkpoint, and, among thousands of sessions, a miss a message.
+/// The cell of this module and the inbox that the host writes the next message into. They are adjacent, so that a small message
+/// touches no additional page of memory. A page costs every session a page fault at its first write, space in a checkpoint, and,
+/// with thousands of sessions, a cache miss per message.
 pub struct Guest<T> {
     cell: RefCell<Option<T>>,
     inbox: RefCell<Inbox>,
 }
 
-/// Where the next message goes.
+/// The buffer for the next message.
 struct Inbox {
     near: [u8; INBOX_NEAR_BYTES],
-    /// For those that do not fit there.
+    /// For messages that do not fit in `near`.
     far: Vec<u8>,
-    /// Bytes that `near` was asked for; none if `far` was.
+    /// The requested size in `near`; none if `far` is used.
     asked_near: Option<usize>,
 }
 
@@ -193,7 +193,7 @@ impl Inbox {
         self.far.as_mut_ptr()
     }
 
-    /// What the host wrote.
+    /// The bytes that the host wrote.
     fn message(&mut self, ptr: *const u8, len: usize) -> &[u8] {
         if let Some(asked) = self.asked_near {
             assert!(ptr == self.near.as_ptr() && len <= asked, "a message outside the inbox");
@@ -205,7 +205,7 @@ impl Inbox {
         &self.far
     }
 
-    /// Gives back what one large message took.
+    /// Frees the memory of one large message.
     fn tidy(&mut self) {
         if self.far.capacity() > INBOX_KEPT_BYTES_MAX {
             self.far = Vec::new();
@@ -232,7 +232,7 @@ impl<T: Cell> Guest<T> {
         *self.cell.borrow_mut() = Some(T::default());
     }
 
-    /// Room for the next message. Valid until the next `recv` returns.
+    /// Memory for the next message. Valid until the next `recv` returns.
     pub fn alloc(&self, len: usize) -> *mut u8 {
         self.inbox.borrow_mut().room_for(len)
     }
@@ -246,7 +246,7 @@ impl<T: Cell> Guest<T> {
     ///
     /// # Panics
     ///
-    /// If the host passes another place than the one that `alloc` returned last, or more bytes than it asked for.
+    /// If the host passes another address than the one that `alloc` returned last, or more bytes than it requested.
     pub fn recv(&self, port: u32, ptr: *const u8, len: usize) {
         let mut inbox = self.inbox.borrow_mut();
         let message = inbox.message(ptr, len);

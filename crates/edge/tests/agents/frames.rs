@@ -1,4 +1,4 @@
-//! Agents that say what they like, when they like, with the largest numbers that there are.
+//! Agents that send any frame in any state, with the largest possible numbers.
 
 use crate::world::{World, client, greet, keeper, serving};
 use bytes::Bytes;
@@ -140,7 +140,7 @@ fn frames(world: &mut World, channel: Channel, n: u64) -> Vec<Frame> {
 
 const NUMBERS: [u64; 4] = [0, 1, 1 << 40, u64::MAX];
 
-/// A wire that stands where `state` says, and the channel of its session, if it has one.
+/// A wire in this `state`, and the channel of its session, if it has one.
 fn ready(world: &mut World, number: u64, state: usize) -> (ShardWireId, Channel) {
     let rights = match state {
         0 => serving("origin"),
@@ -167,7 +167,7 @@ fn ready(world: &mut World, number: u64, state: usize) -> (ShardWireId, Channel)
     (wire, 1)
 }
 
-/// What an honest end says whose session begins.
+/// The answer of an honest end of a session that begins.
 fn promised(channel: Channel) -> Promised {
     Promised {
         channel,
@@ -193,7 +193,7 @@ fn no_frame_out_of_turn_reaches_another_session() {
     let owner = world.owner();
     let kinds = frames(&mut world, 0, 0).len();
     let mut number = 0;
-    // A server's agent without a session, a keeper, a client whose session is being opened, and one whose session runs.
+    // A server's agent without a session, a keeper, a client with a session that is being opened, and one with a running session.
     for state in 0..4 {
         for kind in 0..kinds {
             for n in NUMBERS {

@@ -1,6 +1,7 @@
-//! Hostile agents. Each file is a class of attacks, each test an attack and what contains it; docs/red-team.md lists them.
+//! Hostile agents. Each file is a class of attacks, each test an attack and its containment; docs/red-team.md lists them.
 //!
-//! A witness goes on beside each: a session between an honest client's agent and an honest server's, which must not notice.
+//! During each attack, a session between an honest client's agent and an honest server's agent continues; it must not be
+//! affected.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,

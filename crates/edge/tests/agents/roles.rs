@@ -1,4 +1,4 @@
-//! Agents that take roles which their credential does not allow, or ids that are not theirs.
+//! Agents that take roles that their credential does not allow, or ids of other agents.
 
 use crate::world::{World, app, client, greet, keeper, refusal, serving};
 use marram_edge::api::{ShardInput, ToShard};
@@ -24,7 +24,7 @@ fn a_client_that_announces_a_server_is_refused_and_gets_no_session() {
         *level == 1 && ["192.0.2.1:7", "0909", "its-own", "origin"].iter().all(|word| text.contains(word))
     };
     assert!(world.notes.iter().any(warned), "{:?}", world.notes);
-    // The next client waits for a server's agent, and the rogue hears nothing of it.
+    // The next client waits for a server's agent, and the rogue receives nothing of it.
     let honest = world.rogue(1, 8, client(), &[]);
     let hello = world.hello(NEW, "web");
     world.send(honest, hello);
@@ -50,7 +50,7 @@ fn an_agent_of_one_server_cannot_be_anothers() {
 fn an_end_is_offered_to_no_agent_that_may_not_hold_it() {
     let mut world = World::new();
     let (owner, victim) = (world.owner(), world.session);
-    // By a hello that names it: as a client that was never granted the server, and as a server's agent of another server.
+    // By a hello that names the server: from a client without a right to the server, and from the agent of another server.
     let granted = [client(), serving("bank"), Rights { recorder: true, edge: true, ..Rights::default() }];
     for (number, rights) in (0..).zip(granted) {
         let announced: &[&str] = if rights.serves("bank") { &["bank"] } else { &[] };
@@ -65,7 +65,7 @@ fn an_end_is_offered_to_no_agent_that_may_not_hold_it() {
             .iter()
             .for_each(|frame| assert!(matches!(frame, Frame::Welcome(_)), "{frame:?}"));
     }
-    // By announcing nothing: a granted name alone makes no server's agent.
+    // Without an announcement: a granted name alone does not make it a server's agent.
     let silent = world.rogue(5, 30, serving("origin"), &[]);
     let asking = world.rogue(15, 9, client(), &[]);
     let mut hello = world.hello(NEW, "web");
@@ -107,7 +107,7 @@ fn each_role_is_refused_what_is_anothers() {
             let (code, reason) = refusal(&heard);
             assert!(code == Some(Code::Forbidden) && reason.contains("roles = [\"client\"]"), "{reason}");
         }
-        // The server of a session whose key it has got hold of.
+        // The server of a session, with the session's stolen key.
         let (wire, challenge) = rogue(&mut world);
         let mut hello = world.resume(victim, victim, &challenge);
         hello.server = true;
@@ -118,7 +118,7 @@ fn each_role_is_refused_what_is_anothers() {
             let (wire, challenge) = rogue(&mut world);
             world.send(wire, keeper(&challenge, "k", role));
             assert_eq!(world.closed.contains(&wire), !allowed);
-            // It is of no use to later rounds.
+            // Later rounds do not need it.
             world.shard(ShardInput::WireDown { wire });
         }
         world.heard(wire);
@@ -156,7 +156,7 @@ fn the_role_of_a_keeper_takes_the_secret_as_well_and_a_wire_without_sessions() {
 fn a_greeting_that_is_replayed_is_its_senders_own() {
     let mut world = World::new();
     let owner = world.owner();
-    // A greeting carries no id: whichever it was recorded from, it speaks for the key that signed this wire.
+    // A greeting contains no id: a replayed greeting counts for the key that signed this wire.
     let rogue = world.rogue(0, 9, client(), &[]);
     world.send(rogue, greet(&[]));
     assert!(refusal(&world.heard(rogue)).1.contains("do not send such frames"), "it greets once");

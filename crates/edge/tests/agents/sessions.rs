@@ -1,4 +1,4 @@
-//! Agents that reach for sessions which are not theirs.
+//! Agents that attack sessions of other agents.
 
 use crate::world::{World, client, refusal, secret};
 use marram_edge::api::{Configure, ShardInput, ToShard};
@@ -16,7 +16,7 @@ fn a_session_is_not_resumed_without_its_key() {
     let (owner, victim) = (world.owner(), world.session);
     let rogue = world.rogue(0, 9, client(), &[]);
     let challenge = world.challenge(rogue);
-    // A session of its own, whose key it is told.
+    // Its own session; it knows the key of that one.
     let hello = world.hello(OWN, "alone");
     world.send(rogue, hello);
     let heard = world.heard(rogue);
@@ -90,7 +90,7 @@ fn recoveries_wait_for_none_that_shows_no_key_and_lose_their_place_to_none() {
         recoveries_max: 1,
         ..Configure::default()
     })));
-    // It takes the only place among the recoveries with a session of its own, and never answers.
+    // It occupies the only recovery slot with its own session, and never answers.
     let rogue = world.rogue(0, 9, client(), &[]);
     let challenge = world.challenge(rogue);
     let mut hello = world.resume(OWN, OWN, &challenge);
@@ -104,7 +104,7 @@ fn recoveries_wait_for_none_that_shows_no_key_and_lose_their_place_to_none() {
     let hello = world.resume(waiting, waiting, &challenge_of_honest);
     world.send(honest, hello);
     assert_eq!(world.heard(honest), [], "it waits for its turn");
-    // Nothing that shows no key is kept, whoever's session it names; nor does it push the honest one out.
+    // A hello without the session's key is not queued, whatever session it names; nor does it replace the honest one.
     for session in (0..200).map(|number| SessionId([number; 16])).chain([waiting, victim]) {
         let mut hello = world.resume(session, OWN, &challenge);
         if session == OWN {

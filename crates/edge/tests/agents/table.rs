@@ -1,4 +1,4 @@
-//! docs/red-team.md names every test of this suite. (That it names none that is not there, the guests' suite checks.)
+//! docs/red-team.md names every test of this suite. (The guests' suite checks that it names no other test.)
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! One shard with an honest client's agent, an honest server's agent and a session between them; and a hostile agent, whose frames a
-//! test writes out.
+//! One shard with an honest client's agent, an honest server's agent and a session between them; and a hostile agent, for which
+//! the test writes the frames.
 
 use bytes::Bytes;
 use marram_edge::{
@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 
 pub(crate) const CLIENT: usize = 0;
 pub(crate) const SERVER: usize = 1;
-/// The hostile agent's wires begin here.
+/// The first number of the hostile agent's wires.
 const ROGUES: u64 = 10;
 const CONNECTION: ConnectionId = ConnectionId(1);
 
@@ -89,23 +89,23 @@ pub(crate) struct World {
     pub(crate) shard: Shard,
     agents: [Agent; 2],
     events: VecDeque<Event>,
-    /// What the client's program was given.
+    /// The bytes that the client's program received.
     pub(crate) received: Vec<u8>,
     /// The session between the two.
     pub(crate) session: SessionId,
-    /// How it ended, if it did.
+    /// The codes with which the session ended, if it did.
     pub(crate) ended: Vec<Code>,
-    /// What hostile agents were sent, and on which wire; and the wires that were closed.
+    /// Frames sent to hostile agents, with their wires.
     pub(crate) told: Vec<(ShardWireId, Frame)>,
     pub(crate) closed: Vec<ShardWireId>,
-    /// Lines for the log.
+    /// Log lines.
     pub(crate) notes: Vec<(u8, String)>,
     rows: Vec<SessionRow>,
     channels: Channel,
 }
 
 impl World {
-    /// With the session under way.
+    /// With the session running.
     pub(crate) fn new() -> Self {
         let mut world = Self {
             shard: Shard::new(secret(), [2; 32]),
@@ -147,12 +147,12 @@ impl World {
         self.agent(agent, AgentInput::WireUp { wire: AgentWire(wire), target: Target { edge: 0, shard: 0 } });
     }
 
-    /// The server's agent goes away.
+    /// The server's agent disconnects.
     pub(crate) fn lose_server(&mut self) {
         self.shard(ShardInput::WireDown { wire: ShardWireId(SERVER as u64) });
     }
 
-    /// The session goes on as if nobody meant ill: what is said comes back from the server, by the same owner.
+    /// Checks that the session continues without disturbance: the server's echo arrives, from the same owner.
     pub(crate) fn unharmed(&mut self) {
         let before = self.received.len();
         self.agent(
@@ -163,7 +163,7 @@ impl World {
         assert_eq!(self.ended, []);
     }
 
-    /// The row of the session between the honest two, but for what counts its messages.
+    /// The row of the honest session, without its counters.
     pub(crate) fn owner(&mut self) -> (Generation, String, HostId, Option<HostId>) {
         let rows = self.rows();
         let row = rows.iter().find(|row| row.session == self.session).expect("it is listed");
@@ -176,14 +176,14 @@ impl World {
         self.rows.clone()
     }
 
-    /// A hostile agent's wire, verified as this agent's, which has greeted.
+    /// A hostile agent's wire, verified with this host id, after its greeting.
     pub(crate) fn rogue(&mut self, number: u64, host: u8, rights: Rights, servers: &[&str]) -> ShardWireId {
         let wire = self.silent_rogue(number, host, rights);
         self.send(wire, greet(servers));
         wire
     }
 
-    /// The same, before it has said anything.
+    /// The same, before it has sent anything.
     pub(crate) fn silent_rogue(&mut self, number: u64, host: u8, rights: Rights) -> ShardWireId {
         let wire = ShardWireId(ROGUES + number);
         self.shard(up(wire, HostId([host; 16]), rights));
@@ -194,7 +194,7 @@ impl World {
         self.shard(ShardInput::Frame { wire, frame: frame.into() });
     }
 
-    /// What a hostile agent was told since it was asked last.
+    /// Frames that a hostile agent has received since the last call.
     pub(crate) fn heard(&mut self, wire: ShardWireId) -> Vec<Frame> {
         let (heard, others) = self.told.drain(..).partition(|(at, _)| *at == wire);
         self.told = others;
@@ -211,7 +211,7 @@ impl World {
         challenge.expect("it was welcome")
     }
 
-    /// A hello that asks for a session to begin, with nothing to show.
+    /// A hello for a new session, without any proof.
     pub(crate) fn hello(&mut self, session: SessionId, app: &str) -> Hello {
         self.channels += 2;
         Hello {
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// One that asks for the session to go on, by an end of it that shows the key of `key_of`.
+    /// A hello that resumes the session, from an end with the key of `key_of`.
     pub(crate) fn resume(&mut self, session: SessionId, key_of: SessionId, challenge: &[u8; 16]) -> Hello {
         let key = SessionKeys::derive(&secret(), key_of).resume();
         Hello {
@@ -281,7 +281,7 @@ impl World {
                 if agent == CLIENT {
                     return self.received.extend_from_slice(&bytes);
                 }
-                // The server says back what it hears.
+                // The server echoes its input.
                 Event::Agent(agent, AgentInput::Received { connection, bytes })
             }
             AgentOutput::Report(AgentReport::Owned { session, .. }) => return self.session = session,
@@ -343,13 +343,13 @@ pub(crate) fn greet(servers: &[&str]) -> Greet {
     Greet { version_oldest: WIRE_VERSION_OLDEST, version_newest: WIRE_VERSION, servers }
 }
 
-/// A keeper's greeting, as one writes it who knows the domain's secret.
+/// A keeper's greeting, with the domain's secret.
 pub(crate) fn keeper(challenge: &[u8; 16], name: &str, role: u8) -> Keeper {
     let proof = KeeperKey::derive(&secret()).proof(challenge, name);
     Keeper { proof, name: name.into(), role, shard: 0, shards: 1 }
 }
 
-/// Why a wire was closed, or what it was refused.
+/// The code and the reason with which a wire was closed or a hello refused.
 pub(crate) fn refusal(heard: &[Frame]) -> (Option<Code>, String) {
     let refusal = heard.iter().find_map(|frame| match frame {
         Frame::Goodbye(goodbye) => Some((None, goodbye.reason.clone())),

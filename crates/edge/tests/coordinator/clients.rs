@@ -1,4 +1,4 @@
-//! Clients of several edges and one store. Between them requests and answers are lost, late, and stop for a while; the store
+//! Clients of several edges and one store. Requests and answers between them are lost or delayed, or stop for a while; the store
 //! restarts.
 
 use super::Dice;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 const SECOND: u64 = 1_000_000_000;
 const LEASE_S: u32 = 6;
-/// How long a request may be on its way before the shell gives it up.
+/// How long a request may be in flight before the shell times out.
 const PATIENCE: u64 = 2 * SECOND;
 
 fn registration(life: u64) -> Registration {
@@ -47,7 +47,7 @@ struct Edge {
     log: Vec<String>,
 }
 
-/// What is on its way: to the store or back, due at a time.
+/// A message in flight: to the store or back, due at a time.
 struct Letter {
     due: u64,
     edge: usize,
@@ -59,9 +59,9 @@ struct Letter {
 struct World {
     now: u64,
     store: Store,
-    /// Whether requests are answered.
+    /// Whether the store answers.
     there: bool,
-    /// Requests and answers in a hundred that are lost.
+    /// Percentage of requests and answers that are lost.
     loss: u64,
     edges: Vec<Edge>,
     letters: Vec<Letter>,
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// A tenth of a second passes.
+    /// Advances time by a tenth of a second.
     fn tick(&mut self) {
         self.now += SECOND / 10;
         self.store.expire(self.now);
@@ -193,7 +193,7 @@ impl World {
         self.step(index, CoordinatorInput::Ask { tag, ask });
     }
 
-    /// Asks, and goes on until it is answered.
+    /// Asks, and retries until it is answered.
     fn asked(&mut self, index: usize, ask: Ask) -> AskAnswer {
         self.ask(index, u64::MAX, ask);
         (0..100)
@@ -232,7 +232,7 @@ fn edges_know_one_another_and_a_dead_one_vanishes_with_its_lease() {
     world.run(4);
     assert_eq!(world.names(0), ["edge-0", "edge-1", "edge-3"]);
     assert_eq!(holders(&world, 2), ["edge-3"]);
-    // One that leaves in order is gone at once.
+    // An edge that leaves in order is removed at once.
     world.step(3, CoordinatorInput::Leave);
     world.run(1);
     assert_eq!(world.names(0), ["edge-0", "edge-1"]);
@@ -255,7 +255,7 @@ fn while_it_is_away_everybody_is_told_so_at_once_and_afterwards_all_is_as_before
     assert_eq!(told.len(), 1, "once: {told:?}");
     world.ask(0, 7, Ask::Holder { subject: Subject::Group("g".into()) });
     assert!(matches!(world.answer(0, 7), Some(AskAnswer::Away(_))), "nobody waits");
-    // Its edges are not to be asked more often than the longest wait says, and not less.
+    // While the store is away, the number of retries matches the longest backoff.
     let before = world.edges[0].client.figures().requests;
     world.run(60);
     let asked = world.edges[0].client.figures().requests - before;
@@ -292,12 +292,12 @@ fn an_answer_that_is_lost_behind_one_that_came_costs_no_lease() {
         }
         wait
     };
-    // It was away for long: it is asked every few seconds.
+    // The store was away for long: retries come every few seconds.
     let waits: Vec<u64> = (0..8).filter_map(|_| asked(&mut now, silence())).collect();
     assert!(waits.is_sorted_by_key(|wait| wait / (SECOND / 4)) && waits[7] > 3 * SECOND, "{waits:?}");
     let granted = StoreReply::Granted { lease: Lease(1), ttl_s: 2 };
     assert_eq!(asked(&mut now, Ok(granted)), None, "what is to be registered follows at once");
-    // Of a lease of two seconds most is left.
+    // Most of a two-second lease remains.
     assert!(asked(&mut now, silence()).is_some_and(|wait| wait < SECOND / 4));
 }
 
@@ -319,7 +319,7 @@ fn of_those_who_claim_the_same_generation_exactly_one_wins_whatever_is_lost() {
                 holder: format!("edge-{index}"),
             };
             let mut answers: Vec<Option<AskAnswer>> = vec![None; 5];
-            // Who is told nothing for certain asks again, as a primary or backup would.
+            // An edge without a definite answer retries, as a primary or backup would.
             for _ in 0..3_000 {
                 for (index, answered) in answers.iter_mut().enumerate() {
                     match answered {
@@ -377,7 +377,7 @@ fn a_witness_remembers_the_newest_whatever_comes_late() {
         AskAnswer::Witnessed(Some(seen(2, 7))),
         "an older owner's word comes late"
     );
-    // What is reported while it is away is written when it is back.
+    // Reports made while the store is away are written when it is back.
     world.there = false;
     world.run(15);
     world.ask(2, 1, Ask::Witness { session, seen: seen(2, 8) });
@@ -399,7 +399,7 @@ fn session(number: u32) -> SessionId {
     SessionId(id)
 }
 
-/// An edge whose sessions others stand by for, and what of that its client was told.
+/// The list of an edge's standbys, and the version that its client has.
 #[derive(Default)]
 struct Lists(Placements, u64);
 
@@ -441,14 +441,14 @@ fn who_stands_by_is_listed_for_all_to_find_until_the_session_or_the_edge_is_gone
         let found = Some(("edge-0".into(), 1, standby.into()));
         assert_eq!((world.standby(1, first), world.standby(2, first)), (found.clone(), found));
     }
-    // The store comes back without what is under short leases; the edge lists anew.
+    // The store comes back without keys under short leases; the edge writes its list again.
     world.there = false;
     world.run(10);
     world.there = true;
     world.restart();
     world.run(10);
     assert_eq!(world.standby(1, first), Some(("edge-0".into(), 1, "edge-7".into())));
-    // A newer owner's word counts, whoever else has one.
+    // The newest owner's entry counts, also if other edges have one.
     one.place(first, Some(stands(2, "edge-2")));
     one.tell(&mut world, 1);
     world.run(1);
@@ -461,7 +461,7 @@ fn who_stands_by_is_listed_for_all_to_find_until_the_session_or_the_edge_is_gone
     zero.tell(&mut world, 0);
     world.run(1);
     assert_eq!(world.standby(1, first), None);
-    // With its last session a part is gone, and with its edge's lease all of them.
+    // A part is removed with its last session, and all parts with their edge's lease.
     assert_eq!(world.standby(1, second), Some(("edge-0".into(), 4, "edge-2".into())));
     let keys = world.store.figures().keys;
     zero.place(second, None);
@@ -489,7 +489,7 @@ fn a_thousand_sessions_at_once_are_a_few_writes_between_which_others_have_their_
     lists.tell(&mut world, 0);
     let seconds = u64::from(PARTS) * LISTING_NS / SECOND;
     for _ in 0..seconds {
-        // Nobody who asks meanwhile waits for it.
+        // Questions in the meantime do not wait for it.
         assert_eq!(
             world.asked(0, Ask::Holder { subject: Subject::Group("g".into()) }),
             AskAnswer::Holder(None)
@@ -500,7 +500,7 @@ fn a_thousand_sessions_at_once_are_a_few_writes_between_which_others_have_their_
     let after = world.edges[0].client.figures();
     assert_eq!(after.parts_written - before.parts_written, u64::from(PARTS));
     assert_eq!(world.standby(1, session(999)), Some(("edge-0".into(), 1, "edge-1".into())));
-    // However fast they change, there is time between two writes.
+    // However fast they change, writes keep their minimum interval.
     let start = world.now;
     while world.now < start + 20 * SECOND {
         for number in 0..1_000 {
@@ -511,7 +511,7 @@ fn a_thousand_sessions_at_once_are_a_few_writes_between_which_others_have_their_
     }
     let written = world.edges[0].client.figures().parts_written - after.parts_written;
     assert!((30..=20 * SECOND / LISTING_NS + 1).contains(&written), "{written}");
-    // And each part has its turn.
+    // And every part is written in its turn.
     for number in 0..u32::from(PARTS) {
         let (_, count, _) = world.standby(1, session(number)).unwrap();
         assert!(count >= start, "{number}: {count}");
@@ -536,7 +536,7 @@ fn a_list_has_a_largest_size_and_its_dead_shards_are_gone() {
     assert!(parts.len() == 1 && parts[0].1.len() < VALUE_BYTES_MAX, "{}", parts[0].1.len());
     assert!(PARTS as usize * parts[0].1.len() < STORE_BYTES_MAX / 16);
     assert_eq!(placements.since(version), (version, Vec::new()));
-    // Another shard's word does not take away what a shard has by now.
+    // A report of another shard does not remove a session that a shard has now.
     placements.placed(0, Placed { session: session(u32::from(PARTS)), at: None });
     assert_eq!(placements.count(), PART_SESSIONS_MAX);
     placements.shard_gone(0);
@@ -571,7 +571,7 @@ fn fill(number: u32) -> StoreRequest {
     }
 }
 
-/// A client that is answered by its store at once, until it wants nothing more; if it is to be held, what it sends is given back instead.
+/// A client whose store answers at once, until it sends nothing more; with `hold`, its request is returned instead.
 fn answered(
     client: &mut CoordinatorClient,
     store: &mut Store,
@@ -612,17 +612,17 @@ fn a_registration_that_comes_late_does_not_replace_a_newer_one() {
         other => panic!("{other:?}"),
     };
     assert_eq!(stored(&mut store), 0);
-    // This one is on its way for longer than is waited for.
+    // This request is delayed beyond the timeout.
     let held = answered(&mut client, &mut store, SECOND, CoordinatorInput::Here(with(1)), true);
     let [(tag, late)] = &held[..] else { panic!("{held:?}") };
     let given_up = CoordinatorInput::Answered { tag: *tag, result: silence() };
     assert!(answered(&mut client, &mut store, SECOND, given_up, true).is_empty(), "it waits a while");
-    // Meanwhile the edge has as many sessions as before, and says so: the late one may come yet.
+    // Meanwhile the edge has as many sessions as before, and writes this: the late request may still arrive.
     answered(&mut client, &mut store, 10 * SECOND, CoordinatorInput::Here(with(0)), false);
     let reply = store.apply(11 * SECOND, late.clone()).unwrap();
     assert!(matches!(reply, StoreReply::Conflict { .. }), "{reply:?}");
     assert_eq!(stored(&mut store), 0);
-    // And if it came before the next one is written, that one is written upon it.
+    // And if the late request arrives before the next write, that write expects its revision.
     let held = answered(&mut client, &mut store, 12 * SECOND, CoordinatorInput::Here(with(2)), true);
     let [(tag, late)] = &held[..] else { panic!("{held:?}") };
     answered(

@@ -1,10 +1,10 @@
-//! The coordinator's store against a model of a few lines, and edges' clients against the store, with faults between them.
+//! The coordinator's store against a small model, and edges' clients against the store, with faults between them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod clients;
 mod store;
 
-/// Numbers from a seed.
+/// Pseudo-random numbers from a seed.
 pub(crate) struct Dice(u64);
 
 impl Dice {

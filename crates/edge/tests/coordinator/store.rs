@@ -1,4 +1,4 @@
-//! The store does what a map, a list of leases and a counter would do, and a follower of its changes sees the same.
+//! The store behaves like a map, a list of leases and a counter, and a follower of its changes sees the same.
 
 use super::Dice;
 use bytes::Bytes;
@@ -28,7 +28,7 @@ fn entries(store: &mut Store, now: u64, prefix: &str) -> Vec<StoreEntry> {
     }
 }
 
-/// What the store should hold: value, revision, lease; and how long each lease lasts, from when.
+/// The expected content of the store: value, revision, lease; and how long each lease lasts, from when.
 #[derive(Default)]
 struct Model {
     keys: BTreeMap<String, (String, u64, Option<Lease>)>,
@@ -54,7 +54,7 @@ impl Model {
     }
 }
 
-/// Somebody who watches one prefix and now and then looks what is new.
+/// Watches one prefix and looks for changes now and then.
 struct Follower {
     prefix: &'static str,
     since: u64,
@@ -226,7 +226,7 @@ fn every_limit_refuses_and_changes_nothing() {
         matches!(store.apply(0, put("k", "other")), Ok(StoreReply::Written { .. })),
         "what is there may change"
     );
-    // By bytes, long before the number of keys.
+    // The limit of bytes, long before the number of keys.
     let mut store = Store::new();
     let full =
         (0..).find(|n| store.apply(0, put(&format!("{n}"), &big[1..])) == Err(StoreRefusal::Full)).unwrap();
