@@ -12,9 +12,9 @@
  *                                                          wasi-libc and libclang-rt-dev-wasm32
  *     zig cc -target wasm32-wasi -O2 -mexec-model=reactor -o cell.wasm cell.c
  *
- * Handlers run one at a time and to the end. A handler that traps sends nothing and ends its session with the reason; so does one that
- * breaks a bound below. State is ordinary static data and what malloc gives: it survives the edge. What host and module say to each
- * other is in docs/abi.md; this file is all of it in C.
+ * Handlers run one at a time and to the end. A handler that traps or exceeds a limit below sends nothing and ends its session
+ * with the reason. State is ordinary static data and memory from malloc: it survives the edge. docs/abi.md describes the interface
+ * between host and module; this file is all of it in C.
  */
 #ifndef MARRAM_H
 #define MARRAM_H
@@ -30,20 +30,20 @@ extern "C" {
 #define MARRAM_CLIENT 0u
 #define MARRAM_SERVER 1u
 
-/* Bytes of one message, at most, in either direction. */
+/* Largest message in either direction, in bytes. */
 #define MARRAM_MESSAGE_MAX 1048576u
-/* Bytes of one message to or from a peer that speaks in datagrams, at most. */
+/* Largest message to or from a datagram peer, in bytes. */
 #define MARRAM_DATAGRAM_MAX 65507u
-/* Bytes that marram_random fills at once, at most. */
+/* Most bytes that marram_random fills in one call. */
 #define MARRAM_RANDOM_MAX 65536u
-/* Bytes of a signature, at most. */
+/* Largest signature, in bytes. */
 #define MARRAM_SIGNATURE_MAX 128u
-/* Bytes of what marram_peer knows, at most. */
+/* Largest result of marram_peer, in bytes. */
 #define MARRAM_PEER_MAX 512u
-/* Bytes of an object from the cache, at most. */
+/* Largest object from the cache, in bytes. */
 #define MARRAM_OBJECT_MAX 524288u
 
-/* How a peer speaks, as marram_on_open is told. */
+/* The kind of a peer, as passed to marram_on_open. */
 enum marram_kind {
     MARRAM_KIND_CLIENT = 0,
     MARRAM_KIND_SERVER = 1,
@@ -54,38 +54,38 @@ enum marram_kind {
 /* Levels of marram_print. */
 enum marram_level { MARRAM_ERROR = 0, MARRAM_WARNING = 1, MARRAM_INFO = 2, MARRAM_DEBUG = 3 };
 
-/* What marram_peer can be asked. */
+/* The facts that marram_peer returns. */
 enum marram_peer_field {
-    MARRAM_PEER_ADDRESS = 0,  /* "192.0.2.1:40000" or "[2001:db8::1]:40000", as the client's agent says */
-    MARRAM_PEER_LISTENER = 1, /* the name of the listener at which the client came in, as its agent says */
+    MARRAM_PEER_ADDRESS = 0,  /* "192.0.2.1:40000" or "[2001:db8::1]:40000", as the client's agent reports it */
+    MARRAM_PEER_LISTENER = 1, /* the name of the listener that the client connected to, as its agent reports it */
     MARRAM_PEER_IDENTITY = 2, /* from the TLS certificate of the client's agent, which the edge verified */
 };
-/* What marram_peer answers where nothing is known. */
+/* The result of marram_peer if nothing is known. */
 #define MARRAM_PEER_UNKNOWN (-1)
 
-/* What marram_cache_read answers if not with a size. */
+/* The results of marram_cache_read other than a size. */
 #define MARRAM_CACHE_NONE (-1)    /* there is no such object */
-#define MARRAM_CACHE_AWAY (-2)    /* it could not be had in time */
-#define MARRAM_CACHE_REFUSED (-3) /* it cannot be had so: the edge's log says why */
+#define MARRAM_CACHE_AWAY (-2)    /* it could not be fetched in time */
+#define MARRAM_CACHE_REFUSED (-3) /* it cannot be read: the edge's log has the reason */
 
 /*
- * Handlers. marram_on_message is always needed. Of the others define those that you want, and say so before this file is included
- * in the file with MARRAM_CELL: #define MARRAM_ON_OPEN, MARRAM_ON_TIMER, MARRAM_ON_TASK, MARRAM_ON_CLOSE. What you leave out does
- * nothing.
+ * Handlers. marram_on_message is required. The others are optional: for each one that the cell has, define MARRAM_ON_OPEN,
+ * MARRAM_ON_TIMER, MARRAM_ON_TASK or MARRAM_ON_CLOSE before this file is included in the file with MARRAM_CELL. Without a handler,
+ * the event does nothing.
  *
- * What runs once, when the app is deployed, is a constructor: __attribute__((constructor)) void begin(void). Nothing that differs
- * between sessions may be asked for there.
+ * A constructor runs once, when the app is deployed: __attribute__((constructor)) void begin(void). It may not ask the host for
+ * anything that differs between sessions.
  */
 
-/* A message came, or a piece of the stream of a peer that knows no messages. The bytes are good until the handler returns. */
+/* A message, or a piece of a stream from a peer without message boundaries. The bytes are valid until the handler returns. */
 void marram_on_message(uint32_t port, const uint8_t *payload, size_t len);
-/* A peer is there and can be sent to. */
+/* A peer is connected and can receive messages. */
 void marram_on_open(uint32_t port, enum marram_kind kind);
 /* A timer is due. */
 void marram_on_timer(uint64_t token);
-/* A task has its turn, and the lock that was asked for it. */
+/* A task runs, and has the lock that was requested for it, if any. */
 void marram_on_task(uint64_t token);
-/* The peer will send no more; it can still be sent to. */
+/* The peer will send no more; the cell can still send to it. */
 void marram_on_close(uint32_t port);
 
 #define MARRAM_IMPORT(name) __attribute__((import_module("marram_v1"), import_name(name)))
@@ -94,31 +94,31 @@ void marram_on_close(uint32_t port);
 MARRAM_IMPORT("send") void marram_send(uint32_t port, const void *bytes, size_t len);
 /* Nothing more will be sent to the port. */
 MARRAM_IMPORT("close") void marram_close_port(uint32_t port);
-/* The peer waits: it is granted no more credit. What it sent within the credit that it has, about a mebibyte, still arrives. */
+/* Pauses the peer: it gets no more credit. What it sends within its remaining credit, about a mebibyte, still arrives. */
 MARRAM_IMPORT("pause") void marram_pause(uint32_t port);
-/* A peer that was paused may send again. */
+/* Lets a paused peer send again. */
 MARRAM_IMPORT("resume") void marram_resume(uint32_t port);
-/* What is known of a client: its length, and the text, without a 0 behind it, if it fits; or MARRAM_PEER_UNKNOWN. */
+/* A fact about a client: returns its length, and writes the text, without a final 0, if it fits; or MARRAM_PEER_UNKNOWN. */
 MARRAM_IMPORT("peer") int32_t marram_peer(uint32_t port, enum marram_peer_field field, void *buffer, size_t room);
-/* Session time in nanoseconds: the same throughout a handler, never backwards; its zero means nothing. */
+/* Session time in nanoseconds: constant within a handler, never runs backwards; its zero has no meaning. */
 MARRAM_IMPORT("now") int64_t marram_now(void);
 /* Fills the buffer with bytes that no other session shares. */
 MARRAM_IMPORT("random") void marram_random(void *buffer, size_t len);
-/* Signs with the app's key of this number; writes the signature and gives its length. docs/abi.md says what may be signed. */
+/* Signs with the app's key of this number; writes the signature and returns its length. docs/abi.md lists what may be signed. */
 MARRAM_IMPORT("sign") int32_t marram_sign(uint32_t key, const void *bytes, size_t len, void *out, size_t room);
-/* Has marram_on_timer called, delay_ns from now. One timer a token: setting it again replaces it. */
+/* Calls marram_on_timer, delay_ns from now. One timer per token: setting it again replaces it. */
 MARRAM_IMPORT("timer") void marram_timer_set(int64_t delay_ns, uint64_t token);
-/* Forgets a timer. */
+/* Cancels a timer. */
 MARRAM_IMPORT("timer_cancel") void marram_timer_cancel(uint64_t token);
-/* Has marram_on_task called in its turn. One task a token. */
+/* Queues a call of marram_on_task. One task per token. */
 MARRAM_IMPORT("spawn") void marram_spawn(uint64_t token);
-/* Has marram_on_task called as soon as that task has the lock; it keeps it until it gives it back. */
+/* Calls marram_on_task as soon as that task has the lock; the task keeps it until marram_unlock. */
 MARRAM_IMPORT("lock") void marram_lock(uint64_t id, uint64_t token);
-/* The task that runs gives the lock back. */
+/* The running task releases the lock. */
 MARRAM_IMPORT("unlock") void marram_unlock(uint64_t id);
-/* A line in the edge's log. No part of what the cell does. */
+/* Writes a line to the edge's log. It does not affect the cell's behaviour. */
 MARRAM_IMPORT("print") void marram_print(enum marram_level level, const char *text, size_t len);
-/* Reads an object from the edge's cache, and waits for it: its size, and the bytes if they fit; or one of MARRAM_CACHE_... */
+/* Reads an object from the edge's cache and waits for it. Returns its size and writes it if it fits; or one of MARRAM_CACHE_... */
 MARRAM_IMPORT("cache_read") int32_t marram_cache_read(const char *key, size_t key_len, void *buffer, size_t room);
 
 /* The peer on the other side of a session. */
@@ -128,7 +128,7 @@ static inline uint32_t marram_opposite(uint32_t port) { return port == MARRAM_CL
 
 #define MARRAM_EXPORT(name) __attribute__((export_name(name), visibility("default")))
 
-/* Messages come here, one at a time. Pages of it that no message has reached cost nothing. */
+/* The host writes messages here, one at a time. Pages that no message has reached cost nothing. */
 static uint8_t marram_buffer[MARRAM_MESSAGE_MAX];
 
 MARRAM_EXPORT("marram_alloc") uint8_t *marram_export_alloc(uint32_t len) {

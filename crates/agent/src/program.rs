@@ -83,7 +83,7 @@ impl CloseState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How the program speaks.
+    /// How the program sends and receives.
     #[must_use]
     pub fn kind(&self) -> ConnectionKind {
         self.kind

@@ -138,10 +138,10 @@ pub enum ShardOutput {
         /// How its handlers are scheduled.
         place: SchedulingParams,
     },
-    /// Start a cell from an image and checkpoints, whose bytes follow: open each checkpoint, split it, check that its header
-    /// names this session, this image and its place in the list (`meta` and base), and apply its sections in order. Authenticated
-    /// parts may be applied before the rest arrives. Answered by [`ShardInput::Restored`]: with the last header once all of them
-    /// are verified and applied, or with a refusal as soon as one check fails.
+    /// Start a cell from an image and the checkpoints in the bytes that follow: open each checkpoint, split it, check that its
+    /// header names this session, this image and its place in the list (`meta` and base), and apply its sections in order.
+    /// Authenticated parts may be applied before the rest arrives. Answered by [`ShardInput::Restored`]: with the last header
+    /// once all of them are verified and applied, or with a refusal as soon as one check fails.
     Restore {
         /// Its name from now on.
         cell: CellId,
@@ -538,7 +538,7 @@ record! {
     }
 }
 record! {
-    /// Who stands by for a session of this shard.
+    /// The standby of a session of this shard.
     Placed {
         /// The session that the standby is for.
         session: SessionId,

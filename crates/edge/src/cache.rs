@@ -11,7 +11,7 @@ use marram_wire::{limits::CACHED_SIZE_MAX, log::Found, record};
 pub const FETCHES_MAX: usize = 64;
 /// After a fetch of an object fails, the cache does not ask the origin for this object again for so long, in nanoseconds.
 pub const RETRY_NS: u64 = 1_000_000_000;
-/// The charge of an entry beside its key and bytes. Negative entries are kept too, and have a cost.
+/// The charge of an entry, in addition to its key and bytes. Negative entries are kept too, and have a cost.
 pub const ENTRY_CHARGE: u64 = 256;
 
 record! {
@@ -21,7 +21,7 @@ record! {
         origin: String,
         /// How long an object is fresh if its answer does not say, in milliseconds.
         ttl_ms: u64,
-        /// The upper limit of an object's freshness, also if its answer says more, in milliseconds.
+        /// The upper limit of an object's freshness, in milliseconds.
         ttl_max_ms: u64,
         /// How long the cache remembers that an object does not exist, in milliseconds.
         negative_ttl_ms: u64,

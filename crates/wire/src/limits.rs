@@ -1,8 +1,8 @@
 //! Every limit that two machines must agree on, and the relations between the limits.
 
-/// The newest wire version that this build speaks.
+/// The newest wire version that this build supports.
 pub const WIRE_VERSION: u8 = 1;
-/// The oldest wire version that this build speaks.
+/// The oldest wire version that this build supports.
 pub const WIRE_VERSION_OLDEST: u8 = 1;
 /// The version of everything that replay depends on to give the same bytes: part of every image hash.
 pub const DETERMINISM_VERSION: u32 = 1;
@@ -78,7 +78,7 @@ pub const LOCKS_MAX: usize = 256;
 /// Most outputs of one handler.
 pub const OUTPUTS_MAX: usize = 65_536;
 
-/// What a message counts wherever bytes are limited: an empty message has a cost too.
+/// The size of a message for all limits in bytes: an empty message has a cost too.
 #[must_use]
 pub const fn charge(payload: usize) -> u64 {
     payload as u64 + 64

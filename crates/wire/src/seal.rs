@@ -4,12 +4,12 @@
 //! other edge sealed, and can check a session's key without a request to others. Ends outside the domain hold only sealed bytes.
 //!
 //! - The **log** is encrypted with ChaCha20 under a separate key for each generation, at the log's own offset. An owner's log
-//! only grows, so no keystream byte is ever used for two texts, although a later owner may reorder what was not committed.
+//!   only grows, so no keystream byte is ever used for two texts, although a later owner may reorder what was not committed.
 //! - The **running digest** is a keyed BLAKE3 over every entry and the message that it consumed; a long message is first reduced
-//! to 32 bytes by AEGIS-128X4 as a MAC (RFC 10032). Eight bytes of the digest travel with each increment. It makes the log
-//! authentic: a forger has one guess in 2^64 per recovery.
+//!   to 32 bytes by AEGIS-128X4 as a MAC (RFC 10032). Eight bytes of the digest travel with each increment. It makes the log
+//!   authentic: a forger has one guess in 2^64 per recovery.
 //! - A **checkpoint** is encrypted and authenticated with AES-256-GCM in chunks, under a separate key for each generation. The
-//! nonce contains the chunk's number and a mark on the last chunk.
+//!   nonce contains the chunk's number and a mark on the last chunk.
 
 use crate::{
     cipher::{Cipher, NONCE, TAG},

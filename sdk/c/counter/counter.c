@@ -28,7 +28,7 @@ static uint64_t ticks;
 static bool ticking;
 static double number = 1.0;
 static size_t kept;
-/* Read by nobody: it keeps the compiler from leaving memory out. */
+/* Never read: it prevents the compiler from removing the memory. */
 static uint8_t *volatile newest;
 static int words = -1;
 

@@ -1,4 +1,4 @@
-/* Answers each message in capital letters, and says how many there were when the client is done. */
+/* Answers each message in capital letters, and sends their number when the client has closed. */
 
 #define MARRAM_CELL
 #define MARRAM_ON_CLOSE

@@ -33,7 +33,7 @@ pub struct Preamble {
 pub enum NotUnderstood {
     /// Not an agent.
     Garbage,
-    /// An agent that speaks only these versions.
+    /// An agent that supports only these versions.
     Version {
         /// Oldest.
         oldest: u8,
@@ -98,9 +98,9 @@ pub enum PreambleVerdict {
 pub struct PreambleAnswer {
     /// The verdict of the edge.
     pub verdict: PreambleVerdict,
-    /// Oldest version that it speaks.
+    /// Oldest version that it supports.
     pub oldest: u8,
-    /// Newest version that it speaks.
+    /// Newest version that it supports.
     pub newest: u8,
 }
 

@@ -122,7 +122,7 @@ impl Shell {
         self.step(AgentInput::Accepted { connection, app, datagrams: false, messages: false, origin });
     }
 
-    /// Closes a connection whose proxy does not send the client's address.
+    /// Closes a connection without a valid PROXY header.
     fn refuse_unproxied(&mut self, connection: ConnectionId, reason: &str) {
         let Some(waiting) = self.undecided.release(connection) else { return };
         let session = None;
@@ -152,7 +152,7 @@ impl Shell {
         }
     }
 
-    /// Handles an input of a connection whose route may not be decided yet.
+    /// Handles an input of a connection; its route may not be decided yet.
     pub(super) fn heard(&mut self, input: AgentInput) {
         match &input {
             AgentInput::Received { connection, bytes } => {

@@ -41,7 +41,7 @@ pub enum Ask {
         /// The new holder.
         to: Claimed,
     },
-    /// Who holds the newest generation.
+    /// The holder of the newest generation.
     Holder {
         /// The session or group.
         subject: Subject,

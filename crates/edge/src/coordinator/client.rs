@@ -2,7 +2,7 @@
 //! the coordinator is away and what does not work meanwhile; no message waits for it.
 //!
 //! The client has one own request in flight at a time, so that it knows what it has written. Questions from the edge
-//! ([`super::Ask`]) are sent beside it.
+//! ([`super::Ask`]) are sent independently of it.
 
 use super::asks::{Ask, AskAnswer, Asks};
 use super::contents::{
@@ -202,7 +202,7 @@ pub struct CoordinatorClient {
     /// Values under [`LIVE`] that this version cannot read. Only the first one is logged.
     unread: u64,
     usurped: bool,
-    /// Whether the log says that the coordinator is away.
+    /// Whether it is logged that the coordinator is away.
     complained: bool,
     /// The edges that the log last reported as registered.
     reported: Vec<String>,

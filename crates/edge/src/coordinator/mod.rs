@@ -170,7 +170,7 @@ impl fmt::Display for StoreRefusal {
 pub enum StoreFailure {
     /// It is unreachable, slow, or has no majority: a retry may succeed. A write may have been done or not.
     Unreachable(String),
-    /// It refused, and says where to turn.
+    /// It refused, with a reason that says what to do.
     Refused(String),
 }
 

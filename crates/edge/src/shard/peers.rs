@@ -39,7 +39,7 @@ struct Peer {
 pub(super) struct Peers {
     dialer: Dialer,
     wires: BTreeMap<ShardWireId, Peer>,
-    /// Sessions whose wire broke, by its target. The next connection shows whether their owner is alive.
+    /// Sessions of broken wires, by target. The next connection shows whether their owner is alive.
     orphans: BTreeMap<Target, BTreeSet<SessionId>>,
     acts: Vec<DialerAction>,
 }
@@ -132,7 +132,7 @@ impl Shard {
         self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
     }
 
-    /// Opens a generation of a session whose owner is gone, if both of its ends can be reached.
+    /// Opens a generation of a session without an owner, if both of its ends can be reached.
     pub(super) fn take_over(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(&id) else { return };
         // If the standby has too little state, the ends must find another edge.

@@ -122,8 +122,8 @@ impl Shard {
         self.wires.values().flat_map(|wire| &wire.servers).collect()
     }
 
-    /// For the agent of a session whose server has no agent. Clients may see it, so it names a server only if that name is almost
-    /// the same.
+    /// For the agent of a session without an agent of its server. Clients may see it, so it names a server only if that name is
+    /// almost the same.
     pub(super) fn reached_instead(&self, server: &str) -> String {
         let names = self.reached();
         match suggest::nearest(server, names.iter().map(|name| name.as_str())) {

@@ -82,9 +82,9 @@ frames! {
     // The wire itself.
     /// Agent to edge, first on a wire. The agent's id is not in it: the handshake has proved that already.
     1 Greet {
-        /// Oldest version that the agent speaks.
+        /// Oldest version that the agent supports.
         version_oldest: u8,
-        /// Newest version that the agent speaks.
+        /// Newest version that the agent supports.
         version_newest: u8,
         /// Servers that this agent can reach, by the names that manifests use.
         servers: Vec<String>,
