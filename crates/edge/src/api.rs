@@ -531,7 +531,7 @@ record! {
 record! {
     /// What the client of a session has, for the witness.
     WitnessReport {
-        /// Which session.
+        /// The session of the client.
         session: SessionId,
         /// How much it has.
         seen: Witnessed,
@@ -587,7 +587,7 @@ record! {
     }
 }
 record! {
-    /// What to record.
+    /// A request to record a session.
     Record {
         /// Chosen by the asker; the answer repeats it.
         tag: u64,

@@ -536,7 +536,7 @@ impl Control {
         out.push(ControlOutput::Answer { tag, answer });
     }
 
-    /// What a session survives, from where its ends run (docs/protocol.md, "Failure model").
+    /// Which failures a session survives, given where its ends run (docs/protocol.md, "Failure model").
     fn survives(&self, row: &SessionRow) -> Vec<String> {
         if row.protect == Protect::None {
             return alloc::vec![

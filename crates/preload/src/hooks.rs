@@ -119,7 +119,6 @@ fn rules() -> &'static Rules {
 
 /// The next function of this name: the C library's, or a replacement of it. Looked up at the first call, which may come before
 /// [`begin`]; null if there is none.
-/// [`begin`]; null if there is none.
 fn resolve_real(kept: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = kept.load(Relaxed);
     if !known.is_null() {
@@ -260,7 +259,6 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const c_void, len: u32) ->
 
 /// Lets an IPv6 socket reach IPv4 addresses. A socket that is already bound to an IPv6 address cannot, and the program gets an
 /// error that there is no route.
-/// program is told that there is no way.
 fn open_to_v4(fd: c_int) {
     preserving_errno(|| {
         if option(fd, IPPROTO_IPV6, IPV6_V6ONLY) == Some(1) {

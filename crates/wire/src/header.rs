@@ -212,7 +212,7 @@ pub fn split(checkpoint: Bytes) -> Result<(Header, Bytes), Error> {
 /// needed.
 ///
 /// # Errors
-/// As above.
+/// As [`split`].
 pub fn front(checkpoint: Bytes) -> Result<Option<(Header, Bytes)>, Error> {
     let mut rest = checkpoint;
     if rest.is_empty() {

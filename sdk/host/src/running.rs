@@ -117,7 +117,6 @@ impl Running {
 
     /// Waits until all written bytes are delivered, the sessions are over and the thread has ended. A second caller waits as
     /// long.
-    /// long.
     fn close(&self) -> io::Result<()> {
         self.stop();
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Each rule by itself, and random histories against a list that is searched from end to end.
+//! Each rule separately, and random histories against a model with linear search.
 
 use super::*;
 use alloc::{format, vec};
@@ -88,7 +88,7 @@ fn an_object_is_good_for_as_long_as_its_answer_and_the_policy_say() {
         if good_ms > 0 {
             assert!(hit(&mut cache, good_ms * MS - 1, "a"), "{freshness:?}");
         }
-        // It is asked whether it has changed, and goes on being good if not.
+        // The origin gets a conditional request; an unchanged object is fresh again.
         assert_eq!(cache.read(good_ms * MS, &key("a"), 1), CacheRead::Fetch(tagged("v1")), "{freshness:?}");
         let (found, _) = cache.fetched(good_ms * MS, &key("a"), OriginAnswer::Unchanged(Freshness::For(5)));
         assert_eq!(found, object(1));
@@ -111,7 +111,7 @@ fn that_there_is_nothing_is_believed_for_a_while() {
     let mut cache = cache(1 << 20);
     assert_eq!(fill(&mut cache, 0, "a", OriginAnswer::Refused), Found::Refused);
     assert_eq!(cache.read(2 * S - 1, &key("a"), 1), CacheRead::Found(Found::Refused));
-    // An answer to a question that was not put.
+    // An answer "unchanged" to a request that was not conditional.
     assert_eq!(fill(&mut cache, 2 * S, "a", OriginAnswer::Unchanged(Freshness::Unsaid)), Found::Refused);
 }
 
@@ -129,7 +129,7 @@ fn while_the_origin_is_away_an_old_object_is_given_for_a_while_and_nobody_waits_
     }
     assert_eq!(cache.read(31 * S, &key("a"), 1), CacheRead::Fetch(tagged("v1")));
     assert_eq!(cache.fetched(31 * S, &key("a"), OriginAnswer::Away), (Found::Away, vec![1]));
-    // It is still known, in case that it has not changed.
+    // The object is still stored, in case it has not changed.
     assert_eq!(cache.read(40 * S, &key("a"), 1), CacheRead::Fetch(tagged("v1")));
     assert_eq!(cache.fetched(40 * S, &key("a"), OriginAnswer::Unchanged(Freshness::Unsaid)).0, object(3));
     assert_eq!(cache.totals().stale, 6);
@@ -199,16 +199,16 @@ fn what_answers_say_of_how_long_they_are_good() {
     }
 }
 
-/// Key, what was found, whether it has a tag, until when it is good, and when it may be asked for again.
+/// Key, result, whether it has a tag, until when it is fresh, and when it may be fetched again.
 type Kept = (u8, Found, bool, u64, u64);
-/// As far as it counts when the origin has answered.
+/// The part of an entry that matters when the origin has answered.
 type Had = (Found, bool, u64);
 
-/// The same rules, by lists: entries in the order in which they were used.
+/// The same rules with lists: entries in the order in which they were used.
 struct Model {
     policy: CachePolicy,
     entries: Vec<Kept>,
-    /// Key, who waits, and what was there.
+    /// Key, waiters, and the previous entry.
     fetching: Vec<(u8, Vec<u32>, Option<Had>)>,
 }
 
