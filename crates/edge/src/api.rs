@@ -549,9 +549,9 @@ record! {
 record! {
     /// The witness's answer.
     WitnessAnswer {
-        /// As asked.
+        /// As in the request.
         session: SessionId,
-        /// As asked.
+        /// As in the request.
         generation: Generation,
         /// What was seen; none if nothing was ever reported.
         seen: Option<Witnessed>,
@@ -580,7 +580,7 @@ record! {
 record! {
     /// Whether the session was on this shard.
     Killed {
-        /// As asked.
+        /// As in the request.
         tag: u64,
         /// Whether the session was on this shard.
         found: bool,
@@ -600,7 +600,7 @@ record! {
 record! {
     /// The result of a recording.
     Recorded {
-        /// As asked.
+        /// As in the request.
         tag: u64,
         /// Whether the session was on this shard.
         found: bool,
@@ -620,7 +620,7 @@ record! {
 record! {
     /// Part of an answer.
     Rows {
-        /// As asked.
+        /// As in the request.
         tag: u64,
         /// At most [`marram_wire::limits::LIST_MAX`].
         rows: Vec<SessionRow>,
@@ -629,7 +629,7 @@ record! {
 record! {
     /// The end of an answer.
     Counted {
-        /// As asked.
+        /// As in the request.
         tag: u64,
         /// At most [`marram_wire::limits::LIST_MAX`].
         counters: Vec<Counter>,

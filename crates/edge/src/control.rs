@@ -46,7 +46,7 @@ pub enum ControlInput {
     Request {
         /// Names the answer.
         tag: u64,
-        /// What is asked.
+        /// The request.
         request: ControlRequest,
     },
     /// The answer to [`ControlOutput::Fetch`].
@@ -70,7 +70,7 @@ pub enum ControlInput {
     },
 }
 
-/// What an operator can ask.
+/// An operator's request.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ControlRequest {
     /// The image is on disk: let sessions run it.
@@ -145,7 +145,7 @@ pub enum ControlOutput {
     },
     /// The answer to a request.
     Answer {
-        /// As asked.
+        /// As in the request.
         tag: u64,
         /// The answer.
         answer: ControlAnswer,

@@ -1,6 +1,6 @@
-//! An edge: [`shard::Shard`] (one a core) and [`control::Control`], which decide everything and touch nothing.
+//! An edge: [`shard::Shard`] (one per core) and [`control::Control`], which make all decisions and do no I/O.
 //!
-//! Pure: sockets, disks, clocks and Wasm are asked for and answered as values ([`api`]).
+//! Pure: requests to sockets, disks, clocks and Wasm, and their answers, are values ([`api`]).
 #![no_std]
 
 extern crate alloc;

@@ -48,7 +48,7 @@ pub const REPLAY_LAG_MAX: u64 = 4_096;
 pub const REPLAYED_EVERY: u64 = 64;
 const _: () =
     assert!(2 * REPLAYED_EVERY < REPLAY_LAG_MAX, "one that keeps up has said so before it would be dropped");
-/// Bytes of consumed messages since the last checkpoint at which an edge takes the next one.
+/// Bytes of consumed messages without a checkpoint that covers them at which an edge takes one.
 pub const CHECKPOINT_AFTER_BYTES: u64 = 4 << 20;
 /// Bytes of outputs that may wait for one client of a shared cell, so that it does not delay the others.
 pub const UNSENT_SHARED_MAX: u64 = 4 << 20;

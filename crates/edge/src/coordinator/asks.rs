@@ -29,7 +29,7 @@ const REPORTS_A_LEASE: u32 = 4_096;
 
 const _: () = assert!(WITNESS_S >= super::DURABLE_LEASE_S, "a witness survives a restart");
 
-/// What an edge asks.
+/// A question or write of an edge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ask {
     /// Claim a generation. Of all claims with the same `from`, exactly one succeeds. A retry is harmless.

@@ -1,7 +1,7 @@
 //! An edge's side of the coordinator: registers the edge, renews the registration and knows the other edges. Reports since when
 //! the coordinator is away and what does not work meanwhile; no message waits for it.
 //!
-//! The client has one own request in flight at a time, so that it knows what it has written. Questions from the edge
+//! The client itself has one request in flight at a time, so that it knows what it has written. Questions from the edge
 //! ([`super::Ask`]) are sent independently of it.
 
 use super::asks::{Ask, AskAnswer, Asks};
@@ -76,7 +76,7 @@ pub enum CoordinatorInput {
     Ask {
         /// Names the answer.
         tag: u64,
-        /// What is asked.
+        /// The question.
         ask: Ask,
     },
     /// The edge stops: the client revokes its lease, so that other edges need not wait until it expires.
@@ -104,7 +104,7 @@ pub enum CoordinatorOutput {
     },
     /// The answer to [`CoordinatorInput::Ask`].
     Asked {
-        /// As asked.
+        /// As in the question.
         tag: u64,
         /// The answer.
         answer: AskAnswer,

@@ -56,8 +56,8 @@ struct Session {
     owner: Owner,
     /// The wire and channel of each end, by port.
     links: [Option<(ShardWireId, Channel)>; 2],
-    /// The channels of ends that have not answered the current attempt. If the attempt fails, these ends must learn that the
-    /// owner on the old channel is gone.
+    /// The previous channels of ends that have not answered the current attempt. If the attempt fails, these ends must learn that
+    /// the owner on the old channel is gone.
     former: Vec<(Port, ShardWireId, Channel)>,
     fresh: bool,
     proven: bool,
