@@ -1,4 +1,4 @@
-//! What was deployed: a module, its files and its quotas. Its digest names the image, on every machine alike.
+//! A deployed app: a module, its files and its quotas. Its digest names the image, and is the same on every machine.
 
 use crate::bytes_io::{Reader, put_bytes, put_u32};
 use crate::keys::KeyId;
@@ -11,14 +11,14 @@ use marram_wire::id::ImageHash;
 /// A read-only file that every cell of an app sees.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImageFile {
-    /// Where, from the root, without a leading slash: `etc/table.bin`.
+    /// Path from the root, without a leading slash: `etc/table.bin`.
     pub path: String,
-    /// What.
+    /// Contents of the file.
     pub contents: Vec<u8>,
 }
 
 impl ImageFile {
-    /// Whether this can be a file's path: names from the root on, with one slash between two of them.
+    /// Whether this can be a file's path: names from the root, separated by single slashes.
     #[must_use]
     pub fn is_path(path: &str) -> bool {
         let name = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= NAME_BYTES_MAX;
@@ -28,11 +28,11 @@ impl ImageFile {
 
 /// Begins every stored app.
 const MAGIC: [u8; 4] = *b"MRAP";
-/// Version of the layout below without keys, and with.
+/// Versions of the layout below: without keys, and with keys.
 const VERSION: u32 = 1;
 const VERSION_KEYS: u32 = 2;
 
-/// What was deployed. Encoded:
+/// A deployed app. Encoded:
 ///
 /// ```text
 /// | magic 4 | version 4 | determinism version 4 | quotas 39 |
@@ -46,7 +46,7 @@ pub(crate) struct App {
     pub(crate) module: Vec<u8>,
     pub(crate) files: Vec<ImageFile>,
     pub(crate) quotas: Quotas,
-    /// Keys that it has the host sign with, by the numbers that the guest gives them.
+    /// Keys that the host signs with for the cells, in the order of the numbers that the guest uses.
     pub(crate) keys: Vec<KeyId>,
 }
 
@@ -114,7 +114,7 @@ impl App {
         Ok(Self { module: reader.rest().into(), files, quotas, keys })
     }
 
-    /// Names the image that this app becomes.
+    /// The hash of the image that is made from this app.
     pub(crate) fn hash(&self) -> ImageHash {
         hash_of(&self.encode())
     }
@@ -137,7 +137,7 @@ pub(crate) fn hash_of(encoded: &[u8]) -> ImageHash {
     ImageHash(blake3::derive_key("marram image hash 1", encoded))
 }
 
-/// Why these files cannot be an app's, if they cannot: paths out of order, or a file that is also a directory.
+/// Checks that these can be an app's files. Fails if paths are out of order, or if a file is also a directory.
 pub(crate) fn check_files(files: &[ImageFile]) -> Result<(), String> {
     if files.len() > IMAGE_FILES_MAX {
         return Err(format!("{} files; the most is {IMAGE_FILES_MAX}", files.len()));
@@ -158,7 +158,7 @@ pub(crate) fn check_files(files: &[ImageFile]) -> Result<(), String> {
             return Err(format!("`{}` is given twice, or out of order", pair[1].path.escape_debug()));
         }
     }
-    // A path that is a file cannot also be a directory of another.
+    // A path cannot be both a file and the directory of another file.
     for file in files {
         let below = format!("{}/", file.path);
         if files.iter().any(|other| other.path.starts_with(&below)) {

@@ -1,17 +1,17 @@
-//! Large buffers without a page fault for every 4 KiB: what a full checkpoint costs is mostly faults.
+//! Large buffers without one page fault per 4 KiB: page faults are most of the cost of a full checkpoint.
 
 use crate::limits::PAGE;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes of a huge page on the machines that matter; elsewhere the advice is merely useless.
+/// Bytes of a huge page on the target machines; on other machines the advice has no effect.
 const HUGE: usize = 2 << 20;
-/// Buffers below this come from the allocator's own stock without faulting.
+/// The allocator serves buffers below this size from its own pool without page faults.
 const LARGE: usize = 128 << 10;
-/// Bytes that are kept in buffers for the next snapshots.
+/// Most bytes of spare buffers that are kept for later snapshots.
 const SPARE_BYTES_MAX: usize = 64 << 20;
 
-/// An empty buffer with room for `len` bytes, in huge pages where it is large enough.
+/// An empty buffer with capacity for `len` bytes, in huge pages if it is large enough.
 pub(crate) fn roomy(len: usize) -> Vec<u8> {
     let mut buffer = Vec::with_capacity(len);
     if len >= 2 * HUGE {
@@ -20,18 +20,18 @@ pub(crate) fn roomy(len: usize) -> Vec<u8> {
     buffer
 }
 
-/// Has the kernel put huge pages under `target` where whole ones fit. For memory that all of is about to be written: a
-/// huge page is there as a whole from its first byte on.
+/// Asks the kernel for huge pages under `target` where whole ones fit. Use it only for memory that will be written
+/// completely: the first write to a huge page allocates all of it.
 pub(crate) fn prefer_huge_pages<T>(target: &mut [T]) {
     advise(target, HUGE, Advice::HugePages);
 }
 
-/// Has small pages put under `target` from now on, also where [`prefer_huge_pages`] asked for others. Pages that are there stay.
+/// Asks the kernel for small pages under `target` from now on, also where [`prefer_huge_pages`] was called. Existing pages stay.
 pub(crate) fn prefer_small_pages(target: &mut [u8]) {
     advise(target, PAGE, Advice::SmallPages);
 }
 
-/// What changes neither contents nor access.
+/// Kinds of advice; none of them changes contents or access.
 #[derive(Clone, Copy)]
 #[repr(i32)]
 enum Advice {
@@ -52,13 +52,13 @@ fn advise<T>(target: &mut [T], page: usize, advice: Advice) {
     }
 }
 
-/// Makes the whole pages under `target`, which is about to be overwritten, present in one call.
+/// Maps all whole pages under `target` in one call, before they are overwritten.
 pub(crate) fn populate(target: &mut [u8]) {
-    // It may fail (before Linux 5.14), and then writing faults them in.
+    // The call may fail (before Linux 5.14); then writing causes the page faults.
     advise(target, PAGE, Advice::Populate);
 }
 
-/// Gives the pages under a cell's `memory` back to the kernel: it has the image's contents again, and zeros.
+/// Gives the pages under a cell's `memory` back to the kernel. The memory then has the image's contents and zeros again.
 pub(crate) fn discard(memory: &mut [u8]) {
     let start = memory.as_ptr() as usize;
     if !memory.is_empty() && start.is_multiple_of(PAGE) {
@@ -68,12 +68,12 @@ pub(crate) fn discard(memory: &mut [u8]) {
     }
 }
 
-/// Buffers that went through a checkpoint and wait for the next. Shared by a cell's thread and those that encode.
+/// Buffers of finished checkpoints, kept for the next ones. The cell's thread and the encoding threads share them.
 #[derive(Clone, Default)]
 pub(crate) struct Spares(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Spares {
-    /// An empty buffer with room for `len` bytes.
+    /// An empty buffer with capacity for `len` bytes.
     pub(crate) fn take(&self, len: usize) -> Vec<u8> {
         if len >= LARGE {
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,7 +84,7 @@ impl Spares {
         roomy(len)
     }
 
-    /// Keeps a buffer for later. The largest ones stay: they cost the most faults.
+    /// Keeps a buffer for later use. The largest buffers are kept: they save the most page faults.
     pub(crate) fn give(&self, mut buffer: Vec<u8>) {
         if buffer.capacity() < LARGE {
             return;

@@ -1,6 +1,6 @@
 //! Reading and writing lengths and numbers in the formats of this crate: little-endian, checked at every step.
 
-/// Reads from the front of a slice. Every method answers `None` when there are too few bytes, and then reads nothing.
+/// Reads from the front of a slice. If too few bytes are left, a method returns `None` and reads nothing.
 #[derive(Clone)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 
@@ -31,7 +31,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Bytes behind a 32-bit length.
+    /// Bytes after a 32-bit length.
     pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
         let mut ahead = self.clone();
         let len = ahead.u32()?;
@@ -40,7 +40,7 @@ impl<'a> Reader<'a> {
         Some(bytes)
     }
 
-    /// Everything that is left.
+    /// All remaining bytes.
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
@@ -58,10 +58,10 @@ pub(crate) fn put_u64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// Writes bytes behind a 32-bit length.
+/// Writes a 32-bit length, then the bytes.
 ///
 /// # Panics
-/// If there are 4 GiB or more: every caller's limit is lower.
+/// If there are 4 GiB or more: the limits of all callers are lower.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_u32(out, u32::try_from(bytes.len()).expect("limits keep every counted field below 4 GiB"));
     out.extend_from_slice(bytes);

@@ -1,6 +1,6 @@
-//! What a session names: one stage, or several wired one behind the other, and how the list of them is kept in a file.
+//! What a session names: one stage, or several stages connected in a row; and the file format of the list of stages.
 //!
-//! Refuses to know how stages run; `cells` does.
+//! This module does not run stages; `cells` does.
 
 use crate::bytes_io::Reader;
 use crate::image::{ImageFault, ImageInfo, StageImage};
@@ -14,23 +14,23 @@ use std::sync::Arc;
 pub struct Image {
     pub(crate) hash: ImageHash,
     pub(crate) stages: Vec<Stage>,
-    /// Whether the last stage waits for a server before the stages meet.
+    /// Whether the session has a server. If so, the stages are connected when the server's port opens.
     pub(crate) server: bool,
 }
 
 /// One stage of an image.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    /// For people; empty where there is only one.
+    /// Name for people; empty if there is only one stage.
     pub(crate) name: Box<str>,
     pub(crate) image: Arc<StageImage>,
 }
 
 impl Image {
-    /// The image of an app that is no chain.
+    /// The image of an app that is not a chain.
     pub(crate) fn single(image: StageImage) -> Self {
         let hash = image.hash;
-        // Nobody has to meet.
+        // With one stage there is nothing to connect.
         Self { hash, stages: vec![Stage { name: "".into(), image: Arc::new(image) }], server: false }
     }
 
@@ -40,23 +40,23 @@ impl Image {
         self.hash
     }
 
-    /// How many stages a cell of it has: at least one.
+    /// Number of stages of each cell: at least one.
     #[must_use]
     pub fn stage_count(&self) -> usize {
         self.stages.len()
     }
 
-    /// What each stage of a cell may use.
+    /// The quotas of each stage.
     pub fn quotas(&self) -> impl Iterator<Item = &Quotas> {
         self.stages.iter().map(|stage| &stage.image.quotas)
     }
 
-    /// What the operator wants to know of each stage.
+    /// Information for the operator about each stage.
     pub fn info(&self) -> impl Iterator<Item = ImageInfo> {
         self.stages.iter().map(|stage| stage.image.info())
     }
 
-    /// Why a stage had to be compiled again when it was loaded, if one had to.
+    /// Why a stage was compiled again when it was loaded; `None` if no stage was.
     #[must_use]
     pub fn rebuilt(&self) -> Option<&ImageFault> {
         self.stages.iter().find_map(|stage| stage.image.rebuilt.as_ref())
@@ -68,7 +68,7 @@ const MAGIC: [u8; 4] = *b"MRCN";
 /// Version of the layout below.
 const VERSION: u8 = 1;
 
-/// A chain as it is deployed: two stages or more, each an app of its own that is deployed as well. Encoded:
+/// A chain as it is deployed: two stages or more, each of which is also deployed as an app. Encoded:
 ///
 /// ```text
 /// | magic 4 | version 1 | has server 1 | stage count 1 | (name length 1 | name | image hash 32)* |
@@ -82,8 +82,9 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A chain of these stages, each with the name that reasons and logs give it. `server` says whether its sessions have a
-    /// server: then stages meet when the server's port opens, so that each has all of its ports before its first message.
+    /// A chain of these stages, each with the name that reasons and logs use. `server` says whether its sessions have a
+    /// server. If so, the stages are connected when the server's port opens, so that each stage has all of its ports before
+    /// its first message.
     ///
     /// # Errors
     /// In words, if there are too few or too many, or a name is empty, too long, or has control characters.
@@ -115,13 +116,13 @@ impl Chain {
         self.server
     }
 
-    /// Whether bytes that an edge gave as an image are a chain's.
+    /// Whether the bytes that an edge gave as an image encode a chain.
     #[must_use]
     pub fn is_chain(bytes: &[u8]) -> bool {
         bytes.starts_with(&MAGIC)
     }
 
-    /// Names the image that this chain is.
+    /// The image hash of this chain.
     #[must_use]
     pub fn hash(&self) -> ImageHash {
         hash_of(&self.encode())
@@ -141,7 +142,7 @@ impl Chain {
     /// Reads a chain's list of stages.
     ///
     /// # Errors
-    /// In words, if the bytes are anything else.
+    /// In words, if the bytes do not encode a chain.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut reader = Reader::new(bytes);
         if reader.take(4) != Some(&MAGIC) {
@@ -170,7 +171,7 @@ impl Chain {
     }
 }
 
-/// The image hash of an encoded chain: under a key of its own, so that no app and no chain have one name.
+/// The image hash of an encoded chain. It uses a hash key of its own, so that an app and a chain never have the same hash.
 pub(crate) fn hash_of(encoded: &[u8]) -> ImageHash {
     ImageHash(blake3::derive_key("marram chain hash 1", encoded))
 }

@@ -1,6 +1,6 @@
-//! Images for a debugger: apps compiled anew with the debug information of the modules that they were made of.
+//! Images for a debugger: apps compiled again with the debug information of their modules.
 //!
-//! Such an image is of the same name as the app's own, runs the same program to the same states, and is never kept.
+//! Such an image has the same name as the app's own image, runs the same program to the same states, and is never stored.
 
 use crate::app::App;
 use crate::chain::{Image, Stage};
@@ -11,16 +11,16 @@ use marram_wire::id::ImageHash;
 use std::fmt;
 use std::sync::Arc;
 
-/// Why nothing can be shown to a debugger.
+/// Why a debugger cannot be used.
 #[derive(Debug)]
 pub enum DebugError {
-    /// Neither the modules that were deployed nor those that were given have debug information.
+    /// Neither the deployed modules nor the given modules have debug information.
     NoInfo,
-    /// The module that was given at this place has no debug information.
+    /// The given module with this index has no debug information.
     Bare(usize),
-    /// The module that was given at this place is another program than every stage.
+    /// The given module with this index is not the program of any stage.
     Stranger(usize),
-    /// No image can be made.
+    /// The image could not be made.
     Image(LoadError),
 }
 
@@ -43,8 +43,8 @@ impl fmt::Display for DebugError {
 
 impl std::error::Error for DebugError {}
 
-/// Makes an image for a debugger of an app, or of a chain, whose stages are in `images`. A stage whose module was stripped
-/// takes its debug information from the one of `symbols` that is the same program, if one is.
+/// Makes an image for a debugger from an app, or from a chain, whose stages are in `images`. If a stage's module was stripped,
+/// the debug information comes from the module in `symbols` that is the same program, if there is one.
 pub(crate) fn load(images: &Images, hash: ImageHash, symbols: &[Vec<u8>]) -> Result<Image, DebugError> {
     if let Some(bare) = symbols.iter().position(|module| !has_debug_info(module)) {
         return Err(DebugError::Bare(bare));

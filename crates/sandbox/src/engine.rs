@@ -1,10 +1,11 @@
-//! The engine's settings: one place, so that images compiled by one process run in every other.
+//! The engine's settings, in one place, so that every process can run images that another process compiled.
 
 use crate::limits::{IMAGE_SPAN_MAX, STACK_BYTES, WASM_STACK_BYTES};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use wasmtime::{Config, Engine, OptLevel};
 
-/// What a module may use. Everything else is nondeterministic (threads, relaxed SIMD) or cannot be saved yet.
+/// The WebAssembly features that a module may use. All others are nondeterministic (threads, relaxed SIMD) or cannot be saved
+/// yet.
 pub(crate) fn features() -> wasmparser::WasmFeatures {
     use wasmparser::WasmFeatures as F;
     F::MUTABLE_GLOBAL
@@ -20,7 +21,7 @@ pub(crate) fn features() -> wasmparser::WasmFeatures {
         | F::WIDE_ARITHMETIC
 }
 
-/// Settings that decide generated code, the same for compiling and for running.
+/// Settings that determine the generated code; the same for compiling and for running.
 pub(crate) fn config(nan_canonicalization: bool) -> Config {
     let mut config = Config::new();
     config.concurrency_support(false);
@@ -32,17 +33,17 @@ pub(crate) fn config(nan_canonicalization: bool) -> Config {
     config.wasm_wide_arithmetic(true);
     config.max_wasm_stack(WASM_STACK_BYTES);
     config.async_stack_size(STACK_BYTES);
-    // Pages of the image are mapped copy-on-write, never copied: deployment refuses what is wider than this.
+    // Pages of the image are mapped copy-on-write, never copied: deployment refuses an image with a wider span.
     config.memory_guaranteed_dense_image_size(IMAGE_SPAN_MAX as u64);
-    // Bounds checks by address space: one size of slot holds every 32-bit memory.
+    // The address space does the bounds checks: one slot size fits every 32-bit memory.
     config.memory_reservation(1 << 32);
     config.memory_guard_size(32 << 20);
     config.memory_may_move(false);
     config
 }
 
-/// As [`config`], for code that a person steps through: with the module's debug information translated, and values kept where
-/// it says that they are.
+/// As [`config`], for code that a person steps through: the module's debug information is translated, and values stay where it
+/// says they are.
 pub(crate) fn debugged(nan_canonicalization: bool) -> Config {
     let mut config = config(nan_canonicalization);
     config.debug_info(true);
@@ -50,8 +51,8 @@ pub(crate) fn debugged(nan_canonicalization: bool) -> Config {
     config
 }
 
-/// Names the engine version and settings that compiled code is good for. Code with another name is compiled anew,
-/// never loaded.
+/// Identifies the engine version and settings that compiled code works with. Code with another identifier is compiled
+/// again, never loaded.
 pub(crate) fn compatibility(engine: &Engine) -> u64 {
     let mut hasher = DefaultHasher::new();
     engine.precompile_compatibility_hash().hash(&mut hasher);

@@ -1,11 +1,11 @@
-//! A cell's random numbers: a keyed stream that its seed alone decides, so that a replay draws the same.
+//! A cell's random numbers: a keyed stream that depends only on its seed, so that a replay draws the same numbers.
 //!
-//! Refuses to know where seeds come from.
+//! This module does not choose seeds.
 
 use marram_session::cell::Seed;
 
-/// The seed of a stage of a chain: no stage can tell what another draws. The first one's, often the only one's, is the
-/// cell's own.
+/// The seed of a stage of a chain: no stage can compute what another stage draws. The first stage, often the only one, has the
+/// cell's own seed.
 pub(crate) fn of_stage(seed: Seed, stage: u8) -> Seed {
     if stage == 0 {
         return seed;
@@ -15,7 +15,7 @@ pub(crate) fn of_stage(seed: Seed, stage: u8) -> Seed {
     Seed(*hasher.finalize().as_bytes())
 }
 
-/// The generator of one stage of a cell: the stream and how much of it was drawn.
+/// The generator of one stage of a cell: the stream and the number of bytes drawn from it.
 #[derive(Clone)]
 pub(crate) struct Generator {
     seed: Seed,
@@ -27,7 +27,7 @@ impl Generator {
         Self { seed, position: 0 }
     }
 
-    /// Continues a stream that was saved: the same seed and position give the same bytes.
+    /// Continues a saved stream: the same seed and position give the same bytes.
     pub(crate) fn resume(seed: Seed, position: u64) -> Self {
         Self { seed, position }
     }

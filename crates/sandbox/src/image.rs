@@ -1,5 +1,5 @@
-//! A stage's image: the frozen state of a module after initialisation with its compiled code, and how it is kept in a
-//! file. What a session names, one stage or several, is `chain`'s.
+//! A stage's image: the frozen state of a module after initialisation, its compiled code, and the file format of both.
+//! `chain` defines what a session names: one stage or several.
 
 use crate::app::{decode_keys, encode_keys};
 use crate::bytes_io::{Reader, put_bytes, put_u32, put_u64};
@@ -14,7 +14,7 @@ use marram_wire::id::ImageHash;
 use std::fmt;
 use std::sync::Arc;
 
-/// Linear memory as initialisation left it, without its zero pages.
+/// Linear memory as initialisation left it, without the pages that are all zeros.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct InitialMemory {
     /// Bytes, a multiple of a WebAssembly page.
@@ -62,7 +62,7 @@ impl InitialMemory {
         }
     }
 
-    /// Bytes that are kept.
+    /// Total bytes of the kept pages.
     pub(crate) fn bytes(&self) -> usize {
         self.runs.iter().map(|run| run.1.len()).sum()
     }
@@ -110,15 +110,15 @@ impl InitialMemory {
     }
 }
 
-/// What one stage of a cell starts from; most cells have only one. Shared by all of them, and good on this machine only:
+/// What one stage of a cell starts from; most cells have only one stage. All cells share it. It is valid on this machine only:
 /// another machine makes its own from the app.
 #[derive(Debug)]
 pub(crate) struct StageImage {
     pub(crate) hash: ImageHash,
     pub(crate) quotas: Quotas,
-    /// Keys that cells have the host sign with, by the numbers that they give them.
+    /// Keys that the host signs with for the cells, in the order of the numbers that the cells use.
     pub(crate) keys: Vec<KeyId>,
-    /// The engine version and settings that `code` is good for.
+    /// The engine version and settings that `code` works with.
     pub(crate) compatibility: u64,
     pub(crate) memory: InitialMemory,
     pub(crate) globals: Vec<GlobalValue>,
@@ -131,7 +131,7 @@ pub(crate) struct StageImage {
 }
 
 impl StageImage {
-    /// What the operator wants to know of it.
+    /// Information for the operator.
     pub(crate) fn info(&self) -> ImageInfo {
         ImageInfo {
             hash: self.hash,
@@ -146,39 +146,39 @@ impl StageImage {
     }
 }
 
-/// What the operator wants to know of an image.
+/// Information for the operator about an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImageInfo {
-    /// Its name.
+    /// The image's hash.
     pub hash: ImageHash,
     /// Bytes of linear memory that a cell starts with.
     pub memory_bytes: usize,
-    /// Bytes of them in pages that are not zero.
+    /// Bytes of the initial pages that are not all zeros.
     pub initialised_bytes: usize,
     /// Bytes of compiled code.
     pub code_bytes: usize,
     /// Mutable globals.
     pub globals: usize,
-    /// Keys that cells have the host sign with.
+    /// Keys that the host signs with for the cells.
     pub keys: Vec<KeyId>,
-    /// What initialisation printed, if it ran just now.
+    /// What initialisation printed, if it ran during this call.
     pub prints: Vec<Print>,
-    /// Why the compiled code that was there could not be used, if there was some.
+    /// Why the existing compiled code could not be used, if there was any.
     pub rebuilt: Option<ImageFault>,
 }
 
-/// Why an image file cannot be used. It is then made again from the app.
+/// Why an image file cannot be used. The image is then made again from the app.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ImageFault {
     /// There is no such file.
     Missing,
     /// It could not be read.
     Unreadable(String),
-    /// It is not what was written: cut short, or changed.
+    /// The file is truncated or damaged.
     Corrupt(&'static str),
-    /// It was not written here, by who has this machine's key, or was changed since.
+    /// The file was not written with this machine's key, or was changed later.
     NotAuthentic,
-    /// It was written by another version of this program, or on another kind of machine.
+    /// The file was written by another version of this program, or on another kind of machine.
     Foreign,
 }
 
@@ -236,8 +236,8 @@ impl StageImage {
         out
     }
 
-    /// Reads an image file. What comes back was written by who has the key, for exactly this engine, so its code is what this
-    /// program's compiler produced.
+    /// Reads an image file. On success, a holder of the key wrote it for exactly this engine, so the code comes from this
+    /// program's compiler.
     pub(crate) fn decode(
         bytes: &[u8],
         hash: ImageHash,
@@ -257,7 +257,7 @@ impl StageImage {
         if body.len() as u64 != len {
             return Err(ImageFault::Corrupt("its length is wrong"));
         }
-        // Compares in a time that says nothing about where the two differ.
+        // Compares in constant time.
         if key.mac(VERSION, body) != mac {
             return Err(ImageFault::NotAuthentic);
         }

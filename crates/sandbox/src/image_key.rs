@@ -1,6 +1,6 @@
-//! The key by which a machine knows the compiled code that it has made itself, and the directory that holds both. Compiled code is
-//! run as it is, so code from anywhere else must never be loaded, however well formed: not another machine's, not a restored
-//! backup's, not what somebody left there while the directory was open to others.
+//! The key that authenticates the compiled code that this machine made, and the directory that holds both. Compiled code runs
+//! unchecked. So code from any other source must never be loaded, however well formed: not from another machine, not from a
+//! restored backup, and not a file that was put there while the directory was open to other users.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a key.
 pub(crate) const KEY_BYTES: usize = 32;
-/// The key's file. Not like the name of an image.
+/// File name of the key. No image has such a name.
 const NAME: &str = "key";
 
 /// Authenticates image files.
@@ -24,7 +24,8 @@ impl std::fmt::Debug for ImageKey {
 }
 
 impl ImageKey {
-    /// The directory's, made if it has none, or one that others may have read. The directory is [`private`].
+    /// The directory's key. It is created if there is none, or if other users could read the old one. The directory is
+    /// [`private`].
     pub(crate) fn of(dir: &Path) -> io::Result<Self> {
         let path = dir.join(NAME);
         match read(&path)? {
@@ -33,14 +34,14 @@ impl ImageKey {
             Found::Invalid => fs::remove_file(&path)?,
         }
         make(dir, &path)?;
-        // Another process may have been first.
+        // Another process may have created it first.
         match read(&path)? {
             Found::Key(key) => Ok(Self(key)),
             Found::Nothing | Found::Invalid => Err(io::Error::other("its key was changed while it was made")),
         }
     }
 
-    /// What authenticates these bytes.
+    /// The authentication code of these bytes.
     pub(crate) fn mac(&self, version: u32, body: &[u8]) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&version.to_le_bytes()).update(body);
@@ -48,11 +49,11 @@ impl ImageKey {
     }
 }
 
-/// What there is where a key should be.
+/// What the key file contains.
 enum Found {
     Key([u8; KEY_BYTES]),
     Nothing,
-    /// No key, or one that others could read.
+    /// No valid key, or one that other users could read.
     Invalid,
 }
 
@@ -70,12 +71,12 @@ fn read(path: &Path) -> io::Result<Found> {
     Ok(Found::Key(key))
 }
 
-/// Makes a key that is whole under its name at once. One that is there stays.
+/// Creates a key file that appears under its name only when it is complete. An existing file stays.
 fn make(dir: &Path, path: &Path) -> io::Result<()> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut key = [0; KEY_BYTES];
     File::open("/dev/urandom")?.read_exact(&mut key)?;
-    // As images are written aside: what a process leaves that dies is swept.
+    // As for images: `sweep` removes the temporary files of processes that died.
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let aside = dir.join(format!(".{NAME}.{}.{count}", std::process::id()));
     let written = fs::OpenOptions::new()
@@ -85,7 +86,7 @@ fn make(dir: &Path, path: &Path) -> io::Result<()> {
         .open(&aside)
         .and_then(|mut file| file.write_all(&key).and_then(|()| file.sync_all()))
         .and_then(|()| fs::hard_link(&aside, path));
-    // It has its name, or is of no use.
+    // The link exists now, or the temporary file is useless.
     let _ = fs::remove_file(&aside);
     match written {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -93,12 +94,12 @@ fn make(dir: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a directory that nobody else may look into, or takes from others the right to.
+/// Creates a directory that only this user can access, or removes the access of others from an existing one.
 pub(crate) fn private(dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     let about = fs::metadata(dir)?;
     if about.mode() & 0o077 != 0 {
-        // Refused where it is another user's, who could put there what they like.
+        // Fails if another user owns the directory: that user could put any file there.
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Keeps apps and their images in a directory, by content. What is read back is checked before it is trusted, and an
+//! Keeps apps and their images in a directory, named by content. What is read back is checked before it is used. An
 //! image that cannot be used is made again from its app.
 
 use crate::app::{App, ImageFile, hash_of};
@@ -25,16 +25,16 @@ pub struct Images {
     initialise_ms_max: u64,
     /// The engine version and settings that loadable code must have.
     compatibility: u64,
-    /// By which compiled code is known that was made here.
+    /// Authenticates compiled code that was made here.
     key: ImageKey,
 }
 
 impl Images {
-    /// Uses `dir`, and makes it if it is missing. Nobody else may look into it from then on, and compiled code in it is run only
-    /// if it was written with the key that lies there.
+    /// Uses `dir`, and creates it if it is missing. From then on no other user can access it, and compiled code in it runs only
+    /// if it was written with the key in that directory.
     ///
     /// # Errors
-    /// If the directory cannot be made, is another user's, or the machine cannot run the engine.
+    /// If the directory cannot be created, another user owns it, or the machine cannot run the engine.
     pub fn open(dir: &Path) -> Result<Self, DeployError> {
         let key = image_key::private(dir).and_then(|()| ImageKey::of(dir));
         let key = key.map_err(|error| DeployError::Store(StoreError::new(dir, &error)))?;
@@ -50,7 +50,7 @@ impl Images {
         self
     }
 
-    /// Makes an app's image and keeps both. An app that is there already costs a read.
+    /// Makes an app's image and stores both. If the app is already stored, this costs only a read.
     ///
     /// # Errors
     /// With the reason and the fix, if the module cannot be an app or the disk is full.
@@ -63,8 +63,8 @@ impl Images {
         self.deploy_with_keys(module, files, &[], quotas)
     }
 
-    /// As [`Self::deploy`], an app that has the host sign with keys. They need not be on this machine, but they must be where
-    /// cells start.
+    /// As [`Self::deploy`], for an app that asks the host to sign with keys. This machine need not have the keys, but each
+    /// machine that starts cells must.
     ///
     /// # Errors
     /// As above.
@@ -80,7 +80,7 @@ impl Images {
         let hash = hash_of(&encoded);
         let fault = match self.read_image(hash) {
             Ok(image) => {
-                // Other machines fetch the app from here, whatever became of its file.
+                // Other machines fetch the app from here, so it is written again if its file is missing or damaged.
                 if self.app(hash).is_err() {
                     self.write(&app_name(hash), &encoded).map_err(DeployError::Store)?;
                 }
@@ -91,15 +91,15 @@ impl Images {
         let mut image = deploy::build(&app, self.initialise_ms_max)?;
         self.write(&app_name(hash), &encoded).map_err(DeployError::Store)?;
         self.write(&image_name(hash), &image.encode(&self.key)).map_err(DeployError::Store)?;
-        // There is none yet when an app is new.
+        // A new app has no image yet: that is not a fault.
         image.rebuilt = Some(fault).filter(|fault| *fault != ImageFault::Missing);
         Ok(image.info())
     }
 
-    /// Keeps a chain of apps that are here, under the name that its sessions give it.
+    /// Stores a chain of apps that are already stored, under the hash that its sessions name it by.
     ///
     /// # Errors
-    /// If a stage is not here, or is no app, or the disk is full.
+    /// If a stage is not stored or is not an app, or the disk is full.
     pub fn deploy_chain(&self, chain: &Chain) -> Result<ImageHash, LoadError> {
         for (_, stage) in chain.stages() {
             if Chain::is_chain(&self.app(*stage)?) {
@@ -114,11 +114,11 @@ impl Images {
         Ok(hash)
     }
 
-    /// Gives an image to start cells from, with all of its stages. A stage that is damaged, or from another engine version,
+    /// Gives an image, with all of its stages, to start cells from. A stage that is damaged, or from another engine version,
     /// is made again; [`Image::rebuilt`] then says why.
     ///
     /// # Errors
-    /// If the app, or the chain or one of its stages, is not here, or cannot be made into an image any more.
+    /// If the app, the chain or one of its stages is not stored here, or an image can no longer be made of it.
     pub fn load(&self, hash: ImageHash) -> Result<Arc<Image>, LoadError> {
         match self.chain(hash)? {
             Some(chain) => self.load_chain(hash, &chain).map(Arc::new),
@@ -146,7 +146,7 @@ impl Images {
         let app = self.app(hash)?;
         let app = App::decode(&app).map_err(|why| LoadError::App { hash, why })?;
         let mut image = deploy::build(&app, self.initialise_ms_max).map_err(LoadError::Build)?;
-        // An image that cannot be kept can still be used; the next load pays again.
+        // The image can be used even if it cannot be stored; then the next load compiles it again.
         let kept = self.write(&image_name(hash), &image.encode(&self.key));
         image.rebuilt = Some(match kept {
             Ok(()) => fault,
@@ -155,7 +155,7 @@ impl Images {
         Ok(image)
     }
 
-    /// The chain that a name stands for, if it stands for one.
+    /// The chain with this hash; `None` if there is no such chain.
     ///
     /// # Errors
     /// If its file cannot be read, or is damaged.
@@ -171,10 +171,10 @@ impl Images {
         }
     }
 
-    /// The app or the chain behind an image, to be given to another machine's [`Images::insert`].
+    /// The encoded app or chain of an image, for another machine's [`Images::insert`].
     ///
     /// # Errors
-    /// If it is not here, or its bytes are damaged.
+    /// If it is not stored here, or its bytes are damaged.
     pub fn app(&self, hash: ImageHash) -> Result<Vec<u8>, LoadError> {
         if let Some(chain) = self.chain(hash)? {
             return Ok(chain.encode());
@@ -193,12 +193,12 @@ impl Images {
         Ok(bytes)
     }
 
-    /// Takes an app from another machine and makes its image, or a chain whose stages are here. The bytes prove themselves:
-    /// their digest is `hash`.
+    /// Stores an app from another machine and makes its image, or stores a chain whose stages are already here. The bytes need no
+    /// other proof: their digest is `hash`.
     ///
     /// # Errors
-    /// If they are something else, or cannot be made into an image here; [`LoadError::Unknown`] names a chain's stage that
-    /// is to be inserted first.
+    /// If the bytes have another digest, or no image can be made of them here. [`LoadError::Unknown`] names a stage of a chain
+    /// that must be inserted first.
     pub fn insert(&self, hash: ImageHash, app: &[u8]) -> Result<Arc<Image>, LoadError> {
         if Chain::is_chain(app) {
             return self.insert_chain(hash, app);
@@ -227,11 +227,11 @@ impl Images {
         self.load(hash)
     }
 
-    /// Removes a chain, or an app and its image, when no session names them any more. Unknown ones are ignored, and an app
-    /// that a chain has as a stage stays.
+    /// Removes a chain, or an app and its image, when no session names it any more. Unknown hashes are ignored. An app that is a
+    /// stage of a stored chain stays.
     ///
     /// # Errors
-    /// If a file is there and cannot be removed.
+    /// If an existing file cannot be removed.
     pub fn remove(&self, hash: ImageHash) -> Result<(), StoreError> {
         if self.is_stage(hash).map_err(|error| StoreError::new(&self.dir, &error))? {
             return Ok(());
@@ -248,7 +248,7 @@ impl Images {
         Ok(())
     }
 
-    /// Whether a chain that is here names it. One that cannot be read names nothing: nobody can use it.
+    /// Whether a stored chain has this app as a stage. An unreadable chain does not count: it cannot be used.
     fn is_stage(&self, hash: ImageHash) -> io::Result<bool> {
         for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
@@ -262,7 +262,7 @@ impl Images {
         Ok(false)
     }
 
-    /// Where an image's compiled code is kept, for an operator or a test to look at.
+    /// Path of an image's compiled code, for an operator or a test.
     #[must_use]
     pub fn image_path(&self, hash: ImageHash) -> PathBuf {
         self.dir.join(image_name(hash))
@@ -286,7 +286,7 @@ fn app_name(hash: ImageHash) -> String {
     format!("{hash}.app")
 }
 
-/// What a chain's file name ends in.
+/// Extension of a chain's file name.
 const CHAIN: &str = "chain";
 
 fn chain_name(hash: ImageHash) -> String {
@@ -297,7 +297,7 @@ fn image_name(hash: ImageHash) -> String {
     format!("{hash}.image")
 }
 
-/// Removes what processes that died left half-written. What is still being written belongs to a live process.
+/// Removes half-written files of processes that died. Files of live processes stay.
 fn sweep(dir: &Path) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
@@ -308,13 +308,13 @@ fn sweep(dir: &Path) {
             pid.bytes().all(|byte| byte.is_ascii_digit()) && !Path::new("/proc").join(pid).exists()
         });
         if dead {
-            // Another process may have swept it first.
+            // Another process may have removed it first.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// Makes a file that is either whole under its name or not there: written aside, flushed to the disk, renamed.
+/// Creates a file that is either complete under its name or absent: written to a temporary file, flushed to the disk, renamed.
 fn write_whole(
     dir: &Path,
     name: &str,
@@ -327,13 +327,13 @@ fn write_whole(
         .and_then(|mut file| fill(&mut file).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&aside, &target));
     written.map_err(|error| {
-        // Already failing: that the half-written file stays as well is not the news.
+        // The write already failed; that error is reported, not this one.
         let _ = fs::remove_file(&aside);
         StoreError::new(&target, &error)
     })
 }
 
-/// A file of the image directory could not be written. Nothing is left half-written.
+/// A file of the image directory could not be written. No half-written file is left.
 #[derive(Debug)]
 pub struct StoreError {
     path: PathBuf,
@@ -347,7 +347,7 @@ impl StoreError {
         Self { path: path.into(), full, why: error.to_string() }
     }
 
-    /// Whether the disk is full: freeing space helps.
+    /// Whether the disk is full. If so, freeing space helps.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.full
@@ -366,19 +366,19 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
-/// Why an image could not be given.
+/// Why an image could not be loaded.
 #[derive(Debug)]
 pub enum LoadError {
-    /// No such app is here: fetch it from an edge that has it, or deploy it.
+    /// No such app is stored here: fetch it from an edge that has it, or deploy it.
     Unknown(ImageHash),
     /// The app's own bytes are unusable: fetch it again.
     App {
-        /// Its name.
+        /// The app's hash.
         hash: ImageHash,
         /// What is wrong.
         why: String,
     },
-    /// The app is here, but no image could be made of it.
+    /// The app is stored here, but no image could be made of it.
     Build(DeployError),
 }
 

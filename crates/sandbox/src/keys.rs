@@ -1,7 +1,7 @@
-//! Keys that the host signs with for cells, so that no cell, checkpoint or log ever holds one. An app names a key by a digest
-//! of its public half, which is part of its image: whichever machine replays a session, the same key signs.
+//! Keys that the host signs with for cells, so that no cell, checkpoint or log ever contains one. An app names a key by a
+//! digest of its public half, which is part of the app's image: every machine that replays a session signs with the same key.
 //!
-//! Refuses to know algorithms and files: who signs, and with what, is given as a [`Signer`].
+//! This module does not know algorithms or files: the caller provides each key as a [`Signer`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct KeyId(pub [u8; 32]);
 
 impl KeyId {
-    /// Of a public key, as the DER of a certificate's `SubjectPublicKeyInfo`.
+    /// The id of a public key, given as the DER of a certificate's `SubjectPublicKeyInfo`.
     #[must_use]
     pub fn of(public_key: &[u8]) -> Self {
         Self(blake3::derive_key("marram signing key 1", public_key))
@@ -20,7 +20,7 @@ impl KeyId {
 }
 
 impl fmt::Display for KeyId {
-    /// Enough of it to tell keys apart.
+    /// Prints enough of the digest to distinguish keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
@@ -32,12 +32,12 @@ impl fmt::Debug for KeyId {
     }
 }
 
-/// A private key at work.
+/// Signs with one private key.
 ///
-/// The signature must depend on the key and the message alone: a replay signs again, perhaps on another machine, and must get
-/// the same bytes. Ed25519 is made so; ECDSA has to choose its nonces as RFC 6979 says.
+/// The signature must depend only on the key and the message: a replay signs again, perhaps on another machine, and must get
+/// the same bytes. Ed25519 has this property; ECDSA must choose its nonces as RFC 6979 says.
 pub trait Signer: Send + Sync {
-    /// Signs. A signature has at most [`crate::limits::SIGNATURE_BYTES_MAX`] bytes.
+    /// Signs a message. A signature has at most [`crate::limits::SIGNATURE_BYTES_MAX`] bytes.
     fn sign(&self, message: &[u8]) -> Vec<u8>;
 }
 
@@ -48,12 +48,12 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// Puts a key on it.
+    /// Adds a key.
     pub fn add(&mut self, id: KeyId, signer: Arc<dyn Signer>) {
         self.keys.insert(id, signer);
     }
 
-    /// Those that an image names, in its order.
+    /// The keys that an image names, in its order. Fails with the first key that is missing.
     pub(crate) fn pick(&self, ids: &[KeyId]) -> Result<Arc<[Arc<dyn Signer>]>, KeyId> {
         ids.iter().map(|id| self.keys.get(id).cloned().ok_or(*id)).collect()
     }
@@ -65,14 +65,14 @@ impl fmt::Debug for Keyring {
     }
 }
 
-/// What a server signs in a TLS 1.3 handshake begins so, and has the transcript's digest behind it (RFC 8446, section 4.4.3).
+/// The fixed prefix of what a TLS 1.3 server signs in a handshake; the transcript's digest follows (RFC 8446, section 4.4.3).
 const CERTIFICATE_VERIFY: &[u8; 98] =
     b"                                                                TLS 1.3, server CertificateVerify\0";
-/// Bytes of the digests that TLS 1.3 has: SHA-256's and SHA-384's.
+/// Lengths of the digests that TLS 1.3 uses: SHA-256 and SHA-384.
 const DIGEST_BYTES: [usize; 2] = [32, 48];
 
-/// Whether a message is what a TLS 1.3 server signs to prove that it has the key. Nothing else is signed for a cell, so that a
-/// hostile one can pass for the server of the connections that it has, which it is, and for nobody else.
+/// Whether a message is what a TLS 1.3 server signs to prove that it has the key. The host signs nothing else for a cell. So a
+/// hostile cell can act as the server only on its own connections, where it is the server anyway.
 pub(crate) fn is_certificate_verify(message: &[u8]) -> bool {
     message.strip_prefix(CERTIFICATE_VERIFY).is_some_and(|digest| DIGEST_BYTES.contains(&digest.len()))
 }

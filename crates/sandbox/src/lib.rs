@@ -1,7 +1,7 @@
 //! Images, cells and checkpoints: the only crate that names the WebAssembly engine.
 //!
-//! [`Images`] turns a module into an image; [`Cells`] starts cells from images and runs their handlers. The guest's
-//! side of the contract is `docs/abi.md`. Refuses to know sessions, wires and clocks.
+//! [`Images`] turns a module into an image; [`Cells`] starts cells from images and runs their handlers. `docs/abi.md`
+//! describes the guest's side of the contract. This crate does not depend on sessions, wires or clocks.
 
 mod app;
 pub mod bench;

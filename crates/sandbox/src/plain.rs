@@ -1,8 +1,8 @@
-//! Words that a guest chose, made fit to be shown: what a terminal or a log would obey is written out instead.
+//! Makes text that a guest chose safe to show: characters that a terminal or a log would interpret become escapes.
 //!
-//! Refuses to know where the words go: an operator's terminal, a log file, the other end of a session.
+//! This module does not know where the text is shown: an operator's terminal, a log file, the other end of a session.
 
-/// The text on one line, with every character that would do something else than appear written as an escape.
+/// The text on one line; every character that would do more than appear is replaced by an escape.
 pub(crate) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
@@ -15,15 +15,15 @@ pub(crate) fn plain(text: &str) -> String {
     out
 }
 
-/// As [`plain`], cut after at most so many bytes.
+/// As [`plain`], truncated to at most `bytes_max` bytes.
 pub(crate) fn plain_cut(text: &str, bytes_max: usize) -> String {
-    // No escape is shorter than its character: what is cut here would be cut below.
+    // An escape is at least as long as its character, so the bytes cut here would be cut below anyway.
     let mut out = plain(&text[..text.floor_char_boundary(bytes_max)]);
     out.truncate(out.floor_char_boundary(bytes_max));
     out
 }
 
-/// Whether a character ends a line, moves the cursor, rings, colours, or turns the direction of what follows.
+/// Whether a character ends a line, moves the cursor, rings the bell, sets a colour, or changes the text direction.
 fn acts(char: char) -> bool {
     (char.is_control() && char != '\t')
         || matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

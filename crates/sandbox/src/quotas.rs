@@ -1,12 +1,12 @@
-//! What a cell may use: from the app's manifest, and part of its image's identity, since several of them decide what
+//! What a cell may use. The app's manifest sets it, and it is part of the image's identity, since several quotas affect what
 //! the guest computes.
 
 use crate::limits::{MEMORY_MAX, SCRATCH_MAX, WASM_PAGE};
 
-/// What a cell may use. Two apps that differ in any of these are different images.
+/// What a cell may use. Two apps that differ in any of these have different images.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quotas {
-    /// Bytes of linear memory: a multiple of 64 KiB. `memory.grow` beyond it answers -1.
+    /// Bytes of linear memory: a multiple of 64 KiB. `memory.grow` beyond it returns -1.
     pub memory_max: u64,
     /// Nanoseconds that one handler may compute before it is killed.
     pub handler_time_ns: u64,
@@ -15,9 +15,9 @@ pub struct Quotas {
     /// Whether NaNs get one bit pattern. Needed for cells that may move between CPU architectures; costs time in
     /// floating-point loops.
     pub nan_canonicalization: bool,
-    /// Messages that a session may bring a second, if limited. Enforced by the session's edge.
+    /// Messages per second that a session may receive, if limited. The session's edge enforces it.
     pub messages_per_s: Option<u32>,
-    /// Bytes of log that a session may cause a second, if limited. Enforced by the session's edge.
+    /// Bytes of log per second that a session may cause, if limited. The session's edge enforces it.
     pub log_bytes_per_s: Option<u64>,
 }
 
@@ -34,11 +34,11 @@ impl Default for Quotas {
     }
 }
 
-/// Bytes of [`Quotas::encode`].
+/// Length of [`Quotas::encode`] in bytes.
 pub(crate) const QUOTAS_BYTES: usize = 8 + 8 + 8 + 1 + (1 + 4) + (1 + 8);
 
 impl Quotas {
-    /// Why these quotas make no sense, if they do not.
+    /// Why these quotas are invalid; `None` if they are valid.
     pub(crate) fn problem(&self) -> Option<String> {
         if self.memory_max == 0
             || self.memory_max > MEMORY_MAX
@@ -72,7 +72,7 @@ impl Quotas {
         out
     }
 
-    /// Reads what [`Quotas::encode`] wrote; anything else is `None`.
+    /// Reads what [`Quotas::encode`] wrote; returns `None` for anything else.
     pub(crate) fn decode(bytes: &[u8; QUOTAS_BYTES]) -> Option<Self> {
         let u64_at = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).ok();
         let u32_at = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();
@@ -84,7 +84,7 @@ impl Quotas {
             messages_per_s: if bytes[25] == 1 { u32_at(26) } else { None },
             log_bytes_per_s: if bytes[30] == 1 { u64_at(31) } else { None },
         };
-        // Only the canonical form counts: the same quotas never have two hashes.
+        // Only the canonical form is accepted, so that the same quotas never have two hashes.
         (quotas.encode() == *bytes && quotas.problem().is_none()).then_some(quotas)
     }
 }

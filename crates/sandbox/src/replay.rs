@@ -1,7 +1,7 @@
-//! Runs a recording: makes its image of the app that is in the file or at hand, and its cell of the checkpoints or the seed,
-//! and gives it what the session's cell was given.
+//! Runs a recording: makes the image from the app in the file or in the image directory, makes the cell from the checkpoints or
+//! the seed, and gives it the inputs of the session's cell.
 //!
-//! A replay runs as a live cell does, handler by handler, with the same limits; only what time it is comes from the log.
+//! A replay runs as a live cell does, handler by handler, with the same limits; only the time comes from the log.
 
 use crate::cells::{Cells, CellsConfig, Progress, StageState, StartError, Tracking};
 use crate::chain::{Chain, Image};
@@ -21,46 +21,46 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// There is only one.
+/// The number of the only cell.
 const CELL: CellId = CellId(1);
 
-/// A handler that was run.
+/// One handler that ran.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplayStep {
-    /// Of which entry, from 0.
+    /// Index of the log entry that it consumed, from 0.
     pub entry: u64,
-    /// What it was given.
+    /// The input.
     pub input: CellInput,
-    /// What it observed as the time, or would have, in nanoseconds of session time.
+    /// The time that it observed, or would have observed, in nanoseconds of session time.
     pub now_ns: i64,
-    /// What came of it.
+    /// Its result.
     pub result: StepResult,
-    /// What it sent, to peers that still heard it.
+    /// The messages that it sent to peers that were still connected.
     pub outputs: Vec<CellOutput>,
-    /// What it did to its timers.
+    /// Its changes to timers.
     pub timers: Vec<TimerChange>,
-    /// What it did to its tasks and locks.
+    /// Its changes to tasks and locks.
     pub tasks: Vec<TaskChange>,
-    /// What it printed.
+    /// The texts that it printed.
     pub prints: Vec<Print>,
-    /// How long it ran here, in nanoseconds.
+    /// Its run time here, in nanoseconds.
     pub cost_ns: u64,
 }
 
-/// Why a recording cannot be run, or not further.
+/// Why a recording cannot be run, or cannot continue.
 #[derive(Debug)]
 pub enum ReplayError {
-    /// What it was made of is not at hand.
+    /// The app of this image is neither in the file nor in the image directory.
     NoApp(ImageHash),
-    /// No image can be made of what is.
+    /// No image can be made of the app.
     Image(LoadError),
-    /// Nothing can be shown to a debugger.
+    /// A debugger cannot be used.
     Debug(DebugError),
     /// The cell cannot be started.
     Start(StartError),
-    /// Its checkpoints cannot be restored.
+    /// The cell's checkpoints cannot be restored.
     Restore(RestoreError),
-    /// It cannot be followed.
+    /// The recording cannot be followed.
     Play(PlayError),
 }
 
@@ -89,7 +89,7 @@ impl From<PlayError> for ReplayError {
     }
 }
 
-/// A recording and its cell.
+/// A recording and the cell that replays it.
 pub struct Replayer {
     cells: Cells,
     image: Arc<Image>,
@@ -98,23 +98,24 @@ pub struct Replayer {
 }
 
 impl Replayer {
-    /// Puts the cell where the recording begins. The app is taken from the file, else from `images`.
+    /// Prepares the cell at the start of the recording. The app is taken from the file, else from `images`.
     ///
     /// # Errors
-    /// If it is redacted, or something that it needs is not at hand.
+    /// If the recording is redacted, or something that it needs is missing.
     pub fn new(recording: Recording, images: &Images, keyring: Keyring) -> Result<Self, ReplayError> {
-        // A redacted one cannot be run whatever is at hand.
+        // First, since a redacted recording can never be run.
         let player = Player::new(&recording, CELL)?;
         let image = image(&recording, images)?;
         Self::of_image(recording, (image, player), keyring, false)
     }
 
-    /// As [`Self::new`], for a debugger that is or will be attached to this process: code says which lines of source it comes
-    /// from, and a handler may take any time. A stage whose module was deployed without debug information takes that of the one
-    /// of `symbols` which is the same program.
+    /// As [`Self::new`], for a debugger that is or will be attached to this process: the code has line information, and a handler
+    /// may take any time. If a stage's module was deployed without debug information, that of the same program in `symbols` is
+    /// used.
     ///
     /// # Errors
-    /// As [`Self::new`]; if no stage has debug information; if one of `symbols` has none, or is no stage's program.
+    /// As [`Self::new`]; if no stage has debug information; if a module in `symbols` has none, or is not the program of any
+    /// stage.
     pub fn new_debugged(
         recording: Recording,
         images: &Images,
@@ -122,7 +123,7 @@ impl Replayer {
         symbols: &[Vec<u8>],
     ) -> Result<Self, ReplayError> {
         let player = Player::new(&recording, CELL)?;
-        // Kept first, as for any replay: what comes in the file proves itself there.
+        // Stored first, as for any replay: this checks the digests of the apps in the file.
         image(&recording, images)?;
         let image = debugging::load(images, recording.about.image, symbols).map_err(ReplayError::Debug)?;
         Self::of_image(recording, (Arc::new(image), player), keyring, true)
@@ -146,7 +147,7 @@ impl Replayer {
         Ok(replayer)
     }
 
-    /// Goes back to where the recording begins.
+    /// Returns to the start of the recording.
     ///
     /// # Errors
     /// If the machine has no room for the cell any more.
@@ -167,10 +168,10 @@ impl Replayer {
         }
     }
 
-    /// Runs the next handler; none where the recording ends.
+    /// Runs the next handler; `None` at the end of the recording.
     ///
     /// # Errors
-    /// If it does something else than it did in the session.
+    /// If the handler behaves differently than it did in the session.
     pub fn step(&mut self) -> Result<Option<ReplayStep>, ReplayError> {
         let Some(next) = self.player.next_handler()? else { return Ok(None) };
         let (entry, input, now_ns) = (next.entry, next.run.input.clone(), next.run.now_ns);
@@ -198,62 +199,62 @@ impl Replayer {
         Ok(Some(ReplayStep { entry, input, now_ns, result, outputs, timers, tasks, prints, cost_ns }))
     }
 
-    /// How many entries the cell has consumed.
+    /// Number of log entries that the cell has consumed.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.player.entries()
     }
 
-    /// What is run.
+    /// The recording that is run.
     #[must_use]
     pub fn recording(&self) -> &Recording {
         &self.recording
     }
 
-    /// The timers that are set: stage, token, and when each is due in session time, in nanoseconds.
+    /// The timers that are set: stage, token, and due time in nanoseconds of session time.
     #[must_use]
     pub fn timers(&self) -> Vec<(u8, u64, i64)> {
         self.player.timers()
     }
 
-    /// The tasks that wait for their turn, in order, and the locks that are held.
+    /// The tasks that wait, in order, and the locks that are held.
     #[must_use]
     pub fn tasks(&self) -> (Vec<Task>, Vec<Lock>) {
         self.player.tasks()
     }
 
-    /// The cell's state hash; none if it was stopped.
+    /// The cell's state hash; `None` if the cell was stopped.
     #[must_use]
     pub fn state_hash(&self) -> Option<[u8; 32]> {
         self.cells.state_hash(CELL)
     }
 
-    /// The state of each stage; none if the cell was stopped.
+    /// The state of each stage; `None` if the cell was stopped.
     #[must_use]
     pub fn look(&self) -> Option<Vec<StageState>> {
         self.cells.look(CELL)
     }
 
-    /// The names of the stages; that of a cell that is no chain is empty.
+    /// The names of the stages. The only stage of a cell that is not a chain has an empty name.
     pub fn stages(&self) -> impl Iterator<Item = &str> {
         self.image.stages.iter().map(|stage| &*stage.name)
     }
 
-    /// A range of a stage's memory, or as much of it as there is; none if there is no such stage, or the cell was stopped.
+    /// A range of a stage's memory, or the part of it that exists; `None` if there is no such stage, or the cell was stopped.
     #[must_use]
     pub fn memory(&self, stage: usize, range: Range<usize>) -> Option<Vec<u8>> {
         self.cells.memory(CELL, stage, range)
     }
 }
 
-/// The image of a recording. Apps in the file prove themselves by their digests.
+/// The image of a recording. The digests of the apps in the file authenticate them.
 fn image(recording: &Recording, images: &Images) -> Result<Arc<Image>, ReplayError> {
     let image = recording.about.image;
     let unknown = |error| match error {
         LoadError::Unknown(hash) => ReplayError::NoApp(hash),
         other => ReplayError::Image(other),
     };
-    // Stages before the chain that names them.
+    // Stages are inserted before the chain that names them.
     let (chains, apps): (Vec<_>, Vec<_>) = recording.apps.iter().partition(|(_, app)| Chain::is_chain(app));
     for (hash, app) in apps.into_iter().chain(chains) {
         if images.app(*hash).is_err() {

@@ -1,21 +1,21 @@
-//! The clock by which cells are charged: one a process, since one cell runs at a time.
+//! The clock by which cells are charged: one per process, since one cell runs at a time.
 //!
-//! It is read when a slice ends and when stages come to rest, not for each handler between: reading it takes a tenth of what a
-//! small handler does. What was spent since it was last read is charged to whichever stage runs then, which is each in
-//! proportion to what it spends.
+//! It is read when a slice ends and when stages become idle, not for each handler in between: a read costs a tenth of a small
+//! handler. The time since the last read is charged to the stage that runs at the read. On average each stage is charged in
+//! proportion to the time that it uses.
 
 use crate::limits::SLICE_CHARGE_NS_MAX;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// A handle on the clock. What lies in a store must be fit for any thread, so its numbers are atomic; all but the count of
-/// slices are written by the thread of the cells alone.
+/// A handle on the clock. Values in a store must be `Send`, so its numbers are atomic. Only the thread of the cells writes
+/// them, except for the count of slices.
 #[derive(Clone)]
 pub(crate) struct Watch(Arc<Numbers>);
 
 struct Numbers {
-    /// What times are counted from.
+    /// Zero of all times.
     base: Instant,
     /// Slices so far, wrapping.
     slices: AtomicU32,
@@ -23,8 +23,8 @@ struct Numbers {
     slice: AtomicU32,
     /// When the clock was last read, in nanoseconds.
     read_ns: AtomicU64,
-    /// What the thread had computed when the handler that is under way was resumed, in nanoseconds; [`NOT_RESUMED`] if it began
-    /// in this turn.
+    /// CPU time of the thread when the current handler was resumed, in nanoseconds; [`NOT_RESUMED`] if the handler began in this
+    /// turn.
     computed_ns: AtomicU64,
 }
 
@@ -43,12 +43,12 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// Another slice begins.
+    /// Starts another slice.
     pub(crate) fn tick(&self) {
         self.0.slices.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A cell's turn begins; `resumed` if it is in the middle of a handler.
+    /// Starts a cell's turn; `resumed` if the cell is in the middle of a handler.
     pub(crate) fn begin(&self, resumed: bool) {
         self.0.slice.store(self.0.slices.load(Ordering::Relaxed), Ordering::Relaxed);
         self.0.computed_ns.store(if resumed { computed_ns() } else { NOT_RESUMED }, Ordering::Relaxed);
@@ -60,12 +60,12 @@ impl Watch {
         self.0.slices.load(Ordering::Relaxed) != self.0.slice.load(Ordering::Relaxed)
     }
 
-    /// Whether the handler that is under way began in an earlier turn.
+    /// Whether the current handler began in an earlier turn.
     pub(crate) fn is_resumed(&self) -> bool {
         self.0.computed_ns.load(Ordering::Relaxed) != NOT_RESUMED
     }
 
-    /// What to charge for the time since the clock was last read. It counts as a handler's first slice from here on.
+    /// The time to charge since the clock was last read. From here on the time counts as a handler's first slice.
     pub(crate) fn lap_ns(&self) -> u64 {
         let now_ns = self.now_ns();
         let lap_ns = now_ns.saturating_sub(self.0.read_ns.load(Ordering::Relaxed));
@@ -84,11 +84,11 @@ impl Watch {
     }
 }
 
-/// Nanoseconds that this thread has computed: time in which the machine ran something else does not count. Costs a system
-/// call, so it is asked only of handlers that have used up a slice already.
+/// CPU time of this thread in nanoseconds: time in which the machine ran something else does not count. Costs a system call,
+/// so it is read only for handlers that have already used up a slice.
 fn computed_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a timespec of our own. The standard library has no clock of a thread's time.
+    // SAFETY: the pointer is to this function's own timespec. The standard library has no clock for a thread's CPU time.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) } != 0;
     debug_assert!(!failed, "every Linux has this clock");
     u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! An image made ready for this process's engine: its code mapped, its imports resolved, its globals found.
+//! An image prepared for this process's engine: its code is mapped, its imports are resolved, its globals are located.
 
 use crate::deploy::global_name;
 use crate::host::{ABI_MODULE, Hosts};
@@ -14,9 +14,9 @@ pub(crate) struct Bound {
     pub(crate) pre: InstancePre<Hosts>,
     pub(crate) globals: Vec<ModuleExport>,
     pub(crate) quotas: Quotas,
-    /// Whether it has to be instantiated as what may wait in an import.
+    /// Whether a handler may wait in an import, so that the module must be instantiated asynchronously.
     pub(crate) waits: bool,
-    /// What its cells have the host sign with.
+    /// Keys that the host signs with for its cells.
     pub(crate) keys: Arc<[Arc<dyn Signer>]>,
 }
 

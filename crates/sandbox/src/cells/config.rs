@@ -6,13 +6,13 @@ use wasmtime::{Enabled, PoolingAllocationConfig};
 /// Whether dirty pages are found with the kernel's help.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tracking {
-    /// With userfaultfd and PAGEMAP_SCAN if the kernel has both and lets this process use them, else by comparing.
+    /// With userfaultfd and PAGEMAP_SCAN if the kernel supports both and this process may use them, else by comparing.
     Auto,
-    /// By comparing with what the last checkpoint had: slower, works everywhere.
+    /// By comparing memory with the last checkpoint: slower, works everywhere.
     Compare,
 }
 
-/// How a used slot returns to the image's pages. Either way the next cell sees nothing of the last.
+/// How a used slot gets the image's pages back. In both cases the next cell cannot see data of the last one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reset {
     /// Written pages are found by PAGEMAP_SCAN and rewritten in place, so that the next cell does not fault on them.
@@ -22,7 +22,7 @@ pub enum Reset {
     Discard,
 }
 
-/// How many cells a process may have, and how their memory is managed.
+/// How many cells a process may have, and how it manages their memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CellsConfig {
     /// Cells that can live at once. Each reserves 4 GiB of address space and takes about four of the mappings that the
@@ -34,10 +34,10 @@ pub struct CellsConfig {
     pub reset: Reset,
     /// Bytes of each slot that stay resident between cells under [`Reset::Rewrite`].
     pub keep_resident: usize,
-    /// Whether a debugger is told where code lies and what it comes from: for images that were made for one, and those alone.
+    /// Whether a debugger gets the code addresses and line information: only for images that were made for a debugger.
     pub debugged: bool,
-    /// Whether handlers are stopped after a slice, so that others have their turn. Without it, a handler runs to its end, however long
-    /// that is, and no thread wakes every millisecond: for a program that trusts its only cell.
+    /// Whether a handler is preempted after a slice, so that other cells can run. Without it, a handler runs to its end, however
+    /// long that takes, and no thread wakes every millisecond: for a program that trusts its only cell.
     pub slices: bool,
 }
 
@@ -58,11 +58,11 @@ impl CellsConfig {
     /// The engine's pool for this many cells.
     pub(crate) fn pool(&self) -> PoolingAllocationConfig {
         let mut pool = PoolingAllocationConfig::new();
-        // A cell that lives for long has a driver beside its guests.
+        // A long-lived cell has a driver in addition to its guests.
         pool.total_core_instances(self.slots.saturating_mul(2))
             .total_memories(self.slots)
             .total_tables(self.slots.saturating_mul(TABLES_MAX))
-            // A cell keeps its stack from its first handler on, one for all of its stages.
+            // A cell keeps one stack for all of its stages, from its first handler on.
             .total_stacks(self.slots)
             .max_tables_per_module(TABLES_MAX)
             .table_elements(TABLE_ELEMENTS_MAX)

@@ -1,6 +1,7 @@
-//! Cells that ended with much memory: it goes back to the kernel piece by piece, so that nobody waits while all of it goes.
+//! Frees large cells in pieces: their memory goes back to the kernel bit by bit, so that no other cell waits while all of it
+//! goes.
 //!
-//! Until a cell's memory is gone its slot is not free; a cell that finds no other slot makes an end of all of them.
+//! A slot is free only when its cell's memory is gone. If a new cell finds no other slot, all pending memory is freed at once.
 
 use super::live::{Live, Stage};
 use super::{Cells, CellsConfig};
@@ -8,20 +9,20 @@ use crate::buffers::discard;
 use crate::limits::{DEFERRED_FREE_BYTES_MAX, DEFERRED_FREE_PIECE_BYTES, DEFERRED_FREE_PIECE_PART};
 use std::collections::VecDeque;
 
-/// Cells that ended.
+/// Ended cells whose memory is not yet free.
 #[derive(Default)]
 pub(super) struct DeferredFree {
     cells: VecDeque<FreeingCell>,
-    /// The sum of what they have left.
+    /// Sum of the bytes that these cells still have.
     bytes: usize,
-    /// What stays of each memory: the pool cleans so much where it lies, for the slot's next cell.
+    /// Bytes of each memory that stay resident: the pool resets them in place for the slot's next cell.
     keep: usize,
 }
 
-/// A cell that ended.
+/// An ended cell.
 struct FreeingCell {
     live: Live,
-    /// Its memories, by stage, with the bytes of each that were not yet given back.
+    /// Its memories, by stage, and how many bytes of each are not yet given back.
     left: Vec<(usize, usize)>,
 }
 
@@ -30,7 +31,7 @@ impl DeferredFree {
         Self { keep: config.keep_resident, ..Self::default() }
     }
 
-    /// Takes in the instances of a cell that has ended; small ones end at once.
+    /// Takes the instances of an ended cell; a small cell is freed at once.
     pub(super) fn take(&mut self, mut live: Live) {
         let size = |stage: &Stage| stage.memory.data_size(&live.store);
         let sizes = live.stages.iter().map(size).enumerate();
@@ -46,7 +47,7 @@ impl DeferredFree {
         }
     }
 
-    /// Gives back so many bytes of a memory of the cell that ended first, and its slots if no more are left.
+    /// Gives back at most `piece` bytes of the oldest ended cell, and frees its slots if no more bytes are left.
     fn piece(&mut self, piece: usize) {
         let Some(FreeingCell { live: Live { stages, store, .. }, left }) = self.cells.front_mut() else {
             return;
@@ -66,7 +67,7 @@ impl DeferredFree {
         }
     }
 
-    /// Frees all slots; how many that were.
+    /// Frees all slots and returns how many cells that were.
     pub(super) fn clear(&mut self) -> usize {
         self.bytes = 0;
         let count = self.cells.len();
@@ -76,19 +77,19 @@ impl DeferredFree {
 }
 
 impl Cells {
-    /// Whether cells that ended still have memory: then [`Self::free_piece`] is to be called now and then.
+    /// Whether ended cells still have memory. If so, call [`Self::free_piece`] periodically.
     #[must_use]
     pub fn is_freeing(&self) -> bool {
         !self.deferred_free.cells.is_empty()
     }
 
-    /// Bytes of memory that cells which ended still have.
+    /// Bytes of memory that ended cells still have.
     #[must_use]
     pub fn deferred_free_bytes(&self) -> usize {
         self.deferred_free.bytes
     }
 
-    /// Gives a piece of the memory of cells that ended back to the kernel.
+    /// Gives a piece of the memory of ended cells back to the kernel.
     pub fn free_piece(&mut self) {
         self.deferred_free
             .piece(DEFERRED_FREE_PIECE_BYTES.max(self.deferred_free.bytes / DEFERRED_FREE_PIECE_PART));
@@ -116,7 +117,7 @@ mod tests {
         let image = images.load(images.deploy(&module, &[], &Quotas::default()).unwrap().hash).unwrap();
         let mut cells = Cells::new(CellsConfig { slots: 1, ..CellsConfig::default() }).unwrap();
         for cell in [CellId(1), CellId(2)] {
-            // The second one finds the slot though nobody has made an end of the first.
+            // The second cell finds the slot although the first was not freed explicitly.
             cells.start(cell, &image, Seed([0; 32])).unwrap();
             cells.remove(cell);
             assert!(cells.is_freeing() && cells.is_empty());

@@ -1,7 +1,7 @@
-//! The driver: a module of our own beside the guests of a cell that gives them their messages. It asks the host which stage
-//! is next, has that stage make room, has the host copy the message there, and hands it over, until nothing waits. So a call
-//! into the engine, which gets a stack of its own first and costs more than most handlers, is one for each input of the
-//! cell, however many stages it has. Guests cannot name it, and it knows of them but two functions each.
+//! The driver: a WebAssembly module of our own, next to the guests of a cell, that delivers their messages. It asks the host
+//! which stage is next, makes that stage allocate room, lets the host copy the message there, and calls the handler, until no
+//! message waits. A call into the engine first gets a stack and costs more than most handlers; with the driver, each input of
+//! the cell needs one such call, however many stages it has. Guests cannot name the driver, and it uses two functions of each.
 
 use super::live::{Handlers, now};
 use crate::host::Hosts;
@@ -13,19 +13,19 @@ use wasm_encoder::{
 };
 use wasmtime::{Caller, Engine, Extern, Instance, Linker, Module, Store, TypedFunc};
 
-/// The module's name, by which traces leave it out.
+/// The module's name; traces leave out frames of this module.
 const NAME: &str = "marram:driver";
-/// The module that it imports the host's functions from.
+/// The module name under which it imports the host's functions.
 const HOST: &str = "marram";
-/// What the host names when no message is next.
+/// What the host returns when no message is next.
 const NO_STAGE: u32 = u32::MAX;
-/// Handlers after which a cell gets one: making it costs what it saves on so many messages.
+/// Handlers after which a cell gets a driver: creating it costs as much as it saves on this many messages.
 pub(super) const AFTER: u64 = 32;
 
 /// Runs until no message is next.
 pub(super) type Drive = TypedFunc<(), ()>;
 
-/// The modules, compiled for one engine when they are first needed: one for each number of stages.
+/// The driver modules, one for each number of stages, compiled for one engine when first needed.
 pub(crate) struct Drivers {
     host: Linker<Hosts>,
     modules: RefCell<[Option<Module>; STAGES_MAX]>,
@@ -41,7 +41,7 @@ impl Drivers {
         Ok(drivers)
     }
 
-    /// Makes the module for cells of so many stages, if there is none yet: that takes a millisecond or two.
+    /// Compiles the module for cells with this number of stages if it is missing: that takes a millisecond or two.
     pub(super) fn prepare(&self, stages: usize) -> wasmtime::Result<()> {
         let mut modules = self.modules.borrow_mut();
         let place = stages.checked_sub(1).and_then(|at| modules.get_mut(at));
@@ -52,7 +52,7 @@ impl Drivers {
         Ok(())
     }
 
-    /// Puts a driver beside guests with these exports.
+    /// Adds a driver to guests with these exports.
     pub(super) fn join<'a>(
         &self,
         store: &mut Store<Hosts>,
@@ -72,13 +72,13 @@ impl Drivers {
         now(Instance::new_async(&mut *store, module, &imports))?.get_typed_func(&mut *store, "drive")
     }
 
-    /// Whether this is what one is called.
+    /// Whether this is the name of a driver module.
     pub(super) fn is_named(name: Option<&str>) -> bool {
         name == Some(NAME)
     }
 }
 
-/// The stage that gets the next message, the message's port and its length; [`NO_STAGE`] if the driver is to return.
+/// The stage that gets the next message, the message's port and its length; [`NO_STAGE`] if the driver must return.
 fn next(mut caller: Caller<'_, Hosts>) -> (u32, u32, u32) {
     let hosts = caller.data_mut();
     if hosts.is_running() {
@@ -90,7 +90,7 @@ fn next(mut caller: Caller<'_, Hosts>) -> (u32, u32, u32) {
     }
 }
 
-/// Copies the message to where its stage has made room.
+/// Copies the message to the memory that its stage allocated.
 fn put(mut caller: Caller<'_, Hosts>, ptr: u32) -> wasmtime::Result<()> {
     let memory = caller.data().runs().memory;
     let memory = memory.ok_or_else(|| wasmtime::Error::msg("a stage that runs has a memory"))?;
@@ -125,7 +125,7 @@ fn assemble(stages: u32) -> Vec<u8> {
     let (stage, port, len, ptr) = (0, 1, 2, 3);
     let mut drive = Function::new([(4, ValType::I32)]);
     let mut code = drive.instructions();
-    // One block a stage, the first innermost, within one that the switch leaves for when no message is next.
+    // One block per stage, the first innermost, inside a block that the switch leaves when no message is next.
     code.loop_(BlockType::Empty).block(BlockType::Empty);
     for _ in 0..stages {
         code.block(BlockType::Empty);
@@ -136,7 +136,7 @@ fn assemble(stages: u32) -> Vec<u8> {
         let (alloc, recv) = (2 + 2 * n, 3 + 2 * n);
         code.end().local_get(len).call(alloc).local_tee(ptr).call(1);
         code.local_get(port).local_get(ptr).local_get(len).call(recv);
-        // Out of the blocks of the stages behind it and of the one around, back to the loop.
+        // Leaves the blocks of the later stages and the outer block, back to the loop.
         code.br(stages - n);
     }
     code.end().end().end();

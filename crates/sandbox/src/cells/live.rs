@@ -19,34 +19,34 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use wasmtime::{Global, Instance, Memory, Store, TypedFunc};
 
-/// The instances of a cell. Fields drop in this order: no memory is tracked any more when its slot is cleaned, or the slot's
-/// next cell could see this one's pages.
+/// The instances of a cell. Fields drop in this order: memory must no longer be tracked when its slot is cleaned, or the slot's
+/// next cell could see the pages of this one.
 pub(crate) struct Live {
     pub(crate) stages: Vec<Stage>,
     pub(crate) store: Store<Hosts>,
-    /// Where a cell that has run some handlers gets its messages.
+    /// Delivers the messages of a cell that has already run some handlers.
     drive: Option<Drive>,
     drivers: Rc<Drivers>,
-    /// Handlers until it gets one.
+    /// Handlers until the cell gets a driver.
     until_driver: u64,
 }
 
 impl Drop for Live {
-    /// Before any field goes, whatever their order.
+    /// Runs before any field is dropped, in any order of the fields.
     fn drop(&mut self) {
         self.disarm();
     }
 }
 
-/// The instance of one stage. Its memory's slot is the store's.
+/// The instance of one stage. The store owns the slot of its memory.
 pub(crate) struct Stage {
     pub(crate) tracker: Tracker,
     pub(crate) memory: Memory,
     pub(crate) globals: Vec<Global>,
-    /// The checkpoint taken or restored last, that a delta builds on.
+    /// The checkpoint that was taken or restored last; a delta builds on it.
     pub(crate) checkpoint: Option<CheckpointId>,
     pub(crate) bound: Rc<Bound>,
-    /// Huge pages are preferred in some of its memory.
+    /// Whether some of its memory prefers huge pages.
     pub(crate) has_huge_pages: bool,
     handlers: Handlers,
 }
@@ -65,9 +65,9 @@ pub(super) struct Handlers {
 pub(super) enum TaskOutcome {
     /// All stages are quiet.
     ToRest,
-    /// The slice was over between two handlers.
+    /// The slice ended between two handlers.
     ThroughSlice,
-    /// It ends.
+    /// The cell ends.
     ToItsEnd(Blamed),
 }
 
@@ -85,12 +85,12 @@ impl Live {
         let mut store =
             Store::new(first.pre.module().engine(), Hosts::new(stages.len(), server, watch.clone()));
         store.limiter(|hosts| hosts);
-        // A handler may run to the end of the slice that is under way; then it yields, slice after slice.
+        // A handler may run to the end of the current slice; then it yields after each slice.
         store.epoch_deadline_callback(|mut store| store.data_mut().preempted());
         let drivers = Rc::clone(drivers);
         let list = Vec::with_capacity(stages.len());
         let mut live = Self { stages: list, store, drive: None, drivers, until_driver: driver::AFTER };
-        // A store with one stage that may wait in an import takes the others in the same way.
+        // If one stage may wait in an import, the store must instantiate the other stages the same way.
         let waits = stages.iter().any(|bound| bound.waits);
         for (at, bound) in (0..).zip(stages) {
             live.add(bound, waits, at, (of_stage(seed, at), Tracker::new(method)))?;
@@ -141,14 +141,14 @@ impl Live {
         Ok(())
     }
 
-    /// Makes it another session's, before its first input.
+    /// Assigns the instances to another session, before their first input.
     pub(super) fn reseed(&mut self, seed: Seed) {
         for (at, host) in (0..).zip(self.store.data_mut().stages()) {
             host.generator = Generator::new(of_stage(seed, at));
         }
     }
 
-    /// Ends what was asked of the kernel for its memories. To be called before their slots are given back; dropping does it too.
+    /// Ends dirty tracking by the kernel. Must be called before the memories' slots are given back; dropping also does it.
     pub(super) fn disarm(&mut self) {
         for stage in &mut self.stages {
             stage.tracker.disarm();
@@ -158,7 +158,7 @@ impl Live {
         }
     }
 
-    /// Gives the pages of its memories back to the kernel. It is nobody's.
+    /// Gives the pages of its memories back to the kernel. No session uses it.
     pub(super) fn discard(&mut self) {
         self.disarm();
         for stage in &self.stages {
@@ -179,7 +179,7 @@ impl Live {
                 Next::Message | Next::Other => self.handle().await,
             };
             let hosts = self.store.data_mut();
-            // What the host says against a handler goes before how the engine ended it.
+            // The host's reason for a failure takes precedence over the engine's error.
             let failure = hosts.take_failure();
             if let Some(blamed) = failure.or_else(|| Some((hosts.at(), stop(&done.err()?)))) {
                 break TaskOutcome::ToItsEnd(blamed);
@@ -191,7 +191,7 @@ impl Live {
 
     fn has_driver(&mut self) -> bool {
         if self.until_driver == 0 {
-            // Tried once: without it messages are slower, and nothing else is different.
+            // Tried once: without a driver messages are slower, and nothing else changes.
             self.until_driver = u64::MAX;
             let handlers = self.stages.iter().map(|stage| &stage.handlers);
             self.drive = self.drivers.join(&mut self.store, handlers).ok();
@@ -199,7 +199,7 @@ impl Live {
         self.drive.is_some()
     }
 
-    /// Lets the driver give out messages until something else is to be done.
+    /// Lets the driver deliver messages until there is something else to do.
     async fn drive(&mut self) -> wasmtime::Result<()> {
         match &self.drive {
             Some(drive) => drive.call_async(&mut self.store, ()).await,
@@ -271,7 +271,7 @@ impl Handlers {
     }
 }
 
-/// The result of what waits for nothing and may only be preempted: instances are made in one go.
+/// Polls a future until it is ready. It waits for nothing and can only be preempted: creating an instance is not interrupted.
 pub(super) fn now<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
@@ -281,7 +281,7 @@ pub(super) fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Whether the guest failed or the host could not go on.
+/// Maps the engine's error: either the guest failed, or the host could not continue.
 fn stop(error: &wasmtime::Error) -> CellStop {
     match error.downcast_ref::<Refusal>() {
         Some(Refusal::MachineMemory(_)) => CellStop::Kill(reason(error)),
@@ -289,7 +289,7 @@ fn stop(error: &wasmtime::Error) -> CellStop {
     }
 }
 
-/// Where a cell's task is told to go on, and leaves how far it came.
+/// Starts a cell's task, and returns how far it came.
 #[derive(Default)]
 pub(crate) struct TaskSignal {
     go: Cell<bool>,
@@ -306,7 +306,7 @@ impl TaskSignal {
     }
 }
 
-/// A cell's task: it never ends, and is pending while it waits for its turn or is preempted.
+/// A cell's task: it never completes, and is pending while it waits for its turn or is preempted.
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// One task serves a cell for its whole life, so that a handler costs no allocation.

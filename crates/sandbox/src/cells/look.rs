@@ -1,4 +1,4 @@
-//! Looking into a cell between inputs, for people who run a recording. Changes nothing.
+//! Inspects a cell between inputs, for people who run a recording. Changes nothing.
 
 use super::Cells;
 use super::live::Live;
@@ -16,14 +16,14 @@ pub struct StageState {
     pub globals: Vec<(&'static str, u128)>,
     /// Open ports, and whether the cell may still send there.
     pub ports: Vec<(Port, bool)>,
-    /// Random bytes drawn.
+    /// Bytes drawn from the random generator.
     pub drawn: u64,
     /// The stage's part of the state hash.
     pub hash: [u8; 32],
 }
 
 impl Cells {
-    /// The state of each stage of a cell. `None` if it is gone or in the middle of a handler.
+    /// The state of each stage of a cell. `None` if the cell is gone or in the middle of a handler.
     #[must_use]
     pub fn look(&self, cell: CellId) -> Option<Vec<StageState>> {
         let Live { stages, store, .. } = &mut *self.quiet(cell)?.live().borrow_mut();
@@ -42,7 +42,7 @@ impl Cells {
         Some(states.collect())
     }
 
-    /// A range of a stage's memory, or as much of it as there is. `None` if there is no such stage, or as above.
+    /// A range of a stage's memory, or the part of it that exists. `None` if there is no such stage, or as above.
     #[must_use]
     pub fn memory(&self, cell: CellId, stage: usize, range: Range<usize>) -> Option<Vec<u8>> {
         let live = self.quiet(cell)?.live().borrow();

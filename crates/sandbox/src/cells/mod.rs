@@ -1,6 +1,6 @@
 //! The live cells of one process: started from images, run one input at a time, preempted, killed, removed.
 //!
-//! Refuses to know sessions, logs and clocks: what time it is comes with each [`Run`].
+//! This module does not know sessions, logs or clocks: each [`Run`] brings the time.
 
 mod bound;
 mod config;
@@ -46,9 +46,9 @@ use ticker::Ticker;
 use wasmtime::{Engine, InstanceAllocationStrategy, Linker};
 
 /// The live cells of one process. Belongs to one thread: two busy threads in one address space slow each other down,
-/// so there is one of these a shard, and a process a shard.
+/// so there is one `Cells` per shard, and one process per shard.
 pub struct Cells {
-    /// Before the engine, so that every instance is gone when the pool goes.
+    /// Declared before the engine, so that every instance is dropped before the pool.
     cells: HashMap<CellId, Stages>,
     ready: WarmPools,
     deferred_free: DeferredFree,
@@ -60,28 +60,28 @@ pub struct Cells {
     method: Method,
     keyring: Keyring,
     spares: Spares,
-    /// What the cell that stopped last had printed until then.
+    /// What the cell that stopped last printed before it stopped.
     last_prints: Option<(CellId, Vec<Print>)>,
 }
 
 /// How far a handler came.
 #[derive(Debug)]
 pub enum Progress {
-    /// To its end.
+    /// The handler ended.
     Done(Ran),
-    /// It used up its slice, or waits for what [`Cells::wanted`] says. [`Cells::poll`] lets it go on; others may run meanwhile.
+    /// It used up its slice, or waits for what [`Cells::wanted`] returns. [`Cells::poll`] continues it; others may run meanwhile.
     Pending,
 }
 
 impl Cells {
-    /// Makes room for cells.
+    /// Reserves memory for cells.
     ///
     /// # Errors
     /// If the machine cannot give the address space or a thread.
     pub fn new(config: CellsConfig) -> Result<Self, StartError> {
         let mut settings = if config.debugged { engine::debugged(true) } else { engine::config(true) };
         settings.allocation_strategy(InstanceAllocationStrategy::Pooling(config.pool()));
-        // All that is compiled here is drivers: no threads for that.
+        // Only drivers are compiled here: that needs no extra threads.
         settings.parallel_compilation(false);
         let engine = Engine::new(&settings).map_err(|error| StartError::Pool(format!("{error:#}")))?;
         let linker = linker(&engine, true).map_err(|error| StartError::Pool(format!("{error:#}")))?;
@@ -107,20 +107,20 @@ impl Cells {
         })
     }
 
-    /// Gives it the keys that cells may have it sign with. Images that were used before keep what they had.
+    /// Sets the keys that the host signs with for cells. Images that were already used keep their keys.
     #[must_use]
     pub fn with_keys(mut self, keyring: Keyring) -> Self {
         self.keyring = keyring;
         self
     }
 
-    /// How dirty pages are found, for the operator.
+    /// How dirty pages are found, as a word for the operator.
     #[must_use]
     pub fn tracking(&self) -> &'static str {
         self.method.describe()
     }
 
-    /// Maps the code of an image's stages ahead of its first cell. Starting a cell does it too.
+    /// Maps the code of an image's stages before its first cell. Starting a cell also does it.
     ///
     /// # Errors
     /// If the engine refuses the code.
@@ -128,7 +128,7 @@ impl Cells {
         self.bind_all(image).map(|_| ())
     }
 
-    /// The code of all stages, with their driver's at hand: making that takes longer than a handler may.
+    /// Binds all stages and compiles their driver: compiling takes longer than a handler may run.
     fn bind_all(&mut self, image: &Image) -> Result<Vec<Rc<Bound>>, StartError> {
         let refused = |error| StartError::Image { hash: image.hash(), why: format!("{error:#}") };
         self.drivers.prepare(image.stage_count()).map_err(refused)?;
@@ -147,7 +147,7 @@ impl Cells {
         Ok(bound)
     }
 
-    /// Forgets the code of an image's stages; cells that run keep it until they end.
+    /// Forgets the code of an image's stages; running cells keep it until they end.
     pub fn forget(&mut self, image: &Image) {
         for stage in &image.stages {
             self.bound.remove(&stage.image.hash);
@@ -155,18 +155,18 @@ impl Cells {
         self.ready.forget(image.hash());
     }
 
-    /// Clients are expected for this image: [`Self::prewarm_one`] will start cells ahead of them.
+    /// Announces clients for this image: [`Self::prewarm_one`] will start cells ahead of them.
     pub fn expect(&mut self, image: &Arc<Image>) {
         self.ready.expect(image);
     }
 
-    /// No more clients are expected for this image; those that come wait for their cells to be started.
+    /// No more clients are expected for this image; later clients wait until their cells are started.
     pub fn expect_no_more(&mut self, image: ImageHash) {
         self.ready.forget(image);
     }
 
-    /// Starts one cell ahead of its client, where one is lacking. Called when there is nothing better to do; says whether there
-    /// is more to start.
+    /// Starts one cell ahead of its client, for the image that lacks the most. Called when the process is idle; returns whether
+    /// there are more to start.
     pub fn prewarm_one(&mut self) -> bool {
         let Some(image) = self.ready.lacking() else { return false };
         match self.stages(&image, Seed([0; 32])) {
@@ -176,18 +176,18 @@ impl Cells {
         true
     }
 
-    /// Gives up cells that were started ahead and not needed lately. Called now and then.
+    /// Removes cells that were started ahead and not needed lately. Called periodically.
     pub fn tend(&mut self) {
         self.ready.tend();
     }
 
-    /// What became of cells that were started ahead.
+    /// Statistics of cells that were started ahead.
     #[must_use]
     pub fn ready_stats(&self) -> ReadyStats {
         self.ready.stats()
     }
 
-    /// The same of one image; nothing if no clients are expected for it.
+    /// The same for one image; `None` if no clients are expected for it.
     #[must_use]
     pub fn pool_stats(&self, image: ImageHash) -> Option<WarmPoolStats> {
         self.ready.pool_stats(image)
@@ -196,7 +196,7 @@ impl Cells {
     /// Starts a cell from an image, in microseconds: all of its stages or none.
     ///
     /// # Errors
-    /// If all slots are taken, the number is, or the engine refuses the image.
+    /// If all slots are taken, the number is taken, or the engine refuses the image.
     pub fn start(&mut self, cell: CellId, image: &Arc<Image>, seed: Seed) -> Result<(), StartError> {
         if self.cells.contains_key(&cell) {
             return Err(StartError::Taken(cell));
@@ -204,7 +204,7 @@ impl Cells {
         let stages = match self.ready.take(image.hash(), seed) {
             Some(stages) => stages,
             None => match self.stages(image, seed) {
-                // Cells that are nobody's go before a client is refused.
+                // Cells without a client are removed before a client is refused.
                 Err(StartError::Slot(_)) if self.deferred_free.clear() + self.ready.clear() > 0 => {
                     self.stages(image, seed)?
                 }
@@ -215,7 +215,7 @@ impl Cells {
         Ok(())
     }
 
-    /// All stages of a new cell, in slots of their own.
+    /// All stages of a new cell, each in a slot of its own.
     fn stages(&mut self, image: &Arc<Image>, seed: Seed) -> Result<Stages, StartError> {
         let bound =
             image.stages.iter().map(|stage| self.bind(&stage.image)).collect::<Result<Vec<_>, _>>()?;
@@ -224,9 +224,9 @@ impl Cells {
         Ok(Stages::new(Arc::clone(image), live))
     }
 
-    /// Gives a cell an input and runs its handlers, of all stages that have one to run, for at most the rest of a slice.
+    /// Gives a cell an input and runs its handlers, in all stages that have one to run, until the current slice ends.
     ///
-    /// A cell that is unknown, or not done with its last input, answers with a kill: the caller's books are wrong about it.
+    /// A cell that is unknown, or not done with its last input, returns [`RunOutcome::Stopped`]: the caller has a bug.
     /// After any [`RunOutcome::Stopped`] the cell is gone.
     pub fn run(&mut self, run: Run) -> Progress {
         let cell = run.cell;
@@ -259,14 +259,14 @@ impl Cells {
         self.progress(cell, resumed)
     }
 
-    /// The key of an object that a handler reads from the cache, asked after each [`Progress::Pending`]: once for each read. It
-    /// goes on when [`Self::found`] has brought the object, and may be polled then, not before.
+    /// The key of an object that a handler reads from the cache. Ask after each [`Progress::Pending`]; each key is returned once.
+    /// The handler continues when [`Self::found`] has brought the object; do not poll it before.
     #[must_use]
     pub fn wanted(&self, cell: CellId) -> Option<Bytes> {
         self.cells.get(&cell)?.wanted()
     }
 
-    /// Brings what was found in the cache to a handler that waits for it.
+    /// Gives a waiting handler what was found in the cache.
     pub fn found(&mut self, cell: CellId, found: Found) {
         if let Some(stages) = self.cells.get(&cell) {
             stages.found(found);
@@ -294,33 +294,33 @@ impl Cells {
         Progress::Done(Ran { reads, ..stopped(cell, stop, spent_ns) })
     }
 
-    /// Ends a cell and frees its slots, also in the middle of a handler. Unknown cells are ignored.
+    /// Ends a cell and frees its slots, even in the middle of a handler. Unknown cells are ignored.
     pub fn remove(&mut self, cell: CellId) {
         if let Some(live) = self.cells.remove(&cell).and_then(Stages::into_live) {
             self.deferred_free.take(live);
         }
     }
 
-    /// Cells that live.
+    /// Number of live cells.
     #[must_use]
     pub fn len(&self) -> usize {
         self.cells.len()
     }
 
-    /// Whether a cell of this image lives.
+    /// Whether a cell of this image is live.
     #[must_use]
     pub fn runs(&self, image: &Image) -> bool {
         self.cells.values().any(|stages| stages.image() == image.hash())
     }
 
-    /// Whether no cell lives.
+    /// Whether no cell is live.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.cells.is_empty()
     }
 
-    /// Takes what the cell printed since this was last asked. Of cells that stopped, the last one can still be asked:
-    /// what it printed is often why.
+    /// Takes what the cell printed since the last call. Of the cells that stopped, this works for the last one: what it printed
+    /// often says why it stopped.
     pub fn take_prints(&mut self, cell: CellId) -> Vec<Print> {
         if let Some(stages) = self.cells.get_mut(&cell).filter(|stages| stages.are_quiet()) {
             return stages.take_prints();
@@ -343,15 +343,15 @@ fn stopped(cell: CellId, stop: CellStop, cost_ns: u64) -> Ran {
     Ran { cell, outcome, clock_read: false, outputs, timers, tasks, reads: Vec::new(), cost_ns }
 }
 
-/// What to tell people about a panic of our own.
+/// The text for people about a panic in this program.
 fn bug(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     let text = format!("the host has a bug, please report it: {}", text.unwrap_or("no message"));
     plain_cut(&text, REASON_BYTES_MAX)
 }
 
-/// What to tell people about an error that ended a guest: the cause, and in which function. Functions have the names that
-/// the guest gave them.
+/// The text for people about an error that ended a guest: the cause and the function. The guest chose the names of its
+/// functions.
 pub(crate) fn reason(error: &wasmtime::Error) -> String {
     let mut text = error.root_cause().to_string();
     let trace = error.downcast_ref::<wasmtime::WasmBacktrace>();
@@ -367,28 +367,28 @@ pub(crate) fn reason(error: &wasmtime::Error) -> String {
     plain_cut(&text, REASON_BYTES_MAX)
 }
 
-/// Callers that a reason names.
+/// Callers that a reason lists.
 const REASON_FRAMES_MAX: usize = 4;
 
-/// Why a cell could not be started, or room for cells not be made.
+/// Why a cell could not be started, or memory for cells could not be reserved.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StartError {
-    /// The machine cannot give what the configuration asks for.
+    /// The machine cannot provide what the configuration asks for.
     Pool(String),
-    /// A cell of this number lives.
+    /// A live cell already has this number.
     Taken(CellId),
     /// The engine refuses the image.
     Image {
-        /// Which.
+        /// The image.
         hash: ImageHash,
-        /// Its words.
+        /// The engine's message.
         why: String,
     },
-    /// The image's cells have the host sign, and this machine does not hold the key.
+    /// The host signs for the image's cells, and this machine does not have the key.
     Key {
-        /// Which image.
+        /// The image.
         hash: ImageHash,
-        /// Which key.
+        /// The missing key.
         key: KeyId,
     },
     /// No slot is free, or the machine is out of memory.
@@ -455,7 +455,7 @@ mod tests {
             loop {
                 match progress {
                     Progress::Done(ran) => break ran.outcome,
-                    // On a machine that does much else.
+                    // Happens on a busy machine.
                     Progress::Pending => progress = cells.poll(cell),
                 }
             }
@@ -464,7 +464,7 @@ mod tests {
         let RunOutcome::Stopped(CellStop::Kill(reason)) = killed else { panic!("a kill") };
         assert!(reason.contains("bug") && reason.contains("planted"), "{reason:?}");
         assert_eq!(run(&mut cells, CellId(2), message(b"")), RunOutcome::Idle);
-        // In a chain, by the name of the stage, also when messages are the driver's.
+        // In a chain, the reason has the name of the stage, also when the driver delivers messages.
         let quiet = wat::parse_str(
             r#"(module (import "marram_v1" "send" (func $send (param i32 i32 i32)))
                  (memory (export "memory") 1)

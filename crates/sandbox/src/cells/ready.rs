@@ -1,8 +1,7 @@
-//! Cells started ahead of their clients, so that a new one finds everything but its own state in place.
+//! Warm pools: cells started ahead of their clients, so that a new session needs to set only its own state.
 //!
-//! Each image has a shelf. What was taken is put back when the process has nothing better to do; a shelf that was found
-//! empty gets longer, one that nobody empties shorter. None of it is anybody's yet: a cell on a shelf has the image's
-//! state and no seed.
+//! Each image has a pool. It is refilled when the process is idle. A pool that a client finds empty grows; a pool that is never
+//! nearly empty shrinks. A cell in a pool belongs to no session yet: it has the image's state and no seed.
 
 use super::stages::Stages;
 use crate::chain::Image;
@@ -16,54 +15,54 @@ use std::sync::Arc;
 struct WarmPool {
     image: Arc<Image>,
     cells: Vec<Stages>,
-    /// How many there should be.
+    /// Target size of the pool.
     wanted: usize,
-    /// The fewest that there were since this was last looked at.
+    /// The smallest size since the last [`WarmPools::tend`].
     fewest: usize,
-    /// Clients that found one, and that did not.
+    /// Clients that found a cell in the pool; `missed` counts those that did not.
     found: u64,
     missed: u64,
 }
 
-/// What became of cells that were started ahead.
+/// Statistics of cells that were started ahead.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct ReadyStats {
-    /// On the shelves now.
+    /// Cells in all pools now.
     pub ready: usize,
-    /// Clients that found one.
+    /// Clients that found a ready cell.
     pub found: u64,
-    /// Clients that had to wait for theirs to be started.
+    /// Clients that had to wait until their cell was started.
     pub missed: u64,
-    /// Given up because the room was needed, or nobody came.
+    /// Cells removed because the memory was needed, or no client came.
     pub reclaimed: u64,
 }
 
-/// What became of those of one image, since clients were expected for it.
+/// Statistics of one image's pool, since clients were first expected.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct WarmPoolStats {
-    /// On its shelf now.
+    /// Cells in the pool now.
     pub ready: usize,
-    /// How many are to be there.
+    /// Target size of the pool.
     pub wanted: usize,
-    /// Clients that found one.
+    /// Clients that found a ready cell.
     pub found: u64,
-    /// Clients that had to wait for theirs to be started.
+    /// Clients that had to wait until their cell was started.
     pub missed: u64,
 }
 
-/// All shelves of a process.
+/// All pools of a process.
 #[derive(Default)]
 pub(super) struct WarmPools {
     pools: HashMap<ImageHash, WarmPool>,
-    /// Cells on all shelves.
+    /// Cells in all pools.
     count: usize,
-    /// What may be on all shelves.
+    /// Most cells in all pools together.
     most: usize,
     stats: ReadyStats,
 }
 
 impl WarmPools {
-    /// At most `most` cells on all shelves together.
+    /// Holds at most `most` cells in all pools together.
     pub(super) fn new(most: usize) -> Self {
         Self { most, ..Self::default() }
     }
@@ -72,7 +71,7 @@ impl WarmPools {
         ReadyStats { ready: self.count, ..self.stats }
     }
 
-    /// Sets up a shelf for an image that clients may ask for.
+    /// Creates a pool for an image that clients may ask for.
     pub(super) fn expect(&mut self, image: &Arc<Image>) {
         self.pools.entry(image.hash()).or_insert_with(|| WarmPool {
             image: Arc::clone(image),
@@ -84,7 +83,7 @@ impl WarmPools {
         });
     }
 
-    /// What became of the cells of one image, where clients are expected for it.
+    /// Statistics of one image, if clients are expected for it.
     pub(super) fn pool_stats(&self, image: ImageHash) -> Option<WarmPoolStats> {
         let pool = self.pools.get(&image)?;
         Some(WarmPoolStats {
@@ -95,7 +94,7 @@ impl WarmPools {
         })
     }
 
-    /// Takes a cell from the image's shelf and makes it the one with this seed.
+    /// Takes a cell from the image's pool and gives it this seed.
     pub(super) fn take(&mut self, image: ImageHash, seed: Seed) -> Option<Stages> {
         let pool = self.pools.get_mut(&image)?;
         let Some(stages) = pool.cells.pop() else {
@@ -112,7 +111,7 @@ impl WarmPools {
         Some(stages)
     }
 
-    /// The image whose shelf lacks most of what it should have.
+    /// The image whose pool lacks the most cells.
     pub(super) fn lacking(&self) -> Option<Arc<Image>> {
         if self.count >= self.most {
             return None;
@@ -122,7 +121,7 @@ impl WarmPools {
         (lacks(&pool) > 0).then(|| Arc::clone(&pool.image))
     }
 
-    /// Puts a cell on its shelf.
+    /// Puts a cell into its pool.
     pub(super) fn put(&mut self, image: ImageHash, stages: Stages) {
         if let Some(pool) = self.pools.get_mut(&image) {
             pool.cells.push(stages);
@@ -130,14 +129,14 @@ impl WarmPools {
         }
     }
 
-    /// A cell that cannot be started ahead is not tried again until a client asks.
+    /// Does not try again to start a cell ahead for this image until a client asks.
     pub(super) fn give_up(&mut self, image: ImageHash) {
         if let Some(pool) = self.pools.get_mut(&image) {
             pool.wanted = pool.cells.len();
         }
     }
 
-    /// Takes back what nobody needed since this was last called: a quarter of a shelf that was never half empty.
+    /// Shrinks pools by cells that were not needed since the last call: a pool that was never half empty loses a quarter.
     #[expect(clippy::iter_over_hash_type, reason = "what is done to one pool has no effect on another")]
     pub(super) fn tend(&mut self) {
         for pool in self.pools.values_mut() {
@@ -152,7 +151,7 @@ impl WarmPools {
         }
     }
 
-    /// Gives up every cell that nobody has asked for; how many that were.
+    /// Removes every cell that has no client, and returns how many that were.
     #[expect(clippy::iter_over_hash_type, reason = "what is done to one pool has no effect on another")]
     pub(super) fn clear(&mut self) -> usize {
         let cells = std::mem::take(&mut self.count);
@@ -165,7 +164,7 @@ impl WarmPools {
         cells
     }
 
-    /// No client will ask for this image any more.
+    /// Removes the pool of an image that no client will ask for any more.
     pub(super) fn forget(&mut self, image: ImageHash) {
         if let Some(pool) = self.pools.remove(&image) {
             self.count -= pool.cells.len();

@@ -1,6 +1,6 @@
-//! The stages of one cell from without: an input goes in, and they run, turn by turn, until all are quiet.
+//! The stages of one cell, seen from outside: an input goes in, and they run turn by turn until all are quiet.
 //!
-//! Refuses to know what passes between them; `host::hosts` does.
+//! This module does not know what passes between stages; `host::hosts` does.
 
 use super::bug;
 use super::live::{Live, Task, TaskOutcome, TaskSignal, task};
@@ -20,20 +20,20 @@ use std::task::{Context, Waker};
 
 /// The stages of one cell.
 pub(super) struct Stages {
-    /// Before `live`: a handler that is under way lets go of the instances first.
+    /// Declared before `live`: dropping a handler in progress releases the instances first.
     task: Task,
     live: Rc<RefCell<Live>>,
     signal: Rc<TaskSignal>,
     /// Where handlers ask for what they read from the cache.
     window: Window,
     image: Arc<Image>,
-    /// Whose input they are not done with.
+    /// The cell whose input they have not finished.
     underway: Option<CellId>,
-    /// Whether one is in the middle of a handler.
+    /// Whether a stage is in the middle of a handler.
     paused: bool,
 }
 
-/// Why the cell ends, and what it had cost until then.
+/// Why the cell ends, and what it had used until then.
 pub(super) struct Failure {
     pub(super) stop: CellStop,
     pub(super) spent_ns: u64,
@@ -53,27 +53,27 @@ impl Stages {
         self.underway.is_none()
     }
 
-    /// The key of what a handler has just asked for, and waits for.
+    /// The key that a handler has just asked for and waits for.
     pub(super) fn wanted(&self) -> Option<Bytes> {
         self.window.wanted()
     }
 
-    /// Brings what a handler waits for; [`Self::resume`] lets it go on.
+    /// Brings what a handler waits for; [`Self::resume`] continues it.
     pub(super) fn found(&self, found: Found) {
         self.window.put(found);
     }
 
-    /// What it was started from.
+    /// The image that it was started from.
     pub(super) fn image(&self) -> ImageHash {
         self.image.hash()
     }
 
-    /// The instances. Nobody has them while the stages are quiet.
+    /// The instances. Not borrowed while the stages are quiet.
     pub(super) fn live(&self) -> &RefCell<Live> {
         &self.live
     }
 
-    /// Makes them another session's, before their first input.
+    /// Assigns the stages to another session, before their first input.
     pub(super) fn reseed(&self, seed: Seed) {
         self.live.borrow_mut().reseed(seed);
     }
@@ -84,14 +84,14 @@ impl Stages {
         self.live.borrow_mut().store.data_mut().accept(run.input, run.now_ns, run.logged);
     }
 
-    /// Runs handlers until all stages are quiet, or a slice is used up: then there is no answer yet.
+    /// Runs handlers until all stages are quiet, or the slice is used up: then the result is `None`.
     pub(super) fn resume(&mut self, watch: &Watch) -> Result<Option<Ran>, Failure> {
         watch.begin(self.paused);
         if !self.paused {
             self.signal.go();
         }
-        // The task never ends; how far it came is on the desk. A panic in an import is our bug, found by one guest: it ends
-        // that guest and not the process, or the message that found it would take one edge after another.
+        // The task never completes; its signal says how far it came. A panic in an import is a bug in this program that a guest
+        // found. It ends that guest and not the process, else the message that caused it would stop one edge after another.
         let resume = || self.task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         if let Err(panic) = catch_unwind(AssertUnwindSafe(resume)) {
             let (at, spent_ns, reads) = self.live.try_borrow_mut().map_or((0, 0, Vec::new()), |mut live| {
@@ -117,7 +117,7 @@ impl Stages {
         }
     }
 
-    /// Says which stage it was, where there are several.
+    /// Adds the name of the stage to the reason, if there are several stages.
     fn blame(&self, (at, stop): Blamed) -> CellStop {
         if self.image.stages.len() == 1 {
             return stop;
@@ -134,21 +134,21 @@ impl Stages {
         }
     }
 
-    /// What the stages printed since this was last asked.
+    /// What the stages printed since the last call.
     pub(super) fn take_prints(&mut self) -> Vec<Print> {
         self.live.borrow_mut().take_prints()
     }
 
-    /// Ends all handlers; what is left of the stages.
+    /// Ends all handlers and returns the instances.
     pub(super) fn into_live(self) -> Option<Live> {
-        // A handler that was under way lets go of the instances.
+        // Dropping a handler in progress releases the instances.
         drop(self.task);
         Rc::into_inner(self.live).map(RefCell::into_inner)
     }
 }
 
 impl Live {
-    /// What the stages printed since this was last asked.
+    /// What the stages printed since the last call.
     pub(super) fn take_prints(&mut self) -> Vec<Print> {
         let mut prints = Vec::new();
         self.store.data_mut().stages().for_each(|host| prints.append(&mut host.prints));

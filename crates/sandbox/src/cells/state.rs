@@ -20,10 +20,10 @@ use std::sync::Arc;
 use wasmtime::Store;
 
 impl Cells {
-    /// Copies out what a checkpoint on `base` needs: the pause that a cell feels. Encode the result elsewhere.
+    /// Copies what a checkpoint on `base` needs: the cell pauses for this long. Encode the result on another thread.
     ///
     /// # Errors
-    /// If the cell is not between handlers, or a delta has nothing to build on. The cell goes on either way.
+    /// If the cell is not between handlers, or a delta has no checkpoint to build on. The cell continues in both cases.
     pub fn snapshot(&mut self, cell: CellId, base: CheckpointBase) -> Result<Snapshot, SnapshotError> {
         let stages = self.quiet(cell).ok_or(SnapshotError::NotIdle)?;
         let mut live = stages.live().borrow_mut();
@@ -32,25 +32,25 @@ impl Cells {
         let take = |(stage, at): (&mut Stage, usize)| stage.snapshot(store, at, base, &self.spares);
         let taken: Result<Vec<_>, _> = parts.iter_mut().zip(hosts).map(take).collect();
         if taken.is_err() {
-            // Of stages that were copied nobody will see the copy, so the next delta cannot build on it.
+            // The copies of the other stages are lost, so the next delta cannot build on them.
             parts.iter_mut().for_each(|stage| stage.checkpoint = None);
         }
         Ok(Snapshot::new(stages.image(), taken?))
     }
 
-    /// Makes a cell from checkpoints: it continues as the one that they were taken of would have.
+    /// Makes a cell from checkpoints: it continues as the cell that they were taken from.
     ///
     /// # Errors
-    /// If they do not fit the image, or there is no room. Nothing is left of the cell then.
+    /// If they do not fit the image, or there is no room. Then the cell is gone.
     pub fn restore(&mut self, cell: CellId, image: &Arc<Image>, from: &Decoded) -> Result<(), RestoreError> {
         let files = Self::fits_new(image, from)?;
-        // What the generators are seeded with now is replaced, stage by stage.
+        // This seed is replaced, stage by stage.
         self.start(cell, image, from.stages[0].last().seed).map_err(RestoreError::Start)?;
         self.put(cell, from, files)
     }
 
-    /// Begins what [`Self::restore`] does at once, of a cell whose checkpoints are still on their way: [`Self::fill`] it as they
-    /// come, then [`Self::complete`] it. It must not run before.
+    /// Starts a restore of a cell whose checkpoints are still arriving: [`Self::fill`] it as they arrive, then [`Self::complete`]
+    /// it. It must not run before that.
     ///
     /// # Errors
     /// If there is no room.
@@ -58,10 +58,10 @@ impl Cells {
         self.start(cell, image, Seed([0; 32])).map_err(RestoreError::Start)
     }
 
-    /// Puts what has come into the memory of a cell that was begun.
+    /// Puts the contents that have arrived into the memory of a cell that was begun.
     ///
     /// # Errors
-    /// If it does not fit. Nothing is left of the cell then.
+    /// If they do not fit. Then the cell is gone.
     pub fn fill(&mut self, cell: CellId, with: &Filling) -> Result<(), RestoreError> {
         let filled = self.quiet(cell).map_or(Err(GONE), |stages| {
             let Live { stages, store, .. } = &mut *stages.live().borrow_mut();
@@ -78,10 +78,10 @@ impl Cells {
         filled
     }
 
-    /// Makes the rest of a cell that was begun what its checkpoints say; it can run then.
+    /// Restores the rest of a cell that was begun; then it can run.
     ///
     /// # Errors
-    /// If they do not fit the image. Nothing is left of the cell then.
+    /// If the checkpoints do not fit the image. Then the cell is gone.
     pub fn complete(&mut self, cell: CellId, image: &Arc<Image>, from: &Decoded) -> Result<(), RestoreError> {
         let have_run = self.quiet(cell).map(|stages| stages.live().borrow().store.data().have_run());
         match (have_run, Self::fits_new(image, from)) {
@@ -99,11 +99,11 @@ impl Cells {
         fit(image.hash, new.collect(), from)
     }
 
-    /// Brings a cell that was restored and has not run since to its next checkpoint, or over several: deltas, of which the first
-    /// builds on what the cell has. It continues as one that is restored from all of them at once.
+    /// Advances a cell that was restored and has not run since to its next checkpoint, or over several: deltas, of which the
+    /// first builds on the cell's checkpoint. It continues as a cell that is restored from all of them at once.
     ///
     /// # Errors
-    /// If they do not fit the cell: it is as before. Only after [`RestoreError::Lost`] it is gone.
+    /// If they do not fit the cell: the cell is unchanged. Only after [`RestoreError::Lost`] is it gone.
     pub fn advance(&mut self, cell: CellId, by: &Decoded) -> Result<(), RestoreError> {
         let misfit = RestoreError::Misfit;
         let stages = self.quiet(cell).ok_or(misfit("the cell is gone or in the middle of a handler"))?;
@@ -122,7 +122,7 @@ impl Cells {
         self.put(cell, by, files).map_err(|error| RestoreError::Lost(error.into()))
     }
 
-    /// Puts checkpoints that fit on a cell, with the files that they make. If that fails nothing is left of the cell.
+    /// Applies checkpoints that fit, and the files made from them, to a cell. If that fails the cell is gone.
     fn put(&mut self, cell: CellId, from: &Decoded, files: Vec<Files>) -> Result<(), RestoreError> {
         let put = self.quiet(cell).map_or(Ok(()), |stages| {
             let Live { stages, store, .. } = &mut *stages.live().borrow_mut();
@@ -135,8 +135,8 @@ impl Cells {
         put
     }
 
-    /// A digest over everything that decides how the cell goes on: equal for equal states, wherever and however they
-    /// came about. Reads all of memory. `None` if the cell is gone or in the middle of a handler.
+    /// A digest of everything that determines how the cell continues: equal for equal states, independent of how and where they
+    /// were reached. Reads all of memory. `None` if the cell is gone or in the middle of a handler.
     #[must_use]
     pub fn state_hash(&self, cell: CellId) -> Option<[u8; 32]> {
         let Live { stages, store, .. } = &mut *self.quiet(cell)?.live().borrow_mut();
@@ -158,10 +158,10 @@ impl Cells {
     }
 }
 
-/// What a stage has before checkpoints are put on it.
+/// The state of a stage before checkpoints are applied.
 struct Before<'a> {
     image: &'a StageImage,
-    /// The checkpoint that they must build on; none if it has the image's state.
+    /// The checkpoint that they must build on; `None` if the stage has the image's state.
     on: Option<CheckpointId>,
     memory_len: usize,
     files: &'a Files,
@@ -173,7 +173,7 @@ impl<'a> Before<'a> {
     }
 }
 
-/// Refuses what can be refused before anything is touched; the files that each stage will have.
+/// Refuses what can be refused before anything changes; returns the files that each stage will have.
 fn fit(image: ImageHash, stages: Vec<Before<'_>>, from: &Decoded) -> Result<Vec<Files>, RestoreError> {
     if from.image() != image {
         return Err(RestoreError::Image { found: from.image(), expected: image });
@@ -215,7 +215,7 @@ impl Before<'_> {
         for (index, parsed) in from.chain.iter().enumerate() {
             if let Some(directory) = &parsed.directory {
                 if index == 0 && from.on.is_none() {
-                    // A full checkpoint brings all files; those that initialisation made may be gone or changed.
+                    // A full checkpoint contains all files; files that initialisation made may be gone or changed.
                     files.clear();
                 }
                 files.restore_directory(directory).map_err(misfit)?;
@@ -237,7 +237,7 @@ fn to_page(bytes: &[u8]) -> Option<Page> {
     <[u8; PAGE]>::try_from(bytes).ok().map(Arc::new)
 }
 
-/// Each in the store of its cell, where it has this number.
+/// A stage needs the store of its cell, and its number there.
 impl Stage {
     fn snapshot(
         &mut self,
@@ -297,7 +297,7 @@ impl Stage {
         values
     }
 
-    /// What checkpoints are put on; nothing if it is no checkpoint's state that is known.
+    /// The state that checkpoints are applied to; `None` if the stage is not in the state of a known checkpoint.
     fn before<'a>(&'a self, store: &'a Store<Hosts>, at: usize) -> Option<Before<'a>> {
         Some(Before {
             image: &self.bound.image,
@@ -307,7 +307,7 @@ impl Stage {
         })
     }
 
-    /// Makes it what checkpoints that fit say.
+    /// Applies checkpoints that fit.
     fn put(
         &mut self,
         store: &mut Store<Hosts>,
@@ -315,7 +315,7 @@ impl Stage {
         from: &StageDecoded,
         files: Files,
     ) -> Result<(), RestoreError> {
-        // Whose memory grows, for the quota.
+        // Memory growth counts against the quota of this stage.
         store.data_mut().act_for(at);
         let last = from.last();
         for parsed in &from.chain {
@@ -330,24 +330,24 @@ impl Stage {
         host.ports = last.ports.clone();
         host.generator = Generator::resume(last.seed, last.position);
         host.files = files;
-        // What was just written is known, and differs from the image; from here on writes count for the next delta.
+        // The contents just written are known and differ from the image; from here on writes count for the next delta.
         let memory = self.memory.data(&*store);
         let known = self.tracker.take(memory, &self.bound.image.memory, CheckpointBase::Image).is_ok();
         self.checkpoint = known.then_some(last.id);
         Ok(())
     }
 
-    /// Puts what has come into memory.
+    /// Puts contents that have arrived into memory.
     fn fill(&mut self, store: &mut Store<Hosts>, with: &Filling) -> Result<(), RestoreError> {
         if with.memory_len as u64 > self.bound.image.quotas.memory_max {
             return Err(RestoreError::Misfit("its memory is larger than the quota"));
         }
-        // Whose memory grows, for the quota.
+        // Memory growth counts against the quota of this stage.
         store.data_mut().act_for(with.stage);
         self.write(store, with.memory_len, &with.writes)
     }
 
-    /// Writes to memory that is made as large as this. Reading checked that everything lies within.
+    /// Grows memory to this length and writes to it. Reading already checked that everything lies within.
     fn write(
         &mut self,
         store: &mut Store<Hosts>,
@@ -409,7 +409,7 @@ impl Stage {
     }
 }
 
-/// A name that no other checkpoint of this session's history has, but for the same state reached by the same inputs.
+/// A checkpoint id that is unique in this session's history, except for the same state reached by the same inputs.
 fn name(host: &Host, snapshot: &StageSnapshot) -> CheckpointId {
     let mut hasher = blake3::Hasher::new_derive_key("marram checkpoint name 1");
     hasher.update(&snapshot.base.unwrap_or_else(|| image_id(snapshot.image.hash)));
@@ -432,9 +432,9 @@ fn name(host: &Host, snapshot: &StageSnapshot) -> CheckpointId {
     id
 }
 
-/// Of a cell that was to be restored.
+/// Errors for the cell of a restore: it is missing or busy, or has run.
 const GONE: RestoreError = RestoreError::Misfit("the cell is gone or in the middle of a handler");
 const HAS_RUN: RestoreError = RestoreError::Misfit("the cell has run since it was begun");
 
-/// Bytes that are written in a row from which on one call that makes their pages present pays.
+/// From this many consecutive bytes on, one call that maps their pages pays off.
 const POPULATED: usize = 4 * PAGE;

@@ -1,4 +1,4 @@
-//! Advances the engine's epoch once a slice while guests run, so that one that computes for long comes up for air.
+//! Advances the engine's epoch once per slice while guests run, so that a guest that computes for long is preempted.
 
 use crate::limits::SLICE_MS;
 use crate::scheduling::set_most_latency_sensitive;
@@ -20,7 +20,7 @@ pub(crate) struct Ticker {
 }
 
 struct Shared {
-    /// Handlers started or resumed so far, wrapping: a change means that guests run.
+    /// Handlers started or resumed so far, wrapping: if it changes, guests run.
     activity: AtomicU32,
     asleep: AtomicBool,
     stop: AtomicBool,
@@ -38,7 +38,7 @@ impl Ticker {
         Ok(ticker)
     }
 
-    /// One that never advances the epoch: guests are not stopped.
+    /// A ticker that never advances the epoch: guests are not preempted.
     pub(crate) fn still() -> Self {
         let shared = Shared {
             activity: AtomicU32::new(0),
@@ -53,7 +53,7 @@ impl Ticker {
         &self.watch
     }
 
-    /// To be called before a guest runs. Costs an atomic load and store, and a wake-up after a pause.
+    /// Must be called before a guest runs. Costs an atomic load and store, and a wake-up after a pause.
     pub(crate) fn running(&self) {
         // Only this thread writes it.
         let activity = self.shared.activity.load(Ordering::Relaxed);
@@ -77,10 +77,10 @@ fn tick(engine: &Engine, shared: &Shared, watch: &Watch) {
         let now = shared.activity.load(Ordering::SeqCst);
         idle = if now == seen { idle + 1 } else { 0 };
         seen = now;
-        // A guest that computes on is resumed once a slice, which counts as activity.
+        // A guest that computes for long is resumed once per slice, which counts as activity.
         if idle >= IDLE_SLICES {
             shared.asleep.store(true, Ordering::SeqCst);
-            // Looked at again after `asleep` is visible: a guest that started meanwhile is not missed.
+            // Checked again after `asleep` is visible, so that a guest that started meanwhile is not missed.
             while shared.activity.load(Ordering::SeqCst) == seen && !shared.stop.load(Ordering::SeqCst) {
                 thread::park();
             }
@@ -95,7 +95,7 @@ impl Drop for Ticker {
         self.shared.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It only fails if the thread panicked, and then there is nothing left to end.
+            // It only fails if the thread panicked, and then the thread has already ended.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Giving back the memory of slots that nobody uses: a used slot keeps pages, so that its next cell does not fault on them.
+//! Frees the memory of unused slots: a used slot keeps pages, so that its next cell does not fault on them.
 
 use super::Cells;
 use super::bound::Bound;
@@ -7,14 +7,14 @@ use marram_session::cell::Seed;
 use std::rc::Rc;
 
 impl Cells {
-    /// Gives up all cells that were started ahead, and the memory of all slots that nobody uses. Cells that live are not
-    /// touched; the next ones start as slowly as the first. Says how many cells were given up and how many slots cleared.
+    /// Removes all cells that were started ahead, and frees the memory of all unused slots. Live cells are not touched; the next
+    /// cells start as slowly as the first. Returns how many cells were removed and how many slots were cleared.
     pub fn reclaim(&mut self) -> (usize, usize) {
         self.deferred_free.clear();
         (self.ready.clear(), self.trim())
     }
 
-    /// Takes each warm slot once more, empties it and lets it go. A slot is found by the image that it had last.
+    /// Takes each warm slot once more, empties it and releases it. A slot is found by the image that it last had.
     fn trim(&mut self) -> usize {
         let images: Vec<Rc<Bound>> = self.bound.values().cloned().collect();
         let mut taken = Vec::new();
@@ -26,17 +26,17 @@ impl Cells {
                 let Ok(mut live) = live else { break };
                 live.discard();
                 if self.warm_slots() >= warm {
-                    // It was never used, or it was another image's and is as clean as if it never was.
+                    // The slot was never used, or had another image and is as clean as a new one.
                     break;
                 }
-                // Kept until all are found, or the same one would be found again.
+                // Held until all are found, otherwise the same slot would be found again.
                 taken.push(live);
             }
         }
         taken.len()
     }
 
-    /// Slots that nobody uses and that had a cell.
+    /// Unused slots that had a cell.
     #[must_use]
     pub fn warm_slots(&self) -> usize {
         self.engine.pooling_allocator_metrics().map_or(0, |metrics| metrics.unused_warm_memories() as usize)

@@ -1,4 +1,4 @@
-//! The checkpoint of a whole cell: of its only stage, or of all stages of a chain at one moment.
+//! The checkpoint of a whole cell: of its only stage, or of all stages of a chain at the same moment.
 
 use super::decode::StageDecoded;
 use super::reading::CheckpointReader;
@@ -9,11 +9,11 @@ use bytes::Bytes;
 use marram_wire::id::ImageHash;
 use std::fmt;
 
-/// Begins a checkpoint of a chain. That of a cell of one stage is the stage's.
+/// Begins the checkpoint of a chain. A cell with one stage has the stage's checkpoint.
 pub(super) const MAGIC: [u8; 4] = *b"MRCC";
 /// Version of the layout below.
 pub(super) const VERSION: u8 = 1;
-/// Bytes of a stage's length.
+/// Bytes of the length field before a stage.
 pub(super) const LENGTH_BYTES: usize = 8;
 
 /// A cell's state at one position, copied out and not yet encoded. Encode it on any thread.
@@ -23,7 +23,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Of all stages of a cell, in order, taken at one moment. `image` is the cell's.
+    /// Combines all stages of a cell, in order, taken at the same moment. `image` is the cell's.
     pub(crate) fn new(image: ImageHash, stages: Vec<StageSnapshot>) -> Self {
         Self { image, stages }
     }
@@ -34,8 +34,8 @@ impl Snapshot {
         self.stages.iter().map(StageSnapshot::page_count).sum()
     }
 
-    /// Writes the snapshot as a checkpoint. Takes a few milliseconds for ten mebibytes; do it off the cell's thread. That of
-    /// a chain is
+    /// Writes the snapshot as a checkpoint. Takes a few milliseconds for 10 MiB; do it on another thread than the cell's. The
+    /// checkpoint of a chain is
     ///
     /// ```text
     /// | magic 4 | version 1 | stage count 1 | image hash 32 | (length 8 | the stage's checkpoint)* |
@@ -66,12 +66,12 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// Checkpoints read, checked and decompressed: a full one and the deltas on it, or deltas alone. Make it on any thread; applying
-/// it is [`crate::Cells::restore`], or [`crate::Cells::advance`] if it begins with a delta.
+/// Checkpoints that were read, checked and decompressed: a full one and its deltas, or deltas alone. Any thread can make it.
+/// Apply it with [`crate::Cells::restore`], or with [`crate::Cells::advance`] if it begins with a delta.
 #[derive(Debug)]
 pub struct Decoded {
     pub(super) image: ImageHash,
-    /// In order; of each the same number of checkpoints.
+    /// In order; every stage has the same number of checkpoints.
     pub(crate) stages: Vec<StageDecoded>,
 }
 
@@ -85,7 +85,7 @@ impl Decoded {
         Self::read(copies, CheckpointReader::new(true))
     }
 
-    /// As [`Self::decode`], of bytes that a seal vouches for: contents stay where they are. See [`CheckpointReader::opened`].
+    /// As [`Self::decode`], for authenticated bytes: contents are not copied. See [`CheckpointReader::opened`].
     ///
     /// # Errors
     /// As above.

@@ -1,4 +1,4 @@
-//! What a stage is restored from, and how the sections of its checkpoints are read. Whatever the bytes are, the answer is a
+//! What a stage is restored from, and how the sections of its checkpoints are read. For any input bytes the result is a
 //! value or an error.
 
 use super::pages::{self, Pages};
@@ -16,13 +16,13 @@ use marram_wire::{
     peer::Peer,
 };
 
-/// Checkpoints of one stage read, checked and decompressed: a full one and the deltas on it, or deltas alone.
+/// Checkpoints of one stage, read, checked and decompressed: a full one and its deltas, or deltas alone.
 #[derive(Debug)]
 pub(crate) struct StageDecoded {
     pub(crate) image: ImageHash,
-    /// The checkpoint that the first one builds on; none if that is a full one.
+    /// The checkpoint that the first one builds on; `None` if the first is a full one.
     pub(crate) on: Option<CheckpointId>,
-    /// In order; each builds on the one before. There is one at least.
+    /// In order; each builds on the one before. There is at least one.
     pub(crate) chain: Vec<Parsed>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct StageDecoded {
 pub(crate) struct Parsed {
     pub(crate) id: CheckpointId,
     pub(crate) memory_len: usize,
-    /// What was not given out before.
+    /// Memory contents that were not taken before.
     pub(crate) writes: Vec<Write>,
     pub(crate) globals: Vec<GlobalValue>,
     pub(crate) ports: Ports,
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Parsed {
 }
 
 impl StageDecoded {
-    /// Beginning with this one.
+    /// Begins the list with this checkpoint.
     pub(super) fn new((image, base, full, parsed): Envelope) -> Result<Self, RestoreError> {
         if full && base != image_id(image) {
             return Err(RestoreError::Chain { index: 0 });
@@ -58,7 +58,7 @@ impl StageDecoded {
         Ok(Self { image, on, chain: vec![parsed] })
     }
 
-    /// Adds the next one.
+    /// Adds the next checkpoint.
     pub(super) fn push(&mut self, (image, base, full, parsed): Envelope) -> Result<(), RestoreError> {
         let last = self.last();
         if full || image != self.image || base != last.id || parsed.memory_len < last.memory_len {
@@ -77,16 +77,16 @@ impl StageDecoded {
     }
 }
 
-/// A checkpoint of this image on that base, whether it is full, and what is in it.
+/// The image, the base checkpoint, whether the checkpoint is full, and its contents.
 pub(super) type Envelope = (ImageHash, CheckpointId, bool, Parsed);
 
-/// Sections as they are read: each at most once, but for file pages, which come once a file.
+/// Sections as they are read: each at most once, except file pages, which occur once per file.
 #[derive(Default)]
 pub(super) struct Fields {
     pub(super) memory_len: Option<usize>,
-    /// Whether there are any.
+    /// Whether memory pages have begun.
     has_memory_pages: bool,
-    /// What they say, as far as it is here and was not given out.
+    /// The contents of memory pages that have arrived and were not taken.
     pub(super) writes: Vec<Write>,
     globals: Option<Vec<GlobalValue>>,
     ports: Option<Ports>,
@@ -114,7 +114,7 @@ fn check_index(kind: Kind, index: u64) -> Result<(), &'static str> {
 }
 
 impl Fields {
-    /// Memory pages, which are read as they come, begin.
+    /// Begins memory pages, which are read as they arrive.
     pub(super) fn memory_pages(&mut self, index: u64) -> Result<(), &'static str> {
         check_index(Kind::MemoryPages, index)?;
         self.memory_len.ok_or("memory pages come before the memory's size")?;
@@ -126,7 +126,7 @@ impl Fields {
         check_index(kind, index)?;
         match kind {
             Kind::MemorySize => once(&mut self.memory_len, memory_len(payload)?),
-            // Those are read as they come, so this is none of a checkpoint's faults.
+            // Memory pages are read as they arrive, so no input can cause this.
             Kind::MemoryPages => unreachable!("memory pages are not read whole"),
             Kind::Globals => once(&mut self.globals, globals(payload)?),
             Kind::Ports => once(&mut self.ports, ports(payload)?),
@@ -196,7 +196,7 @@ fn ports(payload: &[u8]) -> Result<Ports, &'static str> {
     Ports::from_list(list).ok_or(wrong)
 }
 
-/// What is known of clients; the section is missing where nothing is.
+/// What is known of clients; the section is missing if nothing is known.
 fn peers(payload: &Bytes) -> Result<Vec<(Port, Peer)>, &'static str> {
     let wrong = "the peers are damaged";
     let count = payload.first_chunk().map(|count| u32::from_le_bytes(*count) as usize);

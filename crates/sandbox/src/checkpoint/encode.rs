@@ -1,4 +1,4 @@
-//! From a snapshot to bytes.
+//! Encodes a snapshot.
 
 use super::pages::Writer;
 use super::{CHECKSUM_BYTES, HEADER_BYTES, Kind, MAGIC, StageSnapshot, VERSION, image_id};
@@ -14,7 +14,7 @@ impl StageSnapshot {
         let mut out = roomy(self.bytes.len() + self.bytes.len() / 1024 + 1024);
         out.extend_from_slice(&MAGIC);
         put_u32(&mut out, VERSION);
-        // Length and checksum follow when the body is known.
+        // Length and checksum are filled in when the body is complete.
         out.resize(HEADER_BYTES, 0);
         out.extend_from_slice(&self.image.hash.0);
         out.extend_from_slice(&self.base.unwrap_or_else(|| image_id(self.image.hash)));
@@ -78,7 +78,7 @@ impl StageSnapshot {
         }
     }
 
-    /// What the copied pages say beyond what the reader has: a full checkpoint leaves out what the image has.
+    /// The copied pages that the reader does not have: a full checkpoint leaves out pages that equal the image's.
     fn memory_pages(&self) -> Writer<'_> {
         let mut writer = Writer::default();
         let full = self.base.is_none();

@@ -1,7 +1,7 @@
-//! Checkpoints: taking one is a scan and a copy; encoding, shipping and decoding happen elsewhere; applying one makes a
-//! cell that continues where the first stood. The byte layout is drawn in `docs/formats-checkpoint.md`.
+//! Checkpoints. Taking one is a scan and a copy; encoding, sending and decoding happen elsewhere; applying one makes a cell
+//! that continues from the same state. The byte layout is drawn in `docs/formats-checkpoint.md`.
 //!
-//! Refuses to know positions, sequence numbers and outboxes: the session puts those beside these bytes.
+//! This module does not know positions, sequence numbers and outboxes: the session puts those next to these bytes.
 
 mod chain;
 mod decode;
@@ -33,10 +33,10 @@ const MAGIC: [u8; 4] = *b"MRCK";
 const VERSION: u32 = 1;
 /// Bytes before the body: magic, version, length, checksum.
 const HEADER_BYTES: usize = 4 + 4 + 8 + CHECKSUM_BYTES;
-/// Bytes of a BLAKE3 digest that guard against damage. Against malice, checkpoints are sealed where they travel.
+/// Bytes of a BLAKE3 digest that detects damage. Against attackers, checkpoints are encrypted and authenticated in transit.
 const CHECKSUM_BYTES: usize = 16;
 
-/// Names a checkpoint within its cell, so that a delta finds what it builds on.
+/// Identifies a checkpoint within its cell, so that a delta can name its base.
 pub(crate) type CheckpointId = [u8; 16];
 
 /// Kinds of sections, by their numbers in the format.
@@ -74,20 +74,20 @@ impl Kind {
 /// The state of one stage of a cell at one position, copied out and not yet encoded.
 pub(crate) struct StageSnapshot {
     pub(crate) image: Arc<StageImage>,
-    /// The checkpoint that this one builds on; `None` if it stands alone on the image.
+    /// The checkpoint that this one builds on; `None` if it builds on the image only.
     pub(crate) base: Option<CheckpointId>,
     pub(crate) id: CheckpointId,
     pub(crate) memory_len: usize,
-    /// Which pages, in order.
+    /// Page numbers, in order.
     pub(crate) runs: Vec<Range<u32>>,
-    /// Their contents, one after the other.
+    /// Contents of these pages, one after the other.
     pub(crate) bytes: Vec<u8>,
     pub(crate) globals: Vec<GlobalValue>,
     pub(crate) ports: Ports,
     pub(crate) seed: Seed,
     pub(crate) position: u64,
     pub(crate) files: FilesChange,
-    /// Where `bytes` goes back to.
+    /// The pool that `bytes` returns to.
     pub(crate) spares: Spares,
 }
 
@@ -115,21 +115,21 @@ impl fmt::Debug for StageSnapshot {
     }
 }
 
-/// The id that deltas on nothing build on, so that a full checkpoint's id depends on its image.
+/// The base id of a full checkpoint, so that the checkpoint's own id depends on its image.
 pub(crate) fn image_id(image: ImageHash) -> CheckpointId {
     let mut id = [0; 16];
     id.copy_from_slice(&image.0[..16]);
     id
 }
 
-/// Why no snapshot could be taken. The cell goes on.
+/// Why no snapshot could be taken. The cell continues.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SnapshotError {
     /// No such cell, or it is in the middle of a handler.
     NotIdle,
-    /// A delta was asked for, and there is no checkpoint for it to build on: ask for a full one.
+    /// A delta was requested, and there is no checkpoint to build on: request a full one.
     NoBase,
-    /// The kernel could not say which pages were written: ask for a full one, which looks at all of them.
+    /// The kernel could not report which pages were written: request a full one, which reads all of them.
     Tracking(String),
 }
 
@@ -149,33 +149,33 @@ impl fmt::Display for SnapshotError {
 
 impl std::error::Error for SnapshotError {}
 
-/// Why a cell could not be restored: nothing of it is left then. Or why it could not be brought forward: it is as before, unless
-/// it is [`RestoreError::Lost`].
+/// Why a cell could not be restored: then the cell is gone. Or why it could not be advanced: then it is unchanged, unless the
+/// error is [`RestoreError::Lost`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RestoreError {
-    /// The bytes are no checkpoint, or damaged: fetch them from another keeper.
+    /// The bytes are not a checkpoint, or are damaged: fetch them from another keeper.
     Corrupt(&'static str),
     /// Another version of this program wrote them: recover on an edge of that version.
     Version(u32),
-    /// They are another image's.
+    /// The checkpoints belong to another image.
     Image {
-        /// Whose they are.
+        /// The image that they belong to.
         found: ImageHash,
-        /// Whose they should be.
+        /// The image that was expected.
         expected: ImageHash,
     },
-    /// A delta does not build on what came before it: the list is incomplete or out of order.
+    /// A delta does not build on the checkpoint before it: the list is incomplete or out of order.
     Chain {
-        /// Its place in the list.
+        /// Its index in the list.
         index: usize,
     },
-    /// There is nothing to restore from.
+    /// The list is empty.
     Empty,
-    /// They do not fit the image's quotas or shape, or the cell that they were for.
+    /// They do not fit the image's quotas or layout, or the target cell.
     Misfit(&'static str),
     /// There is no room for the cell.
     Start(crate::cells::StartError),
-    /// They fit, and bringing the cell forward failed half-way: it is gone. Restore it from its full checkpoint on.
+    /// They fit, but advancing the cell failed half-way: it is gone. Restore it, beginning with its full checkpoint.
     Lost(Box<Self>),
 }
 

@@ -1,5 +1,5 @@
-//! Pages as a section holds them: runs of page numbers, then the pages that are not zero, in chunks that are compressed
-//! where that helps.
+//! The layout of pages in a section: runs of page numbers, then the pages that are not zero, in chunks that are compressed
+//! if that makes them smaller.
 
 use crate::bytes_io::{Reader, put_u32};
 use crate::limits::PAGE;
@@ -8,20 +8,20 @@ use std::ops::Range;
 
 /// Bytes that are compressed together.
 const CHUNK: usize = 16 * PAGE;
-/// Marks a chunk that is stored as it is.
+/// Marks a chunk that is stored uncompressed.
 const RAW: u32 = 1 << 31;
 const ZERO: u8 = 0;
 const DATA: u8 = 1;
 
-/// Pages of a file read back: which, and the contents of those that are not zero.
+/// Pages that were read from a file section: their numbers, and the contents of those that are not zero.
 #[derive(Default, Debug)]
 pub(crate) struct Pages {
     runs: Vec<Run>,
-    /// Contents, one page after the other, some pages to a chunk. What was not compressed is where it was read.
+    /// Contents, one page after the other, several pages per chunk. A chunk that was not compressed is not copied.
     chunks: Vec<Bytes>,
 }
 
-/// Pages in a row, and whether they have contents.
+/// Consecutive pages, and whether they have contents.
 pub(super) type Run = (Range<u32>, bool);
 
 impl Pages {
@@ -43,7 +43,7 @@ pub(super) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Adds a page; `None` for zero. Numbers must rise.
+    /// Adds a page; `None` for zero. Numbers must be ascending.
     pub(super) fn page(&mut self, index: u32, contents: Option<&'a [u8]>) {
         let contents = contents.filter(|page| *page != [0; PAGE]);
         match self.runs.last_mut() {
@@ -70,8 +70,8 @@ impl<'a> Writer<'a> {
         let mut chunk = Vec::with_capacity(CHUNK);
         let mut packed = vec![0; lz4_flex::block::get_maximum_output_size(CHUNK)];
         for pages in self.data.chunks(CHUNK / PAGE) {
-            // Whether one page shrinks tells whether it is worth trying the others: what is compressed or encrypted
-            // already costs a sixteenth of the time.
+            // One page decides whether the others are compressed: this makes data that is already compressed or encrypted cost a
+            // sixteenth of the time.
             let worth = shrinks(pages[0], &mut packed);
             chunk.clear();
             for page in pages {
@@ -95,14 +95,14 @@ fn shrinks(page: &[u8], buffer: &mut [u8]) -> bool {
     lz4_flex::block::compress_into(page, buffer).is_ok_and(|len| len < PAGE - PAGE / 16)
 }
 
-/// Bytes of the number of runs.
+/// Bytes of the run count.
 pub(super) const COUNT_BYTES: usize = 4;
 /// Bytes of a run.
 pub(super) const RUN_BYTES: usize = 4 + 4 + 1;
 /// Bytes before a chunk.
 pub(super) const CHUNK_HEADER_BYTES: usize = 4;
 
-/// Reads so many runs, of pages below `end`.
+/// Reads `count` runs of pages below `end`.
 pub(super) fn read_runs(mut reader: Reader<'_>, count: u32, end: u64) -> Result<Vec<Run>, &'static str> {
     let mut runs = Vec::new();
     let mut next = 0;
@@ -124,7 +124,7 @@ pub(super) fn read_runs(mut reader: Reader<'_>, count: u32, end: u64) -> Result<
     Ok(runs)
 }
 
-/// Bytes of contents that runs have.
+/// Bytes of contents that follow these runs.
 pub(super) fn data_bytes(runs: &[Run]) -> usize {
     runs.iter().filter(|(_, data)| *data).map(|(run, _)| run.len() * PAGE).sum()
 }
@@ -140,7 +140,7 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// Of which `left` bytes of contents are still to come.
+    /// Reads a chunk header; `left` bytes of contents are still to come.
     pub(super) fn read(header: u32, left: usize) -> Result<Self, &'static str> {
         let (stored, is_packed) = ((header & !RAW) as usize, header & RAW == 0);
         let unpacked = left.min(CHUNK);
@@ -150,7 +150,7 @@ impl Chunk {
         Ok(Self { stored, unpacked, is_packed })
     }
 
-    /// The pages of one that is packed.
+    /// The pages of a compressed chunk.
     pub(super) fn unpack(self, stored: &[u8]) -> Result<Bytes, &'static str> {
         let mut pages = vec![0; self.unpacked];
         match lz4_flex::block::decompress_into(stored, &mut pages) {
@@ -160,7 +160,7 @@ impl Chunk {
     }
 }
 
-/// Reads what [`Writer::write`] wrote, of pages below `end`.
+/// Reads what [`Writer::write`] wrote, for pages below `end`.
 pub(super) fn read(section: &Bytes, end: u64) -> Result<Pages, &'static str> {
     let cut = "a page section is cut short";
     let mut reader = Reader::new(section);
@@ -224,7 +224,7 @@ mod tests {
             for bit in 0..8 {
                 let mut flipped = bytes.clone();
                 flipped[at] ^= 1 << bit;
-                // Either refused, or other pages of the right number: the checksum outside decides.
+                // Either refused, or other pages of the right number: the checksum of the checkpoint detects that.
                 let _ = read(&flipped.into(), 10);
             }
         }

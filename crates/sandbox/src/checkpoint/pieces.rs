@@ -1,9 +1,9 @@
-//! Bytes as they come, in pieces, taken apart without being copied together first.
+//! Bytes that arrive in pieces, parsed without joining them first.
 
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::VecDeque;
 
-/// Bytes that have come and were not taken.
+/// Bytes that have arrived and were not taken.
 #[derive(Default)]
 pub(super) struct Pieces {
     pieces: VecDeque<Bytes>,
@@ -22,7 +22,7 @@ impl Pieces {
         self.len == 0
     }
 
-    /// The first bytes, without taking them; nothing if there are not so many.
+    /// The first bytes, without taking them; `None` if there are fewer than `N`.
     pub(super) fn peek<const N: usize>(&self) -> Option<[u8; N]> {
         let mut first = self.pieces.iter().flat_map(|piece| piece.iter().copied());
         let mut bytes = [0; N];
@@ -32,7 +32,7 @@ impl Pieces {
         Some(bytes)
     }
 
-    /// Exactly so many bytes in a row; nothing if there are not so many.
+    /// Exactly `len` contiguous bytes; `None` if there are fewer.
     pub(super) fn take(&mut self, len: usize) -> Option<Bytes> {
         if len > self.len {
             return None;
@@ -47,7 +47,7 @@ impl Pieces {
         Some(whole.freeze())
     }
 
-    /// Some bytes in a row, at most so many, where they lie; none only if none are asked for or there.
+    /// Some contiguous bytes, at most `most`, without a copy; empty only if `most` is 0 or no bytes are there.
     pub(super) fn some(&mut self, most: usize) -> Bytes {
         let Some(front) = self.pieces.front_mut() else { return Bytes::new() };
         let len = front.len().min(most);

@@ -1,5 +1,5 @@
-//! The checkpoints of a whole cell, read as their bytes come. What of memory is here can be put into the cell while the rest is
-//! on its way: see [`crate::Cells::fill`].
+//! Reads the checkpoints of a whole cell as their bytes arrive. Memory contents that have arrived can be put into the cell
+//! while the rest is in flight: see [`crate::Cells::fill`].
 
 use super::RestoreError;
 use super::chain::{Decoded, LENGTH_BYTES, MAGIC, VERSION};
@@ -15,10 +15,10 @@ use std::fmt;
 /// Bytes before a chain's stages: magic, version, count, image.
 const HEADER_BYTES: usize = 4 + 1 + 1 + 32;
 
-/// A part of a cell's memory that has been read, for one stage.
+/// Memory contents that have been read, for one stage.
 pub struct Filling {
     pub(crate) stage: usize,
-    /// Bytes of memory that the stage has then.
+    /// Bytes of memory that the stage has after this.
     pub(crate) memory_len: usize,
     pub(crate) writes: Vec<Write>,
 }
@@ -31,12 +31,12 @@ impl fmt::Debug for Filling {
     }
 }
 
-/// Checkpoints on their way, in order: each a delta on the one before it, and the first perhaps a full one.
+/// Checkpoints that are arriving, in order: each is a delta on the one before it, and the first may be a full one.
 pub struct CheckpointReader {
     is_checked: bool,
-    /// Those that have been read.
+    /// The checkpoints that are complete.
     whole: Option<(ImageHash, Vec<StageDecoded>)>,
-    /// How many.
+    /// Their number.
     count: usize,
     one: One,
 }
@@ -48,14 +48,14 @@ impl fmt::Debug for CheckpointReader {
 }
 
 impl CheckpointReader {
-    /// Of bytes that a seal vouches for: their checksums, which a seal is worth more than, are not looked at. Whoever holds the
-    /// keys can seal anything, so the rest is checked all the same.
+    /// For authenticated bytes: their checksums are weaker than the authentication and are not verified. A holder of the
+    /// keys can authenticate any bytes, so everything else is still checked.
     #[must_use]
     pub fn opened() -> Self {
         Self::new(false)
     }
 
-    /// Whether their checksums have to show that they are undamaged.
+    /// `is_checked`: whether the checksums must be verified.
     pub(super) fn new(is_checked: bool) -> Self {
         Self { is_checked, whole: None, count: 0, one: One::default() }
     }
@@ -63,15 +63,15 @@ impl CheckpointReader {
     /// Takes the next bytes of a checkpoint.
     ///
     /// # Errors
-    /// If they are damaged, or of another version. The rest is of no use then.
+    /// If they are damaged, or of another version. Then the reader is unusable.
     pub fn push(&mut self, bytes: Bytes) -> Result<(), RestoreError> {
         self.one.push(bytes, self.is_checked)
     }
 
-    /// The checkpoint is whole; what comes next belongs to the one that builds on it.
+    /// Marks the checkpoint as complete; the next bytes belong to the one that builds on it.
     ///
     /// # Errors
-    /// If it is not, or does not build on the one before it.
+    /// If it is incomplete, or does not build on the one before it.
     pub fn end(&mut self) -> Result<(), RestoreError> {
         let index = self.count;
         let (image, parts) = std::mem::take(&mut self.one).finish()?;
@@ -93,7 +93,7 @@ impl CheckpointReader {
         stages.iter_mut().zip(parts).try_for_each(|(stage, part)| stage.push(part))
     }
 
-    /// Bytes of memory that [`Self::take`] would give.
+    /// Bytes of memory that [`Self::take`] would return.
     #[must_use]
     pub fn ready(&self) -> usize {
         let size = |writes: &[Write]| writes.iter().map(Write::len).sum::<usize>();
@@ -102,8 +102,8 @@ impl CheckpointReader {
         whole + self.one.stages.iter().map(|stage| size(stage.writes())).sum::<usize>()
     }
 
-    /// What is here of the cell's memory and was not taken before. It is to be put there before anything that is taken later; what
-    /// is not taken comes with the rest.
+    /// The memory contents that have arrived and were not taken before. Put them into the cell before anything that is taken
+    /// later; contents that are not taken come with [`Self::finish`].
     pub fn take(&mut self) -> Vec<Filling> {
         let mut fillings = Vec::new();
         let mut fill = |stage, memory_len, writes: Vec<Write>| {
@@ -125,10 +125,10 @@ impl CheckpointReader {
         fillings
     }
 
-    /// All that was read, but for what was taken.
+    /// Everything that was read, except what was taken.
     ///
     /// # Errors
-    /// If nothing was, or a checkpoint is not at its end.
+    /// If there is no checkpoint, or the last one is incomplete.
     pub fn finish(self) -> Result<Decoded, RestoreError> {
         if !self.one.is_empty() {
             return Err(RestoreError::Corrupt("it is cut short"));
@@ -143,21 +143,21 @@ impl CheckpointReader {
 struct One {
     come: Pieces,
     awaited: Awaited,
-    /// That of a chain.
+    /// The image, if the checkpoint is a chain's.
     image: Option<ImageHash>,
-    /// How many stages there will be.
+    /// Number of stages of the cell.
     count: usize,
     stages: Vec<StageReading>,
 }
 
-/// What comes next.
+/// What to read next.
 #[derive(Default, Clone, Copy)]
 enum Awaited {
     #[default]
     Kind,
     ChainHeader,
     Length,
-    /// A stage of so many bytes.
+    /// A stage of this many bytes.
     Stage(usize),
     /// A cell's only stage.
     Only,
@@ -175,7 +175,7 @@ impl One {
         Ok(())
     }
 
-    /// Makes one step. False if more has to come first.
+    /// Makes one step. False if more bytes are needed first.
     fn step(&mut self, is_checked: bool) -> Result<bool, RestoreError> {
         let cut = RestoreError::Corrupt("it is cut short");
         self.awaited = match self.awaited {
@@ -237,7 +237,7 @@ impl One {
         self.stages.last_mut().map_or(Ok(()), |stage| stage.push(bytes))
     }
 
-    /// Its chain's image, if it is of one, and what was read of each stage.
+    /// The chain's image, if it is a chain's checkpoint, and the contents of each stage.
     fn finish(self) -> Result<(Option<ImageHash>, Vec<super::decode::Envelope>), RestoreError> {
         let over =
             matches!(self.awaited, Awaited::Only | Awaited::Nothing) && self.stages.len() == self.count;

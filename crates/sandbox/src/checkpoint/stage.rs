@@ -1,4 +1,4 @@
-//! One stage's checkpoint, read as its bytes come: memory is given out while the rest is on its way.
+//! Reads one stage's checkpoint as its bytes arrive: memory contents can be taken while the rest is in flight.
 
 use super::decode::{Envelope, Fields};
 use super::pages::{self, CHUNK_HEADER_BYTES, COUNT_BYTES, Chunk, RUN_BYTES, Run};
@@ -11,25 +11,25 @@ use marram_wire::id::ImageHash;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Bytes before the sections: image, base, name, and whether there is a base.
+/// Bytes before the sections: image hash, base id, own id, and whether there is a base.
 const BODY_HEADER_BYTES: usize = 32 + 16 + 16 + 1;
 /// Bytes before a section's payload.
 const SECTION_HEADER_BYTES: usize = 1 + 8 + 4 + 8;
 
-/// Contents in a row that are announced from so many bytes on: whoever puts them somewhere can prepare for all of them.
+/// Contiguous contents of at least this many bytes are announced, so that the receiver can prepare all of their pages.
 const LONG: usize = 4 << 20;
 
-/// What is to be put into a cell's memory.
+/// A change to a cell's memory.
 pub(crate) enum Write {
     Zeros(Range<usize>),
-    /// From here on.
+    /// Bytes from this offset on.
     Bytes(usize, Bytes),
-    /// Nothing yet: all of this comes later.
+    /// No bytes yet: contents for this range come later.
     Awaited(Range<usize>),
 }
 
 impl Write {
-    /// How many bytes of memory it changes.
+    /// Bytes of memory that it changes.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Zeros(range) => range.len(),
@@ -39,42 +39,42 @@ impl Write {
     }
 }
 
-/// What comes next.
+/// What to read next.
 enum Awaited {
     Header,
     BodyHeader,
     Section,
-    /// Of a section that is read whole.
+    /// The payload of a section that is read as a whole.
     Payload(Kind, u64),
     RunCount,
     Runs(u32),
     ChunkHeader,
-    /// So many bytes of pages as they are.
+    /// This many bytes of uncompressed pages.
     Raw(usize),
     Packed(Chunk),
     Nothing,
 }
 
-/// A checkpoint of a stage on its way.
+/// A stage's checkpoint that is arriving.
 pub(super) struct StageReading {
     come: Pieces,
     awaited: Awaited,
-    /// Bytes of the body that were not taken.
+    /// Bytes of the body that were not taken yet.
     left: usize,
-    /// Bytes of the section that were not taken.
+    /// Bytes of the current section that were not taken yet.
     section: usize,
-    /// Finds damage, if a checksum is what is to find it, and what it has to be.
+    /// The checksum so far and the expected value, if the checksum is verified.
     checksum: Option<(blake3::Hasher, [u8; CHECKSUM_BYTES])>,
     envelope: Option<(ImageHash, CheckpointId, CheckpointId, bool)>,
     fields: Fields,
-    /// Where in memory the contents belong that are still to come.
+    /// The memory ranges of contents that are still to come.
     targets: VecDeque<Range<usize>>,
-    /// Bytes of them.
+    /// Total bytes of these ranges.
     contents: usize,
 }
 
 impl StageReading {
-    /// Nothing has come. Whether damage is for a checksum to find; else something better has.
+    /// `is_checked`: whether the checksum must be verified; otherwise the bytes are already authenticated.
     pub(super) fn new(is_checked: bool) -> Self {
         Self {
             come: Pieces::default(),
@@ -96,17 +96,17 @@ impl StageReading {
         Ok(())
     }
 
-    /// What of memory is here and was not taken before; and how large memory is, once that is known.
+    /// The memory contents that have arrived and were not taken before, and the length of memory, once that is known.
     pub(super) fn take_writes(&mut self) -> Option<(usize, Vec<Write>)> {
         Some((self.fields.memory_len?, std::mem::take(&mut self.fields.writes)))
     }
 
-    /// What [`Self::take_writes`] would give.
+    /// What [`Self::take_writes`] would return.
     pub(super) fn writes(&self) -> &[Write] {
         &self.fields.writes
     }
 
-    /// All of it, if that is what has come.
+    /// The whole checkpoint, if all of it has arrived.
     pub(super) fn finish(self) -> Result<Envelope, RestoreError> {
         if !matches!(self.awaited, Awaited::Nothing) {
             return Err(RestoreError::Corrupt("it is cut short"));
@@ -121,7 +121,7 @@ impl StageReading {
         Ok((image, base, full, parsed))
     }
 
-    /// Makes one step. False if more has to come first.
+    /// Makes one step. False if more bytes are needed first.
     fn step(&mut self) -> Result<bool, RestoreError> {
         match self.awaited {
             Awaited::Header => {
@@ -156,7 +156,7 @@ impl StageReading {
         Ok(())
     }
 
-    /// Takes so many bytes of the body, once they are here.
+    /// Takes `len` bytes of the body, once they have arrived.
     fn take(&mut self, len: usize, cut: &'static str) -> Result<Option<Bytes>, &'static str> {
         if len > self.left {
             return Err(cut);
@@ -172,7 +172,7 @@ impl StageReading {
         }
     }
 
-    /// As [`Self::take`], of a section.
+    /// As [`Self::take`], from the current section.
     fn take_of_section(&mut self, len: usize, cut: &'static str) -> Result<Option<Bytes>, &'static str> {
         if len > self.section {
             return Err(cut);
@@ -241,7 +241,7 @@ impl StageReading {
                 if missing > self.section || missing > self.left {
                     return Err(chunk_cut);
                 }
-                // As it comes: pages need not be whole to be put where they belong.
+                // Taken as they arrive: an incomplete page can also be written.
                 let some = self.come.some(missing);
                 if some.is_empty() {
                     return Ok(false);
@@ -301,7 +301,7 @@ impl StageReading {
         }
     }
 
-    /// Has the next contents written where they belong. Chunks hold no more than runs need.
+    /// Schedules the next contents to be written to their ranges. Chunks hold no more than runs need.
     fn place(&mut self, mut bytes: Bytes) {
         self.contents -= bytes.len();
         while let Some(target) = self.targets.front_mut().filter(|_| !bytes.is_empty()) {

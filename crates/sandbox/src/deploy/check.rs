@@ -1,4 +1,4 @@
-//! What a module must be, and must not do, to become an app. Each refusal names the fix.
+//! What a module must and must not do to become an app. Each error message says how to fix the module.
 
 use super::error::DeployError;
 use crate::app::App;
@@ -10,7 +10,7 @@ use wasmparser::ValType::{self, I32, I64};
 use wasmparser::types::{EntityType, Types};
 use wasmparser::{Operator, Parser, Payload, TypeRef, Validator};
 
-/// Begins the names that the host adds to a module's exports.
+/// Prefix of the names that the host adds to a module's exports.
 pub(crate) const RESERVED: &str = "marram:";
 
 /// The exports of the ABI: name, parameters, results, whether required.
@@ -24,16 +24,16 @@ const EXPORTS: &[(&str, &[ValType], &[ValType], bool)] = &[
     ("_initialize", &[], &[], false),
 ];
 
-/// What the rest of deployment needs to know of a module that passed.
+/// Facts about an accepted module that the rest of deployment needs.
 #[derive(Debug)]
 pub(crate) struct Facts {
-    /// Indices of the mutable globals, in order: state that memory does not show.
+    /// Indices of the mutable globals, in order: state outside of memory.
     pub(crate) globals: Vec<u32>,
     /// Whether it exports `_initialize`.
     pub(crate) initialize: bool,
 }
 
-/// Refuses a module that could not be a cell.
+/// Refuses a module that cannot be a cell.
 pub(crate) fn check(app: &App) -> Result<Facts, DeployError> {
     let module = &app.module[..];
     if app.keys.len() > KEYS_MAX {
@@ -65,7 +65,7 @@ fn invalid(error: wasmparser::Error) -> DeployError {
     DeployError::Invalid(error.to_string())
 }
 
-/// Imports and instructions: refused by name before the validator meets proposals that it would call by number.
+/// Checks imports and instructions first: this check names them, whereas the validator would report a proposal's number.
 fn check_payloads(module: &[u8], has_keys: bool) -> Result<(), DeployError> {
     let mut memories = 0;
     for payload in Parser::new(0).parse_all(module) {
@@ -121,7 +121,7 @@ fn check_import(module: &str, name: &str, ty: &TypeRef, has_keys: bool) -> Resul
     }
 }
 
-/// Tables and segments are rebuilt by instantiation, never saved: what would change them is refused.
+/// Instantiation rebuilds tables and segments; they are never saved. So instructions that change them are refused.
 fn check_body(body: &wasmparser::FunctionBody<'_>) -> Result<(), DeployError> {
     let mut operators = body.get_operators_reader().map_err(invalid)?;
     while !operators.eof() {

@@ -1,4 +1,4 @@
-//! Why a module was not deployed. Each message says what to change, since its reader wrote the module.
+//! Why a module was not deployed. Each message says what to change, since the module's author reads it.
 
 use crate::plain::plain;
 use std::fmt;
@@ -6,53 +6,53 @@ use std::fmt;
 /// Why a module was not deployed.
 #[derive(Debug)]
 pub enum DeployError {
-    /// The bytes are no WebAssembly module.
+    /// The bytes are not a WebAssembly module.
     NotAModule(String),
     /// The bytes are a component, not a core module.
     Component,
-    /// The module is larger than is deployed.
+    /// The module is too large to deploy.
     TooLarge {
-        /// Its size.
+        /// Its size in bytes.
         bytes: usize,
-        /// The most.
+        /// The largest size in bytes.
         bytes_max: usize,
     },
-    /// The module is invalid, or uses a proposal that cells cannot have.
+    /// The module is invalid, or uses a proposal that is not available to cells.
     Invalid(String),
     /// A required export is missing.
     ExportMissing(&'static str),
-    /// An export has another type than the ABI says.
+    /// An export does not have the type of the ABI.
     ExportType {
-        /// Its name.
+        /// Name of the export.
         name: String,
-        /// What it is.
+        /// Its type.
         found: String,
-        /// What the ABI says.
+        /// The type in the ABI.
         expected: String,
     },
-    /// The module exports a name that the host keeps for itself, or an entry point that cells do not have.
+    /// The module exports a name that is reserved for the host, or an entry point that cells do not have.
     ExportForbidden {
-        /// Its name.
+        /// Name of the export.
         name: String,
-        /// Why, and what to do.
+        /// Why, and how to fix it.
         reason: &'static str,
     },
-    /// The module imports something that the host does not give.
+    /// The module imports something that the host does not provide.
     ImportForbidden {
         /// Module and name, as `module.name`.
         name: String,
-        /// Why, and what to do.
+        /// Why, and how to fix it.
         reason: String,
     },
-    /// The module keeps state where it could not be saved.
+    /// The module keeps state where it cannot be saved.
     Unsavable(String),
-    /// The quotas make no sense or do not fit the module.
+    /// The quotas are invalid or do not fit the module.
     Quotas(String),
-    /// The keys that the app names cannot be had.
+    /// The keys that the app names are invalid.
     Keys(String),
-    /// The image's files cannot be had.
+    /// The image's files are invalid.
     Files(String),
-    /// Initialisation did not come to its end.
+    /// Initialisation failed or took too long.
     Initialisation(String),
     /// The engine could not compile the module.
     Compile(String),
@@ -61,7 +61,7 @@ pub enum DeployError {
 }
 
 impl fmt::Display for DeployError {
-    /// Names are the module's, and so is what it printed: what a terminal would obey is written out.
+    /// Names come from the module, and so does what it printed: characters that a terminal would interpret are escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&plain(&self.words()))
     }

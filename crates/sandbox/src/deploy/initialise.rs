@@ -1,4 +1,4 @@
-//! Runs a module's initialisation, once in the life of its image, and takes what it left behind.
+//! Runs a module's initialisation, once for its image, and records the resulting state.
 
 use super::check::Facts;
 use super::error::DeployError;
@@ -15,7 +15,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use wasmtime::{Engine, Instance, Module, Store};
 
-/// What initialisation left behind.
+/// The state after initialisation.
 pub(super) struct Frozen {
     pub(super) memory: InitialMemory,
     pub(super) globals: Vec<GlobalValue>,
@@ -31,7 +31,7 @@ pub(super) fn initialise(
     app: &App,
     ms_max: u64,
 ) -> Result<Frozen, DeployError> {
-    // The generator is never drawn from: initialisation that tries is refused.
+    // The generator is never used: initialisation that draws from it is refused.
     let files = Files::new(app.files.clone().into(), app.quotas.scratch_max);
     let mut hosts = Hosts::new(1, false, Watch::default());
     hosts.add(Host::new(Phase::Initialising, Seed([0; 32]), files, &app.quotas));
@@ -64,7 +64,7 @@ pub(super) fn initialise(
     freeze(&mut store, &instance, facts)
 }
 
-/// Why a guest stopped, after what it said about it: a panic or a file that makes no sense is told in its words.
+/// Why a guest stopped, after the errors that it printed, such as a panic message or a complaint about a file.
 fn with_errors(reason: String, prints: &[Print]) -> String {
     let errors = prints.iter().filter(|print| print.level == PrintLevel::Error);
     let mut words: Vec<&str> = errors.map(|print| print.text.as_str()).collect();

@@ -1,6 +1,6 @@
-//! From a module to an image: check, instrument, initialise once, freeze, compile.
+//! Makes an image of a module: check, instrument, initialise once, freeze, compile.
 //!
-//! Refuses to know where images are kept; `images` does.
+//! This module does not know where images are stored; `images` does.
 
 mod check;
 mod error;
@@ -18,7 +18,7 @@ use initialise::Frozen;
 use rewrite::{Baked, Code, rewrite};
 use wasmtime::{Config, Engine, Module};
 
-/// Makes the image of an app. Takes tens of milliseconds to seconds: compiling is most of it.
+/// Makes the image of an app. Takes tens of milliseconds to seconds, mostly for compiling.
 ///
 /// `initialise_ms_max` bounds initialisation alone.
 pub(crate) fn build(app: &App, initialise_ms_max: u64) -> Result<StageImage, DeployError> {
@@ -28,8 +28,8 @@ pub(crate) fn build(app: &App, initialise_ms_max: u64) -> Result<StageImage, Dep
     image(app, frozen, code)
 }
 
-/// Makes an image of an app for an engine with [`debugged`] settings, of the same program with debug information. It is another
-/// image of the same name, not to be kept. A handler may take any time: the person who steps through it does.
+/// Makes an image of an app for an engine with [`debugged`] settings: the same program with debug information. It is another
+/// image with the same name, and must not be stored. A handler may take any time, since a person steps through it.
 pub(crate) fn build_debugged(
     app: &App,
     module: &[u8],
@@ -57,7 +57,7 @@ fn freeze(app: &App, initialise_ms_max: u64) -> Result<(Facts, Frozen), DeployEr
     Ok((facts, frozen))
 }
 
-/// Compiles a module with what initialisation left behind.
+/// Compiles a module with the state after initialisation.
 fn compile(
     module: &[u8],
     facts: &Facts,
@@ -89,7 +89,7 @@ fn image(app: &App, frozen: Frozen, code: Vec<u8>) -> Result<StageImage, DeployE
     })
 }
 
-/// Whether NaNs are canonical does not decide whether code can be loaded, so one name serves both.
+/// NaN canonicalization does not decide whether code can be loaded, so one identifier serves both settings.
 pub(crate) fn base_compatibility() -> Result<u64, DeployError> {
     let engine = Engine::new(&config(true)).map_err(|error| compile_error(&error))?;
     Ok(compatibility(&engine))

@@ -1,8 +1,8 @@
-//! Rewrites a module: opens its mutable globals to the host, lets it be preempted wherever it may compute for long, and
-//! bakes what initialisation left behind into it.
+//! Rewrites a module: exports its mutable globals to the host, makes it preemptible wherever it may compute for long, and
+//! embeds the state after initialisation.
 //!
-//! Every index stays what it was, so that elements and names are copied unread, and code but for what is put into it. Code for
-//! a debugger is copied whole: its debug information counts from the beginning of the code, byte by byte.
+//! All indices stay the same, so elements and names are copied unread, and so is code except for the insertions. Code for
+//! a debugger is copied unchanged: its debug information counts bytes from the start of the code.
 
 use super::check::RESERVED;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use wasm_encoder::{
 };
 use wasmparser::{DataKind, FunctionBody, Operator, Parser, Payload, TypeRef};
 
-/// The value of one mutable global, bit by bit: floats keep their NaN payloads.
+/// The value of one mutable global as bits: floats keep their NaN payloads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GlobalValue {
     I32(u32),
@@ -23,22 +23,22 @@ pub(crate) enum GlobalValue {
     V128(u128),
 }
 
-/// What initialisation left behind.
+/// The state after initialisation.
 pub(crate) struct Baked<'a> {
-    /// One value a mutable global, in order of their indices.
+    /// One value per mutable global, in the order of their indices.
     pub(crate) globals: &'a [GlobalValue],
     /// Size of memory in WebAssembly pages.
     pub(crate) memory_pages: u64,
-    /// Where memory is not zero, with its bytes: the module's own data included.
+    /// Memory that is not zero, with its bytes: includes the module's own data.
     pub(crate) data: &'a [(u32, &'a [u8])],
 }
 
-/// What becomes of a module's code.
+/// How a module's code is rewritten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Code {
     /// It can be preempted wherever it may compute for long.
     Preemptible,
-    /// It stays as it is, with the module's debug information, and may keep the thread for long.
+    /// It stays unchanged, with the module's debug information, and may occupy the thread for long.
     Debugged,
 }
 
@@ -47,17 +47,17 @@ pub(crate) fn global_name(n: usize) -> String {
     format!("{RESERVED}global:{n}")
 }
 
-/// Begins the names of the custom sections that hold debug information in DWARF.
+/// Prefix of the names of custom sections with DWARF debug information.
 const DEBUG_SECTION: &str = ".debug_";
 
-/// Whether a module says which lines of source its code comes from.
+/// Whether a module has line information for its code.
 pub(crate) fn has_debug_info(module: &[u8]) -> bool {
     let is_info =
         |payload| matches!(payload, Ok(Payload::CustomSection(section)) if section.name() == ".debug_info");
     Parser::new(0).parse_all(module).any(is_info)
 }
 
-/// Whether two modules are the same program: they may differ in their custom sections, which nothing that runs can see.
+/// Whether two modules are the same program: they may differ in custom sections, which running code cannot see.
 pub(crate) fn is_same_program(a: &[u8], b: &[u8]) -> bool {
     fn sections(module: &[u8]) -> Option<Vec<(u8, &[u8])>> {
         let mut sections = Vec::new();
@@ -74,11 +74,11 @@ pub(crate) fn is_same_program(a: &[u8], b: &[u8]) -> bool {
     a.is_some() && a == sections(b)
 }
 
-/// Something in a module that passed validation could not be written again.
+/// A part of a validated module could not be encoded again.
 pub(crate) type RewriteError = wasm_encoder::reencode::Error;
 
-/// Adds an export for each of the mutable globals; with `baked`, also freezes memory and globals and takes the
-/// initialisation away.
+/// Adds an export for each mutable global; with `baked`, also embeds memory and globals and removes the
+/// initialisation.
 pub(crate) fn rewrite(
     module: &[u8],
     globals: &[u32],
@@ -108,11 +108,11 @@ struct Writer<'a> {
     baked: Option<&'a Baked<'a>>,
     form: Code,
     out: Module,
-    /// Functions that are imported: the first indices.
+    /// Number of imported functions: they have the first indices.
     imported: u32,
     /// The functions so far, and how many are still to come.
     code: Option<(CodeSection, u32)>,
-    /// The module's own data section, kept back until the code is written.
+    /// The module's own data section, held back until the code is written.
     data: Option<wasmparser::DataSectionReader<'a>>,
     exported: bool,
 }
@@ -157,7 +157,7 @@ impl<'a> Writer<'a> {
                 Ok(())
             }
             Payload::CustomSection(section) => {
-                // Names make traps readable. Everything else custom is for tools and would only cost space.
+                // Names make traps readable. Other custom sections are for tools and would only use space.
                 if section.name() == "name" && self.baked.is_none() {
                     self.raw(0, section.range());
                 }
@@ -242,7 +242,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Active segments have done their work: they stay as empty passive ones, so that the others keep their indices.
+    /// Active segments were already applied: they stay as empty passive ones, so that the other segments keep their indices.
     fn finish(mut self) -> Result<Vec<u8>, RewriteError> {
         debug_assert!(self.exported, "a module that passed the check exports its handlers");
         let Some(baked) = self.baked else { return Ok(self.out.finish()) };
@@ -270,11 +270,11 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A function that can be preempted before each instruction that may take long and is not the engine's to interrupt: the
-/// host's functions, and those on ranges of memory. Without that, a function that clears its memory a million times in a
-/// row, written out without a loop, would keep all other cells waiting until it is done.
+/// Makes a function preemptible before each instruction that may take long and that the engine cannot interrupt: calls of host
+/// functions, and instructions on ranges of memory. Without that, a function that clears its memory a million times in a row,
+/// written without a loop, would make all other cells wait until it is done.
 ///
-/// What is put in is an empty loop: at the head of every loop the engine looks whether the slice is over.
+/// The insertion is an empty loop: at the head of every loop the engine checks whether the slice is over.
 fn preemptible(source: &[u8], body: &FunctionBody<'_>, imported: u32) -> Result<Vec<u8>, RewriteError> {
     const EMPTY_LOOP: [u8; 3] = [0x03, 0x40, 0x0b];
     let range = body.range();
@@ -312,7 +312,7 @@ fn constant(value: GlobalValue) -> ConstExpr {
 }
 
 impl GlobalValue {
-    /// From the engine's form; `None` for references, which deployment refuses.
+    /// Converts from the engine's type; `None` for references, which deployment refuses.
     pub(crate) fn from_val(value: &wasmtime::Val) -> Option<Self> {
         Some(match value {
             wasmtime::Val::I32(value) => Self::I32(value.cast_unsigned()),
@@ -324,7 +324,7 @@ impl GlobalValue {
         })
     }
 
-    /// To the engine's form.
+    /// Converts to the engine's type.
     pub(crate) fn to_val(self) -> wasmtime::Val {
         match self {
             Self::I32(value) => wasmtime::Val::I32(value.cast_signed()),
