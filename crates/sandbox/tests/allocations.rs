@@ -1,5 +1,5 @@
-//! What a message costs in allocations, to a cell that has lived for a while: two that carry its outputs away and one of the
-//! engine's own, for the stack of the call, however many stages it passes.
+//! Counts the allocations for a message to a cell that has lived for a while: two for its outputs and one by the engine, for
+//! the stack of the call, independent of the number of stages.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -16,7 +16,7 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches a plain thread-local number.
+// SAFETY: every call goes to the system's allocator unchanged; counting only changes a plain thread-local number.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.with(|count| count.set(count.get() + 1));
@@ -33,14 +33,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of a message, in the mean of a thousand.
+/// Allocations per message, averaged over a thousand.
 fn of_a_message(cells: &mut Cells) -> f64 {
     let input = message(&[7; 64]);
     let mut handle = || {
         let run = Run { cell: CELL, input: input.clone(), now_ns: 0, logged: None };
         match cells.run(run) {
             Progress::Done(ran) => assert_eq!(ran.outputs.len(), 1),
-            // Preempted by a busy machine: counts for nothing.
+            // Preempted on a busy machine: not counted separately.
             Progress::Pending => while !matches!(cells.poll(CELL), Progress::Done(_)) {},
         }
     };
@@ -65,7 +65,7 @@ fn a_message_allocates_what_its_output_needs() {
     for image in [deploy(&relay()), deploy_chain(&[("a", relay()), ("b", relay()), ("c", relay())])] {
         let mut cells = start(&image);
         season(&mut cells, CELL);
-        // The list of outputs and the payload; the engine's record of a stack. Some for machines that interrupt.
+        // The list of outputs and the payload; the engine's record of a stack. The margin is for preemptions.
         let each = of_a_message(&mut cells);
         assert!(each < 3.1, "{each}");
     }

@@ -1,4 +1,4 @@
-//! Reading from the edge's cache: a handler waits for what it reads, and a replay reads what the log says.
+//! Reads from the edge's cache: a handler waits for an object, and a replay reads what the log says.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -11,8 +11,8 @@ use marram_wire::limits::{CACHED_SIZE_MAX, READS_MAX};
 use marram_wire::log::{Found, Read};
 use support::{CELL, chain_with, deploy, message, module, start, start_in};
 
-/// Takes a message as the key, its first byte as how often; sends what the last read answered, and then the room that it was
-/// read into. Objects of more than 16 bytes do not fit there.
+/// Takes a message as the key; its first byte says how often to read. Sends the result of the last read, then the buffer that
+/// it read into. Objects of more than 16 bytes do not fit the buffer.
 fn reader() -> Vec<u8> {
     module(
         r#"(module
@@ -32,7 +32,7 @@ fn reader() -> Vec<u8> {
     )
 }
 
-/// Runs a handler; `found` says what each read finds.
+/// Runs a handler; `found` gives the result of each read.
 fn run(
     cells: &mut Cells,
     payload: &[u8],
@@ -45,7 +45,7 @@ fn run(
             return ran;
         }
         if let Some(key) = cells.wanted(CELL) {
-            // It goes on for nobody else's sake.
+            // It does not continue before the object is there.
             assert!(matches!(cells.poll(CELL), Progress::Pending));
             assert_eq!((cells.wanted(CELL), cells.state_hash(CELL)), (None, None));
             cells.found(CELL, found(&key));
@@ -58,7 +58,7 @@ fn never(key: &[u8]) -> Found {
     panic!("{key:?} is asked for")
 }
 
-/// What the last read answered, and the room.
+/// The result of the last read, and the buffer.
 fn answer(ran: &Ran) -> (i32, Vec<u8>) {
     let [CellOutput::Message { payload, .. }] = &ran.outputs[..] else { panic!("{ran:?}") };
     (i32::from_le_bytes(*payload.first_chunk().unwrap()), payload[4..].to_vec())
@@ -78,7 +78,7 @@ fn room(bytes: &[u8]) -> Vec<u8> {
 fn a_handler_waits_for_what_it_reads_and_a_replay_reads_the_same_without_a_cache() {
     let image = deploy(&reader());
     let (mut live, mut again) = (start(&image), start(&image));
-    // More handlers than it takes to have messages given by a driver.
+    // Runs more handlers than a cell runs before it gets a driver.
     for n in 0..50_u8 {
         let (found, expected) = match n % 5 {
             0 => (object(b"sixteen bytes..."), 16),
@@ -150,7 +150,7 @@ fn reads_are_bounded_and_what_was_read_before_a_trap_is_told() {
     for (found, reads, words) in [
         (Found::Nothing, READS_MAX, "more than 1024 reads"),
         (object(b"x"), READS_MAX, "more than 1024 reads"),
-        // Two different ones are within the limit, and the third is not.
+        // Two different objects are within the limit, and the third is not.
         (Found::Object(large), 2, "more than 1048576 bytes"),
     ] {
         let mut cells = start(&image);
@@ -176,7 +176,7 @@ fn a_cell_that_waits_can_be_removed_and_stages_of_a_chain_read_too() {
         let ran = run(&mut cells, b"\x01k", None, |_| object(b"few"));
         assert_eq!(answer(&ran), (3, room(b"few")));
         let mut progress = cells.run(Run { cell: CELL, input: message(b"\x01k"), now_ns: 0, logged: None });
-        // Its slice may be over before it comes to read.
+        // Its slice may end before the read.
         while cells.wanted(CELL).is_none() {
             assert!(matches!(progress, Progress::Pending));
             progress = cells.poll(CELL);
@@ -184,7 +184,7 @@ fn a_cell_that_waits_can_be_removed_and_stages_of_a_chain_read_too() {
         cells.remove(CELL);
         assert!(cells.is_empty());
     }
-    // What is brought to one that is gone, or waits for nothing, reaches nobody.
+    // Objects for a cell that is gone, or that waits for nothing, are dropped.
     cells.found(CELL, object(b"late"));
     start_in(&mut cells, CELL, &deploy(&reader()));
     cells.found(CELL, object(b"early"));

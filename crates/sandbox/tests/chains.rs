@@ -1,4 +1,4 @@
-//! Chains: several stages behind one pair of ports, run to quiescence for each input, each in a world of its own.
+//! Chains: several stages behind one pair of ports, run until all are quiet for each input, each stage isolated.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -17,7 +17,7 @@ use support::{
     stop, twice,
 };
 
-/// Adds its letter to each message and passes it on, and a close as well.
+/// Adds its letter to each message and passes it on; also passes on a close.
 fn relay(letter: char) -> Vec<u8> {
     let letter = u32::from(letter);
     guest(&format!(
@@ -30,7 +30,7 @@ fn relay(letter: char) -> Vec<u8> {
     ))
 }
 
-/// What goes in, and the handlers' outputs in words: `c` to the client, `s` to the server.
+/// The outputs of the chain as text: `c` to the client, `s` to the server.
 fn words(ran: &Ran) -> Vec<String> {
     assert_eq!(ran.outcome, RunOutcome::Idle);
     let side = |port: Port| if port == Port::CLIENT { 'c' } else { 's' };
@@ -43,7 +43,7 @@ fn words(ran: &Ran) -> Vec<String> {
     ran.outputs.iter().map(word).collect()
 }
 
-/// Pauses its neighbours on both sides for each message that it passes on to the server.
+/// Pauses its ports on both sides for each message that it passes on to the server.
 fn brake() -> Vec<u8> {
     guest(
         r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
@@ -103,7 +103,7 @@ fn what_a_close_handler_sends_goes_before_the_close() {
     twice(|| {
         let mut cells = start(&deploy_chain(&[("a", farewell()), ("b", farewell()), ("c", farewell())]));
         assert_eq!(words(&run(&mut cells, CELL, message(b"x"), 0)), ["s:x"]);
-        // Each passes on what the ones before it said, and answers the close of its own neighbour.
+        // Each passes on what the ones before it sent, and answers the close of its adjacent stage.
         let ran = run(&mut cells, CELL, CellInput::Close { port: Port::CLIENT }, 0);
         assert_eq!(words(&ran), ["c:by", "s:bye", "c:by", "s:bye", "s:bye", "s ends", "c:by"]);
     });
@@ -147,14 +147,14 @@ fn what_waits_between_stages_is_first_in_first_out() {
                  (i32.store8 (local.get $ptr) (i32.add (i32.load8_u (local.get $ptr)) (i32.const 1)))
                  (call $send (i32.const 1) (local.get $ptr) (local.get $len)))))"#,
         );
-        // Says it to both sides.
+        // Sends it to both sides.
         let both = guest(
             r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32)
              (call $send (i32.const 0) (local.get $ptr) (local.get $len))
              (call $send (i32.const 1) (local.get $ptr) (local.get $len)))"#,
         );
         let mut cells = start(&deploy_chain(&[("double", double), ("both", both)]));
-        // The second stage hears both messages before the first one hears an answer.
+        // The second stage gets both messages before the first one gets an answer.
         let ran = run(&mut cells, CELL, message(b"1"), 0);
         assert_eq!(words(&ran), ["s:1", "s:2", "c:1", "c:2"]);
         // All is quiet before the next input.
@@ -162,7 +162,7 @@ fn what_waits_between_stages_is_first_in_first_out() {
     });
 }
 
-/// Tells its client at once which of its ports has opened, and of what kind.
+/// Reports to its client at once which of its ports has opened, and of what kind.
 fn herald(letter: char) -> Vec<u8> {
     let letter = u32::from(letter);
     let relay = r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
@@ -185,7 +185,7 @@ fn every_stage_has_its_ports_before_its_first_message() {
     let (client, server) = (open(Port::CLIENT, PortKind::Client), open(Port::SERVER, PortKind::Server));
     let mut cells = cells();
     cells.start(CELL, &chain_with(true, &Quotas::default(), &stages), SEED).unwrap();
-    // The greetings of stages reach each other, and through each other the peers, only when all ports are open.
+    // The greetings of stages reach each other, and through them the peers, only when all ports are open.
     assert_eq!(words(&run(&mut cells, CELL, client.clone(), 0)), ["c:a00"]);
     assert_eq!(words(&run(&mut cells, CELL, server, 0)), ["s:b11", "s:a11", "c:b00"]);
     let prints = |cells: &mut Cells| -> Vec<_> {
@@ -194,7 +194,7 @@ fn every_stage_has_its_ports_before_its_first_message() {
     let text = |stage, text: &str| (stage, text.to_owned());
     assert_eq!(prints(&mut cells), [text(0, "a00"), text(0, "a11"), text(1, "b00"), text(1, "b11")]);
     cells.remove(CELL);
-    // Without a server the last stage has none, and is not sent what only it could pass on.
+    // Without a server the last stage has no server port, and messages that only the server could get are not sent.
     let quiet = guest(r#"(func (export "marram_recv") (param i32 i32 i32))"#);
     let stages = [("a", herald('a')), ("b", quiet)];
     cells.start(CELL, &chain_with(false, &Quotas::default(), &stages), SEED).unwrap();
@@ -202,7 +202,7 @@ fn every_stage_has_its_ports_before_its_first_message() {
     assert_eq!(prints(&mut cells), [text(0, "a00"), text(0, "a11")]);
 }
 
-/// Computes for tens of milliseconds before it passes a message on, or for ever if it begins with `!`.
+/// Computes for tens of milliseconds before it passes a message on; forever if the message begins with `!`.
 fn busy() -> Vec<u8> {
     guest(
         r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32) (local $n i32)
@@ -271,7 +271,7 @@ fn a_stage_that_computes_too_long_is_named() {
         let mut cells = start(&image);
         let CellStop::Kill(reason) = stop(&mut cells, message(b"!")) else { panic!("a kill") };
         assert_eq!(reason, "stage 1 (busy): a handler ran longer than handler_time, 5 ms");
-        // In one go or in many: for one input a stage has this much time.
+        // A stage has this much time for one input, in one handler or in several.
         let stages = [("three", relay('a')), ("busy", busy())];
         let mut cells = start(&chain_with(true, &quotas, &stages));
         let CellStop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
@@ -286,7 +286,7 @@ fn a_trap_ends_the_chain_and_names_the_stage() {
         let mut cells = Cells::new(CellsConfig { slots: 3, ..CellsConfig::default() }).unwrap();
         let image = deploy_chain(&[("a", relay('a')), ("bad", trap), ("c", relay('c'))]);
         for _ in 0..3 {
-            // Every time all three slots are free again.
+            // Each time all three slots are free again.
             start_in(&mut cells, CELL, &image);
             let RunOutcome::Stopped(CellStop::Trap(reason)) = run(&mut cells, CELL, message(b"x"), 0).outcome
             else {
@@ -334,7 +334,7 @@ fn each_stage_draws_its_own_randomness_and_all_see_one_time() {
             payloads(&ran)[0].as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect();
         let [a, 77, b, 77, c, 77] = words[..] else { panic!("{words:?}") };
         assert!(a != b && a != c && b != c, "{words:?}");
-        // A cell of one stage and the first stage of a chain draw alike, and a second run draws the same.
+        // A cell of one stage and the first stage of a chain draw the same, and so does a second run.
         let mut alone = start(&support::deploy(&draw()));
         assert_eq!(payloads(&run(&mut alone, CELL, message(b""), 77))[0][..8], a.to_le_bytes());
         assert_eq!(payloads(&run(&mut start(&image), CELL, message(b""), 77)), payloads(&ran));
@@ -344,7 +344,7 @@ fn each_stage_draws_its_own_randomness_and_all_see_one_time() {
 #[test]
 fn a_timer_is_its_stage_s_own() {
     twice(|| {
-        // Sets a timer of the token that it is sent; says the token to the server when it fires.
+        // Sets a timer with the token that it gets; sends the token to the server when the timer fires.
         let clock = || {
             guest(
                 r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32)
@@ -361,7 +361,7 @@ fn a_timer_is_its_stage_s_own() {
         let set = |stage| TimerChange::Set { stage, token: 55, delay_ns: 5 };
         assert_eq!(ran.timers, [set(0), set(1)]);
         assert_eq!(words(&run(&mut cells, CELL, CellInput::Timer { stage: 0, token: 55 }, 5)), ["c:7"]);
-        // The second one's client is the first, which sets its timer anew and passes the message back.
+        // The second stage's client is the first stage, which sets its timer again and passes the message back.
         let ran = run(&mut cells, CELL, CellInput::Timer { stage: 1, token: 0 }, 5);
         assert_eq!(
             (ran.outputs.len(), &ran.timers[..]),
@@ -393,7 +393,7 @@ fn equal_inputs_leave_equal_chains() {
     });
 }
 
-/// Counts in memory and a global, draws a number and reads the clock now and then, and passes the sum of it on.
+/// Counts in memory and a global, sometimes draws a number and reads the clock, and passes on the sum.
 fn worker() -> Vec<u8> {
     guest(
         r#"(global $sum (mut i64) (i64.const 0))
@@ -427,7 +427,7 @@ fn a_chain_saved_at_any_message_boundary_goes_on_as_it_would_have() {
             let config = CellsConfig { slots: 9, tracking, ..CellsConfig::default() };
             let mut cells = Cells::new(config).unwrap();
             start_in(&mut cells, CELL, &image);
-            // At every boundary a delta on the first checkpoint and all that followed it.
+            // After each input, a delta on the first checkpoint and all that followed it.
             let mut list = vec![cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode()];
             let mut follower = Cells::new(config).unwrap();
             follower.restore(CELL, &image, &Decoded::decode(&list).unwrap()).unwrap();
@@ -441,7 +441,7 @@ fn a_chain_saved_at_any_message_boundary_goes_on_as_it_would_have() {
                 cells.restore(other, &image, &decoded).unwrap();
                 assert_eq!(cells.state_hash(other), cells.state_hash(CELL), "{tracking:?} {n}");
                 assert_eq!(cells.memory_bytes(other), cells.memory_bytes(CELL));
-                // Filled while it arrives, each stage is given its own.
+                // Filled while it arrives, each stage gets its own contents.
                 let filled = CellId(4);
                 let mut reading = CheckpointReader::opened();
                 cells.begin(filled, &image).unwrap();
@@ -457,7 +457,7 @@ fn a_chain_saved_at_any_message_boundary_goes_on_as_it_would_have() {
                 cells.remove(filled);
                 follower.advance(CELL, &Decoded::decode(&list[list.len() - 1..]).unwrap()).unwrap();
                 assert_eq!(follower.state_hash(CELL), cells.state_hash(CELL), "{tracking:?} {n}");
-                // One input later they are still alike.
+                // One input later they are still equal.
                 let (next, now_ns) = nth(n + 1);
                 let mut third = Cells::new(config).unwrap();
                 third.restore(CELL, &image, &decoded).unwrap();
@@ -542,7 +542,7 @@ fn a_chain_goes_forward_in_all_of_its_stages_or_in_none() {
     let follower = CellId(2);
     cells.restore(follower, &image, &Decoded::decode(&[full]).unwrap()).unwrap();
     let before = cells.state_hash(follower);
-    // The first stage's next delta, beside one that is not the second stage's next.
+    // The first stage's next delta, with a delta that is not the second stage's next.
     for stages in [[first, second], [second, first], [first, full]] {
         let mut mixed = full[..4 + 1 + 1 + 32].to_vec();
         for (at, checkpoint) in stages.iter().enumerate() {
@@ -565,7 +565,7 @@ fn a_chain_goes_forward_in_all_of_its_stages_or_in_none() {
     }
 }
 
-/// Every stage's state, what each input brought about, and all that a checkpoint has, for a history that uses messages both
+/// Every stage's state, the effects of each input, and the contents of a checkpoint, for a history that uses messages both
 /// ways, timers, closes, growth, time and randomness.
 fn history(image: &Arc<Image>, stages: u8) -> String {
     let config = CellsConfig { slots: 8, tracking: Tracking::Compare, ..CellsConfig::default() };

@@ -19,7 +19,7 @@ fn cells_with(tracking: Tracking) -> Cells {
     Cells::new(CellsConfig { slots: 8, tracking, ..CellsConfig::default() }).expect("eight slots can be had")
 }
 
-/// One step of the history that the tests record: a message, and now and then a timer.
+/// One step of the recorded history: a message, and sometimes a timer.
 fn step(cells: &mut Cells, cell: CellId, n: usize) -> Vec<Vec<u8>> {
     let now = 1000 + n as i64;
     let mut outputs = ask_at(cells, cell, INPUTS[n % INPUTS.len()], now);
@@ -34,7 +34,7 @@ fn step(cells: &mut Cells, cell: CellId, n: usize) -> Vec<Vec<u8>> {
     outputs
 }
 
-/// What a run of the mixer left: outputs and hashes after each step, and a checkpoint after each.
+/// The result of a run of the mixer: outputs, hashes and a checkpoint after each step.
 struct History {
     image: Arc<Image>,
     outputs: Vec<Vec<Vec<u8>>>,
@@ -65,7 +65,7 @@ fn a_restored_cell_continues_from_every_checkpoint_as_the_first_did() {
         for (n, hash) in history.hashes.iter().enumerate() {
             let chain = &history.checkpoints[n - n % full_every..=n];
             let decoded = Decoded::decode(chain).unwrap();
-            // In another pool, in another slot, found dirty in the other way.
+            // In another pool, in another slot, with dirty pages found in the other way.
             let other = if tracking == Tracking::Auto { Tracking::Compare } else { Tracking::Auto };
             let mut cells = cells_with(other);
             start_in(&mut cells, CellId(9), &history.image);
@@ -79,7 +79,7 @@ fn a_restored_cell_continues_from_every_checkpoint_as_the_first_did() {
     }
 }
 
-/// As it is restored while its checkpoints arrive, in pieces of these sizes, of which what is there is taken when it is so much.
+/// Restores while the checkpoints arrive in pieces of this size, and takes what has arrived whenever it is at least `least`.
 fn restore_in_pieces(cells: &mut Cells, image: &Arc<Image>, chain: &[Vec<u8>], piece: usize, least: usize) {
     let mut reading = CheckpointReader::opened();
     cells.begin(CELL, image).unwrap();
@@ -96,7 +96,7 @@ fn restore_in_pieces(cells: &mut Cells, image: &Arc<Image>, chain: &[Vec<u8>], p
     cells.complete(CELL, image, &reading.finish().unwrap()).unwrap();
 }
 
-/// Writes 10 MiB for a message of one byte, and on two pages of them for any other.
+/// Writes 10 MiB for a message of one byte, and writes on two pages of them for any other message.
 fn ledger() -> Arc<Image> {
     let module = wat::parse_str(
         r#"(module (memory (export "memory") 1)
@@ -185,7 +185,7 @@ fn what_does_not_fit_a_cell_that_is_filled_leaves_nothing_of_it() {
         cells.remove(CELL);
     };
     let mut cells = cells_with(Tracking::Auto);
-    // Cut short, it gives out what there is, and no cell.
+    // A truncated checkpoint gives the contents that have arrived, and no cell.
     for len in [0, 31, 90, full.len() / 2, full.len() - 1] {
         let mut reading = read(&full[..len]).unwrap();
         cells.begin(CELL, &history.image).unwrap();
@@ -196,7 +196,7 @@ fn what_does_not_fit_a_cell_that_is_filled_leaves_nothing_of_it() {
         gone(&mut cells);
     }
     assert!(matches!(read(&[&full[..], b"x"].concat()), Err(RestoreError::Corrupt(_))));
-    // Of another image, more than the quota, for a cell that has run, for one that is not there.
+    // For another image, above the quota, for a cell that has run, for a cell that does not exist.
     let whole = |bytes: &[u8]| {
         let mut reading = read(bytes).unwrap();
         let fillings = reading.take();
@@ -208,7 +208,7 @@ fn what_does_not_fit_a_cell_that_is_filled_leaves_nothing_of_it() {
     cells.begin(CELL, &other).unwrap();
     assert!(matches!(cells.complete(CELL, &other, &decoded), Err(RestoreError::Image { .. })));
     gone(&mut cells);
-    // It has grown meanwhile.
+    // The memory has grown meanwhile.
     let (grown, _) = whole(&record(Tracking::Auto, 5).checkpoints[5]);
     let quotas = Quotas { memory_max: 40 * 65_536, ..Quotas::default() };
     let small = deploy_with(&mixer(), &quotas, &[]);
@@ -251,7 +251,7 @@ fn a_cell_that_follows_delta_by_delta_is_the_one_restored_from_all_of_them() {
             if n % 5 > 0 {
                 continue;
             }
-            // Another one comes here by fewer and longer steps, and goes on.
+            // Another cell gets to the same state by fewer and longer steps, and continues.
             let mut other = cells_with(tracking);
             other.restore(CELL, &history.image, &decode(0..n / 2)).unwrap();
             other.advance(CELL, &decode(n / 2..n)).unwrap();
@@ -296,7 +296,7 @@ fn a_delta_that_is_not_the_next_one_leaves_the_cell_as_it_was() {
 
     cells.restore(CELL, &history.image, &decode(0..1)).unwrap();
     cells.advance(CELL, &decode(1..2)).unwrap();
-    // The full one, one that it has, one that comes later, and another image's.
+    // The full one, one that the cell already has, one too far ahead, and another image's.
     for wrong in [decode(0..1), decode(0..2), decode(1..2), decode(3..4)] {
         assert_eq!(cells.advance(CELL, &wrong), Err(RestoreError::Chain { index: 0 }));
         assert_eq!(cells.state_hash(CELL), history.hashes[1]);
@@ -305,7 +305,7 @@ fn a_delta_that_is_not_the_next_one_leaves_the_cell_as_it_was() {
     assert_eq!(cells.state_hash(CELL), history.hashes[1]);
     cells.advance(CELL, &decode(2..3)).unwrap();
     assert_eq!(cells.state_hash(CELL), history.hashes[2]);
-    // Once it has run it is a cell like any other; so is one that was started.
+    // Once it has run it is a normal cell; so is a cell that was started.
     assert_eq!(step(&mut cells, CELL, 3), history.outputs[3]);
     for cell in [CELL, CellId(2)] {
         let before = cells.state_hash(cell);
@@ -319,7 +319,7 @@ fn a_delta_that_is_not_the_next_one_leaves_the_cell_as_it_was() {
 /// The memory's size is the first section.
 const SIZE_AT: usize = 32 + 32 + 16 + 16 + 1 + 21;
 
-/// A checkpoint of so many Wasm pages that says it is of others, and the checksum fits.
+/// A checkpoint whose size in Wasm pages is changed, with a valid checksum.
 fn resized(checkpoint: &[u8], (from, to): (u64, u64)) -> Vec<u8> {
     let mut forged = checkpoint.to_vec();
     let size = SIZE_AT..SIZE_AT + 8;
@@ -348,7 +348,7 @@ fn what_fails_half_way_leaves_nothing_and_says_so() {
         let forged = Decoded::decode(&[resized(&delta, (3, pages))]).unwrap();
         (cells.advance(CellId(2), &forged), cells.memory_bytes(CellId(2)))
     };
-    // Less than it has, more than the quota; then more than the memory's own maximum, which only growing shows.
+    // Fewer pages than it has, more than the quota; then more than the memory's own maximum, which only growth detects.
     for pages in [2, 6] {
         let (refused, left) = resized(pages);
         assert!(matches!(refused, Err(RestoreError::Misfit(_))), "{refused:?}");
@@ -357,7 +357,7 @@ fn what_fails_half_way_leaves_nothing_and_says_so() {
     let (lost, left) = resized(5);
     assert!(matches!(&lost, Err(RestoreError::Lost(_))) && left.is_none(), "{lost:?} {left:?}");
     assert!(lost.unwrap_err().to_string().contains("is gone"));
-    // Its slot is there for the next one.
+    // Its slot is free for the next cell.
     cells.restore(CellId(2), &image, &full).unwrap();
     cells.advance(CellId(2), &Decoded::decode(&[delta]).unwrap()).unwrap();
     assert_eq!(cells.state_hash(CellId(2)), cells.state_hash(CELL));
@@ -384,7 +384,7 @@ fn a_delta_has_the_pages_that_were_written_and_no_others() {
         ask_at(&mut cells, CELL, &[3], 0);
         count(&mut cells, CheckpointBase::Image);
         assert_eq!(count(&mut cells, CheckpointBase::Previous), 0);
-        // The same bytes again: the kernel sees writes, a comparison sees changes.
+        // Writes the same bytes again: the kernel sees writes, a comparison sees no changes.
         ask_at(&mut cells, CELL, &[100], 0);
         let expected = match cells.tracking() {
             text if text.starts_with("userfaultfd") => 101,
@@ -398,7 +398,7 @@ fn a_delta_has_the_pages_that_were_written_and_no_others() {
 
 #[test]
 fn the_first_delta_has_what_was_written_behind_the_first_checkpoint_and_not_what_was_read() {
-    // Pages 0 to 15 are the image's where they are not zero; those behind it nobody has touched. `| write 1 | page 1 |` a
+    // Pages 0 to 15 are the image's where they are not zero; the pages after them are untouched. `| write 1 | page 1 |` writes a
     // byte or reads one.
     let image = deploy(&guest(
         r#"(data (i32.const 8192) "image") (data (i32.const 20480) "image") (data (i32.const 24576) "image")
@@ -431,7 +431,7 @@ fn the_first_delta_has_what_was_written_behind_the_first_checkpoint_and_not_what
         for (how, page) in [(write, 6), (read, 2), (read, 41), (write, 60)] {
             ask_at(&mut cells, CELL, &[how, page], 0);
         }
-        // Each message is written to one more page.
+        // Each message writes to one more page.
         let (count, delta) = pages(&mut cells, CheckpointBase::Previous);
         assert_eq!(count, 3, "{behind:?}");
         kept.push(delta);
@@ -484,7 +484,7 @@ fn no_damage_panics_and_none_passes() {
     assert_eq!(Decoded::decode(&[&future]).map(|_| ()).unwrap_err(), RestoreError::Version(9));
 }
 
-/// Damage behind a checksum that was made to fit: what an end could send that holds the keys and means ill.
+/// Damage with a valid checksum: what a hostile end with the keys could send.
 #[test]
 fn forged_bodies_are_refused_or_become_some_cell_but_never_a_panic() {
     let history = record(Tracking::Auto, 100);
@@ -502,7 +502,7 @@ fn forged_bodies_are_refused_or_become_some_cell_but_never_a_panic() {
                 && cells.restore(CELL, &history.image, &decoded).is_ok()
             {
                 restored += 1;
-                // Whatever it is now, it is a cell: it runs, or traps.
+                // If it was restored, it is a cell: it runs, or traps.
                 let _ = run(&mut cells, CELL, message(b"hello"), 0);
                 cells.remove(CELL);
             }

@@ -1,4 +1,4 @@
-//! Thousands of live cells in one process: each answers, none is heavy.
+//! Thousands of live cells in one process: each answers, and none uses much memory.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -14,10 +14,10 @@ fn resident_kib() -> u64 {
     text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4
 }
 
-/// One test a process: it looks at the memory of all of it.
+/// The only test of its process: it measures the memory of the whole process.
 #[test]
 fn two_thousand_cells_live_in_a_quarter_of_a_gibibyte_and_each_is_its_own() {
-    // Keeps its client's number on each of eight pages, and answers with what is on the last.
+    // Keeps its client's number on each of eight pages, and answers with the number on the last.
     let image = deploy(&guest(
         r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
              (local $page i32)
@@ -35,7 +35,7 @@ fn two_thousand_cells_live_in_a_quarter_of_a_gibibyte_and_each_is_its_own() {
     for number in 0..CELLS {
         start_in(&mut cells, CellId(number), &image);
         ask_at(&mut cells, CellId(number), &number.to_le_bytes(), 0);
-        // Protected, with its dirty pages watched from here on.
+        // Protected, with its dirty pages tracked from here on.
         cells.snapshot(CellId(number), CheckpointBase::Image).unwrap();
     }
     let grown = resident_kib() - before;

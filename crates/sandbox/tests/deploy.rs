@@ -1,4 +1,4 @@
-//! What deployment refuses, with the words that tell the fix, and what becomes of damaged image files.
+//! What deployment refuses, with messages that say how to fix it, and what happens to damaged image files.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;

@@ -1,5 +1,5 @@
-//! A cell that has lived for long gets its messages from a driver: what guests do there, and what becomes of them, is the
-//! same. What chains do is tried both ways in `chains.rs`.
+//! A long-lived cell gets its messages from a driver: what guests do there has the same results. `chains.rs` tests chains
+//! both ways.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -8,11 +8,11 @@ use marram_sandbox::{Cells, Decoded, Progress};
 use marram_session::cell::{CellId, CellStop, CheckpointBase, Run};
 use support::{CELL, ask, ask_at, deploy, message, mixer, module, run, start, stop};
 
-/// More messages than a cell gets without one.
+/// More messages than a cell gets without a driver.
 const MANY: usize = 100;
 
-/// A guest that echoes, but for a message of 666 bytes: then its function `harm` runs, in the handler or where it is
-/// asked for room (`at`).
+/// A guest that echoes, except for a message of 666 bytes: then its function `harm` runs, in the handler or where it must
+/// allocate memory (`at`).
 fn spoiled(at: &str, harm: &str) -> Vec<u8> {
     let (in_alloc, in_recv) = if at == "alloc" { ("call $harm", "nop") } else { ("nop", "call $harm") };
     module(&format!(

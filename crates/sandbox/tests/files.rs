@@ -1,4 +1,4 @@
-//! WASI: files, clocks, randomness and everything that is not there.
+//! WASI: files, clocks, randomness and everything that is not available.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -95,7 +95,7 @@ fn names_move_and_go_as_they_should() {
     assert_eq!(stat(c, "../f"), Err(NOTCAPABLE));
     assert_eq!(stat(c, "/f"), Err(NOTCAPABLE));
     assert_eq!(stat(c, "f/"), Err(NOTDIR));
-    // Unlinked while open: it stays readable, and goes with its last descriptor.
+    // Unlinked while open: it stays readable until its last descriptor is closed.
     assert_eq!(on_path(c, "path_unlink_file", "f"), OK);
     assert_eq!(stat(c, "f"), Err(NOENT));
     assert_eq!(seek(c, fd, 0, 0), Ok(0));
@@ -170,7 +170,7 @@ fn files_travel_in_checkpoints() {
     checkpoint(&mut first);
     assert_eq!(on_path(&mut first, "path_unlink_file", "d/log"), OK);
     let (_, mut second) = checkpoint(&mut first);
-    // The restored cell holds the same unlinked file at the same place.
+    // The restored cell has the same unlinked file under the same descriptor.
     for cells in [&mut first, &mut second] {
         assert_eq!(read(cells, log, 20), Ok([&[1; 10][..], &[0; 10][..]].concat()));
         assert_eq!(call(cells, "fd_close", &[log], &[]).0, OK);

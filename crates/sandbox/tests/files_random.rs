@@ -1,4 +1,4 @@
-//! Random histories of files: the same calls on a plain model, and checkpoints restored at every turn.
+//! Random histories of files: the same calls on a simple model, with checkpoints restored all the time.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -11,7 +11,7 @@ use support::{CELL, cells, deploy_with, message, run, start_in};
 
 const AT: u64 = DATA as u64;
 
-/// Numbers that depend on a seed alone.
+/// Numbers that depend only on a seed.
 struct Numbers(u64);
 
 impl Numbers {
@@ -23,7 +23,7 @@ impl Numbers {
     }
 }
 
-/// Files by name, as anyone would write them down.
+/// Files by name: the simplest model.
 type Model = BTreeMap<String, Vec<u8>>;
 
 fn one_step(cells: &mut marram_sandbox::Cells, model: &mut Model, numbers: &mut Numbers) {
@@ -66,7 +66,7 @@ fn one_step(cells: &mut marram_sandbox::Cells, model: &mut Model, numbers: &mut 
                 contents.resize(contents.len().max(end), 0);
                 contents[start..end].fill(byte);
             }
-            // Now and then it stays open.
+            // Sometimes it stays open.
             if numbers.below(10) != 0 {
                 assert_eq!(call(cells, "fd_close", &[fd], &[]).0, 0);
             }
@@ -118,7 +118,7 @@ fn random_histories_survive_restores_at_every_turn() {
                 chain.clear();
             }
             chain.push(cells.snapshot(CELL, base).unwrap().encode());
-            // One follows from checkpoint to checkpoint.
+            // A second copy advances from checkpoint to checkpoint.
             let next = Decoded::decode(&chain[chain.len() - 1..]).unwrap();
             if base == CheckpointBase::Image {
                 follower.remove(CELL);
@@ -127,7 +127,7 @@ fn random_histories_survive_restores_at_every_turn() {
                 follower.advance(CELL, &next).unwrap();
             }
             assert_eq!(follower.state_hash(CELL), cells.state_hash(CELL), "seed {seed} turn {turn}");
-            // Half of the time life goes on in the copy.
+            // Half of the time the history continues in the copy.
             if numbers.below(2) == 0 {
                 let hash = cells.state_hash(CELL);
                 let mut other = support::cells();
@@ -156,7 +156,7 @@ fn forged_files_are_refused_or_are_files() {
     let bytes = cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
     cells.remove(CELL);
     let (mut refused, mut alive) = (0, 0);
-    // The sections of files are the last ones; contents matter least and are most, so they are sampled.
+    // The sections of files are the last ones; contents matter least and are most of the bytes, so they are sampled.
     for at in (bytes.len() * 9 / 10..bytes.len()).chain((32..bytes.len()).step_by(97)) {
         for byte in [0, 1, 0x80, 0xff, bytes[at] ^ 1] {
             let mut forged = bytes.clone();

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use support::{CELL, SEED, cells, deploy_with, message, run};
 
-/// Both, or none where there is no compiler for C.
+/// Both images, or `None` without a compiler for C.
 fn both() -> Option<[Arc<Image>; 2]> {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cells");
     let rust = std::fs::read(built.join("counter.wasm")).expect("`cargo xtask cells` has built the cells");
@@ -39,18 +39,18 @@ fn start(image: &Arc<Image>) -> Cells {
     cells
 }
 
-/// What a handler did, as far as anybody else can see.
+/// The effects of a handler that others can see.
 fn seen(ran: Ran) -> (Vec<CellOutput>, Vec<TimerChange>, bool) {
     (ran.outputs, ran.timers, ran.outcome == RunOutcome::Idle)
 }
 
-/// Numbers without a pattern that matters here.
+/// Pseudo-random numbers, good enough for this test.
 fn draw(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *state >> 33
 }
 
-/// Goes on in another pool, from a checkpoint.
+/// Continues the cell in another pool, from a checkpoint.
 fn moved(cells: &mut Cells, image: &Arc<Image>) -> Cells {
     let checkpoint = cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
     let mut there = support::cells();

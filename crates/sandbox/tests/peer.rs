@@ -1,4 +1,4 @@
-//! What a cell is told of its clients: by port, in every stage, and again after a restore.
+//! What a cell can ask about its clients: by port, in every stage, and again after a restore.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -12,8 +12,8 @@ use marram_wire::{
 use std::sync::Arc;
 use support::{CELL, SEED, ask, ask_at, cells, chain_with, deploy, guest, message, module, run, stop};
 
-/// A message's bytes are a port, a field and how much room there is, at most 64 bytes; the answer is what `peer` answered, and then
-/// the room, which is full of dots before.
+/// A message's bytes are a port, a field and the size of the buffer, at most 64 bytes; the answer is the result of `peer`, then
+/// the buffer, which is full of dots before.
 fn asker() -> Vec<u8> {
     module(
         r#"(module
@@ -44,7 +44,7 @@ fn open(cells: &mut Cells, cell: CellId, port: Port, peer: Option<Arc<Peer>>) {
     assert_eq!(run(cells, cell, CellInput::Open { port, kind, peer }, 0).outcome, RunOutcome::Idle);
 }
 
-/// A cell whose client is known, and one of its further clients, and another one not.
+/// A cell whose first client is known, and of whose further clients one is known and one is not.
 fn started(image: &Arc<Image>) -> Cells {
     let mut cells = cells();
     cells.start(CELL, image, SEED).unwrap();
@@ -55,7 +55,7 @@ fn started(image: &Arc<Image>) -> Cells {
     cells
 }
 
-/// What the cell was answered, and what was written.
+/// The result of the call, and the text that was written.
 fn asked(cells: &mut Cells, port: u8, field: u8, room: u8) -> (i32, String) {
     let answer = ask(cells, &[port, field, room]).pop().unwrap();
     let written = String::from_utf8(answer[4..68].to_vec()).unwrap();
@@ -129,7 +129,7 @@ fn cells_of_other_clients_are_in_other_states() {
 
 #[test]
 fn every_stage_of_a_chain_knows_the_client() {
-    // Passes on what it gets.
+    // Passes on each message.
     let relay = guest(
         r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
              (call $send (i32.sub (i32.const 1) (local.get $port)) (local.get $ptr) (local.get $len)))"#,

@@ -12,18 +12,18 @@ use std::path::Path;
 use std::process::Command;
 use support::{CELL, Dir, guest, message, mixer, start_in};
 
-/// Where a child finds the session, and what it is to do with it.
+/// Folder in which a child finds the session, and what it must do.
 const FOLDER: &str = "MARRAM_TEST_REPLAY_FOLDER";
 const VARIANT: &str = "MARRAM_TEST_REPLAY_VARIANT";
 const STEPS: usize = 12;
-/// Variants that have all cores; as many again have one.
+/// Variants that run on all cores; as many again run on one core.
 const ALL_CORES: usize = 6;
 
 fn input(n: usize) -> Vec<u8> {
     [&b"gfzx"[n % 4..=n % 4], format!(" message {n}").as_bytes()].concat()
 }
 
-/// One step of the session; between its slices another cell spins, `pauses` times each.
+/// One step of the session; between its slices another cell spins `pauses` times.
 fn step(cells: &mut Cells, n: usize, pauses: usize) {
     let spinner = CellId(99);
     let mut progress = cells.run(Run {
@@ -40,7 +40,7 @@ fn step(cells: &mut Cells, n: usize, pauses: usize) {
     }
 }
 
-/// This process, its compiler and its ticker share one core from now on.
+/// Binds this process, its compiler and its ticker to one core.
 fn on_one_core() {
     let mut allowed = rustix::thread::sched_getaffinity(None).unwrap();
     let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|core| allowed.is_set(*core)).unwrap();
@@ -106,7 +106,7 @@ fn replay_everywhere(dir: &Dir, session: ImageHash) {
     }
 }
 
-/// What a child does; by itself there is no session to replay.
+/// The work of a child process; run directly, it has no session to replay.
 #[test]
 fn replay_in_a_child() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };

@@ -1,4 +1,4 @@
-//! Cells that were started ahead of their clients: as new as any, nobody's until they are taken, and first to go.
+//! Cells that were started ahead of their clients: equal to new ones, of no session until taken, and removed first.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -8,7 +8,7 @@ use marram_session::cell::{CellId, Seed};
 use std::sync::Arc;
 use support::{SEED, ask_at, chain_with, deploy, echo, guest, start_in};
 
-/// Answers with sixteen bytes from its generator and how many messages it has had.
+/// Answers with sixteen bytes from its generator and the number of its messages.
 fn diary() -> Arc<Image> {
     deploy(&guest(
         r#"(global $count (mut i32) (i32.const 0))
@@ -80,14 +80,14 @@ fn clients_come_before_cells_that_are_nobody_s() {
     let image = diary();
     let mut cells = stocked(32, &image);
     assert_eq!(cells.ready_stats().ready, 8, "a quarter of the slots");
-    // Another app's clients want all slots.
+    // Another app's clients need all slots.
     let other = deploy(&echo());
     for number in 0..32 {
         start_in(&mut cells, CellId(number), &other);
     }
     assert_eq!((cells.len(), cells.ready_stats().ready), (32, 0));
     assert!(matches!(cells.start(CellId(99), &other, SEED), Err(StartError::Slot(_))));
-    // None is started ahead while there is no room, and trying harms nobody.
+    // None is started ahead while there is no room, and trying has no effect.
     while cells.prewarm_one() {}
     assert_eq!((cells.len(), cells.ready_stats().ready), (32, 0));
 }
@@ -129,7 +129,7 @@ fn what_used_slots_keep_can_be_had_back() {
     (1..64).for_each(|number| cells.remove(CellId(number)));
     let before = cells.state_hash(CellId(0));
     if cells.warm_slots() == 0 {
-        // Where the kernel cannot tell which pages were written, a slot keeps none.
+        // If the kernel cannot report which pages were written, a slot keeps none.
         return;
     }
     let full = resident_kib();

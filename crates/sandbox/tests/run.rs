@@ -1,4 +1,4 @@
-//! Handlers: what goes in, what comes out, and how they are stopped.
+//! Handlers: their inputs, their outputs, and how they are stopped.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -206,7 +206,7 @@ fn equal_inputs_make_equal_cells_whatever_happens_between() {
     run(&mut cells, other, CellInput::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None }, 0);
     for (now, input) in (0..).zip(inputs) {
         let expected = ask_at(&mut cells, plain, input, now);
-        // The same between slices of another cell's work, and with checkpoints and hashes taken all the time.
+        // The same between slices of another cell, with checkpoints and hashes taken all the time.
         let mut progress = cells.run(Run { cell: paused, input: message(input), now_ns: now, logged: None });
         while matches!(progress, Progress::Pending) {
             ask_at(&mut cells, other, b"in between", now);

@@ -1,4 +1,4 @@
-//! The services that ship as cells, as modules: what their own tests say of them natively must hold in the machine, too.
+//! The services that ship as cells, as WebAssembly modules: what their native tests check must also hold in the sandbox.
 //! `cargo xtask cells` builds them.
 
 mod support;
@@ -21,7 +21,7 @@ fn image(name: &str, quotas: &Quotas) -> Arc<Image> {
     deploy_with(&module(name), quotas, &[])
 }
 
-/// A cell that is started and has its client.
+/// A started cell with a client.
 fn started(name: &str, quotas: &Quotas) -> Cells {
     let mut cells = cells();
     cells.start(CELL, &image(name, quotas), support::SEED).expect("a fresh cell starts");

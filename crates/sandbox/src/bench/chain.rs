@@ -1,4 +1,4 @@
-//! What a message costs on its way through a chain of stages that all do the same.
+//! Measures a message's cost through a chain of stages with the same module.
 
 use super::{BenchError, finish, nanoseconds};
 use crate::cells::{Cells, CellsConfig};
@@ -13,21 +13,21 @@ use std::time::Instant;
 
 /// The chain that is measured.
 const CELL: CellId = CellId(1);
-/// Messages from one copy for a checkpoint to the next. A session of small messages has far more: it is covered for each
-/// 4 MiB of them.
+/// Messages between two snapshots for a checkpoint. A session with small messages sends many more: it takes a checkpoint for
+/// every 4 MiB of them.
 const COVER_MESSAGES: u32 = 1_000;
 
-/// One client's chain, whose stages pass on to the server what the client says.
+/// One client's chain; its stages pass the client's messages on to the server.
 pub struct BenchChain {
     cells: Cells,
     uncovered: u32,
 }
 
 impl BenchChain {
-    /// A chain of `stages` cells of one module, opened, copied once, its dirty pages watched. `images` keeps it.
+    /// A chain of `stages` cells of one module, opened, with one snapshot taken and dirty pages tracked. `images` stores it.
     ///
     /// # Errors
-    /// If the machine has no room for it, or the module is no stage.
+    /// If the machine has no room for it, or the module cannot be a stage.
     pub fn new(images: &Images, module: &[u8], stages: usize) -> Result<Self, BenchError> {
         let image = image(images, module, stages)?;
         let failed = |error: &dyn std::fmt::Display| BenchError(error.to_string());
@@ -49,8 +49,8 @@ impl BenchChain {
         Ok(Self { cells, uncovered: 0 })
     }
 
-    /// Lets a message of the client's through all stages; what the server gets. Now and then the chain is copied for a
-    /// checkpoint before.
+    /// Passes a message of the client through all stages and returns what the server gets. Takes a snapshot before some of the
+    /// messages.
     ///
     /// # Errors
     /// If the server gets anything but one message.
@@ -70,7 +70,7 @@ impl BenchChain {
         }
     }
 
-    /// Nanoseconds of `count` messages one after the other, each of these bytes.
+    /// Nanoseconds for `count` messages in a row, each with this payload.
     ///
     /// # Errors
     /// As [`Self::pass`], and if the server gets other bytes.

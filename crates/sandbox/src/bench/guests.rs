@@ -1,20 +1,20 @@
-//! Guests for benchmarks and for tests of whole edges, written instruction by instruction, since the program brings no
-//! assembler: those that are measured, and those that a hostile tenant could deploy to take more than its share.
+//! Guests for benchmarks and for tests of whole edges, written instruction by instruction, since the program contains no
+//! assembler: the guests to be measured, and guests that a hostile tenant could deploy to take more than its share.
 
 use wasm_encoder::{
     BlockType, CodeSection, EntityType, ExportKind, ExportSection, Function, FunctionSection, ImportSection,
     MemArg, MemorySection, MemoryType, Module, TypeSection, ValType,
 };
 
-/// What bodies are written with.
+/// Writes the instructions of a body.
 pub type Code<'a> = wasm_encoder::InstructionSink<'a>;
 /// Writes the body of a handler, without its end.
 pub type Body = fn(&mut Code<'_>);
 
-/// Pages of 64 KiB that a guest begins with, and where it has messages put: on a page of their own.
+/// Initial memory of a guest in pages of 64 KiB, and the address of its message buffer: on a page of its own.
 const WASM_PAGES: u32 = 32;
 const BUFFER: i32 = 65_536;
-/// What the guest has that stands for a small service.
+/// Memory of the guest that represents a small service, in pages of 64 KiB.
 const VISITOR_WASM_PAGES: u32 = 16;
 
 /// The numbers of `send(port, ptr, len)`, `now()`, `timer(delay_ns, token)`, `spawn(token)` and `print(level, ptr, len)`.
@@ -25,14 +25,14 @@ const SPAWN: u32 = 3;
 const PRINT: u32 = 4;
 const IMPORTS: [(&str, u32); 5] = [("send", 0), ("now", 1), ("timer", 2), ("spawn", 4), ("print", 0)];
 
-/// A module whose handler of a message has the locals 0 (port), 1 (where it is) and 2 (its length), and whose handler of a timer
-/// has 0 (its token) and 1, a number. A task's handler is the timer's.
+/// A module whose message handler has the locals 0 (port), 1 (address) and 2 (length), and whose timer handler has the
+/// locals 0 (token) and 1, a number. The task handler is the timer handler.
 #[must_use]
 pub fn module(recv: Body, timer: Body) -> Vec<u8> {
     module_of(WASM_PAGES, recv, timer)
 }
 
-/// The same with so many pages of 64 KiB.
+/// The same, with `wasm_pages` pages of 64 KiB.
 fn module_of(wasm_pages: u32, recv: Body, timer: Body) -> Vec<u8> {
     let function = |locals, body: Body| {
         let mut function = Function::new(locals);
@@ -44,7 +44,7 @@ fn module_of(wasm_pages: u32, recv: Body, timer: Body) -> Vec<u8> {
     assemble(wasm_pages, BUFFER, &function(Vec::new(), recv), &function(vec![(1, ValType::I32)], timer))
 }
 
-/// Assembles a module with a memory, `marram_alloc` that answers `buffer`, `marram_recv` and `marram_timer`.
+/// Assembles a module with a memory, `marram_alloc` that returns `buffer`, `marram_recv` and `marram_timer`.
 fn assemble(wasm_pages: u32, buffer: i32, recv: &Function, timer: &Function) -> Vec<u8> {
     use ValType::{I32, I64};
     let mut types = TypeSection::new();
@@ -84,26 +84,26 @@ fn assemble(wasm_pages: u32, buffer: i32, recv: &Function, timer: &Function) -> 
     module.finish()
 }
 
-/// Does nothing, in any handler.
+/// For any handler: does nothing.
 pub fn nothing(_: &mut Code<'_>) {}
 
-/// Sends the message back from where it was put.
+/// For a message: sends it back from its buffer.
 pub fn answer(code: &mut Code<'_>) {
     code.local_get(0).local_get(1).local_get(2).call(SEND);
 }
 
-/// Never ends, in any handler.
+/// For any handler: never ends.
 pub fn endless(code: &mut Code<'_>) {
     code.loop_(BlockType::Empty).br(0).end();
 }
 
-/// Answers a message with so many of this size.
+/// For a message: answers with `count` messages of `size` bytes.
 pub fn send(code: &mut Code<'_>, count: i32, size: i32) {
     repeat(code, 2, count, |code| _ = code.local_get(0).i32_const(BUFFER).i32_const(size).call(SEND));
 }
 
-/// For a message: takes page after page of 64 KiB and writes on all that they consist of; traps when there are no more, so that
-/// the next client begins anew.
+/// For a message: takes page after page of 64 KiB and writes to every 4 KiB page of it; traps when there is no more memory, so
+/// that the next client starts again.
 pub fn grow(code: &mut Code<'_>) {
     code.loop_(BlockType::Empty);
     code.i32_const(1).memory_grow(0).local_tee(1).i32_const(-1).i32_eq();
@@ -115,12 +115,12 @@ pub fn grow(code: &mut Code<'_>) {
     code.br(0).end();
 }
 
-/// For a message: sets so many timers that are due at once.
+/// For a message: sets `count` timers that are due at once.
 pub fn set_timers(code: &mut Code<'_>, count: i32) {
     repeat(code, 2, count, |code| _ = code.i64_const(1).local_get(2).i64_extend_i32_u().call(TIMER));
 }
 
-/// For a message: spawns so many tasks.
+/// For a message: spawns `count` tasks.
 pub fn spawn_tasks(code: &mut Code<'_>, count: i32) {
     repeat(code, 2, count, |code| _ = code.local_get(2).i64_extend_i32_u().call(SPAWN));
 }
@@ -135,7 +135,7 @@ pub fn again(code: &mut Code<'_>) {
     code.i64_const(1).local_get(0).call(TIMER);
 }
 
-/// For a timer: asks for the time and writes to the log, so often; then sets it again, due at once.
+/// For a timer: reads the time and writes to the log, `count` times; then sets the timer again, due at once.
 pub fn print(code: &mut Code<'_>, count: i32) {
     repeat(code, 1, count, |code| {
         code.call(NOW).drop().i32_const(2).i32_const(BUFFER).i32_const(1).call(PRINT);
@@ -143,7 +143,7 @@ pub fn print(code: &mut Code<'_>, count: i32) {
     again(code);
 }
 
-/// Runs `body` so often, at least once, and counts down in this local.
+/// Runs `body` `count` times, at least once, counting down in this local.
 fn repeat(code: &mut Code<'_>, local: u32, count: i32, body: impl FnOnce(&mut Code<'_>)) {
     code.i32_const(count).local_set(local).loop_(BlockType::Empty);
     body(code);
@@ -155,8 +155,8 @@ pub(super) fn echo() -> Vec<u8> {
     module(answer, nothing)
 }
 
-/// A guest that writes a word on each of eight pages and sends the message back: what the first message of a small service
-/// costs in page faults. It has 1 MiB: what its memory's pages cost a checkpoint and a slot's return grows with their number.
+/// A guest that writes a word on each of eight pages and sends the message back: the page faults of a small service's first
+/// message. It has 1 MiB: the cost of a checkpoint and of returning a slot grows with the number of memory pages.
 pub(super) fn visitor() -> Vec<u8> {
     module_of(
         VISITOR_WASM_PAGES,
@@ -204,7 +204,7 @@ fn fill_pages() -> Function {
     code.local_get(4).local_get(6).i64_store(long(0));
     code.local_get(4).i32_const(8).i32_add().local_tee(4).local_get(5).i32_lt_u().br_if(0);
     code.end();
-    // On to the page that is `stride` pages after this one.
+    // Go to the page that is `stride` pages after this one.
     code.local_get(5).local_get(1).i32_load(word(4)).i32_const(1).i32_sub().i32_const(4096).i32_mul();
     code.i32_add().local_set(4);
     code.local_get(3).i32_const(1).i32_sub().local_set(3);

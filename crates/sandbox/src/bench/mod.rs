@@ -22,14 +22,14 @@ use std::time::Instant;
 /// The cell that is measured.
 const CELL: CellId = CellId(1);
 
-/// One checkpoint.
+/// The cost of one checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Checkpoint {
-    /// Nanoseconds that the cell waits: finding and copying its dirty pages.
+    /// Nanoseconds that the cell pauses: finding and copying its dirty pages.
     pub pause_ns: u64,
     /// Pages that were copied.
     pub pages: usize,
-    /// Nanoseconds of encoding, which is done elsewhere.
+    /// Nanoseconds of encoding, which happens outside of the pause.
     pub encode_ns: u64,
     /// Bytes of the encoded checkpoint.
     pub bytes: usize,
@@ -47,7 +47,7 @@ impl std::fmt::Display for BenchError {
 
 impl std::error::Error for BenchError {}
 
-/// A cell that writes as many pages as it is told to, and the means to drive it.
+/// A cell that writes a given number of pages, and the means to drive it.
 pub struct Workload {
     cells: Cells,
     image: Arc<Image>,
@@ -55,8 +55,8 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// A cell of `memory_bytes` (rounded up to 64 KiB). Its pages all differ from the image and do not compress, as in
-    /// the worst session. `images` keeps the guest's image.
+    /// A cell of `memory_bytes` (rounded up to 64 KiB). All of its pages differ from the image and do not compress, as in
+    /// the worst session. `images` stores the guest's image.
     ///
     /// # Errors
     /// If the machine has no room for it.
@@ -71,22 +71,22 @@ impl Workload {
         let config = CellsConfig { slots: 4, ..CellsConfig::default() };
         let mut cells = Cells::new(config).map_err(|error| failed(&error))?;
         cells.start(CELL, &image, Seed([1; 32])).map_err(|error| failed(&error))?;
-        // The first page holds messages; the rest is there to be written.
+        // The first page is for messages; the guest writes to the rest.
         let mut workload = Self { cells, image, pages: wasm_pages * 16 - 1 };
         workload.write(workload.pages)?;
         Ok(workload)
     }
 
-    /// How dirty pages are found on this machine.
+    /// How dirty pages are found on this machine, as a word.
     #[must_use]
     pub fn tracking(&self) -> &'static str {
         self.cells.tracking()
     }
 
-    /// Has the guest write `count` pages, spread over its memory, with bytes that do not compress.
+    /// Makes the guest write `count` pages, spread over its memory, with bytes that do not compress.
     ///
     /// # Errors
-    /// If the guest does not come to its end.
+    /// If the guest does not end normally.
     pub fn write(&mut self, count: u32) -> Result<(), BenchError> {
         let stride = (self.pages / count.max(1)).max(1);
         let mut payload = [0; 8];
@@ -110,7 +110,7 @@ impl Workload {
         Ok((Checkpoint { pause_ns, pages: snapshot.page_count(), encode_ns, bytes: bytes.len() }, bytes))
     }
 
-    /// Restores the checkpoints into a fresh cell: nanoseconds of decoding and of applying.
+    /// Restores the checkpoints into a new cell: nanoseconds of decoding and of applying.
     ///
     /// # Errors
     /// If they do not fit.
@@ -192,7 +192,7 @@ fn finish(cells: &mut Cells, run: Run) -> Result<Ran, BenchError> {
     }
 }
 
-/// Nanoseconds from nothing to the answer to a fresh cell's first message, `repeats` times.
+/// Nanoseconds from no cell to the answer to a new cell's first message, `repeats` times.
 ///
 /// # Errors
 /// If the cell cannot be set up.
@@ -210,7 +210,7 @@ pub fn activations(images: &Images, repeats: usize) -> Result<Vec<u64>, BenchErr
         .collect()
 }
 
-/// Nanoseconds of a whole life: started, opened, one message, with `checkpointed` a full checkpoint and a delta, removed;
+/// Nanoseconds of a cell's whole life: started, opened, one message, with `checkpointed` a full checkpoint and a delta, removed;
 /// `repeats` times.
 ///
 /// # Errors
@@ -234,7 +234,7 @@ pub fn lives(images: &Images, checkpointed: bool, repeats: usize) -> Result<Vec<
 }
 
 /// Nanoseconds of a handler that sends its message of `payload_bytes` back: copied in, called, copied out. `repeats`
-/// means of a hundred each.
+/// averages over a hundred runs each.
 ///
 /// # Errors
 /// If the cell cannot be set up.
@@ -270,7 +270,7 @@ mod tests {
         assert!(full.bytes > 255 * 4096, "{} bytes: it must not compress", full.bytes);
         workload.write(16).unwrap();
         let (delta, more) = workload.checkpoint(CheckpointBase::Previous).unwrap();
-        // The page that holds the message and the stream's state comes on top.
+        // The page with the message and the stream's state is additional.
         assert_eq!(delta.pages, 17);
         workload.restore(&[bytes, more]).unwrap();
         assert_eq!(activations(&images, 3).unwrap().len(), 3);

@@ -1,4 +1,4 @@
-//! How soon a new client's cell answers, how long a whole life takes, and what a living cell weighs.
+//! How soon a new client's cell answers, how long a whole life takes, and how much memory a live cell uses.
 
 use super::{BenchError, finish, guests, nanoseconds};
 use crate::cells::{Cells, CellsConfig};
@@ -11,7 +11,7 @@ use marram_wire::id::Port;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A process's cells, and apps to start more from. Each app's guest writes eight pages and sends its message back.
+/// A process's cells, and apps to start more cells from. Each app's guest writes eight pages and sends its message back.
 pub struct Nursery {
     cells: Cells,
     images: Vec<Arc<Image>>,
@@ -20,7 +20,7 @@ pub struct Nursery {
 }
 
 impl Nursery {
-    /// With `apps` apps that differ, each a chain of `stages`, and room for `slots` cells. `images` keeps them.
+    /// Creates `apps` different apps, each a chain of `stages`, and memory for `slots` cells. `images` stores them.
     ///
     /// # Errors
     /// If the machine has no room for them.
@@ -30,7 +30,7 @@ impl Nursery {
             Cells::new(CellsConfig { slots, ..CellsConfig::default() }).map_err(|error| failed(&error))?;
         let mut loaded = Vec::new();
         for app in 0..apps {
-            // Another quota makes another image of the same module.
+            // A different quota makes a different image of the same module.
             let quotas = Quotas { memory_max: (32 + app) << 16, ..Quotas::default() };
             let info = images.deploy(&guests::visitor(), &[], &quotas).map_err(|error| failed(&error))?;
             let hash = if stages == 1 {
@@ -47,7 +47,7 @@ impl Nursery {
         Ok(Self { cells, images: loaded, next: 0, message: vec![7; 64].into() })
     }
 
-    /// Nanoseconds from nothing to the answer to the first message of a new cell of an app; the cell stays.
+    /// Nanoseconds from no cell to the answer to the first message of a new cell of an app; the cell stays.
     ///
     /// # Errors
     /// If there is no room for it.
@@ -62,18 +62,18 @@ impl Nursery {
         Ok((cell, nanoseconds(begun)))
     }
 
-    /// Nanoseconds of a message to a cell that runs.
+    /// Nanoseconds of a message to a running cell.
     ///
     /// # Errors
-    /// If the guest does not come to its end.
+    /// If the guest does not end normally.
     pub fn message(&mut self, cell: CellId) -> Result<u64, BenchError> {
         let begun = Instant::now();
         self.handle(cell, CellInput::Message { port: Port::CLIENT, payload: self.message.clone() })?;
         Ok(nanoseconds(begun))
     }
 
-    /// Nanoseconds of a whole life: activated, copied for a checkpoint with its dirty pages watched from then on, ended,
-    /// its slot clean and back in the pool, and the next client's cell, if it was taken from those, started ahead.
+    /// Nanoseconds of a whole life: activated, a snapshot taken and dirty pages tracked from then on, ended, its slot clean and
+    /// back in the pool, and the next client's cell started ahead, if this one was taken from the warm pool.
     ///
     /// # Errors
     /// If there is no room for it, or it cannot be copied.
@@ -86,13 +86,13 @@ impl Nursery {
         Ok(nanoseconds(begun))
     }
 
-    /// Starts cells ahead of the next clients, as a shard does when it has nothing better to do.
+    /// Starts cells ahead of the next clients, as an idle shard does.
     pub fn stock(&mut self) {
         self.images.iter().for_each(|image| self.cells.expect(image));
         while self.cells.prewarm_one() {}
     }
 
-    /// Cells that live.
+    /// Number of live cells.
     #[must_use]
     pub fn living(&self) -> usize {
         self.cells.len()

@@ -1,4 +1,4 @@
-//! Finding dirty pages without the kernel: every page is compared with what the last checkpoint had.
+//! Finds dirty pages without the kernel: compares every page with the last checkpoint.
 
 use super::push_run;
 use crate::image::InitialMemory;
@@ -7,14 +7,14 @@ use marram_session::cell::CheckpointBase;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What the last checkpoint had, as far as it differs from the image.
+/// Memory in the last checkpoint, as far as it differs from the image.
 #[derive(Default)]
 pub(super) struct Shadow {
     pages: BTreeMap<u32, Box<[u8]>>,
 }
 
 impl Shadow {
-    /// Compares all of memory, and remembers it as the last checkpoint.
+    /// Compares all of memory, and stores it as the last checkpoint.
     pub(super) fn take(
         &mut self,
         memory: &[u8],

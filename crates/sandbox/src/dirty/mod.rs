@@ -1,4 +1,4 @@
-//! Which pages of a cell's memory were written since the last checkpoint: with the kernel's help, or by comparing.
+//! Finds the pages of a cell's memory that were written since the last checkpoint: with the kernel's help, or by comparing.
 //!
 //! Tracking begins with a cell's first checkpoint, since most short sessions never need one.
 
@@ -45,7 +45,7 @@ impl Method {
     }
 }
 
-/// Tries tracking once on memory of our own: some sandboxes let the calls through and then fail them.
+/// Tries tracking once on our own memory: some container sandboxes accept the calls and then fail them.
 fn works(kernel: &Kernel) -> bool {
     let memory = vec![0_u8; 3 * PAGE];
     let start = (memory.as_ptr() as usize).next_multiple_of(PAGE);
@@ -62,7 +62,7 @@ pub(crate) struct Tracker {
 }
 
 enum State {
-    /// Not yet asked for anything.
+    /// Not used yet.
     Inactive(Method),
     Kernel(Armed),
     Compare(Shadow),
@@ -74,13 +74,13 @@ struct Armed {
     range: Range<usize>,
     /// Pages that may differ from the image.
     ever: Bitmap,
-    /// Whether untouched pages are protected too. They are from the second checkpoint on: it takes a mark for each of them,
-    /// most of what arming cost, and few short sessions see a second one.
+    /// Whether untouched pages are protected too. They are from the second checkpoint on: each needs a mark, which was most of
+    /// the cost of arming, and few short sessions take a second checkpoint.
     all: bool,
 }
 
 impl Drop for Armed {
-    /// A slot whose range stays registered would show its pages to the next cell: the pool finds written pages by the
+    /// If the range of a slot stayed registered, the next cell could see its pages: the pool finds written pages by the
     /// flag that our scans clear.
     fn drop(&mut self) {
         if let Err(error) = self.kernel.unregister(&self.range) {
@@ -97,21 +97,21 @@ impl Tracker {
         Self { state: State::Inactive(method.clone()) }
     }
 
-    /// Ends tracking. To be called before the memory's slot is given back; dropping does it too.
+    /// Ends tracking. Must be called before the memory's slot is given back; dropping also does it.
     pub(crate) fn disarm(&mut self) {
         self.state = State::Inactive(Method::Compare);
     }
 
-    /// Whether there is a checkpoint that a further one can build on.
+    /// Whether there is a checkpoint that a delta can build on.
     pub(crate) fn is_armed(&self) -> bool {
         !matches!(self.state, State::Inactive(_))
     }
 
     /// The pages that a checkpoint on `base` needs, in order. From now on only later writes count for the next one on
-    /// [`CheckpointBase::Previous`]; the first call always answers as for [`CheckpointBase::Image`].
+    /// [`CheckpointBase::Previous`]; the first call always returns the pages for [`CheckpointBase::Image`].
     ///
     /// # Errors
-    /// If the kernel refuses. The cell's next checkpoint must be a full one; it is found by comparing.
+    /// If the kernel refuses. The cell's next checkpoint must be a full one; its pages are found by comparing.
     pub(crate) fn take(
         &mut self,
         memory: &[u8],
@@ -151,7 +151,7 @@ impl Armed {
     fn new(kernel: Rc<Kernel>, memory: &[u8]) -> io::Result<Self> {
         let range = address(memory);
         kernel.register(&range)?;
-        // From here on dropping unregisters, whatever fails.
+        // From here on dropping unregisters the range, also after an error.
         let mut armed = Self { kernel, range: range.clone(), ever: Bitmap::default(), all: false };
         let mut own = Vec::new();
         armed.kernel.pagemap().written_own(range, &mut own)?;
@@ -162,7 +162,7 @@ impl Armed {
     fn take(&mut self, memory: &[u8], base: CheckpointBase) -> io::Result<Vec<Range<u32>>> {
         let mut dirty = Vec::new();
         let collected = self.collect(memory, &mut dirty);
-        // Also after a failure: the kernel reports a write once, and the next full checkpoint needs it.
+        // Also after a failure: the kernel reports each write once, and the next full checkpoint needs it.
         self.ever.add(&dirty);
         collected?;
         Ok(match base {
@@ -177,13 +177,14 @@ impl Armed {
             pagemap.written(self.range.clone(), dirty)?;
         } else {
             pagemap.written_own(self.range.clone(), dirty)?;
-            // What is left is untouched. Protected, the next scan need not tell it from what was written.
+            // The remaining pages are untouched. If they are protected, the next scan need not distinguish them from written
+            // pages.
             pagemap.written(self.range.clone(), &mut Vec::new())?;
             self.all = true;
         }
         let now = address(memory);
         if now.end > self.range.end {
-            // Grown memory is not registered: what was written there is its own, and from now on it is tracked.
+            // Grown memory is not registered yet: the pages written there are private; from now on it is tracked.
             let grown = self.range.end..now.end;
             let first = u32::try_from(self.range.len() / PAGE).unwrap_or(u32::MAX);
             let mut own = Vec::new();

@@ -1,4 +1,4 @@
-//! The kernel's part in tracking: asynchronous write protection by userfaultfd, read back by PAGEMAP_SCAN.
+//! The kernel's part of tracking: asynchronous write protection by userfaultfd, read with PAGEMAP_SCAN.
 //!
 //! The numbers and layouts are those of `linux/userfaultfd.h` and `linux/fs.h` (Linux 6.7 and later).
 
@@ -66,7 +66,7 @@ const FEATURE_WP_ASYNC: u64 = 1 << 15;
 const REGISTER_MODE_WP: u64 = 2;
 
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
-/// Protect what is reported, in the same walk.
+/// Protect the reported pages in the same walk.
 const SCAN_WP_MATCHING: u64 = 1;
 /// Fail on a range that is not registered, instead of reporting nothing.
 const SCAN_CHECK_WPASYNC: u64 = 2;
@@ -99,7 +99,7 @@ impl Pagemap {
         Ok(Self { file, regions: RefCell::new(vec![PageRegion::default(); REGIONS]) })
     }
 
-    /// Adds the runs of pages in `range` that match to `out`, as page numbers counted from `range.start`.
+    /// Adds the matching runs of pages in `range` to `out`, as page numbers relative to `range.start`.
     fn scan(&self, range: Range<usize>, mut arg: ScanArg, out: &mut Vec<Range<u32>>) -> io::Result<()> {
         let mut regions = self.regions.borrow_mut();
         let base = range.start as u64;
@@ -119,14 +119,14 @@ impl Pagemap {
         Ok(())
     }
 
-    /// Pages that are this process's own: written since the memory was mapped. Only before the range is registered:
-    /// protection leaves marks on untouched pages that look like swapped ones.
+    /// Private pages of this process: those written since the memory was mapped. Only before the range is registered:
+    /// protection leaves marks on untouched pages that look like swapped pages.
     pub(super) fn private(&self, range: Range<usize>, out: &mut Vec<Range<u32>>) -> io::Result<()> {
         self.scan(range, ScanArg { return_mask: IS_PRESENT, ..own() }, out)
     }
 
-    /// Of these, in a registered range that has no marks yet, those that were written since this was last asked. They are
-    /// protected; untouched ones are not.
+    /// Those private pages, in a registered range without marks, that were written since the last call. They are protected;
+    /// untouched pages are not.
     pub(super) fn written_own(&self, range: Range<usize>, out: &mut Vec<Range<u32>>) -> io::Result<()> {
         let own = own();
         let arg = ScanArg {
@@ -138,8 +138,8 @@ impl Pagemap {
         self.scan(range, arg, out)
     }
 
-    /// Pages of a registered range that were written since this was last asked, and all that nothing has protected yet.
-    /// Faster than [`Self::written_own`]: the kernel looks at nothing but the protection.
+    /// Pages of a registered range that were written since the last call, and all pages that are not protected yet.
+    /// Faster than [`Self::written_own`]: the kernel checks only the protection.
     pub(super) fn written(&self, range: Range<usize>, out: &mut Vec<Range<u32>>) -> io::Result<()> {
         let arg = ScanArg {
             flags: SCAN_WP_MATCHING | SCAN_CHECK_WPASYNC,
@@ -151,7 +151,7 @@ impl Pagemap {
     }
 }
 
-/// Asks for pages that are neither a file's nor the one that is all zeros.
+/// Asks for pages that are neither backed by a file nor the zero page.
 fn own() -> ScanArg {
     ScanArg {
         category_inverted: IS_FILE | IS_PFNZERO,
@@ -161,7 +161,7 @@ fn own() -> ScanArg {
     }
 }
 
-/// Adds a run, joined to the last one if they touch.
+/// Adds a run; joins it to the last run if they touch.
 pub(super) fn push_run(out: &mut Vec<Range<u32>>, run: Range<u32>) {
     match out.last_mut() {
         Some(last) if last.end == run.start => last.end = run.end,
@@ -176,20 +176,20 @@ pub(crate) fn pagemap_scan_works() -> bool {
     Pagemap::open().and_then(|pagemap| pagemap.private(start..start + PAGE, &mut Vec::new())).is_ok()
 }
 
-/// Asynchronous write protection and its way back.
+/// Starts and ends asynchronous write protection.
 pub(crate) struct Kernel {
     uffd: OwnedFd,
     pagemap: Pagemap,
 }
 
 impl Kernel {
-    /// Opens both, if the kernel has them and lets this process use them.
+    /// Opens the userfaultfd and the pagemap, if the kernel has them and lets this process use them.
     pub(crate) fn open() -> io::Result<Self> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | UFFD_USER_MODE_ONLY;
         // SAFETY: the call takes one integer and returns a new descriptor or -1; libc has no function for it.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: the kernel just gave this descriptor to us and nobody else knows it.
+        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
         let uffd = unsafe { OwnedFd::from_raw_fd(fd) };
         let features = FEATURE_WP_ASYNC | FEATURE_WP_UNPOPULATED | FEATURE_WP_HUGETLBFS_SHMEM;
         ioctl(&uffd, UFFDIO_API, &mut UffdApi { api: UFFD_API, features, ioctls: 0 })?;
@@ -200,14 +200,14 @@ impl Kernel {
         &self.pagemap
     }
 
-    /// Begins to track writes to a mapped, page-aligned range.
+    /// Starts tracking writes to a mapped, page-aligned range.
     pub(super) fn register(&self, range: &Range<usize>) -> io::Result<()> {
         let range = UffdRange { start: range.start as u64, len: range.len() as u64 };
         let mut register = UffdRegister { range, mode: REGISTER_MODE_WP, ioctls: 0 };
         ioctl(&self.uffd, UFFDIO_REGISTER, &mut register).map(|_| ())
     }
 
-    /// Ends tracking. Every page that was written counts as written again, to the pool as well.
+    /// Ends tracking. Every page that was written counts as written again, for the pool too.
     pub(super) fn unregister(&self, range: &Range<usize>) -> io::Result<()> {
         let mut range = UffdRange { start: range.start as u64, len: range.len() as u64 };
         ioctl(&self.uffd, UFFDIO_UNREGISTER, &mut range).map(|_| ())

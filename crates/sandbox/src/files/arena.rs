@@ -1,10 +1,10 @@
-//! The contents of one scratch file: pages, of which those that are zero are left out, and which of them changed.
+//! The contents of one scratch file, stored as pages without those that are zero, and the set of changed pages.
 
 use crate::limits::PAGE;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One page of contents. Shared with checkpoints that are still being encoded; writing then copies it.
+/// One page of contents. Checkpoints that are still being encoded share it; a write then copies it.
 pub(crate) type Page = Arc<[u8; PAGE]>;
 
 /// The contents of one scratch file.
@@ -12,9 +12,9 @@ pub(crate) type Page = Arc<[u8; PAGE]>;
 pub(crate) struct Arena {
     len: u64,
     pages: BTreeMap<u32, Page>,
-    /// Pages written or given up since the last checkpoint, and whether that has them. Never more than the pages that there
-    /// are and were then: a page that came and went in between is forgotten, or a guest could fill the host's memory with
-    /// the numbers of pages that it never keeps.
+    /// Pages written or removed since the last checkpoint, and whether that checkpoint contains them. Never more entries than the
+    /// pages that exist now and existed then: a page that came and went in between is forgotten. Otherwise a guest could fill the
+    /// host's memory with numbers of pages that it does not keep.
     dirty: BTreeMap<u32, bool>,
 }
 
@@ -23,7 +23,7 @@ fn page_of(at: u64) -> u32 {
         .expect("files are at most SCRATCH_MAX long, and that has 32-bit page numbers")
 }
 
-/// The pages that `len` bytes from `at` on touch.
+/// The pages that contain the `len` bytes from `at` on.
 fn touched(at: u64, len: usize) -> std::ops::Range<u32> {
     match len {
         0 => 0..0,
@@ -45,7 +45,7 @@ impl Arena {
         self.pages.iter().map(|(index, page)| (*index, page))
     }
 
-    /// Puts a page as a checkpoint has it; `None` for zero.
+    /// Sets a page to the contents in a checkpoint; `None` for zero.
     pub(crate) fn set_page(&mut self, index: u32, page: Option<Page>) {
         match page {
             Some(page) => self.pages.insert(index, page),
@@ -53,7 +53,7 @@ impl Arena {
         };
     }
 
-    /// Takes the pages that changed since this was last asked, with what is in them now.
+    /// Takes the pages that changed since the last call, with their present contents.
     pub(crate) fn take_dirty(&mut self) -> Vec<(u32, Option<Page>)> {
         let pages_end = self.len.div_ceil(PAGE as u64);
         std::mem::take(&mut self.dirty)
@@ -63,7 +63,7 @@ impl Arena {
             .collect()
     }
 
-    /// Forgets what changed, when a checkpoint covers all of it.
+    /// Marks all pages as unchanged, when a checkpoint covers them.
     pub(crate) fn clear_dirty(&mut self) {
         self.dirty.clear();
     }
@@ -74,7 +74,7 @@ impl Arena {
         touched.len() - self.pages.range(touched).count()
     }
 
-    /// Copies bytes out, up to the end of the file, and says how many.
+    /// Copies bytes out, up to the end of the file, and returns how many.
     pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> usize {
         let left = self.len.saturating_sub(at);
         let len = out.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -90,7 +90,7 @@ impl Arena {
         len
     }
 
-    /// Copies bytes in, and lengthens the file if they end beyond it.
+    /// Copies bytes in, and extends the file if they end beyond it.
     pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) {
         let mut done = 0;
         while done < bytes.len() {
@@ -106,7 +106,7 @@ impl Arena {
         }
     }
 
-    /// Sets the length. What is cut off is gone: it reads as zero if the file is lengthened again.
+    /// Sets the length. Bytes that are cut off are lost: they read as zero if the file is extended again.
     pub(crate) fn set_len(&mut self, len: u64) {
         if len < self.len {
             let keep = page_of(len.next_multiple_of(PAGE as u64));
@@ -126,7 +126,7 @@ impl Arena {
         self.len = len;
     }
 
-    /// Sets the length of a file that a checkpoint describes; its pages are put separately.
+    /// Sets the length of a file that a checkpoint describes; its pages are set separately.
     pub(crate) fn with_len(mut self, len: u64) -> Self {
         let end = page_of(len.next_multiple_of(PAGE as u64));
         self.pages.split_off(&end);
@@ -135,7 +135,7 @@ impl Arena {
     }
 }
 
-/// Page, offset in it, and how many of `left` bytes lie in it.
+/// The page at `at`, the offset in it, and how many of `left` bytes lie in it.
 fn piece(at: u64, left: usize) -> (u32, usize, usize) {
     let offset = usize::try_from(at % PAGE as u64).expect("less than a page");
     (page_of(at), offset, left.min(PAGE - offset))
@@ -193,7 +193,7 @@ mod tests {
             arena.set_len(0);
             assert!(arena.dirty.len() <= 1, "page {page}");
         }
-        // What the checkpoint has and is there no more is told.
+        // A page that the checkpoint has and that no longer exists is reported.
         arena.set_len(PAGE as u64);
         assert_eq!(arena.take_dirty(), [(0, None)]);
     }

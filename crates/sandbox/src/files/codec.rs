@@ -1,5 +1,5 @@
-//! A cell's files as bytes, for checkpoints, images and state hashes. Reading checks everything: what comes back is a
-//! tree that operations could have made.
+//! Encodes a cell's files for checkpoints, images and state hashes. Decoding checks everything: the result is a tree that
+//! file operations could have made.
 
 use super::Files;
 use super::arena::{Arena, Page};
@@ -11,14 +11,14 @@ use crate::limits::{IMAGE_FILES_MAX, INODE_MAX, NAME_BYTES_MAX, PAGE, SCRATCH_MA
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What is wrong with files that were read.
+/// Why decoded files are invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FilesError(pub(crate) &'static str);
 
-/// The pages of one file: where, and what; `None` for zero.
+/// The pages of one file: page number and contents; `None` for zero.
 pub(crate) type FilePages = (Inode, Vec<(u32, Option<Page>)>);
 
-/// What a checkpoint takes of a cell's files.
+/// The changes of a cell's files that a checkpoint contains.
 #[derive(Default, Debug)]
 pub(crate) struct FilesChange {
     pub(crate) directory: Option<Vec<u8>>,
@@ -31,7 +31,7 @@ const SCRATCH: u8 = 1;
 const UNNAMED: Inode = 0;
 
 impl Files {
-    /// Takes what changed since the last checkpoint, or with `all` everything that differs from the image.
+    /// Takes what changed since the last checkpoint, or, with `all`, everything that differs from the image.
     pub(crate) fn take_changes(&mut self, all: bool) -> FilesChange {
         let mut change = FilesChange::default();
         if all && !self.touched {
@@ -66,7 +66,7 @@ impl Files {
         files
     }
 
-    /// Scratch nodes in the order of their numbers:
+    /// Scratch nodes in the order of their inode numbers:
     ///
     /// ```text
     /// | next number 8 | count 4 | (number 8 | kind 1 | parent 8 or 0 | name length 4 | name | length 8)* |
@@ -122,7 +122,7 @@ impl Files {
         out
     }
 
-    /// These files as every cell of an image finds them: nothing has changed yet.
+    /// These files as every cell of an image gets them: marked as unchanged.
     pub(crate) fn freeze(&mut self) -> Self {
         for entry in Arc::make_mut(&mut self.tree).nodes.values_mut() {
             if let Node::Scratch(arena) = &mut entry.node {
@@ -192,7 +192,7 @@ impl Files {
         Some(files.freeze())
     }
 
-    /// Forgets all scratch files, to be given those of a full checkpoint.
+    /// Removes all scratch files, before those of a full checkpoint are restored.
     pub(crate) fn clear(&mut self) {
         self.touched = true;
         let mut tree = Tree::new(&self.image);
@@ -200,7 +200,7 @@ impl Files {
         self.tree = Arc::new(tree);
     }
 
-    /// Makes the tree what a checkpoint says; files that were there already keep their contents.
+    /// Makes the tree the one of a checkpoint; files that already existed keep their contents.
     pub(crate) fn restore_directory(&mut self, bytes: &[u8]) -> Result<(), FilesError> {
         self.touched = true;
         let broken = FilesError("the directory section is cut short");
@@ -244,7 +244,7 @@ impl Files {
         Ok(())
     }
 
-    /// Puts pages of one file.
+    /// Sets pages of one file.
     pub(crate) fn restore_pages(
         &mut self,
         inode: Inode,
@@ -262,7 +262,7 @@ impl Files {
         Ok(())
     }
 
-    /// Makes the open descriptors what a checkpoint says.
+    /// Makes the open descriptors those of a checkpoint.
     pub(crate) fn restore_descriptors(&mut self, bytes: &[u8]) -> Result<(), FilesError> {
         self.touched = true;
         let broken = FilesError("the descriptor section is cut short");
@@ -294,7 +294,7 @@ impl Files {
         Ok(())
     }
 
-    /// After the last of the restoring calls: checks what spans sections, and makes the result the base of the next
+    /// Call it after the other restoring calls: it checks what spans sections, and makes the result the base of the next
     /// checkpoint.
     pub(crate) fn finish_restore(&mut self) -> Result<(), FilesError> {
         let missing = self.descriptors.iter().any(|(_, descriptor)| match descriptor {
@@ -322,14 +322,14 @@ impl Files {
         Ok(())
     }
 
-    /// Feeds everything that makes two cells' files equal into a hash.
+    /// Feeds everything that decides whether two cells' files are equal into a hash.
     pub(crate) fn hash(&self, hasher: &mut blake3::Hasher) {
         hasher.update(&self.encode_directory());
         hasher.update(&self.encode_descriptors());
         for (inode, entry) in &self.tree.nodes {
             let Node::Scratch(arena) = &entry.node else { continue };
             hasher.update(&inode.to_le_bytes());
-            // A page of zeros and a page that was never written read the same.
+            // A page of zeros and a page that was never written are the same to a reader.
             for (index, page) in arena.pages().filter(|(_, page)| ***page != [0; PAGE]) {
                 hasher.update(&index.to_le_bytes());
                 hasher.update(&page[..]);
@@ -338,7 +338,7 @@ impl Files {
     }
 }
 
-/// Gives every node its name, and refuses what is no tree.
+/// Puts every node under its name in its directory, and refuses what is not a tree.
 fn link(tree: &mut Tree, named: Vec<(Inode, String, Inode)>) -> Result<(), FilesError> {
     for (parent, name, inode) in named {
         let bad = name.is_empty()
@@ -353,7 +353,7 @@ fn link(tree: &mut Tree, named: Vec<(Inode, String, Inode)>) -> Result<(), Files
             return Err(FilesError("a name that is impossible or there twice"));
         }
     }
-    // From the root down every name is reached once; names in a circle, or below a directory that was removed, are not.
+    // From the root every name is reached once. Names in a cycle, or below a removed directory, are not reached.
     let mut reached = 0;
     let mut waiting = vec![ROOT];
     while let Some(inode) = waiting.pop() {

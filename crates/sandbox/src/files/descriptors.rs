@@ -4,14 +4,14 @@ use super::errno::Errno;
 use super::tree::{Inode, ROOT};
 use crate::limits::DESCRIPTORS_MAX;
 
-/// What a descriptor stands for.
+/// What a descriptor refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Descriptor {
-    /// Always at its end.
+    /// Standard input: always at its end.
     Input,
-    /// Printed as information.
+    /// Standard output: printed at level information.
     Output,
-    /// Printed as errors.
+    /// Standard error: printed at level error.
     Errors,
     /// A file or directory.
     Open(Open),
@@ -21,7 +21,7 @@ pub(crate) enum Descriptor {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Open {
     pub(crate) inode: Inode,
-    /// Where the next read or write begins.
+    /// Position of the next read or write.
     pub(crate) position: u64,
     pub(crate) read: bool,
     pub(crate) write: bool,
@@ -69,7 +69,7 @@ impl Descriptors {
         self.slots[fd as usize] = Some(descriptor);
     }
 
-    /// Whether another descriptor can be had.
+    /// Fails if no more descriptors can be opened.
     pub(super) fn room(&self) -> Result<(), Errno> {
         let open = self.slots.iter().flatten().count();
         if open < DESCRIPTORS_MAX { Ok(()) } else { Err(Errno::TooManyOpen) }
@@ -85,7 +85,7 @@ impl Descriptors {
 
     pub(super) fn close(&mut self, fd: u32) -> Result<Descriptor, Errno> {
         let closed = self.slots.get_mut(fd as usize).and_then(Option::take).ok_or(Errno::BadDescriptor)?;
-        // The list never ends in free numbers: equal descriptors are equal lists.
+        // The list never ends in free numbers, so that equal descriptors are equal lists.
         while self.slots.last() == Some(&None) {
             self.slots.pop();
         }
@@ -102,7 +102,7 @@ impl Descriptors {
         (0..).zip(&self.slots).filter_map(|(fd, slot)| slot.map(|slot| (fd, slot)))
     }
 
-    /// From numbers in order.
+    /// Builds the table from numbers in order; `None` if they are out of order or too high.
     pub(super) fn from_list(list: &[(u32, Descriptor)]) -> Option<Self> {
         let ordered = list.windows(2).all(|pair| pair[0].0 < pair[1].0);
         let small = list.last().is_none_or(|(fd, _)| (*fd as usize) < DESCRIPTORS_MAX);

@@ -1,4 +1,4 @@
-//! The error numbers of WASI preview 1 that this crate answers with.
+//! The error numbers of WASI preview 1 that this crate returns.
 
 /// Why a file operation failed, by its number in WASI preview 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

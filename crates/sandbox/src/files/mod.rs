@@ -1,7 +1,7 @@
-//! A cell's files: one tree of the app's read-only files and of scratch files in memory, with the descriptors open on
-//! it. All of it is the cell's state.
+//! A cell's files: one tree with the app's read-only files and scratch files in memory, and the open descriptors. All of it
+//! is part of the cell's state.
 //!
-//! Refuses to know pointers: it is given slices, and the WASI layer above copies to and from the guest.
+//! This module does not know guest pointers: it gets slices, and the WASI layer above copies to and from the guest.
 
 mod arena;
 mod codec;
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tree::{Node, Place, ROOT, Tree};
 
-/// A cell's files. Cloning shares everything until either side writes.
+/// A cell's files. Clones share everything until one of them writes.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     /// The app's files, by index.
@@ -34,11 +34,11 @@ pub(crate) struct Files {
     tree_changed: bool,
     /// Whether descriptors changed since the last checkpoint.
     descriptors_changed: bool,
-    /// Whether anything ever differed from the image.
+    /// Whether anything has ever differed from the image.
     touched: bool,
 }
 
-/// What `path_open` is asked for.
+/// The options of `path_open`.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct OpenOptions {
     pub(crate) create: bool,
@@ -50,7 +50,7 @@ pub(crate) struct OpenOptions {
     pub(crate) write: bool,
 }
 
-/// What a node is, to `fd_filestat_get` and its like.
+/// The attributes of a node, for `fd_filestat_get` and similar calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stat {
     pub(crate) inode: Inode,
@@ -58,7 +58,7 @@ pub(crate) struct Stat {
     pub(crate) len: u64,
 }
 
-/// From where a seek counts.
+/// The origin of a seek.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Whence {
     Start,
@@ -67,7 +67,7 @@ pub(crate) enum Whence {
 }
 
 impl Files {
-    /// The files of an app as its initialisation finds them.
+    /// The files of an app at the start of its initialisation.
     pub(crate) fn new(image: Arc<[ImageFile]>, scratch_max: u64) -> Self {
         Self {
             tree: Arc::new(Tree::new(&image)),
@@ -179,7 +179,7 @@ impl Files {
         Ok(())
     }
 
-    /// A node without a name goes with its last descriptor.
+    /// Removes a node without a name when its last descriptor is closed.
     fn let_go(&mut self, closed: Descriptor) {
         let Descriptor::Open(open) = closed else { return };
         let unnamed = self.tree.nodes.get(&open.inode).is_some_and(|entry| entry.parent.is_none());
@@ -188,7 +188,7 @@ impl Files {
         }
     }
 
-    /// Reads at a position of its own (`at`) or at the descriptor's, which then moves.
+    /// Reads at the position `at`, or at the descriptor's position, which then moves.
     pub(crate) fn read(&mut self, fd: u32, at: Option<u64>, out: &mut [u8]) -> Result<usize, Errno> {
         let open = self.open_at(fd)?;
         if !open.read {
@@ -212,7 +212,7 @@ impl Files {
         Ok(count)
     }
 
-    /// Writes at a position of its own (`at`) or at the descriptor's, which then moves. All or nothing.
+    /// Writes at the position `at`, or at the descriptor's position, which then moves. All or nothing.
     pub(crate) fn write(&mut self, fd: u32, at: Option<u64>, bytes: &[u8]) -> Result<usize, Errno> {
         debug_assert!(bytes.len() <= IO_BYTES_MAX, "the WASI layer cuts what is longer");
         let open = self.open_at(fd)?;

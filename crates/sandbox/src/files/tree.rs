@@ -1,4 +1,4 @@
-//! Directories and files by name. Nodes are numbered from 1 (the root) and numbers are never reused.
+//! Directories and files by name. Nodes are numbered from 1 (the root); numbers are never reused.
 
 use super::arena::Arena;
 use super::errno::Errno;
@@ -23,11 +23,11 @@ pub(crate) enum Node {
     Scratch(Arena),
 }
 
-/// A node with how it is reached.
+/// A node and its place in the tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) node: Node,
-    /// The directory that names it; `None` once it was unlinked while still open.
+    /// The directory that contains it; `None` after it was unlinked while still open.
     pub(crate) parent: Option<Inode>,
 }
 
@@ -36,13 +36,13 @@ pub(crate) struct Entry {
 pub(crate) struct Tree {
     pub(super) nodes: BTreeMap<Inode, Entry>,
     pub(super) next: Inode,
-    /// Nodes up to this number come from the app: they stay, and count for nothing.
+    /// Nodes up to this number come from the app: they cannot be removed and do not count against the quota.
     pub(super) image_last: Inode,
     /// Bytes that nodes and pages count against the scratch quota.
     pub(super) used: u64,
 }
 
-/// Where a path leads: the directory that has or would have its last name, and the node of that name.
+/// Where a path leads: the directory that has or would have its last name, and the node of that name, if it exists.
 pub(crate) struct Place {
     pub(crate) parent: Inode,
     /// `None` for a path that ends in the directory itself (`.` or `a/..`).
@@ -136,7 +136,7 @@ impl Tree {
         Ok(place)
     }
 
-    /// Makes a node at a place where there is none.
+    /// Creates a node at a place that has none.
     pub(crate) fn create(&mut self, place: &Place, node: Node, scratch_max: u64) -> Result<Inode, Errno> {
         let name = place.name.as_deref().ok_or(Errno::Exists)?;
         if place.inode.is_some() {
@@ -147,13 +147,13 @@ impl Tree {
         Ok(self.attach(place.parent, name, node))
     }
 
-    /// Refuses a directory that was removed while a descriptor was open on it: nothing can be put there.
+    /// Refuses a directory that was removed while a descriptor was open on it: nothing can be created there.
     fn named(&self, directory: Inode) -> Result<(), Errno> {
         let named = self.nodes.get(&directory).is_some_and(|entry| entry.parent.is_some());
         if named || directory == ROOT { Ok(()) } else { Err(Errno::NoEntry) }
     }
 
-    /// Takes a name away. The node goes when no descriptor holds it: [`Tree::collect`].
+    /// Removes a name. The node itself is removed when no descriptor is open on it: [`Tree::collect`].
     pub(crate) fn unlink(&mut self, place: &Place) -> Result<Inode, Errno> {
         let inode = place.inode.ok_or(Errno::NoEntry)?;
         let name = place.name.as_deref().ok_or(Errno::Invalid)?;
@@ -167,7 +167,7 @@ impl Tree {
         Ok(inode)
     }
 
-    /// Removes a node that has no name any more.
+    /// Removes a node that has no name.
     pub(crate) fn collect(&mut self, inode: Inode) {
         if inode == ROOT || self.nodes.get(&inode).is_none_or(|entry| entry.parent.is_some()) {
             return;
@@ -177,7 +177,7 @@ impl Tree {
         }
     }
 
-    /// Moves a name to a place whose old node, if there was one, is gone.
+    /// Moves a name to a place that has no node, or whose old node was removed.
     pub(crate) fn relink(&mut self, from: &Place, to: &Place) -> Result<(), Errno> {
         self.named(to.parent)?;
         let inode = self.unlink(from)?;
@@ -189,7 +189,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether `inode` is `above` or below it.
+    /// Whether `inode` is `above` or a descendant of it.
     pub(crate) fn is_below(&self, inode: Inode, above: Inode) -> bool {
         let mut at = Some(inode);
         while let Some(here) = at {
@@ -201,7 +201,7 @@ impl Tree {
         false
     }
 
-    /// Counts bytes against the quota, if they fit.
+    /// Counts bytes against the quota; fails if they do not fit.
     pub(crate) fn charge(&mut self, bytes: u64, scratch_max: u64) -> Result<(), Errno> {
         if self.used + bytes > scratch_max {
             return Err(Errno::NoSpace);
@@ -210,7 +210,7 @@ impl Tree {
         Ok(())
     }
 
-    /// What all nodes and pages count, from scratch.
+    /// Counts the bytes of all nodes and pages again.
     pub(super) fn weigh(&self) -> u64 {
         self.nodes
             .iter()

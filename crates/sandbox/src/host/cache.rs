@@ -1,7 +1,7 @@
-//! `cache_read`: what a guest reads from its edge's cache. Where that has to be asked for, the handler's stack waits in here
-//! until whoever runs the cell brings it; in replay it comes from the log.
+//! `cache_read`: a guest reads from its edge's cache. If the edge must ask for the object, the handler's stack waits here
+//! until the caller of the cell brings it; in replay the result comes from the log.
 //!
-//! Knows no cache: a key goes out, and what was found comes in.
+//! This module knows no cache: it gives out a key and gets what was found.
 
 use super::{Hosts, guest_error, range, split_cell};
 use bytes::Bytes;
@@ -13,15 +13,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use wasmtime::{Caller, Linker, Result};
 
-/// What `cache_read` answers when there is no such object.
+/// Result of `cache_read` if there is no such object.
 const NOTHING: i32 = -1;
-/// When it cannot be had now.
+/// Result if the object cannot be read now.
 const AWAY: i32 = -2;
-/// When it cannot be had so.
+/// Result if the object cannot be read this way.
 const REFUSED: i32 = -3;
 
-/// Where a handler leaves the key of what it waits for, and gets what was found. A lock that nobody ever waits for: what
-/// lies in a store must be fit for any thread, and all of this happens on one.
+/// Where a handler leaves the key that it waits for, and gets what was found. The lock is never contended: values in a store
+/// must be `Send`, but one thread does all of this.
 #[derive(Clone, Default)]
 pub(crate) struct Window(Arc<Mutex<Asked>>);
 
@@ -30,7 +30,7 @@ enum Asked {
     #[default]
     Nothing,
     Key(Bytes),
-    /// Whoever runs the cell has seen the key.
+    /// The caller has taken the key.
     Seen,
     Found(Found),
 }
@@ -54,7 +54,7 @@ impl Window {
         })
     }
 
-    /// What was found. It is dropped if no handler waits for it.
+    /// Delivers what was found. It is dropped if no handler waits for it.
     pub(crate) fn put(&self, found: Found) {
         self.with(|asked| {
             if !matches!(asked, Asked::Nothing) {
@@ -74,19 +74,19 @@ impl Window {
     }
 }
 
-/// What the present input has read.
+/// What the present input has read so far.
 #[derive(Default)]
 pub(super) struct Reading {
     done: Vec<Read>,
-    /// Bytes of different objects among them.
+    /// Bytes of the different objects among them.
     size: usize,
-    /// In replay, what is still to be read.
+    /// In replay, the reads that are still to come.
     logged: Option<VecDeque<Read>>,
     window: Window,
 }
 
 impl Reading {
-    /// Another input begins.
+    /// Starts another input.
     pub(super) fn begin(&mut self, logged: Option<Vec<Read>>) {
         self.done.clear();
         self.size = 0;
@@ -102,7 +102,7 @@ impl Reading {
         std::mem::take(&mut self.done)
     }
 
-    /// What the log says was read next, if it is followed.
+    /// In replay, the next read in the log.
     fn next_logged(&mut self, key: [u8; 8]) -> Result<Option<Found>> {
         let Some(logged) = &mut self.logged else { return Ok(None) };
         match logged.pop_front() {
@@ -125,7 +125,7 @@ impl Reading {
     }
 }
 
-/// Adds the function. One that waits needs a stack of its own, which a module has when it is run, but not when it is deployed.
+/// Adds the function. A handler that waits needs a stack of its own, which a module has when it runs, but not during deployment.
 pub(super) fn link(linker: &mut Linker<Hosts>, waits: bool) -> Result<()> {
     if waits {
         linker.func_wrap_async(super::ABI_MODULE, "cache_read", |caller, (key, key_len, buf, cap)| {
@@ -163,7 +163,7 @@ async fn cache_read(
             let key = Bytes::copy_from_slice(key);
             let window = hosts.reading.window().clone();
             window.with(|asked| *asked = Asked::Key(key));
-            // It does not run while it waits.
+            // The time spent waiting is not charged.
             hosts.charge();
             poll_fn(|_| window.take().map_or(Poll::Pending, Poll::Ready)).await
         }
@@ -176,7 +176,7 @@ async fn cache_read(
         Found::Refused => REFUSED,
         Found::Object(bytes) => {
             let room = range(memory, buf, cap, "cache_read")?;
-            // Half of an object is none: it is told how much room it takes.
+            // A truncated object is never written: the guest gets the size that it needs.
             if let Some(place) = memory[room].get_mut(..bytes.len()) {
                 place.copy_from_slice(&bytes);
             }
@@ -185,17 +185,17 @@ async fn cache_read(
     })
 }
 
-/// What the log has of a key.
+/// The digest of a key that the log contains.
 fn digest(key: &[u8]) -> [u8; 8] {
     let mut digest = [0; 8];
     digest.copy_from_slice(&blake3::hash(key).as_bytes()[..8]);
     digest
 }
 
-/// Whether it can be put behind an origin's path, and leads nowhere but below it.
+/// Whether the key can be appended to an origin's path, and cannot lead out of it.
 fn is_key(key: &[u8]) -> bool {
     let legal = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@%/".contains(byte);
-    // Dots may be written in three ways.
+    // A dot has three spellings.
     let dots = |segment: &[u8]| {
         let plain = segment.to_ascii_lowercase();
         let plain = String::from_utf8_lossy(&plain).replace("%2e", ".");
@@ -210,7 +210,7 @@ fn is_key(key: &[u8]) -> bool {
         && !key.split(|byte| *byte == b'/').any(dots)
 }
 
-/// Whether a module reads from the cache. What is no module does not.
+/// Whether a module imports `cache_read`. False if the bytes are not a module.
 #[must_use]
 pub fn reads_cache(module: &[u8]) -> bool {
     let payloads = wasmparser::Parser::new(0).parse_all(module);

@@ -1,9 +1,9 @@
-//! The host's side of a whole cell: its stages, which of them runs, and what is on its way between them.
+//! The host's side of a whole cell: its stages, which of them runs, and the messages between them.
 //!
-//! What a stage sends to its server is the next stage's input from its client, and the other way round; only the first
-//! stage reaches the client, and only the last one the server. Knows no peers but these: nothing but what passes through
-//! here connects two stages. All stages lie in one store, so that a message goes from one to the next without the host's
-//! entering and leaving the engine; but an import acts on the stage that runs, and on the memory of that one alone.
+//! What a stage sends to its server is the next stage's input from its client, and vice versa. Only the first stage reaches the
+//! client, and only the last stage reaches the server. Two stages are connected only by what passes through this module. All
+//! stages are in one store, so that a message goes from one to the next without leaving and entering the engine. But an import
+//! acts only on the stage that runs, and on the memory of that stage.
 
 use super::cache::{Reading, Window};
 use super::{Host, Ports, guest_error, ports::TooManyPorts};
@@ -23,42 +23,42 @@ use wasmtime::{ResourceLimiter, UpdateDeadline};
 
 /// The host's side of a cell.
 pub(crate) struct Hosts {
-    /// A stage each, the one next to the client first.
+    /// One per stage, the one next to the client first.
     list: Vec<Host>,
-    /// The stage that runs, or that ran last. What an import does, it does for this one.
+    /// The stage that runs, or that ran last. Imports act on it.
     at: usize,
-    /// Whether a handler is under way.
+    /// Whether a handler is in progress.
     running: bool,
-    /// Whether the slice was over when the last handler ended.
+    /// Whether the slice had ended when the last handler ended.
     due: bool,
     failed: Option<Blamed>,
-    /// Whether there is a server: then the stages meet when its port opens, else with the client's.
+    /// Whether there is a server. If so, the stages are connected when its port opens, else when the client's port opens.
     server: bool,
-    /// How the client and the server speak.
+    /// The kinds of the client's and the server's port.
     kinds: [PortKind; 2],
-    /// What is known of the client, which every stage may ask for.
+    /// What is known of the client; every stage can ask for it.
     client: Option<Arc<Peer>>,
-    /// What is known of the peer behind the port that is to be opened.
+    /// What is known of the peer behind the port that is about to be opened.
     opening: Option<Arc<Peer>>,
-    /// First in, first out: what stages wait to be given.
+    /// Inputs that wait for their stages, first in, first out.
     waiting: VecDeque<(usize, Waiting)>,
-    /// What that costs memory, in bytes.
+    /// Memory charged for the waiting inputs, in bytes.
     waiting_charge: u64,
-    /// The message that the stage that runs is making room for.
+    /// The message for which the running stage is allocating memory.
     arriving: Payload,
-    /// Used ones, for the next messages between stages.
+    /// Used buffers, for later messages between stages.
     buffers: Vec<Vec<u8>>,
-    /// What the present input has brought about.
+    /// The effects of the present input.
     made: Made,
-    /// What it has read from the cache.
+    /// What the present input has read from the cache.
     pub(super) reading: Reading,
     watch: Watch,
 }
 
-/// Which stage a cell ends for, and why.
+/// The stage that makes the cell end, and the reason.
 pub(crate) type Blamed = (usize, CellStop);
 
-/// What an input has brought about so far.
+/// The effects of an input so far.
 #[derive(Default)]
 struct Made {
     now_ns: i64,
@@ -82,14 +82,14 @@ enum Waiting {
 
 /// The bytes of a message to a stage.
 enum Payload {
-    /// As they came.
+    /// As they came from outside.
     Outside(Bytes),
-    /// A copy of what a neighbour sent.
+    /// A copy of what the adjacent stage sent.
     Between(Vec<u8>),
 }
 
-/// What a stage is to do next; the bytes of a message are with the host by then. No field is narrower than a word: a processor
-/// waits when it reads as a whole what was just written in parts.
+/// What a stage must do next; the host holds the bytes of a message. No field is narrower than a word: a processor
+/// stalls when it reads a word that was just written in parts.
 #[derive(Clone, Copy)]
 pub(crate) enum Order {
     Message { port: u32, len: u32 },
@@ -100,14 +100,14 @@ pub(crate) enum Order {
     Task { token: u64 },
 }
 
-/// What is to be done next in a cell.
+/// What to do next in a cell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// A message waits for a stage.
     Message,
-    /// Another input does.
+    /// An input other than a message waits for a stage.
     Other,
-    /// Something does, but the slice is over.
+    /// An input waits, but the slice is over.
     Due,
     /// All stages are quiet.
     Nothing,
@@ -116,7 +116,7 @@ pub(crate) enum Next {
 }
 
 impl Hosts {
-    /// Of a cell that has none yet of so many stages.
+    /// For a cell that will have this many stages, and has none yet.
     pub(crate) fn new(stages: usize, server: bool, watch: Watch) -> Self {
         Self {
             list: Vec::with_capacity(stages),
@@ -138,34 +138,34 @@ impl Hosts {
         }
     }
 
-    /// Adds a stage behind the others. What happens in the store until the next one is added happens for this one.
+    /// Adds a stage after the others. Until the next stage is added, the store acts for this one.
     pub(crate) fn add(&mut self, host: Host) {
         self.at = self.list.len();
         self.list.push(host);
     }
 
-    /// The one that runs, or ran last.
+    /// The stage that runs, or ran last.
     pub(crate) fn running(&mut self) -> &mut Host {
         &mut self.list[self.at]
     }
 
-    /// The one that runs, or ran last, when it only is to be looked at.
+    /// The stage that runs, or ran last, for read access.
     pub(crate) fn runs(&self) -> &Host {
         &self.list[self.at]
     }
 
-    /// Its number.
+    /// The number of that stage.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    /// What happens in the store next happens for this stage, between inputs.
+    /// Selects the stage for which the store acts next, between inputs.
     pub(crate) fn act_for(&mut self, at: usize) -> &mut Host {
         self.at = at;
         &mut self.list[at]
     }
 
-    /// Whether a handler has begun since the cell was started or restored.
+    /// Whether a handler has run since the cell was started or restored.
     pub(crate) fn have_run(&self) -> bool {
         self.list.iter().any(|host| host.handled > 0)
     }
@@ -181,9 +181,9 @@ impl Hosts {
     }
 }
 
-/// From input to input.
+/// Processing of inputs.
 impl Hosts {
-    /// Takes an input from outside, and puts it to the stage that it is for.
+    /// Takes an input from outside and queues it for its stage.
     pub(crate) fn accept(&mut self, input: CellInput, now_ns: i64, logged: Option<Vec<Read>>) {
         self.made.now_ns = now_ns;
         self.reading.begin(logged);
@@ -209,7 +209,7 @@ impl Hosts {
             self.introduce();
         }
         self.wait(at, Waiting::from(input));
-        // Where there is a server, its port opens next: no stage is sent anything before all of its ports are there.
+        // If there is a server, its port opens next: no stage gets a message before all of its ports are open.
         if unlinked && client && !self.server {
             self.introduce();
         }
@@ -226,8 +226,8 @@ impl Hosts {
         last.ports.list().iter().any(|(port, _)| *port == Port::CLIENT)
     }
 
-    /// Remembers how the peers speak and what is known of the client, until the stages meet: that is within the session's first
-    /// entry.
+    /// Remembers the kinds of the ports and what is known of the client until the stages are connected. That happens within the
+    /// session's first entry.
     fn note(&mut self, input: &CellInput) {
         if let CellInput::Open { kind, peer, .. } = input {
             let [client, server] = &mut self.kinds;
@@ -238,8 +238,8 @@ impl Hosts {
         }
     }
 
-    /// Opens the ports between stages, stage after stage from the client on, before any of them is sent a message. A
-    /// neighbour speaks as the peer on its side does, for all that the host knows, and what is known of the client is known to all.
+    /// Opens the ports between stages, beginning at the client's side, before any stage gets a message. The port to an adjacent
+    /// stage has the kind of the peer on that side, and every stage gets what is known of the client.
     fn introduce(&mut self) {
         let [client, server] = self.kinds;
         for at in 1..self.list.len() {
@@ -250,12 +250,12 @@ impl Hosts {
         self.client = None;
     }
 
-    /// A turn begins between two handlers.
+    /// Begins a turn between two handlers.
     pub(crate) fn begin_turn(&mut self) {
         self.due = false;
     }
 
-    /// What is to be done next.
+    /// What to do next.
     pub(crate) fn next(&self) -> Next {
         if self.failed.is_some() {
             return Next::Failed;
@@ -268,7 +268,7 @@ impl Hosts {
         }
     }
 
-    /// Gives the next waiting input to its stage, which runs from here on. Nothing if none waits, or the cell ends.
+    /// Gives the next waiting input to its stage, which runs from here on. `None` if no input waits, or the cell ends.
     pub(crate) fn hand_over(&mut self) -> Option<Order> {
         let (at, input) = self.waiting.pop_front()?;
         self.waiting_charge -= input.charge();
@@ -315,8 +315,8 @@ impl Hosts {
         Some(order)
     }
 
-    /// The next message for a stage, as [`Self::hand_over`] gives it: which stage, which port, how many bytes. Nothing if
-    /// something else is to be done.
+    /// The next message for a stage, as [`Self::hand_over`] gives it: stage, port, and length in bytes. `None` if something else
+    /// must be done next.
     pub(crate) fn hand_over_message(&mut self) -> Option<(usize, u32, u32)> {
         match (self.next() == Next::Message).then(|| self.hand_over())?? {
             Order::Message { port, len } => Some((self.at, port, len)),
@@ -324,12 +324,12 @@ impl Hosts {
         }
     }
 
-    /// Whether a handler is under way.
+    /// Whether a handler is in progress.
     pub(crate) fn is_running(&self) -> bool {
         self.running
     }
 
-    /// The handler that was under way has come to its end.
+    /// Records that the current handler has ended.
     pub(crate) fn ended(&mut self) {
         self.running = false;
         if self.watch.is_resumed() {
@@ -342,7 +342,7 @@ impl Hosts {
         }
     }
 
-    /// The slice is over in the middle of a handler: it goes on in the cell's next turn, or has had its time.
+    /// The slice ended in the middle of a handler: the handler continues in the cell's next turn, unless its time is used up.
     pub(crate) fn preempted(&mut self) -> wasmtime::Result<UpdateDeadline> {
         self.charge();
         match self.list.get(self.at).and_then(Host::too_long).filter(|_| self.running) {
@@ -362,7 +362,7 @@ impl Hosts {
         }
     }
 
-    /// What all stages have had of the present input.
+    /// The time that all stages have used for the present input.
     pub(crate) fn spent_ns(&self) -> u64 {
         self.list.iter().map(|host| host.spent_ns).sum()
     }
@@ -372,12 +372,12 @@ impl Hosts {
         None
     }
 
-    /// Why the cell ends, if the host says so.
+    /// Why the cell ends, if the host ends it.
     pub(crate) fn take_failure(&mut self) -> Option<Blamed> {
         self.failed.take()
     }
 
-    /// What the input has brought about, when all stages are quiet.
+    /// The effects of the input, when all stages are quiet.
     pub(crate) fn take_made(&mut self, cell: CellId) -> Ran {
         self.made.handlers = 0;
         self.made.output_bytes = 0;
@@ -406,7 +406,7 @@ impl Hosts {
         self.reading.window()
     }
 
-    /// What one input has caused too much of, if it has: what bounds one handler bounds all of a chain's together.
+    /// Which limit one input has exceeded, if any: the limits of one handler apply to all handlers of a chain together.
     fn excess(&self) -> Option<String> {
         let why = if self.waiting_charge > BETWEEN_STAGES_BYTES_MAX {
             format!("more than {BETWEEN_STAGES_BYTES_MAX} bytes wait between stages")
@@ -425,9 +425,9 @@ impl Hosts {
     }
 }
 
-/// What the stage that runs does.
+/// Actions of the stage that runs.
 impl Hosts {
-    /// Sends a message to the neighbour behind a port, or out.
+    /// Sends a message to the adjacent stage behind a port, or out of the cell.
     pub(crate) fn send(&mut self, port: Port, bytes: &[u8]) {
         match self.neighbour(port) {
             Some((neighbour, port)) => {
@@ -443,7 +443,7 @@ impl Hosts {
         }
     }
 
-    /// Says to whoever is behind a port that nothing more comes.
+    /// Closes a port towards the stage or peer behind it: no more messages follow.
     pub(crate) fn close(&mut self, port: Port) {
         match self.neighbour(port) {
             Some((neighbour, port)) => self.wait(neighbour, Waiting::Close { port }),
@@ -451,12 +451,12 @@ impl Hosts {
         }
     }
 
-    /// Pauses or resumes a port of the stage that runs: the session's business, also where a neighbour is behind it.
+    /// Pauses or resumes a port of the stage that runs. The session does this, also if another stage is behind the port.
     pub(crate) fn change_flow(&mut self, change: CellOutput) {
         self.made.outputs.push(change);
     }
 
-    /// The stage behind a port of the stage that runs, and the port by which it knows that one.
+    /// The stage behind a port of the stage that runs, and the port by which that stage knows this one.
     fn neighbour(&self, port: Port) -> Option<(usize, Port)> {
         match port {
             Port::SERVER if self.at + 1 < self.list.len() => Some((self.at + 1, Port::CLIENT)),
@@ -473,7 +473,7 @@ impl Hosts {
         self.made.tasks.push(change);
     }
 
-    /// Copies the message that has arrived to where the stage that runs has made room for it.
+    /// Copies the arrived message to the memory that the running stage allocated for it.
     pub(crate) fn put(&mut self, memory: &mut [u8], ptr: u32) -> wasmtime::Result<()> {
         let payload = std::mem::replace(&mut self.arriving, Payload::Between(Vec::new()));
         let bytes = payload.bytes();
@@ -490,7 +490,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// Opens the port that the stage that runs was ordered to.
+    /// Opens the port that the running stage was ordered to open.
     pub(crate) fn open(&mut self, port: Port) -> Result<(), TooManyPorts> {
         let peer = self.opening.take();
         self.running().ports.open(port, peer)
@@ -502,13 +502,13 @@ impl Hosts {
     }
 }
 
-/// Memory that grows is that of the stage that runs, and so is the quota.
+/// Memory growth and the quota are those of the stage that runs.
 impl ResourceLimiter for Hosts {
     fn memory_growing(&mut self, _: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         Ok(desired as u64 <= self.runs().memory_max && maximum.is_none_or(|max| desired <= max))
     }
 
-    /// Growth that the quota allows must not depend on the machine: a machine that cannot give it ends the handler.
+    /// Growth within the quota must not depend on the machine: if the machine has no memory, the handler ends.
     fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
         Err(super::Refusal::MachineMemory(error.to_string()).into())
     }
@@ -528,7 +528,7 @@ impl Payload {
 }
 
 impl Waiting {
-    /// What it costs while it waits, in bytes.
+    /// Memory charged while it waits, in bytes.
     fn charge(&self) -> u64 {
         match self {
             Self::Message { payload, .. } => charge(payload.bytes().len()),

@@ -1,4 +1,4 @@
-//! The imports of module `marram_v1`. What each does is written down in `docs/abi.md`.
+//! The imports of module `marram_v1`. `docs/abi.md` describes each function.
 
 use super::ports::PortState;
 use super::{ABI_MODULE, Host, Hosts, PrintLevel, guest_error, range, split, split_cell};
@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use wasmparser::ValType::{self, I32, I64};
 use wasmtime::{Caller, Linker, Result};
 
-/// Name, parameters and results of every function of the ABI, for deployment to check imports against.
+/// Name, parameters and results of every function of the ABI. Deployment checks imports against it.
 pub(crate) const FUNCTIONS: &[(&str, &[ValType], &[ValType])] = &[
     ("send", &[I32, I32, I32], &[]),
     ("close", &[I32], &[]),
@@ -32,7 +32,7 @@ pub(crate) const FUNCTIONS: &[(&str, &[ValType], &[ValType])] = &[
     ("print", &[I32, I32, I32], &[]),
 ];
 
-/// Adds the functions. The engine hands pointers, lengths and tokens over as the unsigned numbers that they are.
+/// Adds the functions. The engine passes pointers, lengths and tokens as unsigned numbers.
 pub(super) fn link(linker: &mut Linker<Hosts>) -> Result<()> {
     linker.func_wrap(ABI_MODULE, "send", send)?;
     linker.func_wrap(ABI_MODULE, "close", close)?;
@@ -70,7 +70,7 @@ fn send(mut caller: Caller<'_, Hosts>, port: u32, ptr: u32, len: u32) -> Result<
     Ok(())
 }
 
-/// Counts another output of so many bytes. One handler's outputs stay in memory until it ends, so there is a most.
+/// Counts another output of `len` bytes. A handler's outputs stay in memory until it ends, so they are limited.
 fn make_room(host: &mut Host, call: &str, len: usize) -> Result<()> {
     if host.sent >= OUTPUTS_PER_HANDLER_MAX {
         return Err(guest_error(format!(
@@ -110,7 +110,7 @@ fn resume(mut caller: Caller<'_, Hosts>, port: u32) -> Result<()> {
     change_flow(caller.data_mut(), "resume", Port(port), |stage, port| CellOutput::Resume { stage, port })
 }
 
-/// Pauses or resumes what comes from a port, which is another direction than the one that the cell may have closed.
+/// Pauses or resumes receiving from a port. The cell may have closed the other direction.
 fn change_flow(
     hosts: &mut Hosts,
     call: &'static str,
@@ -131,10 +131,10 @@ fn change_flow(
     }
 }
 
-/// What `peer` answers where there is nothing to answer.
+/// Result of `peer` if the value is unknown.
 const UNKNOWN: i32 = -1;
 
-/// Writes what it knows only if there is room for all of it, and says how long it is either way.
+/// Writes the value only if there is room for all of it, and returns its length in both cases.
 fn peer(mut caller: Caller<'_, Hosts>, port: u32, field: u32, buf: u32, room: u32) -> Result<i32> {
     let (memory, host) = split(&mut caller)?;
     host.only_when_running("peer")?;
@@ -169,7 +169,7 @@ fn random(mut caller: Caller<'_, Hosts>, ptr: u32, len: u32) -> Result<()> {
     Ok(())
 }
 
-/// The engine charges the cell for the time, as for all that it computes.
+/// The engine charges the cell for the time, as for all of its computation.
 fn sign(mut caller: Caller<'_, Hosts>, key: u32, ptr: u32, len: u32, out: u32, room: u32) -> Result<u32> {
     let (memory, host) = split(&mut caller)?;
     host.only_when_running("sign")?;
@@ -204,7 +204,7 @@ fn sign(mut caller: Caller<'_, Hosts>, key: u32, ptr: u32, len: u32, out: u32, r
 fn timer(mut caller: Caller<'_, Hosts>, delay_ns: i64, token: u64) -> Result<()> {
     let host = caller.data_mut().running();
     host.only_when_running("timer")?;
-    // The instant at which it fires is made of the handler's time.
+    // The due time is computed from the handler's time.
     host.clock_read = true;
     let stage = host.stage;
     change_timer(caller.data_mut(), TimerChange::Set { stage, token, delay_ns: delay_ns.max(0) })

@@ -1,7 +1,7 @@
-//! The host's side of one cell: what its imports read and write. Everything that a guest can observe comes from here.
+//! The host's side of one stage: what its imports read and write. Everything that a guest can observe comes from here.
 //!
-//! Refuses to know sessions: inputs arrive as plain values, outputs are collected and handed over. What passes between the
-//! stages of a cell is `hosts`'s business.
+//! This module does not know sessions: inputs are plain values, and outputs are collected and returned. `hosts` passes
+//! messages between the stages of a cell.
 
 mod cache;
 mod hosts;
@@ -35,32 +35,32 @@ pub(crate) use wasi::FUNCTIONS as WASI_FUNCTIONS;
 /// How urgent a printed text is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum PrintLevel {
-    /// The guest could not do its work.
+    /// The guest could not do its task.
     Error,
-    /// Something is wrong, and the guest goes on.
+    /// Something is wrong, and the guest continues.
     Warning,
-    /// Worth knowing.
+    /// Useful in normal operation.
     Information,
-    /// Worth knowing when looking for a fault.
+    /// Useful when looking for a fault.
     Debug,
 }
 
 /// A text that a guest printed. It has no effect on the cell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Print {
-    /// Which stage of its cell printed it; 0 where there is only one.
+    /// The stage that printed it; 0 if there is only one.
     pub stage: u8,
     /// How urgent it is.
     pub level: PrintLevel,
-    /// What it says, on one line: invalid UTF-8 is replaced, what a terminal would obey is written out as escapes, and what
+    /// The text, on one line: invalid UTF-8 is replaced, characters that a terminal would interpret are escaped, and text that
     /// is too long is cut.
     pub text: String,
 }
 
-/// What the guest may do at present.
+/// What the guest may do now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// At deployment: whatever differs from session to session is refused.
+    /// At deployment: everything that differs between sessions is refused.
     Initialising,
     /// In a handler.
     Running,
@@ -71,34 +71,34 @@ pub(crate) struct Host {
     /// The guest's memory, once it is instantiated.
     pub(crate) memory: Option<Memory>,
     pub(crate) phase: Phase,
-    /// Its place in its chain, counted from the client.
+    /// Its index in its chain, counted from the client.
     pub(crate) stage: u8,
-    /// What `now` answers throughout the present handler.
+    /// The result of `now` throughout the present handler.
     pub(crate) now_ns: i64,
     /// Whether the present handler observed `now_ns`.
     pub(crate) clock_read: bool,
-    /// Messages and closes that the present handler has sent, and their bytes.
+    /// Messages and closes that the present handler has sent; then their bytes.
     pub(crate) sent: usize,
     pub(crate) sent_bytes: usize,
-    /// Changes that it has made to its timers.
+    /// Changes to timers by the present handler.
     pub(crate) timer_changes: usize,
-    /// Changes that it has made to its tasks and locks.
+    /// Changes to tasks and locks by the present handler.
     pub(crate) task_changes: usize,
-    /// The task whose handler it is, if it is one's.
+    /// The task whose handler runs, if it is a task's handler.
     pub(crate) task: Option<u64>,
-    /// Signatures that were made for it.
+    /// Signatures made for the present handler.
     pub(crate) signatures: usize,
     pub(crate) prints: Vec<Print>,
     pub(crate) ports: Ports,
     pub(crate) generator: Generator,
     pub(crate) files: Files,
-    /// What the cell may have signed with, by its own numbers.
+    /// The keys that the host signs with for the cell, by the cell's own numbers.
     pub(crate) keys: Arc<[Arc<dyn Signer>]>,
-    /// Bytes that linear memory may grow to, whatever the machine has.
+    /// Bytes that linear memory may grow to, independent of the machine's memory.
     pub(crate) memory_max: u64,
-    /// Nanoseconds that it may run for one input.
+    /// Nanoseconds that the stage may run for one input.
     pub(crate) handler_time_ns: u64,
-    /// Nanoseconds that it has run for the present input.
+    /// Nanoseconds that the stage has run for the present input.
     pub(crate) spent_ns: u64,
     /// Handlers run so far in this instance.
     pub(crate) handled: u64,
@@ -130,7 +130,7 @@ impl Host {
         }
     }
 
-    /// Forgets what the last handler did, and sets the clock of the next.
+    /// Resets the state of the last handler, and sets the clock of the next.
     pub(crate) fn begin(&mut self, now_ns: i64) {
         self.now_ns = now_ns;
         self.clock_read = false;
@@ -143,20 +143,20 @@ impl Host {
         self.handled += 1;
     }
 
-    /// Why it ends, if it has had its time.
+    /// Why the cell ends, if the stage has used up its time.
     pub(crate) fn too_long(&self) -> Option<CellStop> {
         let ms = self.handler_time_ns / 1_000_000;
         (self.spent_ns > self.handler_time_ns)
             .then(|| CellStop::Kill(format!("a handler ran longer than handler_time, {ms} ms")))
     }
 
-    /// Session time, as this handler sees it.
+    /// Session time as this handler observes it.
     pub(crate) fn now(&mut self) -> i64 {
         self.clock_read = true;
         self.now_ns
     }
 
-    /// Keeps a text for the operator.
+    /// Stores a text for the operator.
     pub(crate) fn print(&mut self, level: PrintLevel, bytes: &[u8]) {
         if self.prints.len() < PRINTS_PER_HANDLER_MAX {
             let cut = &bytes[..bytes.len().min(PRINT_BYTES_MAX)];
@@ -165,7 +165,7 @@ impl Host {
         }
     }
 
-    /// Refuses `call` during initialisation, because every session would share what it returns or does.
+    /// Refuses `call` during initialisation, because every session would share its result or effect.
     pub(crate) fn only_when_running(&self, call: &'static str) -> wasmtime::Result<()> {
         match self.phase {
             Phase::Running => Ok(()),
@@ -177,7 +177,7 @@ impl Host {
 /// Why an import ended the handler.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// The guest asked for something that it must not ask for: the text says what.
+    /// The guest made an invalid request: the text says which.
     Guest(String),
     /// The guest ended itself.
     Exit(String),
@@ -204,12 +204,12 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Builds the error for something that the guest did wrong in an import.
+/// Builds the error for an invalid call of an import.
 pub(crate) fn guest_error(text: impl Into<String>) -> wasmtime::Error {
     Refusal::Guest(text.into()).into()
 }
 
-/// The guest's memory and the host's side of its stage, next to each other.
+/// The guest's memory and the host's side of its stage, borrowed together.
 pub(crate) fn split<'a>(caller: &'a mut Caller<'_, Hosts>) -> wasmtime::Result<(&'a mut [u8], &'a mut Host)> {
     let (memory, hosts) = split_cell(caller)?;
     Ok((memory, hosts.running()))
@@ -230,7 +230,7 @@ pub(crate) fn split_cell<'a>(
     Ok(memory.data_and_store_mut(caller))
 }
 
-/// `ptr .. ptr + len` within memory, or the trap that says what was wrong.
+/// `ptr .. ptr + len` within memory, or a trap that says what was wrong.
 pub(crate) fn range(
     memory: &[u8],
     ptr: u32,
@@ -248,8 +248,8 @@ pub(crate) fn range(
     Ok(ptr as usize..ptr as usize + len as usize)
 }
 
-/// All imports, by name. Instantiation picks those that a module names. `waits` where modules are run on stacks of their own,
-/// and not only initialised.
+/// All imports, by name. Instantiation picks those that a module names. `waits` is set if modules run on stacks of their own,
+/// and not only their initialisation.
 pub(crate) fn linker(engine: &Engine, waits: bool) -> wasmtime::Result<Linker<Hosts>> {
     let mut linker = Linker::new(engine);
     marram::link(&mut linker)?;

@@ -1,5 +1,5 @@
-//! Which ports a cell has, which of them it has closed, and what is known of who is behind them: part of its state, since it decides
-//! what `send` does and what `peer` answers.
+//! The ports of a cell, which of them it has closed, and what is known of the peers behind them. This is part of the cell's
+//! state, since it decides what `send` does and what `peer` returns.
 
 use crate::limits::PORTS_MAX;
 use marram_wire::{id::Port, peer::Peer};
@@ -8,29 +8,29 @@ use std::{collections::BTreeMap, sync::Arc};
 /// A cell's ports, in the order of their numbers.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Ports {
-    /// Number, and whether the cell may still send there. Sorted by number; seldom more than two.
+    /// Port number, and whether the cell may still send there. Sorted by number; seldom more than two.
     list: Vec<(Port, bool)>,
     /// What is known of clients.
     peers: BTreeMap<Port, Arc<Peer>>,
-    /// Of the ports with lower numbers at least one is gone.
+    /// At least one of the ports with lower numbers is gone.
     past: u32,
 }
 
-/// What became of an attempt to use a port.
+/// The state of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PortState {
     /// The cell may send to it.
     Open,
     /// The cell has closed it.
     Closed,
-    /// Its peer is gone: what is sent there reaches nobody.
+    /// Its peer is gone: messages to it are dropped.
     Gone,
     /// It was never opened.
     Unknown,
 }
 
 impl Ports {
-    /// Records that a peer is there. A port that is open already stays as it is.
+    /// Records that a peer has connected. A port that is already open stays unchanged.
     pub(crate) fn open(&mut self, port: Port, peer: Option<Arc<Peer>>) -> Result<(), TooManyPorts> {
         if let Err(at) = self.find(port) {
             if self.list.len() >= PORTS_MAX {
@@ -60,7 +60,7 @@ impl Ports {
         }
     }
 
-    /// Records that the cell will send no more there; says what it was before.
+    /// Records that the cell will send no more to the port; returns its state before.
     pub(crate) fn close(&mut self, port: Port) -> PortState {
         let before = self.state(port);
         if let Ok(at) = self.find(port) {
@@ -69,12 +69,12 @@ impl Ports {
         before
     }
 
-    /// The ports with whether the cell may send there.
+    /// The ports, with whether the cell may send there.
     pub(crate) fn list(&self) -> &[(Port, bool)] {
         &self.list
     }
 
-    /// What is known of the client behind a port, until that is gone.
+    /// What is known of the client behind a port, until the port is gone.
     pub(crate) fn peer(&self, port: Port) -> Option<&Peer> {
         self.peers.get(&port).map(|peer| &**peer)
     }
@@ -84,14 +84,14 @@ impl Ports {
         self.peers.iter().map(|(port, peer)| (*port, &**peer))
     }
 
-    /// From what [`Ports::list`] gave; refuses disorder.
+    /// Builds the ports from [`Ports::list`]; refuses a wrong order.
     pub(crate) fn from_list(list: Vec<(Port, bool)>) -> Option<Self> {
         let ordered = list.windows(2).all(|pair| pair[0].0 < pair[1].0);
         let ports = Self { list, past: 0, peers: BTreeMap::new() };
         (ordered && ports.list.len() <= PORTS_MAX).then_some(ports)
     }
 
-    /// Adds what [`Ports::peers`] gave; refuses disorder, and what is said of a port that is not there.
+    /// Adds the result of [`Ports::peers`]; refuses a wrong order, and peers of ports that do not exist.
     pub(crate) fn with_peers(mut self, peers: Vec<(Port, Peer)>) -> Option<Self> {
         let ordered = peers.windows(2).all(|pair| pair[0].0 < pair[1].0);
         let known = peers.iter().all(|(port, _)| self.find(*port).is_ok());
@@ -104,7 +104,7 @@ impl Ports {
     }
 }
 
-/// A cell cannot have another port.
+/// The cell has the most ports that a cell can have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TooManyPorts;
 
@@ -140,7 +140,7 @@ mod tests {
         let mut ports = Ports::default();
         assert_eq!(ports.open(Port(4), Some(peer("a").into())), Ok(()));
         assert_eq!(ports.open(Port::CLIENT, None), Ok(()));
-        // One that is open stays as it is.
+        // An open port stays as it is.
         assert_eq!(ports.open(Port(4), Some(peer("b").into())), Ok(()));
         ports.close(Port(4));
         assert_eq!((ports.peer(Port(4)), ports.peer(Port::CLIENT)), (Some(&peer("a")), None));

@@ -1,4 +1,4 @@
-//! Attacks within a chain: on the neighbours, past them, and on whoever waits for the chain.
+//! Attacks within a chain: on adjacent stages, past them, and on the peers that wait for the chain.
 
 use super::support::{
     CELL, cells, chain_with, deploy_chain, echo, guest, message, payloads, run, start, start_in, stop, twice,
@@ -12,7 +12,7 @@ fn from_server(payload: &'static [u8]) -> CellInput {
     CellInput::Message { port: Port::SERVER, payload: payload.into() }
 }
 
-/// What leaves the chain, in words: `c` to the client, `s` to the server.
+/// What leaves the chain, as text: `c` to the client, `s` to the server.
 fn words(ran: &Ran) -> Vec<String> {
     assert_eq!(ran.outcome, RunOutcome::Idle);
     let side = |port: Port| if port == Port::CLIENT { 'c' } else { 's' };
@@ -25,7 +25,7 @@ fn words(ran: &Ran) -> Vec<String> {
     ran.outputs.iter().map(word).collect()
 }
 
-/// Sends each message to the port that its first byte names.
+/// Sends each message to the port in its first byte.
 fn sender() -> Vec<u8> {
     guest(
         r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32)
@@ -33,7 +33,7 @@ fn sender() -> Vec<u8> {
     )
 }
 
-/// Says which port a message came from before it passes it on: `0` from the client, `1` from the server.
+/// Prefixes each message with the port that it came from and passes it on: `0` from the client, `1` from the server.
 fn marker() -> Vec<u8> {
     guest(
         r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
@@ -69,7 +69,7 @@ fn stages_that_answer_each_other_for_ever_are_killed() {
 #[test]
 fn a_flood_through_a_chain_is_killed_before_it_leaves() {
     twice(|| {
-        // A hundred messages for each.
+        // A hundred messages of each size.
         let flood = |size: u32| {
             guest(&format!(
                 r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32) (local $n i32)
@@ -118,7 +118,7 @@ fn a_stage_that_sends_past_its_neighbour_reaches_nobody() {
 #[test]
 fn a_stage_that_reads_its_neighbour_sees_its_own_memory() {
     twice(|| {
-        // Told `k`, keeps a secret in memory and a global; asked anything else, says what is there.
+        // On `k`, keeps a secret in memory and a global; on anything else, sends both.
         let keeper = || {
             guest(
                 r#"(global $g (mut i64) (i64.const 0))
@@ -133,7 +133,7 @@ fn a_stage_that_reads_its_neighbour_sees_its_own_memory() {
                      (call $send (local.get $port) (i32.const 0) (i32.const 16)))))"#,
             )
         };
-        // Two stages of one image, so that they would share whatever stages can share.
+        // Two stages of one image, so that they would share everything that stages can share.
         let mut cells = start(&deploy_chain(&[("left", keeper()), ("right", keeper())]));
         run(&mut cells, CELL, message(b"k"), 0);
         assert_eq!(payloads(&run(&mut cells, CELL, from_server(b"?"), 0)), [[0; 16]]);
@@ -144,10 +144,10 @@ fn a_stage_that_reads_its_neighbour_sees_its_own_memory() {
 #[test]
 fn a_stage_that_speaks_as_its_neighbour_is_heard_as_itself() {
     twice(|| {
-        // The first says to its server what the server would say: the next stage hears it from its client, whatever it is.
+        // The first stage sends to its server what the server would send: the next stage gets it from its client.
         let mut cells = start(&deploy_chain(&[("sender", sender()), ("marker", marker())]));
         assert_eq!(words(&run(&mut cells, CELL, message(b"1 I am the server"), 0)), ["s:1 I am the server0"]);
-        // What the last one says to its client is heard as from the server's side, and the first may drop it.
+        // What the last stage sends to its client comes from the server's side, and the first stage may drop it.
         let mut cells = start(&deploy_chain(&[("marker", marker()), ("sender", sender())]));
         assert_eq!(
             words(&run(&mut cells, CELL, from_server(b"0 I am the client"), 0)),
@@ -168,7 +168,7 @@ fn a_stage_that_closes_its_neighbours_port_closes_its_own_side_of_it() {
         );
         let mut cells = start(&deploy_chain(&[("rude", rude.clone()), ("marker", marker())]));
         assert_eq!(words(&run(&mut cells, CELL, message(b""), 0)), [""; 0]);
-        // The neighbour can still speak to both its sides.
+        // The adjacent stage can still send to both its sides.
         assert_eq!(run(&mut cells, CELL, from_server(b""), 0).outcome, RunOutcome::Idle);
         let mut cells = start(&deploy_chain(&[("rude", rude), ("marker", marker())]));
         let CellStop::Trap(reason) = stop(&mut cells, message(b"x")) else { panic!("a trap") };
@@ -209,7 +209,7 @@ fn a_chain_that_runs_on_by_timers_ends_each_firing() {
         start_in(&mut cells, CellId(2), &image);
         for cell in [CELL, CellId(2), CELL, CellId(2)] {
             let ran = run(&mut cells, cell, CellInput::Timer { stage: 0, token: 0 }, 0);
-            // It is sent its own words back by the echo, and sets the same timer again: still one.
+            // The echo sends its own message back to it, and it sets the same timer again: still one.
             assert_eq!(ran.timers, [TimerChange::Set { stage: 0, token: 0, delay_ns: 0 }; 2]);
             witness.answers(&mut cells);
         }

@@ -1,4 +1,4 @@
-//! Attacks on whoever keeps and restores a cell: state as large and as awkward as a guest can make it.
+//! Attacks on the edges and agents that store and restore a cell: state as large and as unusual as a guest can make it.
 
 use super::support::files::{CREATE, OK, READ, WRITE, on_path, open, rename, write};
 use super::support::wasi::{call, proxy};
@@ -9,7 +9,7 @@ use marram_sandbox::{Cells, Decoded, Image, Quotas};
 use marram_session::cell::{CellId, CheckpointBase};
 use std::sync::Arc;
 
-/// Takes a checkpoint, restores it elsewhere, and finds the same cell; its size.
+/// Takes a checkpoint, restores it elsewhere, and checks that the cell is the same; returns the checkpoint's size.
 fn travels(cells: &mut Cells, image: &Arc<Image>, list: &mut Vec<Vec<u8>>) -> usize {
     let base = if list.is_empty() { CheckpointBase::Image } else { CheckpointBase::Previous };
     list.push(cells.snapshot(CELL, base).unwrap().encode());
@@ -37,7 +37,7 @@ fn state_that_cannot_be_compressed_is_no_larger_than_its_quota() {
     let mut list = Vec::new();
     for _ in 0..3 {
         ask(&mut cells, b"");
-        // A full one, and deltas in which every page is another.
+        // A full checkpoint, and deltas in which every page changes.
         let size = travels(&mut cells, &image, &mut list);
         assert!(size > 16 << 20 && size < (16 << 20) * 11 / 10, "{size}");
         witness.is_untouched(&mut cells, "a checkpoint");
@@ -60,7 +60,7 @@ fn as_many_files_as_the_quota_allows_travel_whole_however_deep_they_lie() {
     }
     assert_eq!(made, 512);
     travels(&mut cells, &image, &mut list);
-    // The tree is turned over, without a loop in it.
+    // The tree is turned upside down, without a cycle.
     assert_ne!(rename(&mut cells, "d", "d/d/d/d"), OK);
     assert_eq!(rename(&mut cells, "d/d", "e"), OK);
     assert_ne!(rename(&mut cells, "e", "e/d"), OK);
@@ -91,6 +91,6 @@ fn files_without_names_long_holes_and_pages_that_come_and_go_travel_in_what_they
     assert_eq!(call(c, "fd_filestat_set_size", &[hole, 1 << 32], &[]).0, OK);
     let size = travels(c, &image, &mut list);
     assert!(size < 16 << 10, "{size}: 2,000 pages came and went, and none is there");
-    // Even a stranger's name for the restored file is its own number again.
+    // The unlinked file, which is still open, cannot be opened by its old name.
     assert_eq!(open(c, "ghost", 0, READ), Err(44));
 }

@@ -1,4 +1,4 @@
-//! Attacks by paths and descriptors: out of the tree, into the image's files, and through as many handles as there are.
+//! Attacks by paths and descriptors: out of the tree, into the image's files, and with as many descriptors as possible.
 
 use super::support::files::{
     AT, BADF, CREATE, DIRECTORY, NOENT, NOSPC, NOTCAPABLE, NOTDIR, NOTSUP, OK, READ, ROOT, WRITE, list,
@@ -38,7 +38,7 @@ fn paths_that_lead_out_of_the_tree_are_refused() {
     for path in ["proc/self/mem", "dev/null", "etc/passwd", "etc/motd/../../../etc/passwd", "~/x", "C:\\x"] {
         assert!(matches!(open(c, path, 0, READ), Err(NOENT | NOTDIR | NOTCAPABLE)), "{path}");
     }
-    // From a directory further down, too.
+    // Also from a directory further down.
     let etc = open(c, "etc", DIRECTORY, READ).unwrap();
     let path = b"../../x";
     assert_eq!(call(c, "path_unlink_file", &[etc, AT, path.len() as u64], path).0, NOTCAPABLE);

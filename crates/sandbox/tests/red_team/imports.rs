@@ -1,5 +1,5 @@
-//! Attacks on the host's functions: every import with every pointer and length that is easily forgotten. The answer is an
-//! errno or a trap, the host lives, and another cell is what it was.
+//! Attacks on the host's functions: every import with every pointer and length that is easily forgotten. The result is an
+//! errno or a trap, the host continues, and another cell is unchanged.
 
 use super::support::wasi::{CALLS, DATA, SIGN, request, signing_proxy};
 use super::support::{CELL, certificate_verify, deploy_signing, message, run, signing_cells, start_in};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 const AT: u64 = DATA as u64;
 const END: u64 = 40 * 65_536;
 
-/// Pointers, lengths, descriptors and numbers: nothing, little, pages' edges, memory's end, and the ends of 31, 32 and 64 bits.
+/// Pointers, lengths, descriptors and numbers: zero, small, page boundaries, memory's end, and the limits of 31, 32 and 64 bits.
 const EXTREMES: &[u64] = &[
     0,
     1,
@@ -41,7 +41,7 @@ const EXTREMES: &[u64] = &[
     u64::MAX,
 ];
 
-/// Calls in a fresh cell, until it traps; whether it did.
+/// Makes calls in a new cell until it traps; returns whether it did.
 fn attack(cells: &mut Cells, image: &Arc<Image>, name: &str, calls: &[Vec<u64>], data: &[u8]) -> bool {
     start_in(cells, CELL, image);
     for arguments in calls {
@@ -62,14 +62,14 @@ fn every_import_survives_every_extreme_in_every_argument() {
     let mut cells = signing_cells();
     let mut witness = Witness::beside(&mut cells);
     let (mut trapped, mut returned) = (0, 0);
-    // Two buffers of eight bytes, a name, and at 128 what can be signed.
+    // Two buffers of eight bytes, a name, and at 128 a message that can be signed.
     let mut data: Vec<u8> =
         [DATA + 64, 8, DATA + 72, 8].iter().flat_map(|number| number.to_le_bytes()).chain(*b"name").collect();
     data.resize(128, 0);
     data.extend(certificate_verify(32));
     for (_, name, params, _) in CALLS.iter().chain([&SIGN]) {
         for at in 0..params.len() {
-            // The others are sound for a call on the root, on a new file, and on standard output.
+            // The other arguments are valid for a call on the root, on a new file, and on standard output.
             for others in [
                 [3, AT, 4, AT, 1, AT, AT, AT, AT],
                 [4, AT, 1, AT + 64, 1, 66, 66, 0, AT + 64],
@@ -101,7 +101,7 @@ fn every_import_survives_mixtures_and_buffers_that_point_anywhere() {
     let (mut trapped, mut returned) = (0, 0);
     for (_, name, params, _) in CALLS.iter().chain([&SIGN]) {
         for seed in 0..120_usize {
-            // First every value everywhere, then mixtures.
+            // First every value in every place, then combinations.
             let arguments: Vec<u64> = (0..params.len())
                 .map(|n| match seed.checked_sub(EXTREMES.len()) {
                     None => EXTREMES[seed],

@@ -1,4 +1,4 @@
-//! Attacks on the host's keys: signatures of what a guest should not have signed, with keys that it should not have.
+//! Attacks on the host's keys: signatures of messages that must not be signed, and with keys of other apps.
 
 use super::support::wasi::{DATA, SIGN, request, signing_proxy};
 use super::support::{
@@ -11,7 +11,7 @@ use marram_sandbox::{Images, KeyId, Keyring, Quotas, StartError};
 use marram_session::cell::CellStop;
 use std::sync::Arc;
 
-/// Signs what it is told with the key whose number comes first, as often as the next byte says, and sends the last signature.
+/// Signs its message with the key in the first byte, as often as the next byte says, and sends the last signature.
 fn signer() -> Vec<u8> {
     module(
         r#"(module

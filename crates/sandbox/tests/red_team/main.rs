@@ -1,4 +1,4 @@
-//! Hostile guests. Each file is a class of attacks, each test an attack and what contains it; docs/red-team.md lists them.
+//! Hostile guests. Each file is a class of attacks, each test an attack and its containment; docs/red-team.md lists them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod chains;

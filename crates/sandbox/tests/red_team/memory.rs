@@ -1,4 +1,4 @@
-//! Attacks on memory: beyond its edges, beyond its quota, and at what others left or keep there.
+//! Attacks on memory: beyond its end, beyond its quota, and on data that other cells left or keep there.
 
 use super::support::{
     CELL, ask, ask_at, cells, deploy, deploy_with, guest, message, run, start, start_in, stop,
@@ -10,7 +10,7 @@ use marram_session::cell::{CellId, CellStop, RunOutcome};
 /// Bytes of the test guests' memory.
 const END: i64 = 40 * 65_536;
 
-/// Runs one instruction in a cell beside another; why it stopped, if it did.
+/// Runs one instruction in a cell next to another; returns why the cell stopped, if it did.
 fn attempt(cells: &mut Cells, witness: &mut Witness, instruction: &str) -> Option<String> {
     let body =
         format!(r#"(data $data "1234") (func (export "marram_recv") (param i32 i32 i32) {instruction})"#);
@@ -152,7 +152,7 @@ fn a_storm_of_growth_ends_at_the_quota_and_costs_nobody_else() {
     witness.answers(&mut cells);
 }
 
-/// Told `w`, grows and writes a secret behind the old end; told `r`, reads there at once; told `g`, grows before it reads.
+/// On `w`, grows and writes a secret behind the old end; on `r`, reads there at once; on `g`, grows before it reads.
 fn revenant() -> Vec<u8> {
     guest(
         r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param i32) (local $what i32)

@@ -1,4 +1,4 @@
-//! Attacks by messages: too many, too large, to strangers, and into memory that was not meant for them.
+//! Attacks by messages: too many, too large, to ports of other cells, and into memory of the guest's constants.
 
 use super::support::{CELL, ask, cells, deploy, guest, message, module, run, start, start_in, stop};
 use super::witness::Witness;
@@ -63,7 +63,7 @@ fn an_allocator_that_lies_is_a_trap() {
     }
 }
 
-/// Sends as many messages of one size as it is told, both as 32-bit numbers.
+/// Sends a number of messages of one size, as the message says; both are 32-bit numbers.
 fn flood() -> Vec<u8> {
     guest(
         r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param i32) (local $n i32)
@@ -88,7 +88,7 @@ fn a_flood_passes_up_to_the_limit_and_one_more_is_a_trap() {
         let mut cells = start(&image);
         let mut witness = Witness::beside(&mut cells);
         assert_eq!(ask(&mut cells, &order(count)).len(), count);
-        // The limit is a handler's: the next one has it anew.
+        // The limit is per handler: the next handler starts at zero.
         assert_eq!(ask(&mut cells, &order(count)).len(), count);
         let ran = run(&mut cells, CELL, message(&order(count + 1)), 0);
         assert!(matches!(ran.outcome, RunOutcome::Stopped(CellStop::Trap(_))), "{:?}", ran.outcome);
@@ -107,7 +107,7 @@ fn messages_to_ports_that_are_not_open_are_a_trap() {
     let image = deploy(&to);
     for port in [2, 3, 7, 65_535, 65_536, u32::MAX / 2, u32::MAX - 1, u32::MAX] {
         let mut cells = start(&image);
-        // Another cell has this port: that opens it to nobody else.
+        // Another cell has this port: that opens it for no other cell.
         start_in(&mut cells, CellId(2), &image);
         run(
             &mut cells,
@@ -135,7 +135,7 @@ fn a_message_larger_than_any_is_a_trap_and_the_largest_and_the_empty_pass() {
 
 #[test]
 fn a_message_that_is_put_over_the_guests_own_data_hurts_that_cell_alone() {
-    // Where messages go there are its constants; what is said of them is an answer.
+    // The message buffer contains the guest's constants; overwriting them changes only the answer.
     let careless = module(
         r#"(module
              (import "marram_v1" "send" (func $send (param i32 i32 i32)))

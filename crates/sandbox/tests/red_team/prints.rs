@@ -1,4 +1,4 @@
-//! Attacks by words: on whoever reads what a guest printed, why it stopped, or why it was not deployed.
+//! Attacks by text: on people who read what a guest printed, why it stopped, or why it was not deployed.
 
 use super::support::{CELL, deploy, guest, message, module, run, start, stop, try_deploy};
 use super::witness::Witness;
@@ -7,16 +7,16 @@ use marram_sandbox::{Image, Print, Quotas};
 use marram_session::cell::{CellStop, RunOutcome};
 use std::sync::Arc;
 
-/// What would end a line and forge the next, colour or clear a terminal, set its title, or turn text around.
+/// Text that would end a line and forge the next, colour or clear a terminal, set its title, or reverse text.
 const TRICKS: &str =
     "ok\n2026-01-01T00:00:00Z ERROR forged\r\x1b[2J\x1b]0;title\x07\u{9b}31m\u{202e}txt\u{2028}\x7f\x08";
 
-/// As the text format writes bytes.
+/// Escapes bytes for the text format.
 fn escaped(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("\\{byte:02x}")).collect()
 }
 
-/// What a cell of this image prints at a message.
+/// What a cell of this image prints for a message.
 fn prints(image: &Arc<Image>) -> Vec<Print> {
     let mut cells = start(image);
     let mut witness = Witness::beside(&mut cells);
@@ -62,7 +62,7 @@ fn lines_and_escapes_in_standard_output_are_written_out() {
     ))));
     let texts: Vec<&str> = printed.iter().map(|print| print.text.as_str()).collect();
     texts.iter().for_each(|text| is_plain(text));
-    // A line is a text of its own, and never looks like one of the host's.
+    // Each line is a separate text, and never looks like one of the host's.
     assert_eq!(texts[0], "ok");
     assert!(texts[1].starts_with(r"2026-01-01T00:00:00Z ERROR forged\r"), "{texts:?}");
 }
@@ -88,7 +88,7 @@ fn invalid_utf_8_in_prints_is_replaced() {
 
 #[test]
 fn a_flood_of_prints_is_dropped_and_what_is_long_is_cut() {
-    // Of bytes whose escapes are six times as long as they are.
+    // Bytes whose escapes are six times as long.
     let image = deploy(&guest(
         r#"(func (export "marram_recv") (param i32 i32 i32) (local $n i32)
              (memory.fill (i32.const 0) (i32.const 27) (i32.const 0x100000))

@@ -1,5 +1,5 @@
-//! Attacks on what was sealed at deployment: a guest that writes wherever it can, so that the next cell of its image would
-//! find it there, and files that were altered behind the program's back.
+//! Attacks on what was frozen at deployment: a guest that writes wherever it can, so that the next cell of its image would
+//! find it there; and files that were changed while the program did not look.
 
 use super::support::files::{CREATE, OK, READ, ROFS, TRUNCATE, WRITE, on_path, open, read, rename, write};
 use super::support::wasi::{call, proxy};
@@ -7,7 +7,7 @@ use super::support::{CELL, Dir, ask, cells, deploy, deploy_with, echo, guest, st
 use marram_sandbox::{Cells, CellsConfig, Chain, ImageFault, ImageFile, Images, LoadError, Quotas, Reset};
 use marram_session::cell::CellId;
 
-/// Hash of a cell of this image that nobody has used, wherever its slot was before.
+/// Hash of an unused cell of this image, in any slot.
 fn unused(cells: &mut Cells, image: &std::sync::Arc<marram_sandbox::Image>) -> [u8; 32] {
     start_in(cells, CellId(99), image);
     let hash = cells.state_hash(CellId(99)).unwrap();
@@ -61,14 +61,14 @@ fn a_cell_that_writes_renames_and_removes_files_leaves_the_next_one_the_images()
         assert_eq!(on_path(c, "path_unlink_file", path), ROFS, "{path}");
         assert_eq!(rename(c, path, "stolen"), ROFS, "{path}");
     }
-    // A file of its own beside them, and over them.
+    // A new file next to the image's files, and over them.
     let mine = open(c, "mine", CREATE, READ | WRITE).unwrap();
     assert_eq!(write(c, mine, b"forged"), Ok(6));
     assert_eq!(rename(c, "mine", "top"), ROFS);
     assert_eq!(rename(c, "mine", "etc/rules"), ROFS);
     assert_eq!(rename(c, "etc", "elsewhere"), ROFS);
     assert_eq!(rename(c, "mine", "etc/other"), OK);
-    // What was opened to be read is not written by any way round.
+    // A file opened for reading cannot be written by any call.
     let rules = open(c, "etc/rules", 0, READ).unwrap();
     assert!(write(c, rules, b"x").is_err());
     assert_ne!(call(c, "fd_filestat_set_size", &[rules, 0], &[]).0, OK);
@@ -90,7 +90,7 @@ fn an_altered_app_on_disk_is_refused_by_its_digest() {
     for (hash, name) in [(stage, format!("{stage}.app")), (chain, format!("{chain}.chain"))] {
         let path = dir.0.join(name);
         let whole = std::fs::read(&path).unwrap();
-        // Another app altogether, with a sound form: the digest is all that tells.
+        // A well-formed app, but another one: only the digest shows that.
         let other = super::support::Dir::new();
         let others = Images::open(&other.0).unwrap();
         let forged = others.deploy(&super::support::mixer(), &[], &Quotas::default()).unwrap().hash;
@@ -99,7 +99,7 @@ fn an_altered_app_on_disk_is_refused_by_its_digest() {
         *flipped.last_mut().unwrap() ^= 1;
         for bytes in [forged, flipped, whole[..whole.len() - 1].to_vec(), vec![]] {
             std::fs::write(&path, bytes).unwrap();
-            // Without compiled code there is only the app to go by.
+            // Without compiled code only the app is checked.
             let _ = std::fs::remove_file(images.image_path(hash));
             let error = images.load(hash).unwrap_err();
             assert!(matches!(error, LoadError::App { .. }), "{error}");
@@ -161,7 +161,7 @@ fn altered_native_code_is_refused_and_made_again() {
     assert_eq!(images.load(hash).unwrap().rebuilt(), Some(&ImageFault::Missing));
 }
 
-/// Well formed in every way, made by this very program of this very app, and yet not here.
+/// Valid in every way, and made by this program from this app, but on another machine.
 #[test]
 fn native_code_that_was_planted_is_refused_and_made_again() {
     let (dir, elsewhere) = (Dir::new(), super::support::Dir::new());
@@ -176,12 +176,12 @@ fn native_code_that_was_planted_is_refused_and_made_again() {
     let mut cells = cells();
     start_in(&mut cells, CELL, &image);
     assert_eq!(ask(&mut cells, b"hello"), [b"hello"]);
-    // A deployment looks at it too, and says so.
+    // A deployment also checks it and reports the fault.
     std::fs::write(images.image_path(hash), &planted).unwrap();
     let info = images.deploy(&echo(), &[], &Quotas::default()).unwrap();
     assert_eq!(info.rebuilt, Some(ImageFault::NotAuthentic));
     assert_eq!(images.load(hash).unwrap().rebuilt(), None);
-    // Without its key the machine knows nothing of what lies there.
+    // Without its key the machine cannot authenticate the files.
     std::fs::remove_file(dir.0.join("key")).unwrap();
     assert_eq!(Images::open(&dir.0).unwrap().load(hash).unwrap().rebuilt(), Some(&ImageFault::NotAuthentic));
 }
@@ -198,7 +198,7 @@ fn nobody_else_looks_into_the_image_directory() {
     assert_eq!((mode(&deeper), mode(&deeper.join("key"))), (0o700, 0o600));
 }
 
-/// Whatever was uploaded: it is refused, or it is a cell that runs or traps.
+/// Any damaged upload is refused, or is a cell that runs or traps.
 #[test]
 fn damaged_modules_are_refused_or_contained() {
     let whole = super::support::mixer();

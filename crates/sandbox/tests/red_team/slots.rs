@@ -1,12 +1,12 @@
-//! Attacks by those who were there before: a canary that looks for a byte of an old cell, in every configuration of the pool
-//! that can be chosen. Old cells are large enough to part with their memory piece by piece.
+//! Attacks through reused slots: a canary that looks for a byte of an earlier cell, in every configuration of the pool
+//! that can be chosen. Earlier cells are large enough to free their memory in pieces.
 
 use super::support::{CELL, ask_at, deploy, deploy_chain, guest, message, start_in, twice};
 use marram_sandbox::{Cells, CellsConfig, Image, Reset, Tracking};
 use marram_session::cell::{CellId, CheckpointBase, Run};
 use std::sync::Arc;
 
-/// Writes a secret into every page and its globals, grows, and, asked with `?`, tells whether it sees one.
+/// Writes a secret into every page and its globals, and grows; on `?`, says whether it sees a secret.
 fn canary() -> Arc<Image> {
     deploy(&guest(
         r#"
@@ -46,7 +46,7 @@ fn canary() -> Arc<Image> {
     ))
 }
 
-/// How the old cell spends its life and ends.
+/// How the earlier cell spends its life and ends.
 #[derive(Clone, Copy, Debug)]
 enum Life {
     NoCheckpoint,
@@ -97,7 +97,7 @@ fn a_cell_that_looks_for_the_last_one_in_its_slot_sees_the_image() {
     for reset in [Reset::Rewrite, Reset::Discard] {
         for tracking in [Tracking::Auto, Tracking::Compare] {
             for keep_resident in [0, 64 << 10, 1 << 20, 64 << 20] {
-                // One slot, that every cell has in turn; or several, with cells started ahead in those that were used.
+                // One slot, which every cell uses in turn; or several, with cells started ahead in used ones.
                 for slots in [1, 8] {
                     let config =
                         CellsConfig { slots, tracking, reset, keep_resident, ..CellsConfig::default() };
@@ -109,7 +109,7 @@ fn a_cell_that_looks_for_the_last_one_in_its_slot_sees_the_image() {
                         let life = lives[round % lives.len()];
                         let old = &images[round / 2 % 2];
                         live(&mut cells, old, CELL, life);
-                        // Its memory goes piece by piece, or at once when the next cell needs the slot.
+                        // Its memory is freed in pieces, or at once when the next cell needs the slot.
                         for _ in 0..(round % 3) * 100 {
                             cells.free_piece();
                         }
@@ -126,8 +126,8 @@ fn a_cell_that_looks_for_the_last_one_in_its_slot_sees_the_image() {
     }
 }
 
-/// Writes a secret into every page and passes a message on; computes for ever where it is not sent on, with `l` and last, and
-/// fails there with `t`.
+/// Writes a secret into every page, then passes the message on; if it is `last`, it computes forever on `l` and fails on `t`
+/// instead.
 fn filler(last: bool) -> Vec<u8> {
     let on = if last {
         r#"(if (i32.eq (local.get $what) (i32.const 108)) (then (loop $forever (br $forever))))
@@ -177,7 +177,7 @@ fn a_cell_that_looks_for_the_stages_of_a_chain_sees_the_image() {
                 let _ = cells.run(Run { cell: CELL, input: message(end), now_ns: 0, logged: None });
                 cells.remove(CELL);
                 (0..round * 7).for_each(|_| cells.free_piece());
-                // The slots of all its stages.
+                // Takes the slots of all its stages.
                 let others = [2, 3, 4].map(CellId);
                 for other in others {
                     start_in(&mut cells, other, &canary);
@@ -190,7 +190,7 @@ fn a_cell_that_looks_for_the_stages_of_a_chain_sees_the_image() {
     }
 }
 
-/// The same guest behind more pages of its own, so that slots change images.
+/// The same guest with more pages of its own, so that slots change images.
 fn canary_of_other_size() -> Arc<Image> {
     deploy(&guest(
         r#"

@@ -1,4 +1,4 @@
-//! Attacks on the stages that lie in the same store: whatever a stage has the host do is done for that stage.
+//! Attacks on the stages in the same store: the host must do everything that a stage requests for that stage only.
 
 use super::support::{
     CELL, Dir, chain_with, deploy_chain, guest, message, module, payloads, run, start, start_in, stop, twice,
@@ -12,10 +12,10 @@ fn from_server(payload: &[u8]) -> CellInput {
     CellInput::Message { port: Port::SERVER, payload: payload.to_vec().into() }
 }
 
-/// Where both kinds of stage keep something, in the memory of either.
+/// The address where both kinds of stage keep data, in their own memory.
 const KEPT: usize = 0x5000;
 
-/// Keeps `fill` in 256 bytes at [`KEPT`] of its 40 pages; says them to whoever asks with `?`, and passes on the rest.
+/// Keeps `fill` in 256 bytes at [`KEPT`] of its 40 pages; answers `?` with them, and passes on everything else.
 fn large(fill: char) -> Vec<u8> {
     let bytes = fill.to_string().repeat(256);
     guest(&format!(
@@ -27,8 +27,8 @@ fn large(fill: char) -> Vec<u8> {
     ))
 }
 
-/// Has one page, and does to it what the server's message names, at the address behind that. Then says whatever it has at
-/// [`KEPT`] to the server. A message from the client it passes on.
+/// Has one page, and does to it what the server's message names, at the address that follows. Then sends its bytes at
+/// [`KEPT`] to the server. It passes on a message from the client.
 fn small() -> Vec<u8> {
     module(&format!(
         r#"(module
@@ -71,7 +71,7 @@ fn small() -> Vec<u8> {
     ))
 }
 
-/// What [`small`] does with an address.
+/// Number of actions of [`small`].
 const DEEDS: u8 = 8;
 
 fn deed(what: u8, at: usize) -> CellInput {
@@ -86,7 +86,7 @@ fn a_call_with_a_neighbours_address_reaches_its_own_memory() {
         for what in 0..DEEDS {
             let mut cells = start(&image);
             let mut witness = Witness::beside(&mut cells);
-            // The server's words reach the stage in the middle through the last one, and its own go back that way.
+            // The server's messages reach the stage in the middle through the last one, and its answers go back that way.
             let ran = run(&mut cells, CELL, deed(what, KEPT), 7);
             assert_eq!(ran.outcome, RunOutcome::Idle, "{what}");
             let said = payloads(&ran);
@@ -97,7 +97,7 @@ fn a_call_with_a_neighbours_address_reaches_its_own_memory() {
             for print in prints {
                 assert!(print.stage == 1 && print.text.starts_with("mine"), "{what}: {print:?}");
             }
-            // Neither neighbour has a byte that it did not have.
+            // Both adjacent stages have unchanged bytes.
             assert_eq!(payloads(&run(&mut cells, CELL, message(b"?"), 7)), [[b'L'; 256]], "{what}");
             assert_eq!(payloads(&run(&mut cells, CELL, from_server(b"?"), 7)), [[b'O'; 256]], "{what}");
             witness.answers(&mut cells);
@@ -110,7 +110,7 @@ fn a_call_beyond_its_memory_is_a_trap_though_its_neighbours_have_more() {
     twice(|| {
         let image = deploy_chain(&[("large", large('L')), ("small", small()), ("other", large('O'))]);
         for what in 0..DEEDS {
-            // The first byte that is not its own, and the last one that can be.
+            // The first byte behind its memory, an access across its end, and an address that the other stages have.
             for at in [65_536, 65_533, 0x20_0000] {
                 if what == 7 && at == 65_533 {
                     continue;
@@ -127,7 +127,7 @@ fn a_call_beyond_its_memory_is_a_trap_though_its_neighbours_have_more() {
     });
 }
 
-/// Grows by as many pages as the message says, tells how many it had or -1, and passes that and the order on.
+/// Grows by as many pages as the message says, sends the old size or -1, and passes that and the order on.
 fn grower() -> Vec<u8> {
     guest(
         r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
@@ -159,7 +159,7 @@ fn memory_grows_within_the_quota_of_the_stage_that_grows() {
         assert_eq!(grow(9), [9, 255, 255, 51]);
         assert_eq!(grow(0), [0, 50, 45, 60]);
         assert_eq!(cells.memory_bytes(CELL), Some((50 + 45 + 60) << 16));
-        // A restored one has the sizes and the quotas of each.
+        // A restored chain has the sizes and the quotas of each stage.
         let full = cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
         let decoded = Decoded::decode(&[full]).unwrap();
         cells.restore(CellId(2), &image, &decoded).unwrap();
@@ -170,7 +170,7 @@ fn memory_grows_within_the_quota_of_the_stage_that_grows() {
 
 #[test]
 fn a_trap_in_the_middle_lets_nothing_out_and_frees_every_slot() {
-    // Sends each message of the client's on twice, and once back.
+    // Sends each message of the client on twice, and once back.
     let twofold = guest(
         r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
              (if (local.get $port) (then (return)))
@@ -218,7 +218,7 @@ fn a_stage_preempted_in_the_middle_can_be_removed_and_killed() {
         let quotas = Quotas { handler_time_ns, ..Quotas::default() };
         chain_with(true, &quotas, &[("a", relay()), ("spinner", spinner.clone()), ("b", relay())])
     };
-    // On a machine with other work a slice may cost half of what kills it.
+    // On a busy machine a slice may cost half of the limit.
     let (image, hurried) = (spinning(u64::MAX), spinning(8_000_000));
     twice(|| {
         let mut cells = Cells::new(CellsConfig { slots: 4, ..CellsConfig::default() }).unwrap();

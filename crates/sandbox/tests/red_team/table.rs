@@ -1,4 +1,4 @@
-//! docs/red-team.md names every test of this suite, and no test that is not there.
+//! docs/red-team.md names every test of this suite, and no other tests.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn the_page_names_every_test_and_none_that_is_not_there() {
     let mut named = BTreeSet::new();
     let mut file = None;
     for line in page.lines() {
-        // A heading ends with the file that its table is about; a row with the test.
+        // A heading ends with the file of its table; a row begins with the test.
         if let Some(heading) = line.strip_prefix("## ") {
             file = heading.split('`').nth(1).map(|path| root.join(path));
         } else if let Some(test) = line.strip_suffix("` |").and_then(|row| row.rsplit('`').next()) {

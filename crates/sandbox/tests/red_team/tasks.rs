@@ -1,4 +1,4 @@
-//! Attacks by tasks and locks: for ever, of others, and more than anybody can keep.
+//! Attacks by tasks and locks: endless ones, those of other stages, and more than the host can keep.
 
 use super::support::{CELL, chain_with, deploy, guest, message, run, start, stop, try_deploy};
 use super::witness::Witness;
@@ -9,7 +9,7 @@ fn task(token: u64) -> CellInput {
     CellInput::Task { stage: 0, token }
 }
 
-/// Does one thing as often as the message says, and another in a task: `$n` counts down, `$token` is the task's.
+/// Does one thing as often as the message says, and another in a task: `$n` counts down, `$token` is the task's token.
 fn storm(call: &str, in_task: &str) -> Vec<u8> {
     guest(&format!(
         r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param i32) (local $n i64)
@@ -53,7 +53,7 @@ fn a_task_that_spawns_itself_for_ever_is_one_handler_a_turn() {
         let ran = run(&mut cells, CELL, task(9), 0);
         assert_eq!(ran.tasks, [TaskChange::Spawn { stage: 0, token: 9 }]);
         assert!(!ran.clock_read);
-        // Whoever waits comes between two turns.
+        // A waiting cell runs between two turns.
         witness.answers(&mut cells);
     }
 }
@@ -89,7 +89,7 @@ fn a_task_of_one_stage_is_none_of_the_others() {
           (call $send (i32.const 0) (i32.const 0) (i32.const 0)))"#;
     let chain = chain_with(true, &Quotas::default(), &[("quiet", guest(quiet)), ("busy", guest(busy))]);
     let mut cells = start(&chain);
-    // Stage 1's task sends to stage 0, whose handler is no task's.
+    // Stage 1's task sends to stage 0, whose handler is not a task's.
     let CellStop::Trap(reason) = stop(&mut cells, CellInput::Task { stage: 1, token: 7 }) else {
         panic!("a trap")
     };

@@ -1,4 +1,4 @@
-//! Attacks on time: guests that do not come to an end, or not before others have waited for them.
+//! Attacks on time: guests that never end, or that make other cells wait.
 
 use super::support::{
     CELL, ask_at, deploy, deploy_with, echo, guest, message, module, start, start_in, stop,
@@ -15,7 +15,7 @@ fn hurried(module: &[u8]) -> Arc<Image> {
     deploy_with(module, &Quotas { handler_time_ns: HANDLER_TIME_NS, ..Quotas::default() }, &[])
 }
 
-/// Runs an input to its end while another cell is served between slices; how often it was.
+/// Runs an input to its end while another cell is served between slices; returns how often it was served.
 fn beside(cells: &mut Cells, input: CellInput) -> (Ran, u32) {
     let mut witness = Witness::beside(cells);
     let mut served = 0;
@@ -80,7 +80,7 @@ fn an_endless_loop_is_killed_and_its_neighbours_are_served_meanwhile() {
         };
         assert!(reason.contains("handler_time, 20 ms"), "{reason:?}");
         assert!(ran.cost_ns > 20_000_000);
-        // More often the sooner the thread that counts slices is let run.
+        // The number depends on how soon the thread that counts slices runs.
         assert!(served > 0, "{served}");
         assert_eq!(cells.len(), 1);
     }
@@ -109,7 +109,7 @@ fn an_endless_loop_in_any_handler_is_killed_and_what_it_sent_is_not() {
     }
 }
 
-/// The engine looks at the clock at the heads of loops and functions only, and here there are none.
+/// The engine checks the clock only at the heads of loops and functions, and here there are none.
 #[test]
 fn long_operations_in_a_row_without_a_loop_are_preempted_and_killed() {
     let row = |count: usize, operation: &str| {
@@ -151,7 +151,7 @@ fn a_storm_of_huge_fills_is_charged_for_what_it_computes() {
     let mut cells = start(&deploy_with(&storm, &quotas, &[]));
     let (ran, served) = beside(&mut cells, message(b""));
     is_killed(&ran, "a storm of fills");
-    // Each fill is one slice and takes tens of milliseconds. If a slice cost at most a few, whatever was computed in it, this
+    // Each fill is one slice and takes tens of milliseconds. If a slice were charged a few milliseconds at most, this
     // would take at least five of them.
     assert!(served <= 3, "{served} slices");
 }

@@ -1,11 +1,11 @@
-//! Attacks by timers: at once and for ever, at times that there are not, and more than anybody can keep.
+//! Attacks by timers: due at once and forever, at impossible times, and more than the host can keep.
 
 use super::support::{CELL, deploy, guest, message, run, start, stop};
 use super::witness::Witness;
 use marram_sandbox::limits::TIMER_CHANGES_PER_HANDLER_MAX;
 use marram_session::cell::{CellInput, CellStop, RunOutcome, TimerChange};
 
-/// Does one thing with a timer as often as the message says: `delay` and `token` are expressions, `$n` counts down.
+/// Changes a timer as often as the message says: `delay` and `token` are expressions, `$n` counts down.
 fn storm(call: &str) -> Vec<u8> {
     guest(&format!(
         r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param i32) (local $n i64)
@@ -50,7 +50,7 @@ fn a_timer_that_sets_itself_again_at_once_is_one_handler_a_firing() {
     for now in 0..1_000 {
         let ran = run(&mut cells, CELL, CellInput::Timer { stage: 0, token: 9 }, now);
         assert_eq!(ran.timers, [TimerChange::Set { stage: 0, token: 9, delay_ns: 1 }]);
-        // Whoever waits comes between two firings.
+        // A waiting cell runs between two firings.
         witness.answers(&mut cells);
     }
 }
@@ -65,7 +65,7 @@ fn times_and_tokens_at_the_ends_of_their_range_are_taken_as_they_are() {
         for now in [0, i64::MAX, i64::MIN] {
             let ran = run(&mut cells, CELL, message(&1_u32.to_le_bytes()), now);
             assert_eq!(ran.timers, [TimerChange::Set { stage: 0, token, delay_ns: delay.max(0) }]);
-            // A firing of any token, also of one that was never set, is a handler like others.
+            // A firing of any token, even one that was never set, is a normal handler.
             let ran = run(&mut cells, CELL, CellInput::Timer { stage: 0, token: !token }, now);
             assert_eq!(ran.outcome, RunOutcome::Idle);
         }

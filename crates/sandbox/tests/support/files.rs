@@ -1,4 +1,4 @@
-//! WASI's file calls made on a test's behalf, by way of the proxy guest.
+//! WASI's file calls made for a test, through the proxy guest.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use super::wasi::{DATA, DATA_BYTES, call};
@@ -38,7 +38,7 @@ pub fn open_with(cells: &mut Cells, path: &str, flags: u64, rights: u64, fd_flag
     }
 }
 
-/// Data that begins with one buffer, over what follows it.
+/// Data that begins with one buffer descriptor for the bytes that follow it.
 pub fn buffer(contents: &[u8], len: usize) -> Vec<u8> {
     let mut data = (DATA + 16).to_le_bytes().to_vec();
     data.extend_from_slice(&u32::try_from(len).unwrap().to_le_bytes());

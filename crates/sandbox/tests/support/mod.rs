@@ -1,4 +1,4 @@
-//! What the tests share: guests in the text format, a directory for images, and a cell at work.
+//! Shared by the tests: guests in the text format, a directory for images, and a running cell.
 #![allow(
     clippy::unwrap_used,
     dead_code,
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A directory that goes when the test does.
+/// A directory that is deleted when the test ends.
 pub struct Dir(pub PathBuf);
 
 impl Dir {
@@ -54,8 +54,8 @@ const PRELUDE: &str = r#"
   (func (export "marram_alloc") (param i32) (result i32) (i32.const 0x100000))
 "#;
 
-/// What a guest that pauses its ports imports on top: an import changes the module, and with it the image's hash, which
-/// recorded histories contain.
+/// What a guest that pauses its ports imports in addition. It is separate since an import changes the module, and so the image's
+/// hash, which recorded histories contain.
 const PAUSES: &str = r#"
   (import "marram_v1" "pause" (func $pause (param i32)))
   (import "marram_v1" "resume" (func $resume (param i32)))
@@ -67,7 +67,7 @@ pub fn guest(body: &str) -> Vec<u8> {
     wat::parse_str(format!("(module {pauses} {PRELUDE} {body})")).expect("the test's guest is valid text")
 }
 
-/// A module that is only what is given.
+/// A module of this text alone.
 pub fn module(text: &str) -> Vec<u8> {
     wat::parse_str(text).expect("the test's module is valid text")
 }
@@ -80,7 +80,7 @@ pub fn echo() -> Vec<u8> {
     )
 }
 
-/// Deploys with default quotas, or says why not.
+/// Deploys with default quotas, or returns why not.
 pub fn try_deploy(module: &[u8], quotas: &Quotas) -> Result<Arc<Image>, DeployError> {
     let dir = Dir::new();
     let images = Images::open(&dir.0)?.with_initialise_ms_max(200);
@@ -99,7 +99,7 @@ pub fn deploy_with(module: &[u8], quotas: &Quotas, files: &[ImageFile]) -> Arc<I
     images.load(info.hash).expect("what was deployed can be loaded")
 }
 
-/// A key that is none: its signature is the message's digest, so that tests see what was signed.
+/// A fake key: its signature is the message's digest, so that tests see what was signed.
 pub struct Stamp(pub u8);
 
 impl Signer for Stamp {
@@ -111,7 +111,7 @@ impl Signer for Stamp {
 /// The names of two keys.
 pub const KEYS: [KeyId; 2] = [KeyId([1; 32]), KeyId([2; 32])];
 
-/// Deploys what may sign with both.
+/// Deploys a guest that may sign with both keys.
 pub fn deploy_signing(module: &[u8]) -> Arc<Image> {
     let dir = Dir::new();
     let images = Images::open(&dir.0).unwrap();
@@ -126,7 +126,7 @@ pub fn signing_cells() -> Cells {
     cells().with_keys(keyring)
 }
 
-/// What a TLS 1.3 server signs, over a digest of so many bytes.
+/// What a TLS 1.3 server signs, with a digest of `digest` bytes.
 pub fn certificate_verify(digest: usize) -> Vec<u8> {
     let mut message = vec![b' '; 64];
     message.extend_from_slice(b"TLS 1.3, server CertificateVerify\0");
@@ -175,14 +175,14 @@ pub fn start_in(cells: &mut Cells, cell: CellId, image: &Arc<Image>) {
     }
 }
 
-/// More handlers than a cell runs before messages are its driver's to give out.
+/// More handlers than a cell runs before a driver delivers its messages.
 const SEASON: usize = 40;
 
 thread_local! {
     static SEASONED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Tests cells that are new, and then cells that have lived for long: those that [`start_in`] starts have a driver then.
+/// Tests new cells, and then long-lived ones: in the second run the cells of [`start_in`] have a driver.
 pub fn twice(test: impl Fn()) {
     for seasoned in [false, true] {
         SEASONED.set(seasoned);
@@ -191,7 +191,7 @@ pub fn twice(test: impl Fn()) {
     SEASONED.set(false);
 }
 
-/// Has a cell live for long, without any effect on its stages: a port that they never had is gone, again and again.
+/// Makes a cell long-lived without changing its stages: reports a port that they never had as gone, again and again.
 pub fn season(cells: &mut Cells, cell: CellId) {
     for _ in 0..SEASON {
         let ran = run(cells, cell, CellInput::Gone { port: Port(60_000) }, 0);
@@ -219,7 +219,7 @@ pub fn message(payload: &[u8]) -> CellInput {
     CellInput::Message { port: Port::CLIENT, payload: Bytes::copy_from_slice(payload) }
 }
 
-/// Sends one message from the client and gives back what the cell sent to anyone.
+/// Sends one message from the client and returns all messages that the cell sent.
 pub fn ask(cells: &mut Cells, payload: &[u8]) -> Vec<Vec<u8>> {
     ask_at(cells, CELL, payload, 0)
 }
@@ -248,8 +248,8 @@ pub fn stop(cells: &mut Cells, input: CellInput) -> CellStop {
     }
 }
 
-/// A guest that stirs every message, the time and random bytes into a number, and the number into its memory: what it
-/// answers depends on everything that happened before. A message that begins with `g` also grows its memory, one
+/// A guest that mixes every message, the time and random bytes into a number, and the number into its memory: its
+/// answers depend on everything that happened before. A message that begins with `g` also grows its memory, one
 /// with `z` clears a page, one with `f` computes with floats for a while.
 pub fn mixer() -> Vec<u8> {
     guest(

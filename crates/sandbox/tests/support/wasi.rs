@@ -1,16 +1,16 @@
-//! A guest that makes any host call with any arguments, on behalf of a test.
+//! A guest that makes any host call with any arguments, for a test.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use super::{CELL, ask_at};
 use marram_sandbox::Cells;
 use std::fmt::Write;
 
-/// Where the guest keeps what a test gives it; pointers in arguments point here.
+/// Address of the data that a test gives to the guest; pointers in arguments point here.
 pub const DATA: u32 = 0x100_080;
 /// Bytes of that.
 pub const DATA_BYTES: usize = 4096 - 128;
 
-/// Every call with its parameters, `i` for 32 and `I` for 64 bits, and whether it answers with an errno.
+/// Every call with its parameters, `i` for 32 and `I` for 64 bits, and whether it returns an errno.
 pub const CALLS: &[(&str, &str, &str, bool)] = &[
     ("wasi_snapshot_preview1", "args_get", "ii", true),
     ("wasi_snapshot_preview1", "args_sizes_get", "ii", true),
@@ -133,7 +133,7 @@ pub fn request(name: &str, arguments: &[u64], data: &[u8]) -> Vec<u8> {
     message
 }
 
-/// Makes a call: its errno, and the data as it is then.
+/// Makes a call; returns its errno, and the data after the call.
 pub fn call(cells: &mut Cells, name: &str, arguments: &[u64], data: &[u8]) -> (u32, Vec<u8>) {
     let replies = ask_at(cells, CELL, &request(name, arguments, data), 77);
     let reply = replies.last().expect("the proxy answers");

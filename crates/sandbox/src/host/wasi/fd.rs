@@ -13,7 +13,7 @@ const TYPE_DIRECTORY: u8 = 3;
 const TYPE_FILE: u8 = 4;
 /// The `append` bit of descriptor flags.
 const FLAG_APPEND: u16 = 1;
-/// Every right that there is: rights were dropped from WASI, and libc only looks for them.
+/// All rights: WASI dropped rights, and libc only checks for them.
 const ALL_RIGHTS: u64 = (1 << 30) - 1;
 
 type Guest<'a> = Caller<'a, Hosts>;
@@ -142,7 +142,7 @@ fn read(
         Ok(Descriptor::Input) if at.is_none() => {}
         Ok(Descriptor::Input) => return Ok(Errno::NoSeek as u32),
         _ => {
-            // Buffers may overlap each other; each is filled in turn, as if by calls of its own.
+            // Buffers may overlap; each is filled in turn, as if by separate calls.
             for range in buffers(memory, iovs, count, IO_BYTES_MAX, call)? {
                 let wanted = range.len();
                 match host.files.read(fd, at.map(|at| at.saturating_add(total)), &mut memory[range]) {
@@ -193,7 +193,7 @@ fn write(
         let mut text = Vec::new();
         for range in ranges {
             total += range.len() as u64;
-            // What cannot be printed anyway is not collected.
+            // Bytes beyond the print limits are not collected.
             let room = (PRINT_BYTES_MAX * PRINTS_PER_HANDLER_MAX).saturating_sub(text.len());
             text.extend_from_slice(&memory[range.start..range.start + range.len().min(room)]);
         }
@@ -204,7 +204,7 @@ fn write(
         for range in ranges {
             match host.files.write(fd, at.map(|at| at.saturating_add(total)), &memory[range]) {
                 Ok(written) => total += written as u64,
-                // What was written before the disk was full counts.
+                // Bytes written before the disk was full count.
                 Err(_) if total > 0 => break,
                 Err(error) => return Ok(error as u32),
             }
@@ -252,7 +252,7 @@ fn fd_seek(mut caller: Guest<'_>, fd: u32, offset: i64, whence: u32, out: u32) -
     }
 }
 
-/// Fills the buffer with entries; the last may be cut, which tells the guest to ask again with more room.
+/// Fills the buffer with entries; the last may be truncated, so that the guest asks again with a larger buffer.
 fn fd_readdir(mut caller: Guest<'_>, fd: u32, ptr: u32, len: u32, cookie: u64, out: u32) -> Result<u32> {
     let (memory, host) = split(&mut caller)?;
     let buffer = range(memory, ptr, len, "fd_readdir")?;

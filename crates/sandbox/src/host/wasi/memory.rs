@@ -1,4 +1,4 @@
-//! The guest's memory as WASI's structures lie in it. A pointer outside memory is a trap, whatever the call.
+//! Reads and writes WASI's structures in the guest's memory. Every call traps on a pointer outside memory.
 
 use crate::host::{guest_error, range};
 use wasmtime::Result;
@@ -18,7 +18,7 @@ pub(super) fn u32_at(memory: &[u8], ptr: u32, call: &str) -> Result<u32> {
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// The buffers of a scattered read or write, as ranges of memory, cut after `bytes_max` bytes together.
+/// The buffers of a scattered read or write, as ranges of memory, cut after a total of `bytes_max` bytes.
 pub(super) fn buffers(
     memory: &[u8],
     ptr: u32,

@@ -1,4 +1,4 @@
-//! WASI preview 1, deterministic: time and randomness are the cell's own, files are its state, the rest is not there.
+//! WASI preview 1, deterministic: time and randomness come from the cell, files are its state, all else is not available.
 
 mod fd;
 mod memory;
@@ -64,7 +64,7 @@ pub(crate) const FUNCTIONS: &[&str] = &[
 const OK: u32 = 0;
 const NOT_SUPPORTED: u32 = Errno::NotSupported as u32;
 
-/// The errno that a file operation's result is.
+/// The errno for the result of a file operation.
 fn errno<T>(result: std::result::Result<T, Errno>) -> u32 {
     match result {
         Ok(_) => OK,
@@ -107,7 +107,7 @@ fn no_strings(mut caller: Caller<'_, Hosts>, count: u32, bytes: u32) -> Result<u
     Ok(OK)
 }
 
-/// Whether a clock is session time. The others would tell how fast this machine is.
+/// Whether a clock reads session time. The other clocks would reveal the speed of this machine.
 fn is_session_clock(clock: u32) -> bool {
     clock < 2
 }

@@ -11,7 +11,7 @@ const CREATE: u32 = 1;
 const DIRECTORY: u32 = 2;
 const EXCLUSIVE: u32 = 4;
 const TRUNCATE: u32 = 8;
-/// The rights that tell reading from writing.
+/// The rights that distinguish reading from writing.
 const RIGHT_READ: u64 = 1 << 1;
 const RIGHT_WRITE: u64 = 1 << 6;
 /// The `append` bit of descriptor flags.
@@ -52,7 +52,7 @@ pub(super) fn link(linker: &mut Linker<Hosts>) -> Result<()> {
     Ok(())
 }
 
-/// Reads the path and does something with it.
+/// Reads the path and calls a function with it.
 fn on_path(
     mut caller: Guest<'_>,
     (ptr, len): (u32, u32),
@@ -102,7 +102,7 @@ fn path_open(
 ) -> Result<u32> {
     let (memory, host) = split(&mut caller)?;
     let Some(path) = path(memory, ptr, len, "path_open")? else { return Ok(Errno::IllegalBytes as u32) };
-    // Checked first: a descriptor that the guest cannot be told of would stay open.
+    // Checked first: if the guest could not get the descriptor, it would stay open.
     crate::host::range(memory, out, 4, "path_open")?;
     let options = OpenOptions {
         create: flags & CREATE != 0,
