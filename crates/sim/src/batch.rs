@@ -1,4 +1,4 @@
-//! Many seeds on all cores: who fails, what was reached, whether equal seeds run equally.
+//! Runs many seeds on all cores: which seeds fail, which states were reached, whether equal seeds run equally.
 
 use crate::{run, watch::Counts};
 use std::{
@@ -11,42 +11,42 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One in so many seeds is run twice, to see that it runs the same.
+/// One in this many seeds is run twice, to check that both runs are equal.
 const TWICE: u64 = 100;
 
-/// A machine that does not come back from one step hangs its thread; no seed needs a hundredth of this.
+/// If one step of a machine takes longer, its thread hangs; no seed needs a hundredth of this.
 const HANG: Duration = Duration::from_secs(60);
-/// How often threads are looked at.
+/// Interval at which threads are checked.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A seed that failed.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Which.
+    /// The seed.
     pub seed: u64,
-    /// Why.
+    /// The violations found.
     pub violations: Vec<String>,
 }
 
-/// What came of many seeds.
+/// Results of many seeds.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Seeds that were run to a verdict without a violation.
+    /// Seeds that completed without a violation.
     pub passed: u64,
-    /// Events in all of them.
+    /// Events in all of these.
     pub events: u64,
     /// Answers of the Wasm machine that were compared with the fake's.
     pub compared: u64,
-    /// Seeds that were run twice.
+    /// Seeds that ran twice.
     pub twice: u64,
-    /// The others, in order of seed.
+    /// The seeds that failed, in order.
     pub failures: Vec<Failure>,
     /// Rare states reached.
     pub counts: Counts,
 }
 
 impl Tally {
-    /// Seeds that were run to a verdict.
+    /// Seeds that completed, passed or failed.
     #[must_use]
     pub fn seeds(&self) -> u64 {
         self.passed + self.failures.len() as u64
@@ -62,8 +62,8 @@ impl Tally {
     }
 }
 
-/// Runs all seeds, on as many threads as there are cores; breaks off after about `failures_max` failures, since the rest
-/// would say nothing new.
+/// Runs all seeds, on one thread per core; stops after about `failures_max` failures, since further ones would add no
+/// information.
 #[must_use]
 pub fn run_all(seeds: &[u64], failures_max: usize) -> Tally {
     let threads = thread::available_parallelism().map_or(1, usize::from);
@@ -98,7 +98,7 @@ pub fn run_all(seeds: &[u64], failures_max: usize) -> Tally {
     whole
 }
 
-/// Runs seeds until there are no more; tells by `at` where it is.
+/// Runs seeds until none are left; `at` shows the current seed.
 fn work(
     seeds: &[u64],
     failures_max: usize,

@@ -1,5 +1,5 @@
-//! Runs cells without Wasm: each is the oracle's hash chain, in some seeds between delay stages. Knows images, checkpoints and seals
-//! as the sandbox's shell does, and nothing of sessions beyond the names that checkpoints carry.
+//! Runs cells without Wasm: each is the oracle's hash chain, in some seeds between delay stages. Handles images, checkpoints and
+//! seals as the sandbox's shell does, and knows nothing of sessions except the names in checkpoints.
 
 mod cache;
 mod pauses;
@@ -37,30 +37,30 @@ const HEAD_SIZE: usize = 32 + 8 + 8;
 const FULL: u8 = 0;
 const DELTA: u8 = 1;
 
-/// What was run before, anywhere: tells replay from first runs without asking the edges.
+/// Events that ran before on any edge: distinguishes a replay from a first run without asking the edges.
 #[derive(Debug)]
 pub(crate) struct Past {
     /// By the cell's seed, the chain's hash after each event.
     hashes: BTreeMap<[u8; 32], Vec<u64>>,
-    /// Sessions in which a poison that strikes once has struck: one that has no log yet begins again with another seed.
+    /// Sessions that a once-only poison has already hit: a session that has no log yet begins again with another seed.
     struck: BTreeSet<SessionId>,
-    /// Whether any poison ever struck.
+    /// Whether any poison was ever applied.
     pub(crate) poisoned: bool,
     /// Timers that were ever set: the cell's seed, the stage and its token.
     timers: BTreeSet<([u8; 32], u8, u64)>,
-    /// What was known of clients: by the cell's seed and the event that opened the port.
+    /// What was known of clients, by the cell's seed and the number of the event that opened the port.
     clients: BTreeMap<([u8; 32], u64), Arc<Peer>>,
-    /// What cells read from caches.
+    /// The simulated cache that cells read from.
     cache: SimulatedCache,
-    /// Wasm twins of all cells, where asked for.
+    /// Wasm twins of all cells, if requested.
     #[cfg(feature = "wasm")]
     pub(crate) twins: Option<crate::twin::Twins>,
-    /// What no executor should ever be asked.
+    /// Requests that an executor must never get.
     pub(crate) violations: Vec<String>,
 }
 
 impl Past {
-    /// Nothing was run yet; with twins if their image is deployed.
+    /// Nothing has run yet; with twins if their image is deployed.
     pub(crate) fn new() -> Self {
         Self {
             hashes: BTreeMap::new(),
@@ -75,7 +75,7 @@ impl Past {
         }
     }
 
-    /// Whether cells have Wasm twins, which read from no cache: nor do those that have one, or are run again from a recording.
+    /// Whether cells have Wasm twins. Twins do not read from a cache, nor do cells that have twins or replay a recording.
     fn has_twins() -> bool {
         #[cfg(feature = "wasm")]
         return crate::twin::is_deployed();
@@ -92,37 +92,37 @@ impl Past {
     }
 }
 
-/// How a run relates to what was run before.
+/// How a run relates to earlier runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Seen {
     /// The same event of the same cell was run before, with the same result.
     pub(crate) replayed: bool,
-    /// It was a timer's, of this stage.
+    /// The stage, if it was a timer's handler.
     pub(crate) timer: Option<u8>,
-    /// It was a task's.
+    /// Whether it was a task's handler.
     pub(crate) task: bool,
-    /// It drew random bytes.
+    /// Whether it drew random bytes.
     pub(crate) random: bool,
-    /// It read from the cache.
+    /// Whether it read from the cache.
     pub(crate) read: bool,
-    /// It was given a datagram.
+    /// Whether its input was a datagram.
     pub(crate) datagram: bool,
-    /// The cell is a chain.
+    /// Whether the cell is a chain.
     pub(crate) chain: bool,
 }
 
-/// What cells have in common in one seed.
+/// Properties that all cells of a seed share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habits {
     /// Which handler fails.
     pub(crate) poison: Option<Poison>,
-    /// Bytes that every full checkpoint carries on top.
+    /// Extra bytes in every full checkpoint.
     pub(crate) ballast: usize,
-    /// What a handler claims that replay costs, in nanoseconds.
+    /// Replay cost that a handler reports, in nanoseconds.
     pub(crate) cost_ns: u64,
-    /// Whether clients, and whether servers, speak in datagrams.
+    /// Whether clients, and whether servers, use datagrams.
     pub(crate) datagrams: [bool; 2],
-    /// Whether cells read from their edge's cache. Wasm twins have none.
+    /// Whether cells read from their edge's cache. Wasm twins have no cache.
     pub(crate) reads: bool,
 }
 
@@ -133,7 +133,7 @@ struct Cell {
     tasks: Tasks,
     pauses: Pauses,
     seed: Seed,
-    /// The last time that a handler read: the next may not be earlier.
+    /// The last time that a handler read: the next must not be earlier.
     clock_ns: i64,
     events: u64,
     #[cfg(feature = "wasm")]
@@ -144,7 +144,7 @@ struct Cell {
     copied: Option<Vec<u8>>,
 }
 
-/// A cell whose checkpoints arrive.
+/// A cell whose checkpoints are arriving.
 #[derive(Clone, Debug)]
 pub(crate) struct Restoring {
     pub(crate) session: SessionId,
@@ -152,12 +152,12 @@ pub(crate) struct Restoring {
     keys: SessionKeys,
     expected: VecDeque<CheckpointMeta>,
     arriving: Vec<u8>,
-    /// Those that are here.
+    /// Checkpoints that have arrived.
     pub(crate) checkpoints: Vec<SealedCheckpoint>,
 }
 
 impl Restoring {
-    /// Nothing has arrived.
+    /// No checkpoint has arrived.
     pub(crate) fn new(
         session: SessionId,
         image: ImageHash,
@@ -168,7 +168,7 @@ impl Restoring {
         Self { session, image, keys, expected, arriving, checkpoints }
     }
 
-    /// Takes a part; true when nothing more is to come.
+    /// Takes a part; true when all parts have arrived.
     fn take(&mut self, bytes: &[u8]) -> bool {
         self.arriving.extend_from_slice(bytes);
         let arrived = self.arriving.len() as u64;
@@ -185,15 +185,15 @@ impl Restoring {
 pub(crate) struct Cells {
     cells: BTreeMap<CellId, Cell>,
     restoring: BTreeMap<CellId, Restoring>,
-    /// Those that were restored and have not run since: they may stand by.
+    /// Cells that were restored and have not run since: they may be standbys.
     restored: BTreeMap<CellId, Restoring>,
-    /// Of cells' states when that was asked for last: a handler that fails meanwhile does not take it along.
+    /// State hashes when last requested: they survive if the handler fails meanwhile.
     hashes: BTreeMap<CellId, [u8; 32]>,
     habits: Habits,
 }
 
 impl Cells {
-    /// None yet.
+    /// No cells yet.
     #[must_use]
     pub(crate) fn new(habits: Habits) -> Self {
         let (cells, restoring, restored) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
@@ -223,7 +223,7 @@ impl Cells {
         Ok(())
     }
 
-    /// Runs one handler; nothing if the cell is gone.
+    /// Runs one handler; `None` if the cell is gone.
     pub(crate) fn run(&mut self, run: &Run, past: &mut Past) -> Option<(Ran, Seen)> {
         let cell = self.cells.get_mut(&run.cell)?;
         let mut ran = Ran {
@@ -299,22 +299,22 @@ impl Cells {
         cell.copied = Some(sections);
     }
 
-    /// Seals what was copied as an end will keep it.
+    /// Seals the copied state in the form in which an end stores it.
     ///
     /// # Errors
-    /// If nothing was, or the cell is gone.
+    /// If nothing was copied, or the cell is gone.
     pub(crate) fn checkpoint(&mut self, id: CellId, header: &Header, seal: &Seal) -> Result<Bytes, String> {
         let copied = self.cells.get_mut(&id).and_then(|cell| cell.copied.take());
         let sections = copied.ok_or("there is no copy of the cell")?;
         Ok(seal.seal_checkpoint(header.number, &header::join(header, &sections)).into())
     }
 
-    /// Gets ready for the checkpoints of a cell.
+    /// Prepares for the checkpoints of a cell.
     pub(crate) fn expect(&mut self, id: CellId, restoring: Restoring) {
         self.restoring.insert(id, restoring);
     }
 
-    /// Takes a part of a cell's checkpoints; returns them when all are here.
+    /// Takes a part of a cell's checkpoints; returns them when all have arrived.
     pub(crate) fn gather(&mut self, id: CellId, bytes: &[u8]) -> Option<Restoring> {
         let whole = self.restoring.get_mut(&id)?.take(bytes);
         if whole { self.restoring.remove(&id) } else { None }
@@ -323,7 +323,7 @@ impl Cells {
     /// Restores a cell from checkpoints.
     ///
     /// # Errors
-    /// If one of them does not open, or is not what its place in the list says.
+    /// If one of them cannot be opened, or does not match its position in the list.
     pub(crate) fn restore(
         &mut self,
         id: CellId,
@@ -374,7 +374,7 @@ impl Cells {
         Ok(Box::new(header))
     }
 
-    /// Gets ready for the next checkpoint of a cell that was restored and stands by.
+    /// Prepares for the next checkpoint of a cell that was restored as a standby.
     pub(crate) fn expect_more(&mut self, id: CellId, meta: CheckpointMeta) {
         let Some(restored) = self.restored.get(&id) else { return };
         let expected = [meta].into_iter().collect();
@@ -399,7 +399,7 @@ impl Cells {
     }
 }
 
-/// A cell sees who its client is, and whoever runs it again sees the same.
+/// Checks what a cell sees of its client: every run of the same event must see the same.
 fn judge_client(input: &CellInput, event: ([u8; 32], u64), past: &mut Past) {
     let CellInput::Open { port, kind, peer } = input else { return };
     match peer {
@@ -414,7 +414,7 @@ fn judge_client(input: &CellInput, event: ([u8; 32], u64), past: &mut Past) {
     }
 }
 
-/// A cell sees how its peers speak, and every message of one that speaks in datagrams is a whole one: it says how long it is.
+/// Checks how the peers of a cell communicate. Every datagram must arrive whole: it contains its own length.
 fn judge_datagrams(input: &CellInput, datagrams: [bool; 2], past: &mut Past) -> bool {
     match input {
         CellInput::Open { port, kind, .. } => {
@@ -441,7 +441,7 @@ fn judge_datagrams(input: &CellInput, datagrams: [bool; 2], past: &mut Past) -> 
     }
 }
 
-/// Which state a delta builds on.
+/// Identifies the state that a delta builds on.
 fn fingerprint(state: &[u8]) -> [u8; 8] {
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&blake3::hash(state).as_bytes()[..8]);
@@ -565,7 +565,7 @@ impl Cell {
         }
     }
 
-    /// The twin's part goes behind the fake's, its size last.
+    /// Appends the twin's part after the fake's, its size last.
     fn save_twin(&self, base: CheckpointBase, sections: &mut Vec<u8>, past: &mut Past) {
         if let (Some(twins), Some(twin)) = (&mut past.twins, self.twin) {
             let part = twins.save(twin, base);

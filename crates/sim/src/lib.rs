@@ -1,8 +1,8 @@
 //! Many edges and agents, one thread, one seed: faults, checkers, workloads.
 //!
-//! The machines of `marram-session` and `marram-edge` are driven only by their `step`; everything around them (sockets,
-//! clocks, sandboxes, programs, operators) is simulated here and drawn from the seed. What the programs received is
-//! judged by an oracle that knows nothing of the protocol (`oracle`).
+//! The machines of `marram-session` and `marram-edge` are driven only through `step`. Everything around them (sockets,
+//! clocks, sandboxes, programs, operators) is simulated here and drawn from the seed. An oracle that does not know the
+//! protocol checks what the programs received (`oracle`).
 
 pub mod batch;
 mod executor;
@@ -24,7 +24,7 @@ use plan::Plan;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use watch::Watch;
 
-/// Runs one seed. A panic of a machine is a violation like any other.
+/// Runs one seed. A panic of a machine counts as a violation.
 #[must_use]
 pub fn run(seed: u64, verbose: bool) -> Outcome {
     let world = AssertUnwindSafe(|| world::World::new(Plan::of(seed), verbose).run());

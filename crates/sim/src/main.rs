@@ -1,4 +1,4 @@
-//! `marram-sim`: runs seeds, prints what failed and how to see it again.
+//! `marram-sim`: runs seeds, prints which failed and how to reproduce them.
 
 use marram_sim::{
     batch::{self, Tally},
@@ -11,19 +11,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Seeds that once failed; they are run first, for ever.
+/// Seeds that failed in the past; they always run first.
 const SAVED: &str = include_str!("../seeds.txt");
-/// What a run without arguments does on top of the saved seeds.
+/// Number of new seeds that a run without arguments adds to the saved seeds.
 const FRESH: u64 = 20_000;
-/// In a run of at least [`FRESH`] seeds every rare state is reached so often, or the run says too little.
+/// A run of at least [`FRESH`] seeds must reach every rare state this often, or its coverage is too low.
 const REACHED_MIN: u64 = 100;
-/// Of a hundred first faults so many strike a session that runs, or the run says too little.
+/// Of a hundred first faults at least this many must hit a running session, or the coverage is too low.
 const RUNNING_STRUCK_PERCENT_MIN: u64 = 95;
-/// Fewer seeds have no share of anything.
+/// Percentages are checked only from this many seeds on.
 const SHARE_OF_MIN: u64 = 5_000;
-/// How many events of a failed seed are shown.
+/// Number of last events that are shown of a failed seed.
 const LINES_SHOWN: usize = 80;
-/// After so many failures a run is broken off.
+/// The run stops after this many failures.
 const FAILURES_MAX: usize = 20;
 
 const USAGE: &str = "usage: marram-sim [SEED | --from SEED --count N] [--first] [--verbose]
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // A panic is a violation, and the seed that is named reproduces it: no need for its words twice.
+    // A panic is a violation, and its seed reproduces it: its message need not be printed twice.
     panic::set_hook(Box::new(|_| {}));
     let passed = match arguments.seed {
         _ if arguments.mutants => mutate(&arguments),
@@ -93,7 +93,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
     Ok(arguments)
 }
 
-/// Breaks the protocol and sees that it is noticed.
+/// Runs the named mutations and checks that each is detected.
 fn mutate(arguments: &Arguments) -> bool {
     mutants::run_named(arguments.only.as_deref(), arguments.slow).unwrap_or_else(|error| {
         eprintln!("mutations: {error}");
@@ -101,7 +101,7 @@ fn mutate(arguments: &Arguments) -> bool {
     })
 }
 
-/// Runs one seed and tells its story.
+/// Runs one seed and prints its events.
 fn show(seed: u64, verbose: bool) -> bool {
     let outcome = run(seed, true);
     let skip = if verbose { 0 } else { outcome.lines.len().saturating_sub(LINES_SHOWN) };

@@ -1,7 +1,7 @@
-//! Does the simulation bite? Breaks the protocol on purpose, one small change at a time, and sees that seeds fail.
+//! Tests the simulation itself: breaks the protocol on purpose, one small change at a time, and checks that seeds fail.
 //!
-//! Named mutations are rules left out, each written down with its reason (`mutations/named.txt`). Knows Rust only as text.
-//! Changes by rule, of every operator and call, are the business of `cargo xtask mutants`.
+//! Named mutations each remove one rule, and state the reason for it (`mutations/named.txt`). They are textual: this module does
+//! not parse Rust. `cargo xtask mutants` does systematic mutations of operators and calls.
 
 mod named;
 mod workshop;
@@ -9,19 +9,19 @@ mod workshop;
 use std::{fs, io, path::PathBuf, time::Instant};
 use workshop::{Verdict, Workshop};
 
-/// Fresh seeds in one of which a named mutation has to be caught: saved ones alone say nothing of tomorrow's mistakes.
+/// A named mutation must be caught within this many fresh seeds: saved seeds alone say nothing about future bugs.
 const FRESH_SEEDS: u64 = 20_000;
-/// Where they begin: nothing was ever tuned to these.
+/// The first fresh seed: nothing was ever tuned to these seeds.
 const FRESH_FROM: u64 = 7_000_000;
 
-/// A change under a name.
+/// A named change of the sources.
 #[derive(Clone, Debug)]
 pub struct Mutation {
     /// For people; unique.
     pub name: String,
-    /// Kinds of it that are built together and chosen when it runs; empty if there is one only.
+    /// Variants that are built together and selected at run time; empty if there is only one.
     variants: Vec<String>,
-    /// Fresh seeds catch it, and so few that CI has no time for it.
+    /// Whether so few fresh seeds catch it that CI has no time for it.
     slow: bool,
     edits: Vec<Edit>,
 }
@@ -31,11 +31,11 @@ pub struct Mutation {
 struct Edit {
     /// Relative to the workspace.
     file: String,
-    /// Where in the file, in bytes, the text begins that is replaced.
+    /// Offset in the file, in bytes, of the text to replace.
     at: usize,
-    /// What is replaced.
+    /// Text to replace.
     from: String,
-    /// By what.
+    /// Its replacement.
     to: String,
 }
 
@@ -46,12 +46,12 @@ impl Edit {
     }
 }
 
-/// The workspace that this program was built from.
+/// The workspace from which this program was built.
 fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Applies every named mutation that is not slow, those whose name contains `only`, or all of them, slow ones included.
+/// Applies the named mutations: all that are not slow, all with `slow`, or those whose name contains `only`.
 /// Returns whether all were caught.
 ///
 /// # Errors

@@ -1,22 +1,22 @@
-//! The judge, who knows nothing of protocols: only what programs wrote and what they received.
+//! The oracle. It does not know the protocol, only what programs wrote and what they received.
 //!
-//! Every output of the cell is a record that names its place among all outputs of its session and carries the digest of
-//! the record before it, how much of either program's bytes was consumed, and their hash. So from what two programs
-//! received one can tell that they talked to *one* machine, which lost nothing, repeated nothing and contradicted
-//! nothing, whatever happened to the edges in between.
+//! Every output of the cell is a record. It contains its index among all outputs of its session, the digest of the record
+//! before it, how many bytes of each program were consumed, and their hash. So what two programs received shows whether they
+//! talked to *one* machine, which lost nothing, repeated nothing and contradicted nothing, independent of what happened to the
+//! edges in between.
 
 use crate::{plan::Service, program::Program};
 use marram_chain_algo::{Peer, Record, Stream};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one program received, in records.
+/// The records that one program received.
 struct Received<'a> {
     program: &'a Program,
     index: usize,
     records: Vec<Record>,
 }
 
-/// Judges what all programs of a seed received.
+/// Checks what all programs of a seed received.
 pub(crate) fn judge(programs: &[Program], violations: &mut Vec<String>) {
     let received: Vec<_> = programs
         .iter()
@@ -40,7 +40,7 @@ pub(crate) fn judge(programs: &[Program], violations: &mut Vec<String>) {
     }
 }
 
-/// Which server talked to which client's cell, by their places: the strongest evidence first, each program once.
+/// Matches each server to the client whose cell it talked to, by their indices: the strongest evidence first, each program once.
 fn pairs(received: &[Received<'_>]) -> BTreeMap<usize, usize> {
     let mut evidence = Vec::new();
     for client in received.iter().filter(|one| one.program.service.is_some_and(Service::has_server)) {
@@ -59,7 +59,7 @@ fn pairs(received: &[Received<'_>]) -> BTreeMap<usize, usize> {
     pairs
 }
 
-/// Whether so much of what a program wrote has this hash.
+/// Whether the program's output begins with a prefix of this length and hash.
 fn is_valid_prefix(stream: &Stream, program: &Program) -> bool {
     let Ok(size) = usize::try_from(stream.bytes) else { return false };
     let Some(prefix) = program.written.get(..size) else { return false };
@@ -73,8 +73,8 @@ impl Received<'_> {
         self.records.last().map(|record| &record.streams[peer as usize]).filter(|stream| stream.bytes > 0)
     }
 
-    /// How much speaks for it that the two received from one cell: bytes of either that the other's records name, and above
-    /// all records that follow one upon the other. Short streams may look alike by chance.
+    /// How strongly the records suggest that both received from one cell: the bytes of either program that the other's records
+    /// name, and, with more weight, records that follow one another. Short streams may match by chance.
     fn evidence(&self, server: &Self) -> u64 {
         let named = |by: &Self, of: &Self| match by.last_stream(of.program.peer) {
             Some(stream) if is_valid_prefix(stream, of.program) => stream.bytes,
@@ -88,7 +88,7 @@ impl Received<'_> {
         named(server, self) + named(self, server) + if linked { 1 << 40 } else { 0 }
     }
 
-    /// Records come in order, and each says of this program's own bytes what it really wrote, in its order.
+    /// Records arrive in order, and each describes a prefix of what this program really wrote, in order.
     fn judge_alone(&self, violations: &mut Vec<String>) {
         let mut own = Stream::EMPTY;
         let peer = self.program.peer;
@@ -138,7 +138,7 @@ fn judge_session(client: &Received<'_>, server: Option<&Received<'_>>, violation
     judge_whole(&name, client, server, &records, violations);
 }
 
-/// One chain: each record follows upon the one before it, and no two stand in one place.
+/// One chain: each record follows the one before it, and no two have the same index.
 fn judge_chain(name: &str, records: &[&Record], violations: &mut Vec<String>) {
     for pair in records.windows(2) {
         let [before, after] = pair else { continue };
@@ -159,7 +159,7 @@ fn judge_chain(name: &str, records: &[&Record], violations: &mut Vec<String>) {
     }
 }
 
-/// A session that ended in order has delivered everything, both ways.
+/// A session that ended normally has delivered everything, in both directions.
 fn judge_whole(
     name: &str,
     client: &Received<'_>,

@@ -1,4 +1,4 @@
-//! What a seed stands for: machines, sessions, scripts of programs, faults. Knows nothing of how they turn out.
+//! What a seed determines: machines, sessions, scripts of programs, faults. Does not know the results.
 
 mod faults;
 mod opening;
@@ -16,7 +16,7 @@ pub const MS: u64 = 1_000 * US;
 /// A second of virtual time.
 pub const S: u64 = 1_000 * MS;
 
-/// The name under which manifests know the server.
+/// The server's name in manifests.
 pub const SERVER: &str = "origin";
 /// The apps that every edge serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +30,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// All of them.
+    /// All services.
     pub const ALL: [Self; 3] = [Self::Paired, Self::Alone, Self::Bare];
 
     /// Whether the app has a server.
@@ -39,13 +39,13 @@ impl Service {
         self != Self::Alone
     }
 
-    /// What the app runs: each its own, though all are the same chain, alone or between delay stages.
+    /// The app's image. Each app has its own, though all run the same chain, alone or between delay stages.
     #[must_use]
     pub fn image(self, delayed: bool) -> ImageHash {
         ImageHash([if delayed { 0xd5 } else { 0xc5 } + self as u8; 32])
     }
 
-    /// How many machines the cells of an image have.
+    /// The shape of an image's cells: how many machines they have.
     pub(crate) fn shape_of(image: ImageHash) -> Option<Shape> {
         Self::ALL.into_iter().find_map(|service| {
             let delayed = service.image(true) == image;
@@ -68,37 +68,37 @@ impl Service {
 /// One write of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk {
-    /// Since the one before, in nanoseconds.
+    /// Delay after the previous write, in nanoseconds.
     pub after_ns: u64,
-    /// In bytes.
+    /// Size in bytes.
     pub size: usize,
 }
 
-/// What a local program does with its connection, whatever it receives.
+/// What a local program does with its connection, independent of what it receives.
 #[derive(Clone, Debug)]
 pub struct Script {
     /// Its writes.
     pub chunks: Vec<Chunk>,
-    /// After the last write, how long until it ends its output, in nanoseconds.
+    /// Delay after the last write until it ends its output, in nanoseconds.
     pub close_after_ns: u64,
     /// Whether it then resets the connection instead.
     pub resets: bool,
-    /// How long its socket takes to accept what it is sent, in nanoseconds.
+    /// How long its socket takes to accept data, in nanoseconds.
     pub slowness_ns: u64,
-    /// How long the program reads nothing at first, in nanoseconds.
+    /// How long the program reads nothing at the start, in nanoseconds.
     pub stall_ns: u64,
 }
 
-/// How much the programs of a seed say.
+/// How much the programs of a seed send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Load {
     /// Some messages of some bytes.
     Usual,
     /// About a megabyte.
     Bulky,
-    /// More than an end may keep, at once.
+    /// More than an end may keep, all at once.
     Flood,
-    /// So many small messages that their answers fill every window before the reader wakes.
+    /// So many small messages that their answers fill every window before the reader starts to read.
     Drizzle,
 }
 
@@ -116,81 +116,81 @@ impl Load {
 /// A client that connects.
 #[derive(Clone, Debug)]
 pub struct Visit {
-    /// When, in nanoseconds.
+    /// Time of the connection, in nanoseconds.
     pub at_ns: u64,
-    /// To which client's agent.
+    /// Index of the client's agent.
     pub agent: usize,
-    /// To which app.
+    /// The app.
     pub service: Service,
-    /// What it does.
+    /// The client's script.
     pub script: Script,
 }
 
 /// How a handler is stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Poison {
-    /// When a cell consumes its n-th event.
+    /// The handler fails when a cell consumes its n-th event.
     pub event: u64,
-    /// Whether every time, or only the first.
+    /// Whether it fails every time, or only the first time.
     pub always: bool,
 }
 
-/// Everything that a seed decides beforehand.
+/// Everything that a seed determines in advance.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// It.
+    /// The seed.
     pub seed: u64,
-    /// Clients' agents; the servers' agents come behind them in the list of agents.
+    /// Number of clients' agents; they come first in the list of agents, then the servers' agents.
     pub clients: usize,
-    /// Servers' agents.
+    /// Number of servers' agents.
     pub servers: usize,
-    /// Shards of each edge.
+    /// Number of shards of each edge.
     pub shards: Vec<u8>,
     /// Typical delay between an agent and an edge, in nanoseconds.
     pub delay_ns: Vec<Vec<u64>>,
-    /// By direction, how many times longer: frames that cross on different wires arrive in any order.
+    /// Factor on the delay, by direction: frames that cross on different wires arrive in any order.
     pub skew: [Vec<Vec<u64>>; 2],
     /// The apps, in the order of [`Service::ALL`].
     pub apps: Vec<App>,
     load: Load,
-    /// Whether the clients, and whether the servers, speak in datagrams.
+    /// Whether the clients, and whether the servers, use datagrams.
     pub datagrams: [bool; 2],
     /// The clients.
     pub visits: Vec<Visit>,
-    /// What goes wrong first.
+    /// The first fault.
     pub first: Fault<On>,
-    /// What goes wrong after that.
+    /// The faults after the first one.
     pub faults: Vec<Fault<When>>,
     /// How long handlers and checkpoints take, in nanoseconds.
     pub handler_ns: u64,
-    /// How long the handler takes that opens the server's port, in nanoseconds; 0 if as long as others.
+    /// How long the handler takes that opens the server's port, in nanoseconds; 0 if as long as the others.
     pub open_ns: u64,
-    /// What a handler claims that its replay would cost, in nanoseconds.
+    /// Replay cost that a handler reports, in nanoseconds.
     pub cost_ns: u64,
-    /// Bytes that every full checkpoint carries on top of the cell's state.
+    /// Extra bytes in every full checkpoint.
     pub ballast: usize,
     /// Which handler fails.
     pub poison: Option<Poison>,
-    /// How many connections to the server fail at first.
+    /// How many of the first connections to the server fail.
     pub server_down: u32,
-    /// Recoveries at a time on a shard; 0 for no limit.
+    /// Concurrent recoveries on a shard; 0 for no limit.
     pub recoveries_max: u32,
-    /// Whether edges stand by for each other's sessions.
+    /// Whether and how edges are standbys for each other's sessions.
     pub standby: bool,
-    /// The site's recorder, in some.
+    /// The site's recorder, in some seeds.
     pub recorder: Option<Site>,
-    /// The witness of sessions without a server, in some.
+    /// The witness of sessions without a server, in some seeds.
     pub witness: Option<Memory>,
-    /// Whether sessions are recorded, by operators and when a handler is stopped.
+    /// Whether sessions are recorded, by operators and when a handler fails.
     pub records: bool,
     /// Whether cells read from their edge's cache.
     pub reads: bool,
-    /// Whether the linger time is shorter than the faults last, so that sessions may be given up meanwhile.
+    /// Whether the linger time is shorter than the faults, so that ends may forget sessions meanwhile.
     pub short_linger: bool,
 }
 
 impl Plan {
-    /// What `seed` stands for.
+    /// The plan of `seed`.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         let mut random = Random::new(seed, 1);
@@ -245,7 +245,7 @@ impl Plan {
             plan.first = first;
             plan.faults.push(second);
         }
-        // Edges reach each other about as agents reach edges; faults strike between them too.
+        // Edges reach each other with delays like those of agents; faults also occur between them.
         let mut apart = Random::new(seed, 13);
         let edges = plan.shards.len();
         plan.delay_ns.extend(
@@ -272,18 +272,18 @@ impl Plan {
         plan
     }
 
-    /// All agents.
+    /// Number of all agents.
     #[must_use]
     pub fn agents(&self) -> usize {
         self.clients + self.servers
     }
 
-    /// What the `nth` connection to a server does.
+    /// The script of the `nth` connection to a server.
     #[must_use]
     pub fn server_script(&self, nth: u64) -> Script {
         let mut random = Random::new(self.seed ^ (nth << 32), 2);
         if self.load == Load::Drizzle || (self.load == Load::Flood && self.seed.is_multiple_of(2)) {
-            // Says little, but must take all that the client's many words are answered with.
+            // Sends little, but must receive all answers to the client's many messages.
             return Script { slowness_ns: 20 * US, ..script(&mut random, Load::Usual) };
         }
         script(&mut random, self.load)
@@ -302,7 +302,7 @@ fn delays(random: &mut Random, agents: usize, edges: usize) -> Vec<Vec<u64>> {
     (0..agents).map(|_| (0..edges).map(|_| delay()).collect()).collect()
 }
 
-/// In a quarter of all seeds every direction of every pair has a pace of its own.
+/// In a quarter of all seeds every direction of every pair has its own delay factor.
 fn skew(seed: u64, agents: usize, edges: usize) -> [Vec<Vec<u64>>; 2] {
     let mut random = Random::new(seed, 8);
     let skewed = random.percent(25);
@@ -311,8 +311,8 @@ fn skew(seed: u64, agents: usize, edges: usize) -> [Vec<Vec<u64>>; 2] {
     [direction(), direction()]
 }
 
-/// Programs that may not wait until there is room for what they say would see some of it dropped, which is no fault: so only
-/// where they say little.
+/// Datagrams only where programs send little: datagrams are dropped if there is no room for them, which is not a fault, so a
+/// program that cannot wait for room would lose some.
 fn datagrams(seed: u64, load: Load) -> [bool; 2] {
     let mut random = Random::new(seed, 9);
     let mut draw = || random.percent(20) && load == Load::Usual;
@@ -324,14 +324,14 @@ fn delayed(seed: u64) -> bool {
     Random::new(seed, 10).percent(25)
 }
 
-/// A recorder near the edges, and what becomes of it. Times in nanoseconds.
+/// A recorder near the edges, and its faults. Times in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Site {
-    /// When it dies, and for how long it is away.
+    /// When it crashes, and for how long it is away.
     pub crashes: Vec<(u64, u64)>,
-    /// When it stands still, and for how long.
+    /// When it is frozen, and for how long.
     pub freezes: Vec<(u64, u64)>,
-    /// Whether it sometimes gives something else than it was fed.
+    /// Whether it sometimes returns something other than what it was sent.
     pub lies: bool,
 }
 
@@ -351,29 +351,29 @@ fn site(seed: u64, load: Load) -> Option<Site> {
     })
 }
 
-/// The coordinator as a witness: how its word counts, and when it is away. Times in nanoseconds.
+/// The coordinator as a witness: how its reply counts, and when it is away. Times in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Memory {
     /// Whether recoveries wait for it.
     pub how: WitnessMode,
     /// When it is away, for how long, and in which way.
     pub away: Vec<(u64, u64, Absence)>,
-    /// When which edge claims a generation of which group.
+    /// At which time which edge claims a generation of which group.
     pub claims: Vec<(u64, usize, u8)>,
 }
 
-/// How a coordinator is away.
+/// In which way a coordinator is away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Absence {
-    /// Its process stands still, and does later what it was asked meanwhile.
+    /// Its process is frozen, and later handles the requests that arrived meanwhile.
     Frozen,
     /// Nothing reaches it.
     Cut,
-    /// Its process died; another begins from its snapshot.
+    /// Its process died; another one starts from its snapshot.
     Dead,
 }
 
-/// Edges claim the same groups, often several at once.
+/// Edges claim the same groups, often several edges at once.
 fn claims(random: &mut Random) -> Vec<(u64, usize, u8)> {
     let mut at_ns = 100 * MS;
     let count = random.below(12);
@@ -384,7 +384,7 @@ fn claims(random: &mut Random) -> Vec<(u64, usize, u8)> {
     (0..count).map(|_| claim()).collect()
 }
 
-/// In half of all seeds there is a witness, which is away now and then in half of these.
+/// In half of all seeds there is a witness; in half of these it is sometimes away.
 fn memory(seed: u64) -> Option<Memory> {
     let mut random = Random::new(seed, 15);
     let random = &mut random;
@@ -398,10 +398,10 @@ fn memory(seed: u64) -> Option<Memory> {
     })
 }
 
-/// In two fifths of all seeds edges stand by for each other, in half of these replaying as they go.
+/// In two fifths of all seeds edges are standbys for each other; in half of these they replay continuously.
 fn standby(seed: u64, load: Load) -> Option<Protect> {
     let mut random = Random::new(seed, 12);
-    // Tens of thousands of messages are enough to do for one cell.
+    // Tens of thousands of messages are enough work for one cell.
     (random.percent(40) && load != Load::Drizzle).then(|| random.pick(&[Protect::Warm, Protect::Hot]))
 }
 
@@ -456,7 +456,7 @@ fn script(random: &mut Random, load: Load) -> Script {
     let count = match load {
         Load::Usual => random.between(1, 25),
         Load::Bulky => 30,
-        // A fifth more than an end keeps: its program has to wait.
+        // A fifth more than an end may keep: its program has to wait.
         Load::Flood => RETAINED_MAX / 40_000,
         Load::Drizzle => 24_000,
     };

@@ -1,4 +1,4 @@
-//! The unmodified programs at both sides: they write by their scripts, read what comes, and know nothing between them.
+//! The unmodified programs on both sides: they follow their scripts, read what arrives, and do not know what is in between.
 
 use crate::{
     plan::{Plan, Script, Service},
@@ -10,77 +10,77 @@ use marram_session::agent::ConnectionId;
 use marram_wire::limits::STREAM_CUT;
 use std::collections::VecDeque;
 
-/// Bytes at the beginning of each datagram: its length.
+/// Bytes of the length at the beginning of each datagram.
 pub(crate) const LENGTH: usize = 4;
-/// What else a datagram of a program holds, at most.
+/// Most further bytes in a program's datagram.
 const REST_MAX: usize = 60_000;
 
-/// What a program or its socket does next.
+/// The next action of a program or its socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Act {
     /// The client's connection reaches its agent.
     Accept,
-    /// The server answers its agent's connection, or does not.
+    /// The server accepts its agent's connection, or does not.
     Answer(bool),
     /// Writes its next chunk, or ends its output.
     Write,
     /// The agent reads what was written.
     Pump,
-    /// The socket took so many bytes of what the agent wrote.
+    /// The socket accepted this many bytes of what the agent wrote.
     Took(u64),
 }
 
 /// One local program with its connection.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// Which side it is.
+    /// Its side.
     pub(crate) peer: Peer,
-    /// Its agent.
+    /// Index of its agent.
     pub(crate) agent: usize,
-    /// Which life of the agent: connections die with it.
+    /// Which process of the agent, counted: connections end with the process.
     pub(crate) life: u32,
-    /// The connection's name there.
+    /// The agent's id of the connection.
     pub(crate) connection: ConnectionId,
-    /// The app that it asks for; a server does not know.
+    /// The app that it asks for; `None` for a server.
     pub(crate) service: Option<Service>,
     script: Script,
     random: Random,
-    /// Whether it speaks in datagrams: then each chunk is one, and says in its first bytes how long it is.
+    /// Whether it uses datagrams: then each chunk is one, and begins with its length.
     pub(crate) datagrams: bool,
-    /// Sizes of those that the agent has not read.
+    /// Sizes of the datagrams that the agent has not read.
     cuts: VecDeque<usize>,
     next_chunk: usize,
-    /// Everything that it has written.
+    /// All bytes that it has written.
     pub(crate) written: Vec<u8>,
-    /// How much of it the agent has read.
+    /// How many of them the agent has read.
     pub(crate) taken: usize,
     ended: bool,
-    /// Whether the agent knows that no more will come.
+    /// Whether the agent knows that the output has ended.
     pub(crate) end_taken: bool,
     /// Whether the agent reads.
     pub(crate) reading: bool,
-    /// Whether a [`Act::Pump`] is under way.
+    /// Whether an [`Act::Pump`] is scheduled.
     pub(crate) pumping: bool,
-    /// Everything that was written to it.
+    /// All bytes that were written to it.
     pub(crate) received: Vec<u8>,
-    /// Whether it was told that nothing more will come.
+    /// Whether it has received the end of the stream.
     pub(crate) end_received: bool,
-    /// Whether the connection is over, and then whether it was reset.
+    /// Set when the connection has ended; then whether it was reset.
     pub(crate) closed: Option<bool>,
-    /// Whether a fault explains that it was reset, as `world::causes` judges.
+    /// Whether a fault explains the reset, according to `world::causes`.
     pub(crate) excused: bool,
     /// Whether the program itself reset it.
     pub(crate) broke: bool,
-    /// When the socket will have taken everything, in nanoseconds.
+    /// When the socket will have accepted everything, in nanoseconds.
     pub(crate) took_ns: u64,
 }
 
-/// What the agent finds when it reads.
+/// The result of an agent's read.
 #[derive(Debug)]
 pub(crate) enum Taken {
     /// Bytes, and whether there are more.
     Bytes(Bytes),
-    /// No more will come.
+    /// The output has ended.
     End,
     /// Nothing yet.
     Nothing,
@@ -138,13 +138,13 @@ impl Program {
         }
     }
 
-    /// How long after its connection the first write comes, in nanoseconds.
+    /// Delay from its connection to its first write, in nanoseconds.
     #[must_use]
     pub(crate) fn first_write_ns(&self) -> u64 {
         self.script.chunks.first().map_or(self.script.close_after_ns, |chunk| chunk.after_ns)
     }
 
-    /// Writes the next chunk or ends the output; returns after how many nanoseconds it wants to go on.
+    /// Writes the next chunk or ends the output; returns the delay until the next write, in nanoseconds.
     pub(crate) fn write(&mut self) -> Option<u64> {
         let Some(chunk) = self.script.chunks.get(self.next_chunk) else {
             self.ended = !self.script.resets;
@@ -164,7 +164,7 @@ impl Program {
         Some(self.script.chunks.get(self.next_chunk).map_or(self.script.close_after_ns, |next| next.after_ns))
     }
 
-    /// The agent will take no more of a conversation in datagrams: what it has not read belongs to another.
+    /// The agent reads no more of a datagram conversation: datagrams that it has not read belong to another one.
     pub(crate) fn answered(&mut self) {
         self.written.truncate(self.taken);
         self.cuts.clear();
@@ -172,7 +172,7 @@ impl Program {
         (self.ended, self.end_taken) = (true, true);
     }
 
-    /// The agent reads: as much as it likes, cut anywhere; or one datagram.
+    /// The agent reads: any number of bytes, split at any place; or one datagram.
     pub(crate) fn take(&mut self, chance: &mut Random) -> Taken {
         let ready = &self.written[self.taken..];
         if !self.reading || self.end_taken || self.closed.is_some() {
@@ -190,12 +190,12 @@ impl Program {
         Taken::Bytes(bytes)
     }
 
-    /// When the program begins to read, counted from its first output.
+    /// When the program begins to read, relative to its first output.
     pub(crate) fn stall_ns(&self) -> u64 {
         self.script.stall_ns
     }
 
-    /// How long the socket takes to accept what it is given now, in nanoseconds.
+    /// How long the socket takes to accept the present data, in nanoseconds.
     pub(crate) fn slowness_ns(&mut self, chance: &mut Random) -> u64 {
         chance.below(self.script.slowness_ns.max(1))
     }

@@ -1,4 +1,4 @@
-//! The virtual clock: events in the order of their times, and of their asking where the times are equal.
+//! The virtual clock: events in the order of their times; events with equal times in the order of scheduling.
 
 use std::{cmp::Ordering, collections::BinaryHeap};
 
@@ -21,13 +21,13 @@ impl<T> PartialOrd for Due<T> {
     }
 }
 impl<T> Ord for Due<T> {
-    /// Reversed: the heap gives the greatest first, and the earliest is wanted.
+    /// Reversed: the heap returns the greatest first, and the earliest is needed.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at_ns, other.order).cmp(&(self.at_ns, self.order))
     }
 }
 
-/// What will happen, and when it is now.
+/// Scheduled events and the current time.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     heap: BinaryHeap<Due<T>>,
@@ -48,18 +48,18 @@ impl<T> Queue<T> {
         self.now_ns
     }
 
-    /// Lets something happen at a time, or now if that time has gone by.
+    /// Schedules an event at a time, or now if that time has passed.
     pub(crate) fn at(&mut self, at_ns: u64, event: T) {
         self.order += 1;
         self.heap.push(Due { at_ns: at_ns.max(self.now_ns), order: self.order, event });
     }
 
-    /// Lets something happen in a while.
+    /// Schedules an event after a delay.
     pub(crate) fn after(&mut self, delay_ns: u64, event: T) {
         self.at(self.now_ns + delay_ns, event);
     }
 
-    /// Goes on to the next event.
+    /// Advances to the next event.
     pub(crate) fn next_event(&mut self) -> Option<T> {
         let due = self.heap.pop()?;
         self.now_ns = due.at_ns;

@@ -1,11 +1,11 @@
-//! A small seeded generator: the only source of chance in a simulation. Not for secrets.
+//! A small seeded generator: the only source of randomness in a simulation. Not for secrets.
 
-/// Draws numbers; equal seeds draw equal ones.
+/// Draws numbers; equal seeds draw equal numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A generator of its own for `purpose`, so that drawing more for one leaves the others alone.
+    /// A separate generator for `purpose`, so that more draws for one purpose do not change the others.
     #[must_use]
     pub(crate) fn new(seed: u64, purpose: u64) -> Self {
         let mut random = Self(seed ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93));
@@ -40,12 +40,12 @@ impl Random {
         value.clamp(low, high)
     }
 
-    /// True so many times in a hundred.
+    /// True with this probability in percent.
     pub(crate) fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// A place in a list of `count`, which must not be 0.
+    /// An index into a list of `count`, which must not be 0.
     pub(crate) fn index(&mut self, count: usize) -> usize {
         usize::try_from(self.below(count as u64)).expect("less than a usize")
     }

@@ -1,4 +1,4 @@
-//! What happened, as one number that two equal runs share, and, when asked for, as words.
+//! The events of a run as one number, which is equal for equal runs, and, if requested, as text.
 
 use std::{collections::VecDeque, fmt::Write};
 
@@ -13,19 +13,19 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// With words only if `verbose`: they cost more than the rest of the simulation.
+    /// With text only if `verbose`: it costs more than the rest of the simulation.
     #[must_use]
     pub(crate) fn new(verbose: bool) -> Self {
         Self { hash: 0, events: 0, lines: verbose.then(VecDeque::new) }
     }
 
-    /// An event: some words that tell it from others, some bytes, and how to say it.
+    /// Records an event: some words that distinguish it from others, some bytes, and its text.
     pub(crate) fn note(&mut self, now_ns: u64, words: &[u64], bytes: &[u8], text: impl FnOnce() -> String) {
         self.count(now_ns, words, bytes);
         self.say(now_ns, text);
     }
 
-    /// An event that is not worth words.
+    /// Records an event without text.
     pub(crate) fn count(&mut self, now_ns: u64, words: &[u64], bytes: &[u8]) {
         self.events += 1;
         self.mix(now_ns);
@@ -37,7 +37,7 @@ impl Trace {
         }
     }
 
-    /// Words only: what the machines said about themselves.
+    /// Adds text only: what the machines logged.
     pub(crate) fn say(&mut self, now_ns: u64, text: impl FnOnce() -> String) {
         let Some(lines) = &mut self.lines else { return };
         if lines.len() == LINES_KEPT {
@@ -54,19 +54,19 @@ impl Trace {
         self.hash = mixed ^ (mixed >> 29);
     }
 
-    /// Equal for equal runs.
+    /// Hash of all events: equal for equal runs.
     #[must_use]
     pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// How many events there were.
+    /// Number of events.
     #[must_use]
     pub(crate) fn events(&self) -> u64 {
         self.events
     }
 
-    /// The last lines, if they were asked for.
+    /// The last lines, if requested.
     #[must_use]
     pub(crate) fn into_lines(self) -> Vec<String> {
         self.lines.map(Vec::from).unwrap_or_default()

@@ -1,6 +1,6 @@
-//! A Wasm twin of every simulated cell: runs what the fake runs, is saved and restored with it, and must answer alike.
+//! A Wasm twin of every simulated cell: it runs what the fake runs, is saved and restored with it, and must answer alike.
 //!
-//! The world is still the fake's, so a seed has the same history with twins and without. Knows the sandbox, no protocol.
+//! The fake still drives the world, so a seed has the same history with and without twins. Knows the sandbox, not the protocol.
 
 use crate::executor::Shape;
 use marram_sandbox::{Cells, CellsConfig, Chain, Decoded, Image, Images, Progress, Quotas};
@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// The images of all shapes of cells, made once a process.
+/// The images of all shapes of cells, made once per process.
 static IMAGES: OnceLock<Made> = OnceLock::new();
 
 /// An image for each shape.
@@ -24,10 +24,10 @@ struct Made {
     delayed_and_server: Arc<Image>,
 }
 
-/// Deploys the modules of all twins to come, from the folder that holds them.
+/// Deploys the modules of all later twins from their folder.
 ///
 /// # Errors
-/// If they are not there (`cargo xtask cells` builds them) or cannot be deployed.
+/// If they are missing (`cargo xtask cells` builds them) or cannot be deployed.
 pub fn deploy(modules: &Path) -> io::Result<()> {
     let folder = std::env::temp_dir().join(format!("marram-sim-{}", std::process::id()));
     let quotas = Quotas { handler_time_ns: 60_000_000_000, ..Quotas::default() };
@@ -72,7 +72,7 @@ pub(crate) struct Twins {
     cells: Cells,
     images: Made,
     made: u64,
-    /// By the cell's seed, the state's hash after each event that was looked at.
+    /// The state's hash after each checked event, by the cell's seed and the event.
     states: BTreeMap<([u8; 32], u64), [u8; 32]>,
     /// How many answers were compared.
     pub(crate) compared: u64,
@@ -85,7 +85,7 @@ impl fmt::Debug for Twins {
 }
 
 impl Twins {
-    /// None unless [`deploy`] was called.
+    /// `None` unless [`deploy`] was called.
     pub(crate) fn new() -> Option<Self> {
         let images = IMAGES.get()?.clone();
         let config = CellsConfig { slots: 600, ..CellsConfig::default() };
@@ -104,7 +104,7 @@ impl Twins {
         id
     }
 
-    /// Runs the same handler; says how the answer differs, if it does.
+    /// Runs the same handler; returns how the answer differs, if it does.
     pub(crate) fn run(&mut self, twin: CellId, run: &Run, fake: &Ran) -> Option<String> {
         let run = Run { cell: twin, ..run.clone() };
         let mut progress = self.cells.run(run);
@@ -123,13 +123,13 @@ impl Twins {
         (!same).then(|| format!("the Wasm machine answers {ran:?}, the fake {fake:?}"))
     }
 
-    /// The same event of the same cell leaves the same state, whether run first, in replay or after a restore.
+    /// Checks that the same event of the same cell leaves the same state, in a first run, in replay and after a restore.
     pub(crate) fn look(&mut self, twin: CellId, seed: Seed, event: u64, chain: u64) -> Option<String> {
         if !event.is_multiple_of(8) {
             return None;
         }
         let hash = self.cells.state_hash(twin)?;
-        // Another order of uncommitted inputs is another state: the chain's own hash tells them apart.
+        // Another order of uncommitted inputs makes another state: the chain's own hash distinguishes them.
         let mut key = seed.0;
         key.iter_mut().zip(chain.to_le_bytes()).for_each(|(byte, other)| *byte ^= other);
         let first = *self.states.entry((key, event)).or_insert(hash);

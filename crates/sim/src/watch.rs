@@ -1,5 +1,5 @@
-//! Watches from outside: which rare states a seed reached, which moments faults wait for, and whether the bounds that two
-//! machines agreed on are kept. Judges no protocol: what it sees are frames and requests, never a machine's inside.
+//! Observes from outside: which rare states a seed reached, which moments faults wait for, and whether the bounds that two
+//! machines agreed on are kept. Does not check the protocol: it sees frames and requests, never a machine's internal state.
 
 mod bounds;
 mod rare;
@@ -21,7 +21,7 @@ use marram_wire::{
 };
 use std::collections::BTreeMap;
 
-/// Who sends or receives.
+/// The kind of machine that sends or receives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum PeerSide {
     Agent,
@@ -32,30 +32,30 @@ pub(crate) enum PeerSide {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observation {
     pub(crate) moment: Moment,
-    /// Where it was seen, if it was at an edge or on a wire to one.
+    /// The shard where it was seen, if it was at an edge or on a wire to one.
     pub(crate) position: Option<ShardPosition>,
     /// The agent at the other side of that wire.
     pub(crate) agent: Option<usize>,
 }
 
-/// Whom a frame of an older generation came to.
+/// The receiver of a frame of an older generation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stale {
     pub(crate) session: SessionId,
     pub(crate) server: bool,
 }
 
-/// What a channel belongs to: the session, which end, and since its promise the generation.
+/// What a channel belongs to: the session, the end, and, since its promise, the generation.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     session: SessionId,
     server: bool,
     generation: Option<Generation>,
-    /// Whose cell the owner offers to go on with.
+    /// The generation whose live cell the owner offers to keep.
     live: Option<Generation>,
 }
 
-/// One attempt to own a session, as frames tell of it.
+/// One attempt to own a session, as seen in its frames.
 #[derive(Debug, Default)]
 struct Attempt {
     position: Option<ShardPosition>,
@@ -67,9 +67,9 @@ struct Attempt {
     replaying: bool,
     chosen: [bool; 2],
     dead: bool,
-    /// Whether it is of the app that has a witness, and does not begin the session.
+    /// Whether its app has a witness, and it is not the first attempt of the session.
     witnessed: bool,
-    /// Set if whoever opened it stood by for another's cell: how far it was fed.
+    /// Set if the opener was a standby for another owner's cell: how much of the log it had received.
     stood: Option<u64>,
 }
 
@@ -86,12 +86,12 @@ impl Attempt {
 #[derive(Debug, Default)]
 struct Track {
     attempts: BTreeMap<Generation, Attempt>,
-    /// Which ends asked for a generation since the last one was complete.
+    /// Which ends have asked for a generation since the last one was complete.
     asked: [bool; 2],
     closed: [bool; 2],
 }
 
-/// Everything that was seen of one seed.
+/// Everything that was observed in one seed.
 #[derive(Debug, Default)]
 pub struct Watch {
     /// How often each rare state was reached.
@@ -101,15 +101,15 @@ pub struct Watch {
     sessions: BTreeMap<SessionId, Track>,
     cells: BTreeMap<(ShardPosition, CellId), SessionId>,
     owner: Option<ShardPosition>,
-    /// What the word of the witness means, where there is one.
+    /// What the witness's reply means, if there is a witness.
     witness: Option<WitnessMode>,
-    /// What owners were told by it: nothing if it was away, else how much log a client was seen to have.
+    /// The witness's replies to owners: `None` if it was away, else how much log a client was seen to have.
     testimonies: BTreeMap<(SessionId, Generation), Option<Option<u64>>>,
-    /// Which generation a shard opened last.
+    /// The last generation that a shard opened.
     opened: BTreeMap<(ShardPosition, SessionId), Generation>,
-    /// What an agent's end promised last.
+    /// The last generation that an agent's end promised.
     promised_by: BTreeMap<(usize, SessionId, bool), Generation>,
-    /// Frames of older generations that were looked at closely.
+    /// Frames of older generations whose effect was checked.
     stale: Vec<(PeerSide, std::mem::Discriminant<Frame>)>,
     bounds: Bounds,
 }
@@ -123,12 +123,12 @@ impl Watch {
         self.sights.push(Observation { moment, position, agent: None });
     }
 
-    /// Where the newest attempt that was heard of was made.
+    /// The shard of the newest attempt that was seen.
     pub(crate) fn owner(&self) -> Option<ShardPosition> {
         self.owner
     }
 
-    /// Where the newest owner that all ends accepted has a session, unless it died.
+    /// The shard of a session's newest owner that all ends accepted, unless it died.
     pub(crate) fn owner_of(&self, session: SessionId) -> Option<ShardPosition> {
         let attempts = &self.sessions.get(&session)?.attempts;
         let last = attempts.values().rev().find(|attempt| attempt.is_complete())?;
@@ -190,8 +190,8 @@ impl Watch {
         self.counts.add(Rare::WindowFull, std::mem::take(&mut self.bounds.full));
     }
 
-    /// An end accepts the generation of a channel: each later than the one before, and its owner's cell as the living one only if that
-    /// owner's generation is the one that it accepted last.
+    /// An end accepts the generation of a channel. Each must be later than the one before. The end may accept its owner's cell as
+    /// the live one only if that owner's generation is the one that the end accepted last.
     fn promised_by(&mut self, wire: usize, agent: usize, promised: &Promised) {
         let Some(Bound { session, server, generation: Some(generation), live }) =
             self.channels.get(&(wire, promised.channel))
@@ -209,8 +209,8 @@ impl Watch {
         }
     }
 
-    /// Whether a frame that arrives belongs to a generation that its receiver has a newer one than. Of each kind a few in a seed
-    /// are looked at.
+    /// Whether the receiver of an arriving frame knows a newer generation than the frame's. Only a few frames of each kind are
+    /// checked per seed.
     pub(crate) fn stale(
         &mut self,
         (wire, agent): (usize, usize),
@@ -230,7 +230,7 @@ impl Watch {
             PeerSide::Agent => *self.promised_by.get(&(agent, session, server))?,
             PeerSide::Edge => *self.opened.get(&(position, session))?,
         };
-        // A shard that gave a session up may open a lower one than before, when it is asked again.
+        // A shard that has abandoned a session may open a lower generation than before, when it is asked again.
         if generation == newest || (side == PeerSide::Agent && generation > newest) {
             return None;
         }
@@ -244,12 +244,12 @@ impl Watch {
         Some(Stale { session, server })
     }
 
-    /// There is a witness.
+    /// Sets that there is a witness.
     pub(crate) fn witness(&mut self, how: WitnessMode) {
         self.witness = Some(how);
     }
 
-    /// An owner was told what the witness says.
+    /// An owner got the witness's reply.
     pub(crate) fn testified(
         &mut self,
         session: SessionId,
@@ -259,7 +259,7 @@ impl Watch {
         self.testimonies.insert((session, generation), said);
     }
 
-    /// No log is chosen that ends before what the witness said, nor without its word where that is needed.
+    /// The chosen log must not end before what the witness reported, nor be chosen without its reply where that is required.
     fn judge_witness(&mut self, wire: usize, channel: u32, log_end: u64) {
         let Some(how) = self.witness else { return };
         let Some(session) = self.channels.get(&(wire, channel)).map(|bound| bound.session) else { return };
@@ -280,7 +280,7 @@ impl Watch {
         }
     }
 
-    /// A message travels on a channel.
+    /// A message is sent on a channel.
     fn message(&mut self, wire: usize, channel: u32, position: ShardPosition) {
         let attempt = self.attempt(wire, channel);
         let runs = attempt.and_then(|(track, generation, _)| track.attempts.get(&generation));
@@ -289,7 +289,7 @@ impl Watch {
         }
     }
 
-    /// A frame reached a machine.
+    /// A frame reached its receiver.
     pub(crate) fn arrived(
         &mut self,
         wire: usize,
@@ -328,7 +328,7 @@ impl Watch {
         let ends = if promise.peer.is_some() { 2 } else { 1 };
         if let Some(attempt) = track.attempts.get_mut(&generation) {
             if attempt.dead || attempt.position != Some(position) {
-                // Both would seal other texts under one key.
+                // Both would encrypt different plaintexts with one key.
                 self.bounds.broken = Some(format!("generation {generation} was opened twice"));
             }
             attempt.ends = attempt.ends.max(ends);
@@ -453,7 +453,7 @@ impl Watch {
         self.counts.add(Rare::ReadReplayed, u64::from(seen.read));
         self.counts.add(Rare::DatagramReplayed, u64::from(seen.datagram));
         self.counts.add(Rare::DatagramThroughStagesReplayed, u64::from(seen.datagram && seen.chain));
-        // A cell that was started is known only once it is named; then it is the one session that this shard rebuilds.
+        // A started cell is known only when it is named; then it belongs to the one session that this shard rebuilds.
         let named = self.cells.get(&(position, cell)).copied();
         let session = named.or_else(|| self.only_rebuilt_at(position));
         if let Some(attempt) = session.and_then(|session| self.newest_at(position, session)) {

@@ -1,6 +1,7 @@
-//! A whole world on one thread: agents, edges, wires between them and programs beside them, driven by one clock and one seed.
+//! A whole world on one thread: agents, edges, the wires between them and the programs next to them, driven by one clock and
+//! one seed.
 //!
-//! Does what shells do (sockets, sandboxes, supervisors) and decides nothing that the machines should decide.
+//! Does what shells do (sockets, sandboxes, supervisors) and decides nothing that the machines must decide.
 
 mod agents;
 mod causes;
@@ -34,16 +35,16 @@ use marram_edge::{
 use marram_session::{agent, recorder};
 use marram_wire::{frame::Frame, id::HostId};
 
-/// Everything must have come to its end by then.
+/// Everything must have ended by then.
 const HORIZON_NS: u64 = 150 * S;
-/// A seed that needs more never comes to rest: 24,000 messages of a byte through a chain, with faults, take 430,000.
+/// A seed that needs more does not terminate: 24,000 messages of a byte through a chain, with faults, take 430,000.
 const EVENTS_MAX: u64 = 1_000_000;
-/// What issue and oracle ask of a seed at least.
+/// A seed with fewer events tests too little.
 const EVENTS_MIN: u64 = 200;
-/// How often edges are asked what they hold.
+/// Interval at which edges are asked what they hold.
 const SAMPLE_NS: u64 = 250 * MS;
 
-/// Something happens.
+/// An event of the simulation.
 #[derive(Debug)]
 pub(crate) enum Event {
     Agent(usize, u32, agent::AgentInput),
@@ -84,7 +85,7 @@ pub(crate) enum Event {
     Sample,
 }
 
-/// Who is concerned, and may be frozen.
+/// The process that an event concerns; it may be frozen.
 enum EventTarget {
     Agent(usize),
     Shard(ShardPosition),
@@ -102,7 +103,7 @@ pub(crate) struct World {
     plan: Plan,
     queue: crate::queue::Queue<Event>,
     chance: Random,
-    /// Apart from the rest, so that the number of checkpoint parts moves nothing else.
+    /// Separate from the rest, so that the number of checkpoint parts changes nothing else.
     bulk_chance: Random,
     agents: Vec<AgentNode>,
     edges: Vec<EdgeNode>,
@@ -114,7 +115,7 @@ pub(crate) struct World {
     programs: Vec<Program>,
     servers_started: u64,
     visits_begun: usize,
-    /// The first fault, until its moment comes; the others follow it.
+    /// The first fault, until its moment occurs; the others follow it.
     first: Option<TriggeredFault>,
     triggered: Vec<TriggeredFault>,
     faults_injected: u64,
@@ -137,7 +138,7 @@ struct TriggeredFault {
 }
 
 impl TriggeredFault {
-    /// Whether its moment has come; counts those that it lets pass.
+    /// Whether its moment has occurred; counts the ones to skip.
     fn is_now(&mut self, moment: Moment) -> bool {
         let meant = self.moment == moment;
         let now = meant && self.skip == 0;
@@ -146,20 +147,20 @@ impl TriggeredFault {
     }
 }
 
-/// How a seed ended.
+/// The result of a seed.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was violated; empty if nothing was.
+    /// Violations; empty if there were none.
     pub violations: Vec<String>,
     /// Equal for equal runs.
     pub hash: u64,
-    /// How many events there were.
+    /// Number of events.
     pub events: u64,
     /// How many answers of the Wasm machine were compared with the fake's.
     pub compared: u64,
     /// Rare states reached.
     pub watch: Watch,
-    /// What happened, if it was asked for.
+    /// The events as text, if requested.
     pub lines: Vec<String>,
 }
 
@@ -258,11 +259,11 @@ impl World {
         Outcome { violations, hash, events, compared, watch, lines: self.trace.into_lines() }
     }
 
-    /// Every program has come to its end, and the seed has had its due of faults.
+    /// Whether every program has ended and the seed has had enough faults.
     fn is_over(&mut self) -> bool {
         let over = self.is_at_rest();
         if over && let Some(first) = self.first.take() {
-            // Its moment never came.
+            // Its moment never occurred.
             self.queue.after(0, Event::InjectFirstFault(first.kind, None));
         }
         over && self.faults_injected > 0
@@ -315,7 +316,7 @@ impl World {
                 Caller::Recorder => EventTarget::Recorder,
             },
             Event::Recorder(..) | Event::RecorderWake(..) => EventTarget::Recorder,
-            // The agent's process reads and is told; the program writes by itself.
+            // These actions concern the agent's process; only the program itself writes.
             Event::Act(program, act) if *act != Act::Write => {
                 EventTarget::Agent(self.programs[*program].agent)
             }
@@ -323,7 +324,7 @@ impl World {
         }
     }
 
-    /// Lets an event happen, or keeps it for a process that stands still.
+    /// Handles an event, or queues it for a frozen process.
     fn dispatch(&mut self, event: Event) {
         let inbox = match self.target_of(&event) {
             EventTarget::Agent(agent) => self.agents[agent].frozen_inbox(),
@@ -356,7 +357,7 @@ impl World {
             Event::Control(edge, life, input) if self.edges[edge].life == life => {
                 self.give_control(edge, input)
             }
-            // Overtaken by a death or a later wish to be woken.
+            // Outdated by a crash or a later wake-up request.
             Event::Agent(..)
             | Event::AgentWake(..)
             | Event::Shard(..)
@@ -432,10 +433,10 @@ impl World {
         }
     }
 
-    /// Ambushes whose moment was seen.
+    /// Triggers faults whose moment was observed.
     fn spring(&mut self) {
         for Observation { moment, position, agent } in std::mem::take(&mut self.watch.sights) {
-            // The last session is about to end: then now, or never.
+            // The last session is about to end: this is the last opportunity.
             let last = moment == Moment::Finish && self.is_nearly_over();
             if let Some(first) = self.first.take_if(|first| first.is_now(moment) || last) {
                 let here = agent.filter(|_| first.moment == Moment::Message);
@@ -455,7 +456,7 @@ impl World {
     }
 }
 
-/// A frame in a few words: payloads by their length.
+/// A frame as short text: payloads only by their length.
 fn brief(frame: &Frame) -> String {
     match frame {
         Frame::Input(input) => format!(
@@ -493,7 +494,7 @@ fn brief(frame: &Frame) -> String {
     }
 }
 
-/// A process's name: random, and another one in every life.
+/// A process's host id: random, and different for each process.
 fn host(chance: &mut Random) -> HostId {
     HostId(chance.bytes())
 }

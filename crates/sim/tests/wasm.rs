@@ -1,4 +1,4 @@
-//! The fake cell of the simulation and the Wasm machine are one and the same, as far as any session can tell.
+//! The fake cell of the simulation and the Wasm machine behave the same for every session.
 #![cfg(feature = "wasm")]
 
 use marram_sim::{batch, twin};

@@ -1,12 +1,12 @@
-//! An edge's cache as a simulated cell meets it: it hardly ever has what it had before, here or at another edge. So a replay
-//! that asked it again would take another course, and be found out.
+//! An edge's cache as a simulated cell sees it: an object almost always differs from the last read, on this edge or another. So
+//! a replay that asked the cache again would diverge, and be detected.
 
 use bytes::Bytes;
 use marram_session::cell::{Ran, Run};
 use marram_wire::log::{Found, Read};
 use std::collections::VecDeque;
 
-/// What there is, at all edges.
+/// The objects, the same on all edges.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SimulatedCache {
     served: u64,
@@ -14,7 +14,7 @@ pub(super) struct SimulatedCache {
 }
 
 impl SimulatedCache {
-    /// What is read now, of one of a few keys.
+    /// Reads the object of one of a few keys.
     fn read(&mut self, key: u8) -> Read {
         self.served += 1;
         let size = match self.served % 96 {
@@ -22,7 +22,7 @@ impl SimulatedCache {
             few => few,
         };
         let found = match (self.served % 8, self.last.take()) {
-            // Nothing has changed, for once.
+            // This time nothing has changed.
             (0..3, Some(last)) => {
                 self.last = Some(last.clone());
                 return last;
@@ -41,14 +41,14 @@ impl SimulatedCache {
     }
 }
 
-/// Where one handler reads.
+/// The source of one handler's reads.
 #[derive(Debug)]
 pub(super) enum Reader<'a> {
     /// Cells of this seed do not read.
     Off,
-    /// It is run for the first time.
+    /// A first run.
     Live(&'a mut SimulatedCache),
-    /// In replay: what the log says.
+    /// A replay: what the log says.
     Logged(VecDeque<Read>),
 }
 
@@ -61,13 +61,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads an object, and mixes what it says into bytes that were drawn.
+    /// Reads an object, and mixes its contents into random bytes.
     pub(super) fn mix(&mut self, key: u8, ran: &mut Ran, buffer: &mut [u8]) {
         let key = key % 4;
         let read = match self {
             Self::Off => return,
             Self::Live(cache) => cache.read(key),
-            // What is missing is found out by whoever compares what was read with the log.
+            // A missing read is detected where the reads are compared with the log.
             Self::Logged(logged) => {
                 logged.pop_front().unwrap_or(Read { key: [u8::MAX; 8], found: Found::Nothing })
             }

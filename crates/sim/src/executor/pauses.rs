@@ -1,23 +1,23 @@
-//! Which ports of a simulated cell are paused, told once more and as simply as can be. Goes with the cell's state into every
-//! checkpoint, so that an owner that forgot a pause is found out: it has messages handled for which it may not have given credit.
+//! An independent and simple model of which ports of a simulated cell are paused. It is part of every checkpoint, so that an
+//! owner that forgot a pause is detected: that owner delivers messages for which it may not have given credit.
 
 use super::{Cell, Past};
 use marram_session::cell::{CellInput, CellOutput, Ran, Run, TimerChange};
 use marram_wire::id::Port;
 use std::collections::BTreeSet;
 
-/// Pauses, and what can end them.
+/// The pauses, and what can end them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Pauses {
-    /// Stage and port of each.
+    /// Stage and port of each pause.
     paused: BTreeSet<(u8, u32)>,
-    /// Timers that are set.
+    /// Timers that are set: stage and token.
     timers: BTreeSet<(u8, u64)>,
-    /// Ports that have opened and not closed.
+    /// Ports that are open.
     open: BTreeSet<u32>,
     /// Whether there is a server.
     server: bool,
-    /// Pauses of an earlier life of the cell, replayed or restored. Not saved: a cell that is loaded has no others.
+    /// Pauses from before this instance of the cell, replayed or restored. Not saved: a loaded cell has no others.
     inherited: BTreeSet<(u8, u32)>,
 }
 
@@ -26,15 +26,15 @@ impl Pauses {
         paused.iter().any(|(_, other)| *other == port || !self.server)
     }
 
-    /// What is wrong with an input, if anything is: of a port that was paused before this life of the cell began, nothing but its
-    /// end may come until it is resumed.
+    /// What is wrong with an input, if anything: on a port that was paused before this instance of the cell began, only its
+    /// end may arrive until the port is resumed.
     pub(super) fn judge(&self, run: &Run) -> Option<String> {
         let CellInput::Message { port, .. } = run.input else { return None };
         let wrong = run.logged.is_none() && self.stops(&self.inherited, port.0);
         wrong.then(|| format!("a message of {port:?} was handled without credit: the port is paused"))
     }
 
-    /// Takes in what a handler did.
+    /// Applies the effects of a handler.
     pub(super) fn change(&mut self, run: &Run, ran: &Ran, is_quiet: bool) {
         match &run.input {
             CellInput::Open { port, .. } => {
@@ -66,7 +66,7 @@ impl Pauses {
                 _ => {}
             }
         }
-        // While ports open, the session's other one may be about to.
+        // While ports are opening, the session's other port may also be about to open.
         let is_opening = matches!(run.input, CellInput::Open { .. });
         let can_run = self.open.iter().any(|port| !self.stops(&self.paused, *port));
         if !is_opening && is_quiet && self.timers.is_empty() && !can_run {
@@ -75,7 +75,7 @@ impl Pauses {
         }
     }
 
-    /// As bytes: counts, then each.
+    /// Encoded: counts, then each element.
     pub(super) fn save(&self) -> Vec<u8> {
         let mut bytes = vec![u8::from(self.server)];
         let named = |(stage, name): (u8, u64)| [&[stage][..], &name.to_le_bytes()].concat();
@@ -91,7 +91,7 @@ impl Pauses {
         bytes
     }
 
-    /// What [`Pauses::save`] wrote, and the bytes behind it.
+    /// Decodes the result of [`Pauses::save`]; also returns the bytes after it.
     pub(super) fn load(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (server, mut rest) = bytes.split_first()?;
         let mut list = || {
@@ -116,8 +116,8 @@ impl Pauses {
 }
 
 impl Cell {
-    /// Takes in what a handler did to its ports. A program that speaks in datagrams would see those dropped that come while its
-    /// port is paused, which is no fault: in seeds with one, cells pause nothing.
+    /// Applies a handler's pauses. A program with datagrams would lose those that arrive while its port is paused, which is
+    /// not a fault: in seeds with such a program, cells pause nothing.
     pub(super) fn pause(&mut self, run: &Run, datagrams: [bool; 2], ran: &mut Ran, past: &mut Past) {
         if datagrams != [false; 2] {
             ran.outputs.retain(|output| !matches!(output, CellOutput::Pause { .. }));

@@ -8,14 +8,14 @@ use marram_session::{
 };
 use marram_wire::recording::Recording;
 
-/// What came of a recording that was run.
+/// The result of a recording's replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Played {
-    /// Of the cell where the recording ends; none if it was stopped there.
+    /// State hash at the end of the recording; `None` if the cell was stopped there.
     pub(crate) state: Option<[u8; 32]>,
     /// Whether the cell was restored.
     pub(crate) restored: bool,
-    /// Entries that it consumed.
+    /// Entries that the cell consumed.
     pub(crate) entries: u64,
 }
 
@@ -27,7 +27,7 @@ impl Cells {
         }
     }
 
-    /// What [`Self::hash`] gave last, once.
+    /// Takes the last result of [`Self::hash`].
     pub(crate) fn hashed(&mut self, id: CellId) -> Option<[u8; 32]> {
         self.hashes.remove(&id)
     }
@@ -40,7 +40,7 @@ impl Cell {
 }
 
 impl Past {
-    /// For running a recording: what happens there happened before.
+    /// A copy for running a recording: all of its events have happened before.
     fn again(&self) -> Self {
         Self {
             hashes: self.hashes.clone(),
@@ -56,7 +56,7 @@ impl Past {
     }
 }
 
-/// Runs a recording to its end.
+/// Replays a recording to its end.
 pub(crate) fn play(recording: &Recording, habits: Habits, past: &Past) -> Result<Played, String> {
     const CELL: CellId = CellId(1);
     let mut past = past.again();
@@ -71,7 +71,7 @@ pub(crate) fn play(recording: &Recording, habits: Habits, past: &Past) -> Result
             Ok(StepResult::Stopped(_)) => {
                 return Ok(Played { state: None, restored, entries: player.entries() });
             }
-            // The machine's own fault, which struck once.
+            // The injected failure, which happened only once.
             Err(PlayError::Diverged { .. })
                 if next.stopped && habits.poison.is_some_and(|poison| !poison.always) =>
             {

@@ -1,5 +1,5 @@
-//! What a simulated cell consists of: the oracle's chain alone, or between delay stages, wired one behind the other. An independent
-//! telling of how stages run: the sandbox's is compared with it where twins are asked for.
+//! The stages of a simulated cell: the oracle's chain alone, or between delay stages, connected in a row. This is an independent
+//! implementation of how stages run: with twins, the sandbox's is compared with it.
 
 use super::cache::Reader;
 use bytes::Bytes;
@@ -20,14 +20,14 @@ pub(crate) enum Shape {
     },
 }
 
-/// Which machine.
+/// The kind of a machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Machine {
     Chain(Chain),
     DelayStage(DelayStage),
 }
 
-/// One machine with its generator.
+/// One machine and its generator.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Stage {
     machine: Machine,
@@ -39,10 +39,10 @@ struct Stage {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Stages(Vec<Stage>);
 
-/// What a machine is given.
+/// The input of a machine.
 #[derive(Clone, Debug)]
 enum Fed {
-    /// And whether the session's peer there speaks in datagrams.
+    /// Also whether the session's peer there uses datagrams.
     Open(Peer, bool),
     Message(Peer, Bytes),
     Close(Peer),
@@ -103,11 +103,11 @@ impl Stages {
         }
     }
 
-    /// Whom an input from outside is for. Neighbours meet when the last of the session's ports opens.
+    /// The stages that an input from outside is for. Stages are connected when the last of the session's ports opens.
     fn enter(&self, input: &CellInput, [client, server]: [bool; 2]) -> VecDeque<(usize, Fed)> {
         let peer = |port: Port| Peer::from_port(port.0).expect("a session has two ports");
         let last = self.0.len() - 1;
-        // Of a session without a server nothing says how that one speaks.
+        // In a session without a server, the kind of the server is unknown.
         let opens = |peer| Fed::Open(peer, if peer == Peer::Client { client } else { server && last == 2 });
         let side = |port: Port| if port == Port::SERVER { last } else { 0 };
         let first = match input {
@@ -131,7 +131,7 @@ impl Stages {
         waiting
     }
 
-    /// Tells cells apart that were given different things.
+    /// A hash that differs for cells with different inputs.
     pub(super) fn hash(&self) -> u64 {
         let hash = |stage: &Stage| match &stage.machine {
             Machine::Chain(chain) => chain.hash(),
@@ -140,17 +140,17 @@ impl Stages {
         self.0.iter().fold(0, |sum, stage| sum ^ hash(stage).rotate_left(7))
     }
 
-    /// Whether there is more than the oracle's chain.
+    /// Whether there are stages besides the oracle's chain.
     pub(super) fn are_several(&self) -> bool {
         self.0.len() > 1
     }
 
-    /// Random bytes that all have drawn.
+    /// Random bytes that all stages have drawn.
     pub(super) fn drawn(&self) -> u64 {
         self.0.iter().map(|stage| stage.drawn).sum()
     }
 
-    /// The whole state as bytes, but for the seed.
+    /// The whole state as bytes, without the seed.
     pub(super) fn save(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for stage in &self.0 {
@@ -166,7 +166,7 @@ impl Stages {
         bytes
     }
 
-    /// The state that [`Stages::save`] wrote; `None` for anything else.
+    /// Decodes the result of [`Stages::save`]; `None` for anything else.
     pub(super) fn restore(mut bytes: &[u8], seed: Seed) -> Option<Self> {
         let mut stages = Vec::new();
         while let Some((kind, rest)) = bytes.split_first() {
@@ -223,20 +223,20 @@ fn output(port: Port, payload: Option<Bytes>) -> CellOutput {
     }
 }
 
-/// What a machine may call, answered from one run.
+/// The functions that a machine may call, with the results of one run.
 struct HostContext<'a, 'r> {
     at: usize,
     now_ns: i64,
-    /// The generator: its seed, and how much was drawn.
+    /// The generator: its seed, and the number of bytes drawn.
     stage: (Seed, &'a mut u64),
     /// The edge's cache.
     reader: &'a mut Reader<'r>,
     ran: &'a mut Ran,
     /// The task that runs.
     task: Option<u64>,
-    /// In order; nothing is a close.
+    /// In order; `None` is a close.
     sent: Vec<(Peer, Option<Bytes>)>,
-    /// Pauses and their ends. Machines decide on these after all that they send.
+    /// Pauses and resumes. Machines decide on these after everything that they send.
     flow: Vec<CellOutput>,
 }
 
@@ -260,7 +260,7 @@ impl Host for HostContext<'_, '_> {
         stream.set_position(**drawn);
         stream.fill(buffer);
         **drawn += buffer.len() as u64;
-        // In some seeds whoever draws reads, too.
+        // In some seeds a stage that draws also reads from the cache.
         self.reader.mix(buffer.first().copied().unwrap_or(0), self.ran, buffer);
     }
 

@@ -1,12 +1,12 @@
-//! Which task of a simulated cell has its turn, told once more and as simply as can be. Goes with the cell's state into every
-//! checkpoint, so that an owner that lost, repeated or reordered a task is found out.
+//! An independent and simple model of the tasks of a simulated cell. It is part of every checkpoint, so that an owner that lost,
+//! repeated or reordered a task is detected.
 
 use marram_session::cell::TaskChange;
 
-/// Words of a saved task or lock: what it is, stage, lock, token.
+/// Words of a saved task or lock: queue, stage, lock, token.
 const WORDS: usize = 4;
 
-/// A task in a queue, and which: 0 is that of those that wait for their turn, others are a lock's, whose first one holds it.
+/// A task in a queue. Queue 0 is the run queue; another queue is that of a lock, and its first task holds the lock.
 type Place = (u64, u8, u64, u64);
 
 /// Tasks and locks in order.
@@ -14,13 +14,13 @@ type Place = (u64, u8, u64, u64);
 pub(super) struct Tasks(Vec<Place>);
 
 impl Tasks {
-    /// A task has its turn: whether it is the one whose turn it is.
+    /// Runs a task: whether it is the next one in the run queue.
     pub(super) fn take(&mut self, stage: u8, token: u64) -> bool {
         let first = self.0.iter().position(|place| place.0 == 0);
         first.is_some_and(|at| self.0.remove(at) == (0, stage, 0, token))
     }
 
-    /// Takes in what a handler did. False if only a broken host could have let it.
+    /// Applies the effects of a handler. False if only a broken host could have allowed them.
     pub(super) fn change(&mut self, changes: &[TaskChange]) -> bool {
         changes.iter().all(|change| match *change {
             TaskChange::Spawn { stage, token } => {
@@ -54,7 +54,7 @@ impl Tasks {
         })
     }
 
-    /// Whether none waits for its turn.
+    /// Whether the run queue is empty.
     pub(super) fn is_quiet(&self) -> bool {
         self.0.iter().all(|place| place.0 != 0)
     }
@@ -76,7 +76,7 @@ impl Tasks {
         self.0.iter().filter(its).any(|place| self.holder(stage, place.2) != Some(token))
     }
 
-    /// As bytes, their count first.
+    /// Encoded, with the count first.
     pub(super) fn save(&self) -> Vec<u8> {
         let mut bytes = Vec::from((self.0.len() as u64).to_le_bytes());
         for (kind, stage, id, token) in &self.0 {
@@ -87,7 +87,7 @@ impl Tasks {
         bytes
     }
 
-    /// What [`Tasks::save`] wrote, and the bytes behind it.
+    /// Decodes the result of [`Tasks::save`]; also returns the bytes after it.
     pub(super) fn load(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (count, rest) = bytes.split_first_chunk::<8>()?;
         let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! == name
-//! any words: why the rule is there
-//! variants: Kind Other ... where one build holds several: `marram_wire::MUTANT` is the place of one, from 1 on
+//! any words: why the rule exists
+//! variants: Kind Other ... if one build holds several: `marram_wire::MUTANT` is the number of one, from 1 on
 //! slow: why CI has no time for it; `--slow` runs it too
 //! file: crates/session/src/...
 //! -- from
-//! text as it stands in the file, exactly once
+//! text as it is in the file, exactly once
 //! -- to
-//! what stands there instead
+//! its replacement
 //! -- and
 //! file: ... another file, if one is not enough
 //! ```
@@ -17,7 +17,7 @@
 use super::{Edit, Mutation};
 use std::{fs, io, path::Path};
 
-/// All of them, each with its place in the sources under `root`.
+/// Reads all mutations and locates each in the sources under `root`.
 pub(super) fn parse(text: &str, root: &Path) -> io::Result<Vec<Mutation>> {
     text.split("\n== ").skip(1).map(|entry| one(entry, root)).collect()
 }

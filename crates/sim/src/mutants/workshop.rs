@@ -1,5 +1,5 @@
-//! A copy of the crates that the simulation needs, in a workspace of its own under `target/mutants`, where they are
-//! broken, built and run. The sources themselves are never touched.
+//! A copy of the crates that the simulation needs, in a workspace of its own under `target/mutants`, where mutants are
+//! built and run. The sources themselves are never changed.
 
 use super::{Edit, Mutation};
 use std::{
@@ -12,21 +12,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the copy holds.
+/// Crates in the copy.
 const MEMBERS: [&str; 5] = ["crates/wire", "crates/session", "crates/edge", "crates/sim", "cells/chain/algo"];
-/// How many seeds a mutant runs at a time: seconds of work.
+/// Seeds that a mutant runs at a time: seconds of work.
 const CHUNK: u64 = 1_000;
-/// A mutant that takes longer for that many hangs, and so is caught. It says nothing of a mutant that runs through more of them.
+/// If a mutant takes longer for that many seeds, it hangs, and so is caught. Not a limit on all of its seeds.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often a running mutant is looked at.
+/// Interval at which a running mutant is checked.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What came of a mutation.
+/// The result of a mutation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// Seeds failed; the first words of it.
+    /// Seeds failed; the first line of the output about that.
     Caught(String),
-    /// As above, in saved seeds only: fresh ones reach it too rarely.
+    /// As above, but only saved seeds: fresh seeds reach it too rarely.
     SavedOnly(String),
     /// It does not compile.
     Unviable,
@@ -45,14 +45,14 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The place where mutants are made.
+/// The directory where mutants are built.
 #[derive(Debug)]
 pub(super) struct Workshop {
     copy: PathBuf,
 }
 
 impl Workshop {
-    /// Copies the sources and builds them unbroken: what does not pass then, says nothing later.
+    /// Copies the sources and builds and runs them unchanged: if that fails, mutants would show nothing.
     pub(super) fn open(root: &Path) -> io::Result<Self> {
         let copy = root.join("target/mutants");
         fs::create_dir_all(&copy)?;
@@ -73,8 +73,8 @@ impl Workshop {
         }
     }
 
-    /// Breaks files, builds, runs fresh seeds until one fails, for each variant, and mends the files. Where none fails, saved
-    /// seeds are asked, to say so.
+    /// Changes the files, builds, runs fresh seeds until one fails, for each variant, and restores the files. If none fails, runs
+    /// the saved seeds, to report that.
     pub(super) fn try_mutation(
         &self,
         mutation: &Mutation,
@@ -83,11 +83,11 @@ impl Workshop {
         mut each: impl FnMut(Option<&str>, Verdict),
     ) -> io::Result<()> {
         let mut broken: BTreeMap<&str, String> = BTreeMap::new();
-        // From behind, so that each still finds its place.
+        // From the last to the first, so that the offsets stay valid.
         let mut edits: Vec<&Edit> = mutation.edits.iter().collect();
         edits.sort_by_key(|edit| Reverse(edit.at));
         for edit in edits {
-            // From the copy: the sources may be worked on meanwhile.
+            // Read from the copy: the sources may change meanwhile.
             let source = match broken.remove(&edit.file[..]) {
                 Some(source) => source,
                 None => fs::read_to_string(self.original(edit))?,
@@ -113,7 +113,7 @@ impl Workshop {
         Ok(())
     }
 
-    /// Fresh seeds, and saved ones where those say nothing.
+    /// Runs fresh seeds, then the saved ones if no fresh seed fails.
     fn search(&self, variant: u32, from: u64, count: u64) -> io::Result<Verdict> {
         let end = from + count;
         let mut next = from;
@@ -151,7 +151,7 @@ impl Workshop {
         let mut child = command.stdout(log).stderr(Stdio::null()).spawn()?;
         let Some(status) = wait(&mut child)? else { return Ok(Verdict::Caught("hangs".into())) };
         let log = fs::read_to_string(self.copy.join("log"))?;
-        // That too few seeds reached something is no verdict on a mutation.
+        // Too low coverage of rare states says nothing about a mutation.
         let words = log.lines().find(|line| line.contains("FAILED"));
         let died = || status.code().is_none().then_some("the process died");
         Ok(words
@@ -160,7 +160,7 @@ impl Workshop {
     }
 }
 
-/// How the child ended; nothing if it had to be ended.
+/// How the child exited; `None` if it was killed.
 fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     let begun = Instant::now();
     loop {
@@ -176,7 +176,7 @@ fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// The workspace's manifest with other members, built for quick building.
+/// The workspace's manifest with other members and settings for fast builds.
 fn manifest(original: &str) -> String {
     let members = MEMBERS.map(|member| format!("\"{member}\"")).join(", ");
     let mut out = format!("[workspace]\nresolver = \"3\"\nmembers = [{members}]\n");
@@ -190,7 +190,7 @@ fn manifest(original: &str) -> String {
     out
 }
 
-/// The copy has no sandbox, and mutants need none: the feature stays, its dependency goes.
+/// Removes the sandbox dependency: the copy has no sandbox, and mutants need none. The feature stays.
 fn without_wasm(manifest: &Path) -> io::Result<()> {
     let original = fs::read_to_string(manifest)?;
     let kept = original.lines().filter(|line| !line.starts_with("marram-sandbox"));
@@ -209,7 +209,7 @@ fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
             }
             continue;
         }
-        // What has not changed keeps its time, or everything would be built again.
+        // An unchanged file keeps its modification time, otherwise everything would be built again.
         let bytes = fs::read(&source)?;
         if fs::read(&target).ok().as_ref() != Some(&bytes) {
             fs::write(&target, bytes)?;

@@ -1,6 +1,6 @@
-//! The judge of the coordinator, which keeps a plain copy of what the store should hold and compares every answer with it: of
-//! those who write upon one revision at most one wins, no revision is given out twice, leases last as long as they should and no
-//! longer, watches see every change, and what has no short lease outlives a restart.
+//! The oracle of the coordinator. It keeps a simple copy of what the store should hold and compares every reply with it: of
+//! the clients that write on the same revision at most one wins, no revision is used twice, leases last exactly as long as they
+//! should, watches see every change, and keys without a short lease survive a restart.
 
 use bytes::Bytes;
 use marram_edge::coordinator::{
@@ -9,7 +9,7 @@ use marram_edge::coordinator::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A key as it should be.
+/// The expected state of a key.
 #[derive(Clone, Debug)]
 struct Slot {
     value: Bytes,
@@ -17,23 +17,23 @@ struct Slot {
     lease: Option<Lease>,
 }
 
-/// What the store should hold.
+/// The expected state of the store.
 #[derive(Debug, Default)]
 pub(crate) struct StoreJudge {
     keys: BTreeMap<String, Slot>,
-    /// Seconds, and until when.
+    /// Duration in seconds, and expiry time.
     leases: BTreeMap<Lease, (u32, u64)>,
-    /// The highest number that was given out, as a revision or a lease.
+    /// The highest number used so far, as a revision or a lease.
     highest: u64,
-    /// Keys and the revisions upon which somebody won.
+    /// Keys and revisions on which a write succeeded.
     won: BTreeSet<(String, u64)>,
-    /// Every change since the beginning: key, and value unless it was removed.
+    /// Every change since the beginning: key and value; `None` if it was removed.
     changes: Vec<(String, Option<Bytes>)>,
-    /// How many there were when the store began last.
+    /// Number of changes when the store last started.
     begun: usize,
-    /// How many there were when a revision was the newest.
+    /// Number of changes when a revision was the newest.
     places: BTreeMap<u64, usize>,
-    /// Of each key about generations, those that held it.
+    /// All holders of each key about generations.
     pub(crate) holders: BTreeMap<String, Vec<Claimed>>,
 }
 
@@ -54,7 +54,7 @@ impl StoreJudge {
         }
     }
 
-    /// Time passes.
+    /// Advances the time.
     pub(crate) fn expire(&mut self, now_ns: u64) {
         let mut over: Vec<_> = self.leases.iter().map(|(lease, (_, until_ns))| (*until_ns, *lease)).collect();
         over.retain(|(until_ns, _)| *until_ns <= now_ns);
@@ -62,7 +62,7 @@ impl StoreJudge {
         over.into_iter().for_each(|(_, lease)| self.end(lease));
     }
 
-    /// The store begins again from its snapshot: what is under a short lease is gone, and who watched lists again.
+    /// The store restarts from its snapshot: keys with a short lease are gone, and watchers list again.
     pub(crate) fn restarted(&mut self, now_ns: u64) {
         self.leases.retain(|_, (ttl_s, _)| *ttl_s >= DURABLE_LEASE_S);
         self.leases.values_mut().for_each(|(ttl_s, until_ns)| *until_ns = now_ns + s(*ttl_s));
@@ -72,7 +72,7 @@ impl StoreJudge {
         self.places.clear();
     }
 
-    /// A request was applied and answered so.
+    /// A request was applied with this reply.
     pub(crate) fn applied(
         &mut self,
         now_ns: u64,
@@ -164,7 +164,7 @@ impl StoreJudge {
         Ok(())
     }
 
-    /// Generations and what clients were seen to have only grow.
+    /// Checks that generations, and what clients were seen to have, only grow.
     fn judge_progress(&mut self, key: &str, value: Option<&Bytes>) -> Result<(), String> {
         let Some((kind, _)) = key.strip_prefix(PREFIX).and_then(|rest| rest.split_once('/')) else {
             return Ok(());
@@ -194,13 +194,13 @@ impl StoreJudge {
         Ok(())
     }
 
-    /// How many changes there were when this revision was listed.
+    /// Number of changes when this revision was listed.
     pub(crate) fn place(&self, revision: u64) -> usize {
-        // Another store's, before this one began.
+        // A revision of a store before this one.
         self.places.get(&revision).copied().unwrap_or(0)
     }
 
-    /// What a watch that stands at `place` is told; where it stands then.
+    /// Checks what a watch at `place` reports; returns its new place.
     pub(crate) fn told(&self, prefix: &str, place: usize, said: &Changes) -> Result<usize, String> {
         let Changes::All(said) = said else {
             let may = place < self.begun;
@@ -222,7 +222,7 @@ impl StoreJudge {
         Ok(self.changes.len())
     }
 
-    /// What a key holds.
+    /// The value of a key.
     pub(crate) fn value(&self, key: &str) -> Option<&Bytes> {
         self.keys.get(key).map(|slot| &slot.value)
     }

@@ -1,11 +1,11 @@
-//! The judge is judged: a session that kept every rule passes, and each way of breaking one is seen.
+//! Tests of the oracle: a session that keeps every rule passes, and each violation is detected.
 
 use super::*;
 use crate::plan::{Plan, Visit};
 use marram_chain_algo::{Chain, Event, Host};
 use marram_session::agent::ConnectionId;
 
-/// A host that hands records to two programs.
+/// A host that passes records to two programs.
 #[derive(Default)]
 struct Host2 {
     sent: [Vec<Record>; 2],

@@ -1,36 +1,36 @@
-//! What goes wrong in a seed, and when. The first fault waits until a session runs, the others for the first one.
+//! The faults of a seed and their times. The first fault waits until a session runs, the others for the first one.
 
 use super::{MS, S, US};
 use crate::random::Random;
 
-/// Something that can be seen from outside and at which a strike hurts most.
+/// A moment that can be observed from outside and at which a fault hurts most.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Moment {
-    /// A message travels, either way, in a session whose owner all ends have accepted.
+    /// A message is sent, in either direction, in a session whose owner all ends have accepted.
     Message,
     /// An end asks for a generation.
     Hello,
     /// An edge asks an end for its promise.
     Promise,
-    /// An end promises.
+    /// An end promises to accept a generation.
     Promised,
     /// A cell is restored from checkpoints.
     Restore,
     /// A cell runs a handler that an earlier owner's cell ran before.
     Replay,
-    /// An edge gives an end the chosen log.
+    /// An edge sends the chosen log to an end.
     Chosen,
     /// A checkpoint leaves an edge.
     Checkpoint,
     /// An end has stored a checkpoint.
     Stored,
-    /// An end need not keep what a checkpoint covers.
+    /// An end may drop the log that a checkpoint covers.
     Truncate,
     /// A program ends its output.
     EndOfInput,
-    /// Everything was received both ways.
+    /// Everything was received in both directions.
     Finish,
-    /// An end is ready to forget.
+    /// An end is ready to forget the session.
     Finished,
 }
 
@@ -52,125 +52,125 @@ impl Moment {
     ];
 }
 
-/// At a moment, after so many of its kind, and so much later.
+/// At a moment, after skipping some of its kind, and after a delay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct On {
     /// The kind.
     pub moment: Moment,
-    /// How many are let pass.
+    /// How many to skip.
     pub skip: u64,
-    /// Then, in nanoseconds.
+    /// The delay after that, in nanoseconds.
     pub delay_ns: u64,
 }
 
-/// When a fault that is not the first one strikes.
+/// When a fault other than the first one occurs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
-    /// So many nanoseconds after the first one.
+    /// This many nanoseconds after the first one.
     After(u64),
-    /// At a moment behind the first one.
+    /// At a moment after the first one.
     On(On),
 }
 
-/// Which edge is struck.
+/// The edge that a fault hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultTarget {
     /// This one.
     Edge(usize),
-    /// Where the moment was seen; otherwise as [`FaultTarget::Owner`].
+    /// The edge where the moment was observed; otherwise as [`FaultTarget::Owner`].
     Here,
-    /// That of the newest generation of the session that was seen last.
+    /// The edge with the newest generation of the session that was last observed.
     Owner,
 }
 
-/// What goes wrong. Durations in nanoseconds.
+/// Kinds of faults. Durations in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
-    /// The machine dies and comes back empty. If `loud`, its kernel says so to its peers.
+    /// The machine crashes and restarts without state. If `loud`, its kernel closes the connections to its peers.
     CrashEdge {
-        /// Where.
+        /// The edge.
         place: FaultTarget,
-        /// Whether peers are told.
+        /// Whether peers see their connections closed.
         loud: bool,
-        /// How long it is away.
+        /// Time until the restart.
         for_ns: u64,
     },
-    /// One shard's process dies; the supervisor starts another.
+    /// One shard's process crashes; the supervisor starts another.
     CrashShard {
-        /// Where.
+        /// The edge.
         place: FaultTarget,
     },
-    /// Every process of the edge stands still, then goes on where it stood.
+    /// Every process of the edge is paused, then continues with its state.
     FreezeEdge {
-        /// Where.
+        /// The edge.
         place: FaultTarget,
-        /// How long.
+        /// Duration.
         for_ns: u64,
     },
-    /// All wires between an agent and an edge break; both sides learn of it, not at once.
+    /// All wires between an agent and an edge break; both sides learn of it after a delay.
     CutWires {
-        /// Whose.
+        /// The agent.
         agent: usize,
-        /// Where.
+        /// The edge.
         place: FaultTarget,
     },
-    /// As above, but one side is not told: it believes in a wire that is gone.
+    /// As above, but only one side learns of it: the other still considers the wire open.
     CutOneSide {
-        /// Whose.
+        /// The agent.
         agent: usize,
-        /// Where.
+        /// The edge.
         place: FaultTarget,
-        /// Who learns of it.
+        /// Whether the agent learns of it, and not the edge.
         agent_told: bool,
     },
-    /// Nothing gets through in one or both directions.
+    /// All frames in one or both directions are lost.
     Silence {
-        /// Whose.
+        /// The agent.
         agent: usize,
-        /// Where.
+        /// The edge.
         place: FaultTarget,
-        /// From agent to edge.
+        /// Whether from agent to edge.
         up: bool,
-        /// From edge to agent.
+        /// Whether from edge to agent.
         down: bool,
-        /// How long.
+        /// Duration.
         for_ns: u64,
     },
-    /// The edge is asked to shut down; it is restarted later.
+    /// The edge is drained and shut down; it is restarted later.
     Drain {
-        /// Where.
+        /// The edge.
         place: FaultTarget,
-        /// When it is restarted.
+        /// Time until the restart.
         for_ns: u64,
     },
     /// The edge's wall clock jumps.
     JumpClock {
-        /// Where.
+        /// The edge.
         place: FaultTarget,
-        /// By how much.
+        /// The difference in nanoseconds.
         by_ns: i64,
     },
-    /// An agent's process stands still.
+    /// An agent's process is paused.
     FreezeAgent {
-        /// Which.
+        /// The agent.
         agent: usize,
-        /// How long.
+        /// Duration.
         for_ns: u64,
     },
-    /// An agent's process dies, and its ends and connections with it.
+    /// An agent's process crashes; its ends and connections are lost.
     CrashAgent {
-        /// Which.
+        /// The agent.
         agent: usize,
     },
     /// The operator ends a session, if the edge has one.
     Kill {
-        /// Where.
+        /// The edge.
         place: FaultTarget,
     },
 }
 
 impl FaultKind {
-    /// The same, of another agent.
+    /// The same fault, for another agent.
     #[must_use]
     pub fn on(mut self, other: usize) -> Self {
         if let Self::CutWires { agent, .. }
@@ -184,12 +184,12 @@ impl FaultKind {
     }
 }
 
-/// One thing that goes wrong.
+/// A fault and its time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault<W> {
-    /// When.
+    /// Its time.
     pub when: W,
-    /// What.
+    /// Its kind.
     pub kind: FaultKind,
 }
 
@@ -201,8 +201,8 @@ impl<W> Fault<W> {
     }
 }
 
-/// The first fault: where a program's message was seen, so that it strikes a session that runs, anywhere between its first
-/// message and its last. `messages` are about how many there will be. In a few seeds it strikes a session that is being opened.
+/// The first fault. It waits for a message of a program, so that it hits a running session anywhere between its first and its
+/// last message. `messages` is the approximate number of messages. In a few seeds it hits a session that is being opened.
 pub(super) fn first(random: &mut Random, agents: usize, messages: u64) -> Fault<On> {
     const OPENING: [Moment; 4] = [Moment::Hello, Moment::Promise, Moment::Promised, Moment::Chosen];
     let opening = random.percent(1);
@@ -213,7 +213,7 @@ pub(super) fn first(random: &mut Random, agents: usize, messages: u64) -> Fault<
     Fault { when: On { moment, skip, delay_ns }, kind }
 }
 
-/// The faults behind the first one; they may wait for their moment.
+/// The faults after the first one; they may wait for their moment.
 pub(super) fn draw(random: &mut Random, clients: usize, servers: usize, edges: usize) -> Vec<Fault<When>> {
     let agents = clients + servers;
     let mut after_ns = 0;
@@ -224,7 +224,7 @@ pub(super) fn draw(random: &mut Random, clients: usize, servers: usize, edges: u
             let delay_ns = if random.percent(50) { 0 } else { random.magnitude(US, 5 * MS) };
             When::On(On { moment: random.pick(&Moment::ALL), skip: random.below(4), delay_ns })
         } else {
-            // Often close upon the one before, so that it falls into the recovery from that.
+            // Often soon after the previous fault, so that it occurs during the recovery.
             let gap_ns =
                 if random.percent(60) { random.magnitude(10 * US, 20 * MS) } else { random.below(S) };
             after_ns += gap_ns;
@@ -258,7 +258,7 @@ fn place(random: &mut Random, edges: usize, triggered: bool) -> FaultTarget {
     }
 }
 
-/// A fault that every session of two living ends must outlive.
+/// A fault that every session with two live ends must survive.
 fn mild(random: &mut Random, agents: usize, place: FaultTarget) -> FaultKind {
     let agent = random.index(agents);
     let for_ns = random.magnitude(MS, 1_500 * MS);

@@ -1,4 +1,4 @@
-//! Bounds that two machines agreed on, checked on the wire between them: what may be on its way, what an end may keep.
+//! Limits that two machines agreed on, checked on the wire between them: bytes in flight, and bytes that an end keeps.
 
 use super::PeerSide;
 use marram_chain_algo::Record;
@@ -8,18 +8,18 @@ use marram_wire::{
 };
 use std::collections::BTreeMap;
 
-/// What is on its way on one channel, as its sender knows it, in bytes.
+/// Bytes in flight on one channel, as its sender knows them.
 #[derive(Debug, Default)]
 struct Flow {
-    /// Messages that may still be sent to the edge; unknown until the log is chosen.
+    /// Bytes of messages that may still be sent to the edge; unknown until the log is chosen.
     credit: Option<u64>,
-    /// Outputs that may still be sent to the end; unknown before its promise reached the edge.
+    /// Bytes of outputs that may still be sent to the end; unknown before its promise reached the edge.
     window: Option<u64>,
-    /// Checkpoint parts sent to the end and not stored.
+    /// Bytes of checkpoint parts that were sent to the end and are not stored.
     parts: u64,
 }
 
-/// By wire and channel.
+/// The flows, by wire and channel.
 #[derive(Debug, Default)]
 pub(super) struct Bounds {
     flows: BTreeMap<(usize, u32), Flow>,
@@ -36,7 +36,7 @@ impl Bounds {
                 let size = charge(input.payload.len());
                 if let Some(credit) = &mut flow.credit {
                     match credit.checked_sub(size) {
-                        // The mark that nothing follows needs none.
+                        // The mark that nothing follows needs no credit.
                         None if input.close => *credit = 0,
                         Some(rest) => *credit = rest,
                         None => self.broken = Some(format!("{size} B sent with a credit of {credit} B")),
@@ -44,7 +44,7 @@ impl Bounds {
                 }
             }
             (PeerSide::Agent, Frame::Promised(promised)) => {
-                // What is sent again until the log is chosen needs no credit.
+                // What is sent again before the log is chosen needs no credit.
                 self.flows.entry((wire, promised.channel)).or_default().credit = None;
             }
             (PeerSide::Edge, Frame::Output(output)) => {

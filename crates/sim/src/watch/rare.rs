@@ -1,4 +1,4 @@
-//! The states that a simulation is for: rare in life, and wrong most often. Each must be reached often in every run.
+//! The states that the simulation is for: rare in production, and often wrong. Each must be reached often in every run.
 
 /// A rare state.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -38,25 +38,25 @@ pub enum Rare {
     CloseDuringRecovery,
     /// An end forgot a session after its linger time.
     LingerExpired,
-    /// One side spoke on after the other had ended its output.
+    /// One side continued to send after the other had ended its output.
     SpokeAfterHalfClose,
     /// A timer fired in replay.
     TimerReplayed,
     /// A timer of another stage than the first one fired in replay.
     StageTimerReplayed,
-    /// A task had its turn in replay.
+    /// A task ran in replay.
     TaskReplayed,
-    /// A checkpoint was taken while a task waited for its turn.
+    /// A checkpoint was taken while the run queue had a task.
     TaskPendingAtCheckpoint,
-    /// A checkpoint was taken while a task waited for another's lock.
+    /// A checkpoint was taken while a task waited for a lock that another task held.
     LockAwaitedAtCheckpoint,
     /// Random bytes were drawn in replay.
     RandomReplayed,
-    /// What was read from a cache was read again in replay, from the log.
+    /// A cache read was repeated in replay, from the log.
     ReadReplayed,
     /// An agent stopped reading from a program.
     BackPressure,
-    /// An edge had as many outputs on their way as an end takes.
+    /// An edge had as many outputs in flight as an end accepts.
     WindowFull,
     /// An edge was drained to its last session.
     EdgeDrained,
@@ -70,56 +70,56 @@ pub enum Rare {
     RecordingReplayed,
     /// As above, from a checkpoint and through log behind it.
     RecordingFromCheckpoint,
-    /// A recording came to nothing, since its session was on its way elsewhere.
+    /// A recording was abandoned, since its session was moving elsewhere.
     RecordingGivenUp,
     /// A handler that was stopped was recorded.
     StopRecorded,
-    /// An edge that stood by asked the ends for their promise.
+    /// An edge that was a standby asked the ends for their promise.
     StandbyAsked,
     /// As above, before any end had asked an edge.
     StandbyLed,
-    /// An end's log went further than what the standby had been fed.
+    /// An end's log was longer than the standby's.
     StandbyBehind,
-    /// What the standby had been fed went further than an end's log.
+    /// The standby's log was longer than an end's.
     StandbyAhead,
-    /// An end had promised another owner since: what the standby had was of no use.
+    /// An end had promised another owner since: the standby's state was useless.
     StandbyOvertaken,
-    /// A standby's cell went on.
+    /// A standby's cell became the live one.
     StandbyTookOver,
-    /// A recorder gave what it kept of a session.
+    /// A recorder returned its stored log of a session.
     Recalled,
-    /// A recorder gave something else than it was fed.
+    /// A recorder returned something other than what it was sent.
     RecorderLied,
-    /// A recovery was vouched for by the witness.
+    /// A witness confirmed a recovery.
     WitnessVouched,
-    /// A recovery asked the witness in vain.
+    /// A recovery asked the witness and got no reply.
     WitnessAway,
-    /// A session went back to the shard where it belongs.
+    /// A session moved back to its home shard.
     WentHome,
-    /// The first fault of a seed struck a session that ran.
+    /// The first fault of a seed hit a running session.
     RunningSessionStruck,
-    /// A frame of an older generation came to an end.
+    /// A frame of an older generation reached an end.
     StaleAtEnd,
-    /// A frame of an older generation came to an owner.
+    /// A frame of an older generation reached an owner.
     StaleAtOwner,
-    /// The coordinator went away.
+    /// The coordinator became unavailable.
     CoordinatorAway,
     /// A request to it was lost.
     RequestLost,
-    /// One came after it was given up.
+    /// A request arrived after its timeout.
     RequestLate,
-    /// One came twice.
+    /// A request arrived twice.
     RequestTwice,
-    /// A write was done, and its answer lost.
+    /// A write was applied, and its reply was lost.
     AnswerLost,
     /// An edge won a claim.
     ClaimWon,
-    /// An edge lost one.
+    /// An edge lost a claim.
     ClaimLost,
 }
 
 impl Rare {
-    /// All of them, in order.
+    /// All rare states, in order.
     pub const ALL: [Self; 56] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
@@ -191,23 +191,23 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Reached so many times more.
+    /// Adds to a state's count.
     pub fn add(&mut self, rare: Rare, times: u64) {
         self.0[rare as usize] += times;
     }
 
-    /// Takes in another seed's.
+    /// Adds the counts of another seed.
     pub fn merge(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(sum, count)| *sum += count);
     }
 
-    /// How often one was reached.
+    /// The count of one state.
     #[must_use]
     pub fn of(&self, rare: Rare) -> u64 {
         self.0[rare as usize]
     }
 
-    /// Each with its count.
+    /// Each state with its count.
     pub fn each(&self) -> impl Iterator<Item = (Rare, u64)> {
         Rare::ALL.into_iter().zip(self.0)
     }

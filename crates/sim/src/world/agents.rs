@@ -1,4 +1,4 @@
-//! The shell of an agent: local connections, wires, its clock. Knows no protocol.
+//! The shell of an agent: local connections, wires, its clock. Does not know the protocol.
 
 use super::{Caller, Direction, Event, World};
 use crate::{
@@ -19,29 +19,29 @@ use marram_wire::{
 };
 use std::collections::{BTreeMap, VecDeque};
 
-/// Connections that a shell names have this bit clear, those that an agent names have it set.
+/// Ids of connections: this bit is clear if a shell chose the id, and set if an agent did.
 const AGENT_NAMES: u64 = 1 << 63;
 
 /// An agent's process.
 #[derive(Debug)]
 pub(crate) struct AgentNode {
     config: AgentConfig,
-    /// Another one in every life.
+    /// Different for each process.
     pub(crate) host: HostId,
     machine: Option<Agent>,
-    /// Counts deaths: what belonged to an earlier life is void.
+    /// Counts restarts: events for an earlier process are ignored.
     pub(crate) life: u32,
     frozen_until_ns: u64,
     frozen: bool,
     inbox: VecDeque<Event>,
     wake_ns: u64,
-    /// Its monotonic clock begins anywhere.
+    /// Origin of its monotonic clock, which is arbitrary.
     origin_ns: u64,
     connections: BTreeMap<ConnectionId, usize>,
     accepted: u64,
-    /// Sessions that it told of and has not ended, and whether they have an owner.
+    /// Sessions that it has reported and not ended, and whether they have an owner.
     sessions: BTreeMap<SessionId, bool>,
-    /// Those that asked the shard where they belong, and which that is.
+    /// Sessions that asked for their home shard, and that shard.
     homeward: BTreeMap<SessionId, Target>,
     name: String,
     visits: usize,
@@ -63,7 +63,7 @@ impl AgentNode {
             backoff_max_ns: 500 * MS,
             linger_ns: 20 * S,
             failback_delay_ns: 400 * MS,
-            // Longer than any process stands still.
+            // Longer than any freeze of a process.
             connect_timeout_ns: 10 * S,
         };
         Self {
@@ -101,17 +101,17 @@ impl AgentNode {
         self.life == life && self.wake_ns == at_ns
     }
 
-    /// Sessions that it knows an owner of.
+    /// Sessions with an owner that it knows.
     pub(crate) fn owned(&self) -> impl Iterator<Item = SessionId> {
         self.sessions.iter().filter(|(_, owned)| **owned).map(|(session, _)| *session)
     }
 
-    /// Whether it has told the end of every session that it told of.
+    /// Whether it has reported the end of every session that it has reported.
     pub(crate) fn has_forgotten(&self) -> bool {
         self.sessions.is_empty()
     }
 
-    /// Sessions that it has not forgotten, for people.
+    /// Sessions that have not ended, as text.
     pub(crate) fn remembered(&self) -> impl Iterator<Item = String> {
         self.sessions
             .iter()
@@ -127,7 +127,7 @@ impl World {
         self.give_agent(agent, AgentInput::Wake);
     }
 
-    /// The process dies: its connections are reset by its kernel, its wires end, its memory is gone.
+    /// The process crashes: its kernel resets its connections, its wires end, its memory is lost.
     pub(crate) fn crash_agent(&mut self, agent: usize) {
         let host = super::host(&mut self.chance);
         self.causes.agent_died = true;
@@ -267,8 +267,8 @@ impl World {
             AgentReport::Ended { session, code, reason, lingered } => {
                 let begun = sessions.remove(session).is_some();
                 self.watch.count_if(Rare::LingerExpired, *lingered);
-                // Of one that never had an owner here the programs tell: a client that is turned away sees a reset. No end of
-                // such a one is forged either.
+                // A session that never had an owner here is judged by its programs: a refused client sees a reset. Such a session
+                // must not end by a forgery either.
                 let forged = matches!(code, Code::Tampered | Code::Protocol | Code::WrongKey);
                 if begun || forged {
                     let name = format!("A{agent}'s end");
@@ -301,7 +301,7 @@ impl World {
         let agent = self.plan.visits[visit].agent;
         let node = &mut self.agents[agent];
         if !node.is_up() {
-            // Nobody listens; an unmodified client would try again.
+            // No agent accepts the connection; an unmodified client would retry.
             self.queue.after(10 * MS, Event::Visit(visit));
             return;
         }
@@ -352,7 +352,7 @@ impl World {
         }
     }
 
-    /// A program's or its socket's doing.
+    /// An action of a program or its socket.
     pub(crate) fn act(&mut self, program: usize, act: Act) {
         let of = &mut self.programs[program];
         let (agent, connection, life) = (of.agent, of.connection, of.life);
@@ -406,7 +406,7 @@ impl World {
         }
     }
 
-    /// Lets the agent read, unless it does already.
+    /// Schedules a read by the agent, unless one is scheduled.
     fn pump(&mut self, program: usize) {
         if !self.programs[program].pumping {
             self.programs[program].pumping = true;

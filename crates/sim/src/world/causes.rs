@@ -1,41 +1,41 @@
-//! What went wrong in a seed so far, and which ends of sessions that explains. A session that ends in a way that nothing
-//! explains is a violation: most faults must be outlived by every session.
+//! The faults of a seed so far, and which ends of sessions they explain. A session that ends for another reason
+//! is a violation: every session must survive most faults.
 
 use super::World;
 use crate::plan::Service;
 use marram_wire::{frame::Code, id::SessionId};
 use std::collections::BTreeSet;
 
-/// What happened that a session may end by.
+/// Events that may end a session.
 #[derive(Debug, Default)]
 pub(crate) struct Causes {
-    /// An agent's process died, and its ends with it.
+    /// An agent's process crashed, with its ends.
     pub(crate) agent_died: bool,
     /// A server did not accept its agent's connection.
     pub(crate) server_refused: bool,
     /// A program reset its connection.
     pub(crate) program_broke: bool,
-    /// What operators were asked to end.
+    /// Sessions that operators were asked to end.
     pub(crate) killed: BTreeSet<SessionId>,
-    /// Sessions of the app that nothing protects.
+    /// Sessions of the unprotected app.
     pub(crate) bare: BTreeSet<SessionId>,
 }
 
 impl World {
-    /// Whether a session may end like this. `service` is known of a client's program; of other ends it is known once an edge
-    /// owned the session.
+    /// Whether a session may end like this. `service` is known for a client's program; for other ends it is known once an edge
+    /// has owned the session.
     pub(crate) fn explains(&self, code: Code, session: Option<SessionId>, service: Option<Service>) -> bool {
         let causes = &self.causes;
         let bare = service == Some(Service::Bare) || session.is_some_and(|id| causes.bare.contains(&id));
         let killed = session.is_some_and(|session| causes.killed.contains(&session));
-        // What strikes once is tried again, unless nothing is kept to try it with.
+        // A failure that happens once is retried, unless there is no state to retry with.
         let always = self.plan.poison.is_some_and(|poison| poison.always);
         let stopped = self.past.poisoned && (always || bare);
         let over = killed || stopped || causes.agent_died || causes.server_refused || causes.program_broke;
         let short = self.plan.short_linger;
         match code {
             Code::Finished => true,
-            // The other end learned of one of these, and neither the owner nor this end did.
+            // The other end learned one of these codes, but neither the owner nor this end did.
             Code::Lost => bare || over || short,
             Code::Forgotten => bare || over || short,
             Code::Killed => killed,
@@ -49,12 +49,12 @@ impl World {
             | Code::Superseded
             | Code::UnknownApp
             | Code::UnknownImage => short,
-            // No fault makes an end, an edge or a recorder forge anything that is then believed; no app is shared; each process has its role.
+            // No fault makes an end, an edge or a recorder accept a forgery; no app is shared; each process has the right role.
             Code::Tampered | Code::Protocol | Code::WrongKey | Code::Elsewhere | Code::Forbidden => false,
         }
     }
 
-    /// Judges how a session ended for an end or a program: whether it is explained.
+    /// Checks whether the end of a session, at an end or a program, is explained.
     pub(crate) fn judge_end(
         &mut self,
         what: &str,
@@ -90,7 +90,7 @@ mod tests {
         Code::Protocol,
     ];
 
-    /// What is explained in an ordinary seed after this was done to it.
+    /// The codes that are explained after this change to an ordinary seed.
     fn explained(change: impl FnOnce(&mut World)) -> Vec<Code> {
         let ordinary = |plan: &Plan| !plan.short_linger && plan.poison.is_none();
         let plan = (0..).map(Plan::of).find(ordinary).unwrap();

@@ -1,5 +1,5 @@
-//! The coordinator: the real store in a process of its own, and a real client in every edge's supervisor. What lies between them
-//! loses, delays and repeats; the store's process stops, dies, and begins again from its snapshot.
+//! The coordinator: the real store in a process of its own, and a real client in every edge's supervisor. The simulated network
+//! between them loses, delays and repeats requests; the store's process freezes, crashes, and restarts from its snapshot.
 
 use super::{Event, World};
 use crate::{
@@ -20,29 +20,29 @@ use marram_edge::{
 use marram_wire::id::Generation;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A request without an answer is given up after so long.
+/// Timeout of a request.
 const PATIENCE_NS: u64 = 700 * MS;
-/// Edges stay registered for so long.
+/// Lease of an edge's registration.
 const LEASE_S: u32 = 2;
-/// After a seed is over, the coordinator and its clients have so long to agree.
+/// After a seed has ended, the coordinator and its clients must agree within this time.
 const SETTLE_NS: u64 = 15_000 * MS;
 
 /// The store's process.
 #[derive(Debug)]
 pub(crate) struct StoreNode {
     store: Option<Store>,
-    /// What it would begin again from.
+    /// The snapshot that it would restart from.
     disk: Bytes,
     frozen: bool,
-    /// Whether nothing reaches it.
+    /// Whether it is unreachable.
     cut: bool,
-    /// What came while it stood still.
+    /// Events that arrived while it was frozen.
     held: Vec<Event>,
     watchers: Vec<Watcher>,
     tick_ns: u64,
     judge: StoreJudge,
     claims: Vec<Claim>,
-    /// Of a seed that is over nothing more is lost.
+    /// Set after a seed has ended: no more requests are lost.
     settling: bool,
 }
 
@@ -53,7 +53,7 @@ struct Watcher {
     watch: u64,
     prefix: String,
     since: u64,
-    /// Where it stands among the judge's changes.
+    /// Its position in the oracle's list of changes.
     place: usize,
     last_ns: u64,
 }
@@ -66,11 +66,11 @@ struct Claim {
     from: Option<Claimed>,
     to: Claimed,
     tries: u32,
-    /// How many had held it when the claim was made.
+    /// Number of earlier holders when the claim was made.
     held_before: usize,
 }
 
-/// Why a client was asked.
+/// Why a client asked.
 #[derive(Clone, Debug)]
 enum QueryPurpose {
     Shard(u8, WitnessQuery),
@@ -78,7 +78,7 @@ enum QueryPurpose {
     Claim(usize),
 }
 
-/// A client and what its supervisor knows of it.
+/// A client and the supervisor's state about it.
 #[derive(Debug)]
 pub(crate) struct ClientNode {
     client: CoordinatorClient,
@@ -86,12 +86,12 @@ pub(crate) struct ClientNode {
     held: Vec<HeldImage>,
     asked: BTreeMap<u64, QueryPurpose>,
     tags: u64,
-    /// Requests without an answer.
+    /// Requests without a reply.
     sent: BTreeSet<u64>,
     wake_ns: u64,
-    /// The newest version of the list of who stands by that it was given.
+    /// The newest version of the list of standbys that it received.
     pub(crate) listed: u64,
-    /// What is believed of who holds each group.
+    /// The holder that it assumes for each group.
     beliefs: BTreeMap<Subject, Claimed>,
 }
 
@@ -115,7 +115,7 @@ impl StoreNode {
 }
 
 impl World {
-    /// A new process's client.
+    /// Starts the client of a new process.
     pub(crate) fn start_client(&mut self, edge: usize) {
         if self.coordinator.is_none() {
             return;
@@ -151,7 +151,7 @@ impl World {
         self.give_client(edge, CoordinatorInput::Holds(held));
     }
 
-    /// How many sessions the edge has, and who stands by for them, in the parts that changed.
+    /// Reports how many sessions the edge has, and the parts of their standby list that changed.
     pub(crate) fn tell_client(&mut self, edge: usize, sessions: u64) {
         let Some(node) = &mut self.edges[edge].client else { return };
         if node.here.sessions != sessions {
@@ -203,7 +203,7 @@ impl World {
         }
     }
 
-    /// On its way a request is lost, comes after it was given up, or comes twice.
+    /// Sends a request, which may get lost, arrive after its timeout, or arrive twice.
     fn send_request(&mut self, edge: usize, tag: u64, request: StoreRequest) {
         let life = self.edges[edge].life;
         if let Some(node) = &mut self.edges[edge].client {
@@ -232,7 +232,7 @@ impl World {
         self.watch.count_if(Rare::RequestTwice, (8..13).contains(&fate));
     }
 
-    /// A request reaches the store.
+    /// A request arrives at the store.
     pub(crate) fn reach_store(&mut self, (edge, life, tag): (usize, u32, u64), request: StoreRequest) {
         let now_ns = self.queue.now_ns();
         let Some(node) = &mut self.coordinator else { return };
@@ -303,7 +303,7 @@ impl World {
         self.tell_watchers();
     }
 
-    /// What changed since each was told last; now and then a watch breaks.
+    /// Sends watchers the changes since their last report; sometimes a watch breaks.
     fn tell_watchers(&mut self) {
         let now_ns = self.queue.now_ns();
         let Some(node) = &mut self.coordinator else { return };
@@ -336,7 +336,7 @@ impl World {
         }
     }
 
-    /// A lease may be over.
+    /// Ends leases that have expired.
     pub(crate) fn store_tick(&mut self, at_ns: u64) {
         let now_ns = self.queue.now_ns();
         let Some(node) = self.coordinator.as_mut().filter(|node| node.tick_ns == at_ns) else { return };
@@ -351,7 +351,7 @@ impl World {
         }
     }
 
-    /// The store goes away.
+    /// The store becomes unavailable.
     pub(crate) fn store_away(&mut self, absence: Absence, for_ns: u64) {
         let Some(node) = self.coordinator.as_mut().filter(|node| !node.settling) else { return };
         self.watch.count_if(Rare::CoordinatorAway, true);
@@ -362,7 +362,7 @@ impl World {
             Absence::Dead => {
                 (node.store, node.frozen) = (None, false);
                 for event in std::mem::take(&mut node.held) {
-                    // The connection of a watch breaks; requests are never answered.
+                    // The connection of a watch breaks; requests get no reply.
                     if let Event::WatchStore { edge, life, watch, .. } = event {
                         self.queue.after(MS, Event::News(edge, life, watch, None));
                     }
@@ -418,7 +418,7 @@ impl World {
         self.ask(edge, QueryPurpose::Shard(shard, seek), ask);
     }
 
-    /// An edge says what a client has.
+    /// An edge reports what a client has.
     pub(crate) fn tell_witness(&mut self, edge: usize, saw: WitnessReport) {
         let WitnessReport { session, seen } = saw;
         self.ask(edge, QueryPurpose::Nobody, Ask::Witness { session, seen });
@@ -448,7 +448,7 @@ impl World {
         }
     }
 
-    /// An edge claims the next generation of a group, from what it believes.
+    /// An edge claims the next generation of a group, based on the holder that it assumes.
     pub(crate) fn claim(&mut self, edge: usize, group: u8) {
         let edge = edge % self.edges.len();
         if !self.edges[edge].is_up() {
@@ -473,7 +473,7 @@ impl World {
         self.ask(edge, QueryPurpose::Claim(claim), Ask::Claim { subject, from, to });
     }
 
-    /// Judges an answer to a claim by what the store really held.
+    /// Checks the answer to a claim against what the store really held.
     fn claimed(&mut self, index: usize, answer: AskAnswer) {
         let Some(store) = &mut self.coordinator else { return };
         let claim = &mut store.claims[index];
@@ -492,7 +492,7 @@ impl World {
             }
             AskAnswer::Lost(there) => {
                 self.watch.count_if(Rare::ClaimLost, true);
-                // What is said was there at some time after the claim was made; a claim that won is lost only to a later one.
+                // The answer was true at some time after the claim was made; a successful claim is lost only to a later one.
                 let since = claim.held_before.saturating_sub(1);
                 let real = match &there {
                     Some(there) => holders[since.min(holders.len())..].contains(there),
@@ -524,7 +524,7 @@ impl World {
         self.coordinator.as_ref().map_or(0, |store| store.claims[claim].edge)
     }
 
-    /// No claim was written upon another holder than the one that it named.
+    /// Checks that no claim replaced another holder than the one that it named.
     fn judge_claim(&mut self, request: &StoreRequest, reply: &Result<StoreReply, StoreRefusal>) {
         let (StoreRequest::Write { key, .. }, Ok(StoreReply::Written { .. })) = (request, reply) else {
             return;
@@ -538,7 +538,7 @@ impl World {
         }
     }
 
-    /// After the last session: with nothing lost any more, the store holds what every living edge has, edges know one another, and
+    /// After the last session: without further losses, the store has the data of every live edge, edges know one another, and
     /// every question was answered.
     pub(crate) fn settle(&mut self) {
         let until_ns = self.queue.now_ns() + SETTLE_NS;
@@ -572,7 +572,7 @@ impl World {
             let there = |key: &str, value: Bytes| store.judge.value(key) == Some(&value);
             let registered = there(&edge_key(&name), encode(&node.here));
             let holds = there(&images_key(&name), encode(&node.held));
-            // Whoever lives.
+            // Only live edges count.
             let known = self.edges.iter().enumerate().all(|(other, it)| {
                 let name = format!("edge-{other}");
                 let there = |node: &ClientNode| {

@@ -1,4 +1,4 @@
-//! The shell of an edge: its supervisor, control, shards and their executors. Knows no protocol.
+//! The shell of an edge: its supervisor, control, shards and their executors. Does not know the protocol.
 
 use super::{Caller, Direction, Event, World, coordinator::ClientNode};
 use crate::{
@@ -26,13 +26,13 @@ use std::{
 const PIPE_NS: u64 = 5 * US;
 /// Unix time when the simulation begins.
 const EPOCH_NS: i64 = 1_800_000_000_000_000_000;
-/// A request's tag by which a sample of sessions is known.
+/// Tag of a request for a sample of sessions.
 const SAMPLE_TAG: u64 = 1 << 32;
-/// As above, asked in order to kill one of them.
+/// As above, when one of them will be killed.
 const KILL_TAG: u64 = 1 << 33;
-/// Of one for who stands by.
+/// Tag of a request for the list of standbys.
 const LIST_TAG: u64 = 1 << 35;
-/// Of a request for a recording.
+/// Tag of a request for a recording.
 const RECORD_TAG: u64 = 1 << 34;
 
 /// One shard of one edge.
@@ -58,7 +58,7 @@ pub(crate) struct ShardNode {
     wake_ns: u64,
     origin_ns: u64,
     cells: Cells,
-    /// When the last answer of each cell comes: they come in order.
+    /// Time of the last reply of each cell: replies arrive in order.
     answers_ns: BTreeMap<CellId, u64>,
 }
 
@@ -76,7 +76,7 @@ impl ShardNode {
     }
 }
 
-/// An edge's machine with its supervisor.
+/// An edge's machine and its supervisor.
 #[derive(Debug)]
 pub(crate) struct EdgeNode {
     config: control::ControlConfig,
@@ -143,12 +143,12 @@ impl EdgeNode {
         self.control.is_some()
     }
 
-    /// Whether its supervisor stands still.
+    /// Whether its supervisor is frozen.
     pub(crate) fn stands_still(&self) -> bool {
         self.frozen
     }
 
-    /// Where events for a process that stands still wait: a shard's, or the supervisor's.
+    /// The queue of events for a frozen process: a shard's, or the supervisor's.
     pub(crate) fn frozen_inbox(&mut self, shard: Option<usize>) -> Option<&mut VecDeque<Event>> {
         match shard {
             Some(shard) => {
@@ -173,7 +173,7 @@ impl World {
         self.shard(position).frozen
     }
 
-    /// An empty edge begins: its operator deploys the apps, its supervisor starts the shards.
+    /// Starts an edge without state: its operator deploys the apps, its supervisor starts the shards.
     pub(crate) fn start_edge(&mut self, edge: usize) {
         let node = &mut self.edges[edge];
         node.control = Some(Control::new(node.config.clone()));
@@ -205,7 +205,7 @@ impl World {
         self.give_control(position.edge, control::ControlInput::ShardUp { shard });
     }
 
-    /// The machine stops: nothing of it remains but what is on its way.
+    /// The machine crashes: only what is in flight remains.
     pub(crate) fn crash_edge(&mut self, edge: usize, loud: bool, for_ns: u64) {
         for shard in 0..self.edges[edge].shards.len() {
             self.crash_shard(ShardPosition { edge, shard }, loud);
@@ -220,7 +220,7 @@ impl World {
         self.queue.after(for_ns, Event::StartEdge(edge, life));
     }
 
-    /// One process dies; if `loud`, its kernel tells its peers.
+    /// One process crashes; if `loud`, its kernel closes its peers' connections.
     pub(crate) fn crash_shard(&mut self, position: ShardPosition, loud: bool) {
         let habits = self.edges[position.edge].habits;
         let node = self.shard_mut(position);
@@ -249,7 +249,7 @@ impl World {
         }
     }
 
-    /// The supervisor sees a dead shard and starts another.
+    /// The supervisor detects a dead shard and starts another.
     pub(crate) fn restart_shard(&mut self, position: ShardPosition) {
         let (edge_life, life) = (self.edges[position.edge].life, self.shard(position).life);
         let shard = u8::try_from(position.shard).expect("a few shards");
@@ -460,7 +460,7 @@ impl World {
         }
     }
 
-    /// Does an executor's work at once and lets the answer come later.
+    /// Does an executor's work at once and delivers the reply later.
     fn execute(&mut self, position: ShardPosition, out: ShardOutput) {
         let cells = &mut self.edges[position.edge].shards[position.shard].cells;
         match out {
@@ -518,7 +518,7 @@ impl World {
         }
     }
 
-    /// A recording goes through a file and is run: it ends where the session's cell stood.
+    /// Encodes, decodes and replays a recording: it must end in the state of the session's cell.
     fn keep_recording(
         &mut self,
         position: ShardPosition,
@@ -548,7 +548,7 @@ impl World {
         self.queue.after(PIPE_NS, Event::Shard(position, life, Box::new(input)));
     }
 
-    /// Answers of one cell come in order, those of several in any.
+    /// Replies of one cell arrive in order, those of several cells in any order.
     fn answer(&mut self, position: ShardPosition, cell: CellId, input: ShardInput) {
         self.answer_later(position, cell, input, 0);
     }
@@ -566,12 +566,12 @@ impl World {
     }
 }
 
-/// Which way goes what a shard says on a wire between two of them.
+/// The direction of what a shard sends on a wire between two shards.
 fn direction_from(position: ShardPosition, caller: ShardPosition) -> Direction {
     if position == caller { Direction::Up } else { Direction::Down }
 }
 
-/// An input in a few words.
+/// An input as short text.
 fn words(input: &ShardInput) -> String {
     match input {
         ShardInput::Checkpointed { cell, number, result } => {

@@ -1,4 +1,4 @@
-//! Faults as they happen. Every one of them heals by itself.
+//! Injects faults. All of them heal without help.
 
 use super::{Direction, Event, ShardPosition, TriggeredFault, World};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 use marram_edge::control::{self, ControlRequest};
 
 impl World {
-    /// The others follow the first one.
+    /// Injects the first fault and schedules the others after it.
     pub(crate) fn inject_first_fault(&mut self, fault: FaultKind, here: Option<ShardPosition>) {
         self.watch.count_if(Rare::RunningSessionStruck, self.hits_a_running_session(fault, here));
         for fault in self.plan.faults.clone() {
@@ -22,7 +22,7 @@ impl World {
         self.inject_fault(fault, here);
     }
 
-    /// Whether a session that an end has an owner of depends on what is struck.
+    /// Whether a session with an owner, as an end knows it, depends on the target of the fault.
     fn hits_a_running_session(&self, fault: FaultKind, here: Option<ShardPosition>) -> bool {
         let (agent, place) = match fault {
             FaultKind::CrashEdge { place, .. }
@@ -91,7 +91,7 @@ impl World {
                 let life = self.edges[edge].life;
                 let request = control::ControlInput::Request { tag: 0, request: ControlRequest::Drain };
                 self.queue.after(0, Event::Control(edge, life, request));
-                // When its time is up it is stopped like any process, drained or not.
+                // When the time has passed it is stopped like any process, drained or not.
                 let restart =
                     FaultKind::CrashEdge { place: FaultTarget::Edge(edge), loud: true, for_ns: 10 * MS };
                 self.queue.after(for_ns, Event::InjectFault(restart, None));
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// Breaks the wires between an agent and an edge; `told`: the edge, the agent.
+    /// Breaks the wires between an agent and an edge; `told`: whether the edge, and whether the agent, learns of it.
     fn cut(&mut self, agent: usize, edge: usize, told: [bool; 2]) {
         for wire in 0..self.wires.len() {
             let of = &self.wires[wire];

@@ -1,5 +1,5 @@
-//! How a recorder lies: about everything that it says, in what it announces and in what it gives, one lie an answer, so that each
-//! check is met by lies that no other check would find. It can neither open what was sealed nor make a digest; all else it can.
+//! The lies of a recorder: about everything that it sends, in what it announces and in what it returns, one lie per answer, so
+//! that each check meets lies that no other check would detect. It cannot open sealed data or forge a digest; it can do all else.
 
 use crate::random::Random;
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use marram_session::recorder::RecorderOutput;
 use marram_wire::frame::{Channel, CheckpointMeta, Credit, Frame, KeptInput, Recalled};
 use std::ops::Range;
 
-/// What the recorder is about to send, with lies in it. Returns how many.
+/// Puts lies into what the recorder is about to send. Returns how many.
 pub(super) fn lie(chance: &mut Random, out: &mut Vec<RecorderOutput>) -> u64 {
     let mut lies = 0;
     let mut at = 0;
@@ -54,7 +54,7 @@ fn of_channel(out: &RecorderOutput, channel: Channel) -> bool {
     }
 }
 
-/// One lie in an answer to whoever recalls a session; its size behind it.
+/// Puts one lie into an answer to a recall of a session. Also returns the answer's size.
 fn in_answer(chance: &mut Random, out: &mut Vec<RecorderOutput>, range: Range<usize>) -> (u64, usize) {
     let (behind, size) = (out.len() - range.end, range.len());
     let start = range.start;
@@ -71,7 +71,7 @@ fn in_answer(chance: &mut Random, out: &mut Vec<RecorderOutput>, range: Range<us
     (u64::from(told), out.len() - behind - start)
 }
 
-/// Counts and messages that fit together, and not the log.
+/// Counts and messages that are consistent with each other, but not with the log.
 fn counts(chance: &mut Random, out: &mut Vec<RecorderOutput>, range: Range<usize>) -> bool {
     let Some(RecorderOutput::Send { wire, .. }) = out.get(range.start) else { return false };
     let wire = *wire;
@@ -83,23 +83,23 @@ fn counts(chance: &mut Random, out: &mut Vec<RecorderOutput>, range: Range<usize
     let of = |said: &Recalled, port: usize| {
         usize::try_from(said.sent_end[port] - said.sent_start[port]).expect("a short history")
     };
-    // Behind the last message of that port.
+    // After the last message of that port.
     let behind: usize = (0..=port).map(|port| of(said, port)).sum();
     let invented = KeptInput { channel, close: false, payload: Bytes::from_static(b"\x08\0\0\0evil") };
     match chance.below(4) {
-        // One more than there was.
+        // Adds one message.
         0 => {
             said.sent_end[port] += 1;
             let at =
                 inputs.get(behind).copied().unwrap_or_else(|| inputs.last().map_or(range.end, |at| at + 1));
             out.insert(at, RecorderOutput::Send { wire, frame: invented.into() });
         }
-        // One less.
+        // Removes one message.
         1 if of(said, port) > 0 => {
             said.sent_end[port] -= 1;
             out.remove(inputs[behind - 1]);
         }
-        // As many, but all one later: the next one of the end would be left out.
+        // The same number, but all one later: the next message of the end would be skipped.
         _ => {
             said.sent_start[port] += 1;
             said.sent_end[port] += 1;
@@ -108,13 +108,13 @@ fn counts(chance: &mut Random, out: &mut Vec<RecorderOutput>, range: Range<usize
     true
 }
 
-/// One thing that it announces.
+/// Changes one announced value.
 fn announced(chance: &mut Random, out: &mut [RecorderOutput], at: usize) -> bool {
     let Some(Frame::Recalled(said)) = frame_mut(out, at) else { return false };
     let port = chance.index(said.sent_end.len());
     match chance.below(10) {
         0 => said.generation.count += 1,
-        // No other can follow the one after this.
+        // No generation can follow the one after this.
         1 => said.generation.count = u64::MAX - 1,
         2 => said.generation.count = said.generation.count.saturating_sub(1),
         3 => said.generation.opener ^= 1,
@@ -142,7 +142,7 @@ fn checkpoint(chance: &mut Random, meta: &mut CheckpointMeta) {
     }
 }
 
-/// Something in one frame, whichever it is.
+/// Changes one frame, of any kind.
 fn in_frame(chance: &mut Random, out: &mut [RecorderOutput], at: usize) -> bool {
     let Some(frame) = frame_mut(out, at) else { return false };
     match frame {
@@ -154,13 +154,13 @@ fn in_frame(chance: &mut Random, out: &mut [RecorderOutput], at: usize) -> bool 
         },
         Frame::KeptInput(input) => match chance.below(4) {
             0 => (input.close, input.payload) = (!input.close, Bytes::new()),
-            // Another kind of frame, which ends send.
+            // Replaces it by a kind of frame that ends send.
             1 => *frame = Credit { channel: input.channel, received: 1, bytes: 1 }.into(),
             _ => return alter(chance, &mut input.payload),
         },
         Frame::CheckpointBegin(begin) => checkpoint(chance, &mut begin.meta),
         Frame::CheckpointPart(part) => return alter(chance, &mut part.bytes),
-        // What it says to the owner that feeds it.
+        // Its reply to the owner that sends to it.
         Frame::Credit(credit) => {
             (credit.received, credit.bytes) = (chance.magnitude(1, 1 << 40), chance.magnitude(1, 1 << 40));
         }
@@ -173,7 +173,7 @@ fn in_frame(chance: &mut Random, out: &mut [RecorderOutput], at: usize) -> bool 
     true
 }
 
-/// Two frames of a kind change places.
+/// Two frames of the same kind change places.
 fn order(chance: &mut Random, out: &mut [RecorderOutput], range: Range<usize>) -> bool {
     let at = range.start + chance.index(range.len());
     let kind = |at: usize| frame(out, at).map(std::mem::discriminant);
@@ -182,11 +182,10 @@ fn order(chance: &mut Random, out: &mut [RecorderOutput], range: Range<usize>) -
     true
 }
 
-/// A frame comes twice, or one of log or messages is left out: whoever is given too little of those does not wait for long. For a
-/// checkpoint that was announced it would, and none is withheld here.
+/// Repeats a frame, or leaves out any frame except the announcement: a receiver waits only a short time for a missing frame.
 fn missing_or_twice(chance: &mut Random, out: &mut Vec<RecorderOutput>, range: Range<usize>) -> bool {
     let at = range.start + chance.index(range.len());
-    // All that is announced may be withheld; without the announcement there is no answer.
+    // Everything announced may be left out; without the announcement there is no answer.
     let may_miss = !matches!(frame(out, at), Some(Frame::Recalled(_)) | None);
     if may_miss && chance.percent(50) {
         out.remove(at);
@@ -197,7 +196,7 @@ fn missing_or_twice(chance: &mut Random, out: &mut Vec<RecorderOutput>, range: R
     true
 }
 
-/// A bit of it becomes another one.
+/// Changes one bit.
 fn alter(chance: &mut Random, bytes: &mut Bytes) -> bool {
     if bytes.is_empty() {
         return false;

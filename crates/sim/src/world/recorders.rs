@@ -1,4 +1,4 @@
-//! The shell of a site's recorder: its wires and its clock. One that lies alters what it gives.
+//! The shell of a site's recorder: its wires and its clock. A lying recorder changes what it returns.
 
 use super::{Caller, Direction, Event, World, lies};
 use crate::{
@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub(crate) struct RecorderNode {
     config: RecorderConfig,
-    /// Another one in every life.
+    /// Different for each process.
     pub(crate) host: HostId,
     machine: Option<Recorder>,
     pub(crate) life: u32,
@@ -85,7 +85,7 @@ impl World {
         self.give_recorder(RecorderInput::Wake);
     }
 
-    /// The process dies, and what it kept is gone.
+    /// The process crashes; what it stored is lost.
     pub(crate) fn crash_recorder(&mut self, for_ns: u64) {
         let host = super::host(&mut self.chance);
         let Some(node) = &mut self.recorder else { return };

@@ -1,5 +1,5 @@
-//! Frames of older generations: which they are is told from the promises that were seen, and that they change nothing, by
-//! comparing the machine that gets one before and after. Knows no rule by which machines find them out.
+//! Frames of older generations. The observed promises show which frames are old; comparing the receiving machine before and after
+//! shows that they change nothing. Knows none of the rules by which machines detect them.
 
 use super::{ShardPosition, World};
 use crate::watch::Stale;
@@ -7,13 +7,13 @@ use marram_edge::api;
 use marram_session::agent;
 use marram_wire::frame::Frame;
 
-/// What keeps more is not looked at: it takes too long.
+/// A machine that keeps more bytes is not compared: it takes too long.
 const LOOKED_AT_BYTES_MAX: u64 = 64 << 10;
 
 impl World {
-    /// A frame reaches an agent's end that has promised itself to a newer owner.
+    /// A frame reaches an agent's end that has promised a newer owner.
     pub(crate) fn give_stale_agent(&mut self, agent: usize, stale: Stale, wire: agent::WireId, frame: Frame) {
-        // What is due anyway is done first.
+        // First do what is due anyway.
         self.give_agent(agent, agent::AgentInput::Wake);
         let before = self.agents[agent].shows(stale);
         let text = super::brief(&frame);
@@ -24,7 +24,7 @@ impl World {
         }
     }
 
-    /// A frame reaches a shard whose owner has opened a newer generation since.
+    /// A frame reaches a shard whose owner has opened a newer generation.
     pub(crate) fn give_stale_shard(
         &mut self,
         position: ShardPosition,
@@ -46,7 +46,7 @@ impl World {
 }
 
 impl super::AgentNode {
-    /// Everything about an end, to be compared.
+    /// The whole state of an end, to be compared.
     fn shows(&self, stale: Stale) -> Option<String> {
         let end = self.machine()?.end(stale.session, stale.server)?;
         (end.kept_bytes() < LOOKED_AT_BYTES_MAX).then(|| format!("{end:?}"))
@@ -54,7 +54,7 @@ impl super::AgentNode {
 }
 
 impl super::edges::ShardNode {
-    /// Everything about an owner, to be compared.
+    /// The whole state of an owner, to be compared.
     fn shows(&self, stale: Stale) -> Option<String> {
         let owner = self.machine()?.owner(stale.session)?;
         (owner.held_bytes() < LOOKED_AT_BYTES_MAX).then(|| format!("{owner:?}"))

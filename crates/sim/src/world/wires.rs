@@ -15,15 +15,15 @@ use marram_wire::{
 };
 use std::collections::VecDeque;
 
-/// How long connecting to a host that does not answer takes.
+/// How long it takes to fail to connect to a host that does not answer.
 const CONNECT_TIMEOUT_NS: u64 = S;
 
 /// A direction of a wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
-    /// From whoever dialled to the shard.
+    /// From the dialling process to the shard.
     Up = 0,
-    /// From the shard to whoever dialled.
+    /// From the shard to the dialling process.
     Down = 1,
 }
 
@@ -36,13 +36,13 @@ impl Direction {
     }
 }
 
-/// What becomes of a dial.
+/// The result of a dial.
 enum Word {
     Up(usize, agent::Target),
     Failed(agent::Target, &'static str),
 }
 
-/// What travels.
+/// What is sent on a wire.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
     /// An encoded frame.
@@ -56,17 +56,17 @@ pub(crate) enum Item {
 struct Lane {
     last_data_ns: u64,
     last_bulk_ns: u64,
-    /// What came while nothing got through.
+    /// Items that arrived while nothing passed.
     held: VecDeque<Item>,
     reader: Reader,
 }
 
-/// Who dials.
+/// A process that dials.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Caller {
     /// An agent.
     Agent(usize),
-    /// A shard that stands by for the other's sessions.
+    /// A shard that is a standby for the other shard's sessions.
     Shard(ShardPosition),
     /// The site's recorder.
     Recorder,
@@ -76,11 +76,11 @@ pub(crate) enum Caller {
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) caller: Caller,
-    /// The caller's row in tables of who reaches whom: agents come first, then edges.
+    /// The caller's row in the tables of which process can reach which: agents come first, then edges.
     pub(crate) row: usize,
     pub(crate) position: ShardPosition,
     up_ns: u64,
-    /// By the receiver of each direction: whether its process has the connection.
+    /// Whether the receiver of each direction has the connection.
     open: [bool; 2],
     lanes: [Lane; 2],
 }
@@ -91,7 +91,7 @@ impl Wire {
         self.open[to as usize]
     }
 
-    /// The receiver of a direction has lost the connection, or given it up.
+    /// The receiver of a direction has lost or closed the connection.
     pub(crate) fn close(&mut self, to: Direction) {
         self.open[to as usize] = false;
     }
@@ -99,7 +99,7 @@ impl Wire {
 
 impl World {
     fn delay_ns(&mut self, direction: Direction, agent: usize, edge: usize) -> u64 {
-        // However far, an answer comes long before an edge is suspected.
+        // At any distance, an answer arrives long before an edge is suspected.
         let base =
             (self.plan.delay_ns[agent][edge] * self.plan.skew[direction as usize][agent][edge]).min(40 * MS);
         let jitter = if self.chance.percent(3) { 8 * base } else { base };
@@ -134,7 +134,7 @@ impl World {
         Verified { rights, ..Verified::trusted(self.host_of(caller)) }
     }
 
-    /// What its key makes of a caller's process.
+    /// The host id that results from a caller's key.
     fn host_of(&self, caller: Caller) -> HostId {
         match caller {
             Caller::Agent(agent) => self.agents[agent].host,
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// Tells a caller something, some time later.
+    /// Delivers a result to a caller after some time.
     fn tell(&mut self, caller: Caller, life: u32, after_ns: u64, word: Word) {
         let event = match (caller, word) {
             (Caller::Agent(agent), Word::Failed(target, reason)) => {
@@ -184,7 +184,7 @@ impl World {
         self.queue.after(after_ns, event);
     }
 
-    /// Somebody dials: the first packet reaches the edge, or nothing does.
+    /// A caller dials: the first packet reaches the edge, or is lost.
     pub(crate) fn dial(&mut self, caller: Caller, target: agent::Target) {
         let life = self.life(caller);
         let row = self.row(caller);
@@ -210,7 +210,7 @@ impl World {
             let half = self.chance.percent(2);
             let wire = self.connect(caller, life, position, answer_ns, half);
             if half {
-                // The edge has a connection that whoever dialled never heard of.
+                // The edge has a connection that the caller does not know of.
                 self.tell(caller, life, CONNECT_TIMEOUT_NS, Word::Failed(target, "timed out"));
             } else {
                 self.tell(caller, life, answer_ns, Word::Up(wire, target));
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// Makes a wire; the caller's process has it after `answer_ns` unless it is only `half` made.
+    /// Makes a wire; the caller's process has it after `answer_ns` unless it is only `half` open.
     fn connect(
         &mut self,
         caller: Caller,
@@ -245,7 +245,7 @@ impl World {
         wire
     }
 
-    /// Puts a frame on its way; the sender must have the wire.
+    /// Sends a frame; the sender must have the wire.
     pub(crate) fn send(&mut self, wire: usize, direction: Direction, frame: &Frame) {
         let of = &self.wires[wire];
         let (agent, edge) = (of.row, of.position.edge);
@@ -258,7 +258,7 @@ impl World {
         let mut at_ns = self.queue.now_ns() + delay_ns;
         let lane = &mut self.wires[wire].lanes[direction as usize];
         if frame.is_bulk() {
-            // Waits behind others of its wire, and may be overtaken by them.
+            // Queued after other frames of its wire, and may be overtaken by them.
             at_ns += self.bulk_chance.below(4 * base_ns);
             at_ns = at_ns.max(lane.last_bulk_ns).max(lane.last_data_ns);
             lane.last_bulk_ns = at_ns;
@@ -269,7 +269,7 @@ impl World {
         self.queue.at(at_ns, Event::Arrive(wire, direction, Item::Frame(bytes)));
     }
 
-    /// A process closes its side, after what it sent.
+    /// A process closes its side, after what it has sent.
     pub(crate) fn close_wire(&mut self, wire: usize, direction: Direction) {
         let of = &mut self.wires[wire];
         if !of.is_open(direction.back()) {
@@ -281,8 +281,8 @@ impl World {
         self.queue.at(at_ns.max(self.queue.now_ns()), Event::Arrive(wire, direction, Item::End));
     }
 
-    /// The receiver of a direction learns, some time within `within_ns`, that the connection is gone. What has not arrived by
-    /// then never does: a prefix of what was in flight is delivered.
+    /// The receiver of a direction learns within `within_ns` that the connection is gone. What has not arrived by then is
+    /// lost: a prefix of what was in flight is delivered.
     pub(crate) fn break_wire(&mut self, wire: usize, to: Direction, within_ns: u64) {
         let at_ns = (self.queue.now_ns() + self.chance.below(within_ns.max(1))).max(self.wires[wire].up_ns);
         self.queue.at(at_ns, Event::Arrive(wire, to, Item::End));
@@ -299,7 +299,7 @@ impl World {
         }
     }
 
-    /// What was held gets through, in order.
+    /// Delivers the held items in order.
     pub(crate) fn flush(&mut self, wire: usize, direction: Direction) {
         let of = &self.wires[wire];
         if self.silent(direction, of.row, of.position.edge) {
@@ -310,7 +310,7 @@ impl World {
         }
     }
 
-    /// Silence between an agent and an edge is over.
+    /// Ends the silence between an agent and an edge.
     pub(crate) fn heal(&mut self, agent: usize, edge: usize, direction: Direction) {
         self.silences[direction as usize][agent][edge] -= 1;
         if self.silent(direction, agent, edge) {
@@ -419,7 +419,7 @@ impl World {
         }
     }
 
-    /// A host that is up answers what belongs to no connection of its own: the sender learns that it is gone.
+    /// A live host answers packets of unknown connections: the sender learns that the connection is gone.
     fn answer_stray(&mut self, wire: usize, direction: Direction, item: &Item) {
         let of = &self.wires[wire];
         let up = match direction {
