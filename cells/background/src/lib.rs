@@ -1,6 +1,6 @@
-//! Motion in a video stream: learns what is always there, as the mean of the last frames, and forwards the frames in which
-//! something else is to be seen. Knows the stream's messages; its format is in `y4m`, the mean in `mean`, what counts as a change
-//! in `motion`.
+//! Motion detection in a video stream: learns the background as the mean of the last frames, and forwards the frames that differ
+//! from it. This file handles the stream's messages; the format is in `y4m`, the mean in `mean`, the definition of a change in
+//! `motion`.
 
 pub mod mean;
 pub mod motion;
@@ -17,15 +17,15 @@ use y4m::{Part, Reader, Refused};
 pub struct Background {
     settings: Settings,
     reader: Reader,
-    /// Once the stream's header has come.
+    /// Set when the stream's header has arrived.
     scene: Option<Scene>,
     refused: bool,
 }
 
-/// What a forwarded frame's line says beside its own parameters.
+/// Parameters that are added to a forwarded frame's line.
 const FINDINGS: [&str; 4] = ["XNUMBER", "XCHANGED", "XBOX", "XLEARNING"];
 
-/// What is known of the scene.
+/// The state of the scene.
 struct Scene {
     mean: Mean,
     motion: Motion,
@@ -34,7 +34,7 @@ struct Scene {
 }
 
 impl Default for Background {
-    /// Reads the image's settings, so that wrong ones are refused at deployment.
+    /// Reads the image's settings, so that deployment refuses invalid ones.
     fn default() -> Self {
         let text = std::fs::read_to_string(settings::PATH).unwrap_or_default();
         let settings = settings::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", settings::PATH));
@@ -42,8 +42,8 @@ impl Default for Background {
     }
 }
 
-/// The header of a forwarded frame: its own, and what was found, as the format's comments (`X`). Whoever made the stream has no say in
-/// what was found.
+/// The header of a forwarded frame: its own, and the findings, as the format's comments (`X`). The stream's own comments cannot
+/// forge findings.
 fn frame_header(number: u64, parameters: &str, change: Option<&Change>) -> String {
     let is_ours = |word: &&str| FINDINGS.iter().any(|name| word.starts_with(name));
     let parameters: String =
@@ -77,7 +77,7 @@ impl Background {
                 Part::Frame { parameters, planes, luma } => {
                     let scene = self.scene.as_mut().expect("a stream begins with its header");
                     let luma = &planes[..luma];
-                    // Until it is known what is always there, everything may be a change.
+                    // Until the background is known, everything may be a change.
                     let known = scene.mean.is_full();
                     let change = if known { scene.motion.find(luma, &scene.mean) } else { None };
                     if !known || change.is_some() {
@@ -100,7 +100,7 @@ impl Background {
 impl Cell for Background {
     fn message(&mut self, context: &mut Context, port: Port, payload: &[u8]) {
         if port == Port::SERVER {
-            // Whatever the server has to say of what it was shown.
+            // Data from the server passes to the client unchanged.
             return context.send_to_client(payload);
         }
         if self.refused {

@@ -1,22 +1,22 @@
-//! The mean of the last frames, pixel by pixel, exactly: a ring of them and their sums.
+//! The exact mean of the last frames for each pixel: a ring of frames and their sums.
 
-/// Bytes a pixel that are needed beside the frames: sums, a mask, its labels, and what grows by doubling.
+/// Bytes per pixel that are needed in addition to the frames: sums, a mask, its labels, and buffers that grow by doubling.
 const LOOKING: usize = 8;
 
-/// The mean. Its state is what a recovery must bring back: without it, everything would be a change for as many frames.
+/// The mean. A recovery must restore it: without it, everything would be a change for as many frames.
 pub struct Mean {
-    /// The frames, one behind the other. Their room is reserved and not touched, so that a short stream costs little.
+    /// The frames, one after the other. Their memory is reserved and not touched, so that a short stream costs little.
     ring: Vec<u8>,
     sums: Vec<u16>,
     size: usize,
     frames_max: usize,
-    /// Where the next frame goes, counted in frames.
+    /// Index of the next frame to replace.
     next: usize,
 }
 
 impl Mean {
-    /// Of nothing so far. Frames have `size` pixels; `frames_max` is at most [`crate::settings::FRAMES_MAX`]. `None` if the cell may not
-    /// have so much memory, and what looking at a frame takes.
+    /// An empty mean. Frames have `size` pixels; `frames_max` is at most [`crate::settings::FRAMES_MAX`]. `None` if the cell does
+    /// not have enough memory for it and for searching a frame.
     #[must_use]
     pub fn new(size: usize, frames_max: usize) -> Option<Self> {
         let (mut ring, mut room) = (Vec::new(), Vec::<u8>::new());
@@ -25,25 +25,25 @@ impl Mean {
         Some(Self { ring, sums: vec![0; size], size, frames_max, next: 0 })
     }
 
-    /// Whether it is of as many frames as it is to be.
+    /// Whether it covers `frames_max` frames.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.ring.len() == self.size * self.frames_max
     }
 
-    /// Sums of as many frames as [`Self::frames`] says.
+    /// Sums over [`Self::frames`] frames.
     #[must_use]
     pub fn sums(&self) -> &[u16] {
         &self.sums
     }
 
-    /// Of how many frames it is.
+    /// Number of frames that it covers.
     #[must_use]
     pub fn frames(&self) -> u16 {
         u16::try_from(self.ring.len() / self.size.max(1)).expect("a few hundred at the most")
     }
 
-    /// Takes a frame in, in place of the oldest one if it is full.
+    /// Adds a frame; if the ring is full, it replaces the oldest.
     ///
     /// # Panics
     /// If the frame is of another size.

@@ -1,18 +1,18 @@
-//! What of a frame is not background: squares of 2 x 2 pixels that are far from the mean, and the largest piece of them that belongs
-//! together.
+//! Finds what is not background in a frame: squares of 2 x 2 pixels that are far from the mean, and the largest connected piece
+//! of them.
 //!
-//! A quarter as many squares as pixels: a camera's noise seldom fills one, and a mask is small state to keep.
+//! There are a quarter as many squares as pixels: a camera's noise seldom fills one, and the mask is little state.
 
 use crate::{mean::Mean, settings::Settings};
 use image::{GrayImage, Luma};
 use imageproc::region_labelling::{Connectivity, connected_components};
 
-/// What was found, in pixels; all of them even, but at a frame's edges.
+/// The change that was found, in pixels; all values are even, except at a frame's edges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Pixels that differ, noise taken out.
+    /// Pixels that differ, without noise.
     pub pixels: u32,
-    /// The largest piece's left edge.
+    /// Left edge of the largest piece.
     pub x: u32,
     /// Its upper edge.
     pub y: u32,
@@ -22,13 +22,13 @@ pub struct Change {
     pub height: u32,
 }
 
-/// Of the four pixels of a square, so many must be far from the mean.
+/// This many of the four pixels of a square must be far from the mean.
 const OF_FOUR: u8 = 3;
 
-/// Looks for changes; keeps its mask between frames, so that none is allocated for each.
+/// Finds changes; keeps its mask between frames, so that no frame needs an allocation.
 pub struct Motion {
     width: usize,
-    /// One for a square; those at the right and lower edge of an odd frame are left out.
+    /// One pixel per square; squares at the right and lower edge of an odd frame are left out.
     mask: GrayImage,
     settings: Settings,
 }
@@ -42,13 +42,13 @@ struct Piece {
 }
 
 impl Motion {
-    /// For frames of this size.
+    /// A finder for frames of this size.
     #[must_use]
     pub fn new(width: u32, height: u32, settings: Settings) -> Self {
         Self { width: width as usize, mask: GrayImage::new(width / 2, height / 2), settings }
     }
 
-    /// What has changed in a frame, if enough has.
+    /// The change in a frame, if it is large enough.
     pub fn find(&mut self, luma: &[u8], mean: &Mean) -> Option<Change> {
         let frames = mean.frames();
         let far = u32::from(self.settings.threshold) * u32::from(frames);
@@ -99,7 +99,7 @@ impl Motion {
             piece.from = (piece.from.0.min(x), piece.from.1.min(y));
             piece.to = (piece.to.0.max(x), piece.to.1.max(y));
         }
-        // The first of equals, so that the answer is one.
+        // The first of equal pieces, so that the result is unique.
         pieces.into_iter().rev().max_by_key(|piece| piece.pixels)
     }
 }

@@ -1,18 +1,18 @@
-//! What counts as a change, as lines of `name = value` in the image's `/etc/background`.
+//! The definition of a change, as lines of `name = value` in the image's `/etc/background`.
 
-/// Where they are.
+/// Path of the settings.
 pub const PATH: &str = "/etc/background";
-/// Most frames that a mean can be of: their sums must fit 16 bits.
+/// Most frames of a mean: their sums must fit 16 bits.
 pub const FRAMES_MAX: usize = 257;
 
 /// The settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// Of how many frames the mean is.
+    /// Number of frames of the mean.
     pub frames: usize,
-    /// How far from the mean a pixel is that has changed, of 255.
+    /// Distance from the mean, of 255, from which on a pixel counts as changed.
     pub threshold: u8,
-    /// How many pixels beside each other must have changed, noise taken out.
+    /// Number of adjacent pixels that must have changed, without noise.
     pub pixels: u32,
 }
 
@@ -22,7 +22,7 @@ impl Default for Settings {
     }
 }
 
-/// Reads them; what is not named is as by default.
+/// Reads the settings; missing ones have default values.
 ///
 /// # Errors
 /// With the line and what is wrong in it.

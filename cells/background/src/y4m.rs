@@ -1,5 +1,5 @@
-//! YUV4MPEG2, the format in which programs hand uncompressed video to each other (`ffmpeg -f yuv4mpegpipe`): a header line, then frames,
-//! each a line and its planes. Pieces of a stream come in, whole parts come out. Crates for it read from a blocking source.
+//! YUV4MPEG2, a format for uncompressed video between programs (`ffmpeg -f yuv4mpegpipe`): a header line, then frames, each a
+//! line and its planes. Takes pieces of a stream and returns whole parts. Existing crates read from a blocking source.
 
 use std::fmt;
 
@@ -11,17 +11,17 @@ pub const PIXELS_MAX: usize = 1 << 22;
 /// Why a stream is refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// It does not begin as one.
+    /// It does not begin with the format's signature.
     NotVideo,
     /// A line does not end.
     LongLine,
-    /// The header lacks the width or height, or they make no sense.
+    /// The header lacks the width or height, or they are invalid.
     Size(String),
-    /// Samples of more than 8 bits, or planes that are not known.
+    /// Samples of more than 8 bits, or unknown planes.
     Colour(String),
-    /// Something else stands where a frame should.
+    /// There are other bytes instead of a frame.
     NotFrame,
-    /// There is not so much memory for frames of this size.
+    /// There is not enough memory for frames of this size.
     Memory {
         /// Pixels.
         width: u32,
@@ -46,7 +46,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// What the stream says of itself.
+/// The stream's header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
     /// The line, with its end.
@@ -60,7 +60,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Bytes of the first plane: how bright pixels are.
+    /// Bytes of the first plane: the brightness of pixels.
     #[must_use]
     pub fn luma(&self) -> usize {
         self.width as usize * self.height as usize
@@ -101,35 +101,36 @@ impl Header {
 /// A part of a stream.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Part<'a> {
-    /// Comes first, once.
+    /// The header: first, and once.
     Header(Header),
     /// A frame.
     Frame {
-        /// What its line says after `FRAME`, with the blank before it.
+        /// The rest of its line after `FRAME`, with the leading space.
         parameters: &'a str,
-        /// All planes, the bright one first.
+        /// All planes, brightness first.
         planes: &'a [u8],
-        /// Bytes of that one.
+        /// Bytes of the brightness plane.
         luma: usize,
     },
 }
 
-/// Puts a stream's pieces together.
+/// Assembles parts from a stream's pieces.
 #[derive(Default)]
 pub struct Reader {
     header: Option<Header>,
     line: Vec<u8>,
     line_is_whole: bool,
     planes: Vec<u8>,
-    /// The last frame was given out.
+    /// Whether the last frame was returned.
     given: bool,
 }
 
 impl Reader {
-    /// Takes from `input` what belongs to the next part; the part, if it is whole now. Empty input is left when there is none.
+    /// Takes the bytes of the next part from `input`; returns the part if it is complete. If it returns `None`, all input was
+    /// taken.
     ///
     /// # Errors
-    /// If this is not such a stream, or not one that is supported. It cannot be gone on with.
+    /// If this is not such a stream, or not a supported one. The reader cannot continue then.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Part<'_>>, Refused> {
         if std::mem::take(&mut self.given) {
             self.line.clear();

@@ -1,4 +1,4 @@
-//! A stream through the cell: what is forwarded, and what is said of it.
+//! A stream through the cell: which frames are forwarded, and with which findings.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use background::{
@@ -60,12 +60,12 @@ fn frames_with_motion_are_forwarded_and_no_others_once_the_scene_is_known() {
     assert_eq!(lines[119], "FRAME Ip XNUMBER=119 XLEARNING");
     assert_eq!(lines[120], "FRAME Ip XNUMBER=130 XCHANGED=240 XBOX=20,10,12,20");
     assert_eq!(lines[122], "FRAME Ip XNUMBER=150 XCHANGED=240 XBOX=20,10,12,20");
-    // Cut anywhere, it says the same bytes.
+    // Split anywhere, it gives the same bytes.
     let mut cut = Session::<Background>::new();
     let pieces: Vec<u8> =
         clip.chunks(4093).flat_map(|piece| to_server(cut.message(Port::CLIENT, piece))).collect();
     assert!(pieces == forwarded);
-    // What the server says of it comes back.
+    // Data from the server comes back.
     assert_eq!(cut.message(Port::SERVER, b"seen"), [Output::message(Port::CLIENT, b"seen")]);
 }
 

@@ -1,7 +1,7 @@
-//! A cell as heavy as it is told to be, for measuring checkpoints and recoveries.
+//! A cell with a configurable amount of state, for measuring checkpoints and recoveries.
 //!
-//! The client's stream is a sequence of commands, however it is cut. Each begins with 17 bytes, and each but `F` is
-//! answered with 17 bytes of the same shape (numbers are little-endian):
+//! The client's stream is a sequence of commands, split anywhere. Each begins with 17 bytes, and each except `F` is
+//! answered with 17 bytes in the same format (numbers are little-endian):
 //!
 //! ```text
 //! 0        1                9                17
@@ -18,7 +18,7 @@
 //! | `E` | echoes the `a` bytes that follow | the command and the bytes |
 //! | `F` | forwards the `a` bytes that follow to the server | none |
 //!
-//! What the server says passes to the client as it is. An unknown op closes the client's port: the stream is lost.
+//! Data from the server passes to the client unchanged. An unknown op closes the client's port, since the stream is out of step.
 
 use marram_sdk::{Cell, Context, Level, Port, cell};
 
@@ -26,16 +26,16 @@ mod state;
 
 use state::State;
 
-/// Bytes before what `E` and `F` carry.
+/// Bytes before the payload of `E` and `F`.
 const HEADER_SIZE: usize = 17;
 
 /// The ballast and the client's stream.
 #[derive(Default)]
 pub struct Ballast {
     state: State,
-    /// The beginning of a header that has not wholly arrived.
+    /// The first bytes of a header that is still incomplete.
     header: Vec<u8>,
-    /// What the bytes after a header are for, and how many of them are still to come.
+    /// The purpose of the bytes after a header, and how many are still to come.
     tail: Option<Tail>,
 }
 
@@ -64,7 +64,7 @@ impl Command {
 }
 
 impl Ballast {
-    /// Handles the beginning of `bytes` and returns what is left of them.
+    /// Handles the beginning of `bytes` and returns the rest.
     fn consume<'a>(&mut self, context: &mut Context, bytes: &'a [u8]) -> &'a [u8] {
         if let Some(tail) = &mut self.tail {
             let len = usize::try_from(tail.left).map_or(bytes.len(), |left| left.min(bytes.len()));
@@ -140,7 +140,7 @@ mod tests {
         Command { op, a, b }.to_bytes()
     }
 
-    /// What each peer received, the client's stream cut into pieces of one size.
+    /// The bytes that each peer received, with the client's stream split into pieces of one size.
     fn received(stream: &[u8], piece: usize) -> [Vec<u8>; 2] {
         let mut session = Session::<Ballast>::new();
         let mut received = [Vec::new(), Vec::new()];

@@ -1,9 +1,9 @@
-//! The ballast itself: words that no compressor can shorten. Knows nothing of messages.
+//! The ballast: incompressible words. Does not know messages.
 
 const WORD_SIZE: u64 = 8;
 const PAGE_WORDS: u64 = 512;
 
-/// As many words as it was told to hold.
+/// The words that it holds.
 #[derive(Default)]
 pub(crate) struct State {
     words: Vec<u64>,
@@ -29,12 +29,12 @@ impl State {
         self.size
     }
 
-    /// Order matters and so does every bit.
+    /// Depends on every bit and on the order of the words.
     pub(crate) fn checksum(&self) -> u64 {
         self.words.iter().fold(0, |sum, word| (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// Changes one word in each of `count` pages from page `first` on, cyclically; the checksum of the new words.
+    /// Changes one word in each of `count` pages from page `first` on, cyclically; returns the checksum of the new words.
     pub(crate) fn touch(&mut self, count: u64, first: u64) -> u64 {
         let pages = (self.words.len() as u64).div_ceil(PAGE_WORDS);
         let mut sum = 0_u64;
@@ -48,7 +48,7 @@ impl State {
     }
 }
 
-/// Marsaglia's; never 0 unless it starts there.
+/// Marsaglia's xorshift; never 0 unless it starts there.
 const fn xorshift(mut word: u64) -> u64 {
     word ^= word << 13;
     word ^= word >> 7;

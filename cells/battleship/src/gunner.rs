@@ -1,14 +1,14 @@
-//! Where the edge shoots: at the square that most of the ways go through in which the ships that are left can lie. Knows of the
-//! other's sea what shots have shown.
+//! Where the edge shoots: at the square that is covered by most of the possible positions of the remaining ships. Knows of the
+//! other's sea only what shots have shown.
 
 use marram_play::Dice;
 
 use crate::sea::{self, Known, Sea, Square};
 
-/// How much more a way counts with each square of it that is a hit: a ship that was found is sunk first.
+/// Extra weight of a position for each of its squares that is a hit: a ship that was found is sunk first.
 const HIT_WEIGHT: u64 = 100;
 
-/// The next shot; by chance among the best.
+/// The next shot; random among the best.
 pub(crate) fn aim(sea: &Sea, dice: &mut Dice) -> Square {
     let mut weights = [0_u64; sea::SIZE as usize * sea::SIZE as usize];
     for ship in sea.afloat() {
@@ -50,7 +50,7 @@ mod tests {
             shots
         };
         let all: Vec<u32> = (0..100).map(shots).collect();
-        // Shots at random take 95 in the mean.
+        // Random shots take 95 on average.
         assert!(all.iter().sum::<u32>() < 5_000, "{all:?}");
     }
 

@@ -95,7 +95,7 @@ impl Round {
         Ok(said)
     }
 
-    /// Both seas, the edge's without what is not known of it.
+    /// Both seas; the edge's shows only what the client knows.
     fn board(&self) -> String {
         let mut text = String::from(
             "    edge                      you\n    a b c d e f g h i j       a b c d e f g h i j\n",

@@ -1,4 +1,4 @@
-//! A sea with its ships and the shots at it. Knows no client and no turns.
+//! A sea with its ships and the shots at it. Does not know clients or turns.
 
 use core::fmt;
 
@@ -28,13 +28,13 @@ impl Ship {
         FLEET.iter().find(|ship| ship.name == name)
     }
 
-    /// All of them, with their lengths.
+    /// The names of all ships, with their lengths.
     pub(crate) fn names() -> String {
         FLEET.each_ref().map(|ship| format!("{} ({})", ship.name, ship.length)).join(", ")
     }
 }
 
-/// A place in the sea, from 0.
+/// A square of the sea, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Square {
     pub(crate) column: u8,
@@ -42,7 +42,7 @@ pub(crate) struct Square {
 }
 
 impl Square {
-    /// As `b7`.
+    /// Parses a name such as `b7`.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         let (column, row) = square(name, SIZE)?;
         Some(Self { column, row })
@@ -63,7 +63,7 @@ impl fmt::Display for Square {
     }
 }
 
-/// The squares of a ship that lies there, unless it would reach out of the sea.
+/// The squares of a ship in this position; `None` if it would reach out of the sea.
 pub(crate) fn squares(ship: &Ship, at: Square, is_down: bool) -> Option<Vec<Square>> {
     let square = |step: u8| {
         let (right, down) = if is_down { (0, step) } else { (step, 0) };
@@ -73,7 +73,7 @@ pub(crate) fn squares(ship: &Ship, at: Square, is_down: bool) -> Option<Vec<Squa
     (last.column < SIZE && last.row < SIZE).then(|| (0..ship.length).map(square).collect())
 }
 
-/// What a shot did.
+/// The result of a shot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shot {
     Miss,
@@ -81,7 +81,7 @@ pub(crate) enum Shot {
     Sunk(&'static Ship),
 }
 
-/// What those know who shoot at it.
+/// What the shooter knows of a square.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Known {
     Nothing,
@@ -104,7 +104,7 @@ pub(crate) struct Sea {
 }
 
 impl Sea {
-    /// Puts a ship there; across, unless it lies down.
+    /// Places a ship; across, or down if `is_down`.
     pub(crate) fn place(&mut self, ship: &'static Ship, at: Square, is_down: bool) -> Result<(), String> {
         if self.fleet.iter().any(|placed| placed.ship == ship) {
             return Err(format!("the {} is placed already", ship.name));
@@ -117,7 +117,7 @@ impl Sea {
         Ok(())
     }
 
-    /// Places the ships that are left, by chance: each of the ways that it can lie is as likely.
+    /// Places the remaining ships at random: each of the free positions of a ship is equally likely.
     pub(crate) fn place_all(&mut self, dice: &mut Dice) {
         for ship in &FLEET {
             if self.fleet.iter().any(|placed| placed.ship == ship) {
@@ -128,7 +128,7 @@ impl Sea {
                 .filter_map(|(at, is_down)| squares(ship, at, is_down))
                 .filter(|squares| squares.iter().all(|square| self.at(*square).is_none()))
                 .collect();
-            // Ships that are there can take away at most 15 squares: there is always a way.
+            // The placed ships occupy at most 15 squares: there is always a free position.
             let squares = free[dice.below(free.len())].clone();
             self.fleet.push(Placed { ship, squares });
         }
@@ -172,12 +172,12 @@ impl Sea {
         }
     }
 
-    /// The ships that are known to swim yet.
+    /// The ships that are not known to be sunk.
     pub(crate) fn afloat(&self) -> impl Iterator<Item = &'static Ship> {
         self.fleet.iter().filter(|placed| !self.is_sunk(placed)).map(|placed| placed.ship)
     }
 
-    /// What is to be seen at a square; `all`: by its owner.
+    /// The character for a square; `all`: as its owner sees it.
     pub(crate) fn look(&self, square: Square, all: bool) -> char {
         match self.known(square) {
             Known::Nothing if all && self.at(square).is_some() => 'o',
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(place(1, "h1", false), Err("it would reach out of the sea".to_owned()));
         assert_eq!(place(1, "a8", true), Err("it would reach out of the sea".to_owned()));
         assert_eq!(place(2, "j1", true), Err("the carrier is there".to_owned()));
-        // They may touch.
+        // Ships may touch.
         assert_eq!(place(2, "j2", true), Ok(()));
         assert_eq!(place(1, "a7", true), Ok(()));
     }

@@ -1,4 +1,4 @@
-//! Games as clients see them.
+//! Games as a client sees them.
 
 use super::*;
 use marram_sdk::{

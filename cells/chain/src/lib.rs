@@ -1,4 +1,4 @@
-//! The oracle's cell: the hash chain of `marram-chain-algo` behind the SDK. Knows only how the two meet.
+//! The oracle's cell: connects the hash chain of `marram-chain-algo` to the SDK.
 
 use core::time::Duration;
 
@@ -12,7 +12,7 @@ pub struct ChainCell {
 }
 
 impl ChainCell {
-    /// Events of ports that the chain does not know are none of its inputs.
+    /// Ignores events of ports that the chain does not know.
     fn input<'a>(&mut self, context: &mut Context, port: Port, event: impl FnOnce(Peer) -> Event<'a>) {
         if let Some(peer) = Peer::from_port(port.0) {
             self.chain.input(event(peer), &mut HostContext(context));

@@ -1,5 +1,5 @@
-//! The same network as a native server with a process a client: what `marram bench classify` compares cells with, beside processes that
-//! run the cell's module. Prints its address; ends when its standard input does.
+//! The same network as a native server with one process per client: `marram bench classify` compares cells with it, and with
+//! processes that run the cell's module. Prints its address; ends when its standard input ends.
 
 use classify::network::Network;
 use classify::render::IMAGE_BYTES;
@@ -8,9 +8,9 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 
-/// Says that this process serves the client that is its standard input.
+/// Argument: this process serves the client that is its standard input.
 const CLIENT: &str = "client";
-/// A client has a process of its own; more threads in it than one would only share the cores with the other clients.
+/// Each client has a process of its own; more threads in it would only take cores from the other clients.
 const ONE_THREAD: [(&str, &str); 2] = [("RTEN_NUM_THREADS", "1"), ("RAYON_NUM_THREADS", "1")];
 
 fn main() -> io::Result<()> {
@@ -20,7 +20,7 @@ fn main() -> io::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     println!("{}", listener.local_addr()?);
     std::thread::spawn(|| {
-        // Nothing is ever said to it.
+        // Standard input carries no data, only its end.
         let _ = io::stdin().read(&mut [0]);
         std::process::exit(0)
     });
@@ -29,7 +29,7 @@ fn main() -> io::Result<()> {
         let socket = Stdio::from(OwnedFd::from(stream?));
         let mut command = Command::new(&program);
         let mut child = command.arg(CLIENT).envs(ONE_THREAD).stdin(socket).spawn()?;
-        // How it ends is its client's to see.
+        // The client sees how it ends.
         std::thread::spawn(move || _ = child.wait());
     }
     Ok(())
@@ -40,7 +40,7 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
     let (network, mut image) = (Network::default(), [0; IMAGE_BYTES]);
     loop {
         match stream.read_exact(&mut image) {
-            // It has gone.
+            // The client has disconnected.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             read => read?,
         }

@@ -1,5 +1,5 @@
-//! Says what is on an image. A client sends images of 3,072 bytes one behind the other, cut as the network likes, and is
-//! answered 41 bytes for each, in order. Knows how images and answers are laid out; the network is in `network`.
+//! Classifies images. A client sends images of 3,072 bytes one after another, split anywhere by the network, and gets
+//! 41 bytes for each, in order. Knows the layout of images and answers; the network is in `network`.
 //!
 //! ```text
 //! image   red:1024 | green:1024 | blue:1024        rows of 32 from the top, bytes from the left
@@ -17,14 +17,14 @@ use render::IMAGE_BYTES;
 /// Bytes of an answer.
 pub const ANSWER_BYTES: usize = 1 + 4 * CLASSES;
 
-/// The cell: a network, and what has arrived of an image.
+/// The cell: a network, and the received part of an image.
 pub struct Classify {
     network: Network,
     image: Vec<u8>,
 }
 
 impl Default for Classify {
-    /// Unpacks the weights and lets the network run once, so that its memory is in the image that every session starts
+    /// Unpacks the weights and runs the network once, so that its memory is in the image that every session starts
     /// from.
     fn default() -> Self {
         let network = Network::default();
@@ -33,7 +33,7 @@ impl Default for Classify {
     }
 }
 
-/// What a client is told.
+/// Encodes the answer to a client.
 #[must_use]
 pub fn answer(scores: &Scores) -> [u8; ANSWER_BYTES] {
     let mut answer = [0; ANSWER_BYTES];

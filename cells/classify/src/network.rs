@@ -1,5 +1,5 @@
-//! The network: five convolutions and one matrix. Knows the weights' layout and nothing of where
-//! images come from.
+//! The network: five convolutions and one matrix. Knows the weights' layout, not the source of
+//! images.
 
 use rten::{
     BufferPool,
@@ -12,7 +12,7 @@ use crate::render::{IMAGE_BYTES, SIDE};
 /// Classes that an image can have.
 pub const CLASSES: usize = 10;
 
-/// How much speaks for each class. Only differences mean anything.
+/// A score for each class. Only differences are meaningful.
 pub type Scores = [f32; CLASSES];
 
 /// What `train/train.py` wrote: for each layer its kernel, then its bias.
@@ -30,7 +30,7 @@ const LAYERS: [Shape; 5] = [
 /// The sides of every kernel.
 const KERNEL: usize = 3;
 
-/// What the last layer leaves of an image: channels and 4 x 4 places.
+/// Outputs of the last convolution for an image: channels and 4 x 4 places.
 const FEATURES: usize = 32 * 4 * 4;
 
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ struct Shape {
     stride: usize,
 }
 
-/// How many numbers there are in all layers.
+/// Number of weights in all layers.
 const fn weight_count() -> usize {
     let mut count = CLASSES * FEATURES + CLASSES;
     let mut at = 0;
@@ -58,10 +58,10 @@ struct Layer {
     stride: usize,
 }
 
-/// The weights, unpacked, and memory that is used again for each image.
+/// The unpacked weights, and memory that is reused for each image.
 pub struct Network {
     layers: Vec<Layer>,
-    /// From features to classes.
+    /// Matrix from features to classes.
     last: Tensor<f32>,
     last_bias: Scores,
     pool: BufferPool,
@@ -87,7 +87,7 @@ impl Default for Network {
 }
 
 impl Network {
-    /// How much speaks for each class that the image could have.
+    /// The scores of an image.
     #[must_use]
     pub fn scores(&self, image: &[u8; IMAGE_BYTES]) -> Scores {
         let pixels: Vec<f32> = image.iter().map(|byte| f32::from(*byte) / 127.5 - 1.0).collect();
@@ -104,7 +104,7 @@ impl Network {
 }
 
 impl Layer {
-    /// Convolves, adds the bias, and takes what is negative for zero.
+    /// Convolves, adds the bias, and sets negative values to zero.
     fn apply(&self, pool: &BufferPool, values: &Tensor<f32>) -> Tensor<f32> {
         let strides = [self.stride; 2];
         let bias = Some(self.bias.view());
@@ -116,7 +116,7 @@ impl Layer {
     }
 }
 
-/// The class with the highest score; of equals the first.
+/// The class with the highest score; the first of equal ones.
 #[must_use]
 pub fn best(scores: &Scores) -> usize {
     let mut best = 0;

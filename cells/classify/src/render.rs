@@ -1,7 +1,7 @@
-//! How a digit of 8 x 8 pixels becomes an image that the network takes: what `train/train.py` does in the same integers.
-//! Knows nothing of the network.
+//! Turns a digit of 8 x 8 pixels into an image for the network: the same integer arithmetic as in `train/train.py`.
+//! Does not know the network.
 
-/// Bytes of an image: 32 rows of 32 red, then as many green, then as many blue.
+/// Bytes of an image: 32 rows of 32 red values, then as many green, then as many blue.
 pub const IMAGE_BYTES: usize = 3 * SIDE * SIDE;
 
 /// Pixels of an image's side.
@@ -10,13 +10,13 @@ pub const SIDE: usize = 32;
 /// Pixels of a digit's side.
 const DIGIT_SIDE: usize = 8;
 
-/// A digit as it was written: how much ink, from 0 to 16, is where.
+/// A written digit: the amount of ink, from 0 to 16, for each pixel.
 pub type Ink = [u8; DIGIT_SIDE * DIGIT_SIDE];
 
 /// Red, green, blue.
 pub type Colour = [u8; 3];
 
-/// The digit, enlarged fourfold with straight lines between its pixels' centres, in one colour on another.
+/// The digit, enlarged fourfold with linear interpolation between pixel centres, in one colour on another.
 #[must_use]
 pub fn render(ink: &Ink, ground: Colour, foreground: Colour) -> Vec<u8> {
     let mut image = Vec::with_capacity(IMAGE_BYTES);
@@ -32,7 +32,7 @@ pub fn render(ink: &Ink, ground: Colour, foreground: Colour) -> Vec<u8> {
     image
 }
 
-/// How much of 1,024 a pixel is covered with ink.
+/// Ink on a pixel, in parts of 1,024.
 fn cover(ink: &Ink, x: usize, y: usize) -> u32 {
     let at = |row: usize, column: usize| u32::from(ink[row * DIGIT_SIDE + column]);
     let ([left, right], right_part) = neighbours(x);
@@ -42,8 +42,8 @@ fn cover(ink: &Ink, x: usize, y: usize) -> u32 {
         + (at(below, left) * left_part + at(below, right) * right_part) * below_part
 }
 
-/// The two pixels of the digit between whose centres a pixel of the image lies, and how many eighths of the way from the
-/// first to the second.
+/// The two pixels of the digit between whose centres a pixel of the image lies, and its distance from the first one in
+/// eighths.
 fn neighbours(pixel: usize) -> ([usize; 2], u32) {
     // In eighths of a pixel of the digit, from the centre of a pixel before the first.
     let at = 2 * pixel + 5;

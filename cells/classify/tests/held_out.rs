@@ -1,4 +1,4 @@
-//! The network on images that it was never trained on, and the cell round it.
+//! Tests the network on images that it was never trained on, and the cell around it.
 
 use classify::{
     ANSWER_BYTES, Classify, answer,
@@ -13,7 +13,7 @@ use marram_sdk::{
 /// Class, ground, foreground, ink: see `train/train.py`.
 const RECORD_BYTES: usize = 71;
 
-/// How many of the 360 must be right: what `docs/services.md` says, less one for another CPU's rounding.
+/// At least this many of the 360 must be right: the number in `docs/services.md`, minus one for the rounding of other CPUs.
 const RIGHT_MIN: usize = 357;
 
 /// Every held-out image with its class.

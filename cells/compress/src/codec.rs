@@ -1,15 +1,15 @@
-//! Deflate as it is used here: an encoder that takes everything, and a decoder that never gives more than there is room for.
+//! Deflate: an encoder that takes all input, and a decoder that never returns more bytes than it is allowed to.
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-/// The window that all formats have.
+/// The window size of all formats.
 const WINDOW_BITS: u8 = 15;
-/// Room that an encoder is given at least.
+/// Output room that an encoder gets at least.
 const ROOM: usize = 4096;
-/// What a gzip member begins with.
+/// First byte of a gzip member.
 const GZIP_MAGIC: u8 = 0x1f;
 
-/// What is around the deflated bytes.
+/// The format around the deflated bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
     /// RFC 1952.
@@ -20,17 +20,17 @@ pub enum Format {
     Deflate,
 }
 
-/// From plain to compressed.
+/// Compresses.
 pub struct Encoder {
     compress: Compress,
-    /// Something was written since the last flush.
+    /// Whether input was written since the last flush.
     has_more: bool,
-    /// Something was written since it was new.
+    /// Whether input was written since the start or reset.
     is_used: bool,
 }
 
 impl Encoder {
-    /// At a level of 1 to 9.
+    /// An encoder with a level from 1 to 9.
     #[must_use]
     pub fn new(format: Format, level: u32) -> Self {
         let level = Compression::new(level);
@@ -42,7 +42,7 @@ impl Encoder {
         Self { compress, has_more: false, is_used: false }
     }
 
-    /// Begins anew.
+    /// Resets the encoder to its initial state.
     pub fn reset(&mut self) {
         if self.is_used {
             self.compress.reset();
@@ -50,7 +50,7 @@ impl Encoder {
         (self.has_more, self.is_used) = (false, false);
     }
 
-    /// Takes all of the input; what comes of it may still be within.
+    /// Takes all of the input; some output may be held back.
     pub fn write(&mut self, input: &[u8], out: &mut Vec<u8>) {
         if !input.is_empty() {
             self.has_more = true;
@@ -58,14 +58,14 @@ impl Encoder {
         }
     }
 
-    /// Gives out everything that was written.
+    /// Writes out all held output.
     pub fn flush(&mut self, out: &mut Vec<u8>) {
         if std::mem::take(&mut self.has_more) {
             self.run(&[], out, FlushCompress::Sync);
         }
     }
 
-    /// Gives out everything, and the end. Of use again after [`Encoder::reset`].
+    /// Writes out all held output and the end of the stream. Call [`Encoder::reset`] before further use.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         self.run(&[], out, FlushCompress::Finish);
         self.has_more = false;
@@ -82,7 +82,7 @@ impl Encoder {
             let has_room = out.len() < out.capacity();
             match status.expect("an encoder that is not misused has no errors") {
                 Status::StreamEnd => return,
-                // There was nothing to do.
+                // There was nothing to write.
                 Status::BufError if has_room => return,
                 _ if matches!(flush, FlushCompress::Finish) => {}
                 _ if input.is_empty() && has_room => return,
@@ -92,12 +92,12 @@ impl Encoder {
     }
 }
 
-/// From compressed to plain.
+/// Decompresses.
 pub struct Decoder {
     decompress: Decompress,
     format: Format,
     at: At,
-    /// There was no room for all that was decoded.
+    /// Whether more output was decoded than there was room for.
     is_full: bool,
 }
 
@@ -106,22 +106,22 @@ enum At {
     Start,
     Middle,
     End,
-    /// Behind the end came what is nothing.
+    /// After the end of the stream, something else followed.
     Behind,
 }
 
 impl Decoder {
-    /// Of this format.
+    /// A decoder for this format.
     #[must_use]
     pub fn new(format: Format) -> Self {
         Self { decompress: decompress(format), format, at: At::Start, is_full: false }
     }
 
-    /// Begins anew.
+    /// Resets the decoder to its initial state.
     pub fn reset(&mut self) {
         if self.at != At::Start {
             match self.format {
-                // The library cannot begin anew and still expect a gzip header.
+                // The library's reset cannot expect a gzip header again.
                 Format::Gzip => self.decompress = decompress(self.format),
                 Format::Zlib => self.decompress.reset(true),
                 Format::Deflate => self.decompress.reset(false),
@@ -130,26 +130,26 @@ impl Decoder {
         (self.at, self.is_full) = (At::Start, false);
     }
 
-    /// There is more to read, without further input.
+    /// Whether there is more output, without further input.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.is_full
     }
 
-    /// The input so far is whole, or there was none.
+    /// Whether the input so far is a complete stream, or empty.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.at != At::Middle
     }
 
-    /// There was something behind the end that does not belong to it.
+    /// Whether something followed the end that is not part of the stream.
     #[must_use]
     pub fn is_overrun(&self) -> bool {
         self.at == At::Behind
     }
 
-    /// Decodes some of the input, and appends at most `room` bytes. Returns how much of the input was taken: all of it, unless it
-    /// is full. Several gzip members in a row are one stream; everything from what is none on is ignored.
+    /// Decodes some of the input, and appends at most `room` bytes. Returns how many input bytes were taken: all of them, unless
+    /// the output is full. Several consecutive gzip members are one stream; everything after a non-member is ignored.
     ///
     /// # Errors
     /// If the input is not of the format.
@@ -195,7 +195,7 @@ impl Decoder {
     }
 }
 
-/// Room that the decoder is given at a time.
+/// Output room that the decoder gets at a time.
 const CHUNK: usize = 16 << 10;
 
 fn decompress(format: Format) -> Decompress {
@@ -260,7 +260,7 @@ mod tests {
             encoder.finish(&mut out);
             out
         };
-        // What begins like a member behind what is none is no member, wherever it is cut.
+        // Something that looks like a member after a non-member is ignored, wherever it is split.
         let members = [member(b"one"), member(b"two")].concat();
         let wire = [&members[..], b"\0\0\x1fno\x1f"].concat();
         for piece in 1..=wire.len() {

@@ -1,11 +1,11 @@
-//! What the cell is to do, as it is written: one setting a line. Knows nothing of how it is done.
+//! The configuration: one setting per line. Does not know how it is applied.
 
 use crate::codec::Format;
 
-/// Where an image may have its own.
+/// Path of the configuration in an image.
 pub(crate) const PATH: &str = "/etc/compress";
 
-/// What applies otherwise.
+/// The default configuration.
 pub(crate) const DEFAULT: &str = include_str!("../compress.conf");
 
 /// What passes through the cell.
@@ -17,19 +17,19 @@ pub enum Mode {
     Stream,
 }
 
-/// Which side of a stream speaks plain.
+/// Which side of a stream is plain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// The client; the server speaks compressed.
+    /// The client; the server's side is compressed.
     Compress,
-    /// The server; the client speaks compressed.
+    /// The server; the client's side is compressed.
     Decompress,
 }
 
-/// What is done to the bodies of requests.
+/// How bodies of requests are changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Requests {
-    /// Nothing.
+    /// Not at all.
     Pass,
     /// They are compressed for the server.
     Compress,
@@ -37,40 +37,40 @@ pub enum Requests {
     Decompress,
 }
 
-/// What becomes of `X-Forwarded-For` and `Forwarded`.
+/// How `X-Forwarded-For` and `Forwarded` are changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Forwarded {
-    /// They pass as they are.
+    /// Not at all.
     Off,
-    /// They say who the client is, and nothing else.
+    /// They contain only the client's address.
     Set,
-    /// The client is added to what they say.
+    /// The client's address is appended to them.
     Append,
 }
 
 /// All settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// What passes.
+    /// What passes through the cell.
     pub mode: Mode,
-    /// 1 to 9.
+    /// Compression level from 1 to 9.
     pub level: u32,
-    /// Bodies that are known to be shorter are left alone.
+    /// Bodies that are known to be shorter, in bytes, are not compressed.
     pub length_min: u64,
     /// Types of content that are compressed, in lower case.
     pub types: Vec<String>,
-    /// Of bodies of requests.
+    /// How bodies of requests are changed.
     pub requests: Requests,
-    /// Of requests.
+    /// How the forwarding fields of requests are changed.
     pub forwarded: Forwarded,
-    /// Of streams.
+    /// Which side of a stream is plain.
     pub direction: Direction,
-    /// Of streams.
+    /// Format of compressed streams.
     pub format: Format,
 }
 
 impl Default for Config {
-    /// What a setting is that nobody makes. No type is compressed.
+    /// The settings before any line is read. No type is compressed.
     fn default() -> Self {
         Self {
             mode: Mode::Http,
@@ -86,10 +86,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the settings. Those that are not there are as in the default file; `types` adds up over its lines.
+    /// Reads the settings. Missing settings are those of the default file; several lines of `types` add up.
     ///
     /// # Errors
-    /// The first line that is none, and what it may be.
+    /// The first invalid line, and what is allowed there.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut config = Self::default();
         config.read(text)?;

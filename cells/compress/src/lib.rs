@@ -1,8 +1,9 @@
-//! Compresses what passes. In the mode `http` a mediator between any browser and any web server: it asks the server for gzip and
-//! decodes that for clients who did not, and compresses for clients who want it what the server did not. In the mode `stream` one
-//! side of it speaks plain and the other one continuous compressed stream each way. The image's `/etc/compress` says which.
+//! Compresses traffic. In the mode `http` it is an intermediary between any browser and any web server: it asks the server for
+//! gzip, decodes it for clients that did not ask for gzip, and compresses for clients that want gzip what the server did not.
+//! In the mode `stream` one side is plain, and the other side is one continuous compressed stream in each direction. The image's
+//! `/etc/compress` selects the mode.
 //!
-//! Knows ports. The modes are `http`'s and `stream`'s, pure like what they share: `codec`, `config`, `pipe`.
+//! This module handles ports. The modes are `http` and `stream`, pure like the shared `codec`, `config` and `pipe`.
 
 pub mod codec;
 pub mod config;
@@ -16,11 +17,11 @@ use marram_sdk::{Cell, Context, Level, MESSAGE_BYTES_MAX, Port, PortKind, cell};
 use pipe::{Out, Pipe, Side};
 use stream::Stream;
 
-/// What is sent as one message, if there is so much.
+/// Bytes of one message, if there are as many.
 const MESSAGE_BYTES: usize = 64 << 10;
-/// What one handler may bring out, well below what the host allows; the rest has turns of its own.
+/// Most output bytes of one handler, well below the host's limit; further handlers send the rest.
 const HANDLER_BYTES: usize = 32 << 20;
-/// The task that goes on.
+/// The task that continues the work.
 const GO_ON: u64 = 0;
 
 const _: () = assert!(MESSAGE_BYTES <= MESSAGE_BYTES_MAX);
@@ -28,14 +29,14 @@ const _: () = assert!(MESSAGE_BYTES <= MESSAGE_BYTES_MAX);
 /// The cell.
 pub struct Compress {
     pipe: Box<dyn Pipe>,
-    /// What is on its way out; empty between handlers.
+    /// Pending output; empty between handlers.
     out: Out,
-    /// What was closed: the client's port, the server's.
+    /// Whether the client's port, and whether the server's, was closed.
     is_closed: [bool; 2],
 }
 
 impl Default for Compress {
-    /// Reads the image's configuration, so that a wrong one is refused at deployment.
+    /// Reads the image's configuration, so that deployment refuses an invalid one.
     fn default() -> Self {
         let text = std::fs::read_to_string(config::PATH);
         Self::with(text.as_deref().unwrap_or(config::DEFAULT)).unwrap_or_else(|error| panic!("{error}"))
@@ -46,7 +47,7 @@ impl Compress {
     /// With the contents of a configuration, for tests.
     ///
     /// # Errors
-    /// In words, if it makes no sense.
+    /// In words, if the configuration is invalid.
     pub fn with(text: &str) -> Result<Self, String> {
         let config = Config::parse(text)?;
         let pipe: Box<dyn Pipe> = match config.mode {
@@ -56,7 +57,7 @@ impl Compress {
         Ok(Self { pipe, out: Out::default(), is_closed: [false; 2] })
     }
 
-    /// Does what there is to do, and sends what comes of it.
+    /// Does pending work, and sends the output.
     fn work(&mut self, context: &mut Context) {
         let mut sent = 0;
         loop {

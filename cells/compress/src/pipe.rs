@@ -1,14 +1,14 @@
-//! What goes in and out of a conversation, whatever its mode is: bytes that wait to be read, and what is to be sent.
+//! Input and output of a conversation in any mode: received bytes that wait, and bytes to send.
 
 use std::net::SocketAddr;
 
-/// Bytes that may wait for their turn on one side: beyond what a decoder spreads over several handlers, only what must not be
+/// Bytes that may wait on one side: input that a decoder spreads over several handlers, and input that must not be
 /// read yet.
 const INBOX_BYTES_MAX: usize = 4 << 20;
-/// An emptied buffer that is larger is given back: it would be in every checkpoint.
+/// A larger emptied buffer is freed: it would be part of every checkpoint.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
-/// Who says something.
+/// One of the two peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     /// The client.
@@ -17,17 +17,17 @@ pub enum Side {
     Server,
 }
 
-/// What came from one side and was not used yet.
+/// Bytes from one side that were not used yet.
 #[derive(Default)]
 pub(crate) struct Inbox {
     bytes: Vec<u8>,
     used: usize,
-    /// Nothing more will come.
+    /// No more input will follow.
     pub(crate) is_ended: bool,
 }
 
 impl Inbox {
-    /// Adds what came.
+    /// Adds received bytes.
     ///
     /// # Errors
     /// If too much waits already.
@@ -43,12 +43,12 @@ impl Inbox {
         Ok(())
     }
 
-    /// What is not used yet.
+    /// The bytes that are not used yet.
     pub(crate) fn rest(&self) -> &[u8] {
         &self.bytes[self.used..]
     }
 
-    /// The first bytes are used.
+    /// Removes the first bytes, which were used.
     pub(crate) fn take(&mut self, len: usize) {
         self.used += len;
         if self.used >= self.bytes.len() {
@@ -56,7 +56,7 @@ impl Inbox {
         }
     }
 
-    /// All are.
+    /// Removes all bytes.
     pub(crate) fn clear(&mut self) {
         self.used = 0;
         if self.bytes.capacity() > KEPT_BYTES_MAX {
@@ -66,16 +66,16 @@ impl Inbox {
     }
 }
 
-/// What is to be sent, and then closed.
+/// Bytes to send, and whether to close afterwards.
 #[derive(Default)]
 pub struct Out {
-    /// For the client.
+    /// Bytes for the client.
     pub client: Vec<u8>,
-    /// For the server.
+    /// Bytes for the server.
     pub server: Vec<u8>,
-    /// Nothing more will be said to the client.
+    /// Whether to close the client's port after them.
     pub closes_client: bool,
-    /// Nothing more will be said to the server.
+    /// Whether to close the server's port after them.
     pub closes_server: bool,
     /// Why the conversation was ended early.
     pub reason: Option<String>,
@@ -94,7 +94,7 @@ impl Out {
         self.len() == 0
     }
 
-    /// Ends the conversation, for a reason if it is no good one.
+    /// Ends the conversation, with a reason if it is an error.
     pub(crate) fn end(&mut self, reason: Option<String>) {
         (self.closes_client, self.closes_server) = (true, true);
         self.reason = reason;
@@ -103,15 +103,15 @@ impl Out {
 
 /// A conversation between client and server: bytes in, bytes out.
 pub trait Pipe {
-    /// The client is there; its address, where that is known.
+    /// The client has connected; its address, if known.
     fn meet(&mut self, _client: Option<SocketAddr>) {}
 
-    /// One side says something.
+    /// One side has sent bytes.
     fn receive(&mut self, side: Side, bytes: &[u8], out: &mut Out);
 
-    /// One side will say no more.
+    /// One side will send no more.
     fn end(&mut self, side: Side);
 
-    /// Goes on a little, for some tens of kilobytes of output. Says whether there is more to do without further input.
+    /// Continues for some tens of kilobytes of output. Returns whether there is more to do without further input.
     fn step(&mut self, out: &mut Out) -> bool;
 }

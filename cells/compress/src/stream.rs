@@ -1,10 +1,10 @@
-//! The mode `stream`: one side speaks plain, the other in one compressed stream each way, flushed at every message.
+//! The mode `stream`: one side is plain, the other is one compressed stream in each direction, flushed at every message.
 
 use crate::codec::{Decoder, Encoder};
 use crate::config::{Config, Direction};
 use crate::pipe::{Inbox, Out, Pipe, Side};
 
-/// How much is decoded in a step.
+/// Decoded bytes per step.
 const STEP_BYTES: usize = 64 << 10;
 
 /// The conversation.
@@ -12,17 +12,17 @@ pub struct Stream {
     plain: Side,
     encoder: Encoder,
     decoder: Decoder,
-    /// What the compressed side said and is not decoded yet.
+    /// Input from the compressed side that is not decoded yet.
     inbox: Inbox,
-    /// What the plain side said since the last step is with the encoder.
+    /// Whether the plain side has ended its stream.
     plain_ended: bool,
-    /// That the plain side ended was told; that the compressed one did.
+    /// Whether the end of the plain side, and of the compressed side, was passed on.
     is_told: [bool; 2],
     is_over: bool,
 }
 
 impl Stream {
-    /// As the configuration says.
+    /// A conversation with this configuration.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Stream {
         out.end(Some(reason));
     }
 
-    /// The compressed side said all that there is to decode.
+    /// Ends the output to the plain side when everything from the compressed side is decoded.
     fn finish_plain(&mut self, out: &mut Out) {
         if self.inbox.is_ended && !self.is_told[1] {
             self.is_told[1] = true;
@@ -114,7 +114,7 @@ fn other(side: Side) -> Side {
     }
 }
 
-/// What is for the other side of this one.
+/// The output to the side opposite to this one.
 fn opposite(side: Side, out: &mut Out) -> &mut Vec<u8> {
     match side {
         Side::Client => &mut out.server,

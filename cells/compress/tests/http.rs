@@ -1,5 +1,5 @@
-//! The mode `http`, message by message: what the server is asked, what the client is told, and what is refused, however the
-//! streams are cut.
+//! The mode `http`, message by message: what the server is asked, what the client gets, and what is refused, however the
+//! streams are split.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -8,8 +8,8 @@ use support::{Conversation, gunzip, gzip};
 
 const HTML: &str = "Content-Type: text/html; charset=utf-8\r\n";
 
-/// One request and its response, in pieces of several sizes. `wanted` is what the server and then the client must see; of a body
-/// that changes with the cut, the response is read (`support::read`) and said as `STATUS|fields|body`.
+/// One request and its response, in pieces of several sizes. `wanted` is what the server and then the client must get. If a
+/// body's bytes depend on the split, the response is parsed (`support::read`) and compared as `STATUS|fields|body`.
 fn check(request: &str, response: &[u8], server: &str, client: &str) {
     for piece in [1, 2, 7, 100_000] {
         let mut talk = Conversation::new("");
@@ -39,7 +39,7 @@ fn the_server_is_asked_for_gzip_and_the_client_who_did_not_ask_gets_it_plain() {
         "GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n",
         "200 OK|ETag: W/\"x\"|Content-Type: text/html; charset=utf-8|Vary: Accept-Encoding|Transfer-Encoding: chunked|a page",
     );
-    // In chunks, and for someone who takes something else.
+    // In chunks, and for a client that accepts another coding.
     let chunked: Vec<u8> = body.iter().flat_map(|byte| [b"1\r\n", &[*byte][..], b"\r\n"].concat()).collect();
     let chunked = [&chunked[..], b"0\r\n\r\n"].concat();
     check(
@@ -51,7 +51,7 @@ fn the_server_is_asked_for_gzip_and_the_client_who_did_not_ask_gets_it_plain() {
         "GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: br, gzip\r\n\r\n",
         "200 OK|Vary: Cookie, accept-encoding|Transfer-Encoding: chunked|a page",
     );
-    // It answers with what the client takes.
+    // It answers with a coding that the client accepts.
     check(
         "GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: br\r\n\r\n",
         &response("200 OK\r\nContent-Encoding: br\r\nContent-Length: 3\r\n", b"\x8b\0\x03"),
@@ -70,14 +70,14 @@ fn what_the_server_did_not_compress_is_compressed_for_who_takes_it() {
          Transfer-Encoding: chunked|{page}"
     );
     check(ask, &response(&plain, page.as_bytes()), ask, &compressed);
-    // Not for HTTP/1.0, nor for who wants no coding; but another would have got it.
+    // Not for HTTP/1.0, nor for a client that wants no coding; but another client would have got it.
     let varied = "200 OK|Content-Type: text/html; charset=utf-8|ETag: W/\"1\"|Content-Length: 500|Vary: Accept-Encoding";
     let old = "GET / HTTP/1.0\r\nAccept-Encoding: gzip\r\nConnection: keep-alive\r\n\r\n";
     check(old, &response(&plain, page.as_bytes()), old, &format!("{varied}|{page}"));
     let plain_ask = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let asked = "GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n";
     check(plain_ask, &response(&plain, page.as_bytes()), asked, &format!("{varied}|{page}"));
-    // HEAD has the head that GET has.
+    // HEAD has the same head as GET.
     let head = compressed.replace(&page, "");
     check(&ask.replace("GET", "HEAD"), &response(&plain, b""), &ask.replace("GET", "HEAD"), &head);
 }
@@ -97,7 +97,7 @@ fn what_must_not_change_does_not() {
         "302 Found\r\nContent-Type: text/html\r\nContent-Length: 100\r\n",
     ] {
         let kept = head.trim_end().replace("\r\n", "|");
-        // As it came: `support::read` would decode.
+        // Unchanged: `support::read` would decode.
         for piece in [1, 1000] {
             let mut talk = Conversation::new("");
             talk.client(ask.as_bytes(), piece);
@@ -106,14 +106,14 @@ fn what_must_not_change_does_not() {
             assert_eq!(heard, format!("HTTP/1.1 {kept}||{long}"));
         }
     }
-    // Short ones are left alone.
+    // Short ones are not compressed.
     check(
         ask,
         &response("200 OK\r\nContent-Type: text/plain\r\nContent-Length: 19\r\n", b"nineteen characters"),
         ask,
         "200 OK|Content-Type: text/plain|Content-Length: 19|nineteen characters",
     );
-    // Nobody asks for gzip of a range, or in place of somebody who wants no changes or takes only another coding.
+    // The cell does not ask for gzip for a range, or for a client that wants no changes or accepts only another coding.
     for more in ["Range: bytes=0-9", "Cache-Control: no-transform", "Accept-Encoding: br, identity;q=0"] {
         let ask = format!("GET / HTTP/1.1\r\nHost: a\r\n{more}\r\n\r\n");
         check(&ask, b"HTTP/1.1 204 No Content\r\n\r\n", &ask, "204 No Content|");
@@ -130,7 +130,7 @@ fn responses_without_a_length_or_a_body() {
         "304 Not Modified|ETag: \"1\"|Content-Length: 900|",
     );
     check(ask, b"HTTP/1.1 204 No Content\r\n\r\n", ask, "204 No Content|");
-    // Until the connection ends: the client is told where the end is.
+    // Until the connection ends: the client gets explicit framing.
     for piece in [1, 1000] {
         let mut talk = Conversation::new("");
         talk.client(ask.as_bytes(), piece);
@@ -141,7 +141,7 @@ fn responses_without_a_length_or_a_body() {
         assert_eq!(support::read(&mut talk.take_client(), false).to_string(), wanted);
         assert!(talk.is_closed(0) && talk.is_closed(1));
     }
-    // For HTTP/1.0 chunks are taken out, and the connection's end is the body's.
+    // For HTTP/1.0 chunks are removed, and the end of the connection ends the body.
     let mut talk = Conversation::new("");
     talk.client(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", 9);
     talk.server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\nA: b\r\n\r\n", 3);
@@ -236,7 +236,7 @@ fn an_upgrade_passes_and_what_is_said_behind_it_is_not_looked_at() {
         talk.server_ends();
         assert!(talk.is_closed(0) && talk.take_client() == b"bye");
     }
-    // Requests before it are answered first, and change nothing; nor does one of them switch protocols.
+    // Requests before it are answered first, and change nothing; nor does an answer to one of them switch protocols.
     for head in [
         ask.to_owned(),
         ask.replacen("GET", "POST", 1).replace("\r\n\r\n", "\r\nContent-Length: 2\r\n\r\nhi"),
@@ -244,7 +244,7 @@ fn an_upgrade_passes_and_what_is_said_behind_it_is_not_looked_at() {
         let first = "GET /1 HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n";
         let no = "HTTP/1.1 204 No Content\r\n\r\n";
         let mut talk = Conversation::new("");
-        // The answer comes when the upgrade's last byte has not.
+        // The answer arrives before the upgrade request's last byte.
         let (most, last) = head.split_at(head.len() - 1);
         talk.client(format!("{first}{most}").as_bytes(), 1000);
         talk.server(no.as_bytes(), 5);
@@ -253,19 +253,19 @@ fn an_upgrade_passes_and_what_is_said_behind_it_is_not_looked_at() {
         talk.server(yes.as_bytes(), 5);
         assert_eq!(talk.take_client(), format!("{no}{yes}").as_bytes());
         assert_eq!((talk.server_heard(), talk.reasons()), ("\0early".to_owned(), String::new()));
-        // It comes when all of it has.
+        // The answer arrives after the whole request.
         let mut talk = Conversation::new("");
         talk.client(format!("{first}{head}\0early").as_bytes(), 7);
         talk.server(format!("{no}{yes}").as_bytes(), 5);
         assert_eq!(talk.take_client(), format!("{no}{yes}").as_bytes());
         assert_eq!(talk.server_heard(), format!("{first}{head}\0early"));
-        // It is one that nobody asked for.
+        // It answers no request.
         let mut talk = Conversation::new("");
         talk.client(format!("{first}{head}\0early").as_bytes(), 7);
         talk.server(yes.as_bytes(), 5);
         assert!(talk.take_client().starts_with(b"HTTP/1.1 502 ") && talk.is_closed(1));
     }
-    // The server does not want to: what came behind it was a request.
+    // The server does not switch: the bytes after it were a request.
     let mut talk = Conversation::new("");
     talk.client(format!("{ask}GET /next HTTP/1.1\r\nAccept-Encoding: gzip\r\n\r\n").as_bytes(), 7);
     assert_eq!(talk.server_heard(), ask);
@@ -308,7 +308,7 @@ fn what_makes_no_sense_is_refused_and_nothing_of_it_passes() {
     ] {
         for piece in [1000, 3] {
             let mut talk = Conversation::new("");
-            // An honest one before it is answered first.
+            // A valid request before it is answered first.
             let honest = "GET /first HTTP/1.1\r\nAccept-Encoding: gzip\r\n\r\n";
             talk.client(format!("{honest}{ask}GET /smuggled HTTP/1.1\r\n\r\n").as_bytes(), piece);
             let passed = talk.server_heard();
@@ -349,7 +349,7 @@ fn a_server_that_makes_no_sense_is_a_bad_gateway() {
         assert_eq!(heard.status, "502 Bad Gateway", "{answer:?}");
         assert!(talk.is_closed(0) && talk.is_closed(1) && talk.reasons().contains("no answer"));
     }
-    // What began well ends early, and the client can see it.
+    // A response that began well ends early, and the client can detect it.
     for body in ["zz\r\n", "5\r\nhello5\r\n", "\r\n"] {
         let mut talk = Conversation::new("");
         talk.client(b"GET / HTTP/1.1\r\n\r\n", 100);
@@ -358,7 +358,7 @@ fn a_server_that_makes_no_sense_is_a_bad_gateway() {
         assert!(heard.starts_with(b"HTTP/1.1 200 OK\r\n") && !heard.ends_with(b"0\r\n\r\n"));
         assert!(talk.is_closed(0));
     }
-    // Nobody asked.
+    // No request was sent.
     let mut talk = Conversation::new("");
     talk.server(b"HTTP/1.1 408 Request Timeout\r\n\r\n", 100);
     assert!(talk.is_closed(0) && talk.take_client().is_empty());
@@ -389,7 +389,7 @@ fn bodies_of_requests_are_compressed_or_decoded_where_the_configuration_says_so(
         (asked.fields.as_str(), asked.body),
         ("Accept-Encoding: gzip|Transfer-Encoding: chunked|", page.into_bytes())
     );
-    // Damaged: the server gets no whole request, the client is told.
+    // Damaged: the server gets no whole request, the client gets an error.
     talk.server(b"HTTP/1.1 204 No Content\r\n\r\n", 100);
     talk.take_client();
     let mut wrong = body.clone();
@@ -441,7 +441,7 @@ fn the_server_is_told_who_the_client_is_and_the_client_cannot_say_otherwise() {
     ] {
         let client = client.map(|client| client.parse().unwrap());
         let mut talk = Conversation::of(&format!("forwarded {mode}"), client);
-        // Every request of a connection is told.
+        // Every request of a connection gets the fields.
         for _ in 0..2 {
             talk.client(format!("GET / HTTP/1.1\r\nHost: a\r\n{asks}\r\n").as_bytes(), 9);
             assert_eq!(
@@ -451,7 +451,7 @@ fn the_server_is_told_who_the_client_is_and_the_client_cannot_say_otherwise() {
             );
         }
     }
-    // What a request calls its connection's own is dropped by the server.
+    // The server drops the fields that a request's `Connection` lists.
     for (mode, asks, told) in [
         ("set", "Connection: x-forwarded-for\r\n", format!("{gzip}{own}")),
         ("set", "Connection: close,Forwarded , te\r\n", format!("Connection: close, te\r\n{gzip}{own}")),

@@ -1,5 +1,5 @@
-//! Random conversations in both modes, cut anywhere: what each side understands is what the other one said. And noise, which must
-//! neither trap nor pass for more than it is.
+//! Random conversations in both modes, split anywhere: each side reads what the other one sent. And random bytes, which must
+//! neither trap nor be accepted as valid.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -19,14 +19,14 @@ impl Random {
         of[self.below(of.len())]
     }
 
-    /// Bytes that can be compressed, and some that cannot.
+    /// Bytes, some of which are compressible.
     fn content(&mut self) -> Vec<u8> {
         let len = [0, 1, 19, 500, 3000, 150_000][self.below(6)];
         let variety = [1, 4, 256][self.below(3)];
         (0..len).map(|_| self.below(variety).to_le_bytes()[0]).collect()
     }
 
-    /// The body with its framing's fields.
+    /// The body with framing, and the framing's fields.
     fn framed(&mut self, body: &[u8]) -> Vec<u8> {
         if self.below(2) == 0 {
             return [format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat();
@@ -34,7 +34,7 @@ impl Random {
         let mut wire = b"Transfer-Encoding: chunked\r\n\r\n".to_vec();
         let most = [3, 1000, 40_000][self.below(3)];
         let mut rest = body;
-        // Chunks of few bytes for little only.
+        // Small chunks only for small bodies.
         while !rest.is_empty() {
             let (chunk, after) = rest.split_at((1 + self.below(most.max(body.len() / 50))).min(rest.len()));
             wire.extend_from_slice(
@@ -49,7 +49,7 @@ impl Random {
     }
 }
 
-/// What one exchange is to bring to both sides.
+/// The expected result of one exchange on both sides.
 struct Exchange {
     request: Vec<u8>,
     asked: Vec<u8>,
@@ -85,7 +85,7 @@ fn exchange(random: &mut Random) -> Exchange {
     }
 }
 
-/// What the server says to a request that says this of itself.
+/// The server's response to a request with these properties.
 fn answer(random: &mut Random, exchange: &Exchange, fields: &str) -> Vec<u8> {
     let content = random.pick(&["", "Content-Type: text/html\r\n", "Content-Type: image/png\r\n"]);
     let compresses = fields.contains("gzip") && random.below(2) == 0;
@@ -199,7 +199,7 @@ fn two_cells_are_a_pair_and_so_are_a_cell_and_a_server_with_zlib() {
         for _ in 0..20 {
             let word = random.content();
             let piece = [7, 1000, 1 << 20][random.below(3)].max(word.len() / 100);
-            // There.
+            // Forward.
             near.client(&word, piece);
             let wire = near.take_server();
             (wire_bytes, plain_bytes) = (wire_bytes + wire.len(), plain_bytes + word.len());
@@ -208,20 +208,20 @@ fn two_cells_are_a_pair_and_so_are_a_cell_and_a_server_with_zlib() {
             let mut plain = Vec::new();
             assert_eq!(decoder.read(&wire, &mut plain, 1 << 20), Ok(wire.len()));
             assert!(plain == word);
-            // And back.
+            // Back.
             far.server(&word, piece);
             let wire = far.take_client();
             near.server(&wire, 1 + random.below(5000));
             assert!(near.take_client() == word, "seed {seed}");
         }
         assert!(wire_bytes < plain_bytes + 100_000);
-        // A half-close travels, with the stream's end before it.
+        // A half-close is passed on, after the stream's end.
         near.client_ends();
         assert!(near.is_closed(1) && !near.is_closed(0));
         far.client(&near.take_server(), 3);
         far.client_ends();
         assert!(far.is_closed(1) && !far.is_closed(0));
-        // The other direction ends with a server of its own kind.
+        // The other direction ends at a real server.
         let mut other = Conversation::new(&format!("mode stream\nformat {name}"));
         let mut wire = Vec::new();
         encoder.write(b"only this", &mut wire);
@@ -239,7 +239,7 @@ fn a_stream_that_is_cut_short_or_is_none_says_so() {
     talk.server(&gzip(b"a long word")[..15], 4);
     talk.server_ends();
     assert!(talk.is_closed(0) && talk.reasons().contains("cut short"));
-    // What follows a stream is not dropped in silence; another gzip member belongs to it.
+    // Bytes after a stream are reported, not dropped silently; another gzip member is part of the stream.
     for (name, format, goes_on) in
         [("gzip", Format::Gzip, true), ("zlib", Format::Zlib, false), ("deflate", Format::Deflate, false)]
     {

@@ -1,4 +1,4 @@
-//! A test cell that does everything a cell may do, and everything that it may not.
+//! A test cell that uses everything a cell may do, and everything that it may not.
 //!
 //! Each byte of a client's message is a command; the reply is one line of text, `count=N` followed by what the
 //! commands add to it. Unknown bytes do nothing.
@@ -33,13 +33,13 @@ use marram_sdk::{Cell, Context, Level, Port, cell};
 /// The only timer.
 const TICK: u64 = 1;
 
-/// A file that an app with this cell may bring.
+/// A file that an app with this cell may contain.
 const WORDS: &str = "/etc/words";
 
-/// Less than most lines have, so that the file's position moves with every line.
+/// Less than most lines have, so that each line moves the file's position.
 const WORDS_BUFFER: usize = 8;
 
-/// Between ticks.
+/// Interval between ticks.
 const TICK_EVERY: Duration = Duration::from_millis(10);
 
 /// What the cell has counted.

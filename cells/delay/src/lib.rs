@@ -1,5 +1,5 @@
-//! A stage for chains around the oracle's cell: passes streams on, some of it later. The delay stage of `marram-chain-algo` behind
-//! the SDK; knows only how the two meet.
+//! A stage for chains around the oracle's cell: passes streams on, some data later. Connects the delay stage of
+//! `marram-chain-algo` to the SDK.
 
 use core::time::Duration;
 
@@ -13,7 +13,7 @@ pub struct DelayCell {
 }
 
 impl DelayCell {
-    /// Events of ports that the stage does not know are none of its inputs.
+    /// Ignores events of ports that the stage does not know.
     fn input<'a>(&mut self, context: &mut Context, port: Port, event: impl FnOnce(Peer) -> Event<'a>) {
         if let Some(peer) = Peer::from_port(port.0) {
             self.stage.input(event(peer), &mut HostContext(context));

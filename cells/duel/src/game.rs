@@ -1,5 +1,5 @@
-//! What one player's cell knows of a game: the board, its player's rack, the scores, how many tiles the others are. Takes lines of the
-//! player and of the server, each in words.
+//! One player's view of a game: the board, the player's rack, the scores, the number of the other's tiles. Takes lines of the
+//! player and of the server, split into words.
 
 use core::cmp::Ordering;
 
@@ -10,60 +10,60 @@ use marram_scrabble::{
     words::Words,
 };
 
-/// In the bag when both have drawn.
+/// Tiles in the bag when both have drawn.
 const BAG_FIRST: usize = 86;
 
-/// What follows from a line.
+/// The effect of a line.
 pub(crate) enum Answer {
-    /// The player hears this.
+    /// A line for the player.
     Tell(String),
-    /// The server is asked this.
+    /// A line for the server.
     Ask(String),
-    /// The player hears this, and the session ends.
+    /// A line for the player; then the session ends.
     End(String),
 }
 
-/// Why the game cannot go on with this server.
+/// Why the game cannot continue with this server.
 pub(crate) fn impossible(what: &str) -> String {
     format!("error the server of the table said what cannot be: {what}\n")
 }
 
-/// A move of the player that the server has not answered.
+/// A move of the player that the server has not confirmed.
 enum Asked {
     Play(Play, Laid),
-    /// What is left on the rack, and how many were given.
+    /// What is left on the rack, and how many tiles were given back.
     Exchange(Rack, usize),
     Pass,
 }
 
-/// A game that is on.
+/// A game in progress.
 struct Round {
     board: Board,
     rack: Rack,
-    /// How many tiles the other has.
+    /// Number of the other's tiles.
     others: usize,
     bag: usize,
-    /// The player's, the other's.
+    /// The player's score, then the other's.
     scores: [i64; 2],
     is_turn: bool,
-    /// Turns in a row without a point.
+    /// Consecutive turns without a point.
     idle: u32,
     asked: Option<Asked>,
 }
 
 enum Stage {
-    /// Sits nowhere.
+    /// Sits at no table.
     Idle,
     /// Has asked for a seat, or sits and waits.
     Sitting,
     Playing(Box<Round>),
 }
 
-/// The words, and how far the player is.
+/// The words, and the state of the player.
 pub(crate) struct Game {
     words: Words,
     stage: Stage,
-    /// The other left while a move was on its way: before anything else, the server will refuse that move.
+    /// The other left while a move was in flight: the server will refuse that move before anything else.
     owes_refusal: bool,
 }
 
@@ -84,7 +84,7 @@ impl Game {
         Self { words, stage: Stage::Idle, owes_refusal: false }
     }
 
-    /// A line of the player.
+    /// Handles a line of the player.
     pub(crate) fn hear_player(&mut self, line: &str) -> Answer {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         self.command(&words).unwrap_or_else(|why| Answer::Tell(format!("error {why}\n")))
@@ -113,7 +113,7 @@ impl Game {
         }
     }
 
-    /// A line of the server.
+    /// Handles a line of the server.
     pub(crate) fn hear_server(&mut self, line: &str) -> Answer {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         match self.told(&words) {
@@ -124,7 +124,7 @@ impl Game {
 
     fn told(&mut self, said: &[&str]) -> Result<String, String> {
         let text = match (said, &mut self.stage) {
-            // The player knows already why that move came to nothing.
+            // The player already knows why that move failed.
             (["refused", ..], _) if self.owes_refusal => {
                 self.owes_refusal = false;
                 String::new()
@@ -136,7 +136,7 @@ impl Game {
                     Stage::Playing(round) if round.asked.is_some() => round.asked = None,
                     _ => return Err("a refusal of what nobody asked".to_owned()),
                 }
-                // In the player's words, and no more of them than a line has.
+                // In the player's terms, limited to the words of one line.
                 format!("error {}\n", why.join(" "))
             }
             (["wait", name], Stage::Sitting) => format!("wait at {name} for another\n"),
@@ -180,7 +180,7 @@ impl Round {
         Self { board, rack, others: RACK, bag: BAG_FIRST, scores, is_turn, idle: 0, asked: None }
     }
 
-    /// Where the game is, as the player may know it.
+    /// The state of the game, as far as the player may know it.
     fn score(&self) -> String {
         let rack = if self.rack.tiles.is_empty() { "none".to_owned() } else { self.rack.text() };
         format!("score {} {} bag {} rack {rack}\n", self.scores[0], self.scores[1], self.bag)
@@ -190,7 +190,7 @@ impl Round {
         self.rack.tiles.is_empty() || self.others == 0 || self.idle == IDLE_MAX
     }
 
-    /// Whether the player may do that.
+    /// Whether the player may make this move.
     fn check(&self, words: &Words, action: Move) -> Result<Asked, String> {
         if self.asked.is_some() {
             return Err("your last move is not answered yet".to_owned());
@@ -218,7 +218,7 @@ impl Round {
         self.is_turn = seat == 1;
     }
 
-    /// The player's move stands, and this is its rack now.
+    /// The player's move is confirmed, and this is its rack now.
     fn yours(&mut self, rack: Rack, bag: usize) -> Result<String, String> {
         let asked = self.asked.take().ok_or("an answer to no move")?;
         let (left, given, points, text) = match asked {
@@ -255,7 +255,7 @@ impl Round {
             }
             _ => match parse(action)? {
                 Some(Move::Play(play)) => {
-                    // Whichever tiles it may have: all that the word takes.
+                    // The tiles of the other are unknown: all that the word needs.
                     let tile = |letter: &u8| if letter.is_ascii_uppercase() { BLANK } else { *letter };
                     let rack = Rack::new(&play.letters.iter().map(tile).collect::<Vec<_>>());
                     let laid = self.board.check(words, &rack, &play).map_err(|wrong| wrong.to_string())?;
@@ -279,12 +279,12 @@ impl Round {
         Ok(format!("other {text}\n{}", self.shown()))
     }
 
-    /// Where the game is; nothing if it is over, since that follows.
+    /// The state of the game; empty if it is over, since the result follows.
     fn shown(&self) -> String {
         if self.is_over() { String::new() } else { self.score() }
     }
 
-    /// The game is over: what the other has left, and what both have.
+    /// The game is over: the other's remaining tiles, and both scores.
     fn end(&mut self, others: &Rack, told: [i64; 2]) -> Result<String, String> {
         if !self.is_over() || others.tiles.len() != self.others {
             return Err("an end of a game that goes on".to_owned());

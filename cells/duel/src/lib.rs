@@ -1,6 +1,6 @@
-//! Scrabble for two: the cell of one of the players. It checks its player's words and moves, keeps the board and that player's rack, and
-//! hands moves to a server, which keeps the bag and knows both. Believes neither: what the player says is refused with the reason, and a
-//! server that says what cannot be ends the game.
+//! Scrabble for two: the cell of one of the players. It checks its player's words and moves, keeps the board and that player's
+//! rack, and passes moves to a server, which keeps the bag and knows both players. It trusts neither: an invalid move of the
+//! player is refused with the reason, and an impossible line of the server ends the game.
 //!
 //! | line of the player | does |
 //! |---|---|
@@ -17,9 +17,9 @@ use marram_play::Lines;
 use marram_scrabble::words::Words;
 use marram_sdk::{Cell, Context, Port, PortKind, cell};
 
-/// Where the image has its words.
+/// Path of the words in the image.
 const WORDS: &str = "/etc/words";
-/// Lines of one message; a player who says more at once has no idea.
+/// Most lines of one message; a player that sends more at once is not a person.
 const LINES_MAX: usize = 256;
 
 const HELLO: &str =
@@ -34,7 +34,7 @@ pub struct Duel {
 }
 
 impl Default for Duel {
-    /// Reads the words, so that an app without them is refused at deployment.
+    /// Reads the words, so that deployment refuses an app without them.
     fn default() -> Self {
         let list = std::fs::read_to_string(WORDS);
         let list = list.unwrap_or_else(|error| panic!("the app brings no word list as {WORDS}: {error}"));

@@ -1,4 +1,4 @@
-//! Two cells at a table, and servers and players that lie.
+//! Two cells at a table, and lying servers and players.
 
 use super::*;
 use marram_scrabble::{
@@ -11,7 +11,7 @@ use scrabble_table::Hall;
 
 const LIST: &str = "at\ncat\ncats\nact\nta\nto\nso\nit\nis\non\nno\none\nten\nnet\ntin\nin\nran\near\nare\nera\nquiz\naa\nid\nod\nor\nre\nhe\nha";
 
-/// A cell, and what its player was told.
+/// A cell, and the lines that its player received.
 struct Player {
     session: Session<Duel>,
     told: Vec<String>,
@@ -26,7 +26,7 @@ impl Player {
         Self { session, told: Vec::new(), is_closed: false }
     }
 
-    /// Gives the cell a line; what it says to the server.
+    /// Gives the cell a line; returns its lines to the server.
     fn hear(&mut self, port: Port, line: &str) -> Vec<String> {
         let mut asked = Vec::new();
         for output in self.session.message(port, format!("{line}\n").as_bytes()) {
@@ -71,7 +71,7 @@ impl Evening {
         }
     }
 
-    /// What somebody who lays what counts most says with what the player of this index was told.
+    /// The line of a greedy player that knows what the player with this index received.
     fn best(&self, index: usize) -> String {
         let mut board = Board::default();
         let told = &self.players[index].told;
@@ -105,7 +105,7 @@ fn two_play_a_whole_game_and_are_told_the_same() {
     }
     let [one, two] = &evening.players;
     assert!(turn > 10 && two.last().starts_with("over "), "{:?}", two.told);
-    // The same moves, seen from both sides; the same scores, the other way round.
+    // The same moves, seen from both sides; the same scores, in the other order.
     let moves = |player: &Player, names: [&str; 2]| -> Vec<String> {
         let line = |line: &String| {
             let (who, what) = line.split_once(' ')?;
@@ -170,7 +170,7 @@ fn a_player_who_may_not_is_told_why_and_the_server_is_not_asked() {
     assert!(!player.is_closed);
 }
 
-/// A player first to move who has asked to lay `cat`, or not.
+/// The player to move first, which may already have asked to lay `cat`.
 fn playing(has_asked: bool, seat: u8) -> Player {
     let mut player = Player::new();
     player.hear(Port::CLIENT, "sit t");
@@ -181,7 +181,7 @@ fn playing(has_asked: bool, seat: u8) -> Player {
     player
 }
 
-/// A player, and lines that its server cannot say.
+/// A player, and lines that its server must not send.
 type Case = (fn() -> Player, &'static [&'static str]);
 
 #[test]
@@ -253,7 +253,7 @@ fn a_server_that_says_what_cannot_be_ends_the_game_in_words() {
             assert!(asked.is_empty() && player.is_closed, "{line}");
         }
     }
-    // What is believed is only what follows.
+    // Only consistent lines are accepted.
     let mut player = playing(false, 2);
     player.hear(Port::SERVER, "other play ?cat h8 across 83");
     assert_eq!(player.told[player.told.len() - 2], "other play Cat h8 across 4");
@@ -268,7 +268,7 @@ fn a_move_that_crosses_the_leaving_of_the_other_costs_nothing() {
         let mut hall = Hall::default();
         hall.hear(0, "sit t", 1);
         hall.hear(1, "sit t", 1);
-        // The hall hears of the leaving first, and the player speaks before it is told.
+        // The hall handles the leave first, and the player sends a move before it learns of it.
         assert_eq!(hall.leave(1), [(0, "left".to_owned())]);
         let mut asked = player.hear(Port::CLIENT, "play cat h8 across");
         player.hear(Port::SERVER, "left");
@@ -291,7 +291,7 @@ fn a_move_that_crosses_the_leaving_of_the_other_costs_nothing() {
         assert_eq!(player.last(), "wait at u for another");
         assert!(!player.is_closed && !player.told.iter().any(|line| line.starts_with("error")));
     }
-    // One refusal is owed, and before anything else.
+    // One refusal is expected, and before anything else.
     for lines in [&["left", "refused no", "refused no"][..], &["left", "wait t"]] {
         let mut player = playing(true, 1);
         lines.iter().for_each(|line| _ = player.hear(Port::SERVER, line));

@@ -1,39 +1,39 @@
-//! A test cell whose work takes several handlers: each byte of the client's is an errand, which is a task of its own and
-//! has a lock from its beginning to its end.
+//! A test cell whose work takes several handlers: each byte of the client is an errand, which is a task of its own and
+//! holds a lock from its beginning to its end.
 //!
-//! Errands are numbered from 0. Errand `n` runs with lock `n % 3`. It says `begin n` to the server, goes on `n % 4` times in
-//! a handler of its own, says `work n`, and rests with its lock until the server says `worked n`. Then it says `end n` to
-//! the server and `done n` to the client, and gives its lock back. All are lines.
+//! Errands are numbered from 0. Errand `n` runs with lock `n % 3`. It sends `begin n` to the server, runs `n % 4` more handlers,
+//! sends `work n`, and waits with its lock until the server sends `worked n`. Then it sends `end n` to the server and `done n` to
+//! the client, and releases its lock. All are lines.
 
 use std::collections::BTreeMap;
 
 use marram_sdk::{Cell, Context, Port, cell};
 
-/// How many locks errands have.
+/// Number of locks.
 pub const LOCKS: u64 = 3;
 
-/// How far an errand is.
+/// The state of an errand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Errand {
-    /// It has not had its lock yet.
+    /// It does not have its lock yet.
     Waits,
-    /// It goes on so often before it asks the server.
+    /// It runs this many more handlers before it asks the server.
     Goes(u64),
-    /// It rests until the server has answered.
+    /// It waits for the server's answer.
     Rests,
 }
 
-/// All errands that are not done.
+/// All errands that are not finished.
 #[derive(Default)]
 pub struct Errands {
     count: u64,
     errands: BTreeMap<u64, Errand>,
-    /// A line of the server's that is not whole yet.
+    /// An incomplete line of the server.
     line: Vec<u8>,
 }
 
 impl Errands {
-    /// The server's stream is cut anywhere.
+    /// The server's stream may be split anywhere.
     fn hear(&mut self, context: &mut Context, payload: &[u8]) {
         for byte in payload {
             if *byte != b'\n' {

@@ -1,50 +1,50 @@
-//! One direction of a session against its rules: what passes, what must wait until more is known, what is refused and why.
-//! Knows times only as numbers; nothing of ports.
+//! Checks one direction of a session against its rules: which messages pass, which must wait for more data, which are refused
+//! and why. Times are numbers here; does not know ports.
 
 use marram_bucket::Bucket;
 
 use crate::rules::{Action, Pattern, Rule, Side, WINDOW_BYTES};
 
-/// What becomes of a message.
+/// The result for a message.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// It passes, and before it what was held.
+    /// It passes, after the messages that were held.
     Pass(Vec<Box<[u8]>>),
-    /// It is held until the stream has shown more of itself.
+    /// It is held until more of the stream has arrived.
     Hold,
-    /// Nothing passes any more, for this reason.
+    /// No more messages pass, for this reason.
     Refuse(String),
 }
 
-/// Where a direction is.
+/// The state of a direction.
 #[derive(Default)]
 pub(crate) struct Lane {
     /// The first bytes, while any rule could still match.
     start: Vec<u8>,
-    /// None can.
+    /// No rule can match any more.
     is_settled: bool,
-    /// What waits for the rules. Once they have let something pass, nothing does.
+    /// Messages that wait for the rules. Once a message has passed, none waits.
     held: Vec<Box<[u8]>>,
     bucket: Option<Bucket>,
     messages: u64,
     bytes: u64,
 }
 
-/// What the first bytes of a stream are to its rules.
+/// The result of the rules for the first bytes of a stream.
 enum Decision {
     Allow,
     Deny(String),
-    /// It is the beginning of something that a rule looks for.
+    /// It is a prefix of a pattern.
     Open,
 }
 
 impl Lane {
-    /// Messages and bytes that came.
+    /// Messages and bytes that have arrived.
     pub(crate) const fn counts(&self) -> (u64, u64) {
         (self.messages, self.bytes)
     }
 
-    /// Judges a message. `now_ns` is asked only where a rate needs it, because asking is recorded.
+    /// Checks a message. `now_ns` is called only if a rate needs it, because reading the clock is logged.
     pub(crate) fn judge(&mut self, side: &Side, payload: &[u8], now_ns: impl FnOnce() -> i64) -> Verdict {
         self.messages += 1;
         self.bytes += payload.len() as u64;
@@ -70,7 +70,7 @@ impl Lane {
         Verdict::Pass(std::mem::take(&mut self.held))
     }
 
-    /// The stream has ended: what was held is all that there is.
+    /// The stream has ended: no more bytes follow those that were held.
     pub(crate) fn end(&mut self, side: &Side) -> Verdict {
         if self.held.is_empty() || side.default == Action::Allow {
             return Verdict::Pass(std::mem::take(&mut self.held));
@@ -98,7 +98,7 @@ fn is_watching(rule: &Rule) -> bool {
     matches!(rule.pattern, Pattern::Contains(_))
 }
 
-/// The first rule that matches the beginning of a stream, unless one before it could match with a few bytes more.
+/// The first rule that matches the beginning of a stream, unless an earlier rule could match with a few more bytes.
 fn decide(side: &Side, start: &[u8]) -> Decision {
     for rule in &side.rules {
         match &rule.pattern {
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::rules::parse;
 
-    /// What becomes of a client's stream in these pieces, a letter for each: passes, held, refused.
+    /// The results for a client's stream in these pieces, a letter for each: passes, held, refused.
     fn verdicts(rules: &str, pieces: &[&str]) -> String {
         let rules = parse(rules).expect("the test's rules are right");
         let mut lane = Lane::default();
@@ -171,7 +171,7 @@ mod tests {
         for (pieces, expected) in cases {
             assert_eq!(verdicts(rules, pieces), expected, "{:.20}", pieces[0]);
         }
-        // Behind a rule that has matched, it is none of its business.
+        // After a rule has matched, later bytes are not checked.
         assert_eq!(
             verdicts("allow client prefix \"GET\"\ndeny client contains \"evil\"\n", &["GET evil"]),
             "p0"

@@ -1,5 +1,5 @@
-//! A stage of a chain that forwards what its rules allow and closes the session, with a printed reason, at the first thing
-//! that they do not. Knows ports; rules are in `rules`, what they mean for a stream in `lane`.
+//! A stage of a chain that forwards what its rules allow. At the first violation it closes the session, with a printed reason.
+//! This file handles ports; the rules are in `rules`, their application to a stream in `lane`.
 
 mod lane;
 mod rules;
@@ -11,13 +11,13 @@ use rules::Rules;
 /// The cell.
 pub struct Firewall {
     rules: Rules,
-    /// From the client, from the server.
+    /// From the client, then from the server.
     lanes: [Lane; 2],
     is_closed: bool,
 }
 
 impl Default for Firewall {
-    /// Reads the image's rules, so that wrong ones are refused at deployment.
+    /// Reads the image's rules, so that deployment refuses invalid ones.
     fn default() -> Self {
         let text = std::fs::read_to_string(rules::PATH);
         let text = text.as_deref().unwrap_or(rules::DEFAULT);
@@ -27,7 +27,7 @@ impl Default for Firewall {
 }
 
 impl Firewall {
-    /// Does what was found; says whether the session goes on.
+    /// Carries out a verdict; returns whether the session continues.
     fn obey(&mut self, context: &mut Context, from: Port, verdict: Verdict) -> bool {
         match verdict {
             Verdict::Pass(held) => held.iter().for_each(|message| context.send(from.opposite(), message)),
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn what_is_allowed_passes_both_ways() {
         let mut session = Session::<Firewall>::new();
-        // A beginning of `TRACE ` waits for what makes it another word.
+        // A prefix of `TRACE ` waits for a byte that makes it another word.
         assert_eq!(session.message(Port::CLIENT, b"T"), []);
         let passed = [Output::message(Port::SERVER, b"T"), Output::message(Port::SERVER, b"IME")];
         assert_eq!(session.message(Port::CLIENT, b"IME"), passed);

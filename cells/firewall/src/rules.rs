@@ -1,14 +1,14 @@
-//! Rules as they are written, one a line. Knows their words; nothing of streams.
+//! Parses rules, one per line. Does not know streams.
 
 use marram_bucket::Rate;
 
-/// Where an image may have its own.
+/// Path of the rules in an image.
 pub(crate) const PATH: &str = "/etc/rules";
 
-/// What applies otherwise.
+/// The default rules.
 pub(crate) const DEFAULT: &str = include_str!("../rules");
 
-/// How many bytes at the beginning of a direction are looked at; a pattern is no longer.
+/// Bytes at the beginning of a direction that rules can match; a pattern is no longer.
 pub(crate) const WINDOW_BYTES: usize = 1024;
 
 /// What a rule does with a direction that it matches.
@@ -27,7 +27,7 @@ pub(crate) enum Pattern {
     Contains(Vec<u8>),
 }
 
-/// One rule, and how it is written.
+/// One rule, and its text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Rule {
     pub(crate) action: Action,
@@ -35,18 +35,18 @@ pub(crate) struct Rule {
     pub(crate) text: String,
 }
 
-/// Everything that is said of one direction.
+/// All rules and limits of one direction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Side {
     /// In order; the first that matches decides.
     pub(crate) rules: Vec<Rule>,
-    /// Where none does.
+    /// If no rule matches.
     pub(crate) default: Action,
-    /// The longest message.
+    /// Bytes of the longest allowed message.
     pub(crate) message_bytes_max: Option<u64>,
-    /// Most bytes in all.
+    /// Most bytes in total.
     pub(crate) bytes_max: Option<u64>,
-    /// Messages.
+    /// Rate of messages.
     pub(crate) rate: Option<Rate>,
 }
 
@@ -62,7 +62,7 @@ impl Default for Side {
     }
 }
 
-/// All rules: for what the client sends, for what the server sends.
+/// All rules: for the client's messages, then for the server's.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Rules {
     pub(crate) sides: [Side; 2],
@@ -71,7 +71,7 @@ pub(crate) struct Rules {
 /// Reads rules.
 ///
 /// # Errors
-/// The first line that is none, and what is wrong with it.
+/// The first invalid line, and what is wrong with it.
 pub(crate) fn parse(text: &str) -> Result<Rules, String> {
     let mut rules = Rules::default();
     for (index, line) in text.lines().enumerate() {

@@ -1,4 +1,4 @@
-//! The blind forwarder: what one side says, the other hears; so do half-closes. Knows nothing of what passes.
+//! A blind forwarder: passes messages and half-closes from each side to the other. Does not read contents.
 
 use marram_sdk::{Cell, Context, Port, cell};
 

@@ -1,5 +1,5 @@
-//! A stage of a chain that lets messages through at a rate: what comes too fast waits, in order, for a timer, and so does its
-//! sender when much waits already. Knows rates and queues; nothing of what is in the messages.
+//! A stage of a chain that passes messages at a limited rate: messages above the rate wait, in order, for a timer; if many wait,
+//! the sender is paused. Knows rates and queues, not the contents of messages.
 
 mod limits;
 
@@ -9,14 +9,14 @@ use limits::{Limits, Rates};
 use marram_bucket::Bucket;
 use marram_sdk::{Cell, Context, Level, Port, cell};
 
-/// Bytes that may wait in one direction beyond the queue's. A peer that has to wait stays far below that, since it has credit for little
-/// more than a mebibyte; a stage beside this one may make much of little, and what it has made cannot be held back.
+/// Bytes that may wait in one direction beyond the queue's limit. A paused peer stays far below it, since it has credit for
+/// little more than 1 MiB; but an adjacent stage may turn little input into much output, and cannot be paused at once.
 const EXCESS_BYTES_MAX: usize = 5 << 20;
 
 /// The cell.
 pub struct Limiter {
     limits: Limits,
-    /// From the client, from the server.
+    /// From the client, then from the server.
     lanes: [Lane; 2],
     is_closed: bool,
 }
@@ -28,16 +28,16 @@ struct Lane {
     buckets: Option<[Option<Bucket>; 2]>,
     waiting: VecDeque<Box<[u8]>>,
     waiting_bytes: usize,
-    /// Whether the sender waits.
+    /// Whether the sender is paused.
     is_paused: bool,
-    /// Nothing more will come.
+    /// No more messages will come.
     is_ending: bool,
     passed: u64,
     delayed: u64,
 }
 
 impl Default for Limiter {
-    /// Reads the image's limits, so that wrong ones are refused at deployment.
+    /// Reads the image's limits, so that deployment refuses invalid ones.
     fn default() -> Self {
         let text = std::fs::read_to_string(limits::PATH);
         let text = text.as_deref().unwrap_or(limits::DEFAULT);
@@ -47,7 +47,7 @@ impl Default for Limiter {
 }
 
 impl Lane {
-    /// How long a message of so many bytes must wait; not at all means that it is paid for.
+    /// How long a message of this size must wait; `None` if it may pass, and its tokens are taken.
     fn wait(&mut self, rates: Rates, bytes: usize, now_ns: i64) -> Option<Duration> {
         let new = || [rates.messages, rates.bytes].map(|rate| rate.map(|rate| Bucket::new(rate, now_ns)));
         let buckets = self.buckets.get_or_insert_with(new);
@@ -67,8 +67,8 @@ impl Lane {
 }
 
 impl Lane {
-    /// Has the sender wait while more waits than the queue may hold, until half of that is gone: it gets on again before the queue
-    /// is empty, so that the rate is kept.
+    /// Pauses the sender while the queue is above its limit, until half of it is gone: the sender resumes before the queue is
+    /// empty, so that the rate is kept.
     fn hold_back(&mut self, context: &mut Context, from: Port, limits: &Limits) {
         let share = if self.is_paused { 2 } else { 1 };
         let is_full = self.waiting.len() > limits.queue_messages / share
@@ -85,7 +85,7 @@ impl Limiter {
         if from == Port::CLIENT { self.limits.client } else { self.limits.server }
     }
 
-    /// Sends on what may go, and sees to it that the rest goes later.
+    /// Sends the messages that may pass, and sets a timer for the rest.
     fn advance(&mut self, context: &mut Context, from: Port) {
         let now_ns = context.now().nanoseconds;
         let rates = self.rates(from);
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(later, expected);
         assert_eq!(sent(&session.advance(Duration::from_secs(1))), 6);
         assert_eq!(session.timers().count(), 0);
-        // The other direction has buckets of its own.
+        // The other direction has its own buckets.
         assert_eq!(session.message(Port::SERVER, b"x"), [Output::message(Port::CLIENT, b"x")]);
     }
 
@@ -236,7 +236,7 @@ mod tests {
         // 200 pass at once, and 1,024 may wait.
         let outputs: Vec<_> = (0..1224).flat_map(|_| session.message(Port::CLIENT, b"x")).collect();
         assert_eq!((sent(&outputs), session.is_paused(Port::CLIENT)), (200, false));
-        // What it may send all the same is kept.
+        // Messages that it still sends are kept.
         (0..500).for_each(|_| assert_eq!(session.message(Port::CLIENT, b"x"), []));
         assert!(session.is_paused(Port::CLIENT) && !session.is_paused(Port::SERVER));
         assert_eq!(sent(&session.advance(Duration::from_millis(1011))), 1011);

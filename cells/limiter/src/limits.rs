@@ -1,37 +1,37 @@
-//! The limits as they are written: one a line, the last of a kind counts. Knows nothing of what they are applied to.
+//! Parses the limits: one per line, the last of a kind counts. Does not know what they are applied to.
 
 use marram_bucket::Rate;
 
-/// Where an image may have its own.
+/// Path of the limits in an image.
 pub(crate) const PATH: &str = "/etc/limits";
 
-/// What applies otherwise.
+/// The default limits.
 pub(crate) const DEFAULT: &str = include_str!("../limits");
 
-/// What may pass in one direction.
+/// The rates of one direction.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Rates {
     pub(crate) messages: Option<Rate>,
     pub(crate) bytes: Option<Rate>,
 }
 
-/// All limits. What is not limited passes.
+/// All limits. Without a limit everything passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Limits {
-    /// What the client sends.
+    /// Rates of the client's messages.
     pub(crate) client: Rates,
-    /// What the server sends.
+    /// Rates of the server's messages.
     pub(crate) server: Rates,
-    /// How many messages may wait in one direction before their sender has to.
+    /// Messages that may wait in one direction before their sender is paused.
     pub(crate) queue_messages: usize,
-    /// How many bytes.
+    /// Bytes that may wait.
     pub(crate) queue_bytes: usize,
 }
 
 /// Reads the limits.
 ///
 /// # Errors
-/// The first line that is none, and what a line may be.
+/// The first invalid line, and what a line may contain.
 pub(crate) fn parse(text: &str) -> Result<Limits, String> {
     let mut limits = Limits {
         client: Rates::default(),

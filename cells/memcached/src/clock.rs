@@ -1,21 +1,21 @@
-//! Time as the protocol counts it: whole seconds, and the three ways to say when an item goes. Knows no clock.
+//! Time in the protocol: whole seconds, and the three ways to specify when an item expires. Reads no clock.
 
-/// From the same origin as session time, which edges set to 1970.
+/// With the same origin as session time, which edges set to 1970.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Seconds(pub u32);
 
-/// Longer than this (30 days), and a time to live is a date.
+/// A larger time to live, in seconds (30 days), is a date.
 const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 
-/// The second from which on an item is gone.
+/// The second from which on an item has expired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Expiry(pub(crate) u32);
 
 impl Expiry {
-    /// Stays until it is deleted or evicted.
+    /// The item stays until it is deleted or evicted.
     pub const NEVER: Self = Self(u32::MAX);
 
-    /// What a client's number means: 0 never, negative at once, up to 30 days from now, beyond that a Unix time.
+    /// The meaning of a client's number: 0 never, negative at once, up to 30 days relative to now, beyond that a Unix time.
     #[must_use]
     pub fn from_protocol(exptime: i64, now: Seconds) -> Self {
         let latest = u32::MAX - 1;
@@ -30,7 +30,7 @@ impl Expiry {
         }
     }
 
-    /// Whether it is over.
+    /// Whether it has passed.
     #[must_use]
     pub const fn is_past(self, now: Seconds) -> bool {
         self.0 <= now.0 && self.0 != Self::NEVER.0
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn a_clients_number_says_when_an_item_goes() {
         const NOW: u32 = 1_800_000_000;
-        // The number, and the first second in which the item is gone.
+        // The number, and the first second in which the item has expired.
         let cases = [
             (0, None),
             (-1, Some(0)),

@@ -1,12 +1,12 @@
-//! One line of the text protocol, typed. Knows the words, their arguments and what is said of wrong ones; nothing of
-//! streams, items or time.
+//! Parses one line of the text protocol. Knows the words, their arguments and the error replies; does not know streams,
+//! items or time.
 
 use crate::store::{Delta, KEY_BYTES_MAX, Mode};
 
-/// More words than any command has. Only keys may be more, and they are not counted.
+/// More words than any command has. Only a list of keys may be longer, and its words are not counted.
 const WORDS_MAX: usize = 8;
 
-/// What a client wants.
+/// A parsed request.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Request<'a> {
     /// `get`, `gets`, `gat`, `gats`: the keys are the rest of the line, `keys` bytes from its beginning.
@@ -39,7 +39,7 @@ pub(crate) enum Request<'a> {
     Quit,
 }
 
-/// What the line says of the value that follows it.
+/// The line's properties of the value that follows it.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Incoming<'a> {
     pub(crate) mode: Mode,
@@ -49,10 +49,10 @@ pub(crate) struct Incoming<'a> {
     pub(crate) len: usize,
 }
 
-/// A line, and whether its sender wants to hear of it.
+/// A line, and whether its sender wants a reply.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Line<'a> {
-    /// What it asks for, or what its sender is told instead.
+    /// The request, or the error reply.
     pub(crate) request: Result<Request<'a>, &'static str>,
     pub(crate) noreply: bool,
 }
@@ -63,10 +63,10 @@ const BAD_DELETE: &str = "CLIENT_ERROR bad command line format.  Usage: delete <
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
 
-/// The longest value that a line may announce; what is too large for the store is still read and thrown away.
+/// The longest value that a line may announce; a value that is too large for the store is still read and dropped.
 const LEN_MAX: i64 = i32::MAX as i64 - 2;
 
-/// Reads a line, without its end.
+/// Parses a line, without its end.
 pub(crate) fn parse(line: &[u8]) -> Line<'_> {
     let mut words = [&line[..0]; WORDS_MAX];
     let mut count = 0;
@@ -75,7 +75,7 @@ pub(crate) fn parse(line: &[u8]) -> Line<'_> {
         count += 1;
     }
     let arguments = count.saturating_sub(1);
-    // As many words as are allowed, and the last of them says it: elsewhere it is a word like any other.
+    // `noreply` counts only as the last of the allowed words; elsewhere it is a normal word.
     let noreply = count > 1 && words[count - 1] == b"noreply";
     let [command, first, second, third, fourth, fifth, ..] = words;
     let silent = |request| Line { request, noreply };
@@ -96,7 +96,7 @@ pub(crate) fn parse(line: &[u8]) -> Line<'_> {
         b"prepend" => store(Mode::Prepend, 0),
         b"cas" => match integer(fifth) {
             Ok(cas) => store(Mode::Cas(cas), 1),
-            // What is wrong with the other words is told first; it is the same.
+            // Errors of the other words are reported first; the reply is the same.
             Err(()) if (5..=6).contains(&arguments) => silent(Err(BAD_LINE)),
             Err(()) => loud(Err(ERROR)),
         },
@@ -115,12 +115,12 @@ pub(crate) fn parse(line: &[u8]) -> Line<'_> {
     }
 }
 
-/// A line's words. Only spaces part them.
+/// A line's words. Only spaces separate them.
 pub(crate) fn words_of(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
 }
 
-/// The rest of a `get` behind its first words, of which the second, if it is one, says when what is got shall go.
+/// The rest of a `get` after its first words; the second of these, if there is one, is the expiry time of the items.
 fn keys(line: &[u8], before: usize, with_cas: bool) -> Result<Request<'_>, &'static str> {
     let mut rest = line;
     let mut word = &line[..0];
@@ -130,7 +130,7 @@ fn keys(line: &[u8], before: usize, with_cas: bool) -> Result<Request<'_>, &'sta
         (word, rest) = rest.split_at(end);
     }
     let touch = (before == 2).then(|| integer::<i64>(word)).transpose().map_err(|()| BAD_EXPTIME)?;
-    // All of them before any is looked up, so that nothing is answered in halves.
+    // All keys are checked before any is looked up, so that there are no partial answers.
     if words_of(rest).any(|key| key.len() > KEY_BYTES_MAX) {
         return Err(BAD_LINE);
     }
@@ -162,7 +162,7 @@ fn counter<'a>(
     Ok(Request::Count { key, delta: direction(integer(delta).map_err(|()| BAD_DELTA)?) })
 }
 
-/// Very old clients say 0 behind the key.
+/// Very old clients send 0 after the key.
 fn delete<'a>(words: &[&'a [u8]]) -> Result<Request<'a>, &'static str> {
     match words {
         [key] | [key, b"0" | b"noreply"] | [key, b"0", b"noreply"] => {
@@ -196,7 +196,7 @@ fn integer<T: std::str::FromStr>(word: &[u8]) -> Result<T, ()> {
 mod tests {
     use super::*;
 
-    /// What one line means, as `Debug` prints it, or the error with `(noreply)` where nothing is said.
+    /// What one line means, as `Debug` prints it, or the error, with `(noreply)` if there is no reply.
     fn read(line: &str) -> String {
         let line = parse(line.as_bytes());
         let text = match line.request {

@@ -1,14 +1,14 @@
-//! How large the cache is: what the image's `/etc/memcached.conf` says, in the way of the file that Debian ships. Knows
-//! the one option that means something here.
+//! The size of the cache, from the image's `/etc/memcached.conf`, in the format of Debian's file. Supports only the option
+//! that has a meaning here.
 
-/// Where an image may have it.
+/// Path of the file in an image.
 pub(crate) const PATH: &str = "/etc/memcached.conf";
 
-/// Megabytes of items if nothing else is said. The manifest's memory must be larger by about 8 MiB.
+/// Default size of the cache in MiB. The manifest's memory must be larger by about 8 MiB.
 const MEMORY_MIB_DEFAULT: usize = 48;
 
-/// Bytes for items. Options that mean nothing here (ports, users, logs) are ignored, so that a file can be shared with
-/// a real one.
+/// Bytes for items. Options without a meaning here (ports, users, logs) are ignored, so that a file can be shared with
+/// a real memcached.
 ///
 /// # Errors
 /// If `-m` is not followed by a number of MiB between 1 and 3,072.

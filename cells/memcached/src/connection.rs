@@ -1,5 +1,5 @@
-//! One client's stream of requests, however it is cut, turned into requests to the server. Knows lines, values and
-//! where one ends and the next begins; nothing of ports, or of what the requests do.
+//! Turns one client's stream, split anywhere, into requests to the server. Finds the boundaries of lines and values;
+//! does not know ports or what requests do.
 
 use crate::{
     clock::{Expiry, Seconds},
@@ -15,14 +15,14 @@ const LINE_BYTES_MAX: usize = 2048;
 /// The longest line that names keys.
 const KEYS_LINE_BYTES_MAX: usize = 1 << 20;
 
-/// With more of a reply than this, the requests behind wait until it is gone: a short request can ask for much.
-/// A reply is at most this and one item long.
+/// If a reply is longer than this, later requests wait until it is sent: a short request can ask for much.
+/// A reply has at most this length plus one item.
 pub const REPLY_BYTES_PAUSE: usize = 256 << 10;
 
-/// Most bytes that wait behind a reply that is too long. A client that sends on regardless is cut off.
+/// Most bytes that wait behind a reply that is too long. A client that continues to send is disconnected.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 
-/// A buffer that became larger than this is given back when it is empty.
+/// An empty buffer with a larger capacity than this is freed.
 const BUFFER_KEPT_BYTES_MAX: usize = 4 << 10;
 
 /// What a connection needs next.
@@ -30,17 +30,17 @@ const BUFFER_KEPT_BYTES_MAX: usize = 4 << 10;
 pub enum Progress {
     /// More bytes from its client.
     Waiting,
-    /// Its reply taken away, and to be resumed.
+    /// Its reply must be sent; then resume it.
     Paused,
-    /// Nothing: it is over.
+    /// Nothing: it has ended.
     Closed,
 }
 
-/// Where in its client's stream a connection is.
+/// The parser state of a client's stream.
 #[derive(Default)]
 pub struct Connection {
     place: Place,
-    /// What has arrived and was not dealt with.
+    /// Bytes that have arrived and were not processed.
     unread: Vec<u8>,
     /// Of the first bytes of `unread`, this many hold no end of a line.
     searched: usize,
@@ -51,28 +51,28 @@ enum Place {
     /// Before a command.
     #[default]
     Line,
-    /// Within the line of a `get`: bytes of it before its end, and of its end.
+    /// Within the line of a `get`: bytes before its end, and bytes of its end.
     Keys { left: usize, end: usize, with_cas: bool, touch: Option<Expiry> },
     /// Within a value, or its end.
     Value { draft: Draft, left: usize, mode: Mode, noreply: bool },
-    /// Within a value that nobody wants, or its end.
+    /// Within a value that is dropped, or its end.
     Unwanted { left: usize },
-    /// Behind everything.
+    /// After everything.
     Closed,
 }
 
-/// How far a step came.
+/// The result of a step.
 enum Step {
-    /// It is done with this many bytes.
+    /// It used this many bytes.
     Took(usize),
-    /// It needs more than there are.
+    /// It needs more bytes.
     Starved,
-    /// It is done with the connection.
+    /// The connection has ended.
     Over,
 }
 
 impl Connection {
-    /// Deals with bytes that arrived; answers are added to `out`.
+    /// Processes bytes that arrived; replies are added to `out`.
     pub fn receive(
         &mut self,
         bytes: &[u8],
@@ -90,7 +90,7 @@ impl Connection {
         self.resume(server, now, out)
     }
 
-    /// Goes on where the reply had become too long.
+    /// Continues after the reply had become too long.
     pub fn resume(&mut self, server: &mut Server, now: Seconds, out: &mut Vec<u8>) -> Progress {
         let mut unread = std::mem::take(&mut self.unread);
         let (progress, took) = self.run(&unread, server, now, out);
@@ -101,7 +101,7 @@ impl Connection {
         self.checked(progress, server)
     }
 
-    /// Gives back what the connection holds of the server's memory.
+    /// Frees the server's memory that the connection holds.
     pub fn close(&mut self, server: &mut Server) {
         if let Place::Value { draft, .. } = std::mem::replace(&mut self.place, Place::Closed) {
             server.store.discard(draft);
@@ -109,7 +109,7 @@ impl Connection {
         self.unread = Vec::new();
     }
 
-    /// Whether no request is half there.
+    /// Whether no request is incomplete.
     #[must_use]
     pub fn is_between_requests(&self) -> bool {
         matches!(self.place, Place::Line) && self.unread.is_empty()
@@ -123,7 +123,7 @@ impl Connection {
         progress
     }
 
-    /// As many steps as there are bytes for; says how many bytes they took.
+    /// Takes as many steps as there are bytes for; returns how many bytes they used.
     fn run(
         &mut self,
         bytes: &[u8],
@@ -217,7 +217,7 @@ impl Connection {
         Step::Took(end + 1)
     }
 
-    /// The two bytes behind a value, which make it one.
+    /// The two bytes after a value, which complete it.
     fn value_end(&mut self, bytes: &[u8], server: &mut Server, now: Seconds, out: &mut Vec<u8>) -> Step {
         let Some(end) = bytes.get(..2) else { return Step::Starved };
         if let Place::Value { draft, mode, noreply, .. } = std::mem::take(&mut self.place) {

@@ -1,10 +1,10 @@
-//! A cache that speaks the text protocol of memcached, on any number of ports: each client port is a connection, or the
-//! source of datagrams that are a request each; all share one store. Knows ports and time; the rest is in the modules,
-//! which know neither.
+//! A cache with the text protocol of memcached, on any number of ports: each client port is a connection, or the
+//! source of datagrams with one request each; all share one store. This file handles ports and time; the modules
+//! know neither.
 //!
-//! Where it differs from memcached 1.6: there are no slabs (`stats slabs` is empty), so memory is counted in chunks of
-//! 128 bytes and the oldest items go whatever their size; flags beyond 32 bits are refused rather than cut; a line of
-//! keys may be 1 MiB long; the binary and meta protocols are not spoken.
+//! Differences to memcached 1.6: there are no slabs (`stats slabs` is empty), so memory is counted in chunks of
+//! 128 bytes and the oldest items are evicted, of any size; flags beyond 32 bits are refused rather than truncated; a line of
+//! keys may be 1 MiB long; the binary and meta protocols are not supported.
 
 pub mod clock;
 mod command;
@@ -29,19 +29,19 @@ use crate::{
     server::Server,
 };
 
-/// More than this for one client in one handler, and the rest waits.
+/// Most reply bytes for one client in one handler; the rest waits.
 const HANDLER_REPLY_BYTES_MAX: usize = 1 << 20;
 
-/// How long it waits: others get their turn, and the client time to read. A cell is not told how fast that is, and a client
-/// for which too much waits is cut off, so this is a guess: some 200 to 400 MB a second.
+/// Delay until the rest is sent: other clients get their turn, and this client time to read. A cell cannot learn how fast a
+/// client reads, and a client for which too much waits is disconnected, so this is a guess: some 200 to 400 MB a second.
 const TURN: Duration = Duration::from_millis(5);
 
-/// The cell: a server once a first client is there, and its connections by port.
+/// The cell: a server, created with the first client, and its connections by port.
 pub struct Memcached {
     memory_bytes: usize,
     server: Option<Server>,
     connections: BTreeMap<Port, Client>,
-    /// Those whose clients speak in datagrams have no connection.
+    /// Ports of clients that use datagrams; these have no connection.
     datagrams: BTreeSet<Port>,
     /// Kept between messages so that answering allocates nothing.
     out: Vec<u8>,
@@ -51,12 +51,12 @@ pub struct Memcached {
 #[derive(Default)]
 struct Client {
     connection: Connection,
-    /// It will send no more, and is gone once it has its answers.
+    /// It will send no more, and is removed once it has its replies.
     is_finishing: bool,
 }
 
 impl Default for Memcached {
-    /// Reads the image's configuration, so that a wrong one is refused at deployment.
+    /// Reads the image's configuration, so that deployment refuses an invalid one.
     fn default() -> Self {
         let text = std::fs::read_to_string(config::PATH).unwrap_or_default();
         let memory_bytes = config::memory_bytes(&text).unwrap_or_else(|error| panic!("{error}"));
@@ -71,7 +71,7 @@ impl Default for Memcached {
 }
 
 impl Memcached {
-    /// Lets a connection run, with `start` first, and sends what comes out.
+    /// Runs a connection, with `start` first, and sends the output.
     fn run(
         &mut self,
         context: &mut Context,

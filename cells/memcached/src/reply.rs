@@ -1,13 +1,13 @@
-//! Bytes for one client, and whether it wants them. Knows how lines, numbers and values are written.
+//! Builds the bytes for one client, unless it wants no reply. Knows the format of lines, numbers and values.
 
-/// Where the answer to one request goes.
+/// Destination of the reply to one request.
 pub(crate) struct Reply<'a> {
     out: &'a mut Vec<u8>,
     silent: bool,
 }
 
 impl<'a> Reply<'a> {
-    /// An answer to be added to `out`; a silent one is not.
+    /// A reply to be added to `out`; nothing is added if it is silent.
     pub(crate) fn new(out: &'a mut Vec<u8>, silent: bool) -> Self {
         Self { out, silent }
     }
@@ -22,13 +22,13 @@ impl<'a> Reply<'a> {
         self.bytes(text.as_bytes());
     }
 
-    /// Text and the end of the line.
+    /// Text and the line end.
     pub(crate) fn line(&mut self, text: &str) {
         self.text(text);
         self.bytes(b"\r\n");
     }
 
-    /// In decimal. By hand, since every hit writes two or three.
+    /// In decimal. Written by hand, since every hit writes two or three numbers.
     pub(crate) fn number(&mut self, mut number: u64) {
         let mut digits = [0; 20];
         let mut start = digits.len();

@@ -1,4 +1,4 @@
-//! What all connections share: the store, the counters, and the answer to each complete request. Knows nothing of how
+//! Shared by all connections: the store, the counters, and the answer to each complete request. Does not know how
 //! requests arrive.
 
 use crate::{
@@ -8,10 +8,10 @@ use crate::{
     store::{Delta, Draft, Mode, NoCount, Refusal, Store, Stored},
 };
 
-/// What `version` says. Libraries read the numbers, and take their protocol from them.
+/// The reply to `version`. Libraries parse the numbers and choose their protocol by them.
 pub const VERSION: &str = "1.6.0-marram";
 
-/// What was counted since the start or the last `stats reset`.
+/// Counters since the start or the last `stats reset`.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Counters {
     pub(crate) connections: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Counters {
     pub(crate) cas_badval: u64,
 }
 
-/// How often something was there, and how often it was not.
+/// Hits and misses.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Tally {
     pub(crate) hits: u64,
@@ -49,16 +49,16 @@ pub struct Server {
     pub(crate) connections_now: u64,
 }
 
-/// What a request leads to.
+/// What follows a request.
 pub(crate) enum Next {
-    /// The next one.
+    /// The next request.
     Command,
-    /// The connection's end.
+    /// The end of the connection.
     Close,
 }
 
 impl Server {
-    /// An empty cache. What it takes of memory, and what its hash key is for: [`Store::new`].
+    /// An empty cache. For its memory and the purpose of the hash key see [`Store::new`].
     #[must_use]
     pub fn new(memory_bytes: usize, hash_key: [u8; 16], now: Seconds) -> Self {
         Self {
@@ -69,29 +69,29 @@ impl Server {
         }
     }
 
-    /// What is in the cache.
+    /// The contents of the cache.
     #[must_use]
     pub const fn store(&self) -> &Store {
         &self.store
     }
 
-    /// A client came.
+    /// Counts a new client.
     pub fn connected(&mut self) {
         self.counters.connections += 1;
         self.connections_now += 1;
     }
 
-    /// A client went.
+    /// Counts a client that has disconnected.
     pub fn disconnected(&mut self) {
         self.connections_now = self.connections_now.saturating_sub(1);
     }
 
-    /// Bytes went to a client.
+    /// Counts bytes sent to a client.
     pub fn wrote(&mut self, bytes: usize) {
         self.counters.bytes_written += bytes as u64;
     }
 
-    /// Answers a request that neither has keys to be looked up one by one nor is followed by a value.
+    /// Answers a request without a following value, other than those whose keys are looked up one by one.
     pub(crate) fn execute(&mut self, request: &Request<'_>, now: Seconds, reply: &mut Reply<'_>) -> Next {
         match request {
             Request::Delete { key } => {
@@ -151,7 +151,7 @@ impl Server {
         reply.bytes(b"\r\n");
     }
 
-    /// Room for a value that is announced, or `None` and the reply says why.
+    /// Memory for an announced value; or `None`, and the reply says why.
     pub(crate) fn receive(
         &mut self,
         incoming: &Incoming<'_>,
@@ -168,7 +168,7 @@ impl Server {
             Refusal::OutOfMemory => "SERVER_ERROR out of memory storing object",
         });
         if incoming.mode == Mode::Set {
-            // The client wanted the old value gone.
+            // The client wanted to replace the old value.
             self.store.delete(incoming.key, now);
         }
         None

@@ -1,4 +1,4 @@
-//! What `stats` answers. Only what this cache can know of itself: no process, no threads, no slabs.
+//! The answer to `stats`: only what this cache can know of itself, so no process, threads or slabs.
 
 use crate::{
     clock::Seconds,
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl Server {
-    /// The statistics themselves, the settings, or nothing where there is nothing to say.
+    /// The statistics, the settings, or nothing for groups that are empty here.
     pub(crate) fn stats(&mut self, of: Option<&[u8]>, now: Seconds, reply: &mut Reply<'_>) {
         match of {
             None => self.general(now, reply),

@@ -1,5 +1,5 @@
-//! Requests in datagrams: each has a header of 8 bytes before it and is answered in as many datagrams as it takes.
-//! Knows headers, and that nothing lasts from one datagram to the next; nothing of requests.
+//! Requests in datagrams: each begins with a header of 8 bytes and is answered with as many datagrams as necessary.
+//! Handles headers, and drops all state after each datagram; does not know requests.
 //!
 //! ```text
 //! request:2 | sequence:2 | datagrams:2 | reserved:2 | text        all big-endian
@@ -55,6 +55,6 @@ fn run(text: &[u8], server: &mut Server, now: Seconds, out: &mut Vec<u8>) {
         }
         progress = connection.resume(server, now, &mut piece);
     }
-    // Half a request in a datagram is none.
+    // An incomplete request in a datagram is dropped.
     connection.close(server);
 }

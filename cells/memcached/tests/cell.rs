@@ -1,4 +1,4 @@
-//! The cell on its ports: many connections, one store.
+//! Tests of the cell on its ports: many connections, one store.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn session(ports: &[u32]) -> Session<Memcached> {
 fn connections_share_the_store_and_nothing_else() {
     let ports = [0, 1, 77, u32::MAX].map(Port);
     let mut session = session(&ports.map(|port| port.0));
-    // Each is in the middle of something while the others go on.
+    // Each has an incomplete request while the others continue.
     for port in ports {
         assert!(session.message(port, format!("set k{} 0 0 4\r\nab", port.0).as_bytes()).is_empty());
     }
@@ -77,7 +77,7 @@ fn a_client_that_asks_for_much_waits_for_its_turn_and_gets_all_of_it() {
     let first = session.message(Port(3), &[&b"get"[..], &b" k".repeat(20), b"\r\n"].concat());
     let (begun, _) = text(&first, Port(3));
     assert_eq!(begun.len(), 2 * 1_000_021, "the rest waits");
-    // It says that it will send no more: that does not cost it the rest.
+    // After it has ended its stream it still gets the rest.
     let (closing, closed) = text(&session.close(Port(3)), Port(3));
     assert!(!closed);
     let (rest, closed) = text(&session.advance(Duration::from_millis(45)), Port(3));

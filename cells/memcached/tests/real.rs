@@ -21,14 +21,15 @@ use std::{
 use memcached::{clock::Seconds, connection::Connection, server::Server};
 use traffic::{Naive, Random, Request, request, store_bytes};
 
-/// Behind every request: a request of the meta protocol that does nothing, and its answer. It tells where the answer
-/// before it ends.
+/// Sent after every request: a request of the meta protocol that does nothing, and its reply. It marks the end of the reply
+/// before it.
 const FENCE: (&[u8], &[u8]) = (b"mn\r\n", b"MN\r\n");
 
-/// A memcached that ends with the test.
+/// A memcached process that is ended with the test.
 struct Real {
     process: Child,
-    /// Not a port: one that nobody listens on yet can be given to the very connection that is tried, and then memcached has none.
+    /// Not a port: the kernel could give a free port to the very connection that is tried, and then memcached could not listen on
+    /// it.
     socket: PathBuf,
     stream: UnixStream,
 }
@@ -49,7 +50,7 @@ impl Real {
         let socket = std::env::temp_dir().join(format!("marram-memcached-{process}-{count}"));
         let mut command = Command::new("memcached");
         command.args(["-u", "nobody", "-t", "1", "-s"]).arg(&socket);
-        // Without the background threads: while one looks at an item, `decr` does not pad its value.
+        // Without the background threads: `decr` does not pad a value while such a thread looks at the item.
         command.args(["-o", "no_modern"]);
         let mut process = match command.stdin(Stdio::null()).spawn() {
             Err(error) if error.kind() == ErrorKind::NotFound => return None,
@@ -81,7 +82,7 @@ impl Real {
 /// The versions that one side's client has seen, by key.
 type Seen = BTreeMap<String, u64>;
 
-/// Takes the versions out of the answer to a `gets`, and notes them.
+/// Removes the versions from the reply to a `gets`, and records them.
 fn without_versions(answer: &[u8], seen: &mut Seen) -> Vec<u8> {
     let (mut rest, mut out) = (answer, Vec::new());
     while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -102,7 +103,7 @@ fn without_versions(answer: &[u8], seen: &mut Seen) -> Vec<u8> {
     out
 }
 
-/// One request as each side's client sends it: only versions differ.
+/// The bytes of one request on each side: only versions differ.
 fn sent(request: &Request, naive: &mut Naive, seen: &Seen) -> Vec<u8> {
     let (bytes, _) = naive.exchange(request);
     match request {
@@ -113,7 +114,7 @@ fn sent(request: &Request, naive: &mut Naive, seen: &Seen) -> Vec<u8> {
     }
 }
 
-/// Numbers from 2^63 on: memcached refuses them if there happens to be a minus sign in the memory behind them.
+/// Numbers from 2^63 on: memcached refuses them if the memory after them happens to contain a minus sign.
 fn is_huge(request: &Request) -> bool {
     match request {
         Request::Count { delta, .. } => *delta > i64::MAX as u64,

@@ -1,4 +1,4 @@
-//! Streams of random requests, cut anywhere and pipelined, against the naive cache. And streams that are not even
+//! Streams of random requests, split anywhere and pipelined, against the naive cache. And streams of invalid
 //! requests.
 
 mod traffic;
@@ -10,14 +10,14 @@ use memcached::{
 };
 use traffic::{Naive, Random, request};
 
-/// After the dates that the traffic takes for past, before those it takes for future.
+/// After the dates that the traffic uses as past, before those it uses as future.
 const NOW: Seconds = Seconds(1_800_000_000);
 
 fn server() -> Server {
     Server::new(8 << 20, [3; 16], NOW)
 }
 
-/// What a connection answers to a stream in pieces, the lengths of which `piece` says.
+/// The replies of a connection to a stream in pieces; `piece` gives their lengths.
 fn answers(server: &mut Server, stream: &[u8], mut piece: impl FnMut() -> usize) -> (Vec<u8>, Progress) {
     let (mut connection, mut out) = (Connection::default(), Vec::new());
     let (mut rest, mut progress) = (stream, Progress::Waiting);
@@ -71,7 +71,7 @@ fn noise_is_answered_alike_however_it_is_cut_and_leaks_no_memory() {
         let (mut whole, mut cut) = (server(), server());
         let expected = answers(&mut whole, &stream, || usize::MAX);
         assert_eq!(answers(&mut cut, &stream, || 1 + random.below(9)), expected, "seed {seed}");
-        // What is left is what can be read; drafts are gone.
+        // Only readable items are left; drafts are gone.
         let (kept, _) =
             answers(&mut cut, b"flush_all\r\ndelete k\r\ndelete 0\r\ndelete 1\r\nget k\r\n", || 9);
         assert!(kept.ends_with(b"END\r\n"));
@@ -95,7 +95,7 @@ fn what_is_too_large_is_refused_and_what_follows_is_served() {
         [head.as_bytes(), &value, b"\r\nget k\r\n"].concat()
     };
     let cases = [
-        // The old value of a `set` goes, so that nobody reads what was to be replaced.
+        // A refused `set` removes the old value, so that it cannot be read any more.
         ("set", "STORED\r\nSERVER_ERROR object too large for cache\r\nEND\r\n"),
         ("add", "STORED\r\nSERVER_ERROR object too large for cache\r\nVALUE k 0 1\r\nv\r\nEND\r\n"),
     ];

@@ -1,4 +1,4 @@
-//! Datagrams: what each of them gets, down to the header's bytes.
+//! Datagrams and their replies, including the header's bytes.
 
 use memcached::{clock::Seconds, server::Server, udp};
 

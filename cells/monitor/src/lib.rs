@@ -1,6 +1,6 @@
-//! A stage of a chain that forwards everything and counts it: how much passed each way, how fast, and in messages of which
-//! size. Prints a line every ten seconds in which something passed, and the totals when a side closes. Knows nothing of what
-//! is in the messages.
+//! A stage of a chain that forwards and counts everything: messages and bytes in each direction, rates, and message
+//! sizes. Prints a line for every ten seconds with traffic, and the totals when a side closes. Does not read the
+//! contents of messages.
 
 pub mod tally;
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use marram_sdk::{Cell, Context, Level, Port, Time, cell};
 use tally::Tally;
 
-/// Between two lines.
+/// Interval between two lines.
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// The only timer.
@@ -18,15 +18,15 @@ const REPORT: u64 = 1;
 /// The cell.
 #[derive(Default)]
 pub struct Monitor {
-    /// From the client, from the server.
+    /// From the client, then from the server.
     passed: [Tally; 2],
-    /// Since when a period runs, and what had passed by then. None runs while nothing passes.
+    /// Start of the present period, and the counts at that time. `None` without traffic.
     period: Option<(Time, [Tally; 2])>,
     began: Option<Time>,
 }
 
 impl Monitor {
-    /// What passed from the client and from the server so far.
+    /// The counts from the client and from the server so far.
     #[must_use]
     pub const fn passed(&self) -> &[Tally; 2] {
         &self.passed

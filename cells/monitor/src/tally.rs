@@ -1,18 +1,18 @@
-//! Counts of one direction: messages, bytes, and how long messages are. Knows no clock but the times it is given.
+//! Counts of one direction: messages, bytes, and message sizes. Gets the time from its caller.
 
 use std::fmt;
 
 /// Sizes by their number of bits: 0, 1, 2 to 3, 4 to 7, and so on to 1 MiB.
 const SIZES: usize = 22;
 
-/// What passed in one direction.
+/// Counts of one direction.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Tally {
-    /// How many messages.
+    /// Number of messages.
     pub messages: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// The longest message.
+    /// Bytes of the longest message.
     pub longest: usize,
     sizes: [u64; SIZES],
 }
@@ -27,7 +27,7 @@ impl Tally {
         self.sizes[bits.min(SIZES - 1)] += 1;
     }
 
-    /// What was added since an earlier one.
+    /// Messages and bytes since an earlier tally.
     #[must_use]
     pub const fn since(&self, earlier: &Self) -> (u64, u64) {
         (self.messages - earlier.messages, self.bytes - earlier.bytes)
@@ -35,7 +35,7 @@ impl Tally {
 }
 
 impl fmt::Display for Tally {
-    /// In one line: totals, and how many messages there were of each size, from that many bytes on.
+    /// In one line: totals, and the number of messages for each range of sizes, from that many bytes on.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} messages, {} bytes", self.messages, self.bytes)?;
         if self.messages == 0 {

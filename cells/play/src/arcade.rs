@@ -1,6 +1,6 @@
 //! A cell that plays a real-time game, alone or with as many clients as the game has seats.
 //!
-//! A client says lines and is told lines:
+//! A client sends and receives lines:
 //!
 //! | line | does |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | `ansi` | from here on each byte is a terminal's key, and the answer is pictures |
 //! | `quit` | ends the connection |
 //!
-//! Each change of the world is told as `TICK` and what the game says of itself, the end as `over` and the result, a wrong line
-//! as `error` and why. Nothing is said while nothing changes, and no timer is set while no game is on.
+//! Each change of the world is sent as `TICK` and the game's own line, the end as `over` and the result, a wrong line as `error`
+//! and the reason. Nothing is sent while nothing changes, and no timer is set while there is no game.
 
 use std::fmt::Write;
 
@@ -22,36 +22,36 @@ use crate::{Beat, Key, Keys, Lines, Press, Screen};
 /// The only timer.
 const TICK: u64 = 0;
 
-/// Keys of one client that wait for their ticks.
+/// Most keys of one client that wait for their ticks.
 const WAITING_MAX: usize = 1_024;
 
-/// A client that is wrong more often within one game has no idea.
+/// A client that makes more errors within one game is disconnected.
 const ERRORS_MAX: u32 = 100;
 
 /// A world with its rules. It knows neither clients nor clocks: it is a function of its seed and the keys between its steps.
 pub trait Game: 'static {
-    /// What it is called.
+    /// Name of the game.
     const NAME: &'static str;
 
-    /// How many can play.
+    /// Most players.
     const SEATS: usize;
 
-    /// A world before its first tick. `players` says which seats somebody has.
+    /// A world before its first tick. `players` says which seats are taken.
     fn new(seed: u64, players: &[bool]) -> Self;
 
-    /// A player presses a key. What the rules do not allow has no effect.
+    /// A player presses a key. A key that the rules do not allow has no effect.
     fn press(&mut self, seat: usize, key: Key);
 
-    /// One tick.
+    /// Advances by one tick.
     fn step(&mut self);
 
-    /// The world in a line.
+    /// The world as a line.
     fn line(&self) -> String;
 
     /// The world as a picture.
     fn rows(&self) -> Vec<String>;
 
-    /// How it ended.
+    /// The result, when the game is over.
     fn result(&self) -> Option<String>;
 }
 
@@ -60,7 +60,7 @@ pub struct Arcade<G> {
     game: Option<G>,
     tick: u64,
     beat: Beat,
-    /// What the clients were told last.
+    /// The line that the clients received last.
     told: String,
     seats: Vec<Option<Seat>>,
 }
@@ -69,14 +69,14 @@ pub struct Arcade<G> {
 struct Seat {
     port: Port,
     lines: Lines,
-    /// With `ansi`.
+    /// Set after `ansi`.
     terminal: Option<(Keys, Screen)>,
     /// In order of tick, then of arrival.
     waiting: Vec<(u64, Key)>,
     errors: u32,
-    /// It says no more, and stays until the game is over.
+    /// It sends no more, and stays until the game is over.
     is_leaving: bool,
-    /// What it is told at the end of the handler.
+    /// Its output at the end of the handler.
     answer: String,
 }
 
@@ -146,7 +146,7 @@ impl<G: Game> Arcade<G> {
         Ok(())
     }
 
-    /// Tells everybody what has changed.
+    /// Sends all changes to all clients.
     fn show(&mut self) {
         let Some(game) = &self.game else { return };
         let result = game.result();
@@ -170,7 +170,7 @@ impl<G: Game> Arcade<G> {
         self.told = line;
     }
 
-    /// What one line asks for.
+    /// Executes one line.
     fn command(&mut self, context: &mut Context, index: usize, line: &str) -> Result<(), &'static str> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         match words[..] {
@@ -218,14 +218,14 @@ impl<G: Game> Arcade<G> {
         }
     }
 
-    /// Takes one byte of a client; false if it is to go.
+    /// Takes one byte of a client; false if it must be disconnected.
     fn take(&mut self, context: &mut Context, index: usize, byte: u8) -> bool {
         let Some(seat) = &mut self.seats[index] else { return false };
         if let Some((keys, _)) = &mut seat.terminal {
             match keys.take(byte) {
                 Some(Press::Quit) => return false,
                 Some(Press::Key(key)) => self.press(index, key),
-                // Held keys repeat: one that comes while a game is on is no mistake.
+                // Held keys repeat: a start key during a game is not an error.
                 Some(Press::Start) => _ = self.start(context, None),
                 None => {}
             }
@@ -245,7 +245,7 @@ impl<G: Game> Arcade<G> {
         seat.errors < ERRORS_MAX
     }
 
-    /// Sends what there is to tell.
+    /// Sends the pending output.
     fn send(&mut self, context: &mut Context) {
         for seat in self.seats.iter_mut().flatten() {
             if !seat.answer.is_empty() {
@@ -274,7 +274,7 @@ impl<G: Game> Cell for Arcade<G> {
         if !kind.is_client() {
             return;
         }
-        // In a shared cell, a port may be another client's by now.
+        // In a shared cell, the port may belong to another client by now.
         let free = self.seat_of(port).or_else(|| self.seats.iter().position(Option::is_none));
         let Some(index) = free else {
             context.send(port, b"error all seats are taken\n");

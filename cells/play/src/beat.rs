@@ -1,19 +1,19 @@
-//! Ticks that do not drift: each is due at its own time after the first, however late the one before came.
+//! Ticks that do not drift: each is due at its own time after the first, even if the one before was late.
 
 use core::time::Duration;
 
 use marram_sdk::Context;
 
-/// How fast real-time games go.
+/// Speed of real-time games.
 pub const TICKS_PER_S: i64 = 60;
 
-/// A world that is further behind than this goes on from now, instead of hurrying after a time that is gone: nobody could
-/// have played in it.
+/// A world that is further behind than this continues from now, instead of catching up: a player could not have played in
+/// the lost time.
 const LATE_NS_MAX: i64 = 250_000_000;
 
 const NS_PER_S: i64 = 1_000_000_000;
 
-/// A timer that is set again and again.
+/// A timer that is set repeatedly.
 #[derive(Default, Debug)]
 pub struct Beat {
     start_ns: i64,
@@ -21,13 +21,13 @@ pub struct Beat {
 }
 
 impl Beat {
-    /// Begins: the first tick is due in 1/60 s, by the timer of this token.
+    /// Starts: the first tick is due in 1/60 s, on the timer with this token.
     pub fn start(&mut self, context: &mut Context, token: u64) {
         *self = Self { start_ns: context.now().nanoseconds, ticks: 0 };
         self.next(context, token);
     }
 
-    /// Sets the timer for the tick after the one that is handled.
+    /// Sets the timer for the tick after the present one.
     pub fn next(&mut self, context: &mut Context, token: u64) {
         let now_ns = context.now().nanoseconds;
         self.ticks += 1;
@@ -39,7 +39,7 @@ impl Beat {
         context.set_timer(Duration::from_nanos(u64::try_from(-late_ns).unwrap_or(0)), token);
     }
 
-    /// Rounded down for each tick anew, so that a second has exactly 60.
+    /// Rounded down for each tick separately, so that a second has exactly 60.
     const fn due_ns(&self) -> i64 {
         self.start_ns
             + self.ticks / TICKS_PER_S * NS_PER_S
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(beat.due_ns(), 83_333_333);
         beat.ticks = 60 * 7;
         assert_eq!(beat.due_ns(), 7 * NS_PER_S);
-        // The double's clock is at 0, which is late for a beat that began before.
+        // The test context's clock is at 0, which is late for a beat that began before.
         let delay_ns = |start_ns: i64| {
             let mut session = Session::of(Late { beat: Beat { start_ns, ticks: 0 } });
             session.message(Port::CLIENT, b"go");

@@ -1,7 +1,7 @@
-//! Squares of a board as people name them.
+//! Names of the squares of a board.
 
-/// Column and row, from 0, of a square that is named as `h8`: a letter for its column, in either case, and a number for its row,
-/// without a sign and without a zero before it. None beyond a board of so many columns and rows.
+/// Column and row, from 0, of a square with a name such as `h8`: a letter for its column, in either case, and a number for its
+/// row, without a sign and without a leading zero. `None` outside of a board of this size.
 #[must_use]
 pub fn square(name: &str, size: u8) -> Option<(u8, u8)> {
     let (column, row) = name.split_at_checked(1)?;

@@ -1,6 +1,6 @@
-//! Chance that follows a seed, so that a game is its seed and its players' moves, and nothing else.
+//! Randomness that depends only on a seed, so that a game is determined by its seed and its players' moves.
 
-/// A generator. Not for secrets: who sees a few of its numbers can know the others.
+/// A generator. Not for secrets: a few of its numbers reveal the others.
 #[derive(Clone, Debug)]
 pub struct Dice {
     state: u64,
@@ -28,12 +28,12 @@ impl Dice {
     /// If `count` is 0.
     pub fn below(&mut self, count: usize) -> usize {
         assert_ne!(count, 0, "there is no number below 0");
-        // Uneven by less than one in 2^44 for the counts of games.
+        // The bias is less than one in 2^44 for the counts in games.
         let product = u128::from(self.word()) * count as u128;
         usize::try_from(product >> 64).expect("it is less than `count`")
     }
 
-    /// Puts things in an order by chance.
+    /// Shuffles things.
     pub fn shuffle<T>(&mut self, things: &mut [T]) {
         for last in (1..things.len()).rev() {
             things.swap(last, self.below(last + 1));

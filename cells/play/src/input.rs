@@ -1,10 +1,10 @@
-//! A client's bytes as lines, or as a terminal's keys. Both parsers take one byte at a time, so that cuts mean nothing, and keep
-//! no more than a line.
+//! A client's bytes as lines, or as a terminal's keys. Both parsers take one byte at a time, so that the split has no effect, and
+//! keep no more than a line.
 
 /// The longest line that is kept.
 pub const LINE_BYTES_MAX: usize = 128;
 
-/// Lines out of bytes.
+/// Splits bytes into lines.
 #[derive(Default, Debug)]
 pub struct Lines {
     line: Vec<u8>,
@@ -12,8 +12,8 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Takes one byte; gives the line that it ends, without its end, in lower case and with anything odd replaced. A line that
-    /// is too long comes as an empty `Err` when it is over.
+    /// Takes one byte; returns the line that it ends, without its end, in lower case and with invalid UTF-8 replaced. A line that
+    /// is too long is returned as an empty `Err` when it ends.
     pub fn take(&mut self, byte: u8) -> Option<Result<String, ()>> {
         if byte != b'\n' {
             self.is_too_long |= self.line.len() == LINE_BYTES_MAX;
@@ -42,7 +42,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// From a word of a line.
+    /// The key for a word of a line.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         match word {
@@ -62,11 +62,11 @@ pub enum Press {
     Key(Key),
     /// Space or return.
     Start,
-    /// `q` or control and C.
+    /// `q` or Control-C.
     Quit,
 }
 
-/// How much of an arrow key's three bytes was seen.
+/// How many of an arrow key's three bytes have arrived.
 #[derive(Default, Debug)]
 enum Arrow {
     #[default]
@@ -75,14 +75,14 @@ enum Arrow {
     Bracket,
 }
 
-/// Keys out of a terminal's bytes. Other keys are none.
+/// Parses a terminal's bytes into keys. Ignores other keys.
 #[derive(Default, Debug)]
 pub struct Keys {
     arrow: Arrow,
 }
 
 impl Keys {
-    /// Takes one byte; gives the key that it completes.
+    /// Takes one byte; returns the key that it completes.
     pub fn take(&mut self, byte: u8) -> Option<Press> {
         match (core::mem::take(&mut self.arrow), byte) {
             (_, 0x1b) => self.arrow = Arrow::Escape,

@@ -1,5 +1,5 @@
-//! What the games among the cells share: lines and keys out of a stream that is cut anywhere, chance that follows a seed, and
-//! an arcade that plays a real-time game at 60 ticks a second, and a talk by turns. Knows no game's rules.
+//! Shared by the games among the cells: lines and keys from a stream that is split anywhere, randomness from a seed, an arcade
+//! for real-time games at 60 ticks a second, and a talk for turn-based games. Knows no game's rules.
 
 mod arcade;
 mod beat;

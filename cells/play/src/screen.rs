@@ -9,7 +9,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// The bytes that turn what it shows into these rows; none if it shows them already.
+    /// The bytes that change the screen to these rows; none if it already shows them.
     pub fn draw(&mut self, rows: Vec<String>) -> String {
         // Cleared, and the cursor hidden.
         let mut bytes = String::from(if self.rows.is_empty() { "\x1b[2J\x1b[?25l" } else { "" });
@@ -24,7 +24,7 @@ impl Screen {
         bytes
     }
 
-    /// The bytes that give the terminal back.
+    /// The bytes that restore the terminal.
     #[must_use]
     pub fn leave(&self) -> String {
         format!("\x1b[{};1H\x1b[?25h\r\n", self.rows.len() + 1)

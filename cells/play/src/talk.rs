@@ -1,35 +1,36 @@
-//! A cell that plays by turns with one client, in lines: each is answered before the next is read. Knows no game's rules.
+//! A cell that plays a turn-based game with one client, in lines: each is answered before the next is read. Knows no game's
+//! rules.
 
 use marram_sdk::{Cell, Context, Port, PortKind};
 
 use crate::Lines;
 
-/// What is said in answer to one message. A client that asks for more at once asks for no game.
+/// Most bytes of the answer to one message. A client that asks for more at once is not playing.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 
-/// What one line may add to it.
+/// Most bytes of the answer to one line.
 const LINE_ANSWER_BYTES_MAX: usize = 64 << 10;
 const _: () = assert!(
     ANSWER_BYTES_MAX + LINE_ANSWER_BYTES_MAX < marram_sdk::MESSAGE_BYTES_MAX,
     "an answer is one message"
 );
 
-/// A game by turns.
+/// A turn-based game.
 pub trait Turns: Default + 'static {
-    /// What a client is told first, with its line feed.
+    /// The first line to a client, with its line feed.
     const HELLO: &'static str;
 
-    /// What a line is answered with, with its line feeds; an error is said as `error` and why.
+    /// The answer to a line, with its line feeds; an error is sent as `error` and the reason.
     ///
     /// # Errors
-    /// If the line means nothing, or not now.
+    /// If the line is invalid, or not allowed now.
     fn say(&mut self, context: &mut Context, line: &str) -> Result<String, String>;
 }
 
-/// The seed of the game that a line begins, if it begins one: `start SEED`, or `start`, and the cell's own chance decides.
+/// The seed of the game if the line begins one: `start SEED`, or `start` for a random seed of the cell.
 ///
 /// # Errors
-/// If what stands for the seed is no number.
+/// If the seed is not a number.
 pub fn seed(context: &mut Context, words: &[&str]) -> Result<Option<u64>, String> {
     Ok(match words {
         ["start"] => Some(context.random_u64()),
@@ -47,7 +48,7 @@ pub struct Talk<T> {
 }
 
 impl<T> Talk<T> {
-    /// With a game that was made otherwise than by default.
+    /// A cell with a game that was not made by default.
     pub fn of(game: T) -> Self {
         Self { game, lines: Lines::default(), is_over: false }
     }

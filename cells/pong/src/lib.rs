@@ -1,7 +1,7 @@
-//! Pong: one player against the edge, or in a shared cell two against each other; five points win. What a client says and
-//! is told is in `marram_play`'s arcade.
+//! Pong: one player against the edge, or in a shared cell two against each other; five points win. `marram_play`'s arcade
+//! describes the lines of a client.
 //!
-//! `up` and `down` let the paddle run, `left` and `right` stop it. The first client has the left one. What can be seen is told as
+//! `up` and `down` start the paddle, `left` and `right` stop it. The first client has the left paddle. The state is sent as
 //! `ball X Y paddles TOP TOP points N N`; X counts columns from the left and Y and TOP rows from the top, all from 0.
 
 mod world;
@@ -42,7 +42,7 @@ mod tests {
         let outputs = session.advance(Duration::from_secs(60));
         let lines = told(&outputs, Port::CLIENT);
         assert_eq!(lines.last().map(String::as_str), Some("over right wins 0 : 5"));
-        // One line a change: fewer than there were ticks.
+        // One line per change: fewer lines than ticks.
         let ticks = lines[lines.len() - 2].split(' ').next().and_then(|tick| tick.parse::<usize>().ok());
         assert!(ticks.is_some_and(|ticks| lines.len() < ticks), "{ticks:?} {}", lines.len());
     }

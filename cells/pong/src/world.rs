@@ -1,4 +1,4 @@
-//! The rules, and what the world looks like. Knows no client and no clock. All of it is in whole numbers: a row and a column are
+//! The rules, and the appearance of the world. Does not know clients or clocks. All values are integers: a row and a column are
 //! 256 units each.
 
 use marram_play::{Dice, Game, Key};
@@ -15,19 +15,19 @@ const PADDLE: i32 = 4;
 const LEFT: i32 = 1;
 const RIGHT: i32 = WIDTH - 2;
 
-/// What a paddle runs in a tick: 24 rows a second for a player, 14 for the edge, which so can be beaten.
+/// Movement of a paddle per tick: 24 rows a second for a player, 14 for the edge, so that the edge can be beaten.
 const PLAYER_SPEED: i32 = 102;
 const EDGE_SPEED: i32 = 60;
 
-/// What the ball flies in a tick: 40 columns a second at first, and a sixteenth more after every stroke.
+/// Movement of the ball per tick: 40 columns a second at first, and a sixteenth more after every hit.
 const BALL_SPEED: i32 = 170;
 const BALL_SPEED_MAX: i32 = 480;
 const _: () =
     assert!(BALL_SPEED_MAX < 2 * UNIT, "a tick does not carry the ball past a paddle and what is behind it");
-/// Its steepest flight.
+/// Steepest angle of the ball: most vertical movement per tick.
 const SLOPE_MAX: i32 = 150;
 
-/// Before a serve.
+/// Pause before a serve.
 const PAUSE_TICKS: u32 = 40;
 
 const POINTS_TO_WIN: u32 = 5;
@@ -37,7 +37,7 @@ const POINTS_TO_WIN: u32 = 5;
 struct Paddle {
     /// Its upper end.
     top: i32,
-    /// What it runs in a tick; negative is up.
+    /// Movement per tick; negative is up.
     speed: i32,
     has_player: bool,
     points: u32,
@@ -57,7 +57,7 @@ impl Paddle {
     }
 }
 
-/// The ball: where it is, and what it flies in a tick.
+/// The ball: its position, and its movement per tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Ball {
     x: i32,
@@ -84,7 +84,7 @@ impl World {
         self.pause_ticks = PAUSE_TICKS;
     }
 
-    /// The edge's paddles go to where the ball is while it comes, and to the middle else.
+    /// The edge's paddles follow the ball while it approaches, and return to the middle otherwise.
     fn steer(&mut self) {
         for (side, paddle) in self.paddles.iter_mut().enumerate() {
             if paddle.has_player {
@@ -101,13 +101,13 @@ impl World {
         let x_before = ball.x;
         ball.x += ball.x_speed;
         ball.y += ball.y_speed;
-        // Off the upper and the lower wall.
+        // Bounces off the upper and the lower wall.
         let floor = HEIGHT * UNIT - 1;
         if ball.y < 0 || ball.y > floor {
             ball.y = if ball.y < 0 { -ball.y } else { 2 * floor - ball.y };
             ball.y_speed = -ball.y_speed;
         }
-        // The face of a paddle is the side that looks to the field.
+        // The face of a paddle is the side towards the field.
         let (side, face) = if ball.x_speed < 0 { (0, (LEFT + 1) * UNIT) } else { (1, RIGHT * UNIT) };
         let crosses = (x_before < face) != (ball.x < face) || x_before == face;
         let from_middle = ball.y - self.paddles[side].middle();
@@ -115,7 +115,7 @@ impl World {
             let speed = (ball.x_speed.abs() * 17 / 16).min(BALL_SPEED_MAX);
             ball.x = face;
             ball.x_speed = if side == 0 { speed } else { -speed };
-            // The further from the middle, the steeper.
+            // The further from the paddle's middle, the steeper.
             ball.y_speed = (ball.y_speed / 2 + from_middle / 4).clamp(-SLOPE_MAX, SLOPE_MAX);
         }
         if ball.x < 0 || ball.x >= WIDTH * UNIT {
@@ -269,7 +269,7 @@ mod tests {
         world.press(0, Key::Down);
         (0..200).for_each(|_| world.step());
         assert_eq!(world.paddles[0].top, 16 * UNIT);
-        // The edge's own paddle is nobody's.
+        // The edge's own paddle cannot be moved by a player.
         let before = world.paddles[1];
         world.press(1, Key::Up);
         assert_eq!(world.paddles[1], before);

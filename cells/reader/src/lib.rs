@@ -1,6 +1,6 @@
-//! A test cell that reads from the edge's cache: each line of the client's is a key, or several, and is answered by a line that
-//! says what was found, how many reads there were so far, and a hash over all of it. So two histories in which anything was
-//! read otherwise are told apart by every later line.
+//! A test cell that reads from the edge's cache: each line of the client contains one or more keys, and is answered by a line
+//! with what was found, the number of reads so far, and a hash over all of it. So if any read differs between two histories,
+//! every later line differs.
 
 use std::fmt::Write;
 
@@ -9,11 +9,11 @@ use marram_sdk::{Cell, Context, Port, Unread, cell};
 /// Bytes of an object that an answer shows.
 const SHOWN: usize = 32;
 
-/// What was read so far.
+/// The reads so far.
 pub struct Reader {
     reads: u64,
     hash: u64,
-    /// A line of the client's that is not whole yet.
+    /// An incomplete line of the client.
     line: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! The cell against the SDK's double.
+//! Tests the cell with the SDK's test context.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use marram_sdk::{

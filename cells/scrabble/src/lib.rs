@@ -8,8 +8,8 @@
 //! | `pass` | lays nothing |
 //! | `board` | shows it |
 //!
-//! Each turn is answered with what the client did, what the edge did, and `score N N bag N rack TILES`; the last with `over` and
-//! who won. A word that is not in the list is refused, and the client's turn goes on.
+//! Each turn is answered with the client's move, the edge's move, and `score N N bag N rack TILES`; the last with `over` and
+//! the winner. A word that is not in the list is refused, and the client can try again.
 
 mod turn;
 
@@ -20,20 +20,20 @@ use marram_scrabble::{
 };
 use marram_sdk::{Context, cell};
 
-/// Where the image has its words.
+/// Path of the words in the image.
 const WORDS: &str = "/etc/words";
 
 /// The cell.
 pub type Scrabble = Talk<Game>;
 
-/// The words, and a game if there is one.
+/// The words, and the present game, if any.
 pub struct Game {
     words: Words,
     round: Option<Round>,
 }
 
 impl Default for Game {
-    /// Reads the words, so that an app without them is refused at deployment.
+    /// Reads the words, so that deployment refuses an app without them.
     fn default() -> Self {
         let list = std::fs::read_to_string(WORDS);
         let list = list.unwrap_or_else(|error| panic!("the app brings no word list as {WORDS}: {error}"));
@@ -49,7 +49,7 @@ impl Game {
     }
 }
 
-/// The move that a line says.
+/// Parses a line into a move.
 fn command(words: &[&str]) -> Result<Move, String> {
     parse(words)?.ok_or_else(|| "say start, play, exchange, pass, board or quit".to_owned())
 }

@@ -1,4 +1,4 @@
-//! Games as clients see them, with a list of their own.
+//! Games as a client sees them, with a list of their own.
 
 use super::*;
 use marram_scrabble::{player, tiles::Rack};
@@ -25,7 +25,7 @@ fn say(session: &mut Session<Scrabble>, line: &str) -> String {
     outputs.iter().map(text).collect()
 }
 
-/// A game with these racks: the client's, the edge's.
+/// A game with these racks: the client's, then the edge's.
 fn round(racks: [&str; 2]) -> (Round, Words) {
     let mut round = Round::new(1);
     for (seat, rack) in round.seats.iter_mut().zip(racks) {
@@ -90,7 +90,7 @@ fn tiles_are_exchanged_while_the_bag_has_seven() {
         turn(&mut round, &words, "exchange c"),
         Err("fewer than seven tiles are in the bag".to_owned())
     );
-    // The edge can neither lay, so it passes.
+    // The edge cannot play a word or exchange, so it passes.
     round.seats[1].rack = Rack::new(b"vvv");
     assert!(turn(&mut round, &words, "pass").unwrap().starts_with("you pass\nedge pass\n"));
 }

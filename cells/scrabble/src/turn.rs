@@ -10,7 +10,7 @@ use marram_scrabble::{
 const CLIENT: usize = 0;
 const EDGE: usize = 1;
 
-/// The client's turn and, unless that was the end, the edge's.
+/// The client's turn and, unless the game ended, the edge's.
 pub(crate) fn take(round: &mut Round, words: &Words, action: Move) -> Result<String, String> {
     if round.is_over() {
         return Err("the game is over: start another".to_owned());
@@ -33,7 +33,7 @@ pub(crate) fn take(round: &mut Round, words: &Words, action: Move) -> Result<Str
     Ok(said)
 }
 
-/// The edge's move: what counts most, other tiles if it can lay nothing, nothing if there are none.
+/// The edge's move: the best play, else an exchange, else a pass if there are no tiles.
 fn choose(round: &Round, words: &Words) -> Move {
     let rack = &round.seats[EDGE].rack;
     match player::best(&round.board, words, rack) {
@@ -43,7 +43,7 @@ fn choose(round: &Round, words: &Words) -> Move {
     }
 }
 
-/// Where the game is, as the client may know it.
+/// The state of the game, as far as the client may know it.
 pub(crate) fn score(round: &Round) -> String {
     let [client, edge] = &round.seats;
     let rack = if client.rack.tiles.is_empty() { "none".to_owned() } else { client.rack.text() };

@@ -1,7 +1,7 @@
-//! Snake: one player, a field of 40 x 20 with walls, ten moves a second. What a client says and is told is in `marram_play`'s
-//! arcade.
+//! Snake: one player, a field of 40 x 20 with walls, ten moves a second. `marram_play`'s arcade describes the lines of a
+//! client.
 //!
-//! Each move is told as `head X Y food X Y length N`; X counts from the left and Y from the top, both from 0.
+//! Each move is sent as `head X Y food X Y length N`; X counts from the left and Y from the top, both from 0.
 
 mod world;
 
@@ -42,7 +42,7 @@ mod tests {
         let lines: Vec<_> = told.lines().collect();
         assert_eq!(lines.first(), Some(&"6 head 21 10 food 25 10 length 4"));
         assert_eq!(lines.last(), Some(&"over length 7, hit the wall"));
-        // 51 moves and the end, and nothing between them.
+        // 51 moves and the end, and nothing in between.
         assert_eq!(lines.len(), 52);
         assert_eq!(session.timers().count(), 0);
     }

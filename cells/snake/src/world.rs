@@ -1,4 +1,4 @@
-//! The rules, and what the world looks like. Knows no client and no clock.
+//! The rules, and the appearance of the world. Does not know clients or clocks.
 
 use std::collections::VecDeque;
 
@@ -13,10 +13,10 @@ const TICKS_PER_MOVE: u32 = 6;
 
 const LENGTH_AT_START: u8 = 4;
 
-/// Turns that wait for their moves: enough for a quick U.
+/// Turns that can be queued for later moves: enough for a quick U-turn.
 const TURNS_MAX: usize = 2;
 
-/// A place in the field.
+/// A square of the field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
     x: u8,
@@ -24,7 +24,7 @@ struct Place {
 }
 
 impl Place {
-    /// The neighbour in a direction, unless the wall is there.
+    /// The adjacent square in a direction; `None` at a wall.
     fn next(self, direction: Key) -> Option<Self> {
         let Self { x, y } = self;
         let (x, y) = match direction {
@@ -46,7 +46,7 @@ impl Place {
 enum End {
     Wall,
     Itself,
-    /// There is no place left for food.
+    /// There is no free square for food.
     Full,
 }
 
@@ -72,7 +72,7 @@ const fn opposite(direction: Key) -> Key {
 }
 
 impl World {
-    /// Puts food on a free place; false if there is none.
+    /// Puts food on a free square; false if there is none.
     fn feed(&mut self) -> bool {
         let free: Vec<Place> = Place::all().filter(|place| !self.snake.contains(place)).collect();
         if free.is_empty() {
@@ -82,7 +82,7 @@ impl World {
         true
     }
 
-    /// One move. The tail leaves its place before the head comes to it, unless the snake has eaten.
+    /// One move. The tail leaves its square before the head arrives, unless the snake has eaten.
     fn advance(&mut self) -> Result<(), End> {
         self.direction = self.turns.pop_front().unwrap_or(self.direction);
         let head = self.snake[0].next(self.direction).ok_or(End::Wall)?;
@@ -101,7 +101,7 @@ impl World {
         Ok(())
     }
 
-    /// What is to be seen at a place.
+    /// The character for a square.
     fn look(&self, place: Place) -> char {
         if self.snake[0] == place {
             '@'
@@ -119,7 +119,7 @@ impl Game for World {
     const NAME: &'static str = "snake";
     const SEATS: usize = 1;
 
-    /// A snake in the middle that goes right.
+    /// A snake in the middle that moves right.
     fn new(seed: u64, _: &[bool]) -> Self {
         let head = Place { x: WIDTH / 2, y: HEIGHT / 2 };
         let snake = (0..LENGTH_AT_START).map(|back| Place { x: head.x - back, y: head.y }).collect();
@@ -136,7 +136,7 @@ impl Game for World {
         world
     }
 
-    /// A turn. One that leads on or straight back is none.
+    /// Queues a turn. A turn straight on or back is ignored.
     fn press(&mut self, _: usize, key: Key) {
         let before = *self.turns.back().unwrap_or(&self.direction);
         if key != before && key != opposite(before) && self.turns.len() < TURNS_MAX {
@@ -200,7 +200,7 @@ mod tests {
         world.press(0, Key::Down);
         moves(&mut world, 2);
         assert_eq!(head(&world), (23, 12));
-        // A quick U: both turns wait, a third does not.
+        // A quick U-turn: two turns are queued, a third is not.
         world.press(0, Key::Left);
         world.press(0, Key::Up);
         world.press(0, Key::Right);

@@ -1,4 +1,4 @@
-//! From the image's files to what connections are set up with. Wrong files are refused in words, at deployment.
+//! Makes the configuration of connections from the image's files. Invalid files are refused at deployment, with the reason.
 
 use crate::crypto;
 use crate::door;
@@ -11,16 +11,16 @@ use rustls::{Error, ServerConfig, SignatureAlgorithm, SignatureScheme};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The certificate and those that vouch for it, leaf first.
+/// The certificate chain, leaf first.
 const CERTIFICATE: &str = "/etc/tls/certificate.pem";
-/// Protocols that clients may ask for, one a line, the best first.
+/// Protocols that clients may request, one per line, the preferred one first.
 const ALPN: &str = "/etc/tls/alpn";
-/// What they are where there is no such file.
+/// The default if there is no such file.
 const ALPN_DEFAULT: &str = "http/1.1";
 /// The only key in the manifest.
 const KEY: u32 = 0;
 
-/// From the image.
+/// Reads the image's files.
 pub(crate) fn of_image() -> Result<Arc<ServerConfig>, String> {
     let certificate = std::fs::read(CERTIFICATE).map_err(|error| {
         format!("there is no {CERTIFICATE} ({error}); name it in the manifest's `files`, and in its `keys`")
@@ -29,7 +29,7 @@ pub(crate) fn of_image() -> Result<Arc<ServerConfig>, String> {
     of(&certificate, alpn.as_deref().unwrap_or(ALPN_DEFAULT))
 }
 
-/// From the contents of these files.
+/// Uses the contents of these files.
 pub(crate) fn of(certificate_pem: &[u8], alpn: &str) -> Result<Arc<ServerConfig>, String> {
     let wrong = |what: &str| format!("{CERTIFICATE} {what}");
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate_pem).collect();
@@ -46,9 +46,9 @@ pub(crate) fn of(certificate_pem: &[u8], alpn: &str) -> Result<Arc<ServerConfig>
         .map_err(|error| error.to_string())?
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(CertifiedKey::new(chain, Arc::new(key)))));
-    // Without the processor's AES, the other cipher is faster and no easier to watch.
+    // Without AES instructions, the other cipher is faster and no worse against side channels.
     config.ignore_client_order = true;
-    // A ticket would have to be good with the cell of another session.
+    // A ticket would have to be valid in the cell of another session.
     config.send_tls13_tickets = 0;
     config.alpn_protocols =
         alpn.lines().map(|line| line.trim().into()).filter(|line: &Vec<u8>| !line.is_empty()).collect();
@@ -73,9 +73,9 @@ enum HostKey {
 }
 
 impl HostKey {
-    /// What kind a certificate's key is, if the host can sign with such a one.
+    /// The kind of a certificate's key; `None` if the host cannot sign with it.
     fn of(public_key: &[u8]) -> Option<Self> {
-        // What every `SubjectPublicKeyInfo` of the kind begins with, up to the key itself.
+        // The first bytes of every `SubjectPublicKeyInfo` of the kind, up to the key itself.
         const ED25519: &[u8] = &[0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70];
         const P256: &[u8] = &[
             0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a,

@@ -1,4 +1,4 @@
-//! One TLS connection, as bytes in and bytes out. Knows no port.
+//! One TLS connection, as bytes in and bytes out. Does not know ports.
 
 use rustls::ServerConfig;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
@@ -7,38 +7,38 @@ use rustls::unbuffered::{
 };
 use std::sync::Arc;
 
-/// Bytes that a server may say before the client's handshake is over; there is nobody yet to say them to.
+/// Bytes that a server may send before the client's handshake is complete; they cannot be encrypted yet.
 const EARLY_BYTES_MAX: usize = 1 << 20;
-/// An emptied buffer that is larger is given back: it would be in every checkpoint.
+/// A larger emptied buffer is freed: it would be part of every checkpoint.
 const KEPT_BYTES_MAX: usize = 1 << 10;
 /// Bytes of plaintext in a record, and what a record has beyond them: header, content type, tag.
 const RECORD_BYTES: usize = 1 << 14;
 const RECORD_OVERHEAD_BYTES: usize = 5 + 1 + 16;
 
-/// What came of some input.
+/// The output for some input.
 #[derive(Default)]
 pub(crate) struct Heard {
     /// For the client.
     pub(crate) ciphertext: Vec<u8>,
     /// From the client.
     pub(crate) plaintext: Vec<u8>,
-    /// The client said that it will say no more.
+    /// The client will send no more.
     pub(crate) is_end: bool,
-    /// The client was told that nothing more will be said.
+    /// The client knows that no more will be sent to it.
     pub(crate) is_over: bool,
 }
 
 /// One connection.
 pub(crate) struct Connection {
     tls: UnbufferedServerConnection,
-    /// Ciphertext that is no whole record yet, or no whole handshake message.
+    /// Ciphertext that is not yet a whole record or handshake message.
     unread: Vec<u8>,
-    /// Plaintext that waits for the handshake to be over.
+    /// Plaintext that waits for the end of the handshake.
     early: Vec<u8>,
-    /// Whether nothing will be said behind that.
+    /// Whether nothing follows that plaintext.
     is_finished: bool,
     is_handshaking: bool,
-    /// The client said that it will say no more; what comes then is not read.
+    /// The client has ended its stream; later input is ignored.
     is_deaf: bool,
 }
 
@@ -59,7 +59,7 @@ impl Connection {
         self.is_handshaking
     }
 
-    /// The client sent this. After an error, `heard` has the alert that says so.
+    /// Handles input from the client. After an error, `heard` contains the alert about it.
     pub(crate) fn receive(&mut self, ciphertext: &[u8], heard: &mut Heard) -> Result<(), String> {
         if self.is_deaf {
             return Ok(());
@@ -68,7 +68,7 @@ impl Connection {
         self.go_on(&[], heard)
     }
 
-    /// The server says this.
+    /// Encrypts data from the server.
     pub(crate) fn send(&mut self, plaintext: &[u8], heard: &mut Heard) -> Result<(), String> {
         if !self.is_handshaking {
             return self.go_on(plaintext, heard);
@@ -82,13 +82,13 @@ impl Connection {
         Ok(())
     }
 
-    /// The server will say no more.
+    /// The server will send no more.
     pub(crate) fn finish(&mut self, heard: &mut Heard) -> Result<(), String> {
         self.is_finished = true;
         self.go_on(&[], heard)
     }
 
-    /// Takes what can be taken of what was read, and then says `plaintext`, if the handshake is over.
+    /// Processes the input that was read, then sends `plaintext`, if the handshake is complete.
     fn go_on(&mut self, plaintext: &[u8], heard: &mut Heard) -> Result<(), String> {
         let mut used = 0;
         let result = loop {
@@ -118,7 +118,7 @@ impl Connection {
         }
     }
 
-    /// The handshake is over: what waited for that goes first.
+    /// The handshake is complete: sends the waiting plaintext first.
     fn say(&mut self, plaintext: &[u8], heard: &mut Heard) -> Result<(), String> {
         self.is_handshaking = false;
         let early = std::mem::take(&mut self.early);
@@ -134,7 +134,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Has `encrypt` write the records of so many bytes of plaintext.
+    /// Makes `encrypt` write the records for this many bytes of plaintext.
     fn write(
         &mut self,
         len: usize,
@@ -144,7 +144,7 @@ impl Connection {
             &mut [u8],
         ) -> Result<usize, EncryptError>,
     ) -> Result<(), String> {
-        // Of what was read nothing can be taken now, and nothing is.
+        // No input can be processed now, so none is removed.
         let mut writer = match self.tls.process_tls_records(&mut self.unread).state {
             Ok(ConnectionState::WriteTraffic(writer)) => writer,
             Ok(_) => return Ok(()),
@@ -158,7 +158,7 @@ impl Connection {
             heard.ciphertext.truncate(start + *result.as_ref().unwrap_or(&0));
             match result {
                 Ok(_) => return Ok(()),
-                // A change of keys goes before it.
+                // A key update is sent before it.
                 Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size }))
                     if required_size > room =>
                 {
@@ -169,7 +169,7 @@ impl Connection {
         }
     }
 
-    /// After an error: what is still to be said about it.
+    /// After an error: writes the alert about it, if there is one.
     fn give_alert(&mut self, heard: &mut Heard) {
         while let UnbufferedStatus { state: Ok(state), .. } = self.tls.process_tls_records(&mut self.unread) {
             match step(state, heard, &mut 0) {
@@ -180,17 +180,17 @@ impl Connection {
     }
 }
 
-/// How far a step came.
+/// The result of a step.
 enum Progress {
     /// There may be more to do.
     More,
-    /// The client must say more first.
+    /// The client must send more first.
     Blocked,
-    /// The same, and the server can speak.
+    /// The same, and the server's data can be sent.
     Ready,
 }
 
-/// Does what a state of the connection asks for. `discard` is how much of what was read it has used.
+/// Handles one state of the connection. `discard` is how much of the input it has used.
 fn step(
     state: ConnectionState<'_, '_, ServerConnectionData>,
     heard: &mut Heard,

@@ -1,9 +1,9 @@
-//! A stage that ends TLS 1.3 before a server that speaks plain: the client's records come in, what they say goes on, and what
-//! the server says goes back in records. The certificate is the image's `/etc/tls/certificate.pem`; its private key stays in
-//! the host, which signs (`keys` in the manifest). `/etc/tls/alpn` names the protocols that clients may ask for, one a line.
+//! A stage that terminates TLS 1.3 for a server without TLS: it decrypts the client's records and encrypts the server's data. The
+//! certificate is the image's `/etc/tls/certificate.pem`; its private key stays in the host, which signs (`keys` in the
+//! manifest). `/etc/tls/alpn` lists the protocols that clients may request, one per line.
 //!
-//! Knows ports and half-closes. The protocol is `connection`'s, what it is set up with `config`'s, and the algorithms are in
-//! `crypto`; what they need of the host they get through `door`.
+//! This file handles ports and half-closes. The protocol is in `connection`, its configuration in `config`, and the algorithms
+//! are in `crypto`; `door` gives them access to the host.
 
 mod config;
 mod connection;
@@ -18,17 +18,17 @@ use std::sync::Arc;
 /// The cell.
 pub struct Tls {
     config: Arc<ServerConfig>,
-    /// Once the client is there, until the conversation has failed.
+    /// Set while the client is connected, until the conversation has failed.
     connection: Option<Connection>,
-    /// What is on its way to the client and the server; empty between handlers.
+    /// Pending output for the client and the server; empty between handlers.
     heard: Heard,
     server_is_told: bool,
-    /// Nothing more is said to the client.
+    /// No more data is sent to the client.
     client_is_told: bool,
 }
 
 impl Default for Tls {
-    /// Reads the image's certificate, so that one that cannot be used is refused at deployment.
+    /// Reads the image's certificate, so that deployment refuses an invalid one.
     fn default() -> Self {
         Self::new(config::of_image().unwrap_or_else(|error| panic!("{error}")))
     }
@@ -45,15 +45,15 @@ impl Tls {
         }
     }
 
-    /// As the image's files would make it, for tests.
+    /// A cell with these files, for tests.
     ///
     /// # Errors
-    /// In words, if they make no sense.
+    /// In words, if they are invalid.
     pub fn with(certificate_pem: &[u8], alpn: &str) -> Result<Self, String> {
         config::of(certificate_pem, alpn).map(Self::new)
     }
 
-    /// Has the connection do something, and sends what comes of it.
+    /// Lets the connection work, and sends its output.
     fn work(
         &mut self,
         context: &mut Context,
@@ -61,7 +61,7 @@ impl Tls {
     ) {
         let Some(connection) = &mut self.connection else { return };
         let result = door::lend(context, || what(connection, &mut self.heard));
-        // What the client says may have answers, as new keys or an alert, also when the last word to it was said.
+        // Input from the client may cause output, such as new keys or an alert, even after the last data for it.
         if !self.client_is_told {
             self.heard
                 .ciphertext
@@ -75,14 +75,14 @@ impl Tls {
         if self.heard.is_over {
             self.tell_client(context);
         }
-        // What an idle connection need not keep goes back: it would be in every checkpoint.
+        // Idle connections free what they need not keep: it would be part of every checkpoint.
         self.heard = Heard::default();
         if let Err(reason) = result {
             self.fail(context, &reason);
         }
     }
 
-    /// The client will say no more.
+    /// The client will send no more.
     fn tell_server(&mut self, context: &mut Context) {
         if !self.server_is_told {
             self.server_is_told = true;
@@ -90,7 +90,7 @@ impl Tls {
         }
     }
 
-    /// Nothing more will be said to the client.
+    /// No more data will be sent to the client.
     fn tell_client(&mut self, context: &mut Context) {
         if !self.client_is_told {
             self.client_is_told = true;
@@ -98,7 +98,7 @@ impl Tls {
         }
     }
 
-    /// Nothing can be said any more; the alert, if there is one to give, is on its way.
+    /// The conversation has failed; an alert, if there is one, was already sent.
     fn fail(&mut self, context: &mut Context, reason: &str) {
         context.print(Level::Info, format_args!("closed: {reason}"));
         self.connection = None;
@@ -118,7 +118,7 @@ impl Cell for Tls {
                 self.fail(context, "the client speaks in datagrams, and TLS takes a stream");
             }
             (Port::SERVER, _) => {}
-            // It would hear what is another's.
+            // A further client would get another client's data.
             (further, _) => {
                 context.print(
                     Level::Error,

@@ -1,4 +1,4 @@
-//! The cell between a real TLS client, with another provider, and a server that speaks plain; natively, in memory.
+//! The cell between a real TLS client, with another provider, and a server without TLS; natively, in memory.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -15,7 +15,7 @@ use tls::Tls;
 const ED25519: (&[u8], &[u8]) = (include_bytes!("data/ed25519.pem"), include_bytes!("data/ed25519.key"));
 const P256: (&[u8], &[u8]) = (include_bytes!("data/p256.pem"), include_bytes!("data/p256.key"));
 
-/// A cell whose host signs with the key, before and after a change of machine alike.
+/// A cell whose host signs with the key, before and after a move to another machine.
 fn cell((certificate, key): (&[u8], &[u8])) -> Session<Tls> {
     let mut session = Session::of(Tls::with(certificate, "http/1.1\n").unwrap());
     let key =
@@ -47,7 +47,7 @@ fn client(config: ClientConfig) -> ClientConnection {
     ClientConnection::new(Arc::new(config), ServerName::try_from("localhost").unwrap()).unwrap()
 }
 
-/// Numbers that look random and are the same each time.
+/// Pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -59,7 +59,7 @@ impl Dice {
     }
 }
 
-/// What the cell has sent: to the client, to the server, and which ports it closed.
+/// The cell's output: to the client, to the server, and which ports it closed.
 #[derive(Default)]
 struct Sent {
     client: Vec<u8>,
@@ -82,7 +82,7 @@ impl Sent {
     }
 }
 
-/// Carries bytes between client and cell, cut anywhere, until neither has more to say.
+/// Carries bytes between client and cell, split anywhere, until neither has more to send.
 fn converse(
     client: &mut ClientConnection,
     cell: &mut Session<Tls>,
@@ -149,7 +149,7 @@ fn each_side_may_be_done_before_the_other() {
                 converse(&mut client, &mut cell, &mut sent, &mut dice);
                 assert_eq!(std::mem::take(&mut sent.server), b"my last word");
                 assert_eq!(std::mem::take(&mut sent.closed), [Port::SERVER]);
-                // The stream ends behind it; that is no news.
+                // The end of the stream follows; it has no effect.
                 sent.take(cell.close(Port::CLIENT));
                 assert_eq!(sent.closed, []);
             } else {
@@ -171,7 +171,7 @@ fn a_client_that_goes_on_when_it_was_told_the_last_word_is_heard_and_not_answere
         converse(&mut client, &mut cell, &mut sent, &mut dice);
         sent.take(cell.close(Port::SERVER));
         assert_eq!(sent.closed, [Port::CLIENT]);
-        // It asks for new keys, which are answered by new keys.
+        // The client updates its keys, and the cell answers with new keys.
         client.refresh_traffic_keys().unwrap();
         client.writer().write_all(b"one more thing").unwrap();
         let mut wire = Vec::new();
@@ -260,7 +260,7 @@ fn every_flipped_bit_of_a_conversation_is_noticed_and_never_a_panic() {
         let at = dice.throw(wire.len());
         wire[at] ^= 1 << dice.throw(8);
         sent.take(cell.message(Port::CLIENT, &wire));
-        // The version in a record's header means nothing in TLS 1.3.
+        // The version in a record's header has no meaning in TLS 1.3.
         if round % 2 == 1 && !matches!(at, 1 | 2) {
             assert!(sent.server.is_empty(), "a record with a flipped bit at {at} was believed");
         }

@@ -1,6 +1,6 @@
-//! The demo's decoder: HTTP passes through in clear, and the bodies that the server sends scrambled come out plain.
+//! The demo's decoder: HTTP heads pass unchanged, and scrambled bodies from the server are decoded.
 //! One running key spans each body, so this cell's state depends on every byte that it has seen. Knows of HTTP only
-//! where a response's head ends and how long its body is: see `response`.
+//! the end of a response's head and the length of its body: see `response`.
 
 mod response;
 
@@ -9,7 +9,7 @@ use marram_sdk::{Cell, Context, Port, cell};
 
 use response::{Part, Responses};
 
-/// The decoder's state: where in the server's stream it is, and the key there.
+/// The decoder's state: the position in the server's stream, and the key there.
 pub struct Unscramble {
     responses: Responses,
     key: RunningKey,
@@ -87,7 +87,7 @@ mod tests {
             .collect()
     }
 
-    /// What the server sends and what the client must see, one pair a response.
+    /// What the server sends and what the client must get, one pair per response.
     fn check(responses: &[(Vec<u8>, Vec<u8>)]) {
         let sent: Vec<u8> = responses.iter().flat_map(|(sent, _)| sent.clone()).collect();
         let expected: Vec<u8> = responses.iter().flat_map(|(_, seen)| seen.clone()).collect();
@@ -97,12 +97,12 @@ mod tests {
         }
     }
 
-    /// A response whose body arrives scrambled and leaves plain.
+    /// A response whose body arrives scrambled and is decoded.
     fn decoded(head: &str, body: &[u8]) -> (Vec<u8>, Vec<u8>) {
         (response(head, &scrambled(body)), response(head, body))
     }
 
-    /// A response that passes as it is.
+    /// A response that passes unchanged.
     fn untouched(head: &str, body: &[u8]) -> (Vec<u8>, Vec<u8>) {
         (response(head, body), response(head, body))
     }

@@ -1,24 +1,24 @@
-//! Finds the heads and bodies in a stream of HTTP/1.1 responses, however it is cut into pieces.
+//! Finds the heads and bodies in a stream of HTTP/1.1 responses, split anywhere.
 //!
-//! Reads the status and `Content-Length`, nothing else. Does not see requests, so it does not know which responses
-//! answer a `HEAD`: on such a connection nothing may follow. A framing that it does not understand (chunked bodies, a
-//! length that is no number, no HTTP at all) passes in clear to the end of the stream.
+//! Reads only the status and `Content-Length`. Does not see requests, so it does not know which responses
+//! answer a `HEAD`: no other request may follow on such a connection. After a framing that it does not support (chunked
+//! bodies, an invalid length, not HTTP), everything passes unchanged to the end of the stream.
 
-/// Of a longer line, only the beginning is looked at.
+/// Only this many bytes of a line are read.
 const LINE_BYTES_MAX: usize = 256;
 
-/// What a piece of the stream is.
+/// The kind of a piece of the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
-    /// Of a response's head.
+    /// Part of a response's head.
     Head,
-    /// Of the body of a file, which the server keeps scrambled.
+    /// Part of the body of a file, which the server stores scrambled.
     Scrambled,
-    /// Of anything else.
+    /// Part of anything else.
     Clear,
 }
 
-/// Where in the stream of responses we are.
+/// The position in the stream of responses.
 #[derive(Default)]
 pub(crate) struct Responses {
     place: Place,
@@ -36,13 +36,13 @@ enum Place {
     Rest(Part),
 }
 
-/// What the lines of one head have said.
+/// The facts from the lines of one head.
 #[derive(Clone, Copy, Default)]
 struct Head {
     /// The status line was read; without one, this is not HTTP.
     status: Option<u16>,
     length: Option<u64>,
-    /// Its body is framed in a way that is not understood.
+    /// The framing of its body is not supported.
     strange: bool,
 }
 
@@ -80,7 +80,7 @@ impl Responses {
         bytes.len()
     }
 
-    /// Takes in one line; where it ends the head, says what follows.
+    /// Handles one line; if it ends the head, returns what follows.
     fn line_ended(&mut self) -> Option<Place> {
         let line = self.line.trim_ascii();
         let next = if self.head.status.is_none() {
@@ -98,7 +98,7 @@ impl Responses {
 }
 
 impl Head {
-    /// Takes in one header field.
+    /// Handles one header field.
     fn field(&mut self, line: &[u8]) {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { return };
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());

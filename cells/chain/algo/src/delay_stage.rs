@@ -1,33 +1,33 @@
-//! A stage to put around the chain: passes each peer's stream on to the other, some of it later. What it holds back comes
-//! when its timer fires or its task has its turn, so where the chain's inputs are cut, and in which order they come, depends on
-//! the stage's state, timers, tasks, clock and randomness; a recovery that lost any of them would show in the chain's records.
+//! A stage around the chain: passes each peer's stream on to the other peer, some of it later. It sends delayed data when its
+//! timer fires or its task runs. So the boundaries and the order of the chain's inputs depend on the stage's state, timers,
+//! tasks, clock and randomness; a recovery that lost any of them would be visible in the chain's records.
 //!
 //! Streams are cut only at multiples of a [`Record`]'s size, so that records stay whole; datagrams are neither cut nor merged.
 
 use crate::{Event, Host, Peer, Record, Stream, mix};
 use alloc::vec::Vec;
 
-/// Held back for less than this.
+/// Upper bound of a delay, exclusive.
 const DELAY_NS_MAX: i64 = 20_000_000;
-/// No more than this is held back for one peer.
+/// Most bytes that are held back for one peer.
 const HELD_MAX: usize = 64 << 10;
 
-/// What the stage knows of one peer.
+/// The stage's state for one peer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct PeerBuffer {
     open: bool,
-    /// Closed by us: it must not be sent to.
+    /// The stage has closed the port: it must not send there.
     closed: bool,
-    /// Whether the peer speaks in datagrams.
+    /// Whether the peer uses datagrams.
     datagrams: bool,
-    /// What the peer is to be sent later.
+    /// Bytes to be sent to the peer later.
     held: Vec<u8>,
-    /// Of datagrams, how long each of them is.
+    /// For datagrams, the length of each.
     sizes: Vec<u32>,
 }
 
 impl PeerBuffer {
-    /// Sends what was held back first: so many records' worth of a stream, or so many datagrams, or all there is.
+    /// Sends the oldest held data: at most this many records of a stream, or this many datagrams.
     fn send(&mut self, to: Peer, count: usize, host: &mut impl Host) {
         if !self.datagrams {
             let rest = self.held.split_off(count.saturating_mul(Record::SIZE).min(self.held.len()));
@@ -44,7 +44,7 @@ impl PeerBuffer {
     }
 }
 
-/// The machine.
+/// The delay stage.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DelayStage {
     hash: u64,
@@ -58,12 +58,12 @@ impl Default for DelayStage {
 }
 
 impl DelayStage {
-    /// A peer that opens next speaks in datagrams.
+    /// The next port of this peer uses datagrams.
     pub fn speaks_in_datagrams(&mut self, peer: Peer) {
         self.buffers[peer as usize].datagrams = true;
     }
 
-    /// Consumes one event and does what follows from it.
+    /// Consumes one event and produces its effects.
     pub fn input(&mut self, event: Event<'_>, host: &mut impl Host) {
         self.absorb(event);
         self.draw(host);
@@ -77,7 +77,7 @@ impl DelayStage {
         }
     }
 
-    /// The running hash, for comparing machines that should be equal.
+    /// The running hash, for comparing machines that must be equal.
     #[must_use]
     pub const fn hash(&self) -> u64 {
         self.hash
@@ -98,7 +98,7 @@ impl DelayStage {
         bytes
     }
 
-    /// The state that [`DelayStage::save`] wrote; `None` for anything else.
+    /// Decodes the state from [`DelayStage::save`]; `None` for anything else.
     #[must_use]
     pub fn restore(bytes: &[u8]) -> Option<Self> {
         let (hash, mut rest) = bytes.split_first_chunk()?;
@@ -136,7 +136,7 @@ impl DelayStage {
         self.hash = mix(self.hash, word);
     }
 
-    /// Now and then reads the clock, and now and then randomness; what comes decides what happens next.
+    /// Sometimes reads the clock, and sometimes random bytes; the results decide what happens next.
     fn draw(&mut self, host: &mut impl Host) {
         if self.hash.is_multiple_of(4) {
             let now_ns = host.now();
@@ -149,7 +149,7 @@ impl DelayStage {
         }
     }
 
-    /// All of it at once, the first part of it, or nothing yet.
+    /// Passes on all of it at once, its first part, or nothing yet.
     fn pass(&mut self, to: Peer, payload: &[u8], host: &mut impl Host) {
         let buffer = &mut self.buffers[to as usize];
         if !buffer.open || buffer.closed {
@@ -173,7 +173,7 @@ impl DelayStage {
         host.set_timer(delay_ns, to as u64);
     }
 
-    /// Everything that was held back for a peer.
+    /// Sends everything that is held back for a peer.
     fn flush(&mut self, to: Peer, host: &mut impl Host) {
         self.buffers[to as usize].send(to, usize::MAX, host);
         host.cancel_timer(to as u64);

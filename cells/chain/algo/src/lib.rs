@@ -1,16 +1,16 @@
 //! The oracle's hash chain: a small deterministic machine whose every output proves what it depends on.
 //!
-//! Each output is one [`Record`] of 64 bytes. A checker that knows nothing of protocols can tell from the records
-//! that both peers received
+//! Each output is one [`Record`] of 64 bytes. From the records that both peers received, a checker that does not know the
+//! protocol can verify
 //!
 //! - that they lie on **one** chain: records are numbered across both peers without a gap, and each carries the
 //!   digest of the one before;
 //! - that each input is contained **at most once and in order**: a record carries, for either peer, how many bytes of
 //!   its stream were consumed and their hash, independent of how the stream was cut into messages;
-//! - that timers, tasks, time and randomness were not drawn anew: they are part of the running hash.
+//! - that timers, tasks, time and randomness were replayed: they are part of the running hash.
 //!
-//! What the chain does next (whom it answers, whether it reads the clock, sets a timer or spawns a task) follows from bits of its
-//! hash, so that histories are varied. Knows nothing of Wasm, logs or recovery; not a cryptographic hash.
+//! What the chain does next (which peer it answers, whether it reads the clock, sets a timer or spawns a task) follows from bits
+//! of its hash, so that histories vary. Does not know Wasm, logs or recovery; not a cryptographic hash.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -30,16 +30,16 @@ pub const TASKS: u64 = 6;
 /// Locks have numbers below this.
 pub const LOCKS: u64 = 2;
 
-/// No peer is made to wait from this event on, so that a long conversation comes to its end.
+/// The chain pauses no peer from this event on, so that a long conversation ends.
 pub const PAUSES_UNTIL: u64 = 512;
 
 /// Timers are set for less than this.
 pub const TIMER_DELAY_NS_MAX: i64 = 50_000_000;
 
-/// What the chain consumes.
+/// An input of the chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event<'a> {
-    /// A peer is there.
+    /// A peer has connected.
     Open(Peer),
     /// A piece of a peer's stream.
     Message(Peer, &'a [u8]),
@@ -47,11 +47,11 @@ pub enum Event<'a> {
     Close(Peer),
     /// A timer fired.
     Timer(u64),
-    /// A task has its turn.
+    /// A task runs.
     Task(u64),
 }
 
-/// Whom the chain talks to; the numbers are those of the ABI's ports.
+/// A peer of the chain; the numbers are those of the ABI's ports.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Peer {
     /// Port 0.
@@ -61,10 +61,10 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// Both, in order of port.
+    /// Both peers, in order of port.
     pub const ALL: [Self; 2] = [Self::Client, Self::Server];
 
-    /// By its port; the chain has no others.
+    /// The peer of a port; the chain has no other ports.
     #[must_use]
     pub const fn from_port(port: u32) -> Option<Self> {
         match port {
@@ -84,7 +84,7 @@ impl Peer {
     }
 }
 
-/// What the chain may call, answered by Wasm imports or by a simulator.
+/// The functions that the chain may call, implemented by Wasm imports or by a simulator.
 pub trait Host {
     /// Session time in nanoseconds, the same throughout one event.
     fn now(&mut self) -> i64;
@@ -92,36 +92,36 @@ pub trait Host {
     fn random(&mut self, buffer: &mut [u8]);
     /// Sends bytes to a peer: the chain sends one record at a time.
     fn send(&mut self, to: Peer, payload: &[u8]);
-    /// Says that nothing more will be sent to a peer.
+    /// Closes a port: nothing more will be sent to this peer.
     fn close(&mut self, to: Peer);
     /// Sets a timer, replacing the one of the same token.
     fn set_timer(&mut self, delay_ns: i64, token: u64);
-    /// Forgets a timer.
+    /// Cancels a timer.
     fn cancel_timer(&mut self, token: u64);
     /// Queues a task.
     fn spawn(&mut self, token: u64);
-    /// Queues a task as soon as it has a lock.
+    /// Queues a task that runs when it has a lock.
     fn lock(&mut self, id: u64, token: u64);
-    /// The task that runs gives its lock back.
+    /// The running task releases its lock.
     fn unlock(&mut self, id: u64);
-    /// Makes a peer wait before it says more. Nothing, where peers never say more than is asked for.
+    /// Stops delivery from a peer. Does nothing if peers never send more than is requested.
     fn pause(&mut self, _peer: Peer) {}
-    /// Lets a peer that waits go on.
+    /// Continues delivery from a paused peer.
     fn resume(&mut self, _peer: Peer) {}
 }
 
 /// One output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// How many events were consumed before it.
+    /// Number of events consumed before it.
     pub events: u64,
-    /// The running hash over them, and over the time and randomness that were read.
+    /// The running hash over these events, and over the time and randomness that were read.
     pub hash: u64,
-    /// How many records came before it, to either peer.
+    /// Number of records before it, to either peer.
     pub index: u64,
-    /// [`Record::digest`] of the record before it; 0 in the first.
+    /// [`Record::digest`] of the record before it; 0 in the first record.
     pub previous: u64,
-    /// What was consumed of the client's and of the server's stream.
+    /// The consumed part of the client's and of the server's stream.
     pub streams: [Stream; 2],
 }
 
@@ -166,7 +166,7 @@ impl Record {
         Self { events, hash, index, previous, streams }
     }
 
-    /// What the next record carries as `previous`.
+    /// The value of `previous` in the next record.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut stream = Stream::EMPTY;
@@ -175,21 +175,21 @@ impl Record {
     }
 }
 
-/// How much of a peer's byte stream was consumed, and the hash of those bytes: a checker that knows what was sent
-/// computes the same by itself.
+/// How many bytes of a peer's stream were consumed, and their hash: a checker that knows what was sent
+/// computes the same values itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stream {
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// FNV-1a over them: byte by byte, so that cuts do not show.
+    /// FNV-1a over them: byte by byte, so that message boundaries have no effect.
     pub hash: u64,
 }
 
 impl Stream {
-    /// Nothing consumed.
+    /// No bytes consumed.
     pub const EMPTY: Self = Self { bytes: 0, hash: 0xcbf2_9ce4_8422_2325 };
 
-    /// Consumes more of it.
+    /// Consumes further bytes.
     pub fn consume(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         for byte in bytes {
@@ -198,16 +198,16 @@ impl Stream {
     }
 }
 
-/// What the chain knows of one peer.
+/// The chain's state for one peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct PeerState {
     stream: Stream,
     open: bool,
-    /// Closed by us: it must not be sent to.
+    /// The chain has closed the port: it must not send there.
     closed: bool,
 }
 
-/// The machine. All of its state is here, and a copy of it is a checkpoint.
+/// The chain. All of its state is here, and a copy of it is a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chain {
     events: u64,
@@ -228,7 +228,7 @@ impl Chain {
     /// Bytes of a saved chain.
     pub const SAVED_SIZE: usize = 68;
 
-    /// Consumes one event and does what follows from it.
+    /// Consumes one event and produces its effects.
     pub fn input(&mut self, event: Event<'_>, host: &mut impl Host) {
         self.events += 1;
         self.absorb(event);
@@ -239,7 +239,7 @@ impl Chain {
         self.change_flow(event, host);
     }
 
-    /// The running hash, for comparing machines that should be equal.
+    /// The running hash, for comparing machines that must be equal.
     #[must_use]
     pub const fn hash(&self) -> u64 {
         self.hash
@@ -256,7 +256,7 @@ impl Chain {
         bytes
     }
 
-    /// The state that [`Chain::save`] wrote.
+    /// Decodes the state from [`Chain::save`].
     #[must_use]
     pub fn restore(bytes: &[u8; Self::SAVED_SIZE]) -> Self {
         let mut head = [0; Record::SIZE];
@@ -277,7 +277,7 @@ impl Chain {
         }
     }
 
-    /// The event enters the running hash, and its bytes their stream.
+    /// Adds the event to the running hash, and its bytes to their stream.
     fn absorb(&mut self, event: Event<'_>) {
         let (kind, peer, word) = match event {
             Event::Open(peer) => {
@@ -297,8 +297,8 @@ impl Chain {
         self.mix(word);
     }
 
-    /// Now and then reads the clock, and now and then randomness; always when a port opens, so that no two sessions begin alike
-    /// and some greet a peer before it has said anything.
+    /// Sometimes reads the clock, and sometimes random bytes; always when a port opens, so that sessions begin differently
+    /// and some greet a peer before it has sent anything.
     fn draw(&mut self, event: Event<'_>, host: &mut impl Host) {
         let choice = self.hash;
         if choice.is_multiple_of(8) {
@@ -312,7 +312,7 @@ impl Chain {
         }
     }
 
-    /// One peer, the other, both or nobody hears of the event; a close is passed on after a last word.
+    /// Sends a record to one peer, the other, both or neither; passes on a close after a last record.
     fn answer(&mut self, event: Event<'_>, host: &mut impl Host) {
         let choice = self.hash / 64 % 4;
         for peer in Peer::ALL {
@@ -327,7 +327,7 @@ impl Chain {
         }
     }
 
-    /// Now and then sets a timer or forgets one.
+    /// Sometimes sets or cancels a timer.
     fn change_timers(&mut self, host: &mut impl Host) {
         let choice = self.hash / 256;
         let token = choice / 64 % TOKENS;
@@ -339,8 +339,8 @@ impl Chain {
         }
     }
 
-    /// Now and then queues a task. A task that has its lock keeps it for another turn, or gives it back: no lock is kept by
-    /// one that rests.
+    /// Sometimes queues a task. A task that has its lock keeps it for another run, or releases it: a task that is not queued
+    /// holds no lock.
     fn change_tasks(&self, event: Event<'_>, host: &mut impl Host) {
         let choice = self.hash >> 40;
         if let Event::Task(token @ FREE_TASKS..) = event {
@@ -358,7 +358,7 @@ impl Chain {
         }
     }
 
-    /// Now and then makes a peer wait, and more often lets it go on; not before both are there.
+    /// Sometimes pauses a peer, and more often resumes it; not before both have connected.
     fn change_flow(&self, event: Event<'_>, host: &mut impl Host) {
         let choice = self.hash >> 20;
         let peer = Peer::ALL[usize::from(choice & 32 != 0)];
@@ -372,7 +372,7 @@ impl Chain {
         }
     }
 
-    /// Whose close is passed on to a peer: the other's, or, where there is no other, its own.
+    /// The peer whose close is passed on to this peer: the other one, or, if there is no other, itself.
     fn partner(&self, peer: Peer) -> Peer {
         if self.peers[peer.opposite() as usize].open { peer.opposite() } else { peer }
     }
@@ -407,7 +407,7 @@ impl Chain {
     }
 }
 
-/// One round of a 64-bit finaliser: every bit of the past moves about half of the bits.
+/// One round of a 64-bit finaliser: a change of any input bit changes about half of the output bits.
 const fn mix(hash: u64, word: u64) -> u64 {
     let mut hash = (hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -139,7 +139,7 @@ fn a_peer_that_is_not_there_is_never_sent_to() {
     assert!(host.sent.iter().all(|(to, _)| *to == Peer::Client));
 }
 
-/// Collects what a delay stage sends.
+/// Collects everything that a delay stage sends.
 #[derive(Default)]
 struct Pool {
     sent: [Vec<u8>; 2],
@@ -255,5 +255,5 @@ fn the_chain_is_pinned() {
     assert_eq!(chain.hash(), PINNED_HASH);
 }
 
-/// Changing the algorithm makes recorded sessions of the chain cell unreplayable: change this only with it.
+/// Changing the algorithm makes recorded sessions of the chain cell unreplayable: change this value only with the algorithm.
 const PINNED_HASH: u64 = 12_161_393_007_409_682_100;

@@ -1,8 +1,8 @@
-//! How a body is framed on its way in: where its data is and where it ends, however it is cut. Knows nothing of what the data is.
+//! The framing of a received body: where its data is and where it ends, however it is split. Does not interpret the data.
 
-/// Digits that a chunk's size may have: more would be no number of bytes.
+/// Most digits of a chunk's size: more would exceed any real number of bytes.
 const SIZE_DIGITS_MAX: u32 = 15;
-/// Bytes behind a chunk's size: extensions, which nobody uses, and spaces.
+/// Bytes after a chunk's size: extensions, which are not used in practice, and spaces.
 const EXTENSION_BYTES_MAX: u32 = 256;
 /// Bytes of trailers.
 const TRAILER_BYTES_MAX: usize = 8 << 10;
@@ -10,7 +10,7 @@ const TRAILER_BYTES_MAX: usize = 8 << 10;
 /// How long a body is, as its head says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Framing {
-    /// So many bytes; also none.
+    /// This many bytes; may be 0.
     Length(u64),
     /// In chunks.
     Chunked,
@@ -18,7 +18,7 @@ pub(super) enum Framing {
     UntilClose,
 }
 
-/// A body on its way in.
+/// A body that is being received.
 pub(super) struct Reader {
     place: Place,
     trailers: Vec<u8>,
@@ -26,15 +26,15 @@ pub(super) struct Reader {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// This much data is left of the body.
+    /// This many bytes of the body are left.
     Length(u64),
     UntilClose,
-    /// In a chunk's size, of which so many digits were read.
+    /// In a chunk's size; this many digits were read.
     Size {
         size: u64,
         digits: u32,
     },
-    /// Behind the digits.
+    /// After the digits.
     Extension {
         size: u64,
         bytes: u32,
@@ -43,25 +43,25 @@ enum Place {
     },
     /// In a chunk's data.
     Data(u64),
-    /// Behind it: the line's end.
+    /// At the line end after the data.
     DataEnd {
         after_cr: bool,
     },
-    /// Behind the last chunk.
+    /// After the last chunk.
     Trailers,
     End,
 }
 
-/// What comes next.
+/// The next part of the input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Look {
-    /// So many bytes of framing, which are of no further use.
+    /// This many bytes of framing, to be skipped.
     Framing(usize),
-    /// So many bytes of data. Whoever uses them says so with [`Reader::took`].
+    /// This many bytes of data. The caller reports used bytes with [`Reader::took`].
     Data(usize),
-    /// That depends on what comes.
+    /// More input is needed.
     Wait,
-    /// Nothing.
+    /// The body has ended.
     End,
 }
 
@@ -75,12 +75,12 @@ impl Reader {
         Self { place, trailers: Vec::new() }
     }
 
-    /// What is behind the last chunk, lines with their ends.
+    /// The lines after the last chunk, with their line ends.
     pub(super) fn trailers(&self) -> &[u8] {
         &self.trailers
     }
 
-    /// So much of the data was used.
+    /// Reports that this many bytes of data were used.
     pub(super) fn took(&mut self, len: usize) {
         match &mut self.place {
             Place::Length(left) => *left = left.saturating_sub(len as u64),
@@ -94,10 +94,10 @@ impl Reader {
         }
     }
 
-    /// What the first bytes of `input` are. `is_ended`: nothing will come behind them.
+    /// What the first bytes of `input` are. `is_ended`: no more input will follow.
     ///
     /// # Errors
-    /// If the framing makes no sense.
+    /// If the framing is invalid.
     pub(super) fn look(&mut self, input: &[u8], is_ended: bool) -> Result<Look, &'static str> {
         let within = |left: u64| usize::try_from(left).map_or(input.len(), |left| left.min(input.len()));
         match self.place {
@@ -117,7 +117,7 @@ impl Reader {
         Ok(Look::Framing(input.len()))
     }
 
-    /// Where we are behind one more byte of framing.
+    /// The state after one more byte of framing.
     fn next(&mut self, byte: u8) -> Result<Place, &'static str> {
         match self.place {
             Place::Size { size, digits } => match char::from(byte).to_digit(16) {
@@ -158,7 +158,7 @@ impl Reader {
 }
 
 impl Reader {
-    /// Takes one byte of the trailers, which an empty line ends.
+    /// Takes one byte of the trailers; an empty line ends them.
     fn trailer(&mut self, byte: u8) -> Result<Place, &'static str> {
         let before = self.trailers.last().copied();
         if byte == b'\n' && before != Some(b'\r') || byte != b'\n' && before == Some(b'\r') {
@@ -180,7 +180,7 @@ impl Reader {
 mod tests {
     use super::*;
 
-    /// The data, the trailers, and what is behind, of a body that comes in pieces of one size.
+    /// The data, the trailers, and the rest, of a body that arrives in pieces of one size.
     fn read(wire: &[u8], piece: usize) -> Result<(Vec<u8>, Vec<u8>, usize), &'static str> {
         let (mut reader, mut data, mut at, mut here) =
             (Reader::new(Framing::Chunked), Vec::new(), 0, piece.min(wire.len()));
@@ -188,7 +188,7 @@ mod tests {
             match reader.look(&wire[at..here], false)? {
                 Look::Framing(len) => at += len,
                 Look::Data(len) => {
-                    // As a decoder that has no room for more.
+                    // Like a decoder that has no room for more.
                     let len = len.div_ceil(2);
                     data.extend_from_slice(&wire[at..at + len]);
                     reader.took(len);

@@ -1,4 +1,4 @@
-//! Who the client is, for the server: `X-Forwarded-For`, and `Forwarded` of RFC 7239.
+//! Reports the client's address to the server: `X-Forwarded-For`, and `Forwarded` of RFC 7239.
 
 use super::head::{Request, field};
 use super::list::elements;
@@ -9,28 +9,28 @@ use std::net::{IpAddr, SocketAddr};
 /// The fields, in the order in which they are written.
 const FIELDS: [&str; 2] = ["X-Forwarded-For", "Forwarded"];
 
-/// Tells the server.
+/// Adds the fields to requests.
 pub(super) struct Teller {
     mode: Forwarded,
     client: Option<IpAddr>,
 }
 
 impl Teller {
-    /// Of a client that is not known yet.
+    /// For a client whose address is not known yet.
     pub(super) fn new(mode: Forwarded) -> Self {
         Self { mode, client: None }
     }
 
-    /// The client is there.
+    /// Sets the client's address.
     pub(super) fn meet(&mut self, client: Option<SocketAddr>) {
         self.client = client.map(|client| client.ip());
     }
 
-    /// Whether a field of a request is not passed on as it is.
+    /// Whether a request's field is not passed on unchanged.
     pub(super) fn replaces(&self, name: &str) -> bool {
         match self.mode {
             Forwarded::Off => false,
-            // A client that no address is known of must not invent one either.
+            // A client without a known address must not forge one either.
             Forwarded::Set => FIELDS.iter().any(|field| is_like(name, field)),
             Forwarded::Append => {
                 self.client.is_some() && FIELDS.iter().any(|field| name.eq_ignore_ascii_case(field))
@@ -38,7 +38,8 @@ impl Teller {
         }
     }
 
-    /// What a request's `Connection` may list: a server drops the fields that it names, and ours are not the client's to name.
+    /// The allowed part of a request's `Connection`: a server drops the fields that it lists, so a client must not list these
+    /// fields.
     pub(super) fn for_this_connection<'v>(&self, value: &'v [u8]) -> Cow<'v, [u8]> {
         let is_ours = |element: &&[u8]| {
             str::from_utf8(element).is_ok_and(|name| FIELDS.iter().any(|field| is_like(name, field)))
@@ -55,7 +56,7 @@ impl Teller {
         let Some(client) = self.client.filter(|_| self.mode != Forwarded::Off) else { return };
         let node = match client {
             IpAddr::V4(ip) => format!("for={ip}"),
-            // The brackets are no part of a token.
+            // Brackets are not allowed in a token.
             IpAddr::V6(ip) => format!("for=\"[{ip}]\""),
         };
         for (name, own) in FIELDS.into_iter().zip([client.to_string(), node]) {
@@ -73,7 +74,7 @@ impl Teller {
     }
 }
 
-/// Whether a name is this one for a server that takes `_` for `-`, as those do that make variables of names.
+/// Whether a name equals this one for a server that treats `_` as `-`, as servers do that turn names into variables.
 fn is_like(name: &str, wanted: &str) -> bool {
     let same =
         |(byte, wanted): (u8, u8)| byte.eq_ignore_ascii_case(&wanted) || (byte == b'_' && wanted == b'-');

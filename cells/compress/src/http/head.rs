@@ -1,5 +1,5 @@
-//! What the heads of requests and responses say about their messages. Strict: what two readers could understand differently is
-//! refused, because one of them is behind us. Knows nothing of compression.
+//! Parses the heads of requests and responses. Strict: a head that two parsers could read differently is refused, because the
+//! server behind the cell is another parser. Does not know compression.
 
 use super::body::Framing;
 use super::list::{elements, has_token, is};
@@ -10,14 +10,14 @@ pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Fields of a head.
 pub(super) const FIELDS_MAX: usize = 128;
 
-/// Looks for the end of a head in bytes that grow.
+/// Searches for the end of a head while bytes arrive.
 #[derive(Default)]
 pub(super) struct Scan {
     scanned: usize,
 }
 
 impl Scan {
-    /// The length of the head with its empty line, if all of it is there.
+    /// The length of the head with its empty line; `None` if it is incomplete.
     ///
     /// # Errors
     /// If a line does not end in CR and LF.
@@ -38,18 +38,18 @@ impl Scan {
     }
 }
 
-/// What the fields of any message say, that we need to know.
+/// The fields of any message that the cell needs.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Fields<'h> {
     length: Option<u64>,
     is_chunked: bool,
-    /// Of `Connection`.
+    /// `Connection: close`.
     pub(super) is_close: bool,
     pub(super) is_keep_alive: bool,
     pub(super) is_upgrade: bool,
-    /// There is an `Upgrade`.
+    /// There is an `Upgrade` field.
     pub(super) names_protocol: bool,
-    /// There is a `Range`, `Content-Range` or what checks bytes of this very form: leave the body alone.
+    /// There is a `Range`, a `Content-Range` or a checksum of these exact bytes: the body must not be changed.
     pub(super) is_exact: bool,
     /// `Cache-Control: no-transform`.
     pub(super) is_fixed: bool,
@@ -57,7 +57,7 @@ pub(super) struct Fields<'h> {
     pub(super) coding: Option<&'h [u8]>,
     /// `Content-Type`.
     pub(super) content_type: Option<&'h [u8]>,
-    /// `Vary` says what we would add.
+    /// `Vary` already contains what the cell would add.
     pub(super) varies: bool,
     hosts: usize,
 }
@@ -94,7 +94,7 @@ impl<'h> Fields<'h> {
                 16 if is(name, "Content-Encoding") => {
                     codings += 1;
                     let value = value.trim_ascii();
-                    // Several codings are one that we do not know.
+                    // Several codings count as one unknown coding.
                     fields.coding = if codings > 1 {
                         Some(b",")
                     } else {
@@ -116,7 +116,7 @@ impl<'h> Fields<'h> {
         Ok(fields)
     }
 
-    /// How long the body is, and how long it is where the head does not say.
+    /// The framing of the body; `otherwise` if the head does not specify it.
     fn framing(&self, otherwise: Framing) -> Framing {
         match (self.is_chunked, self.length) {
             (true, _) => Framing::Chunked,
@@ -138,7 +138,7 @@ fn number(digits: &[u8]) -> Result<u64, &'static str> {
 pub(super) struct Request<'h> {
     pub(super) method: &'h str,
     pub(super) target: &'h str,
-    /// 0 or 1, of HTTP/1.
+    /// Minor version of HTTP/1: 0 or 1.
     pub(super) version: u8,
     pub(super) headers: &'h [Header<'h>],
     pub(super) fields: Fields<'h>,
@@ -146,10 +146,10 @@ pub(super) struct Request<'h> {
 }
 
 impl<'h> Request<'h> {
-    /// Reads a whole head.
+    /// Parses a complete head.
     ///
     /// # Errors
-    /// If it makes no sense, or more than one.
+    /// If it is invalid or ambiguous.
     pub(super) fn parse(bytes: &'h [u8], room: &'h mut [Header<'h>]) -> Result<Self, &'static str> {
         let mut request = httparse::Request::new(room);
         match request.parse(bytes) {
@@ -173,12 +173,12 @@ impl<'h> Request<'h> {
         Ok(Self { method, target, version, headers, fields, framing })
     }
 
-    /// Whether the client means to go on after this one.
+    /// Whether the client sends no more requests after this one.
     pub(super) fn is_last(&self) -> bool {
         self.fields.is_close || (self.version == 0 && !self.fields.is_keep_alive)
     }
 
-    /// Whether it asks to speak something else from here on.
+    /// Whether it asks to switch to another protocol.
     pub(super) fn asks_upgrade(&self) -> bool {
         self.version == 1 && self.fields.is_upgrade && self.fields.names_protocol
     }
@@ -204,10 +204,10 @@ pub(super) struct Response<'h> {
 }
 
 impl<'h> Response<'h> {
-    /// Reads a whole head.
+    /// Parses a complete head.
     ///
     /// # Errors
-    /// If it makes no sense, or more than one.
+    /// If it is invalid or ambiguous.
     pub(super) fn parse(bytes: &'h [u8], room: &'h mut [Header<'h>]) -> Result<Self, &'static str> {
         let mut response = httparse::Response::new(room);
         match response.parse(bytes) {
@@ -230,7 +230,7 @@ impl<'h> Response<'h> {
         Ok(Self { status, reason, version, headers, fields })
     }
 
-    /// How long its body is, if there is one.
+    /// The framing of its body.
     pub(super) fn framing(&self, answers_head: bool) -> Framing {
         match self.status {
             100..=199 | 204 | 304 => Framing::Length(0),
@@ -239,18 +239,18 @@ impl<'h> Response<'h> {
         }
     }
 
-    /// What its head says about its length, whether or not there is a body.
+    /// The length in its head, whether or not there is a body.
     pub(super) fn length(&self) -> Option<u64> {
         self.fields.length
     }
 
-    /// Whether the server means to go on after this one.
+    /// Whether the server closes the connection after this one.
     pub(super) fn is_last(&self) -> bool {
         self.fields.is_close || (self.version == 0 && !self.fields.is_keep_alive)
     }
 }
 
-/// What is wrong with a head that cannot be parsed.
+/// The text for a head that cannot be parsed.
 fn words(error: httparse::Error) -> &'static str {
     match error {
         httparse::Error::HeaderName => "a field has no name, or one that is none",
@@ -263,10 +263,10 @@ fn words(error: httparse::Error) -> &'static str {
     }
 }
 
-/// The trailers that may pass: those that say nothing about the message's form.
+/// The trailers that may pass: those that do not affect the message's framing or coding.
 ///
 /// # Errors
-/// If they are no fields.
+/// If they are not valid fields.
 pub(super) fn trailers(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
     const KEPT_BACK: [&str; 12] = [
         "Content-Length",

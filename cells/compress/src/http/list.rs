@@ -1,6 +1,6 @@
-//! Values that are lists, as `Accept-Encoding` and `Vary` have them.
+//! Field values that are lists, such as those of `Accept-Encoding` and `Vary`.
 
-/// Names of fields are the same in any case.
+/// Compares field names without case.
 pub(super) fn is(name: &str, wanted: &str) -> bool {
     name.eq_ignore_ascii_case(wanted)
 }
@@ -15,7 +15,7 @@ pub(super) fn has_token(list: &[u8], token: &str) -> bool {
     elements(list).any(|element| element.eq_ignore_ascii_case(token.as_bytes()))
 }
 
-/// An element's name and its weight in thousandths; what is no weight counts as 1, as most servers have it.
+/// An element's name and its weight in thousandths; an invalid weight counts as 1, as in most servers.
 pub(super) fn weighted(element: &[u8]) -> (&[u8], u16) {
     let mut parts = element.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
     let name = parts.next().unwrap_or_default();

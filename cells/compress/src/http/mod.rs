@@ -1,8 +1,8 @@
-//! The mode `http`: a mediator between one client's connection and one to a server. Heads are read, checked and written anew, so
-//! that what follows cannot be understood in two ways; bodies pass, or are decoded or encoded as they come.
+//! The mode `http`: an intermediary between one client's connection and one server's connection. Heads are parsed, checked and
+//! written again, so that they cannot be read in two ways; bodies pass unchanged, or are decoded or encoded as they arrive.
 //!
-//! Requests go on as they come, pipelined or not; what must be known of each when it is answered waits in a queue. Since each
-//! client's connection has one server's connection to itself, what they say about keeping it open passes.
+//! Requests are passed on as they arrive, pipelined or not. A queue holds what must be known of each when its response arrives.
+//! Since each client's connection has one server's connection to itself, their keep-alive fields pass unchanged.
 
 mod body;
 mod forwarded;
@@ -22,19 +22,19 @@ use pump::{Codecs, Pump, Pumped, Wrap};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Requests that may wait for their answers; further ones are not read before.
+/// Most requests that wait for their responses; further requests are not read before.
 const PIPELINE_MAX: usize = 256;
 
-/// The mediator.
+/// The intermediary.
 pub struct Mediator {
     config: Config,
     teller: Teller,
-    /// From the client, from the server.
+    /// Input from the client, then from the server.
     requests: Inbox,
     responses: Inbox,
     asking: Asking,
     answering: Answering,
-    /// Requests that are not answered, in order.
+    /// Requests without a complete response, in order.
     queue: VecDeque<Exchange>,
     request_scan: Scan,
     response_scan: Scan,
@@ -44,21 +44,21 @@ pub struct Mediator {
     is_over: bool,
 }
 
-/// Where we are in what the client says.
+/// State of the client's stream.
 enum Asking {
     Head,
     Body {
         pump: Pump,
         then: Then,
     },
-    /// An upgrade was asked for: what comes behind it may be HTTP or not.
+    /// An upgrade was requested: the bytes after it may be HTTP or not.
     Held,
     Tunnel,
-    /// What comes is not read.
+    /// Further input is ignored.
     Deaf,
 }
 
-/// What comes behind a request.
+/// What follows a request.
 #[derive(Clone, Copy)]
 enum Then {
     Head,
@@ -76,10 +76,10 @@ impl From<Then> for Asking {
     }
 }
 
-/// Where we are in what the server says.
+/// State of the server's stream.
 enum Answering {
     Head,
-    /// `ends`: the connection is to be closed behind it.
+    /// `ends`: the connection is closed after the body.
     Body {
         pump: Pump,
         ends: bool,
@@ -87,16 +87,16 @@ enum Answering {
     Tunnel,
 }
 
-/// A request, and what is to be said to it.
+/// A request, and the source of its response.
 enum Exchange {
-    /// What the server says.
+    /// The server responds.
     Asked(Asked),
-    /// That it is refused; the server may not even know of it.
+    /// The cell refuses it; the server may not have received it.
     Refused { status: u16, reason: String },
 }
 
 impl Mediator {
-    /// As the configuration says.
+    /// An intermediary with this configuration.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let [request_codecs, response_codecs] = [0, 1].map(|_| Codecs::new(config.level));
@@ -125,7 +125,7 @@ impl Mediator {
         out.end(reason);
     }
 
-    /// Goes on with what the client says; whether there is more to do.
+    /// Processes the client's input; returns whether there is more to do.
     fn ask(&mut self, out: &mut Out) -> bool {
         match &mut self.asking {
             Asking::Head => return self.ask_head(out),
@@ -154,7 +154,7 @@ impl Mediator {
         false
     }
 
-    /// The client will say no more, and all that it said has passed.
+    /// The client has ended its stream, and all of it was passed on.
     fn tell_server(&mut self, out: &mut Out) {
         let holds = matches!(self.asking, Asking::Held) && !self.requests.rest().is_empty();
         if self.requests.is_ended && !holds && !self.is_server_told {
@@ -164,7 +164,7 @@ impl Mediator {
     }
 
     fn ask_head(&mut self, out: &mut Out) -> bool {
-        // An empty line before a request is none.
+        // An empty line before a request is ignored.
         while self.requests.rest().starts_with(b"\r\n") {
             self.requests.take(2);
             self.request_scan = Scan::default();
@@ -216,23 +216,23 @@ impl Mediator {
         true
     }
 
-    /// Nothing more is read from the client; once its earlier requests are answered, it is told why.
+    /// Stops reading from the client; after the responses to its earlier requests, it gets this error.
     fn refuse(&mut self, status: u16, reason: String) {
         self.queue.push_back(Exchange::Refused { status, reason });
         self.asking = Asking::Deaf;
     }
 
-    /// As [`Mediator::refuse`], for a request of which the server knows.
+    /// As [`Mediator::refuse`], for a request that the server has already received in part.
     fn refuse_body(&mut self, out: &mut Out, reason: String) {
         self.asking = Asking::Deaf;
         match self.queue.back_mut() {
-            // It is not answered yet, nor is its answer under way.
+            // Its response has not begun.
             Some(exchange @ Exchange::Asked(_)) => *exchange = Exchange::Refused { status: 400, reason },
             _ => self.end_all(out, Some(reason)),
         }
     }
 
-    /// Goes on with what the server says; whether there is more to do.
+    /// Processes the server's input; returns whether there is more to do.
     fn answer(&mut self, out: &mut Out) -> bool {
         match &mut self.answering {
             Answering::Head => return self.answer_head(out),
@@ -248,7 +248,7 @@ impl Mediator {
                         self.end_all(out, Some("the server left in the middle of a body".to_owned()));
                     }
                     Ok(Pumped::Waits) => {}
-                    // The client notices: there is no last chunk, or too few bytes.
+                    // The client detects it: the last chunk is missing, or there are too few bytes.
                     Err(reason) => self.end_all(out, Some(format!("what the server said: {reason}"))),
                 }
             }
@@ -274,7 +274,7 @@ impl Mediator {
             return false;
         }
         let Some(Exchange::Asked(asked)) = self.queue.front() else {
-            // Some servers say why before they hang up, as 408; there is no request that this could answer.
+            // Some servers send a response before they close, such as 408; it belongs to no request.
             if !rest.is_empty() {
                 self.end_all(out, Some("the server spoke unasked".to_owned()));
             }
@@ -300,7 +300,7 @@ impl Mediator {
                 return self.bad_gateway(out, "it switches protocols unasked");
             }
             Ok(response) if response.status < 200 => {
-                // HTTP/1.0 has none of these.
+                // HTTP/1.0 has no interim responses.
                 if asked.version == 1 {
                     write::interim(&response, &mut out.client);
                 }
@@ -315,13 +315,13 @@ impl Mediator {
                 let (wrap, ends) = wrap_of_response(framing, change, &asked);
                 write::response(&response, &asked, change, wrap, ends, &mut out.client);
                 self.queue.pop_front();
-                // Answers to what was asked before say nothing of the upgrade.
+                // Responses to earlier requests do not decide about the upgrade.
                 match &mut self.asking {
                     Asking::Held if asked.upgrade => self.asking = Asking::Head,
                     Asking::Body { then: then @ Then::Held, .. } if asked.upgrade => *then = Then::Head,
                     _ => {}
                 }
-                // The answer to HEAD is a head alone, whatever it says.
+                // The response to HEAD has only a head, whatever its fields announce.
                 let (change, wrap) = if asked.is_head { (Change::Pass, Wrap::Bare) } else { (change, wrap) };
                 let pump = Pump::new(framing, change, wrap, &mut self.response_codecs);
                 self.answering = Answering::Body { pump, ends };
@@ -339,7 +339,7 @@ impl Mediator {
     }
 }
 
-/// How a body goes on that came so.
+/// The framing of a body that is passed on, given its framing on arrival.
 fn wrap_of(framing: Framing, change: Change) -> Wrap {
     match (framing, change) {
         (Framing::Chunked, _) | (_, Change::Encode | Change::Decode) => Wrap::Chunked,
@@ -347,7 +347,7 @@ fn wrap_of(framing: Framing, change: Change) -> Wrap {
     }
 }
 
-/// The same for a response, and whether the connection must end behind it.
+/// The same for a response, and whether the connection must be closed after it.
 fn wrap_of_response(framing: Framing, change: Change, asked: &Asked) -> (Wrap, bool) {
     match wrap_of(framing, change) {
         // HTTP/1.0 has no chunks.
@@ -387,7 +387,7 @@ impl Pipe for Mediator {
         }
         let asks = self.ask(out);
         let answers = !self.is_over && self.answer(out);
-        // An answer may have made room for what was not to be read before.
+        // A response may allow input to be read that had to wait.
         !self.is_over && (asks || answers)
     }
 }

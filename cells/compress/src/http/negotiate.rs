@@ -1,21 +1,21 @@
-//! Who takes gzip, and what is done to a body because of that. Knows heads, no bodies.
+//! Which peer accepts gzip, and how a body is changed because of that. Knows heads, not bodies.
 
 use super::body::Framing;
 use super::head::{Request, Response, is_gzip};
 use super::list::{elements, weighted};
 use crate::config::Config;
 
-/// What a client takes.
+/// The codings that a client accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Accepts {
-    /// gzip, at least as gladly as no coding.
+    /// gzip, with at least the weight of no coding.
     pub(super) gzip: bool,
     /// No coding.
     pub(super) plain: bool,
 }
 
 impl Accepts {
-    /// As `Accept-Encoding` says; who says nothing gets no coding, although all would be allowed.
+    /// Reads `Accept-Encoding`. Without the field, a client gets no coding, although all would be allowed.
     pub(super) fn read<'h>(values: impl Iterator<Item = &'h [u8]>) -> Self {
         let (mut gzip, mut plain, mut any) = (None, None, None);
         for element in values.flat_map(elements) {
@@ -33,14 +33,14 @@ impl Accepts {
     }
 }
 
-/// What must be known of a request when its response comes.
+/// Facts about a request that are needed when its response arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Asked {
     pub(super) is_head: bool,
-    /// Of HTTP/1.
+    /// Minor version of HTTP/1.
     pub(super) version: u8,
     pub(super) accepts_gzip: bool,
-    /// We asked for gzip in the client's place.
+    /// The cell asked for gzip on behalf of the client.
     pub(super) for_client: bool,
     pub(super) upgrade: bool,
 }
@@ -49,7 +49,7 @@ impl Asked {
     pub(super) fn of(request: &Request<'_>) -> Self {
         let accepts = Accepts::read(request.values("Accept-Encoding"));
         let upgrade = request.asks_upgrade();
-        // A range of what is compressed could not be decoded.
+        // A range of compressed bytes could not be decoded.
         let is_free = !upgrade && !request.fields.is_exact && !request.is_fixed();
         Self {
             is_head: request.method == "HEAD",
@@ -61,7 +61,7 @@ impl Asked {
     }
 }
 
-/// `Accept-Encoding` of someone who does not take gzip, as we ask in their place.
+/// The `Accept-Encoding` that the cell sends for a client that does not accept gzip.
 pub(super) fn ask_for_gzip<'h>(values: impl Iterator<Item = &'h [u8]>) -> Vec<u8> {
     let mut list = Vec::new();
     for element in values.flat_map(elements).filter(|element| !is_gzip(weighted(element).0)) {
@@ -72,18 +72,18 @@ pub(super) fn ask_for_gzip<'h>(values: impl Iterator<Item = &'h [u8]>) -> Vec<u8
     list
 }
 
-/// What is done to a body.
+/// How a body is changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
-    /// Nothing.
+    /// Not at all.
     Pass,
-    /// Nothing, although another client would get something else.
+    /// Not at all, although another client would get a changed body.
     PassVaried,
     Encode,
     Decode,
 }
 
-/// What is done to this response.
+/// How this response's body is changed.
 pub(super) fn of_response(config: &Config, asked: &Asked, response: &Response<'_>) -> Change {
     let fields = &response.fields;
     if let Some(coding) = fields.coding {
@@ -102,7 +102,7 @@ pub(super) fn of_response(config: &Config, asked: &Asked, response: &Response<'_
     }
 }
 
-/// What is done to this request's body.
+/// How this request's body is changed.
 pub(super) fn of_request(config: &Config, request: &Request<'_>) -> Change {
     use crate::config::Requests;
     let fields = &request.fields;
@@ -119,7 +119,7 @@ pub(super) fn of_request(config: &Config, request: &Request<'_>) -> Change {
     }
 }
 
-/// Whether content of this type is to be compressed.
+/// Whether content of this type must be compressed.
 fn is_listed(config: &Config, content_type: Option<&[u8]>) -> bool {
     let Some(value) = content_type else { return false };
     let kind = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn who_takes_gzip() {
-        // Whether gzip is taken, whether no coding is, and what a server is asked for where it is not.
+        // Whether gzip is accepted, whether no coding is, and what the server is asked for if gzip is not.
         let cases: [(&[&str], bool, bool, &str); 12] = [
             (&[], false, true, "gzip"),
             (&[""], false, true, "gzip"),

@@ -1,4 +1,4 @@
-//! A body on its way through: read as it is framed, decoded or encoded if it is to be, and framed anew. Knows no heads.
+//! Passes a body on: reads its framing, decodes or encodes it if necessary, and frames it again. Does not know heads.
 
 use super::body::{Framing, Look, Reader};
 use super::head;
@@ -6,14 +6,14 @@ use super::negotiate::Change;
 use crate::codec::{Decoder, Encoder, Format};
 use crate::pipe::Inbox;
 
-/// How much comes out in a step.
+/// Output bytes per step.
 const STEP_BYTES: usize = 64 << 10;
 
-/// What one direction's bodies share: it lies in the image, and what a body leaves in it is of use to the next.
+/// Shared by the bodies of one direction. It is part of the image, and each body reuses it after the one before.
 pub(super) struct Codecs {
     encoder: Encoder,
     decoder: Decoder,
-    /// What came of some input and is not framed yet; empty between steps.
+    /// Output that is not framed yet; empty between steps.
     scratch: Vec<u8>,
 }
 
@@ -27,22 +27,22 @@ impl Codecs {
     }
 }
 
-/// How a body is framed on its way out.
+/// The framing of a body on output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wrap {
-    /// As it is: its head says how long it is, or the connection's end does.
+    /// None: its head gives the length, or the end of the connection ends it.
     Bare,
     Chunked,
 }
 
-/// What has become of a body.
+/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pumped {
     /// There is more to do.
     More,
-    /// It goes on with what comes.
+    /// It waits for more input.
     Waits,
-    /// It is over.
+    /// The body has ended.
     Done,
 }
 
@@ -63,10 +63,10 @@ impl Pump {
         Self { reader: Reader::new(framing), coding, wrap }
     }
 
-    /// Takes what can be taken.
+    /// Processes the available input.
     ///
     /// # Errors
-    /// If the body makes no sense. What came before has been said.
+    /// If the body is invalid. Earlier output was already passed on.
     pub(super) fn step(
         &mut self,
         inbox: &mut Inbox,
@@ -128,7 +128,7 @@ impl Pump {
         }
     }
 
-    /// Takes some of the data; says how much.
+    /// Takes some of the data; returns how much.
     fn code(&self, data: &[u8], codecs: &mut Codecs, scratch: &mut Vec<u8>) -> Result<usize, String> {
         match self.coding {
             Change::Pass | Change::PassVaried => {
@@ -146,7 +146,7 @@ impl Pump {
     }
 
     fn frame(&self, data: &[u8], out: &mut Vec<u8>) {
-        // An empty chunk would be the last.
+        // An empty chunk would end the body.
         if self.wrap == Wrap::Chunked && !data.is_empty() {
             out.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
             out.extend_from_slice(data);

@@ -1,4 +1,4 @@
-//! Heads on their way out. What is not changed is as it was, in its order.
+//! Writes heads. Fields that are not changed stay as they were, in the same order.
 
 use super::forwarded::Teller;
 use super::head::{Request, Response, field};
@@ -20,7 +20,7 @@ pub(super) fn request(
         let (name, value) = (header.name, header.value);
         match name.len() {
             _ if teller.replaces(name) => {}
-            // Only trailers are known here.
+            // Only the value `trailers` is supported here.
             2 if is(name, "TE") => {
                 if elements(value).any(|element| element.eq_ignore_ascii_case(b"trailers")) {
                     field(out, name, b"trailers");
@@ -52,14 +52,14 @@ pub(super) fn request(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes the head of an answer before the answer.
+/// Writes the head of an interim (1xx) response.
 pub(super) fn interim(response: &Response<'_>, out: &mut Vec<u8>) {
     line(out, &["HTTP/1.1", &response.status.to_string(), response.reason]);
     response.headers.iter().for_each(|header| field(out, header.name, header.value));
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes a response's head. `ends`: the connection is closed behind its body.
+/// Writes a response's head. `ends`: the connection is closed after its body.
 pub(super) fn response(
     response: &Response<'_>,
     asked: &Asked,
@@ -68,7 +68,7 @@ pub(super) fn response(
     ends: bool,
     out: &mut Vec<u8>,
 ) {
-    // A server of HTTP/1.0 closes without saying so.
+    // An HTTP/1.0 server closes without announcing it.
     let closes = ends || response.is_last();
     line(out, &["HTTP/1.1", &response.status.to_string(), response.reason]);
     let is_changed = matches!(change, Change::Encode | Change::Decode);
@@ -76,7 +76,7 @@ pub(super) fn response(
         let (name, value) = (header.name, header.value);
         match name.len() {
             4 if is_changed && is(name, "ETag") => {
-                // The same content, not the same bytes.
+                // The content is the same, the bytes are not.
                 let strong = !value.starts_with(b"W/");
                 field(out, name, &[if strong { &b"W/"[..] } else { b"" }, value].concat());
             }
@@ -107,7 +107,7 @@ pub(super) fn response(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes an answer that says why there is no other.
+/// Writes an error response of the cell itself.
 pub(super) fn refusal(status: u16, reason: &str, out: &mut Vec<u8>) {
     let name = match status {
         405 => "Method Not Allowed",

@@ -1,4 +1,4 @@
-//! A conversation through the cell, and a reader of HTTP messages that shares no code with it.
+//! A conversation through the cell, and a parser of HTTP messages that shares no code with it.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -25,7 +25,7 @@ impl Conversation {
         Self::of(config, None)
     }
 
-    /// Of a client with this address.
+    /// A conversation of a client with this address.
     pub(crate) fn of(config: &str, client: Option<SocketAddr>) -> Self {
         let mut session = Session::of(Compress::with(config).unwrap());
         if let Some(client) = client {
@@ -59,7 +59,7 @@ impl Conversation {
         }
     }
 
-    /// The client says something, in pieces of one size.
+    /// The client sends bytes, in pieces of one size.
     pub(crate) fn client(&mut self, bytes: &[u8], piece: usize) {
         bytes.chunks(piece).for_each(|bytes| self.message(Port::CLIENT, bytes));
     }
@@ -68,7 +68,7 @@ impl Conversation {
         bytes.chunks(piece).for_each(|bytes| self.message(Port::SERVER, bytes));
     }
 
-    /// The server says something; how many bytes came of it for the client, at most in one handler and in all.
+    /// The server sends bytes; returns how many bytes the client gets, at most in one handler and in all.
     pub(crate) fn count_client(&mut self, bytes: &[u8]) -> (usize, usize) {
         let outputs = self.session.message(Port::SERVER, bytes);
         let mut counts = vec![self.note(outputs)];
@@ -106,7 +106,7 @@ impl Conversation {
         self.closed[port]
     }
 
-    /// What was printed.
+    /// The printed texts.
     pub(crate) fn reasons(&self) -> String {
         self.session.lines().iter().map(|(_, line)| line.as_str()).collect()
     }
@@ -124,12 +124,12 @@ pub(crate) fn gunzip(bytes: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// A message as a simple reader finds it, its body decoded.
+/// A message as a simple parser finds it, with its body decoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Message {
     /// The first line, without `HTTP/1.1 ` if it begins so.
     pub(crate) status: String,
-    /// Each with a bar behind it.
+    /// Each followed by a bar.
     pub(crate) fields: String,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: String,
@@ -158,7 +158,7 @@ fn lines(bytes: &mut Vec<u8>) -> String {
     }
 }
 
-/// Takes the first message off the bytes.
+/// Removes the first message from the bytes.
 pub(crate) fn read(bytes: &mut Vec<u8>, has_no_body: bool) -> Message {
     let status = line(bytes);
     let fields = lines(bytes);
@@ -192,7 +192,7 @@ pub(crate) fn read(bytes: &mut Vec<u8>, has_no_body: bool) -> Message {
     Message { status, fields, body, trailers }
 }
 
-/// What a client knows of the first message's body by now: chunked and compressed, and not over.
+/// The decoded part of the first message's body so far: chunked and compressed, and incomplete.
 pub(crate) fn body_so_far(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     while !line(&mut bytes).is_empty() {}

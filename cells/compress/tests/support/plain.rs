@@ -1,11 +1,11 @@
-//! What a server understands of what it hears, found by a reader that shares no code with the cell: heads and bodies, up to the first
-//! request that asks for another protocol. And whether the cell itself would pass it again.
+//! What a server reads from its input, found by a parser that shares no code with the cell: heads and bodies, up to the first
+//! request for another protocol. And whether the cell itself would pass it again.
 
 use compress::config::Config;
 use compress::http::Mediator;
 use compress::pipe::{Out, Pipe, Side};
 
-/// A head, its body without its framing, and its trailers; or less of these, if they end early.
+/// A head, its body without framing, and its trailers; some may be missing if the input ends early.
 #[derive(PartialEq, Eq, Debug)]
 struct Request {
     head: Vec<u8>,
@@ -14,7 +14,7 @@ struct Request {
     is_upgrade: bool,
 }
 
-/// Takes as much, or all that there is.
+/// Takes this many bytes, or all if there are fewer.
 fn take<'a>(bytes: &mut &'a [u8], len: usize) -> &'a [u8] {
     let (taken, rest) = bytes.split_at(len.min(bytes.len()));
     *bytes = rest;
@@ -70,7 +70,7 @@ fn requests(mut bytes: &[u8]) -> Vec<Request> {
     all
 }
 
-/// Gives what was passed to a server to a cell that changes nothing, which must neither refuse nor understand it otherwise.
+/// Sends a server's input to a cell that changes nothing, which must neither refuse it nor read it differently.
 pub(crate) fn assert_passes_again(heard: &[u8]) {
     let wanted = requests(heard);
     let config = Config::parse("requests pass").expect("a configuration");
@@ -83,7 +83,7 @@ pub(crate) fn assert_passes_again(heard: &[u8]) {
     for piece in heard.chunks(64 << 10) {
         say(Side::Client, piece);
     }
-    // A refusal would wait for the answers to what came before.
+    // A refusal would wait for the answers to earlier requests.
     let upgrades = wanted.iter().filter(|request| request.is_upgrade).count();
     for _ in upgrades..wanted.len() {
         say(Side::Server, b"HTTP/1.1 204 No Content\r\n\r\n");

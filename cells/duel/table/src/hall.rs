@@ -1,5 +1,5 @@
-//! Tables and who sits at them. Pure: a line of somebody comes in, lines for whom it concerns go out. Believes nobody: whoever sits here
-//! is a cell, but whoever reaches the server can say that it is one.
+//! Tables and the players at them. Pure: a line of a player comes in, lines for the players concerned go out. Trusts no player: a
+//! player should be a cell, but any process that reaches the server can claim to be one.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ const TABLES_MAX: usize = 1_024;
 /// The longest name of a table.
 const NAME_MAX: usize = 32;
 
-/// Somebody who is connected.
+/// A connected player.
 pub type Player = u64;
-/// A line, and who is to hear it.
+/// A line, and the player that gets it.
 pub type Said = (Player, String);
 
-/// Two seats; the game is on when both are taken.
+/// Two seats; the game begins when both are taken.
 struct Table {
     seed: u64,
     first: Player,
@@ -35,9 +35,9 @@ impl Table {
 /// All tables.
 pub struct Hall {
     tables: BTreeMap<String, Table>,
-    /// Where each player sits.
+    /// The table of each player.
     seated: BTreeMap<Player, String>,
-    /// Players' cells know the words; here every word is one.
+    /// Players' cells know the words; here every word is valid.
     words: Words,
 }
 
@@ -54,7 +54,7 @@ fn rack(round: &Round, seat: usize) -> String {
 }
 
 impl Hall {
-    /// A line of a player. `chance` shakes the bag of a table that is begun without a seed.
+    /// Handles a line of a player. `chance` seeds the bag of a table that is opened without a seed.
     pub fn hear(&mut self, player: Player, line: &str, chance: u64) -> Vec<Said> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let done = match words[..] {
@@ -110,7 +110,7 @@ impl Hall {
             return Err("it is the other's turn".to_owned());
         }
         let action = parse(words)?.ok_or("say play, exchange or pass")?;
-        // Exact words for the other's cell; what people are told has the blank otherwise.
+        // Exact words for the other's cell; texts for people show the blank in another way.
         let said = match &action {
             marram_scrabble::round::Move::Play(play) => format!("play {}", play.said()),
             marram_scrabble::round::Move::Exchange(tiles) => format!("exchange {}", tiles.len()),
@@ -133,7 +133,7 @@ impl Hall {
         Ok(out)
     }
 
-    /// Takes the table away at which a player sits; who sat there.
+    /// Removes the table of a player; returns its players.
     fn clear(&mut self, player: Player) -> Vec<Player> {
         let Some(table) = self.seated.get(&player).and_then(|name| self.tables.remove(name)) else {
             return Vec::new();
@@ -143,7 +143,7 @@ impl Hall {
         players
     }
 
-    /// Whether it is for this player to say something, and not for another to move.
+    /// Whether this player has to send something, and not another player to move.
     #[must_use]
     pub fn is_due(&self, player: Player) -> bool {
         match self.seated.get(&player).and_then(|name| self.tables.get(name)) {
@@ -152,7 +152,7 @@ impl Hall {
         }
     }
 
-    /// A player is gone: the other, if there is one, wins.
+    /// A player has left: the other, if there is one, wins.
     pub fn leave(&mut self, player: Player) -> Vec<Said> {
         let others = self.clear(player).into_iter().filter(|other| *other != player);
         others.map(|other| (other, "left".to_owned())).collect()

@@ -1,5 +1,5 @@
-//! The server of tables for two: keeps the bag, both racks, the turn and the scores, and hands moves across. Each player's cell is a
-//! connection to it. Threads and blocking sockets: a few lines a minute come from each.
+//! The server of tables for two: keeps the bag, both racks, the turn and the scores, and passes moves on. Each player's cell is a
+//! connection to it. Threads and blocking sockets: each connection sends a few lines a minute.
 
 mod hall;
 
@@ -16,13 +16,13 @@ use std::{
 pub use hall::{Hall, Player, Said};
 use marram_play::Lines;
 
-/// Connections at a time; others are closed.
+/// Connections at a time; further ones are closed.
 const PLAYERS_MAX: usize = 2_048;
-/// Who does not take a line within this is gone: the others wait for it.
+/// A player that does not accept a line within this time is removed: the others wait for it.
 const STUCK: Duration = Duration::from_millis(10);
-/// Who says nothing for so long, twice, while it is its turn to say something is gone: it holds a place, a table or another player.
+/// A player that sends nothing for this long, twice, while it has to send something, is removed: it occupies a seat or a table.
 const SILENCE: Duration = Duration::from_secs(15 * 60);
-/// After a failure to take a connection, such as one for want of descriptors.
+/// Delay after a failed accept, for example for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ struct Server {
 }
 
 impl Server {
-    /// Says what there is to say. Whoever cannot be told finds out by its own connection.
+    /// Sends the lines. If that fails, the player's own connection detects it.
     fn say(&mut self, said: Vec<Said>) {
         for (player, line) in said {
             if let Some(stream) = self.players.get(&player)
@@ -48,11 +48,11 @@ impl Server {
 type Shared = Arc<Mutex<Server>>;
 
 fn lock(server: &Shared) -> MutexGuard<'_, Server> {
-    // Whoever panicked with it has left one game in doubt, and not the others.
+    // A panic with the lock held leaves one game in doubt, but not the others.
     server.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves whoever connects, for ever.
+/// Serves all connections, forever.
 pub fn serve(listener: &TcpListener) -> ! {
     admit(listener.incoming(), SILENCE);
     unreachable!("a listener never says that nobody else will come")
@@ -64,7 +64,7 @@ fn admit(incoming: impl Iterator<Item = io::Result<TcpStream>>, silence: Duratio
     for stream in incoming {
         let taken = stream.and_then(|stream| take(&server, Arc::new(stream), silence));
         if let Err(error) = &taken {
-            // One line, however long it lasts.
+            // One log line for all failures in a row.
             if was_taken {
                 eprintln!("cannot take a connection, and goes on: {error}");
             }
@@ -74,13 +74,13 @@ fn admit(incoming: impl Iterator<Item = io::Result<TcpStream>>, silence: Duratio
     }
 }
 
-/// Makes somebody a player, unless there are too many.
+/// Accepts a player, unless there are too many.
 fn take(server: &Shared, stream: Arc<TcpStream>, silence: Duration) -> io::Result<()> {
-    // Who is gone already need not be served.
+    // A player that has already disconnected need not be served.
     let Ok(Some(player)) = enter(server, &stream, silence) else { return Ok(()) };
     let shared = server.clone();
     let serve = move || {
-        // A connection that breaks is one that has ended.
+        // A broken connection counts as an ended one.
         let _ = listen(&shared, player, &stream);
         let mut server = lock(&shared);
         server.players.remove(&player);
@@ -112,7 +112,7 @@ fn listen(server: &Shared, player: Player, mut stream: &TcpStream) -> io::Result
             Ok(0) => return Ok(()),
             Ok(count) => count,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                // Its turn may just have come.
+                // Its turn may have just begun.
                 if std::mem::replace(&mut was_due, lock(server).hall.is_due(player)) && was_due {
                     return Err(error);
                 }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use std::io::{BufRead, BufReader};
 
-    /// A connection, and the end that is served.
+    /// A connection, and its end at the server.
     fn pair(listener: &TcpListener) -> (BufReader<TcpStream>, TcpStream) {
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         near.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

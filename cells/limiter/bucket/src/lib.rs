@@ -1,20 +1,20 @@
-//! A token bucket over virtual time, and how a rate is written. For the cells `limiter` and `firewall`; knows neither
+//! A token bucket over virtual time, and the notation of rates. For the cells `limiter` and `firewall`; knows neither
 //! messages nor clocks.
 #![no_std]
 
 use core::time::Duration;
 
-/// How much may pass.
+/// A rate with a burst.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
-    /// In the long run, each second; at least 1.
+    /// Tokens per second in the long run; at least 1.
     pub per_second: u64,
-    /// At once, after a rest; at least 1.
+    /// Tokens available at once after a pause; at least 1.
     pub burst: u64,
 }
 
 impl Rate {
-    /// Reads `100/s burst 20`, or `100/s`, which may pass a second's worth at once.
+    /// Parses `100/s burst 20`, or `100/s`, whose burst is one second's tokens.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_ascii_whitespace();
@@ -32,11 +32,11 @@ fn positive(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number| *number > 0)
 }
 
-/// One bucket. It is full at first.
+/// One bucket. It starts full.
 #[derive(Clone, Debug)]
 pub struct Bucket {
     rate: Rate,
-    /// In billionths of a token; negative while something larger than the burst is being paid for.
+    /// In billionths of a token; negative while something larger than the burst is being paid off.
     level: i128,
     filled_ns: i64,
 }
@@ -44,14 +44,14 @@ pub struct Bucket {
 const NANO: i128 = 1_000_000_000;
 
 impl Bucket {
-    /// A full one. Time begins at any nanosecond.
+    /// A full bucket. Time may start at any value.
     #[must_use]
     pub fn new(rate: Rate, now_ns: i64) -> Self {
         Self { rate, level: i128::from(rate.burst) * NANO, filled_ns: now_ns }
     }
 
-    /// Takes tokens out. What is larger than the burst waits for a full bucket and is paid for afterwards, so that it
-    /// passes at all.
+    /// Takes tokens. A message larger than the burst waits for a full bucket and is paid off afterwards, so that it
+    /// can pass at all.
     ///
     /// # Errors
     /// How long to wait before there are enough.
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(bucket.take(1, 1_000), Err(Duration::from_millis(100)));
         assert_eq!(bucket.take(1, 50_001_000), Err(Duration::from_millis(50)));
         assert_eq!(bucket.take(1, 100_001_000), Ok(()));
-        // A long rest fills it no higher than the burst.
+        // A long pause fills it only to the burst.
         assert_eq!(bucket.take(3, 1_000_000_000_000), Ok(()));
         assert_eq!(bucket.wait(2, 1_000_000_000_000), Duration::from_millis(200));
     }

@@ -1,6 +1,6 @@
-//! Memory in chunks of one size, so that what is freed always fits what is wanted: there is no fragmentation, and the
-//! bytes in use are exactly the chunks in use. Knows the fields of an item's first chunk; nothing of keys' meaning,
-//! order or age.
+//! Memory in chunks of one size, so that freed memory always fits a new item: there is no fragmentation, and the
+//! bytes in use are exactly the chunks in use. Knows the fields of an item's first chunk; does not know the meaning of keys,
+//! their order or age.
 //!
 //! ```text
 //! every chunk    next:4 | ...
@@ -19,43 +19,43 @@ pub(crate) const FIRST_DATA: usize = 41;
 /// Where the data of any further chunk begins.
 pub(crate) const NEXT_DATA: usize = 4;
 
-/// Chunks are taken from the machine this many at a time: 64 KiB, a step in which the cell's memory grows.
+/// Number of chunks per allocation: 64 KiB, by which the cell's memory grows.
 pub(crate) const SEGMENT_CHUNKS: usize = 512;
 
-/// No chunk.
+/// Marks that there is no chunk.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// A 32-bit field of an item's first chunk, by its offset.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 pub(crate) enum Field {
-    /// The next chunk of the same item, or of the free ones.
+    /// The next chunk of the same item, or of the free list.
     Next = 0,
     /// The key's hash.
     Hash = 4,
     /// The next item in the same bucket of the index.
     Bucket = 8,
-    /// The item used next after this one.
+    /// The next more recently used item.
     Newer = 12,
-    /// The item used last before this one.
+    /// The next less recently used item.
     Older = 16,
-    /// The second from which on the item is gone.
+    /// The second from which on the item has expired.
     Expiry = 20,
-    /// The client's own bits.
+    /// The client's flags.
     Flags = 24,
     /// Bytes of the value.
     ValueLen = 28,
 }
 
-/// Where the 64-bit version of an item is.
+/// Offset of the 64-bit version of an item.
 const CAS: usize = 32;
 
-/// Where the key's length is.
+/// Offset of the key's length.
 const KEY_LEN: usize = 40;
 
 type Segment = [[u8; CHUNK_BYTES]; SEGMENT_CHUNKS];
 
-/// All chunks there are.
+/// All chunks.
 pub(crate) struct Arena {
     segments: Vec<Box<Segment>>,
     segments_max: usize,
@@ -64,27 +64,27 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Grows to this many segments; takes none yet.
+    /// Grows to this many segments; allocates none yet.
     pub(crate) fn new(segments_max: usize) -> Self {
         Self { segments: Vec::with_capacity(segments_max), segments_max, free: NONE, free_count: 0 }
     }
 
-    /// Chunks that hold something.
+    /// Number of chunks in use.
     pub(crate) fn used(&self) -> usize {
         self.segments.len() * SEGMENT_CHUNKS - self.free_count
     }
 
-    /// Chunks that could still be taken.
+    /// Number of chunks that could still be taken.
     pub(crate) fn available(&self) -> usize {
         self.free_count + (self.segments_max - self.segments.len()) * SEGMENT_CHUNKS
     }
 
-    /// Every chunk that there will ever be.
+    /// Most chunks that there can be.
     pub(crate) fn capacity(&self) -> usize {
         self.segments_max * SEGMENT_CHUNKS
     }
 
-    /// Takes a chunk, which is zero but for what its last user left there.
+    /// Takes a chunk, which is zero except for data of its last use.
     pub(crate) fn take(&mut self) -> Option<u32> {
         if self.free == NONE {
             self.grow()?;
@@ -96,7 +96,7 @@ impl Arena {
         Some(chunk)
     }
 
-    /// Gives back a chunk and all that follow it.
+    /// Frees a chunk and all that follow it.
     pub(crate) fn give_back(&mut self, first: u32) {
         let mut last = first;
         self.free_count += 1;
@@ -121,7 +121,7 @@ impl Arena {
         let segment: Box<[[u8; CHUNK_BYTES]]> = vec![[0; CHUNK_BYTES]; SEGMENT_CHUNKS].into();
         self.segments.push(segment.try_into().expect("of the length just asked for"));
         self.free_count += SEGMENT_CHUNKS;
-        // In order of address, so that what is stored in turn lies side by side.
+        // In order of address, so that items stored one after another are adjacent.
         for chunk in (first..end).rev() {
             self.set(chunk, Field::Next, self.free);
             self.free = chunk;
@@ -168,7 +168,7 @@ impl Arena {
     }
 }
 
-/// A place in the data of an item: the next byte to be read or written.
+/// A position in the data of an item: the next byte to be read or written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor {
     chunk: u32,
@@ -181,13 +181,13 @@ impl Cursor {
         Self { chunk: item, at: FIRST_DATA }
     }
 
-    /// The bytes from here to the end of their chunk, `len` at most; moves behind them. Empty only if `len` is 0.
+    /// The bytes from here to the end of their chunk, at most `len`; advances past them. Empty only if `len` is 0.
     pub(crate) fn piece<'a>(&mut self, arena: &'a Arena, len: usize) -> &'a [u8] {
         let (chunk, at, len) = self.pass(arena, len);
         &arena.bytes(chunk)[at..at + len]
     }
 
-    /// Writes into the item, which has room for the bytes; moves behind them.
+    /// Writes into the item, which has room for the bytes; advances past them.
     pub(crate) fn write(&mut self, arena: &mut Arena, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let (chunk, at, len) = self.pass(arena, bytes.len());
@@ -197,14 +197,14 @@ impl Cursor {
         }
     }
 
-    /// Moves over `len` bytes.
+    /// Advances by `len` bytes.
     pub(crate) fn skip(&mut self, arena: &Arena, mut len: usize) {
         while len > 0 {
             len -= self.pass(arena, len).2;
         }
     }
 
-    /// Moves over the bytes that lie in one chunk, `len` at most; says which chunk, where, and how many.
+    /// Advances past the bytes that lie in one chunk, at most `len`; returns the chunk, the offset in it, and how many.
     fn pass(&mut self, arena: &Arena, len: usize) -> (u32, usize, usize) {
         if self.at == CHUNK_BYTES && len > 0 {
             *self = Self { chunk: arena.get(self.chunk, Field::Next), at: NEXT_DATA };
@@ -216,7 +216,7 @@ impl Cursor {
     }
 }
 
-/// How many chunks an item with this many bytes of key and value takes.
+/// Number of chunks of an item with this many bytes of key and value.
 pub(crate) const fn chunks_for(data_len: usize) -> usize {
     1 + data_len.saturating_sub(CHUNK_BYTES - FIRST_DATA).div_ceil(CHUNK_BYTES - NEXT_DATA)
 }

@@ -1,9 +1,9 @@
-//! From a key's hash to the items that may have it: linear hashing, which grows by one bucket at a time, so that no
-//! request pays for a table that doubles. Knows hashes, not keys.
+//! Maps a key's hash to the items that may have it: linear hashing, which grows by one bucket at a time, so that no
+//! request pays for doubling a table. Knows hashes, not keys.
 
 use super::arena::{Arena, Field, NONE};
 
-/// Buckets are taken from the machine this many at a time: 4 KiB.
+/// Number of buckets per allocation: 4 KiB.
 const SEGMENT_BUCKETS: usize = 1024;
 
 /// Bytes of a bucket: the first of its items.
@@ -18,7 +18,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Grows to this many buckets, and no smaller than one segment.
+    /// Grows to this many buckets; never smaller than one segment.
     pub(crate) fn new(buckets_max: usize) -> Self {
         let segments_max = buckets_max.div_ceil(SEGMENT_BUCKETS).max(1);
         let mut segments = Vec::with_capacity(segments_max);
@@ -26,7 +26,7 @@ impl Index {
         Self { segments, buckets: SEGMENT_BUCKETS, buckets_max: segments_max * SEGMENT_BUCKETS, items: 0 }
     }
 
-    /// How many items there are.
+    /// Number of items.
     pub(crate) fn items(&self) -> usize {
         self.items
     }
@@ -43,7 +43,7 @@ impl Index {
         None
     }
 
-    /// Adds an item, whose hash is set.
+    /// Adds an item whose hash is set.
     pub(crate) fn insert(&mut self, arena: &mut Arena, item: u32) {
         self.items += 1;
         if self.items > self.buckets && self.buckets < self.buckets_max {
@@ -52,7 +52,7 @@ impl Index {
         self.push(arena, item);
     }
 
-    /// Removes an item that is there.
+    /// Removes an existing item.
     pub(crate) fn remove(&mut self, arena: &mut Arena, item: u32) {
         let after = arena.get(item, Field::Bucket);
         let bucket = self.bucket(arena.get(item, Field::Hash));
@@ -74,7 +74,7 @@ impl Index {
         *self.head_mut(bucket) = item;
     }
 
-    /// Adds a bucket, which takes its items from the one that had its hashes until now.
+    /// Adds a bucket, and moves its items there from the bucket that had their hashes until now.
     fn split(&mut self, arena: &mut Arena) {
         let new = self.buckets;
         let old = new - (new + 1).next_power_of_two() / 2;

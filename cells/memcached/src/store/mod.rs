@@ -1,5 +1,5 @@
-//! The cache: items by key, the least recently used of which go when memory is full. Knows the protocol's rules about
-//! what may replace what; nothing of its text, of connections, or of where time comes from.
+//! The cache: items by key; the least recently used are evicted when memory is full. Knows the protocol's rules about
+//! replacing items; does not know its text, connections, or the source of time.
 
 mod arena;
 mod index;
@@ -15,20 +15,20 @@ use crate::clock::{Expiry, Seconds};
 /// The longest key.
 pub const KEY_BYTES_MAX: usize = 250;
 
-/// Key, value and the store's own bytes about them, together.
+/// Most bytes of key, value and the store's own data about them together.
 pub const ITEM_BYTES_MAX: usize = 1 << 20;
 
-/// What the store counts against [`ITEM_BYTES_MAX`] beside key and value.
+/// What the store counts towards [`ITEM_BYTES_MAX`] in addition to key and value.
 pub const ITEM_OWN_BYTES: usize = 48;
 
 /// The digits of the largest number that a counter can hold.
 const NUMBER_BYTES_MAX: usize = 20;
 
-/// An item that was just looked up. Good until the store is next changed.
+/// An item that was just looked up. Valid until the store changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Item(u32);
 
-/// An item that is being received. It is in nobody's way until it is committed, and its memory is given back only by
+/// An item that is being received. It is invisible until it is committed, and its memory is freed only by
 /// [`Store::commit`] or [`Store::discard`].
 #[derive(Debug)]
 #[must_use = "a draft holds memory until it is committed or discarded"]
@@ -38,7 +38,7 @@ pub struct Draft {
     cursor: Cursor,
 }
 
-/// Why there is no room for an item.
+/// Why there is no memory for an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// It is longer than any item may be.
@@ -47,33 +47,33 @@ pub enum Refusal {
     OutOfMemory,
 }
 
-/// How an item takes its place.
+/// How an item is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// Whatever is there.
+    /// Unconditionally.
     Set,
-    /// Only if nothing is there.
+    /// Only if there is no such item.
     Add,
-    /// Only if something is there.
+    /// Only if there is such an item.
     Replace,
-    /// Behind the value that is there.
+    /// After the existing value.
     Append,
-    /// Before the value that is there.
+    /// Before the existing value.
     Prepend,
-    /// Only if what is there is still this version.
+    /// Only if the existing item still has this version.
     Cas(u64),
 }
 
-/// What became of a draft.
+/// The result of committing a draft.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stored {
     /// It is in the store.
     Stored,
     /// Its condition did not hold.
     NotStored,
-    /// There is another version.
+    /// The item has another version.
     Exists,
-    /// There is nothing whose version could be the one.
+    /// There is no such item, so no version to compare.
     NotFound,
 }
 
@@ -91,20 +91,20 @@ pub enum Delta {
 pub enum NoCount {
     /// There is no such item.
     NotFound,
-    /// What is there is no number of 64 bits.
+    /// The value is not a number of 64 bits.
     NotANumber,
     /// The new number is longer and nothing can be evicted for it.
     OutOfMemory,
 }
 
-/// What the store has counted about itself.
+/// Statistics of the store.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Census {
     /// Items ever stored.
     pub items_total: u64,
-    /// Items that went to make room while they were still good.
+    /// Items evicted before they expired.
     pub evictions: u64,
-    /// Items that went to make room after their time or a flush.
+    /// Items removed to make room after they expired or were flushed.
     pub reclaimed: u64,
 }
 
@@ -116,7 +116,7 @@ pub struct Store {
     newest: u32,
     oldest: u32,
     cas_last: u64,
-    /// Items of an older version than this were flushed.
+    /// Items with an older version than this were flushed.
     flushed_below: u64,
     flush_at: Option<Expiry>,
     census: Census,
@@ -151,7 +151,7 @@ impl Store {
         Some(Item(item))
     }
 
-    /// The client's own bits.
+    /// The client's flags.
     #[must_use]
     pub fn flags(&self, item: Item) -> u32 {
         self.arena.get(item.0, Field::Flags)
@@ -163,13 +163,13 @@ impl Store {
         self.arena.cas(item.0)
     }
 
-    /// How long the value is.
+    /// The length of the value in bytes.
     #[must_use]
     pub fn value_len(&self, item: Item) -> usize {
         self.arena.get(item.0, Field::ValueLen) as usize
     }
 
-    /// The value, piece by piece.
+    /// The value, chunk by chunk.
     pub fn value(&self, item: Item) -> impl Iterator<Item = &[u8]> {
         let mut cursor = Cursor::start(item.0);
         cursor.skip(&self.arena, self.arena.key_len(item.0));
@@ -181,15 +181,15 @@ impl Store {
         })
     }
 
-    /// Gives an item another time to live.
+    /// Sets an item's expiry time.
     pub fn touch(&mut self, item: Item, expiry: Expiry) {
         self.arena.set(item.0, Field::Expiry, expiry.0);
     }
 
-    /// Takes memory for an item that is to be received, evicting what must go.
+    /// Allocates memory for an item that will be received, evicting items if necessary.
     ///
     /// # Errors
-    /// If it can have none. With [`Mode::Set`]'s semantics it is the caller who deletes the old item then.
+    /// If there is no memory for it. For the semantics of [`Mode::Set`] the caller must then delete the old item.
     pub fn begin(
         &mut self,
         key: &[u8],
@@ -201,7 +201,7 @@ impl Store {
         self.draft(key, [flags, expiry.0], value_len, NONE, now)
     }
 
-    /// Adds to a draft's value as many of the bytes as it wants; says how many.
+    /// Adds bytes to a draft's value, as many as it still needs; returns how many.
     pub fn fill(&mut self, draft: &mut Draft, bytes: &[u8]) -> usize {
         let len = bytes.len().min(draft.cursor_left);
         draft.cursor.write(&mut self.arena, &bytes[..len]);
@@ -209,7 +209,7 @@ impl Store {
         len
     }
 
-    /// Puts a draft into its place, or discards it.
+    /// Stores a draft, or discards it.
     pub fn commit(&mut self, draft: Draft, mode: Mode, now: Seconds) -> Stored {
         let key = self.key(draft.item);
         let old = self.live(&key, now);
@@ -244,12 +244,12 @@ impl Store {
         Stored::Stored
     }
 
-    /// Forgets a draft.
+    /// Discards a draft.
     pub fn discard(&mut self, draft: Draft) {
         self.arena.give_back(draft.item);
     }
 
-    /// Removes an item; says whether it was there.
+    /// Removes an item; returns whether it existed.
     pub fn delete(&mut self, key: &[u8], now: Seconds) -> bool {
         let found = self.live(key, now);
         found.inspect(|item| self.remove(*item)).is_some()
@@ -286,7 +286,7 @@ impl Store {
         Ok(new)
     }
 
-    /// Makes everything that is there now, or at that time, disappear.
+    /// Makes everything that exists now, or at that time, disappear.
     pub fn flush(&mut self, at: Option<Expiry>) {
         match at {
             Some(at) => self.flush_at = Some(at),
@@ -306,19 +306,19 @@ impl Store {
         self.arena.capacity() * CHUNK_BYTES
     }
 
-    /// How many items there are, also those whose time is over but whose memory was not needed yet.
+    /// Number of items, including expired ones whose memory was not needed yet.
     #[must_use]
     pub fn items(&self) -> usize {
         self.index.items()
     }
 
-    /// What the store has counted.
+    /// The statistics of the store.
     #[must_use]
     pub const fn census(&self) -> Census {
         self.census
     }
 
-    /// The item with this key, if its time is not over. One whose time is over is removed.
+    /// The item with this key, unless it has expired. An expired item is removed.
     fn live(&mut self, key: &[u8], now: Seconds) -> Option<u32> {
         if self.flush_at.is_some_and(|at| at.is_past(now)) {
             self.flush(None);
@@ -354,7 +354,7 @@ impl Store {
         key
     }
 
-    /// Takes memory for an item without evicting `keep`, and writes all but its value. `about`: flags and expiry.
+    /// Allocates memory for an item without evicting `keep`, and writes all but its value. `about`: flags and expiry.
     fn draft(
         &mut self,
         key: &[u8],
@@ -382,7 +382,7 @@ impl Store {
         Ok(Draft { item, cursor_left: value_len, cursor })
     }
 
-    /// Evicts from the oldest on until there are this many chunks. `None` if that cannot be had.
+    /// Evicts the oldest items until there are this many free chunks. `None` if that is impossible.
     fn make_room(&mut self, chunks: usize, keep: u32, now: Seconds) -> Option<()> {
         if chunks > self.arena.capacity() {
             return None;
@@ -416,7 +416,7 @@ impl Store {
         first
     }
 
-    /// A draft of an item's value with another one's before or behind it.
+    /// A draft of an item's value with another value before or after it.
     fn join(
         &mut self,
         key: &[u8],
@@ -446,7 +446,7 @@ impl Store {
         Ok(draft)
     }
 
-    /// Makes a finished item findable, as the newest.
+    /// Makes a complete item visible, as the newest.
     fn link(&mut self, item: u32) {
         self.index.insert(&mut self.arena, item);
         self.link_newest(item);
@@ -501,8 +501,8 @@ fn has_key(arena: &Arena, item: u32, mut key: &[u8]) -> bool {
     true
 }
 
-/// The number at the beginning of a value, as C's `strtoull` reads it: spaces before it and anything after a space
-/// behind it do not matter.
+/// The number at the beginning of a value, as C's `strtoull` reads it: spaces before it, and anything after a space
+/// that follows it, are ignored.
 fn number(value: &[u8]) -> Option<u64> {
     let text = value.trim_ascii_start();
     let text = text.strip_prefix(b"+").unwrap_or(text);

@@ -1,4 +1,4 @@
-//! The store alone: what memory it takes, who goes first, and what a counter is.
+//! Tests of the store alone: memory use, order of eviction, and counters.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn an_item_has_a_size_limit_and_a_store_may_be_too_small_for_it() {
     assert_eq!(put(&mut small, Mode::Set, b"a", b"1"), Ok(Stored::Stored));
     assert_eq!(put(&mut small, Mode::Set, b"k", &vec![0; largest]), Err(Refusal::OutOfMemory));
     assert_eq!(put(&mut small, Mode::Set, b"k", &vec![0; largest + 1]), Err(Refusal::TooLarge));
-    // What could not be satisfied in any way has evicted nothing.
+    // A request that could not be satisfied has evicted nothing.
     assert_eq!(value(&mut small, b"a").as_deref(), Some(&b"1"[..]));
     let mut large = store(32);
     assert_eq!(put(&mut large, Mode::Set, b"k", &vec![9; largest]), Ok(Stored::Stored));
@@ -80,7 +80,7 @@ fn drafts_hold_memory_that_cannot_be_evicted() {
 fn growing_an_item_never_evicts_that_item() {
     let mut store = store(1);
     assert_eq!(put(&mut store, Mode::Set, b"k", &[b'a'; 25_000]), Ok(Stored::Stored));
-    // Old, addition and sum do not fit together: nothing happens.
+    // Old value, addition and result do not fit together: nothing happens.
     assert_eq!(put(&mut store, Mode::Append, b"k", &[b'b'; 10_000]), Ok(Stored::NotStored));
     assert_eq!(value(&mut store, b"k"), Some(vec![b'a'; 25_000]));
     assert_eq!(put(&mut store, Mode::Prepend, b"k", &[b'b'; 1000]), Ok(Stored::Stored));

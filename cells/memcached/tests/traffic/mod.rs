@@ -1,5 +1,5 @@
-//! Random requests, and a cache so naive that its answers are plainly right: a sorted map, and the protocol's rules
-//! written down once more. Knows nothing of the crate under test.
+//! Random requests, and a cache that is simple enough to be obviously correct: a sorted map, and an independent version of the
+//! protocol's rules. Does not use the crate under test.
 #![allow(unreachable_pub, reason = "each test uses some of it, and nobody else")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -64,11 +64,11 @@ pub enum Request {
     FlushAll {
         noreply: bool,
     },
-    /// Bytes that are no request, and the answer.
+    /// Bytes that are not a valid request, and the reply.
     Wrong(&'static [u8], &'static str),
 }
 
-/// Answers that are the same whatever is in the cache.
+/// Replies that do not depend on the cache's contents.
 const WRONG: [(&[u8], &str); 16] = [
     (b"\r\n", "ERROR\r\n"),
     (b"\n", "ERROR\r\n"),
@@ -88,7 +88,7 @@ const WRONG: [(&[u8], &str); 16] = [
     (b"stats nothing\r\n", "ERROR\r\n"),
 ];
 
-/// Draws a request. Few keys, so that they meet; some values are numbers.
+/// Draws a request. There are few keys, so that requests meet; some values are numbers.
 pub fn request(random: &mut Random) -> Request {
     let noreply = random.below(6) == 0;
     let key = key(random);
@@ -130,7 +130,7 @@ fn key(random: &mut Random) -> String {
     }
 }
 
-/// Never, past, or so far off that no test sees it; a date is told by being beyond 30 days.
+/// Never, past, or too far in the future for any test; numbers beyond 30 days are dates.
 fn exptime(random: &mut Random) -> i64 {
     random.one_of(&[0, 0, 0, -1, 100_000, 2_592_001, 2_100_000_000])
 }
@@ -153,7 +153,7 @@ struct Item {
     is_past: bool,
 }
 
-/// The naive cache, and what its client has seen of versions.
+/// The naive cache, and the versions that its client has seen.
 #[derive(Default)]
 pub struct Naive {
     items: BTreeMap<String, Item>,
@@ -162,7 +162,7 @@ pub struct Naive {
 }
 
 impl Naive {
-    /// The bytes to be sent for a request, and the answer.
+    /// The bytes of a request, and the expected reply.
     pub fn exchange(&mut self, request: &Request) -> (Vec<u8>, Vec<u8>) {
         let (sent, answer, noreply) = match request {
             Request::Get { name, keys } => {
@@ -251,7 +251,7 @@ impl Naive {
     fn count(&mut self, up: bool, key: &str, delta: u64) -> String {
         let Some(item) = self.live(key).cloned() else { return "NOT_FOUND\r\n".into() };
         let text = String::from_utf8_lossy(&item.value).into_owned();
-        // The numbers among the values have no other white space behind them.
+        // The numbers among the values have no other white space after them.
         let digits = text.trim_start().split(' ').next().unwrap();
         let Ok(old) = digits.parse::<u64>() else {
             return "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n".into();
@@ -268,7 +268,7 @@ impl Naive {
     }
 }
 
-/// The bytes of a store, with the version that its sender has seen.
+/// The bytes of a store request, with the version that its sender has seen.
 pub fn store_bytes(request: &Request, cas: u64) -> Vec<u8> {
     let Request::Store { name, key, flags, exptime, value, noreply } = request else { panic!("{request:?}") };
     let cas = if *name == "cas" { format!(" {cas}") } else { String::new() };

@@ -1,11 +1,11 @@
-//! The arcade with a game that is as small as can be.
+//! Tests of the arcade with a minimal game.
 
 use core::time::Duration;
 
 use super::*;
 use marram_sdk::double::{Output, Session};
 
-/// A number that keys change, each seat in its own direction; over at 5 or after 600 ticks. The seed is where it begins.
+/// A number that keys change, each seat in its own direction; over at 5 or after 600 ticks. The seed is its first value.
 struct Count {
     value: i64,
     ticks: u32,
@@ -65,7 +65,7 @@ fn say(session: &mut Cabinet, line: &str) -> String {
 }
 
 fn ticks(session: &mut Cabinet, count: u32) -> String {
-    // Rounded up, so that the last one is due.
+    // Rounded up, so that the last tick is due.
     text(&session.advance(Duration::from_nanos(u64::from(count) * 16_666_667)))
 }
 
@@ -156,7 +156,7 @@ fn two_play_in_one_world_and_a_third_is_turned_away() {
     assert_eq!(say(&mut session, "start 2"), "0:0 is 2\n2:0 is 2\n");
     session.message(OTHER, b"up\n");
     assert_eq!(ticks(&mut session, 1), "0:1 is 1\n2:1 is 1\n");
-    // One leaves in the game: the other plays on. Its seat is another's then.
+    // One leaves during the game: the other plays on. Then another client can take its seat.
     assert_eq!(text(&session.message(OTHER, b"quit\n")), "2:closed");
     say(&mut session, "up");
     assert_eq!(ticks(&mut session, 1), "0:2 is 2\n");

@@ -1,4 +1,4 @@
-//! The board: what may be laid where, and what it counts. Knows neither turns nor players.
+//! The board: legal plays and their scores. Does not know turns or players.
 
 use core::fmt;
 
@@ -11,11 +11,11 @@ use crate::{
 pub const SIZE: u8 = 15;
 const SQUARES: usize = SIZE as usize * SIZE as usize;
 
-/// For all tiles of a rack in one play.
+/// Bonus for laying all tiles of a rack in one play.
 const BINGO: u32 = 50;
 
-/// What squares do for the tile that is laid on them, as the upper left quarter; the others mirror it. `W` and `w` count the word
-/// three times and twice, `L` and `l` the letter.
+/// The premium squares of the upper left quarter; the others mirror it. `W` and `w` multiply the word by 3 and 2, `L` and `l`
+/// the letter.
 const PREMIUMS: [&[u8; 8]; 8] = [
     b"W..l...W", //
     b".w...L..",
@@ -27,33 +27,33 @@ const PREMIUMS: [&[u8; 8]; 8] = [
     b"W..l...w",
 ];
 
-/// A place on the board, from 0.
+/// A square of the board, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Square {
     /// From the left.
     pub column: u8,
-    /// From above.
+    /// From the top.
     pub row: u8,
 }
 
-/// The first word covers it.
+/// The first word must cover it.
 pub const CENTRE: Square = Square { column: SIZE / 2, row: SIZE / 2 };
 
 impl Square {
-    /// As `h8`: column and row.
+    /// Parses a name such as `h8`: column and row.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         let (column, row) = marram_play::square(name, SIZE)?;
         Some(Self { column, row })
     }
 
-    /// Its number, row by row.
+    /// Its index, row by row.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.row) * usize::from(SIZE) + usize::from(self.column)
     }
 
-    /// The one behind it, to the right or down.
+    /// The next square, to the right or down.
     #[must_use]
     pub fn next(self, is_down: bool) -> Option<Self> {
         let Self { column, row } = self;
@@ -61,7 +61,7 @@ impl Square {
         (square.column < SIZE && square.row < SIZE).then_some(square)
     }
 
-    /// The one before it, to the left or up.
+    /// The previous square, to the left or up.
     #[must_use]
     pub fn before(self, is_down: bool) -> Option<Self> {
         let Self { column, row } = self;
@@ -84,46 +84,46 @@ impl fmt::Display for Square {
     }
 }
 
-/// A word to be laid, with the tiles of it that lie there already; blanks in upper case.
+/// A word to be laid, including its tiles that are already on the board; blanks in upper case.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Play {
     /// Its letters, blanks in upper case.
     pub letters: Vec<u8>,
-    /// Where its first letter lies.
+    /// The square of its first letter.
     pub at: Square,
-    /// Whether it goes down, and not across.
+    /// Whether it goes down instead of across.
     pub is_down: bool,
 }
 
-/// What a play that may be laid does.
+/// The effect of a legal play.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Laid {
-    /// The tiles that are new, in order.
+    /// The new tiles, in order.
     pub tiles: Vec<(Square, u8)>,
-    /// What it counts.
+    /// Its score.
     pub score: u32,
-    /// What the player has left.
+    /// The player's remaining tiles.
     pub rack: Rack,
 }
 
-/// Why a play may not be laid.
+/// Why a play is illegal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wrong {
     /// It reaches beyond the board.
     Out,
-    /// Another tile stands before or behind it.
+    /// Another tile is directly before or after it.
     GoesOn,
     /// Another letter lies there.
     Taken(Square),
     /// It lays no tile.
     Nothing,
-    /// The player has not got these tiles.
+    /// The player does not have these tiles.
     NotThere,
     /// The first word misses the centre, or is a single letter.
     First,
-    /// It touches nothing.
+    /// It touches no tile.
     Apart,
-    /// This is no word of the list.
+    /// This word is not in the list.
     NoWord(Vec<u8>),
 }
 
@@ -154,28 +154,28 @@ impl Default for Board {
 }
 
 impl Board {
-    /// What lies there.
+    /// The tile on a square.
     #[must_use]
     pub fn tile(&self, square: Square) -> Option<u8> {
         Some(self.tiles[square.index()]).filter(|tile| *tile != 0)
     }
 
-    /// Whether nothing lies on it.
+    /// Whether it has no tiles.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tiles.iter().all(|tile| *tile == 0)
     }
 
-    /// Whether there is such a square, and something lies there.
+    /// Whether the square exists and has a tile.
     #[must_use]
     pub fn has_tile(&self, square: Option<Square>) -> bool {
         square.is_some_and(|square| self.tile(square).is_some())
     }
 
-    /// What laying it would do.
+    /// The effect that a play would have.
     ///
     /// # Errors
-    /// Why it may not be laid.
+    /// Why it is illegal.
     pub fn check(&self, words: &Words, rack: &Rack, play: &Play) -> Result<Laid, Wrong> {
         let Play { letters, at, is_down } = play;
         let (mut tiles, mut square, mut last) = (Vec::with_capacity(RACK), Some(*at), *at);
@@ -217,7 +217,7 @@ impl Board {
         Ok(Laid { tiles, score, rack })
     }
 
-    /// What the word through a square counts, with new tiles; none if there is but one letter.
+    /// The score of the word through a square, with new tiles; `None` if it has only one letter.
     fn word(
         &self,
         words: &Words,
@@ -249,12 +249,12 @@ impl Board {
         if words.contains(&letters) { Ok(Some(sum * times)) } else { Err(Wrong::NoWord(letters)) }
     }
 
-    /// Lays what was checked.
+    /// Lays a checked play.
     pub fn lay(&mut self, laid: &Laid) {
         laid.tiles.iter().for_each(|(square, tile)| self.tiles[square.index()] = *tile);
     }
 
-    /// What it looks like; blanks are in upper case, and free squares as in the manual.
+    /// The board as text; blanks are in upper case, and free squares as in the manual.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::from("    a b c d e f g h i j k l m n o\n");

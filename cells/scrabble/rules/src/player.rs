@@ -1,4 +1,4 @@
-//! A player who lays what counts most and thinks no further.
+//! A greedy player: it makes the play with the highest score, without looking ahead.
 
 use crate::{
     board::{Board, CENTRE, Laid, Play, SIZE, Square},
@@ -6,7 +6,7 @@ use crate::{
     words::{self, Words},
 };
 
-/// The play that counts most, the first of those that count the same; none if nothing can be laid.
+/// The play with the highest score, the first of equal ones; `None` if there is no legal play.
 #[must_use]
 pub fn best(board: &Board, words: &Words, rack: &Rack) -> Option<(Play, Laid)> {
     let mut best: Option<(Play, Laid)> = None;
@@ -66,7 +66,7 @@ impl Hand {
 struct Line {
     /// The letter on each square, 0 on a free one.
     tiles: [u8; SIZE as usize],
-    /// A bit for each square that is taken, and for each free one of which a word must have one at least.
+    /// A bit for each taken square, and for each free square of which a word must cover at least one.
     taken: u16,
     anchors: u16,
     /// Its letters.
@@ -88,8 +88,8 @@ impl Line {
         line
     }
 
-    /// Whether a word can lie there as far as this line and the tiles in hand go: without looking at the words across, and without
-    /// making anything, since nearly all are refused.
+    /// Whether a word fits there, considering only this line and the tiles in hand: it does not check crossing words and does not
+    /// allocate, since nearly all words are refused.
     fn may_take(&self, word: &[u8], start: usize, hand: &Hand) -> bool {
         let end = start + word.len();
         let squares = ((1_u16 << word.len()) - 1) << start;
@@ -111,14 +111,14 @@ impl Line {
     }
 }
 
-/// Whether a word may hang on this square: a free one beside a tile, or the centre.
+/// Whether a word may be attached at this square: a free one next to a tile, or the centre.
 fn is_anchor(board: &Board, square: Square) -> bool {
     let beside = [square.before(false), square.next(false), square.before(true), square.next(true)];
     let touches = beside.iter().any(|square| board.has_tile(*square));
     board.tile(square).is_none() && (touches || (square == CENTRE && board.is_empty()))
 }
 
-/// The word with blanks for the letters that the rack has not got, if it fits there by its letters alone.
+/// The word, with blanks for the letters that the rack does not have, if it fits there by its letters alone.
 fn fit(board: &Board, rack: &Rack, word: &[u8], at: Square, is_down: bool) -> Option<Vec<u8>> {
     if board.has_tile(at.before(is_down)) {
         return None;
@@ -160,7 +160,7 @@ mod tests {
         let words = Words::new("at\ncat\ncats\nquiz\nso\nax");
         let mut board = Board::default();
         assert_eq!(lay(&mut board, &words, b"quizatc"), Some(("quiz e8".to_owned(), 44)));
-        // Nothing of the list hangs on that.
+        // No word of the list can be attached there.
         assert_eq!(lay(&mut board, &words, b"cat?sos"), None);
     }
 
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(lay(&mut board, &words, b"q"), None);
     }
 
-    /// The same by trying everything.
+    /// The same by brute force.
     fn best_by_trial(board: &Board, words: &Words, rack: &Rack) -> Option<(Play, Laid)> {
         let mut best: Option<(Play, Laid)> = None;
         for (is_down, line) in
@@ -234,7 +234,7 @@ mod tests {
             laid += usize::from(lay(&mut board, &words, &rack).is_some());
         }
         assert!(laid > 10, "{laid}");
-        // Every run of two letters or more, either way, is in the list.
+        // Every run of two letters or more, in both directions, is in the list.
         for is_down in [false, true] {
             for line in 0..SIZE {
                 let square = |n| {

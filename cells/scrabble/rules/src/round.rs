@@ -1,4 +1,4 @@
-//! Moves, scores and the end of a game. Knows what may be laid from `board`, and not who plays.
+//! Moves, scores and the end of a game. `board` defines the legal plays. Does not know who controls a seat.
 
 use marram_play::Dice;
 
@@ -8,21 +8,21 @@ use crate::{
     words::Words,
 };
 
-/// Turns in a row without a point that end a game.
+/// Consecutive turns without a point that end a game.
 pub const IDLE_MAX: u32 = 6;
 
-/// What a player does in a turn.
+/// A player's move in a turn.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Move {
     /// Lays a word.
     Play(Play),
-    /// Has these for others.
+    /// Exchanges these tiles for others.
     Exchange(Vec<u8>),
     /// Lays nothing.
     Pass,
 }
 
-/// The letters of a word as it is said, each after `?` if it is a blank, with blanks in upper case.
+/// The letters of a word in a line, each after `?` if it is a blank; blanks in upper case in the result.
 fn letters(word: &str) -> Option<Vec<u8>> {
     let mut letters = Vec::new();
     let mut is_blank = false;
@@ -38,7 +38,7 @@ fn letters(word: &str) -> Option<Vec<u8>> {
 }
 
 impl Play {
-    /// As a line says it: `?cat h8 across`.
+    /// In the form of a line: `?cat h8 across`.
     #[must_use]
     pub fn said(&self) -> String {
         let blank = |letter: &u8| if letter.is_ascii_uppercase() { "?" } else { "" };
@@ -47,7 +47,7 @@ impl Play {
         format!("{word} {} {}", self.at, self.way())
     }
 
-    /// As people are told it: `Cat h8 across`, the blank in upper case.
+    /// In the form for people: `Cat h8 across`, the blank in upper case.
     #[must_use]
     pub fn told(&self) -> String {
         format!("{} {} {}", String::from_utf8_lossy(&self.letters), self.at, self.way())
@@ -58,17 +58,17 @@ impl Play {
     }
 }
 
-/// The tiles that a word says; none if it says anything else.
+/// The tiles in a word of a line; `None` if it contains anything else.
 #[must_use]
 pub fn tiles(word: &str) -> Option<Vec<u8>> {
     let is_tile = |byte: u8| byte.is_ascii_lowercase() || byte == tiles::BLANK;
     Some(word.as_bytes().to_vec()).filter(|tiles| tiles.iter().all(|byte| is_tile(*byte)))
 }
 
-/// The move that a line says; none if it is about something else.
+/// The move in a line; `None` if it is another command.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with the move.
 pub fn parse(words: &[&str]) -> Result<Option<Move>, String> {
     Ok(Some(match words {
         ["play", word, at, way] => {
@@ -91,9 +91,9 @@ pub fn parse(words: &[&str]) -> Result<Option<Move>, String> {
 
 /// A player.
 pub struct Seat {
-    /// What it can lay.
+    /// Its tiles.
     pub rack: Rack,
-    /// What it has.
+    /// Its points.
     pub score: i64,
 }
 
@@ -108,18 +108,18 @@ impl Seat {
 /// A game.
 pub struct Round {
     dice: Dice,
-    /// The tiles that nobody has.
+    /// The tiles that no player has.
     pub bag: Bag,
-    /// Those that were laid.
+    /// The board with the tiles that were laid.
     pub board: Board,
-    /// The players; who begins, first.
+    /// The players; the first one begins.
     pub seats: [Seat; 2],
     idle: u32,
     is_over: bool,
 }
 
 impl Round {
-    /// Before the first move.
+    /// The state before the first move.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
@@ -128,13 +128,13 @@ impl Round {
         Self { dice, bag, board: Board::default(), seats, idle: 0, is_over: false }
     }
 
-    /// Whether somebody went out, or nobody got a point for too long.
+    /// Whether a player has used all tiles, or no player scored for too many turns.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// One player's move, with its consequences; as people are told it. Nothing has changed if it is refused.
+    /// Makes one player's move, with its consequences; returns it as text for people. A refused move changes nothing.
     ///
     /// # Errors
     /// Why it is refused.
@@ -159,7 +159,7 @@ impl Round {
                 }
                 let rack = self.seats[seat].rack.without(&tiles);
                 self.seats[seat].rack = rack.ok_or("you have not got these tiles")?;
-                // Drawn first: nobody gets back what was given.
+                // Draws before the tiles are put back, so that the player cannot get them back.
                 self.seats[seat].rack.fill(&mut self.bag);
                 self.bag.put_back(&tiles, &mut self.dice);
                 format!("exchange {}", tiles.len())
@@ -168,7 +168,7 @@ impl Round {
         };
         self.idle = if points == 0 { self.idle + 1 } else { 0 };
         if self.seats[seat].rack.tiles.is_empty() {
-            // It went out: it has the other's tiles, too.
+            // The player used all tiles: it also scores the other's tiles.
             let rest = i64::from(self.seats[1 - seat].rack.value());
             self.seats[seat].score += rest;
             self.seats[1 - seat].score -= rest;

@@ -1,5 +1,5 @@
-//! Tiles: what there are, what they count, the bag and the racks. A tile is a letter in lower case or `?`, the blank; one that
-//! lies on the board as a blank is a letter in upper case.
+//! Tiles: their counts and values, the bag and the racks. A tile is a letter in lower case or `?`, the blank; a blank on the
+//! board is a letter in upper case.
 
 use marram_play::Dice;
 
@@ -9,26 +9,26 @@ pub const BLANK: u8 = b'?';
 /// Tiles on a full rack.
 pub const RACK: usize = 7;
 
-/// How many there are of a to z, of 100 with the two blanks.
+/// How many tiles there are of a to z, of 100 with the two blanks.
 const COUNTS: [usize; 26] = [9, 2, 2, 4, 12, 2, 3, 2, 9, 1, 1, 4, 2, 6, 8, 2, 1, 6, 4, 6, 4, 2, 2, 1, 2, 1];
 const BLANKS: usize = 2;
 
-/// What a to z count.
+/// Values of a to z.
 const VALUES: [u32; 26] = [1, 3, 3, 2, 1, 4, 2, 4, 1, 8, 5, 1, 3, 1, 1, 3, 10, 1, 1, 1, 1, 4, 4, 8, 4, 10];
 
-/// What a tile counts; a blank nothing, wherever it is.
+/// A tile's value; a blank has 0, also on the board.
 #[must_use]
 pub fn value(tile: u8) -> u32 {
     if tile.is_ascii_lowercase() { VALUES[usize::from(tile - b'a')] } else { 0 }
 }
 
-/// The tiles that nobody has yet, in the order in which they will be drawn, last first.
+/// The tiles that no player has yet, in reverse order of drawing.
 pub struct Bag {
     tiles: Vec<u8>,
 }
 
 impl Bag {
-    /// All tiles, shaken.
+    /// All tiles, shuffled.
     pub fn new(dice: &mut Dice) -> Self {
         let letters =
             (b'a'..=b'z').zip(COUNTS).flat_map(|(letter, count)| core::iter::repeat_n(letter, count));
@@ -37,25 +37,25 @@ impl Bag {
         Self { tiles }
     }
 
-    /// How many there are.
+    /// Number of tiles.
     #[must_use]
     pub fn len(&self) -> usize {
         self.tiles.len()
     }
 
-    /// For another one.
+    /// Puts exchanged tiles back and shuffles.
     pub fn put_back(&mut self, tiles: &[u8], dice: &mut Dice) {
         self.tiles.extend_from_slice(tiles);
         dice.shuffle(&mut self.tiles);
     }
 
-    /// Whether there is none.
+    /// Whether it has no tiles.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tiles.is_empty()
     }
 
-    /// Nobody draws any more: for tests of the end.
+    /// Removes all tiles: for tests of the end.
     pub fn empty(&mut self) {
         self.tiles.clear();
     }
@@ -64,12 +64,12 @@ impl Bag {
 /// A player's tiles, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rack {
-    /// In the order of their bytes.
+    /// Sorted by byte.
     pub tiles: Vec<u8>,
 }
 
 impl Rack {
-    /// Of these.
+    /// A rack with these tiles.
     #[must_use]
     pub fn new(tiles: &[u8]) -> Self {
         let mut tiles = tiles.to_vec();
@@ -77,12 +77,12 @@ impl Rack {
         Self { tiles }
     }
 
-    /// Takes tiles out; none if some of them are not there.
+    /// Removes tiles; `None` if some of them are not there.
     #[must_use]
     pub fn without(&self, tiles: &[u8]) -> Option<Self> {
         let mut left = self.clone();
         for tile in tiles {
-            // A letter in upper case is a blank that is about to be laid.
+            // A letter in upper case is a blank that will be laid.
             let tile = if tile.is_ascii_uppercase() { BLANK } else { *tile };
             let at = left.tiles.iter().position(|other| *other == tile)?;
             left.tiles.remove(at);
@@ -90,7 +90,7 @@ impl Rack {
         Some(left)
     }
 
-    /// Draws until it is full or the bag is empty.
+    /// Draws until the rack is full or the bag is empty.
     pub fn fill(&mut self, bag: &mut Bag) {
         while self.tiles.len() < RACK
             && let Some(tile) = bag.tiles.pop()
@@ -100,13 +100,13 @@ impl Rack {
         self.tiles.sort_unstable();
     }
 
-    /// What they count.
+    /// The sum of its values.
     #[must_use]
     pub fn value(&self) -> u32 {
         self.tiles.iter().map(|tile| value(*tile)).sum()
     }
 
-    /// As it is said.
+    /// As text for people.
     #[must_use]
     pub fn text(&self) -> String {
         self.tiles.iter().map(|tile| char::from(*tile)).collect()

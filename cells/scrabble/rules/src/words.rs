@@ -1,35 +1,35 @@
-//! The list of words that count. Knows no board.
+//! The list of valid words. Does not know the board.
 
 /// The shortest and the longest word.
 const LENGTH_MIN: usize = 2;
 const LENGTH_MAX: usize = 15;
-/// Words of a block: neighbours in the alphabet, which begin alike.
+/// Words per block: adjacent in the alphabet, so with similar beginnings.
 const BLOCK: usize = 32;
 
-/// Words in order of the alphabet, in one piece of memory: every session starts from a copy of it.
+/// Words in alphabetical order, in one piece of memory: every session starts from a copy of it.
 pub struct Words {
     text: Vec<u8>,
     words: Vec<Word>,
-    /// For each block the letters that all of its words have: without these, none of them can be laid.
+    /// For each block, the letters that all of its words have: without these, none of them can be laid.
     common: Vec<u32>,
-    /// Nothing is known of words: whatever is one elsewhere is one here.
+    /// No list: every word is valid.
     are_all: bool,
 }
 
-/// Where a word begins in the text, and which letters are in it.
+/// A word's offset in the text, and its set of letters.
 struct Word {
     start: u32,
     mask: u32,
 }
 
-/// One bit a letter.
+/// A set of letters, one bit each.
 #[must_use]
 pub fn mask(letters: &[u8]) -> u32 {
     letters.iter().fold(0, |mask, letter| mask | 1 << (letter.to_ascii_lowercase() - b'a'))
 }
 
 impl Words {
-    /// From a list, one a line. What is no word of this game (names, apostrophes, accents, a single letter) is left out.
+    /// Reads a list, one word per line. Invalid words (names, apostrophes, accents, a single letter) are left out.
     #[must_use]
     pub fn new(list: &str) -> Self {
         let is_word = |line: &&str| {
@@ -51,7 +51,7 @@ impl Words {
         Self { text, words, common, are_all: false }
     }
 
-    /// For whoever leaves it to others to know words.
+    /// Accepts every word, for a program that leaves this check to others.
     #[must_use]
     pub const fn all() -> Self {
         Self { text: Vec::new(), words: Vec::new(), common: Vec::new(), are_all: true }
@@ -68,7 +68,7 @@ impl Words {
         &self.text[self.words[index].start as usize..end]
     }
 
-    /// Those that have no letters but these, save `blanks` different ones; in order of the alphabet.
+    /// Words with no other letters than these, except for `blanks` different ones; in alphabetical order.
     pub fn of(&self, letters: u32, blanks: u32) -> impl Iterator<Item = &[u8]> {
         let may = move |needed: u32| (needed & !letters).count_ones() <= blanks;
         let blocks = self.common.iter().enumerate().filter(move |(_, common)| may(**common));
@@ -77,7 +77,7 @@ impl Words {
         indices.filter(move |index| may(self.words[*index].mask)).map(|index| self.at(index))
     }
 
-    /// Whether it counts; lower case.
+    /// Whether a word is valid; in lower case.
     #[must_use]
     pub fn contains(&self, word: &[u8]) -> bool {
         if self.are_all {

@@ -1,4 +1,4 @@
-//! How records are sealed and opened: one implementation over any cipher of the usual shape (a nonce of 12 bytes, a tag of 16).
+//! Encrypts and decrypts records: one implementation for any AEAD cipher with a nonce of 12 bytes and a tag of 16 bytes.
 
 use aes_gcm::Aes128Gcm;
 use aes_gcm::aead::{AeadInOut, KeyInit};
@@ -23,11 +23,11 @@ pub(super) struct Algorithm<C> {
     cipher: PhantomData<fn() -> C>,
 }
 
-/// A cipher as the crates make it.
+/// A cipher from a crate.
 pub(super) trait Cipher: KeyInit + Send + Sync + 'static {
     /// Encrypts in place.
     fn seal(&self, nonce: &Nonce, associated: &[u8], text: &mut [u8]) -> Option<[u8; TAG_LEN]>;
-    /// Decrypts in place, if it is authentic.
+    /// Decrypts in place; false if it is not authentic.
     fn open(&self, nonce: &Nonce, associated: &[u8], text: &mut [u8], tag: [u8; TAG_LEN]) -> bool;
 }
 
@@ -94,7 +94,7 @@ impl<C: Cipher> MessageEncrypter for Keyed<C> {
         let tag =
             self.cipher.seal(&nonce, &make_tls13_aad(len), payload.as_mut()).ok_or(Error::EncryptError)?;
         payload.extend_from_slice(&tag);
-        // Every record of TLS 1.3 is dressed as application data of TLS 1.2.
+        // Every TLS 1.3 record looks like application data of TLS 1.2.
         Ok(OutboundOpaqueMessage::new(ContentType::ApplicationData, ProtocolVersion::TLSv1_2, payload))
     }
 

@@ -1,4 +1,4 @@
-//! How client and server agree on a secret: X25519, which every TLS 1.3 client has.
+//! Key exchange: X25519, which every TLS 1.3 client supports.
 
 use crate::door;
 use rustls::crypto::{ActiveKeyExchange, GetRandomFailed, SharedSecret, SupportedKxGroup};
@@ -33,7 +33,7 @@ impl ActiveKeyExchange for Exchange {
     fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
         let peer = <[u8; 32]>::try_from(peer).map_err(|_| PeerMisbehaved::InvalidKeyShare)?;
         let shared = self.secret.diffie_hellman(&peer.into());
-        // A peer's share of small order would decide the secret alone.
+        // With a peer's share of small order, the secret would not depend on our key.
         if !shared.was_contributory() {
             return Err(PeerMisbehaved::InvalidKeyShare.into());
         }

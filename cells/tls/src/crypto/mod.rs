@@ -1,5 +1,5 @@
-//! The algorithms that the TLS library works with, from crates that are plain Rust. Each file fits one of the library's
-//! interfaces; nothing here is an algorithm itself.
+//! The algorithms for the TLS library, from crates in pure Rust. Each file implements one of the library's
+//! interfaces with existing algorithms.
 
 mod cipher;
 mod exchange;
@@ -44,7 +44,7 @@ static AES_128_GCM: Tls13CipherSuite = Tls13CipherSuite {
     common: CipherSuiteCommon {
         suite: CipherSuite::TLS13_AES_128_GCM_SHA256,
         hash_provider: &hash::Sha256,
-        // What the library says of this cipher.
+        // The library's value for this cipher.
         confidentiality_limit: 1 << 24,
     },
     hkdf_provider: &HkdfUsingHmac(&hash::HmacSha256),
@@ -52,7 +52,7 @@ static AES_128_GCM: Tls13CipherSuite = Tls13CipherSuite {
     quic: None,
 };
 
-/// The cell's own generator: a replay draws the same.
+/// The cell's own generator: a replay draws the same bytes.
 #[derive(Debug)]
 struct Generator;
 
@@ -62,7 +62,7 @@ impl SecureRandom for Generator {
     }
 }
 
-/// Private keys never come here.
+/// The host holds private keys; the library never loads one.
 #[derive(Debug)]
 struct NoKeys;
 

@@ -1,10 +1,10 @@
-//! A real TLS client with a cell at its other end; used by this crate's tests, and by those that run the cell as a module.
+//! A real TLS client connected to a cell; used by this crate's tests, and by those that run the cell as a module.
 
 use rustls::ClientConnection;
 use std::io::Read;
 
-/// Carries bytes between client and cell until neither has more to say; what the client heard. `tell` gives the cell what the
-/// client sends, cut as it likes, and answers with what the cell has said to the client meanwhile.
+/// Carries bytes between client and cell until neither has more to send; returns what the client received. `tell` gives the cell
+/// the client's bytes, split anywhere, and returns the cell's output to the client.
 pub(crate) fn converse(client: &mut ClientConnection, mut tell: impl FnMut(&[u8]) -> Vec<u8>) -> Vec<u8> {
     let mut heard = Vec::new();
     loop {
@@ -17,7 +17,7 @@ pub(crate) fn converse(client: &mut ClientConnection, mut tell: impl FnMut(&[u8]
         while !rest.is_empty() {
             client.read_tls(&mut rest).unwrap();
             client.process_new_packets().unwrap();
-            // It ends by having no more, or by the server's last word.
+            // It ends without more data, or with the server's close.
             let _ = client.reader().read_to_end(&mut heard);
         }
         if answer.is_empty() && !client.wants_write() {

@@ -1,21 +1,21 @@
-//! The running-key code that the demo's files are scrambled with: each byte's key depends on every byte before it,
-//! so that one byte lost, repeated or decoded in the wrong state spoils all that follows.
+//! The running-key code for the demo's files: each byte's key depends on every byte before it, so that any lost,
+//! repeated or misordered byte corrupts the rest.
 //!
-//! It shows faults; it hides nothing. Never use it to keep a secret.
+//! It makes faults visible; it is not encryption. Never use it to keep a secret.
 //!
 //! The key is a 64-bit state `s`. Its top byte scrambles the next plain byte, `cipher = plain ^ (s >> 56)`, and then
-//! `s = (s ^ cipher) * M` with `M` odd. That step is a bijection of `s`, so two states that differ once differ for
-//! ever.
+//! `s = (s ^ cipher) * M` with `M` odd. That step is a bijection of `s`, so two states that differ once differ
+//! forever.
 #![no_std]
 #![forbid(unsafe_code)]
 
-/// What the demo's files are scrambled with.
+/// The key of the demo's files.
 pub const DEMO_KEY: u64 = 0x6d61_7272_616d_0001;
 
-/// Odd, so that multiplying loses nothing; its high bits carry a difference in the lowest byte to the top at once.
+/// Odd, so that multiplication is invertible; its high bits carry a difference in the lowest byte to the top at once.
 const MULTIPLIER: u64 = 0xd134_2543_de82_ef95;
 
-/// A running key. Start one a stream; each call continues where the last one ended.
+/// A running key. Use one per stream; each call continues after the previous one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunningKey {
     state: u64,
@@ -94,7 +94,7 @@ mod tests {
         assert!(zeros < 64, "{zeros} of 4096");
     }
 
-    /// How many of the last bytes come out right when the stream is damaged at its middle.
+    /// How many of the last bytes are decoded correctly when the stream is damaged in its middle.
     fn right_after(damage: impl FnOnce(&mut Vec<u8>)) -> usize {
         let plain = sample(4_096);
         let mut bytes = encoded(&plain);

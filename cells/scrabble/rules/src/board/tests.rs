@@ -28,14 +28,14 @@ impl Table {
         self.board.check(&self.words, &Rack::new(rack.as_bytes()), it)
     }
 
-    /// Lays it with a rack of these tiles, and says what it counts.
+    /// Lays a word with a rack of these tiles, and returns its score.
     fn lay(&mut self, rack: &str, word: &str, at: &str, way: &str) -> u32 {
         let laid = self.check(rack, &play(word, at, way)).unwrap();
         self.board.lay(&laid);
         laid.score
     }
 
-    /// Why it may not be laid by somebody who has all of its tiles.
+    /// Why a player with all of its tiles may not lay it.
     fn wrong(&self, word: &str, at: &str, way: &str) -> Wrong {
         self.check(word, &play(word, at, way)).unwrap_err()
     }
@@ -112,7 +112,7 @@ fn premiums_count_for_new_tiles_only() {
 fn word_premiums_multiply_and_letters_come_first() {
     let mut table = Table::new();
     table.board.tiles[square("c1").index()] = b'i';
-    // a1 and h1 count the word three times each, d1 its letter twice.
+    // a1 and h1 triple the word each, d1 doubles its letter.
     let score = table.check("oxdizes", &play("oxidizes", "a1", "across")).unwrap().score;
     assert_eq!(score, (1 + 8 + 1 + 2 * 2 + 1 + 10 + 1 + 1) * 9 + 50);
 }
@@ -125,7 +125,7 @@ fn blanks_count_nothing_and_stay_what_they_were_laid_as() {
     assert!(table.board.text().contains(" C a t s"));
     assert_eq!(table.check("?", &play("sO", "k8", "down")).unwrap().score, 1);
     assert_eq!(table.check("o", &play("sO", "k8", "down")), Err(Wrong::NotThere));
-    // The blank lies on l8, whose premium is for nothing.
+    // The blank lies on l8; a letter premium has no effect on a blank.
     let quiz = Table::new().check("quizes?", &play("quizZes", "h8", "across")).unwrap();
     assert_eq!(quiz.score, (10 + 1 + 1 + 10 + 1 + 1) * 2 + 50);
     assert!(quiz.rack.tiles.is_empty());
