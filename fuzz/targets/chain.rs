@@ -1,4 +1,4 @@
-//! A chain as a peer or a disk may give it: what is read is written the same again, and its name is its digest.
+//! A chain as a peer or a disk may provide it: decoding and encoding give the same bytes, and its name is its digest.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A cell's checkpoint and a delta on it, as an end hands them back and unsealing lets them pass. The first two bytes
-//! say where the delta begins; both get the envelope that their bytes need, since no input would guess a checksum.
+//! A cell's checkpoint and a delta on it, as an end returns them after decryption. The first two bytes say where
+//! the delta begins; both get a valid envelope for their bytes, since no input would guess a checksum.
 #![no_main]
 
 use bytes::Bytes;
@@ -13,13 +13,13 @@ fn envelope(body: &[u8]) -> Vec<u8> {
         .concat()
 }
 
-/// A chain of two stages that are alike.
+/// A chain of two equal stages.
 fn chain_of(stage: &[u8]) -> Vec<u8> {
     let stage = [&(stage.len() as u64).to_le_bytes()[..], stage].concat();
     [&b"MRCC\x01\x02"[..], &[7; 32], &stage, &stage].concat()
 }
 
-/// Whether they are sound when they are read as they arrive, in pieces of this size, and what is there is taken at once.
+/// Whether they are valid when read as they arrive, in pieces of this size, and contents are taken at once.
 fn arrive(chain: &[Vec<u8>], piece: usize) -> bool {
     let mut reading = CheckpointReader::opened();
     for checkpoint in chain {
@@ -45,13 +45,13 @@ fuzz_target!(|data: &[u8]| {
         let alone = alone.expect("what is built on must be sound by itself");
         assert_eq!(both.image(), alone.image());
     }
-    // As the second of two stages, what is sound is as sound as alone.
+    // A valid checkpoint is also valid as the second of two stages.
     let staged = [chain_of(&chain[0]), chain_of(&chain[1])];
     let is_sound = Decoded::decode(&chain).is_ok();
     assert_eq!(Decoded::decode(&staged).is_ok(), is_sound);
-    // So it is however it arrives.
+    // It is also valid in any pieces.
     let piece = 1 + usize::from(cut[0] % 61);
     assert_eq!((arrive(&chain, piece), arrive(&staged, piece)), (is_sound, is_sound));
-    // And as the whole, whatever the bytes are.
+    // And as a whole checkpoint, with any bytes.
     let _ = Decoded::decode(&[[&b"MRCC\x01"[..], data].concat()]);
 });

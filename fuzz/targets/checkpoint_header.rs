@@ -1,4 +1,4 @@
-//! A checkpoint as it was unsealed: what splits must join to bytes that split to the same.
+//! A decrypted checkpoint: what can be split must join to bytes that split to the same.
 #![no_main]
 
 use bytes::Bytes;

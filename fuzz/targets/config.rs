@@ -1,4 +1,4 @@
-//! Configurations of edges and agents: understood, or refused with a complaint that can be shown.
+//! Configurations of edges and agents: accepted, or refused with a printable error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

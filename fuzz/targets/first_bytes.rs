@@ -1,5 +1,5 @@
-//! The first bytes of a connection, as routes read them: what is decided stays decided whatever comes behind, and nothing is
-//! waited for beyond what is held.
+//! The first bytes of a connection, as routes read them: a decision does not change when more bytes arrive, and a route never
+//! waits for more bytes than it can hold.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let whole = server_name(data);
     let decided = format!("{:?}", table.decide(&arrival, data, false));
-    // Every cut of a long input would take for ever.
+    // Trying every split of a long input would take too long.
     for upto in (0..data.len()).step_by(1 + data.len() / 64) {
         let first = &data[..upto];
         let name = server_name(first);

@@ -1,6 +1,6 @@
-//! HTTP as a client and a server may speak it, cut anywhere, through the cell `compress`: it ends or goes on, says nothing behind a
-//! close, and what it passes to the server are requests that it would pass again as they are. The first byte says how, the next how
-//! long the pieces are.
+//! HTTP of a client and a server, split anywhere, through the cell `compress`: it terminates, sends nothing after a close, and
+//! would pass the requests that it sends to the server again unchanged. The first byte selects the configuration, the next the
+//! length of the pieces.
 #![no_main]
 
 #[path = "../../cells/compress/tests/support/plain.rs"]
@@ -11,15 +11,15 @@ use compress::http::Mediator;
 use compress::pipe::{Out, Pipe, Side};
 use libfuzzer_sys::fuzz_target;
 
-/// What stands between what the client says and what the server does.
+/// Separates what the client sends from what the server sends.
 const TURN: u8 = 0xfe;
 
-/// Goes on until there is nothing to do; what came of it is added to what each side heard.
+/// Steps until there is nothing to do; adds the output to what each side received.
 fn go_on(mediator: &mut Mediator, out: &mut Out, heard: &mut [Vec<u8>; 2]) -> bool {
     let mut steps = 0;
     while mediator.step(out) {
         steps += 1;
-        // A body may be a thousand times as long when it is decoded.
+        // A decoded body may be a thousand times as long.
         assert!(steps < 100_000, "it goes on for ever");
     }
     heard[0].append(&mut out.client);
@@ -27,7 +27,7 @@ fn go_on(mediator: &mut Mediator, out: &mut Out, heard: &mut [Vec<u8>; 2]) -> bo
     out.closes_client && out.closes_server
 }
 
-/// What both sides hear of a conversation, and whether it was refused.
+/// What both sides receive in a conversation, and whether it was refused.
 fn converse(config: &Config, turns: &[&[u8]], piece: usize) -> ([Vec<u8>; 2], bool) {
     let (mut mediator, mut out, mut heard) =
         (Mediator::new(config.clone()), Out::default(), <[Vec<u8>; 2]>::default());
@@ -58,10 +58,10 @@ fuzz_target!(|data: &[u8]| {
     let turns: Vec<&[u8]> = data.split(|byte| *byte == TURN).take(20).collect();
     let (heard, is_refused) = converse(&config, &turns, usize::from(piece) + 1);
     plain::assert_passes_again(&heard[1]);
-    // However it is cut, it is as welcome, where the sides take the same turns.
+    // Any split gives the same result, if the sides take the same turns.
     let (whole, was_refused) = converse(&config, &turns, usize::MAX);
     assert_eq!(is_refused, was_refused);
-    // Bodies are framed by how they come; who has none is heard the same.
+    // The framing of bodies depends on their pieces; messages without a body are the same.
     let has_bodies = |heard: &[u8]| heard.windows(5).any(|five| five.eq_ignore_ascii_case(b"chunk"));
     if !is_refused && !heard.iter().chain(&whole).any(|heard| has_bodies(heard)) {
         assert_eq!(heard, whole);

@@ -1,5 +1,5 @@
-//! An image file as a disk may give it back: damaged anywhere, and yet authenticated by the directory's key. It is refused or
-//! read, and never runs. One that is not authenticated is never read.
+//! An image file as a disk may return it: damaged anywhere, but authenticated with the directory's key. It is refused or
+//! read, and never runs. A file that is not authenticated is never read.
 #![no_main]
 
 use std::{fs, path::Path, sync::LazyLock};
@@ -8,22 +8,22 @@ use libfuzzer_sys::fuzz_target;
 use marram_sandbox::{Images, Quotas};
 use marram_wire::id::ImageHash;
 
-/// Magic and version, length, authentication; then the compatibility of this engine, which no input would guess.
+/// Magic and version, length, authentication code; then the compatibility of this engine, which no input would guess.
 const VERSION_END: usize = 4 + 4;
 const HEADER_SIZE: usize = VERSION_END + 8 + 32;
 const COMPATIBILITY_SIZE: usize = 8;
 
-/// Exports what a cell must and does nothing.
+/// Has the required exports and does nothing.
 const MODULE: &[u8] = include_bytes!("../seeds/module/smallest.wasm");
 
 struct Store {
     images: Images,
     key: [u8; 32],
-    /// What every file begins with: magic and version.
+    /// The first bytes of every file: magic and version.
     beginning: [u8; VERSION_END],
-    /// What every file of this engine begins with after its header.
+    /// The first bytes after the header in every file of this engine.
     compatibility: Vec<u8>,
-    /// A file as it was written.
+    /// An undamaged file.
     whole: Vec<u8>,
     hash: ImageHash,
 }
@@ -51,7 +51,7 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(image) = STORE.images.load(hash) {
         assert_eq!(image.hash(), hash);
     }
-    // One changed byte is enough for it to be made again, which takes time: some inputs do.
+    // One changed byte makes the image be built again, which takes time: only some inputs do it.
     let [at, .., change] = data else { return };
     if !change.is_multiple_of(16) {
         return;

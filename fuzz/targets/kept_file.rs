@@ -1,5 +1,5 @@
-//! The file of a session behind a recorder: what decodes must encode to a file that decodes to the same. The input is the
-//! records' contents, each behind its length in two bytes; lengths and checksums of the file are made right, since no input would
+//! The file of a session at a recorder: what decodes must encode to a file that decodes to the same. The input is the
+//! records' contents, each after its length in two bytes; lengths and checksums of the file are made valid, since no input would
 //! guess them.
 #![no_main]
 

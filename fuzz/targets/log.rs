@@ -1,4 +1,4 @@
-//! Log entries, as a client can hand them back: what decodes must encode to entries that decode to the same, and time
+//! Log entries, as a client can return them: what decodes must encode to entries that decode to the same, and time
 //! never runs backwards between starts.
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A manifest as anybody may write it: understood, or refused with a complaint that can be shown.
+//! Any manifest: accepted, or refused with a printable error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

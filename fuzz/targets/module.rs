@@ -1,4 +1,4 @@
-//! A module as anybody may deploy it: refused with a reason, or made into an image; never a fault of ours.
+//! Any deployed module: refused with a reason, or made into an image; never a panic of the host.
 #![no_main]
 
 use std::{path::Path, sync::LazyLock};

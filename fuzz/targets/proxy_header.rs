@@ -1,5 +1,5 @@
-//! Headers of the PROXY protocol: what is decided stays decided whatever comes behind, nothing is waited for beyond the longest
-//! header, and what is read is written so that it is read again.
+//! Headers of the PROXY protocol: a decision does not change when more bytes arrive, the reader never waits for more than the
+//! longest header, and encoding a decoded header gives bytes that decode to the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,7 @@ fuzz_target!(|data: &[u8]| {
     assert!(whole != Ok(ProxyHeader::More) || data.len() < HEADER_MAX, "waits for more than can be");
     // Every cut of a long input would take for ever.
     for upto in (0..data.len()).step_by(1 + data.len() / 64) {
-        // What is wrong may be said in other words when more of it is there.
+        // An error may have another text when more bytes are there.
         let (early, whole) = (read(&data[..upto]).map_err(drop), whole.map_err(drop));
         assert!(early == Ok(ProxyHeader::More) || early == whole, "{early:?} became {whole:?}");
     }

@@ -1,5 +1,5 @@
-//! A record file, as anybody may hand one over: what decodes must encode to a file that decodes to the same. Length and
-//! checksums are made right first, since no input would guess them.
+//! Any record file: what decodes must encode to a file that decodes to the same. Length and
+//! checksums are made valid first, since no input would guess them.
 #![no_main]
 
 use bytes::Bytes;

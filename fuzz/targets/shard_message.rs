@@ -1,4 +1,4 @@
-//! What shards and the control say to each other across a process boundary, both ways.
+//! Messages between shards and the control across a process boundary, in both directions.
 #![no_main]
 
 use bytes::Bytes;

@@ -1,5 +1,5 @@
-//! What an edge and its coordinator's store, embedded or etcd, say to each other: an answer that is read means the same when the
-//! embedded store gives it, a request that is read is asked the same again, and so is a watch. The first byte says which it is.
+//! The protocol between an edge and its coordinator's store, embedded or etcd: a decoded reply means the same when the
+//! embedded store gives it, a decoded request is encoded the same again, and so is a watch. The first byte selects the kind.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,7 +7,7 @@ use marram::coordinator::protocol::{self, Asked, Seen};
 use marram_edge::coordinator::{Lease, StoreFailure, StoreReply, StoreRequest};
 use serde_json::Value;
 
-/// Paths of requests that the store knows, and one that it does not.
+/// Paths of requests that the store supports, and one that it does not.
 const PATHS: [&str; 7] = [
     "/v3/kv/range",
     "/v3/kv/txn",

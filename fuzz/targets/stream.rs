@@ -1,4 +1,4 @@
-//! A wire's byte stream: the same frames and the same error come out however it is cut. The first byte says how.
+//! A wire's byte stream: any split gives the same frames and the same error. The first byte selects the split.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! What `POST /v1/apps` is sent: a body that is read is written the same again, and no part of it is larger than the body. One
-//! that is cut anywhere is refused, or has fewer parts.
+//! The body of `POST /v1/apps`: encoding a decoded body gives the same bytes, and no part is larger than the body. A
+//! truncated body is refused, or has fewer parts.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,6 @@
-//! What a client says at a gate for WebSocket, its request and the frames behind it: the same is heard, granted, refused or broken off
-//! however it is cut and whenever it is listened to, nothing is held that did not come, and each answer is whole. The first byte says
-//! how it begins, who may ask and when it is listened to, the second how long the pieces are.
+//! A WebSocket client's bytes at a gate, its request and the frames after it: any split and any reading times give the same
+//! messages, acceptance, refusal or failure; the gate holds no bytes that did not arrive, and each response is complete. The
+//! first byte selects the beginning, the allowed origins and the reading times, the second the length of the pieces.
 #![no_main]
 
 use bytes::{Bytes, BytesMut};
@@ -10,18 +10,18 @@ use marram_agent::websocket::{
     request::{self, END, Refusal},
 };
 
-/// One that is granted: what comes behind it is frames, which few other inputs get to.
+/// An acceptable request: the bytes after it are frames, which few other inputs reach.
 const RIGHT: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
-/// All that came of what a client said.
+/// The results of a client's bytes.
 #[derive(Default, PartialEq, Eq, Debug)]
 struct Conversation {
-    /// How long its request is, and the answer.
+    /// The length of its request, and the response.
     granted: Option<(usize, Bytes)>,
     refused: Option<Refusal>,
     heard: Vec<WsEvent>,
-    /// What stands before each message, if it is said back.
+    /// The header for each message, when it is echoed.
     headers: Vec<Bytes>,
     broken: Option<Closing>,
 }
@@ -30,7 +30,7 @@ fn has_ended(conversation: &Conversation) -> bool {
     conversation.broken.is_some() || conversation.heard.last() == Some(&WsEvent::Close)
 }
 
-/// So much of what is to be heard.
+/// Reads at most this much of the messages.
 fn hear(codec: &mut WsCodec, most: usize, conversation: &mut Conversation) {
     for _ in 0..most {
         if has_ended(conversation) {
@@ -49,7 +49,7 @@ fn hear(codec: &mut WsCodec, most: usize, conversation: &mut Conversation) {
     }
 }
 
-/// What comes of pieces, after each of which so much is listened to; of all, at the end.
+/// The results of pieces; after each piece, and at the end, this much is read.
 fn converse<'a>(pieces: impl Iterator<Item = &'a [u8]>, origins: &[String], most: usize) -> Conversation {
     let (mut conversation, mut head, mut codec) = (Conversation::default(), BytesMut::new(), None::<WsCodec>);
     let mut came = 0;
@@ -86,7 +86,7 @@ fn converse<'a>(pieces: impl Iterator<Item = &'a [u8]>, origins: &[String], most
     conversation
 }
 
-/// Whether an answer is one of HTTP, and ends where it says.
+/// Whether a response is HTTP, and ends where it says.
 fn assert_whole(answer: &[u8]) {
     let text = std::str::from_utf8(answer).expect("it is text");
     let (head, words) = text.split_once("\r\n\r\n").expect("its head has an end");
@@ -100,7 +100,7 @@ fuzz_target!(|data: &[u8]| {
     let stream = match how & 3 {
         0 => data.to_vec(),
         1 => [RIGHT, data].concat(),
-        // As long as a request may be, but for a little.
+        // Slightly shorter than the longest request.
         _ => [b"GET / HTTP/1.1\r\nX: ", &[b'x'; request::HEAD_MAX - 256][..], data].concat(),
     };
     let origins = if how & 4 == 0 { vec![] } else { vec!["https://play.example".to_owned()] };
@@ -115,7 +115,7 @@ fuzz_target!(|data: &[u8]| {
         assert_whole(&refusal.answer());
     }
     if let Some(closing) = &cut.broken {
-        // A control frame that is whole: words of 123 bytes at the most behind its code.
+        // A complete control frame: at most 123 bytes of text after its code.
         let frame = closing.frame();
         assert!(frame.len() <= 127 && frame[0] == 0x88 && frame.len() == 2 + usize::from(frame[1]));
     }

@@ -1,5 +1,5 @@
-//! The first bytes each way on a connection, and the handshake behind them, as anybody who reaches an edge's port may send them. What
-//! is read is written the same again; and without the token nobody gets as far as a frame.
+//! The first bytes in each direction of a connection, and the handshake after them, as any process that reaches an edge's port
+//! may send them. Encoding decoded bytes gives the same bytes; without the token no peer gets as far as a frame.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -11,7 +11,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::LazyLock;
 
-/// An edge with a token, where agents need not encrypt.
+/// An edge with a token that does not require encryption from agents.
 static ACCEPTOR: LazyLock<WireAcceptor> = LazyLock::new(|| {
     let token = Some("a token that no input has".to_owned());
     let security = Security { token, insecure_plain: true, ..Security::default() };
@@ -35,7 +35,7 @@ fuzz_target!(|data: &[u8]| {
         edge.set_nonblocking(true).expect("a socket");
         let socket = Socket::Unix(mio::net::UnixStream::from_std(edge));
         let mut wire = ACCEPTOR.accept(socket, tls).expect("it begins");
-        // As much as a socket holds at once, and then its end.
+        // As much as a socket holds at once, then the end of the stream.
         agent.write_all(rest).expect("there is room");
         agent.shutdown(Shutdown::Write).expect("it is connected");
         while wire.read().is_ok() {

@@ -1,8 +1,8 @@
-//! Uncompressed video as the cell `background` reads it: the same parts and the same refusal come out however it is cut, and the parts
-//! put together again are what came. The first byte says how long the pieces are.
+//! Uncompressed video as the cell `background` reads it: any split gives the same parts and the same error, and the parts
+//! joined again are the input. The first byte selects the length of the pieces.
 #![no_main]
 
-// Alone: the cell's crate would bring its image processing along.
+// Only this module: the cell's crate would also bring its image processing.
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate")]
 #[path = "../../cells/background/src/y4m.rs"]
 mod y4m;
@@ -10,12 +10,12 @@ mod y4m;
 use libfuzzer_sys::fuzz_target;
 use y4m::{Header, PIXELS_MAX, Part, Reader, Refused};
 
-/// What a stream comes to.
+/// The parts of a stream.
 #[derive(Default, PartialEq, Eq, Debug)]
 struct Parts {
     header: Option<Header>,
     frames: usize,
-    /// All of them, written as they are in a stream.
+    /// All parts, encoded again.
     again: Vec<u8>,
     refused: Option<Refused>,
 }

@@ -1,4 +1,4 @@
-//! Cells in C: `target/cells/c/NAME.wasm`, one for each folder of `sdk/c`. Whoever has no C compiler for Wasm does without.
+//! Cells in C: `target/cells/c/NAME.wasm`, one for each folder of `sdk/c`. Skipped without a C compiler for Wasm.
 
 use std::{
     env, fs,
@@ -13,17 +13,17 @@ use crate::{
     shell::{capture, run, say},
 };
 
-/// zig as PyPI has it, for this machine: one version, so that what was tested is what is there.
+/// zig from PyPI, for this machine: a fixed version, so that the tested version is the installed one.
 const ZIG_PACKAGE: &str = "ziglang==0.17.1";
 
-/// A compiler and what to tell it.
+/// A compiler and its arguments.
 struct Compiler {
     program: PathBuf,
     arguments: Vec<String>,
 }
 
 impl Compiler {
-    /// That of a WASI SDK, else clang with Debian's wasi-libc, else zig.
+    /// The compiler of a WASI SDK, else clang with Debian's wasi-libc, else zig.
     fn find() -> Option<Self> {
         let clang = |program: PathBuf, sysroot: &str| Self {
             program,
@@ -40,7 +40,7 @@ impl Compiler {
         Self::zig()
     }
 
-    /// zig of the path, else the one that [`ensure_zig`] has installed.
+    /// zig from the path, else the one that [`ensure_zig`] has installed.
     fn zig() -> Option<Self> {
         let installed = zig_folder().join("ziglang/zig");
         let works = |program: &PathBuf| capture(Command::new(program).arg("version")).is_ok();
@@ -49,7 +49,7 @@ impl Compiler {
     }
 }
 
-/// Builds what is not newer than its source, with the compiler that is there.
+/// Builds what is out of date, with the available compiler.
 pub(crate) fn build() -> Result<()> {
     let Some(compiler) = Compiler::find() else {
         say("cells in C are not built: there is no clang with wasi-libc, no WASI SDK and no zig");
@@ -58,7 +58,7 @@ pub(crate) fn build() -> Result<()> {
     build_with(&compiler, "c")
 }
 
-/// The same with zig, to `target/cells/zig`, for the tests that compare compilers; nothing where there is none.
+/// The same with zig, to `target/cells/zig`, for the tests that compare compilers; does nothing without zig.
 pub(crate) fn build_with_zig() -> Result<()> {
     match Compiler::zig() {
         Some(zig) => build_with(&zig, "zig"),
@@ -78,7 +78,7 @@ pub(crate) fn ensure_zig() -> Result<()> {
     run(pip.arg(&folder).arg(ZIG_PACKAGE))
 }
 
-/// Where zig is installed if the path has none.
+/// Folder in which zig is installed if it is not on the path.
 fn zig_folder() -> PathBuf {
     project::target().join("tools/zig")
 }

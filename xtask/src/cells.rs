@@ -10,7 +10,7 @@ use crate::{
     toolchain::{CELL_TARGET, Toolchain},
 };
 
-/// The cell that a test steps through with a debugger.
+/// The cell that a test debugs step by step.
 const DEBUGGED: &str = "counter";
 
 /// Builds all of them, and one with its debug information in `target/cells/debugger/`; then those in C. Cargo decides what is out of date; a module whose bytes did not change keeps its time.
@@ -24,7 +24,7 @@ pub(crate) fn build() -> Result<()> {
     Ok(())
 }
 
-/// Builds the native server that `marram bench classify` compares the cell with, beside the cells.
+/// Builds the native server with which `marram bench classify` compares the cell, next to the cells.
 pub(crate) fn build_classify_process() -> Result<()> {
     let target = project::target().join("cells-native");
     let mut command = project::cargo("build");

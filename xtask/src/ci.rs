@@ -1,4 +1,4 @@
-//! What must hold before anything lands, cheapest first. Ends in the same tests that the README names.
+//! The checks before any change lands, cheapest first. Ends with the same tests that the README names.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ use crate::{
 /// A step: its name, and what it does.
 type Step = (&'static str, fn() -> Result<()>);
 
-/// All of them, in order.
+/// All steps, in order.
 const STEPS: [Step; 9] = [
     ("set-up for building", set_up),
     ("format", format),
@@ -28,7 +28,7 @@ const STEPS: [Step; 9] = [
     ("test", || suite::run_all(&[])),
 ];
 
-/// `cargo xtask ci [--keep-going]`: stops at the first step that fails, or goes on and says at the end which did.
+/// `cargo xtask ci [--keep-going]`: stops at the first step that fails, or continues and lists the failed steps at the end.
 pub(crate) fn all(arguments: &[String]) -> Result<()> {
     let mut options = Options::new(arguments);
     let keep_going = options.flag("--keep-going");
@@ -57,7 +57,7 @@ fn steps(keep_going: bool) -> Result<()> {
     Ok(())
 }
 
-/// On a machine of CI everything at once: one call of the package manager.
+/// On a CI machine, installs everything in one call of the package manager.
 fn set_up() -> Result<()> {
     if setup::is_ci() {
         setup::for_tests()?;

@@ -1,5 +1,5 @@
-//! Licences and sources of what we build on. `cargo deny` where it is installed; otherwise the part of it that needs no
-//! database, over `cargo metadata`, and a plain statement of what was not checked.
+//! Licences and sources of dependencies. Uses `cargo deny` if it is installed; otherwise does the checks that need no
+//! database, with `cargo metadata`, and states what was not checked.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::{
     shell::{installed, run, say},
 };
 
-/// Where advisories are published; no package registry carries them.
+/// Repository of the advisories; no package registry has them.
 const DATABASE: &str = "github.com/RustSec/advisory-db";
 
 /// Checks every workspace, each with its own lockfile.
@@ -38,7 +38,7 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// What needs no network first, so that its verdict does not depend on it.
+/// Checks that need no network come first, so that their result does not depend on it.
 fn check_all(manifest: &str) -> Result<()> {
     let deny = |what: &[&str]| {
         run(project::cargo("deny").args(["--locked", "--manifest-path", manifest, "check"]).args(what))
@@ -52,7 +52,7 @@ fn check_all(manifest: &str) -> Result<()> {
     })
 }
 
-/// What a run without `cargo deny` leaves open, and how to close it.
+/// What a run without `cargo deny` does not check, and how to check it.
 fn unchecked() -> String {
     format!(
         "NOT CHECKED: advisories (known vulnerabilities), yanked and duplicate versions. They take `cargo install --locked \
@@ -60,7 +60,7 @@ fn unchecked() -> String {
     )
 }
 
-/// The licences between the brackets of `allow = [ ... ]`.
+/// The licences in the list `allow = [ ... ]`.
 fn allowed(text: &str) -> Option<Vec<String>> {
     let text: String = text.lines().map(|line| line.split('#').next().unwrap_or_default()).collect();
     let (_, licenses) = text.split_once("[licenses]")?;
@@ -89,7 +89,7 @@ struct Expression<'a> {
 
 impl<'a> Expression<'a> {
     fn new(text: &'a str) -> Self {
-        // The slash is how `OR` was written before there was SPDX.
+        // Before SPDX, a slash meant `OR`.
         let mut words = Vec::new();
         for word in text.split_inclusive(['(', ')', '/', ' ']) {
             let cut = word.trim_end_matches(['(', ')', '/', ' ']);
@@ -98,7 +98,7 @@ impl<'a> Expression<'a> {
         Self { words, at: 0 }
     }
 
-    /// Whether we may choose a way through it that the list allows. What does not parse is not permitted.
+    /// Whether the list allows one of its alternatives. An expression that does not parse is not permitted.
     fn permitted(mut self, allowed: &[String]) -> bool {
         self.either(allowed) == Some(true) && self.at == self.words.len()
     }

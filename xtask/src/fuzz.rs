@@ -1,5 +1,5 @@
-//! Fuzzing every decoder with libFuzzer on the stable compiler. Coverage comes from flags that stable accepts, and only
-//! our own crates are instrumented: this program stands between cargo and the compiler to add them.
+//! Fuzzes every decoder with libFuzzer on the stable compiler. Coverage comes from flags that stable accepts, and only
+//! our own crates are instrumented: cargo calls this program instead of the compiler, to add the flags.
 
 use std::{
     fs,
@@ -15,13 +15,13 @@ use crate::{
     shell::{run, say},
 };
 
-/// Seconds a target, unless told otherwise.
+/// Default seconds per target.
 pub(crate) const SECONDS_DEFAULT: u64 = 20;
 
-/// Set for the compiler, makes this program its wrapper. It holds the repository's root.
+/// If set, this program acts as the compiler's wrapper. It holds the repository's root.
 const WRAPPER: &str = "MARRAM_FUZZ_WRAPPER";
 
-/// What libFuzzer needs to see where an input leads.
+/// Coverage flags that libFuzzer needs.
 const COVERAGE: [&str; 7] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -32,10 +32,10 @@ const COVERAGE: [&str; 7] = [
     "--cfg=fuzzing",
 ];
 
-/// A longer input shows nothing that a shorter one does not, and is slower.
+/// Longest input: longer inputs find nothing more, and are slower.
 const INPUT_BYTES_MAX: usize = 8_192;
 
-/// An input that takes this long is a fault.
+/// An input that takes this long counts as a failure.
 const INPUT_SECONDS_MAX: u64 = 5;
 
 const MEMORY_MEBIBYTES_MAX: u64 = 2_048;
@@ -52,7 +52,7 @@ pub(crate) fn command(arguments: &[String]) -> Result<()> {
     }
 }
 
-/// Every target, as many at a time as there are cores.
+/// Runs every target, as many at a time as there are cores.
 pub(crate) fn run_all(seconds: u64) -> Result<()> {
     run_some(targets()?, seconds)
 }
@@ -93,7 +93,7 @@ fn build(targets: &[String]) -> Result<()> {
     run(command.env("RUSTC_WRAPPER", this).env(WRAPPER, project::root()))
 }
 
-/// Fuzzes one target in the background; what it says goes to a file.
+/// Fuzzes one target in the background; its output goes to a file.
 fn start(name: &str, seconds: u64) -> Result<Child> {
     let (found, artifacts) = (folder().join("corpus").join(name), folder().join("artifacts").join(name));
     for folder in [&found, &artifacts] {
@@ -118,7 +118,7 @@ fn start(name: &str, seconds: u64) -> Result<Child> {
     command.spawn().with_context(|| format!("cannot start the fuzz target {name}"))
 }
 
-/// How many inputs a finished target says that it tried.
+/// The number of inputs that a finished target reports.
 fn runs(name: &str) -> Option<String> {
     let text = fs::read(log(name)).ok()?;
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -126,7 +126,7 @@ fn runs(name: &str) -> Option<String> {
         .find_map(|line| Some(line.strip_prefix("stat::number_of_executed_units:")?.trim().to_owned()))
 }
 
-/// One file of `fuzz/targets/` each.
+/// The targets: one file of `fuzz/targets/` each.
 fn targets() -> Result<Vec<String>> {
     let sources = project::files(|path| path.starts_with("fuzz/targets"))?;
     let names = sources.iter().map(|path| path.file_stem()?.to_str().map(str::to_owned));
@@ -141,12 +141,12 @@ fn log(name: &str) -> PathBuf {
     folder().join(format!("{name}.log"))
 }
 
-/// Whether cargo has called this program in the compiler's place: for which repository.
+/// Whether cargo has called this program instead of the compiler; then for which repository.
 pub(crate) fn is_wrapper() -> Option<PathBuf> {
     std::env::var_os(WRAPPER).map(PathBuf::from)
 }
 
-/// Calls the compiler, with coverage for our own crates: the arguments are the compiler and its own.
+/// Calls the compiler, with coverage flags for our own crates: the arguments are the compiler and its own.
 pub(crate) fn wrap(arguments: &[String]) -> ExitCode {
     let Some((rustc, rest)) = arguments.split_first() else { return ExitCode::FAILURE };
     let name = rest.iter().skip_while(|word| *word != "--crate-name").nth(1);

@@ -1,4 +1,4 @@
-//! The project's one tool. `cargo xtask` lists what it can do; each command says what it installs before it does.
+//! The project's only tool. `cargo xtask` lists its commands; each command announces what it installs.
 
 mod c;
 mod cells;
@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-/// One command: its name, its arguments as the usage shows them, what it is for, and what runs it.
+/// One command: its name, its arguments as the usage shows them, its purpose, and its function.
 struct Task(&'static str, &'static str, &'static str, Action);
 
 enum Action {

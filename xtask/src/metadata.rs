@@ -1,4 +1,4 @@
-//! What cargo knows of a workspace and its dependencies, as far as the checks ask.
+//! Cargo's data about a workspace and its dependencies, as far as the checks need it.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{project, shell::capture};
 
-/// A workspace with everything that it depends on, on this platform.
+/// A workspace with all of its dependencies on this platform.
 pub(crate) struct Metadata {
     /// Every package that is built.
     pub(crate) packages: Vec<Package>,
@@ -20,27 +20,27 @@ pub(crate) struct Package {
     pub(crate) name: String,
     /// Its version, for messages.
     pub(crate) version: String,
-    /// Its licence as an SPDX expression, if it says so.
+    /// Its licence as an SPDX expression, if it has one.
     pub(crate) license: Option<String>,
-    /// Where it comes from; `None` is a folder of this repository.
+    /// Its source; `None` for a folder of this repository.
     pub(crate) source: Option<String>,
-    /// Whether it lies in this repository.
+    /// Whether it is in this repository.
     pub(crate) ours: bool,
     /// Whether it is a member of the workspace.
     pub(crate) member: bool,
-    /// The packages that its code uses; those of its tests alone are not among them.
+    /// The packages that its code uses, without those that only its tests use.
     pub(crate) uses: Vec<String>,
 }
 
 impl Metadata {
-    /// Asks cargo, which downloads what is missing.
+    /// Runs `cargo metadata`, which downloads missing packages.
     pub(crate) fn load(manifest: &str) -> Result<Self> {
         let version = capture(Command::new("rustc").arg("-vV"))?;
         let host =
             version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?;
         let mut command = project::cargo("metadata");
         command.args(["--format-version", "1", "--filter-platform", host, "--manifest-path", manifest]);
-        // The fuzz targets' lockfile follows the crates of the main workspace, whose own must be right.
+        // The fuzz targets' lockfile follows the crates of the main workspace, whose own lockfile is checked.
         if manifest != project::FUZZ_MANIFEST {
             command.arg("--locked");
         }
@@ -54,7 +54,7 @@ impl Metadata {
             value.as_array()?.iter().map(|id| Some(id.as_str()?.to_owned())).collect()
         };
         let members = ids(&root["workspace_members"])?;
-        // With a platform given, the resolve graph holds only what is built there.
+        // With a platform, the resolve graph contains only what is built for it.
         let nodes = root["resolve"]["nodes"].as_array()?;
         let built: Vec<&str> = nodes.iter().map(|node| node["id"].as_str()).collect::<Option<_>>()?;
         let packages = root["packages"].as_array()?;
@@ -71,7 +71,7 @@ impl Metadata {
         self.packages.iter().filter(|package| package.member)
     }
 
-    /// Whether a package of this name lies in this repository.
+    /// Whether a package with this name is in this repository.
     pub(crate) fn is_ours(&self, name: &str) -> bool {
         self.packages.iter().any(|package| package.ours && package.name == name)
     }

@@ -1,21 +1,21 @@
-//! The few options that xtask's own commands take. Programs of the workspace read theirs themselves.
+//! The few options of xtask's own commands. Programs of the workspace parse theirs themselves.
 
 use std::collections::VecDeque;
 
 use anyhow::{Context, Result, bail};
 
-/// What is left of a command's arguments.
+/// The remaining arguments of a command.
 pub(crate) struct Options {
     words: VecDeque<String>,
 }
 
 impl Options {
-    /// All of them.
+    /// Takes all arguments.
     pub(crate) fn new(arguments: &[String]) -> Self {
         Self { words: arguments.iter().cloned().collect() }
     }
 
-    /// Takes `--name N` out, wherever it stands.
+    /// Removes `--name N`, at any position, and returns N.
     pub(crate) fn number(&mut self, name: &str) -> Result<Option<u64>> {
         let Some(at) = self.words.iter().position(|word| word == name) else { return Ok(None) };
         self.words.remove(at);
@@ -23,19 +23,19 @@ impl Options {
         value.parse().map(Some).with_context(|| format!("{name} needs a number, not `{value}`"))
     }
 
-    /// Takes `--name` out, and says whether it was there.
+    /// Removes `--name`, and returns whether it was there.
     pub(crate) fn flag(&mut self, name: &str) -> bool {
         let at = self.words.iter().position(|word| word == name);
         at.map(|at| self.words.remove(at)).is_some()
     }
 
-    /// Takes the next plain word, if one is left.
+    /// Removes the next plain word, if there is one.
     pub(crate) fn word(&mut self) -> Option<String> {
         let at = self.words.iter().position(|word| !word.starts_with('-'))?;
         self.words.remove(at)
     }
 
-    /// Refuses what nobody took.
+    /// Fails if arguments are left.
     pub(crate) fn finish(self) -> Result<()> {
         match self.words.front() {
             Some(word) => bail!("`{word}` is not understood here"),

@@ -9,15 +9,15 @@ use crate::{
     shell::{reserve_stdout, run, say},
 };
 
-/// The demo's exit status when bytes are wrong.
+/// The demo's exit status if bytes are wrong.
 const BIT: i32 = 5;
 
-/// `cargo xtask sim [SEED] [--from SEED --count N]`: what the simulator is called with is the simulator's business.
+/// `cargo xtask sim [SEED] [--from SEED --count N]`: passes the arguments to the simulator unchanged.
 pub(crate) fn sim(arguments: &[String]) -> Result<()> {
     run(release("marram-sim").args(arguments))
 }
 
-/// `cargo xtask demo`: with nginx and curl if they can be had.
+/// `cargo xtask demo`: with nginx and curl if they can be installed.
 pub(crate) fn demo(arguments: &[String]) -> Result<()> {
     setup::ensure(setup::BUILD)?;
     setup::wish(setup::DEMO);
@@ -35,7 +35,7 @@ pub(crate) fn demo(arguments: &[String]) -> Result<()> {
     verdict(status.code()).map(say)
 }
 
-/// What the demo's exit status means where a bit was flipped.
+/// The meaning of the demo's exit status after a bit was flipped.
 fn verdict(code: Option<i32>) -> Result<&'static str> {
     match code {
         Some(BIT) => Ok("the flipped bit was found: the check bites"),
@@ -44,7 +44,7 @@ fn verdict(code: Option<i32>) -> Result<&'static str> {
     }
 }
 
-/// The benchmarks, each with what it is compared with or needs besides.
+/// The benchmarks, each with the programs that it is compared with or needs.
 const BENCHES: [(&str, &[setup::Program]); 14] = [
     ("forward", setup::HAPROXY),
     ("recover", &[]),
@@ -62,11 +62,11 @@ const BENCHES: [(&str, &[setup::Program]); 14] = [
     ("apps", setup::APPS),
 ];
 
-/// Why benchmarks did not succeed.
+/// Failed benchmarks.
 #[derive(Debug)]
 pub(crate) struct Ended {
     what: String,
-    /// The exit status of the first that failed, or that of a missed bar if all others held: what `marram bench` means by it.
+    /// The exit status of the first that failed; if all others passed, that of a missed bar. Same meaning as in `marram bench`.
     pub(crate) status: u8,
 }
 
@@ -78,10 +78,11 @@ impl std::fmt::Display for Ended {
 
 impl std::error::Error for Ended {}
 
-/// `marram bench` ends so if everything was measured and a figure misses its bar.
+/// Exit status of `marram bench` if everything was measured and a figure misses its bar.
 const MISSED: u8 = 6;
 
-/// `cargo xtask bench [NAME ...] [OPTIONS]`: one after the other, all if none is named. With `--json` only they write to standard output.
+/// `cargo xtask bench [NAME ...] [OPTIONS]`: one after another, all if none is named. With `--json` only they write to standard
+/// output.
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     let (names, flags) = bench_arguments(arguments)?;
     if flags.iter().any(|flag| flag == "--json") {
@@ -98,18 +99,18 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     run(project::cargo("build").args(["--release", "--locked", "--package", "marram"]))?;
     let mut failed = Vec::new();
     for name in names {
-        // Not by `run`: what it writes to standard output is what is asked for.
+        // Not with `run`: the standard output is the requested result.
         let status = release("marram").args(["bench", name]).args(&flags).status();
         let status = status.with_context(|| format!("cannot start `marram bench {name}`"))?;
         if !status.success() {
-            // Ended by a signal: an error like others.
+            // Ended by a signal: treated like any error.
             failed.push((name, status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)));
         }
     }
     ended(&failed)
 }
 
-/// The names, all if there are none, and the options with what belongs to them.
+/// The names, or all benchmarks if there are none; and the options with their values.
 fn bench_arguments(arguments: &[String]) -> Result<(Vec<&'static str>, Vec<String>)> {
     const WITH_VALUE: [&str; 2] = ["--only", "--cells"];
     let known = || BENCHES.iter().map(|(name, _)| *name);
@@ -146,7 +147,7 @@ fn ended(failed: &[(&str, u8)]) -> Result<()> {
     Err(Ended { what: each.collect::<Vec<_>>().join(", "), status: *first }.into())
 }
 
-/// `cargo xtask mutants`: minutes for a sample, hours for all of them, so no part of CI.
+/// `cargo xtask mutants`: minutes for a sample, hours for all, so it is not part of CI.
 pub(crate) fn mutants(arguments: &[String]) -> Result<()> {
     let mut command = project::cargo("run");
     command.args(["--release", "--locked", "--quiet", "--manifest-path", "xtask/mutants/Cargo.toml"]);
@@ -154,8 +155,8 @@ pub(crate) fn mutants(arguments: &[String]) -> Result<()> {
     run(command.arg("--").args(arguments))
 }
 
-/// A program of the workspace, built if need be. The manifest's folder is not in its environment, so it finds the
-/// cells by the folder that it runs in.
+/// A program of the workspace, built if necessary. The manifest's folder is not in its environment, so it finds the
+/// cells by its working directory.
 fn release(package: &str) -> Command {
     let mut command = project::cargo("run");
     command.args(["--release", "--locked", "--quiet", "--package", package, "--"]);

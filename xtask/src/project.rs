@@ -1,4 +1,4 @@
-//! Where the project's files are, and how cargo is called on them.
+//! The paths of the project's files, and calls of cargo for them.
 
 use std::{
     ffi::OsStr,
@@ -9,14 +9,15 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// Where the repository is: asked once, at the start.
+/// The repository's root: determined once, at the start.
 static ROOT: OnceLock<PathBuf> = OnceLock::new();
 
-/// What cargo tells the program that it runs about that program. Others that see it would be built anew: build scripts look at it.
+/// Prefixes of variables that cargo sets for the program that it runs. Other builds must not see them: build scripts would run
+/// again.
 const OURS: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
 
-/// Finds the repository that is worked on: the one whose `cargo xtask` this is, or that of the working directory. This program may have
-/// been compiled elsewhere, where a target folder is shared.
+/// Finds the repository: the one of this `cargo xtask`, or that of the working directory. This program may have
+/// been compiled elsewhere, if a target folder is shared.
 pub(crate) fn find_root() -> Result<()> {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     let working = std::env::current_dir().context("there is no working directory")?;
@@ -25,9 +26,9 @@ pub(crate) fn find_root() -> Result<()> {
     Ok(())
 }
 
-/// Says where the repository is.
+/// Sets the repository's root.
 pub(crate) fn set_root(root: PathBuf) {
-    // Whoever was first has looked at the same environment.
+    // An earlier caller has read the same environment.
     let _ = ROOT.set(root);
 }
 
@@ -46,21 +47,21 @@ pub(crate) fn root() -> &'static Path {
     })
 }
 
-/// Everything that is built.
+/// Folder of all build products.
 pub(crate) fn target() -> PathBuf {
     root().join("target")
 }
 
-/// The Wasm modules of the cells.
+/// Folder of the cells' Wasm modules.
 pub(crate) fn cell_modules() -> PathBuf {
     target().join("cells")
 }
 
-/// The workspaces beside the main one, each with a lockfile of its own.
+/// The workspaces besides the main one, each with its own lockfile.
 pub(crate) const SIDE_MANIFESTS: [&str; 3] =
     ["sdk/rust/Cargo.toml", "cells/Cargo.toml", "xtask/mutants/Cargo.toml"];
 
-/// The fuzz targets, which are built with flags of their own.
+/// The fuzz targets, which are built with their own flags.
 pub(crate) const FUZZ_MANIFEST: &str = "fuzz/Cargo.toml";
 
 /// Every workspace of the repository.
@@ -68,7 +69,7 @@ pub(crate) fn manifests() -> Vec<&'static str> {
     ["Cargo.toml", FUZZ_MANIFEST].into_iter().chain(SIDE_MANIFESTS).collect()
 }
 
-/// The cargo that runs us, in the repository's root.
+/// The cargo that runs this program, in the repository's root.
 pub(crate) fn cargo(subcommand: &str) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -81,7 +82,7 @@ pub(crate) fn cargo(subcommand: &str) -> Command {
     command
 }
 
-/// The same for a workspace beside the main one. Its artefacts go to a folder of their own, since it has other
+/// The same for a workspace other than the main one. Its artefacts go to a folder of their own, since it has other
 /// profiles and flags.
 pub(crate) fn side_cargo(subcommand: &str, manifest: &str) -> Command {
     let mut command = cargo(subcommand);
@@ -89,7 +90,7 @@ pub(crate) fn side_cargo(subcommand: &str, manifest: &str) -> Command {
     command
 }
 
-/// Every file of the tree that git would keep and whose name passes the filter, relative to the root, in order.
+/// Every file of the tree that git would track and whose name passes the filter, relative to the root, in order.
 pub(crate) fn files(keep: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![root().to_path_buf()];
@@ -114,7 +115,7 @@ pub(crate) fn files(keep: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Build products and what git keeps for itself.
+/// Whether a folder contains build products or git's own data.
 fn is_skipped(folder: &Path) -> bool {
     let name = folder.file_name().and_then(OsStr::to_str).unwrap_or_default();
     matches!(name, "target" | ".git" | "corpus" | "artifacts")

@@ -1,5 +1,5 @@
-//! Proves that the crates which decide everything touch nothing: they build for a target that has no operating system.
-//! That also keeps the door open to a client's end inside a web page.
+//! Proves that the protocol crates do no I/O: they build for a target that has no operating system.
+//! That also keeps a client's end inside a web page possible.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use crate::{
     toolchain::{PURE_TARGET, Toolchain},
 };
 
-/// The crates that decide and do no I/O.
+/// The crates that make all decisions and do no I/O.
 pub(crate) const PURE_CRATES: [&str; 3] = ["marram-wire", "marram-session", "marram-edge"];
 
 /// Builds them for Wasm.

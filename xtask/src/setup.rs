@@ -1,4 +1,4 @@
-//! What the machine itself must have: says what is missing, then installs it from the distribution's packages.
+//! Programs that the machine must have: names the missing ones, then installs them from the distribution's packages.
 
 use std::process::Command;
 
@@ -10,17 +10,17 @@ use crate::{
     toolchain::Toolchain,
 };
 
-/// A program that something here starts.
+/// A program that this repository starts.
 #[derive(Clone, Copy)]
 pub(crate) struct Program {
     name: &'static str,
     package: &'static str,
     purpose: &'static str,
-    /// Where it lies outside the path of ordinary users.
+    /// Its folder if it is not on the path of ordinary users.
     folder: &'static str,
 }
 
-/// What building needs.
+/// Needed for building.
 pub(crate) const BUILD: &[Program] = &[Program {
     name: "cc",
     package: "gcc libc6-dev",
@@ -28,11 +28,11 @@ pub(crate) const BUILD: &[Program] = &[Program {
     folder: "",
 }];
 
-/// What the fuzz targets need on top.
+/// Needed in addition for the fuzz targets.
 pub(crate) const FUZZ: &[Program] =
     &[Program { name: "c++", package: "g++", purpose: "libFuzzer, which is C++", folder: "" }];
 
-/// What the tests start beside our own programs.
+/// Started by the tests, besides our own programs.
 pub(crate) const TEST: &[Program] = &[
     Program { name: "curl", package: "curl", purpose: "an unmodified client", folder: "" },
     Program { name: "openssl", package: "openssl", purpose: "an unmodified client of TLS", folder: "" },
@@ -51,7 +51,7 @@ pub(crate) const TEST: &[Program] = &[
     },
 ];
 
-/// What the demo would like to have; it copes without and says so.
+/// Used by the demo, which also works without and then says so.
 pub(crate) const DEMO: &[Program] = &[
     Program { name: "curl", package: "curl", purpose: "an unmodified client", folder: "" },
     Program {
@@ -62,7 +62,7 @@ pub(crate) const DEMO: &[Program] = &[
     },
 ];
 
-/// What cells are compared with in their tests; these are skipped without, and counted.
+/// Compared with cells in their tests; without them these tests are skipped and counted.
 pub(crate) const COMPARE: &[Program] = &[
     Program {
         name: "memcached",
@@ -84,7 +84,7 @@ pub(crate) const COMPARE: &[Program] = &[
     },
 ];
 
-/// What `marram exec` is tried with, and what redirects instead of it; tests of what is missing are skipped, and counted.
+/// Clients of `marram exec`, and tools that redirect instead of it; tests of missing ones are skipped and counted.
 pub(crate) const CLIENTS: &[Program] = &[
     Program { name: "python3", package: "python3", purpose: "an unmodified client", folder: "" },
     Program {
@@ -140,7 +140,7 @@ pub(crate) const CLIENTS: &[Program] = &[
     Program { name: "nc", package: "netcat-openbsd", purpose: "an unmodified client", folder: "/usr/bin" },
 ];
 
-/// What opens the games' pages; their tests are skipped without, and counted.
+/// Opens the games' pages; without it their tests are skipped and counted.
 pub(crate) const BROWSER: &[Program] = &[Program {
     name: "chromedriver",
     package: "chromium chromium-driver",
@@ -148,7 +148,7 @@ pub(crate) const BROWSER: &[Program] = &[Program {
     folder: "",
 }];
 
-/// What compiles cells in C; tests of these are skipped without, and counted.
+/// Compiles cells in C; without it their tests are skipped and counted.
 pub(crate) const C_CELLS: &[Program] = &[
     Program {
         name: "wasm-ld",
@@ -159,7 +159,7 @@ pub(crate) const C_CELLS: &[Program] = &[
     Program { name: "make", package: "make", purpose: "projects in C", folder: "/usr/bin" },
 ];
 
-/// What installs zig, which is in no package of Debian.
+/// Installs zig, which no Debian package contains.
 const ZIG: &[Program] = &[Program {
     name: "pip3",
     package: "python3-pip",
@@ -174,10 +174,10 @@ const HAPROXY_PROGRAM: Program = Program {
     folder: "/usr/sbin",
 };
 
-/// What `bench forward` and `bench tls` are compared with.
+/// Compared with cells by `bench forward` and `bench tls`.
 pub(crate) const HAPROXY: &[Program] = &[HAPROXY_PROGRAM];
 
-/// What `bench faults` makes machines and faults with.
+/// Used by `bench faults` to create machines and faults.
 pub(crate) const NAMESPACES: &[Program] = &[
     Program { name: "ip", package: "iproute2", purpose: "network namespaces", folder: "/usr/sbin" },
     Program { name: "tc", package: "iproute2", purpose: "slow links", folder: "/usr/sbin" },
@@ -189,7 +189,7 @@ pub(crate) const NAMESPACES: &[Program] = &[
     },
 ];
 
-/// What `bench apps` is compared with, and plays with.
+/// Used by `bench apps`, for comparison and as clients.
 pub(crate) const APPS: &[Program] = &[
     Program {
         name: "nginx",
@@ -212,13 +212,13 @@ pub(crate) fn everything() -> Result<()> {
     Toolchain::ensure().map(drop)
 }
 
-/// Whether this is a machine of continuous integration. There a test that cannot run is a failure.
+/// Whether this machine runs continuous integration. There, a test that cannot run is a failure.
 pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "false" | "0"))
 }
 
-/// Installs what tests and benchmarks start. In CI all of it must be there afterwards; elsewhere a test whose program is missing is
-/// skipped and counted.
+/// Installs the programs that tests and benchmarks start. In CI all of them must exist afterwards; elsewhere a test whose
+/// program is missing is skipped and counted.
 pub(crate) fn for_tests() -> Result<()> {
     let needed = [BUILD, FUZZ, TEST].concat();
     let optional = [DEMO, COMPARE, CLIENTS, BROWSER, C_CELLS, ZIG, HAPROXY, NAMESPACES, APPS];
@@ -227,7 +227,7 @@ pub(crate) fn for_tests() -> Result<()> {
         return c::ensure_zig();
     }
     ensure(&needed)?;
-    // A package that cannot be had here must not keep the others out.
+    // A package that is not available here must not block the others.
     if ensure(&optional.concat()).is_err() {
         optional.into_iter().for_each(wish);
     }
@@ -237,7 +237,7 @@ pub(crate) fn for_tests() -> Result<()> {
     Ok(())
 }
 
-/// The parts of the Rust toolchain that the checks call; some installations leave them out.
+/// The components of the Rust toolchain that the checks need; some installations lack them.
 pub(crate) fn ensure_components() -> Result<()> {
     let missing = |subcommand: &str| capture(project::cargo(subcommand).arg("--version")).is_err();
     let components = [("fmt", "rustfmt"), ("clippy", "clippy")].into_iter();
@@ -254,7 +254,7 @@ pub(crate) fn ensure_components() -> Result<()> {
     run(Command::new("rustup").args(["component", "add"]).args(components).current_dir(project::root()))
 }
 
-/// Installs what is missing, or says exactly what a person must install.
+/// Installs what is missing, or tells exactly what to install by hand.
 pub(crate) fn ensure(programs: &[Program]) -> Result<()> {
     let missing: Vec<_> = programs.iter().filter(|program| program.is_missing()).collect();
     if missing.is_empty() {
@@ -280,7 +280,7 @@ pub(crate) fn ensure(programs: &[Program]) -> Result<()> {
     }
 }
 
-/// Installs what is missing if that is possible; whoever uses it has another way.
+/// Installs what is missing if possible; the caller has an alternative.
 pub(crate) fn wish(programs: &[Program]) {
     if let Err(error) = ensure(programs) {
         say(format!("going on without: {error:#}"));
@@ -294,7 +294,7 @@ impl Program {
     }
 }
 
-/// What to put before a command that needs root; `None` if there is no way.
+/// The prefix of a command that needs root; `None` if there is no way.
 fn privilege() -> Option<&'static [&'static str]> {
     let is_root = capture(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     match (is_root, installed("sudo")) {

@@ -1,4 +1,4 @@
-//! Starting other programs and telling the reader about it. Knows nothing of what they are for.
+//! Starts other programs and prints messages about that. Does not know their purpose.
 
 use std::{
     ffi::OsStr,
@@ -9,10 +9,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// Whether standard output belongs to one program's result; everything else goes to standard error then.
+/// Whether standard output is reserved for one program's result; then everything else goes to standard error.
 static RESERVED: AtomicBool = AtomicBool::new(false);
 
-/// From now on nothing that is said here, and nothing that [`run`] starts, writes to standard output.
+/// From now on no message of this tool, and no program that [`run`] starts, writes to standard output.
 pub(crate) fn reserve_stdout() {
     RESERVED.store(true, Ordering::Relaxed);
 }
@@ -65,7 +65,7 @@ pub(crate) fn step(name: &str, action: impl FnOnce() -> Result<()>) -> Result<()
     result
 }
 
-/// A duration as people read it.
+/// A duration as text for people.
 pub(crate) fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: the amounts that CI has no time for. Hours, all of them together.
+//! `cargo xtask soak`: longer runs than CI has time for. Hours, all of them together.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -13,7 +13,7 @@ use crate::{
     shell::{run, say, step},
 };
 
-/// One of them: its name, what it does, and how.
+/// One of them: its name, its purpose, and its function.
 type Soak = (&'static str, &'static str, fn() -> Result<()>);
 
 const SOAKS: [Soak; 6] = [
@@ -25,7 +25,7 @@ const SOAKS: [Soak; 6] = [
     ("fuzz", "every fuzz target for ten minutes", || fuzz::run_all(600)),
 ];
 
-/// `cargo xtask soak [NAME ...]`: those, or all of them. Stops at the first that fails.
+/// `cargo xtask soak [NAME ...]`: the named ones, or all. Stops at the first that fails.
 pub(crate) fn command(names: &[String]) -> Result<()> {
     let chosen = choose(names)?;
     setup::for_tests()?;
@@ -45,7 +45,7 @@ fn choose(names: &[String]) -> Result<Vec<Soak>> {
     Ok(SOAKS.into_iter().filter(wanted).collect())
 }
 
-/// Other seeds each time; which, the simulator's own words say.
+/// Uses other seeds each time; the simulator prints them.
 fn sim() -> Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
     let from = (now.as_secs() * 1_000_000).to_string();
@@ -80,7 +80,7 @@ fn tests(what: &[&str]) -> std::process::Command {
     command
 }
 
-/// Does something so often, while loops keep so many cores busy.
+/// Repeats an action while `loops` cores are kept busy.
 fn repeat(times: u32, loops: usize, action: impl Fn() -> Result<()>) -> Result<()> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Every test there is, cheapest first: what `cargo xtask test` runs, and what CI ends in.
+//! All tests, cheapest first: what `cargo xtask test` runs, and the end of CI.
 
 use std::{io::ErrorKind, path::PathBuf, process::Command};
 
@@ -11,7 +11,7 @@ use crate::{
     shell::{run, say, step},
 };
 
-/// Tells tests where to write that they could not run, one line each.
+/// Tells tests the file in which they record that they could not run, one line each.
 const SKIPPED: &str = "MARRAM_SKIPPED";
 
 /// `cargo xtask test [--fuzz-seconds N]`: 0 leaves the fuzz targets out. Its last line counts the tests that could not run.
@@ -22,7 +22,7 @@ pub(crate) fn test(arguments: &[String]) -> Result<()> {
     result
 }
 
-/// Removes what an earlier run has left.
+/// Removes the results of an earlier run.
 pub(crate) fn forget_skipped() -> Result<()> {
     for list in [skipped_file(), flaky::file()] {
         match std::fs::remove_file(list) {
@@ -35,12 +35,12 @@ pub(crate) fn forget_skipped() -> Result<()> {
     Ok(())
 }
 
-/// Where tests that could not run are collected.
+/// The file in which tests record that they could not run.
 fn skipped_file() -> PathBuf {
     project::target().join("skipped-tests")
 }
 
-/// Says how many tests were skipped and how many were flaky, and which; nothing if none was started.
+/// Prints how many tests were skipped, and which; nothing if no test ran.
 pub(crate) fn say_skipped() {
     if let Ok(text) = std::fs::read_to_string(skipped_file()) {
         let flaky = std::fs::read_to_string(flaky::file()).unwrap_or_default();
@@ -48,9 +48,9 @@ pub(crate) fn say_skipped() {
     }
 }
 
-/// The words about a list of tests.
-fn summary(what: &str, list: &str) -> String {
-    let mut tests: Vec<&str> = list.lines().collect();
+/// The summary of what tests have recorded.
+fn summary(skipped: &str) -> String {
+    let mut tests: Vec<&str> = skipped.lines().collect();
     tests.sort_unstable();
     tests.dedup();
     match tests.len() {
@@ -60,7 +60,7 @@ fn summary(what: &str, list: &str) -> String {
     }
 }
 
-/// All of them.
+/// Runs all tests.
 pub(crate) fn run_all(arguments: &[String]) -> Result<()> {
     let mut options = Options::new(arguments);
     let fuzz_seconds = options.number("--fuzz-seconds")?.unwrap_or(fuzz::SECONDS_DEFAULT);
@@ -73,7 +73,7 @@ pub(crate) fn run_all(arguments: &[String]) -> Result<()> {
         step(&format!("tests of {manifest}"), || run(&mut side_tests(manifest)))?;
     }
     step("tests of the workspace", || {
-        // All of them, also behind one that fails: a run takes long, and says what it can.
+        // All tests, even if one fails: a run takes long, and must report as much as possible.
         let flags =
             ["--release", "--locked", "--workspace", "--no-fail-fast", "--features", "marram-sim/wasm"];
         flaky::run(project::cargo("test").args(flags).env(SKIPPED, skipped_file()))
@@ -86,7 +86,7 @@ pub(crate) fn run_all(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Natively, against the SDK's double; without the link-time optimisation that only the modules need.
+/// Natively, with the SDK's test context; without the link-time optimisation that only the modules need.
 fn side_tests(manifest: &str) -> Command {
     let mut command = project::side_cargo("test", manifest);
     command.args(["--release", "--workspace"]).env("CARGO_PROFILE_RELEASE_LTO", "off");
@@ -100,9 +100,9 @@ mod tests {
 
     #[test]
     fn the_last_line_counts_and_names_what_was_skipped() {
-        assert_eq!(summary("skipped", ""), "skipped: no test");
-        assert_eq!(summary("skipped", "a: no gdb\n"), "skipped: 1 test: a: no gdb");
-        // A test that misses two things, and one that says the same twice.
+        assert_eq!(summary(""), "skipped: no test");
+        assert_eq!(summary("a: no gdb\n"), "skipped: 1 test: a: no gdb");
+        // A test that misses two programs, and one that reports the same twice.
         let text = "b: no nginx\na: no gdb\nb: no nginx\n";
         assert_eq!(summary("skipped", text), "skipped: 2 tests: a: no gdb; b: no nginx");
     }

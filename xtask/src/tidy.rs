@@ -1,5 +1,5 @@
-//! The tidy test: habits that no compiler holds. Each rule yields sentences about what is wrong; none is a warning.
-//! Lists of exceptions may only shrink: an exception that is no longer needed is wrong as well.
+//! The tidy test: conventions that no compiler checks. Each rule returns sentences about what is wrong; all are errors.
+//! Lists of exceptions may only shrink: an exception that is no longer needed is also an error.
 
 mod files;
 mod graph;
@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 
 use crate::{metadata::Metadata, project, shell::say};
 
-/// Checks everything and reports all that is wrong at once.
+/// Checks everything and reports all errors at once.
 pub(crate) fn check() -> Result<()> {
     const TEXTS: [&str; 7] = ["rs", "md", "toml", "txt", "py", "c", "h"];
     let mut wrong = Vec::new();

@@ -1,4 +1,4 @@
-//! A Rust compiler that can build Wasm: the one in use where rustup can add the targets, else Debian's, unpacked below
+//! A Rust compiler that can build Wasm: the one in use if rustup can add the targets, else Debian's, unpacked below
 //! `target/` without installing anything.
 
 mod debian;
@@ -13,25 +13,25 @@ use crate::{
     shell::{capture, installed, run, say},
 };
 
-/// What the cells are built for.
+/// The target of the cells.
 pub(crate) const CELL_TARGET: &str = "wasm32-wasip1";
 
-/// What the pure crates are built for: nothing of an operating system can be named there.
+/// The target of the pure crates: it has no operating system.
 pub(crate) const PURE_TARGET: &str = "wasm32-unknown-unknown";
 
-/// Set to `rustup` or `debian`, uses that way alone.
+/// If set to `rustup` or `debian`, only that way is used.
 const CHOICE: &str = "MARRAM_WASM_TOOLCHAIN";
 
 /// How to call cargo so that it can build Wasm.
 pub(crate) enum Toolchain {
-    /// As ever.
+    /// As for native builds.
     Native,
-    /// With another compiler, and the linker of the native one.
+    /// With another compiler, and the native compiler's linker.
     Private { rustc: PathBuf, linker: PathBuf },
 }
 
 impl Toolchain {
-    /// Finds a toolchain or installs one; says what it installs first.
+    /// Finds a toolchain or installs one; announces an installation first.
     pub(crate) fn ensure() -> Result<Self> {
         let choice = std::env::var(CHOICE).ok();
         let rustup = match choice.as_deref() {
@@ -59,13 +59,13 @@ impl Toolchain {
     }
 
     /// Makes a cargo command build for one of the targets with this toolchain. Artefacts of Wasm builds have a folder
-    /// of their own, so that two compilers do not take turns in discarding each other's.
+    /// of their own, so that two compilers do not repeatedly discard each other's.
     pub(crate) fn apply(&self, command: &mut Command, target: &str) {
         command.args(["--target", target]).arg("--target-dir").arg(project::target().join("wasm"));
         let mut flags = vec![
-            // The same bytes from any checkout: the hash of a module names its image.
+            // The same bytes from any checkout: the hash of a module determines its image.
             format!("--remap-path-prefix={}=marram", project::root().display()),
-            // The host has SIMD on every machine, and its results are the same on each.
+            // The engine supports SIMD on every machine, with the same results on each.
             "-Ctarget-feature=+simd128".to_owned(),
         ];
         if let Self::Private { rustc, linker } = self {
@@ -77,7 +77,7 @@ impl Toolchain {
     }
 }
 
-/// Succeeds if the compiler in use has both targets, if need be by adding them.
+/// Succeeds if the compiler in use has both targets; adds them if necessary.
 fn native_targets() -> Result<()> {
     let missing: Vec<_> =
         [CELL_TARGET, PURE_TARGET].into_iter().filter(|target| !has_target(target)).collect();
@@ -90,7 +90,7 @@ fn native_targets() -> Result<()> {
     let words = missing.join(" ");
     say(format!("installing the Rust standard library for {words}: rustup target add {words}"));
     run(Command::new("rustup").args(["target", "add"]).args(&missing).current_dir(project::root()))?;
-    // rustup can report success for a toolchain other than the one that cargo runs.
+    // rustup can report success for another toolchain than the one that cargo runs.
     match missing.iter().find(|target| !has_target(target)) {
         Some(target) => bail!("rustup added {target} to a toolchain that is not in use"),
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! Runs the tests against one mutant after the other, cheapest first.
+//! Runs the tests against one mutant after another, cheapest tests first.
 
 use std::{
     path::Path,
@@ -15,37 +15,37 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{mutate::Mutant, programs::Programs};
 
-/// How a mutant fared.
+/// The result of a mutant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// The tests of the crate, or of the edge that is made of it, failed.
+    /// The tests of the crate, or of the edge that uses it, failed.
     UnitTests,
-    /// A simulated history was wrong.
+    /// A simulated history failed.
     Simulation,
-    /// Nothing noticed.
+    /// No test failed.
     Survived,
 }
 
-/// How many histories are simulated, until the first that fails.
+/// Number of simulated histories, up to the first that fails.
 const SEEDS: u32 = 3_000;
 
-/// The histories begin here, beside those of CI.
+/// First seed of the histories, different from those of CI.
 const SEED_FROM: u32 = 1_000_000;
 
-/// A mutant that hangs is caught: one that takes so many times what the tests take without it, and so long on top.
+/// A mutant that hangs is caught: its time limit is this many times the tests' normal time, plus a constant.
 const SLOWER_MAX: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A mutant that eats memory is caught before the machine suffers. Without one, a tenth of it is enough.
+/// Memory limit of a mutant, in bytes: a mutant that allocates too much is caught. The unchanged tests need a tenth of it.
 const MEMORY_MAX: u64 = 2 << 30;
 
-/// How often a running program is looked at.
+/// Interval at which a running program is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Progress is told after so many mutants.
+/// Progress is printed after this many mutants.
 const TELL_EVERY: usize = 50;
 
-/// The programs to run, and how patiently.
+/// The programs to run, and their time limits.
 pub(crate) struct Judge {
     programs: Programs,
     unit_tests_max: Duration,
@@ -53,9 +53,9 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    /// Makes sure that, with no mutant chosen, all is well.
+    /// Checks that all tests pass without a mutant.
     pub(crate) fn new(programs: Programs) -> Result<Self> {
-        // Holds for this process from here on, and so for whatever it starts.
+        // Applies to this process from here on, and so to every process that it starts.
         let limit = Rlimit { current: Some(MEMORY_MAX), ..getrlimit(Resource::Data) };
         setrlimit(Resource::Data, limit).context("cannot limit the memory of what is tried")?;
         let first = Duration::from_secs(600);
@@ -73,7 +73,7 @@ impl Judge {
         Ok(judge)
     }
 
-    /// Tries them on all cores; the answers come in the order of the questions.
+    /// Tries the mutants on all cores; the results are in the order of the mutants.
     pub(crate) fn try_all<'a>(&self, mutants: &[&'a Mutant]) -> Result<Vec<(&'a Mutant, Verdict)>> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (next, started, found) = (AtomicUsize::new(0), Instant::now(), Mutex::new(Vec::new()));
@@ -120,7 +120,7 @@ impl Judge {
         Ok(true)
     }
 
-    /// True as well if there is no simulator.
+    /// Also true if there is no simulator.
     fn simulation_passes(&self, number: u32) -> Result<bool> {
         let Some(simulator) = &self.programs.simulator else { return Ok(true) };
         let mut simulation = command(simulator);
@@ -142,7 +142,7 @@ fn command(program: &Path) -> Command {
     command
 }
 
-/// Whether a program succeeds, in time, with a mutant.
+/// Whether a program succeeds, within the time limit, with a mutant.
 fn passes(command: &mut Command, number: u32, patience: Duration) -> Result<bool> {
     command.env("MARRAM_MUTANT", number.to_string());
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;

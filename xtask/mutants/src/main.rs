@@ -1,8 +1,8 @@
-//! Do the tests notice when the protocol is wrong? Every comparison, sum, condition and call of a crate is changed by
-//! rule, and for each change the crate's unit tests and then the simulation must fail.
+//! Mutation tests of the protocol: every comparison, sum, condition and call of a crate is changed by
+//! rule, and for each change the crate's unit tests or the simulation must fail.
 //!
-//! All changes are compiled in at once, each behind a number, and a run picks one by an environment variable: so a
-//! thousand of them cost one build. Called by `cargo xtask mutants`.
+//! All changes are compiled in at once, each with a number, and a run selects one by an environment variable: so a
+//! thousand of them need one build. Called by `cargo xtask mutants`.
 
 mod judge;
 mod mutate;
@@ -17,13 +17,13 @@ use judge::{Judge, Verdict};
 use mutate::Mutant;
 use programs::Programs;
 
-/// At least so many in a hundred must be caught.
+/// At least this many percent must be caught.
 const CAUGHT_PERCENT_MIN: usize = 90;
 
-/// Survivors that are known, with the reason; relative to the repository.
+/// Known survivors with reasons; path relative to the repository.
 const SURVIVORS: &str = "xtask/mutants/survivors.txt";
 
-/// Begins the reason of a survivor that no test should catch.
+/// Prefix of the reason of a survivor that no test needs to catch.
 const HARMLESS: &str = "harmless: ";
 
 const USAGE: &str =
@@ -77,7 +77,7 @@ fn run() -> Result<bool> {
     report(&verdicts, &known)
 }
 
-/// Prints what survived, known or not, and the balance.
+/// Prints the survivors, known or not, and the totals.
 fn report(verdicts: &[(&Mutant, Verdict)], known: &str) -> Result<bool> {
     let mut harmless = 0;
     for (mutant, _) in verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::Survived) {

@@ -1,5 +1,5 @@
-//! The rules: what is changed into what. Each change is put beside the original behind its number, so that both are
-//! compiled and one is run. Only changes that always compile are made, since one that does not would spoil them all.
+//! The mutation rules. Each change is put next to the original, selected by its number, so that both are
+//! compiled and one runs. Only changes that always compile are made, since one that does not would break the whole build.
 //!
 //! | original | mutant |
 //! |---|---|
@@ -24,9 +24,9 @@ use syn::{
 /// One change.
 #[derive(Debug)]
 pub(crate) struct Mutant {
-    /// Which the switch asks for.
+    /// The number that selects it.
     pub(crate) number: u32,
-    /// Where it is, from the repository's root.
+    /// Its file, relative to the repository's root.
     pub(crate) file: String,
     line: usize,
     function: String,
@@ -34,11 +34,11 @@ pub(crate) struct Mutant {
     original: String,
 }
 
-/// Longer originals are cut when they are shown.
+/// Longer originals are truncated when they are shown.
 const SHOWN_CHARS_MAX: usize = 60;
 
 impl Mutant {
-    /// Names the change as long as its function and its code stay as they are.
+    /// Identifies the change as long as its function and its code do not change.
     pub(crate) fn name(&self) -> String {
         format!("{}: {}: {} of `{}`", self.file, self.function, self.rule, self.original)
     }
@@ -65,7 +65,7 @@ struct Mutator<'a> {
 }
 
 impl Mutator<'_> {
-    /// Books a change and returns the call that asks for it.
+    /// Records a change and returns the call that checks for it.
     fn add(&mut self, rule: &str, original: &impl ToTokens, line: usize) -> Expr {
         let number = u32::try_from(self.mutants.len()).expect("a crate has fewer mutants than that") + 1;
         let text = original.to_token_stream().to_string();
@@ -102,7 +102,7 @@ impl Mutator<'_> {
         let rule = format!("`{}` instead", other.to_token_stream());
         let switch = self.add(&rule, original, line);
         let ExprBinary { left, op, right, .. } = binary;
-        // Operands in brackets: `a as u8 <= b` may be written bare, but `a as u8 < b` may not.
+        // Operands in parentheses: `a as u8 <= b` may be written without, but `a as u8 < b` may not.
         Some(parse_quote!((if #switch { (#left) #other (#right) } else { (#left) #op (#right) })))
     }
 
@@ -131,7 +131,7 @@ impl VisitMut for Mutator<'_> {
     }
 
     fn visit_impl_item_fn_mut(&mut self, item: &mut ImplItemFn) {
-        // What people read is not what the protocol does.
+        // Text for people is not part of the protocol.
         if item.sig.constness.is_none() && item.sig.ident != "fmt" && !is_for_tests(&item.attrs) {
             let name = item.sig.ident.clone();
             self.in_function(&name, |this| visit_mut::visit_block_mut(this, &mut item.block));
@@ -192,7 +192,7 @@ impl VisitMut for Mutator<'_> {
     }
 }
 
-/// What an operator is changed into.
+/// The replacement of an operator.
 fn other(op: &BinOp) -> Option<BinOp> {
     Some(match op {
         BinOp::Lt(_) => parse_quote!(<=),
@@ -209,7 +209,7 @@ fn other(op: &BinOp) -> Option<BinOp> {
     })
 }
 
-/// Whether another rule has changed the outermost operator already.
+/// Whether another rule has already changed the outermost operator.
 fn is_changed_itself(condition: &Expr) -> bool {
     match condition {
         Expr::Binary(binary) => other(&binary.op).is_some(),
@@ -219,7 +219,7 @@ fn is_changed_itself(condition: &Expr) -> bool {
     }
 }
 
-/// Whether a condition binds names: then it cannot be put into other words.
+/// Whether a condition binds names: then it cannot be negated as an expression.
 fn has_let(condition: &Expr) -> bool {
     match condition {
         Expr::Let(_) => true,
@@ -229,7 +229,7 @@ fn has_let(condition: &Expr) -> bool {
     }
 }
 
-/// Whether a statement can be left out without leaving a name undefined or a path without end.
+/// Whether a statement can be removed without leaving a name undefined or a path without a value.
 fn is_deletable(expr: &Expr) -> bool {
     match expr {
         Expr::Try(inner) => is_deletable(&inner.expr),
@@ -240,7 +240,7 @@ fn is_deletable(expr: &Expr) -> bool {
     }
 }
 
-/// `a += b` and its like.
+/// `a += b` and similar.
 fn is_compound_assignment(op: &BinOp) -> bool {
     other(op).is_none() && op.to_token_stream().to_string().ends_with('=')
 }

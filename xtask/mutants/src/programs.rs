@@ -1,5 +1,5 @@
-//! Builds the changed tree and sets the programs aside, so that other runs of this tool can build theirs meanwhile.
-//! Knows nothing of what was changed.
+//! Builds the changed tree and copies the programs, so that other runs of this tool can build theirs meanwhile.
+//! Does not know what was changed.
 
 use std::{
     fs::{self, File},
@@ -10,20 +10,20 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// So many runs at once.
+/// Most concurrent runs.
 const RUNS_MAX: u32 = 16;
 
-/// What judges mutants, cheapest first.
+/// The programs that test mutants, cheapest first.
 pub(crate) struct Programs {
-    /// The tests of the changed crate and of the edge that is made of it.
+    /// The tests of the changed crate and of the edge that uses it.
     pub(crate) unit_tests: Vec<PathBuf>,
-    /// Simulates histories, if that was asked for.
+    /// Simulates histories, if requested.
     pub(crate) simulator: Option<PathBuf>,
-    /// The folder of the copies is this run's as long as this is open.
+    /// Reserves the folder of the copies for this run while it is open.
     _lock: File,
 }
 
-/// Waits until no other run writes the tree or builds; none will until the file is closed.
+/// Waits until no other run writes the tree or builds; then blocks other runs until the file is closed.
 pub(crate) fn lock(folder: &Path) -> Result<File> {
     let file = lock_file(folder)?;
     file.lock().with_context(|| format!("cannot lock {}", folder.display()))?;
@@ -51,7 +51,7 @@ impl Programs {
     }
 }
 
-/// An empty folder that no other run uses. One that ended, however it did, has given its lock back.
+/// An empty folder that no other run uses. A run that has ended, in any way, has released its lock.
 fn free(folder: &Path) -> Result<(PathBuf, File)> {
     for number in 0..RUNS_MAX {
         let aside = folder.join(format!("run-{number}"));
@@ -75,12 +75,12 @@ fn lock_file(folder: &Path) -> Result<File> {
     File::create(&path).with_context(|| format!("cannot create {}", path.display()))
 }
 
-/// What a cargo command builds, by its own account.
+/// The executables that a cargo command reports.
 fn executables(folder: &Path, arguments: &[&str]) -> Result<Vec<PathBuf>> {
     let mut command = Command::new("cargo");
     command.current_dir(folder.join("tree")).args(arguments);
     command.args(["--release", "--locked", "--quiet", "--message-format", "json"]);
-    // Half of the conditions are strange now, and some sums cannot be right; that is not worth a word.
+    // The mutants cause many warnings about conditions and sums, which are of no interest.
     command.arg("--target-dir").arg(folder.join("build")).env("RUSTFLAGS", "--cap-lints=allow");
     let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
     if !output.status.success() {

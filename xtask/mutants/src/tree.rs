@@ -1,4 +1,4 @@
-//! A copy of the repository in which one crate is changed. Knows nothing of what the changes are.
+//! A copy of the repository in which one crate is changed. Does not know the changes.
 
 use std::{
     collections::BTreeSet,
@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::mutate::{self, Mutant};
 
-/// What is copied; the rest is not built.
+/// The copied parts; the rest is not built.
 const PARTS: [&str; 7] = ["Cargo.toml", "Cargo.lock", "clippy.toml", "crates", "cells", "sdk", "xtask"];
 
-/// What the changed crate gets: whether the mutant of this number is the one to be.
+/// Added to the changed crate: whether the mutant of this number is selected.
 const SWITCH: &str = r#"
 extern crate std;
 
@@ -25,7 +25,7 @@ pub fn mutant(number: u32) -> bool {
 }
 "#;
 
-/// Writes the copy and returns the changes in it. What is not to be there any more is removed.
+/// Writes the copy and returns the changes in it. Removes files that no longer exist.
 pub(crate) fn write(root: &Path, tree: &Path, name: &str) -> Result<Vec<Mutant>> {
     let source = Path::new("crates").join(name).join("src");
     let (mut mutants, mut written) = (Vec::new(), BTreeSet::new());
@@ -83,7 +83,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Files that did not change keep their time, so that cargo builds only what must be.
+/// An unchanged file keeps its modification time, so that cargo builds only what is necessary.
 fn write_if_changed(file: &Path, bytes: &[u8]) -> Result<()> {
     if fs::read(file).is_ok_and(|old| old == bytes) {
         return Ok(());

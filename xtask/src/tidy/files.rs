@@ -1,20 +1,20 @@
-//! Rules about one source file: how long it is, how it opens, and words that must not be in it.
+//! Rules about one source file: its length, its first line, and forbidden words.
 
 use anyhow::Result;
 
-/// A longer file is two files.
+/// A longer file must be split.
 const LINES_MAX: usize = 1_000;
 
-/// Files that may be longer for now, with the length that they may have.
+/// Files that may be longer for now, with their limits.
 const LONG: &[(&str, usize)] = &[];
 
-/// Macros that mark what is unfinished.
+/// Macros that mark unfinished code.
 const UNFINISHED: [&str; 3] = ["todo", "unimplemented", "dbg"];
 
-/// The keyword, in two halves so that this file does not contain it.
+/// The keyword, in two halves so that this file does not contain it itself.
 const UNSAFE: &str = concat!("un", "safe");
 
-/// Where unsafe code may be: the engine, the rim that does I/O, what other programs load, and the guest's side of the ABI.
+/// Where unsafe code is allowed: the engine, the I/O layer, what other programs load, and the guest's side of the ABI.
 const UNSAFE_ALLOWED: [&str; 6] = [
     "crates/sandbox/",
     "crates/agent/src/net/socket.rs",
@@ -24,7 +24,7 @@ const UNSAFE_ALLOWED: [&str; 6] = [
     "sdk/rust/src/export.rs",
 ];
 
-/// The roots of the crates that decide everything and touch nothing, and of what is shared with them.
+/// The roots of the crates that make all decisions without I/O, and of what they share.
 const PURE_ROOTS: [&str; 7] = [
     "crates/wire/src/lib.rs",
     "crates/session/src/lib.rs",
@@ -66,7 +66,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<String> {
     wrong
 }
 
-/// Exceptions that have become unnecessary, or larger than they need to be.
+/// Exceptions that are no longer needed, or larger than necessary.
 pub(super) fn stale_exceptions(read: impl Fn(&str) -> Result<String>) -> Vec<String> {
     let stale = |(path, allowed): &(&str, usize)| {
         let lines = read(path).map_or(0, |text| text.lines().count());
@@ -76,7 +76,7 @@ pub(super) fn stale_exceptions(read: impl Fn(&str) -> Result<String>) -> Vec<Str
     LONG.iter().filter_map(stale).collect()
 }
 
-/// Whether a word stands alone in a line.
+/// Whether a line contains a word as a whole word.
 fn has_word(line: &str, word: &str) -> bool {
     let is_part = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
     line.match_indices(word).any(|(at, _)| {

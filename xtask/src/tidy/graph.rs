@@ -1,11 +1,11 @@
-//! Which crate may use which. An arrow that is not here is a design decision that nobody took.
+//! Which crate may depend on which. A dependency that is not listed here needs a design decision first.
 
 use crate::metadata::Metadata;
 
-/// The whole tree, with everything in.
+/// Most packages in the whole tree, with all features.
 const PACKAGES_MAX: usize = 300;
 
-/// Each crate of the workspace, and which of our crates it may use.
+/// Each crate of the workspace, and the own crates that it may use.
 const ARROWS: &[(&str, &[&str])] = &[
     ("marram-wire", &[]),
     ("marram-session", &["marram-wire"]),
@@ -35,10 +35,10 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Only this crate may name the engine.
 const SANDBOX: &str = "marram-sandbox";
 
-/// What the engine's crates begin with.
+/// Prefixes of the engine's crates.
 const ENGINE: [&str; 2] = ["wasmtime", "cranelift"];
 
-/// Arrows that are not allowed.
+/// Dependencies that are not allowed.
 pub(super) fn check(metadata: &Metadata) -> Vec<String> {
     let mut wrong = Vec::new();
     for package in metadata.members() {

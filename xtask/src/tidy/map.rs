@@ -1,4 +1,4 @@
-//! ARCHITECTURE.md's code map against the tree: every folder is named, and every crate that is named exists.
+//! Compares ARCHITECTURE.md's code map with the tree: every folder is named, and every named crate exists.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -8,7 +8,7 @@ use crate::{project, shell::say};
 
 const MAP: &str = "ARCHITECTURE.md";
 
-/// What differs between the map and the tree.
+/// Differences between the map and the tree.
 pub(super) fn check() -> Result<Vec<String>> {
     if !project::root().join(MAP).exists() {
         say(format!("the code map is not checked: there is no {MAP} yet"));
@@ -19,7 +19,7 @@ pub(super) fn check() -> Result<Vec<String>> {
     Ok(differences(&project::read(MAP.as_ref())?, &folders))
 }
 
-/// The folders below one, without those that git does not keep or that begin with a dot.
+/// The subfolders of a folder, without those that git ignores or that begin with a dot.
 fn folders_in(parent: &str) -> Result<BTreeSet<String>> {
     let path = project::root().join(parent);
     let mut folders = BTreeSet::new();

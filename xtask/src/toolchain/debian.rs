@@ -1,6 +1,6 @@
 //! Debian's Rust compiler with its Wasm targets, fetched through a private APT root and unpacked below `target/`:
-//! nothing is installed, no root is needed. That compiler wants a newer C library than the machine may have, so it is
-//! started through its own loader.
+//! nothing is installed, and root is not needed. That compiler needs a newer C library than the machine may have, so it is
+//! started with its own loader.
 
 use std::{
     collections::BTreeSet,
@@ -15,16 +15,16 @@ use anyhow::{Context, Result, bail};
 use super::sources::{Archive, in_deb822, in_list};
 use crate::shell::{capture, installed, run, say};
 
-/// The first suite whose compiler is new enough for this project.
+/// The first suite with a new enough compiler for this project.
 const SUITE: &str = "forky";
 
-/// What is wanted; the libraries that they need are found by their dependencies.
+/// The packages to install; the libraries that they need are found by their dependencies.
 const WANTED: [&str; 2] = ["rustc", "libstd-rust-dev-wasm32"];
 
-/// Change this when the steps below change, and the toolchain is made anew.
+/// Change this when the steps below change, so that the toolchain is built again.
 const STAMP: &str = "marram wasm toolchain 1\n";
 
-/// More than this many packages means that the dependencies are not what they were.
+/// More packages than this mean that the dependencies have changed.
 const PACKAGES_MAX: usize = 40;
 
 /// The compiler's wrapper script; fetches and unpacks it the first time.
@@ -50,7 +50,7 @@ pub(crate) fn ensure(folder: &Path) -> Result<PathBuf> {
     Ok(rustc)
 }
 
-/// The archive of the Debian release that this machine runs, from its own sources.
+/// The archive of the Debian release of this machine, from its own sources.
 fn machine_archive() -> Result<Archive> {
     let release = fs::read_to_string("/etc/os-release").context("cannot tell which system this is")?;
     let field = |name: &str| {
@@ -94,7 +94,7 @@ fn say_what_follows(apt: &Apt, packages: &BTreeSet<String>, folder: &Path) -> Re
     Ok(())
 }
 
-/// APT with its lists, state and cache in a folder of our own.
+/// APT with its lists, state and cache in a separate folder.
 struct Apt {
     folder: PathBuf,
     architecture: String,
@@ -139,7 +139,7 @@ impl Apt {
         command
     }
 
-    /// What is wanted and the run-time libraries under it, without the C compiler that the packages also ask for.
+    /// The wanted packages and their run-time libraries, without the C compiler that the packages also depend on.
     fn closure(&self) -> Result<BTreeSet<String>> {
         let mut found = BTreeSet::new();
         let mut queue: Vec<String> = WANTED.map(str::to_owned).to_vec();
@@ -175,7 +175,7 @@ impl Apt {
     }
 }
 
-/// The package that a line of `apt-cache depends` asks for, if it is a library that running the compiler needs.
+/// The package in a line of `apt-cache depends`, if it is a library that the compiler needs to run.
 fn library_of_line(line: &str) -> Option<String> {
     let package = line.trim().strip_prefix("Depends: ")?;
     let is_runtime =

@@ -1,12 +1,12 @@
-//! Finds Debian's archive among the machine's own package sources, so that no mirror is named here. Reads both
-//! notations, one line a source and deb822; writes deb822.
+//! Finds Debian's archive among the machine's own package sources, so that no mirror is hard-coded. Reads both
+//! formats, one source per line and deb822; writes deb822.
 
-/// One archive, as the machine's administrator trusts it.
+/// One archive, as the machine's administrator has configured it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Archive {
-    /// Where it is.
+    /// Its URIs.
     pub(crate) uris: String,
-    /// What its index must be signed by; the machine's general trust if absent. May be a path or a key of many lines.
+    /// The key that must sign its index; if absent, the machine's general keys. May be a path or a key of many lines.
     pub(crate) signed_by: Option<String>,
 }
 
@@ -21,7 +21,7 @@ impl Archive {
     }
 }
 
-/// The archive that carries `main` of the release `codename`, from the text of a `.list` file.
+/// The archive with `main` of the release `codename`, from the text of a `.list` file.
 pub(crate) fn in_list(text: &str, codename: &str) -> Option<Archive> {
     text.lines().find_map(|line| archive_of_line(line, codename))
 }
