@@ -51,7 +51,7 @@ pub(crate) const TEST: &[Program] = &[
     },
 ];
 
-/// Used by the demo, which also works without and then says so.
+/// Used by the demo, which also works without them and then reports it.
 pub(crate) const DEMO: &[Program] = &[
     Program { name: "curl", package: "curl", purpose: "an unmodified client", folder: "" },
     Program {

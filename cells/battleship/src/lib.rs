@@ -2,14 +2,14 @@
 //!
 //! | line | does |
 //! |---|---|
-//! | `start [SEED]` | a new game; the edge places its fleet, by the seed or by the cell's own chance |
+//! | `start [SEED]` | a new game; the edge places its fleet at random, from the seed or from the cell's generator |
 //! | `place SHIP SQUARE across`, or `down` | places one of the client's ships, its first square given, as `b7`: column and row |
-//! | `place all` | places those that are left, by chance |
+//! | `place all` | places the remaining ships at random |
 //! | `fire SQUARE` | a shot; the edge shoots back |
 //! | `board` | shows both seas |
 //!
 //! A shot is answered as `SQUARE miss`, `SQUARE hit` or `SQUARE sunk SHIP`, and then with the edge's: `edge` and the same. The
-//! game ends with `over` and who won.
+//! game ends with `over` and the winner.
 
 mod gunner;
 mod sea;

@@ -4,11 +4,11 @@
 //!
 //! | line of the player | does |
 //! |---|---|
-//! | `sit TABLE [SEED]` | sits down; the game begins when another has said the same name. The first may name the bag's seed |
+//! | `sit TABLE [SEED]` | sits down; the game begins when another names the same table. The first may name the bag's seed |
 //! | `play`, `exchange`, `pass` | as in `scrabble`, in turn |
 //! | `board` | shows it |
 //!
-//! A player hears `you` and its own move, `other` and the other's, `score MINE THEIRS bag N rack TILES` after each, and at last `over`.
+//! A player gets `you` and its own move, `other` and the other's, `score MINE THEIRS bag N rack TILES` after each, and at last `over`.
 
 mod game;
 

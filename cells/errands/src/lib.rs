@@ -1,4 +1,4 @@
-//! A test cell whose work takes several handlers: each byte of the client is an errand, which is a task of its own and
+//! A test cell whose work takes several handlers: each byte of the client is an errand, which is a separate task and
 //! holds a lock from its beginning to its end.
 //!
 //! Errands are numbered from 0. Errand `n` runs with lock `n % 3`. It sends `begin n` to the server, runs `n % 4` more handlers,

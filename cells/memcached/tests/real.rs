@@ -1,5 +1,5 @@
-//! The same random requests to this cache and to a real memcached: the answers must be the same bytes, but for the
-//! versions, which each counts in its own way. Skipped where there is no memcached, but not in CI
+//! The same random requests to this cache and to a real memcached: the replies must be the same bytes, except for the
+//! versions, which each counts in its own way. Skipped without memcached, but not in CI
 //! (Debian: `apt install memcached`).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]

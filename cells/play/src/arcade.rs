@@ -4,10 +4,10 @@
 //!
 //! | line | does |
 //! |---|---|
-//! | `start [SEED]` | begins a game; the same seed is the same chance |
+//! | `start [SEED]` | begins a game; the same seed gives the same random numbers |
 //! | `up`, `down`, `left`, `right` (or `w s a d`) | presses that key now |
-//! | `at TICK KEY` | presses it when the world comes to that tick, a sixtieth of a second after the one before |
-//! | `ansi` | from here on each byte is a terminal's key, and the answer is pictures |
+//! | `at TICK KEY` | presses it at that tick; ticks are a sixtieth of a second apart |
+//! | `ansi` | from here on each byte is a terminal's key, and the answers are pictures |
 //! | `quit` | ends the connection |
 //!
 //! Each change of the world is sent as `TICK` and the game's own line, the end as `over` and the result, a wrong line as `error`

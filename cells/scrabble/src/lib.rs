@@ -2,9 +2,9 @@
 //!
 //! | line | does |
 //! |---|---|
-//! | `start [SEED]` | a new game; the bag is shaken by the seed or by the cell's own chance |
+//! | `start [SEED]` | a new game; the bag is shuffled by the seed or by the cell's generator |
 //! | `play WORD SQUARE across`, or `down` | lays a word: all of it, with the tiles that lie there, from its first square; `?x` is a blank as x |
-//! | `exchange TILES` | for others, while the bag has seven or more; `?` is a blank |
+//! | `exchange TILES` | exchanges them for others, while the bag has seven or more; `?` is a blank |
 //! | `pass` | lays nothing |
 //! | `board` | shows it |
 //!
