@@ -13,7 +13,8 @@ use crate::{
 /// The cell that a test debugs step by step.
 const DEBUGGED: &str = "counter";
 
-/// Builds all of them, and one with its debug information in `target/cells/debugger/`; then those in C. Cargo decides what is out of date; a module whose bytes did not change keeps its time.
+/// Builds all cells, and one with debug information in `target/cells/debugger/`; then those in C. Cargo decides which are out of
+/// date; a module whose bytes did not change keeps its modification time.
 pub(crate) fn build() -> Result<()> {
     let toolchain = Toolchain::ensure()?;
     let names = names()?;

@@ -1,7 +1,7 @@
 //! Warm pools: cells started ahead of their clients, so that a new session needs to set only its own state.
 //!
-//! Each image has a pool. It is refilled when the process is idle. A pool that a client finds empty grows; a pool that is never
-//! nearly empty shrinks. A cell in a pool belongs to no session yet: it has the image's state and no seed.
+//! Each image has a pool. It is refilled when the process is idle. A pool that a client finds empty grows; a pool that stays
+//! more than half full shrinks. A cell in a pool belongs to no session yet: it has the image's state and no seed.
 
 use super::stages::Stages;
 use crate::chain::Image;
