@@ -1,5 +1,5 @@
-//! Where the edge shoots: at the square that is covered by most of the possible positions of the remaining ships. Knows of the
-//! other's sea only what shots have shown.
+//! Where the edge shoots: at the square that the largest number of possible positions of the remaining ships cover. Knows of
+//! the other's sea only what shots have shown.
 
 use marram_play::Dice;
 

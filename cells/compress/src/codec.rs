@@ -149,7 +149,7 @@ impl Decoder {
     }
 
     /// Decodes some of the input, and appends at most `room` bytes. Returns how many input bytes were taken: all of them, unless
-    /// the output is full. Several consecutive gzip members are one stream; everything after a non-member is ignored.
+    /// the output is full. Several consecutive gzip members are one stream; everything from the first non-member on is ignored.
     ///
     /// # Errors
     /// If the input is not of the format.
