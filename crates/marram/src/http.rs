@@ -1,5 +1,5 @@
-//! What this binary's HTTP servers have in common: connections and how many, who may ask, and answers that end or go on. Knows no
-//! request.
+//! What this binary's HTTP servers share: accepting connections up to a limit, checking tokens, and bodies that end or stream.
+//! Knows no request.
 
 use crate::tls::{Acceptor, Stream};
 use bytes::Bytes;
@@ -20,20 +20,20 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio::time::Sleep;
 
-/// Threads of a server for answers that block; answering may compute.
+/// Blocking threads of a server. Answering a request may compute for a while.
 const BLOCKING_MAX: usize = 8;
 
 /// An answer's body.
 pub(crate) enum Body {
-    /// All of it.
+    /// The whole answer at once.
     Whole(Option<Bytes>),
-    /// What there is first, then what comes.
+    /// First the bytes that are there already, then those of the stream.
     Lines(Option<Bytes>, Box<dyn BodyStream>),
 }
 
-/// What comes, for as long as somebody reads it.
+/// A body that continues for as long as the client reads it.
 pub(crate) trait BodyStream: Send {
-    /// The next lines; nothing if there will be no more.
+    /// The next lines; `None` if there are no more.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>>;
 }
 
@@ -70,11 +70,11 @@ impl hyper::body::Body for Body {
     }
 }
 
-/// A connection that breaks when its peer takes nothing of what waits to be written for so long.
+/// A connection that fails if its peer reads none of the waiting bytes within the timeout.
 struct WriteTimeout {
     io: TokioIo<Stream>,
     timeout: Duration,
-    /// Until then, while something waits.
+    /// The timeout's timer, while bytes wait to be written.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
@@ -110,7 +110,7 @@ impl Write for WriteTimeout {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A socket has nothing to flush; what is encrypted has.
+        // A plain socket has nothing to flush, but the TLS stream has.
         let flushed = Pin::new(&mut self.io).poll_flush(context);
         self.written(flushed, context)
     }
@@ -133,19 +133,19 @@ impl Write for WriteTimeout {
     }
 }
 
-/// A server, and what it allows.
+/// A server and its limits.
 pub(crate) struct Server {
-    /// What its thread is called.
+    /// The name of its thread.
     pub(crate) thread: &'static str,
-    /// What it is called in the log.
+    /// Its name in the log.
     pub(crate) what: &'static str,
-    /// At a time; more wait to be accepted.
+    /// Most connections at a time; further ones wait to be accepted.
     pub(crate) connections_max: usize,
     /// How long a request's head may take.
     pub(crate) head_patience: Duration,
-    /// How long a peer may take nothing of an answer that waits for it.
+    /// How long a peer may read nothing of an answer that waits for it.
     pub(crate) write_patience: Duration,
-    /// What it encrypts with, if it does.
+    /// Its TLS settings, if it encrypts.
     pub(crate) tls: Option<Acceptor>,
 }
 
@@ -187,7 +187,7 @@ impl Server {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Out of descriptors, or the peer is gone already: neither goes away by trying again at once.
+                    // Out of descriptors, or the peer has gone already: an immediate retry helps in neither case.
                     if let Some(suppressed) = log_limiter.pass(Instant::now()) {
                         tracing::warn!(suppressed, "{} could not accept: {error}", self.what);
                     }
@@ -195,7 +195,7 @@ impl Server {
                     continue;
                 }
             };
-            // Refused only of a connection that is gone.
+            // Fails only if the connection has closed.
             let _ = stream.set_nodelay(true);
             let (answer, tls) = (Arc::clone(&answer), self.tls.clone());
             tokio::spawn(async move {
@@ -215,7 +215,7 @@ impl Server {
                     async move { Ok::<_, Infallible>(answered.await) }
                 });
                 let io = WriteTimeout { io: TokioIo::new(stream), timeout, waits: None };
-                // Who hangs up early is no news.
+                // Ignore early disconnects.
                 let _ = hyper::server::conn::http1::Builder::new()
                     .timer(TokioTimer::new())
                     .header_read_timeout(head_patience)
@@ -227,18 +227,18 @@ impl Server {
     }
 }
 
-/// The token that a request shows; empty if it shows something else.
+/// The bearer token of a request; empty if the request has another kind of authorization.
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let shown = headers.get(header::AUTHORIZATION)?.as_bytes();
     Some(shown.strip_prefix(b"Bearer ").unwrap_or_default())
 }
 
-/// Whether a token that was shown is the right one. Digests compare in a time that says nothing about where the two differ.
+/// Whether a token is the right one. Compares digests, so that the time of the comparison does not reveal where the two differ.
 pub(crate) fn is_same(shown: &[u8], token: &str) -> bool {
     blake3::hash(shown) == blake3::hash(token.as_bytes())
 }
 
-/// Whether a request shows the token, if one must be shown.
+/// Whether a request has the token, if one is required.
 pub(crate) fn shows(headers: &HeaderMap, token: Option<&str>) -> bool {
     token.is_none_or(|token| is_same(bearer(headers).unwrap_or_default(), token))
 }
@@ -250,11 +250,11 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::net::TcpStream;
 
-    /// More than sockets hold.
+    /// More than socket buffers hold.
     const SIZE: usize = 64 << 20;
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Comes for ever.
+    /// A body without an end.
     struct Endless;
 
     impl BodyStream for Endless {
@@ -288,7 +288,7 @@ mod tests {
             write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
             stream
         };
-        // Each waits for the only place, which the one before has.
+        // Each request waits for the only connection slot, which the previous one occupies.
         let [_whole, _endless] = ["/whole", "/endless"].map(ask);
         let mut heard = Vec::new();
         ask("/whole").read_to_end(&mut heard).unwrap();

@@ -1,5 +1,5 @@
-//! Private keys that an edge signs with for its cells, from PEM files to what the sandbox takes. Knows algorithms; refuses to
-//! know who may use a key.
+//! Private keys that an edge signs with for its cells: from PEM files to the types of the sandbox. Knows algorithms; does not
+//! know which app may use a key.
 
 use marram_sandbox::{KeyId, Signer};
 use p256::ecdsa::signature::Signer as _;
@@ -11,16 +11,16 @@ use rustls::server::ParsedCertificate;
 use std::fmt;
 use std::sync::Arc;
 
-/// A private key that the configuration names, and who may use it.
+/// A private key that the configuration names, and the apps that may use it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
-    /// What people call it.
+    /// Its name in the configuration.
     pub name: String,
     /// The file's contents.
     pub pem: Vec<u8>,
-    /// Names it where it is used.
+    /// Identifies it at the sandbox: derived from the public key.
     pub id: KeyId,
-    /// Apps whose cells may have it sign.
+    /// Apps with cells that may sign with it.
     pub apps: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Debug for Key {
 /// Reads a private key: PKCS #8 or SEC 1, Ed25519 or P-256.
 ///
 /// # Errors
-/// In words that continue "names a file that ...".
+/// The text continues "names a file that ...".
 pub fn read(pem: &[u8]) -> Result<(KeyId, Arc<dyn Signer>), String> {
     let der = PrivateKeyDer::from_pem_slice(pem).map_err(|_| "holds no private key in PEM".to_owned())?;
     let other = || {
@@ -59,10 +59,10 @@ pub fn read(pem: &[u8]) -> Result<(KeyId, Arc<dyn Signer>), String> {
     Ok((id, Arc::new(P256(secret.ok_or_else(other)?.into()))))
 }
 
-/// Names the key that a chain of certificates in PEM is for: the first one's.
+/// The id of the key that a certificate chain in PEM is for: the key of the first certificate.
 ///
 /// # Errors
-/// In words that continue "names a file that ...".
+/// The text continues "names a file that ...".
 pub fn of_certificate(pem: &[u8]) -> Result<KeyId, String> {
     let leaf = CertificateDer::from_pem_slice(pem).map_err(|_| "holds no certificate in PEM".to_owned())?;
     let leaf = ParsedCertificate::try_from(&leaf)
@@ -70,7 +70,7 @@ pub fn of_certificate(pem: &[u8]) -> Result<KeyId, String> {
     Ok(KeyId::of(&leaf.subject_public_key_info()))
 }
 
-/// Its signatures are made of key and message alone.
+/// Deterministic: a signature depends only on key and message.
 struct Ed25519(Box<dyn rustls::sign::Signer>);
 
 impl Signer for Ed25519 {
@@ -79,7 +79,7 @@ impl Signer for Ed25519 {
     }
 }
 
-/// With nonces made of key and message, as RFC 6979 says.
+/// Deterministic: nonces are derived from key and message (RFC 6979).
 struct P256(p256::ecdsa::SigningKey);
 
 impl Signer for P256 {
@@ -118,7 +118,7 @@ mod tests {
             let verifiers = all.mapping.iter().find(|(theirs, _)| *theirs == scheme).unwrap().1;
             let leaf = rustls::server::ParsedCertificate::try_from(&der).unwrap();
             let info = leaf.subject_public_key_info();
-            // The key's own bits are the last of its description.
+            // The raw public key is the last part of the key info.
             let bits = if scheme == SignatureScheme::ED25519 { 32 } else { 65 };
             let public = &info[info.len() - bits..];
             assert!(

@@ -1,4 +1,4 @@
-//! The one binary of Marram, as a library: sockets, disks, clocks, processes and flags around the pure machines.
+//! The binary of Marram, as a library: the I/O (sockets, disks, clocks, processes, flags) around the pure state machines.
 //!
 //! Nothing here decides about sessions: that is `marram-session` and `marram-edge`. Nothing here names the Wasm engine:
 //! that is `marram-sandbox`.

@@ -1,4 +1,4 @@
-//! The program `marram`. Everything is in the library beside it, where tests can reach it.
+//! The program `marram`. Its code is in the library beside it, which tests can call.
 
 fn main() -> std::process::ExitCode {
     marram::memory::tune_malloc();

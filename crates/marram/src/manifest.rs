@@ -1,5 +1,5 @@
-//! An app's manifest, `marram.toml`: as written and as resolved. Refuses promises that nobody could keep; whether *this*
-//! edge can keep them is the admin desk's question.
+//! An app's manifest, `marram.toml`: as written and as resolved. Refuses combinations that no edge can provide; the admin thread
+//! checks what *this* edge can provide.
 
 mod cache;
 mod files;
@@ -26,7 +26,7 @@ pub const FILE_NAME: &str = "marram.toml";
 /// What `marram config sample manifest` prints.
 pub const SAMPLE: &str = include_str!("manifest.sample.toml");
 
-/// What replaying should take at most, unless the manifest says otherwise.
+/// The longest time that replaying should take, unless the manifest says otherwise.
 const RECOVERY_TARGET: Duration = Duration::from_millis(5);
 /// How long ends remember a session that cannot be resumed, unless the manifest says otherwise.
 pub(crate) const LINGER: Duration = Duration::from_secs(60);
@@ -34,16 +34,16 @@ pub(crate) const LINGER: Duration = Duration::from_secs(60);
 /// The most urgent priority.
 const PRIORITY_MAX: u8 = 9;
 
-/// A manifest, resolved: defaults filled in, every promise one that can be kept somewhere.
+/// A manifest, resolved: defaults are filled in, and some edge can provide everything that it asks for.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Manifest {
     /// The name that clients ask for.
     pub name: String,
-    /// What its cells consist of, the stage next to the client first; most have one.
+    /// The stages of its cells, the one next to the client first; most apps have one.
     pub stages: Vec<Stage>,
     /// Whether all sessions on an edge share one cell.
     pub shared: bool,
-    /// On whose account its cells run.
+    /// The tenant that its cells are charged to.
     pub tenant: String,
     /// 0 for the fair class; else its priority.
     pub priority: u8,
@@ -55,13 +55,13 @@ pub struct Manifest {
     pub quotas: Quotas,
     /// Which end keeps checkpoints.
     pub keep: CheckpointHolder,
-    /// What replaying should take at most.
+    /// The longest time that replaying should take.
     pub recovery_target: Duration,
     /// How long ends remember a session that cannot be resumed.
     pub linger: Duration,
-    /// Whether the coordinator remembers how much clients have.
+    /// Whether the coordinator remembers how much of a session its client has.
     pub witness: WitnessMode,
-    /// Where its cells read objects from, if they may.
+    /// The origin that its cells read objects from, and how these are cached; none if they cannot read.
     pub cache: Option<CachePolicy>,
 }
 
@@ -69,12 +69,12 @@ impl Manifest {
     /// Reads and resolves a manifest.
     ///
     /// # Errors
-    /// If a field is unknown, missing, of a wrong type, or promises what nobody could keep.
+    /// If a field is unknown, missing, of a wrong type, or asks for what no edge can provide.
     pub fn parse(source: &Source) -> Result<Self, Problem> {
         source.parse::<Written>("manifest")?.resolve(source)
     }
 
-    /// What the control is told.
+    /// The app as the control machine takes it.
     #[must_use]
     pub fn app(&self, image: ImageHash) -> App {
         App {
@@ -97,7 +97,7 @@ impl Manifest {
     }
 }
 
-/// As typed.
+/// The manifest as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {

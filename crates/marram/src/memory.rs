@@ -1,14 +1,14 @@
-//! How the process's allocator treats memory that messages and checkpoints come and go in. Knows neither.
+//! Settings of the process's allocator for memory that messages and checkpoints use. Knows neither messages nor checkpoints.
 
-/// Freed memory up to this stays with the process, in bytes.
+/// The allocator keeps up to this much freed memory at the end of its heap, in bytes.
 const KEPT: core::ffi::c_int = 256 << 20;
-/// Allocations from this size on get a mapping of their own, in bytes.
+/// Allocations of at least this size get a memory mapping of their own, in bytes.
 const MAPPED: core::ffi::c_int = 32 << 20;
 
 /// Keeps freed memory instead of giving it back to the kernel at once.
 ///
-/// An end keeps megabytes of messages and drops them together when a checkpoint covers them. With glibc's defaults each
-/// such wave is given back and faulted in again, page by page, which costs about as much as copying the messages.
+/// An end keeps megabytes of messages and frees them together when a checkpoint covers them. With glibc's defaults, the
+/// allocator returns each batch to the kernel and page-faults it in again, which costs about as much as copying the messages.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn tune_malloc() {
     // SAFETY: `mallopt` only sets parameters of the allocator and may be called at any time; it is called once, before
@@ -23,11 +23,11 @@ pub fn tune_malloc() {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn tune_malloc() {}
 
-/// Has all threads share one stock of memory. To be called before there are other threads, by a process of which one thread
-/// is busy, and others now and then do work that takes much memory. [`give_back`] gives back all of one stock, but the free
-/// end of each further one stays with the process, and that is most of what such work leaves behind. And what one thread
-/// allocates and another frees is at hand for both: with stocks of their own, each buffer of a checkpoint that is opened
-/// beside a shard's thread is faulted in anew, a seventh of what a recovery with a large state takes.
+/// Makes all threads share one malloc arena. Call it before other threads start, in a process with one busy thread and others
+/// that now and then do work that takes much memory. [`give_back`] returns all free memory of the one arena; of each further
+/// arena, the process would keep the free end, which is most of what such work leaves behind. Memory that one thread allocates
+/// and another frees is also reused by both: with separate arenas, each buffer of a checkpoint that is opened beside a shard's
+/// thread is page-faulted in again, which takes a seventh of the time of a recovery with a large state.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn use_single_arena() {
     // SAFETY: as in `tune_malloc`.
@@ -40,7 +40,7 @@ pub fn use_single_arena() {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn use_single_arena() {}
 
-/// Gives back what is free: for after work that takes much memory and comes seldom, such as compiling.
+/// Returns free memory to the kernel. For use after rare work that takes much memory, such as compiling.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn give_back() {
     // SAFETY: `malloc_trim` may be called at any time from any thread; it touches nothing that is in use. There is no safe

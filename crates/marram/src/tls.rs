@@ -1,5 +1,5 @@
-//! TLS under this binary's HTTP, both sides of it: admin API, peers, recorders, the coordinator's store, etcd. TLS 1.3 only. Knows no
-//! request, and not who may ask: that is shown inside.
+//! TLS for this binary's HTTP, both sides: admin API, peers, recorders, the coordinator's store, etcd. TLS 1.3 only. Knows no
+//! request and does not authorize clients: requests carry tokens for that.
 
 use anyhow::{Context, anyhow, ensure};
 use marram_agent::net::Identity;
@@ -44,10 +44,10 @@ fn chain(identity: &Identity) -> anyhow::Result<(Vec<CertificateDer<'static>>, P
 pub(crate) struct Acceptor(TlsAcceptor);
 
 impl Acceptor {
-    /// Of a server that shows this.
+    /// A server with this certificate and key.
     ///
     /// # Errors
-    /// If certificate and key cannot be used, or not together.
+    /// If certificate or key cannot be used, or they do not belong together.
     pub(crate) fn new(identity: &Identity) -> anyhow::Result<Self> {
         let (chain, key) = chain(identity)?;
         let config = ServerConfig::builder_with_provider(provider())
@@ -64,7 +64,7 @@ impl Acceptor {
     }
 }
 
-/// A client's side: which servers it believes.
+/// A client's side: decides which servers to trust.
 #[derive(Clone)]
 pub(crate) struct Connector(TlsConnector);
 
@@ -75,11 +75,11 @@ impl fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Believes servers whose certificate is in `ca_pem` or signed by one of those there; by those of the system if it is none.
-    /// Shows `identity`, where a server asks for a certificate.
+    /// Trusts servers with a certificate that is in `ca_pem` or signed by one in it; without `ca_pem`, the system's certificates
+    /// apply. Shows `identity` to a server that asks for a certificate.
     ///
     /// # Errors
-    /// In words that say which file is wrong.
+    /// The text says which file is wrong.
     pub(crate) fn new(ca_pem: Option<&[u8]>, identity: Option<&Identity>) -> anyhow::Result<Self> {
         let system;
         let pem = match ca_pem {
@@ -97,7 +97,7 @@ impl Connector {
         let signed = (added > 0)
             .then(|| WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build())
             .transpose()?;
-        // Of the system's none is a server's own.
+        // The system's certificates are signers only, not servers' own.
         let pinned = if ca_pem.is_some() { known } else { Vec::new() };
         let verifier = Believed { pinned, signed, algorithms: provider().signature_verification_algorithms };
         let builder = ClientConfig::builder_with_provider(provider())
@@ -116,7 +116,7 @@ impl Connector {
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
 
-    /// Finishes a handshake with the server that an authority, `HOST:PORT`, names.
+    /// Performs the handshake with the server that an authority, `HOST:PORT`, names.
     pub(crate) async fn connect(&self, authority: &str, stream: TcpStream) -> io::Result<Stream> {
         let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -125,7 +125,7 @@ impl Connector {
     }
 }
 
-/// Believes the very certificates that it was given, and what they signed. One that is pinned so is good for every name.
+/// Trusts exactly the certificates that it was given, and those that they signed. A pinned certificate is valid for every name.
 #[derive(Debug)]
 struct Believed {
     pinned: Vec<CertificateDer<'static>>,
@@ -178,13 +178,13 @@ impl ServerCertVerifier for Believed {
 
 /// A connection, encrypted or not.
 pub(crate) enum Stream {
-    /// As it is.
+    /// Not encrypted.
     Plain(TcpStream),
     /// Encrypted.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A connection to an authority that is at `stream`'s other end, encrypted if there is something to believe it by.
+/// Wraps `stream`, a connection to the authority; with a connector, it performs the TLS handshake.
 pub(crate) async fn connected(
     connector: Option<&Connector>,
     authority: &str,

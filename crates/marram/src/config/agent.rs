@@ -50,7 +50,7 @@ pub enum AgentRole {
 /// An agent's configuration as the command line gives it.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
-    /// Edges, preferred first.
+    /// Addresses of edges, preferred first.
     pub edges: Vec<Address>,
     /// Where local clients connect, and to which app.
     pub listen: Vec<(ListenAddress, Name)>,
@@ -62,7 +62,7 @@ pub struct Flags {
     pub insecure_plain: bool,
 }
 
-/// An agent's configuration, resolved.
+/// An agent's configuration, resolved: what each part of the program takes.
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
     /// For the agent.
@@ -80,15 +80,15 @@ pub struct AgentAdminSettings {
     pub name: String,
     /// Where operators connect.
     pub listen: SocketAddr,
-    /// Who may ask what; with a token where `listen` is not on loopback.
+    /// Access to the API; has a token if `listen` is not on loopback.
     pub access: Access,
 }
 
 impl AgentSettings {
-    /// Resolves flags; everything that has no flag has its default.
+    /// Resolves flags; everything without a flag has its default.
     ///
     /// # Errors
-    /// If the token cannot be read, or something is missing for the side.
+    /// If the token cannot be read, or something that this role needs is missing.
     pub fn from_flags(source: &Source, flags: Flags, side: AgentRole) -> Result<Self, Problem> {
         if let Some((variable, _)) = environment::chosen(environment::AGENT, source.environment())?.first() {
             let what = format!(
@@ -129,7 +129,7 @@ impl AgentSettings {
     /// Reads and resolves a configuration.
     ///
     /// # Errors
-    /// If a field is unknown, missing, of a wrong type, or does not fit the others or the side.
+    /// If a field is unknown, missing, of a wrong type, or contradicts other fields or the role.
     pub fn parse(source: &Source, side: AgentRole) -> Result<Self, Problem> {
         let source = &source.overridden::<Written>(environment::AGENT)?;
         let kind = match side {
@@ -140,10 +140,10 @@ impl AgentSettings {
     }
 }
 
-/// Which destinations `marram exec` has go to which of the listeners. Needs none of the files that the configuration names.
+/// The redirects of `marram exec`, from destinations to listeners. Reads none of the files that the configuration names.
 ///
 /// # Errors
-/// As [`AgentSettings::parse`], as far as listeners go.
+/// As for [`AgentSettings::parse`], for errors in listeners.
 pub fn redirects(source: &Source) -> Result<Vec<Redirect>, Problem> {
     let source = &source.overridden::<Written>(environment::AGENT)?;
     let mut redirects = Vec::new();
@@ -213,7 +213,7 @@ impl WrittenListen {
     }
 }
 
-/// A listener that the command line names.
+/// A listener from the command line.
 fn listener((socket, app): (ListenAddress, Name)) -> Listener {
     Listener::new(socket.address, socket.protocol, app.0)
 }

@@ -9,9 +9,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use toml::Spanned;
 
-/// Stores that one edge can name.
+/// Most stores that one edge can name.
 const URLS_MAX: usize = 16;
-/// Addresses that one edge can give.
+/// Most addresses that one edge can register.
 const ADDRESSES_MAX: usize = 16;
 
 #[derive(Deserialize)]
@@ -31,7 +31,7 @@ pub(super) struct WrittenCoordinator {
     key: Option<Spanned<String>>,
 }
 
-/// What the edge says of itself elsewhere in its configuration.
+/// What the `[coordinator]` table needs from the rest of the edge's configuration.
 pub(super) struct Around<'a> {
     pub(super) state: &'a Path,
     pub(super) listen: &'a [SocketAddr],
@@ -40,7 +40,7 @@ pub(super) struct Around<'a> {
 }
 
 impl WrittenCoordinator {
-    /// `at` is where the table is.
+    /// Resolves the table; `at` is its place in the text.
     pub(super) fn resolve(
         self,
         source: &Source,
@@ -123,7 +123,7 @@ impl WrittenCoordinator {
     }
 }
 
-/// The addresses that mean the same to others.
+/// The addresses that other machines can use.
 fn reached_addresses(addresses: &[SocketAddr]) -> impl Iterator<Item = String> {
     addresses.iter().filter(|address| !address.ip().is_unspecified()).map(ToString::to_string)
 }

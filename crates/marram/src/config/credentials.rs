@@ -1,4 +1,4 @@
-//! An edge's `[[credential]]` tables: what it knows agents by besides `security.token_file`, and what each may do.
+//! An edge's `[[credential]]` tables: further tokens and certificates besides `security.token_file`, and what each allows.
 
 use super::shared;
 use super::source::{Problem, Source};
@@ -20,7 +20,7 @@ pub(super) struct WrittenCredential {
     servers: Vec<Name>,
 }
 
-/// Reads all of them; `security` is what the edge has besides.
+/// Reads all of them; `security` has the edge's own token and certificates.
 pub(super) fn resolve(
     source: &Source,
     written: Vec<Spanned<WrittenCredential>>,

@@ -1,4 +1,4 @@
-//! An edge's configuration: as typed, and as the edge and its admin API take it.
+//! An edge's configuration: as written, and as the edge and its admin API take it.
 
 use super::coordinator::{Around, WrittenCoordinator};
 use super::credentials::{self, WrittenCredential};
@@ -28,30 +28,30 @@ pub struct EdgeSettings {
     pub edge: edge::EdgeOptions,
     /// For its admin API.
     pub admin: EdgeAdminSettings,
-    /// For its coordinator, where it has one.
+    /// For its coordinator, if it has one.
     pub coordinator: Option<coordinator::CoordinatorOptions>,
     /// For its logs.
     pub log: logging::LogOptions,
 }
 
-/// What the admin API needs to know.
+/// Settings of an edge's admin API.
 #[derive(Clone, Debug)]
 pub struct EdgeAdminSettings {
     /// Where operators connect.
     pub listen: SocketAddr,
-    /// Who may ask what; with a token where `listen` is not on loopback.
+    /// Access to the API; has a token if `listen` is not on loopback.
     pub access: Access,
     /// Admin URLs of other edges.
     pub peers: Vec<String>,
-    /// Certificates in PEM by which other edges are believed.
+    /// CA certificates in PEM to verify other edges with.
     pub ca: Option<Vec<u8>>,
     /// The edge's state directory.
     pub state: PathBuf,
-    /// Manifests to deploy at start.
+    /// Manifests of apps to deploy at start.
     pub apps: Vec<PathBuf>,
-    /// Apps whose stage goes before those of every app.
+    /// Apps with a stage that is put before those of every app.
     pub first: Vec<String>,
-    /// Apps whose stage goes behind those of every app.
+    /// Apps with a stage that is put after those of every app.
     pub last: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ impl EdgeSettings {
     /// Reads and resolves a configuration.
     ///
     /// # Errors
-    /// If a field is unknown, missing, of a wrong type, or does not fit the others.
+    /// If a field is unknown, missing, of a wrong type, or contradicts other fields.
     pub fn parse(source: &Source) -> Result<Self, Problem> {
         let source = &source.overridden::<Written>(environment::EDGE)?;
         source.parse::<Written>("edge")?.resolve(source)
@@ -260,7 +260,7 @@ impl WrittenGate {
 }
 
 impl WrittenAdmin {
-    /// How a command on this machine fetches from this edge.
+    /// The arguments with which a command on this machine fetches from this edge.
     fn from(&self, source: &Source) -> String {
         let listen = self.listen.as_ref().map_or("127.0.0.1:7401", |listen| listen.get_ref());
         let reached = listen.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:");
@@ -308,7 +308,7 @@ impl WrittenRecord {
     }
 }
 
-/// What each tenant is granted; one that is named twice is an error.
+/// What each tenant is granted; a tenant that is listed twice is an error.
 fn tenants(source: &Source, written: Vec<Spanned<WrittenTenant>>) -> Result<Vec<Grant>, Problem> {
     let mut grants: Vec<Grant> = Vec::new();
     for tenant in written {

@@ -1,6 +1,6 @@
 //! Fields of a configuration that the environment overrides: `MARRAM_EDGE__LIMITS__SESSIONS=5` is `sessions = 5` in `[limits]`.
-//! Two underscores stand before each table's and field's name, a number for the place in a list of tables. Writes them into the
-//! text, so that everything else reads one text and complains of it; says of each place which variable it came from.
+//! Each table's and field's name has two underscores before it; a number is the index in a list of tables. The values are written
+//! into the text, so that only one text is parsed and checked; for each place, the text knows which variable it came from.
 
 use super::source::{Problem, Source};
 use marram_edge::suggest;
@@ -9,34 +9,34 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// How the names of variables begin that override an edge's configuration.
+/// The prefix of variables that override an edge's configuration.
 pub const EDGE: &str = "MARRAM_EDGE__";
-/// The same of an agent's.
+/// The prefix for an agent's configuration.
 pub const AGENT: &str = "MARRAM_AGENT__";
-/// The same of a recorder's.
+/// The prefix for a recorder's configuration.
 pub const RECORDER: &str = "MARRAM_RECORDER__";
 
 /// A part of a text that a variable wrote.
 #[derive(Clone, Debug)]
 pub(super) struct Patch {
-    /// Where it is now.
+    /// Its place in the changed text.
     pub(super) at: Range<usize>,
-    /// How many bytes it took the place of.
+    /// How many bytes of the old text it replaced.
     pub(super) replaced: usize,
-    /// Which variable.
+    /// The name of the variable.
     pub(super) variable: String,
 }
 
-/// What is to be written where.
+/// A text to write, and its place.
 struct Edit {
     at: Range<usize>,
     text: String,
 }
 
-/// The variables that are meant for the program whose variables begin with `prefix`.
+/// The variables for the program with this `prefix`.
 ///
 /// # Errors
-/// If one is meant for a program that there is not, or its name has one underscore where two belong.
+/// If a variable is for an unknown program, or its name has one underscore in place of two.
 pub fn chosen(prefix: &str, variables: &[(String, String)]) -> Result<Vec<(String, String)>, Problem> {
     let mut chosen = Vec::new();
     for (name, value) in variables {
@@ -60,16 +60,16 @@ pub fn chosen(prefix: &str, variables: &[(String, String)]) -> Result<Vec<(Strin
             return Err(problem(what));
         }
     }
-    // The same every time, and `gate.0` before `gate.1`.
+    // A fixed order, with `gate.0` before `gate.1`.
     chosen.sort();
     Ok(chosen)
 }
 
 impl Source {
-    /// This text with what the environment overrides, for a parser of `T`.
+    /// This text with the overrides of the environment, for a parser of `T`.
     ///
     /// # Errors
-    /// If a variable names no field, or its value is none for that.
+    /// If a variable names no field, or its value is not valid for the field.
     pub(super) fn overridden<T: DeserializeOwned>(&self, prefix: &str) -> Result<Self, Problem> {
         let mut source = self.clone();
         for (variable, value) in chosen(prefix, self.environment())? {
@@ -91,7 +91,7 @@ impl Source {
         }) {
             return Err(problem(format!("is no name of a field; write it as in {EDGE}LIMITS__SESSIONS")));
         }
-        // What is wrong with the file itself is said of the file.
+        // Errors in the file itself are reported for the file.
         let Ok(root) = DeTable::parse(self.text()) else { return Ok(self.clone()) };
         let mut why = String::new();
         for written in readings(value) {
@@ -99,7 +99,7 @@ impl Source {
             let source = self.patched(&edit.at, &edit.text, variable);
             match source.wrong_in_patch::<T>(edit.at.start..edit.at.start + edit.text.len()) {
                 None => return Ok(source),
-                // Of a list only where one belongs: most fields are texts.
+                // A list only where the field is one: most fields are texts.
                 Some(_) if written.starts_with('[') && !why.ends_with("expected a sequence") => {}
                 Some(what) => why = what,
             }
@@ -107,17 +107,17 @@ impl Source {
         Err(problem(named(variable, why)))
     }
 
-    /// What a parser of `T` says of what was just written.
+    /// The error of a parser of `T` in the part that was just written.
     fn wrong_in_patch<T: DeserializeOwned>(&self, patch: Range<usize>) -> Option<String> {
         let error = toml::from_str::<T>(self.text()).err()?;
         let within = error.span().is_some_and(|span| patch.start <= span.start && span.end <= patch.end);
-        // A table that was begun may get its other fields from other variables.
+        // Other variables may set the remaining fields of a new table.
         (within && !error.message().starts_with("missing field"))
             .then(|| super::source::with_hint(error.message()))
     }
 }
 
-/// A wrong name in a variable's, put right.
+/// Turns a message's suggested field into the suggested variable.
 fn named(variable: &str, what: String) -> String {
     let quoted = |before: &str| what.split_once(before).and_then(|(_, rest)| rest.split('`').next());
     match (quoted("unknown field `"), quoted("did you mean `")) {
@@ -137,7 +137,7 @@ fn named(variable: &str, what: String) -> String {
     }
 }
 
-/// What a value can mean, what is likeliest first: what it is in TOML, a text, a list of texts.
+/// The possible meanings of a value, the likeliest first: a TOML value, a text, a list of texts.
 fn readings(value: &str) -> Vec<String> {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let value = value.trim();
@@ -147,13 +147,13 @@ fn readings(value: &str) -> Vec<String> {
     as_it_is.into_iter().chain([quoted(value), format!("[{}]", list.join(", "))]).collect()
 }
 
-/// How a field is added to a table.
+/// Where a field is added to a table.
 enum Home {
-    /// Before everything else, with these tables' names before its own.
+    /// Before everything else, prefixed with these tables' names.
     Top(Vec<String>),
-    /// Behind the table's header.
+    /// After the table's header.
     Behind(usize),
-    /// Into braces; whether there is something in them.
+    /// Inside braces; and whether they already contain something.
     Within(usize, bool),
 }
 
@@ -252,7 +252,7 @@ mod tests {
         Source::new("edge.toml", text.into()).with_environment(variables.iter().map(own))
     }
 
-    /// What the text is in the end; it is read as an edge's, whose files are not there.
+    /// The resulting text; it is parsed as an edge's, without the files that it names.
     fn patched(variables: &[(&str, &str)]) -> String {
         let read = source(TEXT, variables).overridden::<toml::Table>(EDGE);
         read.map_or_else(|problem| problem.to_string(), |source| source.text().to_owned())
@@ -310,16 +310,16 @@ mod tests {
                 assert!(said.to_lowercase().contains(&word.to_lowercase()), "{name}: {said}")
             });
         }
-        // Lines are those of the file, whatever was put between them.
+        // Line numbers are those of the file, also after variables added lines.
         let said = message(&TEXT.replace("cells", "clels"), "MARRAM_EDGE__NAME", "a");
         assert!(
             said.starts_with("edge.toml:6: `limits.clels`") && said.contains("did you mean `cells`?"),
             "{said}"
         );
-        // What fits the field's type and no other rule.
+        // A value of the field's type that another rule forbids.
         let said = message(TEXT, "MARRAM_EDGE__SHARDS", "0");
         assert!(said.starts_with("MARRAM_EDGE__SHARDS: ") && said.contains("leave it out"), "{said}");
-        // Those of other programs are theirs.
+        // Variables of other programs are ignored.
         let said = message(TEXT, "MARRAM_AGENT__NONSENSE", "0");
         assert!(said.starts_with("edge.toml:3: `secret_file`"), "{said}");
     }

@@ -1,15 +1,15 @@
-//! What somebody may have meant whose text is TOML and no configuration, or almost TOML. Learns what fields there are from the
-//! parser's own complaints, so it knows no configuration.
+//! Suggestions for a text that is valid TOML but no valid configuration, or almost TOML. Takes the known fields from the parser's
+//! own error messages, so it knows no configuration.
 
 use marram_edge::suggest;
 use serde::de::DeserializeOwned;
 
-/// A field that nothing has: what a parser says of it lists those that there are.
+/// A field that no table has: the parser's error about it lists the fields that there are.
 const NONE: &str = "no-such-field";
-/// Tables that are named where a field is one of several's.
+/// Most tables that are listed if several have a field of this name.
 const TABLES_MAX: usize = 3;
 
-/// What is to be added to a parser's complaint about a text of this type; nothing if there is nothing to guess.
+/// What to append to a parser's error about a text of this type; empty if there is no suggestion.
 pub(super) fn hint<T: DeserializeOwned>(message: &str) -> String {
     if let Some(found) = between(message, "invalid type: string \"", "\", expected a sequence") {
         return format!("; write a list: [\"{found}\"]");
@@ -18,11 +18,11 @@ pub(super) fn hint<T: DeserializeOwned>(message: &str) -> String {
         let beside = quoted(message.split_once(", expected ").map_or("", |(_, list)| list));
         return if suggest::nearest(field, beside).is_some() { String::new() } else { home::<T>(field) };
     }
-    // An array that is not closed is noticed where the next line begins.
+    // The parser notices an array without `]` only at the next line.
     if message.contains("array") { "; or a `]` is missing above".to_owned() } else { String::new() }
 }
 
-/// Where a field of this name is.
+/// Which tables have a field of this name.
 fn home<T: DeserializeOwned>(field: &str) -> String {
     let top = fields::<T>("");
     if top.iter().any(|name| name == field) {
@@ -35,7 +35,7 @@ fn home<T: DeserializeOwned>(field: &str) -> String {
     if homes.is_empty() { String::new() } else { format!("; `{field}` belongs below {}", homes.join(" or ")) }
 }
 
-/// The fields of a table; none if it is no table.
+/// The fields of a table; empty if there is no such table.
 fn fields<T: DeserializeOwned>(header: &str) -> Vec<String> {
     let Err(error) = toml::from_str::<T>(&format!("{header}\n{NONE} = 1\n")) else { return Vec::new() };
     let list = error.message().strip_prefix(&format!("unknown field `{NONE}`, expected "));

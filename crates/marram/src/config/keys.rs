@@ -1,5 +1,5 @@
-//! The `[[key]]` tables of an edge: private keys that cells have it sign with. Refuses those that others could read, and those
-//! whose use encrypted wires do not protect.
+//! The `[[key]]` tables of an edge: private keys that it signs with for cells. Refuses keys that other users can read, and, if
+//! agents may connect unencrypted, keys that do not explicitly allow that.
 
 use super::shared;
 use super::source::{Problem, Source};
@@ -19,7 +19,7 @@ pub(super) struct WrittenKey {
     insecure_plain: bool,
 }
 
-/// Reads all of them. `plain` says whether agents may talk to this edge in plain from anywhere.
+/// Reads all of them. `plain`: whether agents may connect to this edge unencrypted from anywhere.
 pub(super) fn resolve(
     source: &Source,
     written: Vec<Spanned<WrittenKey>>,
@@ -48,7 +48,7 @@ pub(super) fn resolve(
 impl WrittenKey {
     fn resolve(self, source: &Source) -> Result<Key, Problem> {
         let place = source.path(self.file.get_ref());
-        // One that cannot be asked about cannot be read either, and that is said below.
+        // If the metadata cannot be read, reading the file fails too, and its error is reported below.
         if std::fs::metadata(&place).is_ok_and(|file| file.permissions().mode() & 0o007 != 0) {
             let what = format!(
                 "names {0}, which everybody on this machine can use; `chmod o= {0}`",

@@ -1,6 +1,6 @@
 //! Configuration: TOML as people write it, turned into what the programs take.
 //!
-//! Two steps: as typed (private structs that mirror the text) and as resolved (what the rest of the binary uses). Every
+//! Two steps: as written (private structs that mirror the text) and as resolved (what the rest of the binary uses). Every
 //! error names file, line, field and fix.
 
 pub mod agent;

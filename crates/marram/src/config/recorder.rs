@@ -1,4 +1,4 @@
-//! A recorder's configuration: as typed, and as the recorder takes it.
+//! A recorder's configuration: as written, and as the recorder takes it.
 
 use super::environment;
 use super::shared::{self, WrittenAdmin, WrittenLog, WrittenSecurity, WrittenTimeouts, own_name};
@@ -15,7 +15,7 @@ use toml::Spanned;
 /// What `marram config sample recorder` prints.
 pub const SAMPLE: &str = include_str!("recorder.sample.toml");
 
-/// One large session and its messages must fit.
+/// One large session and its messages must fit, in bytes.
 const MEMORY_MIN: u64 = 64 << 20;
 
 /// A recorder's configuration, resolved.
@@ -25,7 +25,7 @@ pub struct RecorderSettings {
     pub recorder: recorder::RecorderOptions,
     /// Where operators connect.
     pub listen: SocketAddr,
-    /// Who may ask what; with a token where `listen` is not on loopback.
+    /// Access to the API; has a token if `listen` is not on loopback.
     pub access: Access,
     /// For its logs.
     pub log: logging::LogOptions,
@@ -35,7 +35,7 @@ impl RecorderSettings {
     /// Reads and resolves a configuration.
     ///
     /// # Errors
-    /// If a field is unknown, missing, of a wrong type, or does not fit the others.
+    /// If a field is unknown, missing, of a wrong type, or contradicts other fields.
     pub fn parse(source: &Source) -> Result<Self, Problem> {
         let source = &source.overridden::<Written>(environment::RECORDER)?;
         source.parse::<Written>("recorder")?.resolve(source)
@@ -69,7 +69,7 @@ struct WrittenLimits {
     sessions: Option<u32>,
 }
 
-/// Those of an agent's that a recorder has a use for.
+/// The fields of an agent's `[timeouts]` that a recorder uses.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct WrittenWaits {
@@ -87,7 +87,7 @@ impl Written {
         if self.edges.is_empty() {
             return Err(source.missing("edges", "name one at least, such as edges = [\"edge-a:7400\"]"));
         }
-        // The secret itself is not kept: a recorder cannot open what it keeps.
+        // The secret itself is not kept: a recorder cannot decrypt what it keeps.
         let secret = DomainSecret::from_material(&shared::secret(source, &self.secret_file)?);
         let (memory, sessions) = self.limits.resolve(source)?;
         let lingers = self.timeouts.linger.is_some();

@@ -1,4 +1,5 @@
-//! Listeners, servers and the rules between them, as agents and edges write them: `[[route]]`, `[[listen]]`, `[[gate]]`.
+//! Listeners, servers, and the rules that route between them, as agents and edges configure them: `[[route]]`, `[[listen]]`,
+//! `[[gate]]`.
 
 use super::source::{Problem, Source};
 use super::units::{Name, ServerAddress, Time};
@@ -16,43 +17,43 @@ use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
 
-/// Longest reason for which a rule refuses, in bytes.
+/// Longest reason of a rule that refuses, in bytes.
 const REASON_MAX: usize = 256;
 
-/// A rule as people write it: in TOML as `[[route]]`, in JSON for the admin API.
+/// A rule as written: in TOML as `[[route]]`, in JSON for the admin API.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct WrittenRoute {
-    /// What people call it.
+    /// The rule's name, for operators.
     pub name: String,
-    /// The highest is asked first.
+    /// The rule with the highest priority is tried first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub priority: i32,
     /// A listener's name or address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listener: Option<String>,
-    /// `"10.1.0.0/16"`
+    /// The client's address: `"10.1.0.0/16"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
-    /// `"1024-65535"`, or one port.
+    /// The client's port: `"1024-65535"`, or one port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_port: Option<String>,
-    /// `"tcp"`, `"udp"` or `"websocket"`.
+    /// The protocol: `"tcp"`, `"udp"` or `"websocket"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
-    /// `"www.example.org"` or `"*.example.org"`.
+    /// The TLS server that the client names: `"www.example.org"` or `"*.example.org"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sni: Option<String>,
-    /// Text that the client says first.
+    /// The client's first bytes, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_bytes: Option<String>,
-    /// The same as hexadecimal digits.
+    /// The client's first bytes, as hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_bytes_hex: Option<String>,
-    /// The app that it leads to.
+    /// The app that it selects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app: Option<String>,
-    /// Or why it refuses.
+    /// Or the reason why it refuses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuse: Option<String>,
 }
@@ -62,7 +63,7 @@ fn is_zero(number: &i32) -> bool {
     *number == 0
 }
 
-/// Which field of a rule is wrong, and what to write instead.
+/// The wrong field of a rule, and what to write instead.
 type Wrong = (&'static str, String);
 
 fn wrong<T>(field: &'static str, what: impl Into<String>) -> Result<T, Wrong> {
@@ -70,10 +71,10 @@ fn wrong<T>(field: &'static str, what: impl Into<String>) -> Result<T, Wrong> {
 }
 
 impl WrittenRoute {
-    /// The rule that is meant.
+    /// The rule, resolved.
     ///
     /// # Errors
-    /// With the field that is wrong, and what to write instead.
+    /// The wrong field, and what to write instead.
     pub fn resolve(&self) -> Result<RouteRule, Wrong> {
         let name: Name = self.name.parse().map_err(|error: String| ("name", error))?;
         let client = self.client.as_ref().map(|text| text.parse()).transpose();
@@ -138,7 +139,7 @@ impl WrittenRoute {
 }
 
 impl From<&RouteRule> for WrittenRoute {
-    /// A rule as people would write it.
+    /// Converts back to the written form.
     fn from(rule: &RouteRule) -> Self {
         let text = rule.first_bytes.as_ref().and_then(|bytes| String::from_utf8(bytes.clone()).ok());
         let text = text.filter(|text| !text.chars().any(char::is_control));
@@ -163,7 +164,7 @@ impl From<&RouteRule> for WrittenRoute {
     }
 }
 
-/// What is wrong with one rule of several.
+/// The error in one rule of several.
 fn of_route(source: &Source, span: &Range<usize>, field: &str, what: String) -> Problem {
     Problem { field: Some(format!("route.{field}")), ..source.problem(span, what) }
 }
@@ -176,7 +177,7 @@ pub(super) fn rules(source: &Source, written: &[Spanned<WrittenRoute>]) -> Resul
     written.iter().map(rule).collect()
 }
 
-/// What is wrong with one of these rules, in the words of whoever wrote them.
+/// The error in one of these rules, with its place in the text.
 pub(super) fn blame(source: &Source, written: &[Spanned<WrittenRoute>], refused: RouteError) -> Problem {
     match written.get(refused.index) {
         Some(route) => of_route(source, &route.span(), refused.field, refused.what),
@@ -184,7 +185,7 @@ pub(super) fn blame(source: &Source, written: &[Spanned<WrittenRoute>], refused:
     }
 }
 
-/// Listeners with their rules.
+/// Resolves listeners together with their rules.
 pub(super) fn routing(
     source: &Source,
     listeners: Vec<Listener>,
@@ -194,7 +195,7 @@ pub(super) fn routing(
     Routing::new(listeners, rules).map_err(|refused| blame(source, written, refused))
 }
 
-/// Only the rules of a text that may hold anything else besides: for agents that read theirs again, and for
+/// Reads only the rules of a text that may also have other content: for agents that read theirs again, and for
 /// `marram route set`.
 ///
 /// # Errors
@@ -213,7 +214,7 @@ pub fn reread(source: &Source) -> Result<Vec<RouteRule>, Problem> {
     }
 }
 
-/// What a listener says besides its address and app.
+/// A listener's fields besides its address and app.
 #[derive(Deserialize, Default)]
 pub(super) struct WrittenListener {
     pub(super) name: Option<Name>,
@@ -226,7 +227,7 @@ pub(super) struct WrittenListener {
 }
 
 impl WrittenListener {
-    /// The listener at this address for this app.
+    /// Resolves to the listener at this address, for this app.
     pub(super) fn resolve(
         self,
         source: &Source,
@@ -279,7 +280,7 @@ impl WrittenListener {
     }
 }
 
-/// A server as it is written in a table: `"127.0.0.1:80"`, or `{ address = "127.0.0.1:80", proxy_protocol = true }`.
+/// A server as written in a table: `"127.0.0.1:80"`, or `{ address = "127.0.0.1:80", proxy_protocol = true }`.
 #[derive(Debug)]
 pub(super) struct WrittenServer {
     peer: ServerAddress,
@@ -321,7 +322,7 @@ impl<'de> Visitor<'de> for ServerReader {
     }
 }
 
-/// The servers of a table.
+/// Resolves a table of servers.
 pub(super) fn servers(written: BTreeMap<Name, WrittenServer>) -> Vec<ServerSettings> {
     let server = |(name, WrittenServer { peer, proxy_protocol })| ServerSettings {
         proxy_protocol,
@@ -330,7 +331,7 @@ pub(super) fn servers(written: BTreeMap<Name, WrittenServer>) -> Vec<ServerSetti
     written.into_iter().map(server).collect()
 }
 
-/// One server.
+/// Resolves one server.
 pub(super) fn server(name: Name, peer: ServerAddress) -> ServerSettings {
     ServerSettings { name: name.0, address: peer.address.0, datagrams: peer.datagrams, proxy_protocol: false }
 }

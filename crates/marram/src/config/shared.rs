@@ -15,10 +15,10 @@ use toml::Spanned;
 
 /// Bytes of a secret, token, certificate or key file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Within these the kernel can ask for a peer; it counts in seconds, and up to nine hours.
+/// Within these limits the kernel can probe a peer: it counts in seconds, up to nine hours.
 const PEER_UNREACHABLE_MIN: Duration = Duration::from_secs(2);
 const PEER_UNREACHABLE_MAX: Duration = Duration::from_secs(8 * 3_600);
-/// A token or secret that is shorter can be guessed.
+/// A shorter token or secret can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
 
 #[derive(Deserialize, Default)]
@@ -30,7 +30,7 @@ pub(super) struct WrittenLog {
 }
 
 impl WrittenLog {
-    /// Of a program that operators can ask for its last lines.
+    /// For a program with an admin API, which gives the last lines to operators.
     pub(super) fn resolve(self, source: &Source) -> Result<logging::LogOptions, Problem> {
         let kept = match &self.keep {
             None => logging::RING_BYTES,
@@ -50,7 +50,7 @@ impl WrittenLog {
         })
     }
 
-    /// Of one that nobody can ask: it keeps nothing.
+    /// For a program without an admin API: it keeps no lines.
     pub(super) fn resolve_unasked(self, source: &Source) -> Result<logging::LogOptions, Problem> {
         if let Some(size) = &self.keep {
             source.warn(
@@ -62,7 +62,7 @@ impl WrittenLog {
     }
 }
 
-/// Where operators ask, and what they must show.
+/// The `[admin]` table: where operators connect, and the tokens for it.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenAdmin {
@@ -77,7 +77,7 @@ pub(super) struct WrittenAdmin {
 }
 
 impl WrittenAdmin {
-    /// The address, if one is named, and who may ask there. `can` is what whoever reaches it can do.
+    /// The address, if there is one, and the access rules. `can` says for error messages what a client without a token could do.
     pub(super) fn resolve(
         &self,
         source: &Source,
@@ -118,7 +118,7 @@ impl WrittenAdmin {
     }
 }
 
-/// An address to listen on: numbers, since a name could mean several.
+/// Parses an address to listen on: numeric, since a name could have several addresses.
 pub(super) fn socket(source: &Source, text: &Spanned<String>) -> Result<SocketAddr, Problem> {
     text.get_ref().parse().map_err(|_| {
         let what = "is no address to listen on; write numbers, such as \"127.0.0.1:7400\" or \"[::]:7400\"";
@@ -126,12 +126,12 @@ pub(super) fn socket(source: &Source, text: &Spanned<String>) -> Result<SocketAd
     })
 }
 
-/// What a program is called that has no name of its own: not as an edge on the same machine.
+/// The default name of a program: different from the edge's name on the same machine.
 pub(super) fn own_name(kind: &str) -> Name {
     name_on(host_name(), kind)
 }
 
-/// With as much of the host's name as there is room for: hosts are told apart by its beginning.
+/// Truncates the host's name to fit and keeps its beginning, in which hosts differ.
 fn name_on(mut host: String, kind: &str) -> Name {
     host.truncate(Name::BYTES_MAX - kind.len() - 1);
     Name(format!("{host}-{kind}"))
@@ -154,7 +154,7 @@ pub(super) struct WrittenSecurity {
 }
 
 impl WrittenSecurity {
-    /// An edge's.
+    /// For an edge.
     pub(super) fn resolve_edge(&self, source: &Source) -> Result<Security, Problem> {
         let security = self.resolve(source)?;
         if let Some(ca) = self.ca.as_ref().filter(|_| security.insecure_plain) {
@@ -199,7 +199,7 @@ pub(super) fn identity(
     }
 }
 
-/// Reads a token: one line, without the white space around it.
+/// Reads a token: one line, without surrounding white space.
 pub(super) fn token(source: &Source, path: &Spanned<String>) -> Result<String, Problem> {
     let bytes = random_file(source, path)?;
     warn_if_shown(source, path);
@@ -212,7 +212,7 @@ pub(super) fn token(source: &Source, path: &Spanned<String>) -> Result<String, P
     Ok(token.to_owned())
 }
 
-/// Reads a secret: the file's bytes, without white space at its end.
+/// Reads a secret: the file's bytes, without trailing white space.
 pub(super) fn secret(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
     let bytes = random_file(source, path)?;
     warn_if_shown(source, path);
@@ -223,7 +223,7 @@ pub(super) fn secret(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>,
     Ok(secret.to_vec())
 }
 
-/// Reads a file that anybody can make.
+/// Reads a file of random bytes; its errors say how to make one.
 fn random_file(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
     let place = source.path(path.get_ref());
     let gone = std::fs::metadata(&place).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
@@ -236,7 +236,7 @@ fn random_file(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Probl
     })
 }
 
-/// Warns of a file that holds a secret and that everybody can read.
+/// Warns if a file with a secret is readable by every user.
 pub(super) fn warn_if_shown(source: &Source, path: &Spanned<String>) {
     let place = source.path(path.get_ref());
     if std::fs::metadata(&place).is_ok_and(|file| file.permissions().mode() & 0o004 != 0) {

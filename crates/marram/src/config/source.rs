@@ -1,5 +1,5 @@
-//! One text that a person wrote, and what is wrong with it: every complaint names the file, the line, the field and the
-//! fix. Knows TOML's outline, not what the fields mean.
+//! A configuration text and its errors: every error names the file, the line, the field and the fix. Knows the outline of TOML,
+//! not what the fields mean.
 
 use super::environment::Patch;
 use super::hints::hint;
@@ -11,17 +11,17 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Bytes of a configuration or manifest; more is certainly not one.
+/// Most bytes of a configuration or manifest. A larger file is not one.
 pub const TEXT_BYTES_MAX: u64 = 64 << 10;
 
-/// What is wrong with a text that a person wrote.
+/// An error in a configuration text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
     /// The file's name.
     pub file: String,
-    /// The line, counting from 1, where one is to blame.
+    /// The line, counting from 1, if the error is on one.
     pub line: Option<usize>,
-    /// The field, with its table, where one is to blame.
+    /// The field, with its table, if the error is in one.
     pub field: Option<String>,
     /// What is wrong and what to write instead.
     pub what: String,
@@ -47,19 +47,19 @@ impl std::error::Error for Problem {}
 pub struct Source {
     name: String,
     directory: PathBuf,
-    /// As it is read.
+    /// The text with the overrides.
     text: String,
-    /// As it was written.
+    /// The text as it is in the file.
     written: Rc<str>,
-    /// Where the two differ, in their order.
+    /// The differences between both, in order.
     patches: Vec<Patch>,
     environment: Vec<(String, String)>,
-    /// Shared with clones.
+    /// Clones share it.
     warnings: Rc<RefCell<Vec<Problem>>>,
 }
 
 impl Source {
-    /// A text that came from no file: relative paths in it start at the working directory.
+    /// A text without a file: relative paths in it start at the working directory.
     #[must_use]
     pub fn new(name: &str, text: String) -> Self {
         Self {
@@ -73,33 +73,33 @@ impl Source {
         }
     }
 
-    /// With variables that may override what it says.
+    /// Sets the variables that may override fields.
     #[must_use]
     pub fn with_environment(self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
         Self { environment: variables.into_iter().collect(), ..self }
     }
 
-    /// With the variables of this process.
+    /// Takes the environment variables of this process.
     #[must_use]
     pub fn with_own_environment(self) -> Self {
-        // What is no text names no field.
+        // A name or value that is not UTF-8 cannot name a field.
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
         self.with_environment(std::env::vars_os().filter_map(text))
     }
 
-    /// The variables that may override what it says, and all others.
+    /// The variables that may override fields, together with all others.
     #[must_use]
     pub fn environment(&self) -> &[(String, String)] {
         &self.environment
     }
 
-    /// With this in place of what is at `at`, because of a variable.
+    /// Replaces the text at `at` by the value of a variable.
     pub(super) fn patched(&self, at: &Range<usize>, text: &str, variable: &str) -> Self {
         let mut source = self.clone();
         source.text.replace_range(at.clone(), text);
-        // What lies behind moves; what a variable wrote before and another one replaces now is the other one's.
+        // Text after `at` moves. Text that an earlier variable wrote and this one replaces now belongs to this one.
         let moved = |place: usize| if place >= at.end { place - at.len() + text.len() } else { place };
         for patch in &mut source.patches {
             patch.at = moved(patch.at.start)..moved(patch.at.end);
@@ -131,7 +131,7 @@ impl Source {
         &self.text
     }
 
-    /// A path as written in the text: relative ones start at the text's own directory.
+    /// A path in the text: relative ones start at the directory of the text's file.
     #[must_use]
     pub fn path(&self, written: &str) -> PathBuf {
         self.directory.join(written)
@@ -143,15 +143,15 @@ impl Source {
         if self.directory.as_os_str().is_empty() { Path::new(".") } else { &self.directory }
     }
 
-    /// Parses the text. `kind` is what `marram config sample` calls one.
+    /// Parses the text. `kind` is the name of this kind for `marram config sample`.
     ///
     /// # Errors
-    /// If it is no TOML, has a field that is not known, or one of another type.
+    /// If it is not TOML, has an unknown field, or a field of a wrong type.
     pub fn parse<T: DeserializeOwned>(&self, kind: &str) -> Result<T, Problem> {
         toml::from_str(&self.text).map_err(|error| {
             let what = with_hint(error.message()) + &hint::<T>(error.message());
             match error.span() {
-                // Of the whole text: no place is to blame.
+                // The error is about the whole text and has no line.
                 Some(span) if span.start == 0 && what.starts_with("missing field") => {
                     self.complaint(format!("{what}; `marram config sample {kind}` shows every field"))
                 }
@@ -161,7 +161,7 @@ impl Source {
         })
     }
 
-    /// A complaint about what is written at `span`.
+    /// An error about the text at `span`.
     #[must_use]
     pub fn problem(&self, span: &Range<usize>, what: impl Into<String>) -> Problem {
         if let Some(patch) = self.patches.iter().rev().find(|patch| patch.at.contains(&span.start)) {
@@ -174,24 +174,24 @@ impl Source {
         Problem { file: self.name.clone(), line: Some(place.line), field: place.field, what: what.into() }
     }
 
-    /// Keeps a complaint about what is written at `span` and may be meant, for [`Self::warnings`].
+    /// Records a warning about the text at `span`, for [`Self::warnings`].
     pub(super) fn warn(&self, span: &Range<usize>, what: impl Into<String>) {
         self.warnings.borrow_mut().push(self.problem(span, what));
     }
 
-    /// What was found wrong and can be lived with, by whoever has resolved it.
+    /// The warnings that resolving the text has found.
     #[must_use]
     pub fn warnings(&self) -> Vec<Problem> {
         self.warnings.borrow().clone()
     }
 
-    /// A complaint about the whole.
+    /// An error about the whole text.
     #[must_use]
     pub fn complaint(&self, what: impl Into<String>) -> Problem {
         Problem { file: self.name.clone(), line: None, field: None, what: what.into() }
     }
 
-    /// A complaint about a field that is not there.
+    /// An error about a missing field.
     #[must_use]
     pub fn missing(&self, field: &str, fix: &str) -> Problem {
         Problem {
@@ -203,7 +203,7 @@ impl Source {
     }
 }
 
-/// Why a file cannot be read, and what to do about it.
+/// Why a file cannot be read, and how to fix it.
 pub fn unreadable(path: &Path, error: &std::io::Error) -> String {
     let fix = match error.kind() {
         std::io::ErrorKind::NotFound if path.is_relative() => {
@@ -221,7 +221,7 @@ pub fn unreadable(path: &Path, error: &std::io::Error) -> String {
     format!("cannot be read: {error}{fix}")
 }
 
-/// What a parser says, for people: with what may be meant where a field is not known.
+/// A parser's message, with a suggestion for an unknown field.
 pub(super) fn with_hint(message: &str) -> String {
     let what = message.to_owned();
     let Some((head, list)) = message.split_once(", expected ") else { return what };
@@ -231,7 +231,7 @@ pub(super) fn with_hint(message: &str) -> String {
     what + &guess
 }
 
-/// Where a byte of a TOML text is, in the words of the person who wrote it.
+/// The line and field of a byte in a TOML text.
 struct SourcePosition {
     line: usize,
     field: Option<String>,
@@ -242,7 +242,7 @@ impl SourcePosition {
         let before = text.get(..offset).unwrap_or(text);
         let line = before.matches('\n').count() + 1;
         let table = text.lines().take(line).filter_map(table_name).last();
-        // A value may begin lines after its key (an array): look back for the nearest key.
+        // A value may start lines after its key (an array): search backwards for the nearest key.
         let key = text.lines().take(line).collect::<Vec<_>>().into_iter().rev();
         let key = key.take_while(|line| table_name(line).is_none()).find_map(key_name);
         let field = match (table, key) {

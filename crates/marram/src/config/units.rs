@@ -1,4 +1,4 @@
-//! Values as people write them: sizes, times, addresses, names. Each says in its error what it wants to read.
+//! Values as written in configurations: sizes, times, addresses, names. Each error says what form is expected.
 
 use marram_session::agent::routes::RouteProtocol;
 use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
@@ -18,12 +18,12 @@ pub struct Time(pub Duration);
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Address(pub String);
 
-/// A server: where it is, and whether it speaks in datagrams; written `"127.0.0.1:80"` or `"udp://127.0.0.1:53"`.
+/// A server: its address, and whether it uses datagrams; written `"127.0.0.1:80"` or `"udp://127.0.0.1:53"`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerAddress {
     /// Host and port.
     pub address: Address,
-    /// Whether it speaks in datagrams.
+    /// Whether it uses datagrams.
     pub datagrams: bool,
 }
 
@@ -32,7 +32,7 @@ pub struct ServerAddress {
 pub struct ListenAddress {
     /// Address and port.
     pub address: SocketAddr,
-    /// How its clients speak.
+    /// The protocol of its clients.
     pub protocol: RouteProtocol,
 }
 
@@ -47,7 +47,7 @@ impl Name {
 
 /// A type that is written as one string.
 trait Written: Sized {
-    /// What belongs in the sentence "expected ...".
+    /// The end of the sentence "expected ...".
     const EXPECTED: &'static str;
     fn read(text: &str) -> Option<Self>;
 }
@@ -62,7 +62,7 @@ impl Written for Size {
             "MiB" => 1 << 20,
             "GiB" => 1 << 30,
             "TiB" => 1 << 40,
-            // "KB" and "MB" mean two things.
+            // "KB" and "MB" are ambiguous.
             _ => return None,
         };
         number.times(scale).map(Self)
@@ -127,7 +127,7 @@ impl Written for Name {
     }
 }
 
-/// Whether an address is for datagrams, and what is left of it.
+/// Splits off the prefix for datagrams: whether it was there, and the rest.
 fn transport(text: &str) -> (bool, &str) {
     match text.strip_prefix("udp://") {
         Some(rest) => (true, rest),
@@ -135,7 +135,7 @@ fn transport(text: &str) -> (bool, &str) {
     }
 }
 
-/// A number with at most nine digits behind the point.
+/// A decimal number with at most nine digits after the point.
 struct Number {
     whole: u64,
     billionths: u64,
@@ -144,7 +144,7 @@ struct Number {
 const BILLION: u64 = 1_000_000_000;
 
 impl Number {
-    /// So many of something, unless there are parts of one left.
+    /// The number times `scale`; `None` if the product is not an integer.
     fn times(&self, scale: u64) -> Option<u64> {
         let parts = u128::from(self.billionths) * u128::from(scale);
         let parts =
@@ -208,7 +208,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// So many of something, in a word that ends in `y` only behind a consonant: `1 session`, `2 entries`.
+/// A count with its noun; a noun in `y` after a consonant gets the plural `ies`: `1 session`, `2 entries`.
 #[must_use]
 pub fn counted(count: u64, what: &str) -> String {
     match (count, what.strip_suffix('y')) {

@@ -1,5 +1,4 @@
-//! The asking side: requests to an edge that serves the store, or to etcd, over HTTP. Tries the next of several addresses when
-//! one does not answer.
+//! The client's side: HTTP requests to an edge that serves the store, or to etcd. Tries the next address if one does not answer.
 
 use super::protocol::{self, Seen};
 use crate::coordinator::{Credentials, StoreAddress};
@@ -16,23 +15,23 @@ use std::fmt;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// How long a request may take, with connecting.
+/// Timeout of a request, including connecting.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of an answer: everything that a domain's edges say of themselves, with room.
+/// Bytes of an answer: everything that a domain's edges register, with room to spare.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Bytes of one line of a watch.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
-/// Where the store is, and what to show there.
+/// The addresses of the store, and the credentials for it.
 #[derive(Debug)]
 pub(super) struct Store {
     places: Vec<StoreAddress>,
-    /// What encrypted ones are believed by.
+    /// For encrypted addresses.
     connector: Option<Connector>,
     credentials: Credentials,
-    /// Which of them answered last.
+    /// The index of the address that answered last.
     current: Cell<usize>,
-    /// What the store gave for a user and password.
+    /// The token that etcd gave for a user and password.
     session: RefCell<Option<String>>,
 }
 
@@ -54,7 +53,7 @@ impl Store {
         &self.places[self.current.get() % self.places.len()]
     }
 
-    /// Asks; always answered, in twice [`PATIENCE`] at the most.
+    /// Sends a request. There is always an answer, at most after twice [`PATIENCE`].
     pub(super) async fn ask(&self, request: &Ask) -> Result<StoreReply, StoreFailure> {
         let at = self.current.get();
         let answered = match tokio::time::timeout(PATIENCE, self.ask_once(request)).await {
@@ -74,7 +73,7 @@ impl Store {
         let body = self.whole(response).await?;
         if status != 200 {
             if matches!(status.as_u16(), 400 | 401) {
-                // A session of etcd's ends with time: the next request begins another.
+                // etcd's tokens expire: the next request logs in again.
                 self.session.replace(None);
             }
             return protocol::failure(status.as_u16(), &body).map_err(|failure| self.named(failure));
@@ -86,7 +85,7 @@ impl Store {
         })
     }
 
-    /// Watches until the watch breaks, and says why it did. `tell` is given changes as they come.
+    /// Watches until the watch breaks, and returns why it did. Calls `tell` with changes as they arrive.
     pub(super) async fn watch(
         &self,
         prefix: &str,
@@ -137,7 +136,7 @@ impl Store {
         self.send(path, body, shown.as_deref()).await
     }
 
-    /// What etcd gives for a user and password.
+    /// Logs in at etcd with user and password, and gives the token.
     async fn session(&self) -> Result<String, StoreFailure> {
         if let Some(session) = self.session.borrow().clone() {
             return Ok(session);
@@ -172,7 +171,7 @@ impl Store {
     ) -> Result<Response<Incoming>, StoreFailure> {
         let authority = self.current().to_owned();
         let stream = TcpStream::connect(&authority).await.map_err(|error| self.unreachable(error))?;
-        // Small requests, each of which is waited for.
+        // Requests are small, and the caller waits for each of them.
         let _ = stream.set_nodelay(true);
         let connector = self.connector.as_ref().filter(|_| self.place().is_encrypted);
         let stream = tls::connected(connector, &authority, stream).await.map_err(|error| {
@@ -180,7 +179,7 @@ impl Store {
         })?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| self.unreachable(error))?;
-        // Ends with the answer's body; an error shows up there.
+        // The task ends with the answer's body, and an error appears there.
         tokio::spawn(connection);
         let mut request = Request::post(path)
             .header(header::HOST, &authority)

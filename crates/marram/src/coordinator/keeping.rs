@@ -1,6 +1,6 @@
-//! The embedded store on its thread: answers requests as they come, several at a time, once what lasts of them is on disk.
+//! The embedded store on its own thread. It answers requests in batches, after everything durable of them is on disk.
 //!
-//! The file is written beside the old one and put in its place at once, so that there is always a whole one.
+//! The new file is written beside the old one and renamed over it, so that there is always a complete one.
 
 use anyhow::Context;
 use bytes::Bytes;
@@ -20,21 +20,21 @@ use tokio::sync::{mpsc, oneshot};
 const BATCH: usize = 256;
 /// Watches at a time; more are refused.
 pub const WATCHES_MAX: usize = 256;
-/// Pieces of news that wait for a watcher; one that is slower is cut off, and lists anew.
+/// Messages that may wait for a watcher. A watcher that is slower loses its watch, and must list everything again.
 const NEWS_MAX: usize = 64;
-/// How long the thread waits if no lease ends before.
+/// How long the thread waits if no lease expires before.
 const IDLE: Duration = Duration::from_secs(3_600);
 
-/// What a watcher is told.
+/// What a watcher receives.
 #[derive(Debug)]
 pub(super) enum News {
     /// What changed.
     Changes(Vec<StoreChange>),
-    /// Its beginning is forgotten; the oldest that is remembered.
+    /// The revision that the watch would begin behind is no longer kept; this is the oldest one that is.
     Forgotten(u64),
 }
 
-/// An answer, and the store's revision then; none if the file cannot be written.
+/// An answer, and the store's revision at that time; `None` if the file could not be written.
 pub(super) type Kept = Option<(u64, Result<StoreReply, StoreRefusal>)>;
 
 enum Job {
@@ -48,7 +48,7 @@ struct Watcher {
     news: mpsc::Sender<News>,
 }
 
-/// The store, for whoever serves it.
+/// A handle to the store's thread, for the HTTP server.
 #[derive(Clone, Debug)]
 pub(super) struct StoreHandle {
     jobs: SyncSender<Job>,
@@ -56,7 +56,7 @@ pub(super) struct StoreHandle {
 }
 
 impl StoreHandle {
-    /// Reads the file, where there is one, and starts the thread.
+    /// Reads the file, if there is one, and starts the thread.
     pub(super) fn start(file: PathBuf) -> anyhow::Result<Self> {
         let began = Instant::now();
         let mut store = match fs::read(&file) {
@@ -84,20 +84,20 @@ impl StoreHandle {
         Ok(Self { jobs, figures })
     }
 
-    /// Asks the store.
+    /// Sends a request to the store and waits for its answer.
     pub(super) async fn ask(&self, request: StoreRequest) -> Kept {
         let (sender, answer) = oneshot::channel();
         self.jobs.try_send(Job::Ask(request, sender)).ok()?;
         answer.await.ok().flatten()
     }
 
-    /// News under a prefix, from behind a revision on.
+    /// Changes under a prefix, after a revision.
     pub(super) fn watch(&self, prefix: String, since: u64) -> Option<mpsc::Receiver<News>> {
         let (sender, news) = mpsc::channel(NEWS_MAX);
         self.jobs.try_send(Job::Watch(prefix, since, sender)).ok().map(|()| news)
     }
 
-    /// What the store holds.
+    /// Counts of what the store holds.
     pub(super) fn figures(&self) -> StoreFigures {
         *self.figures.lock().expect("no holder panics")
     }
@@ -109,7 +109,7 @@ struct Keeper {
     began: Instant,
     figures: Arc<Mutex<StoreFigures>>,
     watchers: Vec<Watcher>,
-    /// Whether it was told that the file cannot be written.
+    /// Whether the log already says that the file cannot be written.
     reported: bool,
 }
 
@@ -136,7 +136,7 @@ impl Keeper {
             let saved = self.save();
             *self.figures.lock().expect("no holder panics") = self.store.figures();
             for (reply, answer) in answers {
-                // Whoever asked may have given up.
+                // The requester may have stopped waiting.
                 let _ = reply.send(saved.then_some(answer));
             }
             if saved {
@@ -178,7 +178,7 @@ impl Keeper {
 
     fn watch(&mut self, watcher: Watcher) {
         self.watchers.retain(|watcher| !watcher.news.is_closed());
-        // A watcher that is let go of sees its watch end.
+        // A watcher that is dropped here sees its watch end.
         if self.watchers.len() < WATCHES_MAX {
             self.watchers.push(watcher);
         }
@@ -202,7 +202,7 @@ impl Keeper {
     }
 }
 
-/// Writes the store beside the file, and puts it in its place.
+/// Writes the store beside the file, and renames it over the file.
 fn save(store: &mut Store, file: &Path) -> std::io::Result<()> {
     let directory = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(directory)?;
@@ -246,7 +246,7 @@ mod tests {
         let (before, _) = block_on(keeping.ask(put("a"))).unwrap();
         let mut news = keeping.watch("".into(), 0).unwrap();
         assert!(matches!(block_on(news.recv()), Some(News::Changes(changes)) if changes.len() == 1));
-        // Not closed: as after a kill, only the file counts.
+        // Not shut down in order: as after a kill, only the file counts.
         let again = StoreHandle::start(file.clone()).unwrap();
         let (after, there) = block_on(again.ask(StoreRequest::Get { key: "a".into() })).unwrap();
         assert!(after > before);
@@ -266,7 +266,7 @@ mod tests {
         let file = directory.join("store");
         let keeping = StoreHandle::start(file.clone()).unwrap();
         let mut news = keeping.watch("".into(), 0).unwrap();
-        // The place of the new file is taken by something that is no file.
+        // A directory is in the place of the new file.
         fs::create_dir(directory.join("store.new")).unwrap();
         assert!(block_on(keeping.ask(put("a"))).is_none());
         assert!(

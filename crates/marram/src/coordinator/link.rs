@@ -1,5 +1,5 @@
-//! The thread that drives an edge's client: carries its requests to the store and back, tells it what time it is and what the
-//! edge has, and shows what it knows.
+//! The thread that drives an edge's coordinator client: sends the client's requests to the store, and gives it the answers, the
+//! time and what the edge has; and publishes what the client knows.
 
 use super::http::Store;
 use super::{View, http};
@@ -21,30 +21,30 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, LocalSet};
 
-/// How often the edge is asked what it has.
+/// How often the thread asks the edge's control which images it has.
 pub const NEWS_INTERVAL: Duration = Duration::from_secs(1);
-/// How often it is asked how much it has to do, which costs it more.
+/// How often it asks for the number of sessions, which costs the control more.
 pub const LOAD_INTERVAL: Duration = Duration::from_secs(10);
-/// What may wait for the thread.
+/// Events that may wait for the thread.
 const EVENTS_MAX: usize = 4_096;
-/// How long the control may take to say what the edge has.
+/// How long the control may take to answer.
 const CONTROL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Something for the thread.
 pub(super) enum Event {
-    /// Somebody on this edge asks.
+    /// A request from this edge.
     Ask(Ask, Answered),
-    /// The edge stops.
+    /// The edge stops, and asks to be deregistered.
     Leave(SyncSender<()>),
-    /// What the edge has, and whether it drains.
+    /// The images that the edge has, and whether it drains.
     Has(Vec<HeldImage>, bool),
-    /// Its sessions.
+    /// The number of its sessions.
     Sessions(u64),
-    /// Who stands by for them, in the parts that changed.
+    /// The standbys of its sessions, for the parts of the list that changed.
     Listed(Parts),
     /// An answer of the store.
     Answered(u64, Result<StoreReply, StoreFailure>),
-    /// News of a watch.
+    /// Changes that a watch reported.
     Watched(u64, Vec<StoreChange>),
     /// A watch broke.
     WatchEnded(u64, String),
@@ -89,7 +89,7 @@ pub(super) fn start(
     Ok((events, view))
 }
 
-/// Says what the edge has, until nobody listens.
+/// Reports what the edge has, until the receiver is gone.
 fn ask_control(control: &AdminClient, events: &mpsc::Sender<Event>) {
     let (mut load_at, mut listed) = (Instant::now(), 0);
     loop {
@@ -148,15 +148,15 @@ struct Link {
     events: mpsc::Sender<Event>,
     view: Arc<Mutex<View>>,
     began: Instant,
-    /// Who waits for an answer, by tag.
+    /// Callbacks that wait for an answer, by tag.
     waiting: BTreeMap<u64, Answered>,
     tags: u64,
     watch: Option<AbortHandle>,
     leaving: Option<SyncSender<()>>,
     wake_ns: u64,
-    /// Whether others are to be shown anew.
+    /// Whether the list of edges in the view is out of date.
     changed: bool,
-    /// For errors, warnings, news.
+    /// One each for errors, warnings, news.
     lines: [LogLimiter; 3],
 }
 
@@ -173,7 +173,7 @@ impl Link {
         }
     }
 
-    /// Who there is changes seldom, and is a lot to copy.
+    /// Publishes the view. The list of edges changes seldom and is expensive to copy.
     fn show(&mut self) {
         let mut view = self.view.lock().expect("no holder panics");
         if std::mem::take(&mut self.changed) {
@@ -196,7 +196,7 @@ impl Link {
             Event::Ask(ask, answered) => {
                 self.tags += 1;
                 match ask {
-                    // Reports are not answered.
+                    // Reports have no answer.
                     Ask::Witness { .. } => answered(AskAnswer::Done),
                     _ => drop(self.waiting.insert(self.tags, answered)),
                 }
@@ -223,7 +223,7 @@ impl Link {
     }
 
     fn step(&mut self, input: CoordinatorInput) {
-        // If nothing else is asked for, once a lease's third at the longest.
+        // Without another timer it wakes after this, which is less than a third of the shortest lease.
         self.wake_ns = self.now_ns() + u64::try_from(NEWS_INTERVAL.as_nanos()).unwrap_or(u64::MAX);
         let (mut outs, mut lines) = (Vec::new(), Vec::new());
         self.client.step(self.now_ns(), input, &mut outs);
@@ -253,10 +253,10 @@ impl Link {
                 }
             }
         }
-        // Whoever reads a line and then asks finds what it says.
+        // Published before logging: a reader of the line who then asks sees the state that it describes.
         self.show();
         for (level, text) in lines {
-            // Edges that come and go, and a store that does, can have much said.
+            // Edges or a store that come and go often could cause many lines.
             let limiter = self.lines.get_mut(usize::from(level));
             let passed = limiter.map_or(Some(None), |limiter| limiter.pass(Instant::now()));
             let Some(suppressed) = passed else { continue };

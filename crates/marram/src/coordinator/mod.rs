@@ -1,8 +1,8 @@
 //! The coordinator around its pure part (`marram_edge::coordinator`): a thread that talks to the store over HTTP, the store
-//! itself where this edge serves it, and what others on this edge may ask.
+//! itself if this edge serves it, and an interface for the rest of the edge.
 //!
-//! No session waits for any of it. While the coordinator is away, what was known of other edges stays known, and everything
-//! that needs it is told so at once.
+//! No session waits for it. While the coordinator is away, the last known state of other edges remains, and requests that
+//! need the coordinator fail at once.
 
 mod http;
 mod keeping;
@@ -35,10 +35,10 @@ use std::sync::{
 };
 use std::time::{Duration, Instant};
 
-/// What is wrong when the store cannot be encrypted.
+/// The hint for a store that cannot be encrypted.
 const IDENTITY: &str = "correct `coordinator.certificate` and `coordinator.key`";
 
-/// What is shown to the store.
+/// The credentials for the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Credentials {
     /// Nothing.
@@ -57,20 +57,20 @@ pub enum Credentials {
 /// The store that this edge serves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Serve {
-    /// Where.
+    /// The address to listen on.
     pub listen: SocketAddr,
-    /// What others must show; always there where `listen` is not on loopback.
+    /// The token that clients must show; always set if `listen` is not on loopback.
     pub token: Option<String>,
-    /// Where it is kept.
+    /// The store's file.
     pub file: PathBuf,
 }
 
-/// Where a store is, or another edge.
+/// The address of a store or of another edge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreAddress {
     /// Host and port.
     pub authority: String,
-    /// Whether what is said there is encrypted.
+    /// Whether connections to it are encrypted.
     pub is_encrypted: bool,
 }
 
@@ -80,20 +80,20 @@ impl fmt::Display for StoreAddress {
     }
 }
 
-/// How an edge finds its coordinator, resolved.
+/// Coordinator settings, resolved.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CoordinatorOptions {
-    /// The store that this edge serves, if it does.
+    /// The store that this edge serves, if it does so.
     pub serve: Option<Serve>,
-    /// Places of the store: of edges that serve it, or etcd's members. Empty for the one that this edge serves.
+    /// Addresses of the store: of edges that serve it, or of etcd's members. Empty if this edge serves it.
     pub stores: Vec<StoreAddress>,
-    /// Certificates in PEM by which they are believed; the system's if there are none.
+    /// CA certificates in PEM to verify the store with; the system's if there are none.
     pub ca: Option<Vec<u8>>,
-    /// What this edge serves the store with, and shows etcd, where that asks for a certificate.
+    /// Certificate and key that this edge serves the store with, and shows to an etcd that asks for them.
     pub identity: Option<Identity>,
-    /// What is shown there.
+    /// The credentials for the store.
     pub credentials: Credentials,
-    /// How long this edge stays registered when nothing more is heard of it, in seconds.
+    /// How long this edge stays registered after its last message, in seconds.
     pub lease_s: u32,
     /// Where agents reach this edge.
     pub addresses: Vec<String>,
@@ -102,32 +102,32 @@ pub struct CoordinatorOptions {
 }
 
 impl CoordinatorOptions {
-    /// How long an edge stays registered that does not say otherwise, in seconds.
+    /// The default lease, in seconds.
     pub const LEASE_S: u32 = 10;
-    /// Shorter leases end with every hiccup, and etcd lengthens them, in seconds.
+    /// A shorter lease would expire at each brief delay, and etcd would lengthen it. In seconds.
     pub const LEASE_S_MIN: u32 = 5;
-    /// Longer ones leave the dead among the living, in seconds.
+    /// A longer lease would keep dead edges registered for too long. In seconds.
     pub const LEASE_S_MAX: u32 = 600;
 }
 
-/// What is known, as of the last news.
+/// What the coordinator client knew at its last update.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// Whether the coordinator is there.
+    /// Whether the coordinator is reachable.
     pub state: CoordinatorState,
-    /// What cannot be done now, in words.
+    /// Operations that are not possible now, for people to read.
     pub cannot: Vec<&'static str>,
     /// The store's address.
     pub store: String,
-    /// Edges: name, registration, images.
+    /// Edges: name, registration, images that they have.
     pub edges: Vec<(String, Registration, Vec<HeldImage>)>,
     /// Counted since the start.
     pub figures: CoordinatorMetrics,
-    /// Reports of witnesses that wait, and those that were dropped.
+    /// Witness reports that wait to be sent, and those that were dropped.
     pub reports: (usize, u64),
 }
 
-/// An edge's coordinator; clone one for each who asks.
+/// An edge's coordinator; clone it for each user.
 #[derive(Clone, Debug)]
 pub struct Coordinator {
     edge: String,
@@ -135,15 +135,15 @@ pub struct Coordinator {
     view: Arc<Mutex<View>>,
     events: tokio::sync::mpsc::Sender<link::Event>,
     keeping: Option<StoreHandle>,
-    /// Reports of witnesses that the thread had no room for.
+    /// Witness reports that were dropped because the thread's queue was full.
     unheard: Arc<AtomicU64>,
 }
 
 impl Coordinator {
-    /// Starts what `options` asks for. `shards` is what the edge says of itself; `control` says what it has.
+    /// Starts what `options` asks for. `shards` is registered for this edge; `control` answers what the edge has.
     ///
     /// # Errors
-    /// If the store that is to be served cannot be used, or its address not be listened on.
+    /// If the store that this edge should serve cannot be used, or its address cannot be listened on.
     pub fn start(
         name: &str,
         options: &CoordinatorOptions,
@@ -162,7 +162,7 @@ impl Coordinator {
             if stores.is_empty() {
                 let authority = reachable(listener.local_addr()?).to_string();
                 stores.push(StoreAddress { authority, is_encrypted: tls.is_some() });
-                // It knows its own certificate, whatever name that is for.
+                // It trusts its own certificate, for any name.
                 ca = options.identity.as_ref().map(|identity| identity.chain_pem.clone());
                 credentials = serve.token.clone().map_or(Credentials::None, Credentials::Token);
             }
@@ -194,7 +194,7 @@ impl Coordinator {
         Ok(Self { edge: name.into(), began, view, events, keeping, unheard: Arc::default() })
     }
 
-    /// What is known now.
+    /// What is known at present.
     #[must_use]
     pub fn view(&self) -> View {
         let mut view = self.view.lock().expect("no holder panics").clone();
@@ -202,7 +202,7 @@ impl Coordinator {
         view
     }
 
-    /// For how long the coordinator has been away, and why; none if it is there.
+    /// For how long the coordinator has been away, and why; `None` if it is reachable.
     #[must_use]
     pub fn away(&self) -> Option<(Duration, String)> {
         match self.view().state {
@@ -213,13 +213,13 @@ impl Coordinator {
         }
     }
 
-    /// What the store holds that this edge serves, if it does.
+    /// Counts of the store that this edge serves, if it does so.
     #[must_use]
     pub fn served(&self) -> Option<StoreFigures> {
         self.keeping.as_ref().map(StoreHandle::figures)
     }
 
-    /// Other edges that say that they have an image, by name and admin URL.
+    /// Other edges that are registered as having an image, by name and admin URL.
     #[must_use]
     pub fn holders(&self, image: ImageHash) -> Vec<(String, String)> {
         let view = self.view.lock().expect("no holder panics");
@@ -230,7 +230,7 @@ impl Coordinator {
             .collect()
     }
 
-    /// Asks, and waits for the answer: at once if the coordinator is away, else for as long as it may take to say so.
+    /// Asks, and blocks until the answer: at once if the coordinator is away, else up to the request's timeouts.
     #[must_use]
     pub fn ask(&self, ask: Ask) -> AskAnswer {
         let (reply, answer) = sync_channel(1);
@@ -239,7 +239,7 @@ impl Coordinator {
         answer.recv_timeout(2 * (PATIENCE + PATIENCE)).unwrap_or_else(away)
     }
 
-    /// Asks, and does something with the answer on another thread: soon if the coordinator is away.
+    /// Asks, and passes the answer to `answered`, on another thread; soon if the coordinator is away.
     pub fn ask_then(&self, ask: Ask, answered: Answered) {
         if let Err(why) = self.events.try_send(link::Event::Ask(ask, answered))
             && let link::Event::Ask(ask, answered) = why.into_inner()
@@ -249,17 +249,17 @@ impl Coordinator {
         }
     }
 
-    /// Takes this edge off the coordinator's list, so that others need not wait until its lease is over.
+    /// Deregisters this edge, so that others need not wait until its lease expires.
     pub fn leave(&self) {
         let (done, left) = sync_channel(1);
         if self.events.try_send(link::Event::Leave(done)).is_ok() {
-            // If the coordinator is away, the lease ends by itself.
+            // If the coordinator is away, the lease expires by itself.
             let _ = left.recv_timeout(PATIENCE);
         }
     }
 }
 
-/// Where a socket on this machine is reached by this machine.
+/// The address at which this machine reaches its own socket.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),

@@ -1,12 +1,12 @@
-//! What an edge and a store say to each other: the part of etcd's JSON gateway (version 3) that the coordinator needs. The
-//! embedded store answers as etcd does, so that an edge does not know which of them it talks to.
+//! The protocol between an edge and a store: the part of etcd's JSON gateway (version 3) that the coordinator needs. The
+//! embedded store answers as etcd does, so that an edge does not have to know which of the two it talks to.
 //!
-//! | path | asks |
+//! | path | request |
 //! |---|---|
 //! | `/v3/kv/range` | one key, or all with a prefix |
 //! | `/v3/kv/txn` | one write, under one condition or none |
 //! | `/v3/lease/grant`, `/v3/lease/keepalive`, `/v3/lease/revoke` | leases |
-//! | `/v3/watch` | changes under a prefix, as lines for as long as the connection lasts |
+//! | `/v3/watch` | changes under a prefix, as lines until the connection ends |
 //!
 //! Keys and values are base64, numbers are strings.
 
@@ -16,16 +16,16 @@ use marram_edge::coordinator::{
 };
 use serde_json::{Value, json};
 
-/// One request: where, and what.
+/// One request: path and body.
 pub type Call = (&'static str, Value);
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-/// etcd's numbers of errors, as gRPC has them.
+/// etcd's error codes, which are gRPC's.
 const NOT_FOUND: u64 = 5;
 const INVALID: u64 = 3;
 const EXHAUSTED: u64 = 8;
 const NO_LEASE: &str = "requested lease not found";
-/// Why nothing can be asked there.
+/// The error text if the peer is no store.
 const NO_STORE: &str = "what answers there is neither etcd 3.4 or newer nor an edge with `coordinator.serve`: correct `coordinator.urls`";
 
 pub(super) fn base64(bytes: &[u8]) -> String {
@@ -82,7 +82,7 @@ fn value_of(value: &Value) -> Option<Bytes> {
 
 // What an edge sends, and how it reads the answer.
 
-/// How a request is asked.
+/// The call for a request.
 pub fn call(request: &StoreRequest) -> Call {
     let text = |number: u64| number.to_string();
     match request {
@@ -117,14 +117,14 @@ fn range(prefix: &str) -> Value {
     json!({ "key": base64(prefix.as_bytes()), "range_end": base64(&range_end(prefix)) })
 }
 
-/// How a watch is asked for.
+/// The call that begins a watch.
 pub fn watch_call(prefix: &str, since: u64) -> Call {
     let mut create = range(prefix);
     create["start_revision"] = json!((since + 1).to_string());
     ("/v3/watch", json!({ "create_request": create }))
 }
 
-/// Reads an answer of status 200.
+/// Reads an answer with status 200.
 pub fn reply(request: &StoreRequest, body: &Value) -> Option<StoreReply> {
     let revision = || number(&body["header"]["revision"]);
     Some(match request {
@@ -163,14 +163,14 @@ fn entries(body: &Value) -> Option<Vec<StoreEntry>> {
     body["kvs"].as_array().map_or(Some(Vec::new()), |kvs| kvs.iter().map(entry).collect())
 }
 
-/// Reads an answer of another status.
+/// Reads an answer with another status.
 pub fn failure(status: u16, body: &[u8]) -> Result<StoreReply, StoreFailure> {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let said = body["message"].as_str().or(body["error"].as_str()).unwrap_or_default();
     let code = number(&body["code"]);
     match (status, code) {
         (_, Some(NOT_FOUND)) if said.contains(NO_LEASE) => Ok(StoreReply::NoLease),
-        // Which only an admin API adds.
+        // Only an admin API adds this field.
         (401 | 403, _) if body["fix"].is_string() => Err(StoreFailure::Refused(NO_STORE.into())),
         (401 | 403, _) => Err(StoreFailure::Refused(format!(
             "it does not take this edge's credentials ({said}): correct `coordinator.token_file`, or `user` and `password_file`"
@@ -193,7 +193,7 @@ pub enum Seen {
     Nothing,
     /// These changes.
     Changes(Vec<StoreChange>),
-    /// The watch is over, and why.
+    /// The watch has ended, and why.
     Over(String),
 }
 
@@ -229,16 +229,16 @@ pub fn seen(line: &[u8]) -> Seen {
 
 // What the embedded store reads, and how it answers.
 
-/// What is asked of the store, or what to watch from when on.
+/// A request to the store, or the beginning of a watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Asked {
     /// A request.
     Request(StoreRequest),
-    /// A watch: prefix, and the revision behind which it begins.
+    /// A watch: prefix, and the revision after which it begins.
     Watch(String, u64),
 }
 
-/// Reads a request. The store knows the calls of this file and no other part of etcd's.
+/// Reads a request. The store supports the calls in this file and no others of etcd's.
 pub fn asked(path: &str, body: &Value) -> Option<Asked> {
     let lease = |value: &Value| number(value).map(Lease);
     Some(Asked::Request(match path {
@@ -259,7 +259,7 @@ pub fn asked(path: &str, body: &Value) -> Option<Asked> {
     }))
 }
 
-/// The prefix that a range is of, if it is one; within that, none if the range is of something else than a prefix.
+/// The prefix that a range is for. The outer `None`: it is a single key. The inner `None`: the range is not a prefix.
 fn prefix(range: &Value) -> Option<Option<String>> {
     let end = unbase64(range["range_end"].as_str()?);
     Some(key_of(&range["key"]).filter(|prefix| end.is_some_and(|end| end == range_end(prefix))))
@@ -291,7 +291,7 @@ fn write(body: &Value) -> Option<StoreRequest> {
     Some(StoreRequest::Write { key, expect, value, lease })
 }
 
-/// How the store answers: status and body.
+/// The store's answer: status and body.
 pub fn answer(
     revision: u64,
     request: &StoreRequest,
@@ -329,7 +329,7 @@ pub fn answer(
     (200, body)
 }
 
-/// How an error is told.
+/// An error, as status and body.
 pub fn error(status: u16, code: u64, message: &str) -> (u16, Value) {
     (status, json!({ "error": message, "message": message, "code": code }))
 }
@@ -357,7 +357,7 @@ pub fn line(changes: &[StoreChange]) -> Bytes {
     format!("{}\n", json!({ "result": result })).into()
 }
 
-/// The last line of a watch whose beginning is forgotten.
+/// The last line of a watch if its first revision is no longer kept.
 pub fn forgotten(oldest: u64) -> Bytes {
     let result = json!({ "canceled": true, "compact_revision": oldest.to_string() });
     format!("{}\n", json!({ "result": result })).into()

@@ -1,4 +1,4 @@
-//! The embedded store over HTTP, on a port of its own: watches last, and operators' connections are counted apart.
+//! The embedded store over HTTP, on its own port: watches last long, and must not use up the connections of operators.
 
 use super::keeping::{News, StoreHandle};
 use super::protocol::{self, Asked};
@@ -18,16 +18,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Connections at a time, watches among them; more wait to be accepted.
+/// Connections at a time, including watches; further ones wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 1_024;
-/// Bytes of a request: a value in base64, with room.
+/// Bytes of a request: a value in base64, with room to spare.
 pub const REQUEST_BYTES_MAX: usize = 2 * VALUE_BYTES_MAX;
 /// How long a request may take to arrive.
 pub const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
-/// How long whoever asked may take nothing of an answer or a watch.
+/// How long a client may read nothing of an answer or a watch.
 pub const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
-/// News for as long as there are any.
+/// Streams changes for as long as there are any.
 impl BodyStream for mpsc::Receiver<News> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         self.poll_recv(context).map(|news| {
@@ -96,8 +96,8 @@ async fn respond(
     }
 }
 
-/// Whether no browser has asked for a page that it shows, which reaches what is on loopback. With a token a page could not show it, so
-/// edges may then use whatever name leads here.
+/// Refuses requests that a web page made a browser send, since a browser reaches servers on loopback. With a token, which a page
+/// does not have, edges may use any name that leads here.
 fn is_of_no_page(request: &Request<Incoming>, has_token: bool) -> Result<(), Refusal> {
     admin::is_no_page(request.headers())?;
     admin::has_a_type(request.method(), request.headers())?;

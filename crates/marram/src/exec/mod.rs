@@ -1,7 +1,7 @@
-//! `marram exec`: runs a program whose connections to configured destinations go to an agent instead.
+//! `marram exec`: runs a program and redirects its connections to configured destinations to an agent.
 //!
-//! The program loads `marram-preload` before its own libraries, and is otherwise what it was: nothing stays between it and its
-//! terminal, its signals, its exit status. Refuses to know what an agent does with a connection.
+//! The program loads `marram-preload` before its own libraries and is otherwise unchanged: nothing is between it and its
+//! terminal, its signals or its exit status. Does not know what an agent does with a connection.
 
 mod object;
 mod program;
@@ -15,24 +15,24 @@ use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Connections to a destination go elsewhere.
+/// Redirects connections to one destination.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Redirect {
-    /// What the program asks for: a host, by name or address, and a port.
+    /// What the program connects to: a host, by name or address, and a port.
     pub destination: String,
-    /// Whether for streams or for datagrams.
+    /// Whether it applies to streams or to datagrams.
     pub protocol: Protocol,
     /// Where an agent listens.
     pub via: SocketAddr,
 }
 
-/// The loader's list of what every program loads first.
+/// The loader's environment variable with the libraries that it loads first.
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Becomes the program. Comes back only if that is not possible.
+/// Replaces this process with the program. Returns only if that fails.
 ///
 /// # Errors
-/// If a destination has no address, the program cannot be found, or would not notice what is to be loaded.
+/// If a destination has no address, the program cannot be found, or the loader would not load the library into it.
 pub fn exec(redirects: &[Redirect], program: &OsStr, arguments: &[OsString]) -> anyhow::Error {
     match prepare(redirects, program) {
         Ok(mut command) => {
@@ -60,7 +60,7 @@ fn prepare(redirects: &[Redirect], program: &OsStr) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Ours first, then what else was to be loaded.
+/// Our library first, then those that the variable has already.
 fn preload(object: &OsStr, others: Option<&OsStr>) -> OsString {
     let mut list = object.to_owned();
     if let Some(others) = others.filter(|others| !others.is_empty()) {
@@ -72,7 +72,7 @@ fn preload(object: &OsStr, others: Option<&OsStr>) -> OsString {
 
 fn list(rules: &[Rule]) -> anyhow::Result<String> {
     let list: Vec<String> = rules.iter().map(ToString::to_string).collect();
-    // Programs started by one that was started so have both lists: those of the inner command go before.
+    // If `marram exec` runs inside another, the list has both: the rules of the inner command are first.
     let inherited = std::env::var(VARIABLE).unwrap_or_default();
     let list = list.join(",");
     let list = if inherited.is_empty() { list } else { format!("{list},{inherited}") };
@@ -86,10 +86,10 @@ fn list(rules: &[Rule]) -> anyhow::Result<String> {
     Ok(list)
 }
 
-/// Reads `DESTINATION=LISTENER`, as a flag has it.
+/// Reads `DESTINATION=LISTENER`, the value of a flag.
 ///
 /// # Errors
-/// With what it should look like.
+/// The text shows the expected form.
 pub fn redirect(text: &str) -> anyhow::Result<Redirect> {
     let form = "write it as HOST:PORT=LISTENER, such as db.example.org:5432=127.0.0.1:7000, or udp://HOST:PORT=LISTENER";
     let (destination, via) = text.split_once('=').with_context(|| form)?;

@@ -1,4 +1,5 @@
-//! The shared object that programs load, put where only this user writes: the binary brings it along, and a loader wants a file.
+//! The shared library that programs load. The binary contains it, and the loader needs a file: in a directory where only this
+//! user writes.
 
 use anyhow::{Context, bail};
 use rustix::fs::{StatVfsMountFlags, statvfs};
@@ -8,10 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What `build.rs` compiled.
+/// The library, compiled by `build.rs`.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/marram_preload.so"));
 
-/// Gives the object's file, and writes it if it is not there yet.
+/// Returns the path of the library's file, and writes the file if it is missing.
 pub(super) fn place() -> anyhow::Result<PathBuf> {
     let mut refusals = Vec::new();
     for directory in candidates() {
@@ -37,7 +38,7 @@ fn candidates() -> Vec<PathBuf> {
 }
 
 fn place_in(directory: &Path) -> anyhow::Result<PathBuf> {
-    // The loader's list has no way to write these.
+    // The loader's list has no escape for these characters.
     if directory.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'\t' | b'\n')) {
         bail!("there is a space or a colon in its name");
     }
@@ -67,15 +68,15 @@ fn place_in(directory: &Path) -> anyhow::Result<PathBuf> {
     };
     write()
         .inspect_err(|_| {
-            // The write is what failed; whether its leavings go is no news.
+            // The error of the write is reported; that this file also remains does not matter.
             let _ = fs::remove_file(&aside);
         })
         .context("it cannot be written")?;
     Ok(path)
 }
 
-/// Whether nobody else can put another directory in its place: those above it are this user's or root's, and nobody else writes
-/// there, or may not move what is not theirs.
+/// Whether no other user can replace it: each directory above it belongs to this user or root, and other users cannot write
+/// there, or cannot move files of others (sticky bit).
 fn is_out_of_reach(directory: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     directory.ancestors().skip(1).all(|above| {

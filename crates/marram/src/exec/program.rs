@@ -1,4 +1,4 @@
-//! Whether a program will notice what it is to load: it must have a loader, of this machine's kind, that is allowed to.
+//! Whether a program will load the library: it must have a dynamic loader, of this machine's kind, that honours the variable.
 
 use anyhow::{Context, bail};
 use std::ffi::OsStr;
@@ -8,9 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Scripts that are run by scripts, at most, as in the kernel.
+/// Most scripts that run one another, as in the kernel.
 const SCRIPTS_MAX: usize = 4;
-/// Of a script's first line, what the kernel reads.
+/// The part of a script's first line that the kernel reads.
 const LINE_BYTES_MAX: usize = 256;
 
 /// Finds a program as a shell does.
@@ -34,7 +34,7 @@ pub(super) fn find(program: &OsStr) -> anyhow::Result<PathBuf> {
     })
 }
 
-/// Refuses a program that would be run as if nothing were to be loaded.
+/// Refuses a program into which the loader would not load the library.
 pub(super) fn check(path: &Path) -> anyhow::Result<()> {
     let mut path = path.to_owned();
     for _ in 0..SCRIPTS_MAX {
@@ -47,7 +47,7 @@ pub(super) fn check(path: &Path) -> anyhow::Result<()> {
     bail!("{}: scripts that run each other; start the last one's program", path.display())
 }
 
-/// The loader ignores what is to be loaded for who gets another user's rights.
+/// The loader ignores the variable for a program that gains another user's rights.
 fn privileges(path: &Path) -> anyhow::Result<()> {
     let meta = path.metadata().with_context(|| format!("{} cannot be read", path.display()))?;
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -62,9 +62,9 @@ fn privileges(path: &Path) -> anyhow::Result<()> {
 }
 
 enum Kind {
-    /// One that loads what it is told to.
+    /// A program that loads the library.
     Program,
-    /// A text that this program runs.
+    /// A script that this program runs.
     Script(PathBuf),
 }
 
@@ -72,7 +72,7 @@ fn kind(path: &Path) -> anyhow::Result<Kind> {
     let name = path.display();
     let mut head = Vec::new();
     let file = File::open(path);
-    // What can be run and not read is left to the kernel.
+    // A file that is executable but not readable is left to the kernel.
     let Ok(file) = file else { return Ok(Kind::Program) };
     (&file)
         .take(LINE_BYTES_MAX as u64)
@@ -88,7 +88,7 @@ fn kind(path: &Path) -> anyhow::Result<Kind> {
     Ok(Kind::Program)
 }
 
-/// The program that runs a script with this first line; behind `env`, the one that it finds.
+/// The program that runs a script with this first line; for `env`, the program that `env` runs.
 fn script(line: &[u8]) -> Option<PathBuf> {
     let line = line.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
@@ -99,11 +99,11 @@ fn script(line: &[u8]) -> Option<PathBuf> {
     {
         return find(OsStr::from_bytes(word)).ok();
     }
-    // Whatever else `env` is told, it loads what is to be loaded, and so does what it starts if that can.
+    // With other arguments, `env` itself loads the library, and so does the program that it starts, if that can.
     Some(program.to_owned())
 }
 
-/// Header fields of ELF, of 64 bits in this machine's order: where they are, and what they say here.
+/// ELF header fields, of 64 bits in this machine's byte order: their offsets and expected values.
 const CLASS_AT: usize = 4;
 const CLASS_64: u8 = 2;
 const MACHINE_AT: usize = 18;
@@ -111,13 +111,13 @@ const MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
 const HEADERS_AT: usize = 32;
 const HEADER_SIZE_AT: usize = 54;
 const HEADER_COUNT_AT: usize = 56;
-/// The kinds of program header that name a loader, and where notes are: those have their offset and size here.
+/// Types of the program headers that name a loader and that contain notes, and where such a header has its offset and size.
 const INTERPRETER: u32 = 3;
 const NOTES: u32 = 4;
 const OFFSET_AT: usize = 8;
 const SIZE_AT: usize = 32;
 const HEADER_BYTES: usize = 56;
-/// Of notes, what is looked at.
+/// How many bytes of notes are read.
 const NOTES_BYTES_MAX: usize = 4_096;
 
 fn elf(file: &File, head: &[u8]) -> anyhow::Result<()> {
@@ -160,7 +160,7 @@ fn elf(file: &File, head: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Whether there is the note with which Go names its builds: a name of four bytes, a text of any length, kind 4.
+/// Whether there is Go's build note: a name of four bytes, a text of any length, type 4.
 fn has_go_note(notes: &[u8]) -> bool {
     notes.windows(16).any(|note| note[..4] == [4, 0, 0, 0] && note[8..] == *b"\x04\0\0\0Go\0\0")
 }

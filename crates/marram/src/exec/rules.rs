@@ -1,4 +1,4 @@
-//! From what people write to what a program's connections are compared with.
+//! Resolves redirects, as written, to the rules that a program's connections are compared with.
 
 use super::Redirect;
 use anyhow::{Context, bail};
@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
-/// A rule for each address that a destination has now, those of one destination in the order in which the system gives them.
+/// A rule for each address that a destination has at this time. Those of one destination are in the system's order.
 pub(super) fn resolve(redirects: &[Redirect]) -> anyhow::Result<Vec<Rule>> {
     let mut rules: Vec<Rule> = Vec::new();
     for Redirect { destination, protocol, via } in redirects {
@@ -43,18 +43,18 @@ pub(super) fn resolve(redirects: &[Redirect]) -> anyhow::Result<Vec<Rule>> {
     Ok(rules)
 }
 
-/// Where a listener on every address is reached from the same machine.
+/// The address of a listener from the same machine, if it listens on every address.
 fn reached(listener: SocketAddr) -> SocketAddr {
     let ip = match listener.ip() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
-        // It takes connections by version 4 too.
+        // It also accepts IPv4 connections.
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
         other => other,
     };
     SocketAddr::new(ip, listener.port())
 }
 
-/// Where nobody listens. Nothing is sent to find that out: an address that can be taken is free.
+/// Addresses with no listener. Sends nothing to find out: an address that can be bound has no listener.
 pub(super) fn idle(rules: &[Rule]) -> BTreeSet<SocketAddr> {
     let mut idle = BTreeSet::new();
     for rule in rules {
@@ -71,7 +71,8 @@ pub(super) fn idle(rules: &[Rule]) -> BTreeSet<SocketAddr> {
     idle
 }
 
-/// Without listening there: nobody's connection must come here meanwhile, and an agent that starts now may have the address too.
+/// Binds without listening: no connection must be accepted here, and an agent that starts at this moment can still bind the
+/// address.
 fn can_bind(address: SocketAddr) -> bool {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None);

@@ -1,4 +1,4 @@
-//! `[cache]`: where an app's cells read objects from, and for how long those are good.
+//! `[cache]`: the origin that an app's cells read objects from, and how long objects are fresh.
 
 use crate::config::source::{Problem, Source};
 use crate::config::units::{Size, Time};
@@ -7,29 +7,29 @@ use serde::Deserialize;
 use std::time::Duration;
 use toml::Spanned;
 
-/// How long an object is good whose answer does not say, unless the manifest does.
+/// How long an object is fresh if the answer does not say, unless the manifest says otherwise.
 const TTL: Duration = Duration::from_secs(60);
-/// The longest that one is good, unless the manifest says otherwise.
+/// The longest that an object is fresh, unless the manifest says otherwise.
 const TTL_MAX: Duration = Duration::from_secs(3600);
-/// How long it is believed that there is none, unless the manifest says otherwise.
+/// How long the answer "no such object" is cached, unless the manifest says otherwise.
 const NEGATIVE_TTL: Duration = Duration::from_secs(5);
-/// How long an old object is given while the origin is away, unless the manifest says otherwise.
+/// How long a stale object is served while the origin is unreachable, unless the manifest says otherwise.
 const STALE: Duration = Duration::from_secs(300);
 /// How long a fetch may take, unless the manifest says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest that one may take, since a session waits for it.
+/// The longest timeout of a fetch, since a session waits for it.
 const TIMEOUT_MAX: Duration = Duration::from_secs(30);
 /// Bytes on an edge, unless the manifest says otherwise.
 pub(crate) const BYTES: u64 = 64 << 20;
-/// More are not one app's to have of a machine's memory.
+/// An upper limit, so that one app does not take most of a machine's memory.
 pub(crate) const BYTES_MAX: u64 = 4 << 30;
-/// Fewer make no cache.
+/// A smaller cache is useless.
 const BYTES_MIN: u64 = 64 << 10;
 /// Longest URL of an origin, in bytes.
 const ORIGIN_MAX: usize = 256;
 const _: () = assert!(BYTES_MIN > 2 * ENTRY_CHARGE, "a few objects fit every cache");
 
-/// As typed.
+/// The table as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
@@ -74,7 +74,7 @@ impl Written {
     }
 }
 
-/// Whether keys can be put behind it.
+/// Whether this is a URL that keys can be appended to.
 fn check(origin: &str) -> Result<(), &'static str> {
     if origin.starts_with("https://") {
         return Err(

@@ -1,5 +1,5 @@
-//! The read-only files that a manifest names for a cell's file tree: where they appear, where they come from, and reading
-//! them. An edge that is sent an app gets the contents with it and reads none of its own files.
+//! The read-only files of a cell's file tree: where cells see them, where the contents come from, and reading those. An edge
+//! receives the contents together with the app and reads none of its own files.
 
 use crate::config::source::{Problem, Source};
 use marram_sandbox::ImageFile;
@@ -16,15 +16,15 @@ use toml::Spanned;
 pub struct TreeFile {
     /// Where cells see it, from the root, without a leading slash.
     pub path: String,
-    /// Where its contents are, on the machine that deploys.
+    /// The file with its contents, on the machine that deploys.
     source: PathBuf,
-    /// Whether the manifest says in so many words that `source` may be anywhere.
+    /// Whether the manifest explicitly allows `source` to be anywhere (`absolute = true`).
     anywhere: bool,
-    /// Where the manifest says so, for complaints.
+    /// Where the manifest names it, for error messages.
     span: Range<usize>,
 }
 
-/// As typed.
+/// An entry as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
@@ -34,7 +34,7 @@ pub(super) struct Written {
     absolute: bool,
 }
 
-/// Resolves a manifest's list.
+/// Resolves a manifest's list of files.
 pub(super) fn resolve(source: &Source, written: Vec<Written>) -> Result<Vec<TreeFile>, Problem> {
     let mut files: Vec<TreeFile> = Vec::new();
     for entry in written {
@@ -67,7 +67,7 @@ pub(super) fn resolve(source: &Source, written: Vec<Written>) -> Result<Vec<Tree
 }
 
 impl Written {
-    /// The rules that need no file system; [`read_all`] checks what links make of them.
+    /// Checks the rules that need no file system; [`read_all`] checks where symbolic links lead.
     fn resolve(self, source: &Source, path: String) -> Result<TreeFile, Problem> {
         let span = self.source.span();
         let from = Path::new(self.source.get_ref());
@@ -91,10 +91,10 @@ impl Written {
     }
 }
 
-/// Reads the contents of all files, in the manifest's order. `source` is the manifest that they are from.
+/// Reads the contents of all files, in the manifest's order. `source` is the manifest that lists them.
 ///
 /// # Errors
-/// If one cannot be read, is outside the manifest's folder by way of a link, or they are too large together.
+/// If a file cannot be read, a link leads it outside the manifest's folder, or the files together are too large.
 pub(super) fn read_all(source: &Source, files: &[TreeFile]) -> Result<Vec<Vec<u8>>, Problem> {
     let mut left = IMAGE_FILES_BYTES_MAX;
     let mut all = Vec::new();
@@ -120,7 +120,7 @@ impl TreeFile {
                 real.display()
             ));
         }
-        // Asked before it is opened: opening a pipe would wait for its other end.
+        // Checked before it is opened: opening a pipe would block until its other end is opened.
         if !fs::metadata(&real).map_err(unreadable)?.is_file() {
             return Err(format!(
                 "names {shown}, which is no regular file; name each file in an entry of its own"

@@ -1,4 +1,4 @@
-//! What a manifest grants: to each stage of a cell, and to a session as a whole.
+//! A manifest's limits: for each stage of a cell, and for a session as a whole.
 
 use super::{Problem, Source};
 use crate::config::units::{Size, Time};
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::time::Duration;
 use toml::Spanned;
 
-/// Linear memory comes in steps of so many bytes.
+/// Linear memory is a multiple of this, in bytes.
 const PAGE: u64 = 64 << 10;
 
 /// What one stage of a cell may use; most cells have only one.
@@ -14,11 +14,11 @@ const PAGE: u64 = 64 << 10;
 pub struct StageQuotas {
     /// Bytes of linear memory, a multiple of 64 KiB.
     pub memory: u64,
-    /// How long one handler may compute; in a chain, all that one input runs in this stage.
+    /// How long one handler may compute; in a chain, everything that one input runs in this stage.
     pub handler_time: Duration,
     /// Bytes of scratch files.
     pub scratch: u64,
-    /// Whether NaNs get one bit pattern on every kind of CPU.
+    /// Whether NaNs have the same bit pattern on every kind of CPU.
     pub nan_canonical: bool,
 }
 
@@ -33,7 +33,7 @@ impl Default for StageQuotas {
     }
 }
 
-/// What a session may use, whatever its cell consists of.
+/// What a session may use, however many stages its cell has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quotas {
     /// Messages a second; 0 for no limit.
@@ -44,7 +44,7 @@ pub struct Quotas {
     pub sessions: u32,
 }
 
-/// As typed for the whole app: what stages get unless they say otherwise, and what a session gets.
+/// The app's table as written: defaults for its stages, and the limits of a session.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
@@ -57,7 +57,7 @@ pub(super) struct Written {
     sessions: Option<u32>,
 }
 
-/// As typed for one stage.
+/// A stage's table as written.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenStage {

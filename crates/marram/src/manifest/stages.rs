@@ -1,5 +1,5 @@
-//! The stages that an app's cell consists of: one module, or several that are wired one behind the other. Reading them
-//! happens where the app is deployed from; an edge that is sent an app reads none of its own files.
+//! The stages of an app's cell: one module, or several that are connected in sequence. They are read on the machine that
+//! deploys the app; an edge that receives an app reads none of its own files.
 
 use super::files::{self, TreeFile};
 use super::quotas::{StageQuotas, WrittenStage};
@@ -17,21 +17,21 @@ use toml::Spanned;
 /// One stage of an app's cell.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Stage {
-    /// What reasons and logs call it.
+    /// Its name in error reasons and logs.
     pub name: String,
     /// Read-only files that it sees.
     pub files: Vec<TreeFile>,
-    /// Paths of those of its files that are certificates whose keys it has the host sign with, without a leading slash.
+    /// Paths, without a leading slash, of those files that are certificates with keys that the host signs with for this stage.
     pub keys: Vec<String>,
     /// What it may use.
     pub quotas: StageQuotas,
     /// The module's file, on the machine that deploys.
     pub module: PathBuf,
-    /// Where the manifest says so, for complaints.
+    /// Where the manifest names the module, for error messages.
     span: Range<usize>,
 }
 
-/// As typed.
+/// A stage as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
@@ -45,7 +45,7 @@ pub(super) struct Written {
     keys: Vec<Spanned<String>>,
 }
 
-/// What a manifest says of an app that is no chain.
+/// What the manifest of an app with a single stage says about that stage.
 pub(super) struct Only {
     pub(super) name: String,
     pub(super) module: Option<Spanned<String>>,
@@ -53,7 +53,7 @@ pub(super) struct Only {
     pub(super) keys: Vec<Spanned<String>>,
 }
 
-/// Resolves what a manifest names: a module, or stages. `quotas` is what a stage gets that does not say otherwise.
+/// Resolves a manifest's module or stages. `quotas` are the defaults of each stage.
 pub(super) fn resolve(
     source: &Source,
     only: Only,
@@ -87,7 +87,7 @@ pub(super) fn resolve(
     stages.into_iter().map(|stage| stage.resolve(source, &quotas)).collect()
 }
 
-/// The certificates whose keys a stage signs with, each one of its files.
+/// The certificates of the keys that a stage signs with; each must be one of its files.
 fn keys(source: &Source, written: &[Spanned<String>], files: &[TreeFile]) -> Result<Vec<String>, Problem> {
     if let Some(excess) = written.get(KEYS_MAX) {
         let what = format!("is one key too many: the most is {KEYS_MAX}");
@@ -128,11 +128,11 @@ impl Stage {
     }
 }
 
-/// Reads what an app consists of, in the order in which it travels: for each stage its module, then its files in the
-/// manifest's order. `source` is the manifest that they are from.
+/// Reads an app's parts in the order in which they are sent: for each stage its module, then its files in the manifest's order.
+/// `source` is the manifest that lists them.
 ///
 /// # Errors
-/// If a module or a file cannot be read, or a file is not where it may be, or they are too large.
+/// If a module or a file cannot be read, a file is in a place that is not allowed, or the parts are too large.
 pub fn read_parts(source: &Source, stages: &[Stage]) -> Result<Vec<Vec<u8>>, Problem> {
     let mut parts = Vec::new();
     for stage in stages {
