@@ -1,4 +1,4 @@
-//! How the admin thread asks the control, which lives on the supervisor's thread. Knows no HTTP.
+//! The channel on which the admin thread asks the control, which runs on the supervisor's thread. Knows no HTTP.
 
 use marram_edge::control::{ControlAnswer, ControlRequest};
 use std::{
@@ -10,19 +10,19 @@ use std::{
     time::Duration,
 };
 
-/// Questions that may wait for the supervisor; more are refused.
+/// Most questions that wait for the supervisor; further ones are refused.
 const QUESTIONS_MAX: usize = 256;
-/// After the control has been told that an answer is overdue, it gives what it has; this is how much longer we wait.
+/// After the patience of a question is over, the control answers with what it has; this is how much longer the caller waits.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// One question and where its answer goes.
 #[derive(Debug)]
 pub(crate) struct Question {
-    /// What is asked.
+    /// The question.
     pub(crate) request: ControlRequest,
     /// How long shards may take to answer before the control gives what is there.
     pub(crate) patience: Duration,
-    /// Where the answer goes; a full or closed one means that nobody waits any more.
+    /// Where the answer goes; if it is full or closed, no thread waits for the answer any more.
     pub(crate) reply: SyncSender<ControlAnswer>,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for AskError {
 
 impl std::error::Error for AskError {}
 
-/// The asking side; clone one for each thread.
+/// The asking side; clone it for each thread.
 #[derive(Clone, Debug)]
 pub struct AdminClient {
     questions: SyncSender<Question>,
@@ -72,10 +72,10 @@ pub fn admin_channel() -> (AdminClient, AdminChannel) {
 }
 
 impl AdminClient {
-    /// Asks, and blocks until the answer is there. Shards that have not answered after `patience` are left out of it.
+    /// Asks, and blocks until the answer. It lacks the data of shards that have not answered after `patience`.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If there is no answer at all.
     pub fn ask(&self, request: ControlRequest, patience: Duration) -> Result<ControlAnswer, AskError> {
         let (reply, answer) = mpsc::sync_channel(1);
         self.questions.try_send(Question { request, patience, reply }).map_err(|error| match error {

@@ -1,4 +1,4 @@
-//! The caches of a shard's apps: what their cells read is looked up here, and fetched where it is not there.
+//! The caches of a shard's apps: cells' reads are looked up here, and missing objects are fetched.
 
 use super::origin::{FetchRequest, Fetched, Origins};
 use bytes::Bytes;
@@ -16,22 +16,22 @@ use std::{
 };
 use tracing::warn;
 
-/// One app's.
+/// The cache of one app.
 struct AppCache {
     cache: Cache<CellId>,
-    /// Answers to what was asked of one before it are not its own.
+    /// The number of this cache: an answer to a request of an earlier one is dropped.
     life: u64,
-    /// Whether the app is not deployed now: sessions that it left read on, and without them nobody will.
+    /// Whether the app is no longer deployed. Its remaining sessions still read; after them the cache has no readers.
     retired: bool,
 }
 
-/// All of them.
+/// The caches of all apps.
 pub(super) struct Caches {
     apps: BTreeMap<String, AppCache>,
     /// Started with the first cache.
     origins: Option<Origins>,
     waker: Arc<mio::Waker>,
-    /// Each has its share of what an app's cache may hold on the edge.
+    /// The number of shards: each has an equal share of an app's limit on the edge.
     shards: u64,
     lives: u64,
     started: Instant,
@@ -39,7 +39,7 @@ pub(super) struct Caches {
 }
 
 impl Caches {
-    /// Whether any app has one.
+    /// Whether any app has a cache.
     pub(super) fn are_there(&self) -> bool {
         !self.apps.is_empty()
     }
@@ -53,8 +53,8 @@ impl Caches {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// An app that is deployed has this cache from now on, or none: what it held is gone if that is another than before. Cells that
-    /// waited find nothing in time.
+    /// Sets the cache of a deployed app, or removes it. If the policy is another one than before, the contents are dropped, and
+    /// waiting cells get no object in time.
     pub(super) fn configure(&mut self, app: &str, policy: Option<&CachePolicy>) -> Vec<(CellId, Found)> {
         if let Some(entry) = self.apps.get_mut(app) {
             entry.retired = false;
@@ -73,14 +73,14 @@ impl Caches {
         waiters.into_iter().map(|cell| (cell, Found::Away)).collect()
     }
 
-    /// An app is not deployed here any more, or was known before it was.
+    /// Marks an app as not deployed here, also if it was only known before it was deployed.
     pub(super) fn retire(&mut self, app: &str) {
         if let Some(entry) = self.apps.get_mut(app) {
             entry.retired = true;
         }
     }
 
-    /// Drops what is held for apps that are not deployed and that no cell runs.
+    /// Empties the caches of apps that are not deployed and that no cell runs.
     pub(super) fn sweep(&mut self, runs: impl Fn(&str) -> bool) {
         for (app, entry) in &mut self.apps {
             if entry.retired && entry.cache.size().1 > 0 && !runs(app) {
@@ -89,12 +89,12 @@ impl Caches {
         }
     }
 
-    /// Whether an app has one.
+    /// Whether an app has a cache.
     pub(super) fn has(&self, app: &str) -> bool {
         self.apps.contains_key(app)
     }
 
-    /// A cell reads: what it found, unless it has to wait for [`Self::next_found`].
+    /// A cell's read: the result, or `None` if the cell has to wait for [`Self::next_found`].
     pub(super) fn read(&mut self, app: &str, key: &Bytes, cell: CellId) -> Option<Found> {
         let now_ns = self.now_ns();
         let Some(entry) = self.apps.get_mut(app) else {
@@ -136,7 +136,7 @@ impl Caches {
         None
     }
 
-    /// What the origins have answered to cells that wait.
+    /// The next results from origins, for cells that wait.
     pub(super) fn next_found(&mut self) -> Option<Vec<(CellId, Found)>> {
         let Fetched { fetch, answer, why } = self.origins.as_ref()?.next()?;
         if let Some(why) = why {
@@ -151,7 +151,7 @@ impl Caches {
         Some(waiters.into_iter().map(|cell| (cell, found.clone())).collect())
     }
 
-    /// A cell is gone.
+    /// Forgets a cell that has ended.
     pub(super) fn leave(&mut self, app: &str, cell: CellId) {
         if let Some(entry) = self.apps.get_mut(app) {
             entry.cache.leave(&cell);
@@ -165,7 +165,7 @@ impl Caches {
         }
     }
 
-    /// What there is and was, by app.
+    /// Adds each cache's metrics, by app.
     pub(super) fn count(&self, out: &mut Vec<Counter>) {
         for (app, entry) in &self.apps {
             let (totals, (bytes, entries)) = (entry.cache.totals(), entry.cache.size());

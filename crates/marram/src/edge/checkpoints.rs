@@ -1,5 +1,5 @@
-//! From sealed bytes that an end kept to what the sandbox can put into a cell. An end may be a client's: nothing in here is
-//! believed before the seal has been checked, and nothing of another session, image or place afterwards.
+//! Converts sealed bytes that an end kept to what the sandbox can put into a cell. The end may be a client's: nothing is
+//! used before its seal was verified, and nothing that belongs to another session, image or position is used at all.
 
 use bytes::{Bytes, BytesMut};
 use marram_edge::api::CellError;
@@ -15,24 +15,24 @@ use std::collections::VecDeque;
 /// Opened checkpoints.
 #[derive(Debug)]
 pub(super) struct Restored {
-    /// The session as the last one has it.
+    /// The session's state in the last checkpoint.
     pub(super) header: Box<Header>,
-    /// What the sandbox makes a cell of, but for what was taken before.
+    /// The state of the cell, except for the parts that were taken before.
     pub(super) decoded: Decoded,
 }
 
-/// A full checkpoint and its deltas on their way, or the next one of a cell that stands by, opened and read as they come.
+/// Arriving checkpoints, opened and decoded as their bytes come: a full one and its deltas, or the next one of a standby cell.
 #[derive(Debug)]
 pub(super) struct Arriving {
     session: SessionId,
-    /// The image that they must be of.
+    /// The image that they must belong to.
     pub(super) image: ImageHash,
     keys: SessionKeys,
-    /// Those that are not whole; the first one is being opened.
+    /// Those that are not complete; the first one is being opened.
     expected: VecDeque<CheckpointMeta>,
     opener: Option<Opener>,
     front: Front,
-    /// What the next one builds on.
+    /// The header of the checkpoint that the next one builds on.
     last: Option<Box<Header>>,
     reading: CheckpointReader,
 }
@@ -40,16 +40,16 @@ pub(super) struct Arriving {
 /// The header of the checkpoint that is being opened.
 #[derive(Debug, Default)]
 enum Front {
-    /// What is here of it.
+    /// The bytes of it that have arrived.
     #[default]
     Missing,
     Part(BytesMut),
-    /// It is the one that belongs in its place.
+    /// It is complete and is the expected one.
     Here(Box<Header>),
 }
 
 impl Arriving {
-    /// A full one and its deltas; nothing has arrived.
+    /// For a full checkpoint and its deltas.
     pub(super) fn new(
         session: SessionId,
         image: ImageHash,
@@ -60,7 +60,7 @@ impl Arriving {
         Self { session, image, keys, expected, opener: None, front: Front::Missing, last: None, reading }
     }
 
-    /// A delta on the checkpoint with this header; nothing has arrived.
+    /// For a delta on the checkpoint with this header.
     pub(super) fn next(
         session: SessionId,
         image: ImageHash,
@@ -70,10 +70,10 @@ impl Arriving {
         Self { last: Some(Box::new(on)), ..Self::new(session, image, keys, vec![meta]) }
     }
 
-    /// Takes the next bytes, all of them of one checkpoint. True when nothing is missing.
+    /// Takes the next bytes, which are all of one checkpoint. True when nothing is missing.
     ///
     /// # Errors
-    /// If a checkpoint was altered, or is not the one that belongs in its place. The rest is of no use then.
+    /// If a checkpoint was altered, or is not the expected one. Then further bytes are of no use.
     pub(super) fn push(&mut self, sealed: &[u8]) -> Result<bool, CellError> {
         let Some(meta) = self.expected.front() else {
             return Err(tampered("more arrives than was announced"));
@@ -94,7 +94,7 @@ impl Arriving {
         Ok(self.expected.is_empty())
     }
 
-    /// Takes what was opened.
+    /// Takes decrypted bytes.
     fn text(&mut self, text: Bytes) -> Result<(), CellError> {
         let text = match std::mem::take(&mut self.front) {
             Front::Here(header) => {
@@ -117,16 +117,15 @@ impl Arriving {
         self.reading.push(body).map_err(|error| unrestorable(&error))
     }
 
-    /// What can be put into the cell's memory already, if it is as much as this, in bytes. Whoever takes it puts it there before
-    /// what comes later.
+    /// The decoded parts, if they are at least `least` bytes. The caller must put them into the cell's memory before later parts.
     pub(super) fn take(&mut self, least: usize) -> Option<Vec<Filling>> {
         (self.reading.ready() >= least).then(|| self.reading.take())
     }
 
-    /// What was not taken, when nothing is missing.
+    /// The parts that were not taken, when nothing is missing.
     ///
     /// # Errors
-    /// If something is.
+    /// If a checkpoint is missing.
     pub(super) fn finish(self) -> Result<Box<Restored>, CellError> {
         let header = self.last.filter(|_| self.expected.is_empty());
         let header = header.ok_or_else(|| tampered("a checkpoint is missing"))?;
@@ -139,7 +138,7 @@ fn tampered(reason: impl ToString) -> CellError {
     CellError { code: Code::Tampered, reason: reason.to_string() }
 }
 
-/// Why a cell could not be started, for its session.
+/// The error for a session if its cell could not be started.
 pub(super) fn unstartable(error: &StartError) -> CellError {
     let code = match error {
         // Another edge may hold the key.
@@ -149,8 +148,8 @@ pub(super) fn unstartable(error: &StartError) -> CellError {
     CellError { code, reason: error.to_string() }
 }
 
-/// The seal held, so what cannot be decoded was sealed so by an edge: of another build, or broken. Trying it again
-/// elsewhere is no use unless this machine was only full.
+/// The seal was valid, so an edge sealed what cannot be decoded: an edge of another build, or a faulty one. A retry elsewhere
+/// helps only if this machine was full.
 pub(super) fn unrestorable(error: &RestoreError) -> CellError {
     match error {
         RestoreError::Start(error) => unstartable(error),
@@ -174,7 +173,7 @@ mod tests {
         SessionKeys::derive(&DomainSecret::from_material(b"a domain"), SESSION)
     }
 
-    /// A cell's state as the sandbox writes it: memory of one page of this number, and nothing else.
+    /// A cell's state in the sandbox's format: memory of one page with this number, and nothing else.
     fn body(number: u32, base: u32) -> Vec<u8> {
         let number = u8::try_from(number).expect("small");
         let section = |kind: u8, payload: &[u8]| {
@@ -237,7 +236,7 @@ mod tests {
         sealed((FIRST, 1), (Generation::NONE, 0), |_| {})
     }
 
-    /// Hands over what was announced, in pieces.
+    /// Passes the announced bytes, in pieces.
     fn open(checkpoints: Vec<SealedCheckpoint>, piece: usize) -> Result<Box<Restored>, CellError> {
         let metas = checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect();
         let mut arriving = Arriving::new(SESSION, IMAGE, keys(), metas);

@@ -1,36 +1,36 @@
-//! When an edge that was told to stop does, and what its log says meanwhile. Knows neither sessions nor sockets.
+//! When an edge that was asked to stop does so, and what it logs meanwhile. Knows neither sessions nor sockets.
 
 use crate::config::units::counted;
 use marram_edge::control::ControlAnswer;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-/// How long the answer to a drain has to reach whoever asked for it, and how long shards have to say what they have.
+/// Time for the answer to a drain request to reach the requester, and for shards to report what they have.
 pub(super) const ANSWER_TIME: Duration = Duration::from_millis(500);
 
-/// What the supervisor asks of itself while it stops; operators' questions count from [`FIRST_TAG`].
+/// Questions of the supervisor itself while it stops; operators' questions have numbers from [`FIRST_TAG`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Own {
     /// To move everything away.
     Drain = 0,
-    /// What is here when that begins.
+    /// To list what is here at the start.
     Begun = 1,
-    /// What is here when the time is over.
+    /// To list what is left when the time is over.
     Left = 2,
 }
 
-/// The first question that is an operator's.
+/// The first number of an operator's question.
 pub(super) const FIRST_TAG: u64 = Own::Left as u64 + 1;
 
-/// An edge that stops.
+/// The state of an edge that is stopping.
 pub(super) struct Drain {
-    /// When it does if no session is left.
+    /// When it stops if no session is left.
     earliest: Instant,
-    /// When it gives up waiting for the others.
+    /// When it stops waiting for sessions.
     latest: Instant,
     limit: Duration,
     drained: bool,
-    /// Whether it asks what is left.
+    /// Whether it has asked what is left.
     asks: bool,
     reported: bool,
 }
@@ -47,12 +47,12 @@ impl Drain {
         self.drained = true;
     }
 
-    /// When it goes on; once it asks what is left, with the answer.
+    /// When to continue; `None` once it has asked what is left: then with the answer.
     pub(super) fn due(&self) -> Option<Instant> {
         if self.drained { Some(self.earliest) } else { (!self.asks).then_some(self.latest) }
     }
 
-    /// Whether it is time to ask what is left: once.
+    /// Whether the time is over and it must ask what is left: true only once.
     pub(super) fn gives_up(&mut self, now: Instant) -> bool {
         let over = !self.drained && !self.asks && now >= self.latest;
         self.asks |= over;
@@ -63,7 +63,7 @@ impl Drain {
         self.reported || self.drained && now >= self.earliest
     }
 
-    /// What one of its own questions was answered.
+    /// Takes the answer to one of its own questions.
     pub(super) fn answered(&mut self, tag: u64, answer: &ControlAnswer) {
         let ControlAnswer::Sessions(rows, _) = answer else { return };
         let sessions = counted(rows.len() as u64, "session");

@@ -1,7 +1,7 @@
-//! Cells on demand of the pure shard: the only place in this crate that runs them.
+//! Runs cells for the pure shard: the only place in this crate that does.
 //!
-//! Handlers run on the calling thread. Loading images and opening checkpoints happen on the worker, and sealing them on the
-//! sealer, which has what the others leave.
+//! Handlers run on the calling thread. The worker thread loads images and opens checkpoints; the sealer thread seals them at
+//! background priority.
 
 mod guest_log;
 
@@ -46,50 +46,50 @@ use std::{
 };
 use tracing::{info, warn};
 
-/// What a handler is charged that used up its slice.
+/// What is charged for a handler's slice that it used up.
 const SLICE_NS: u64 = 1_000_000;
-/// What a handler has of its tenant's time before the tenant's other cells have some: enough for most to end.
+/// CPU time that a handler gets before the tenant's other cells get some: enough for most handlers to finish.
 const STRETCH_NS: u64 = 4 * SLICE_NS;
-/// A turn that took so long may do so again: what waits to be sent does not wait for it.
+/// A tenant's next turn after one that took this long may take as long: output is flushed before it.
 const LONG_NS: u64 = 100_000;
 
-/// What a tenant is charged for what this shard does for it beside running its handlers, in nanoseconds as measured. No clock
-/// is read for it: there would be several readings a message.
+/// What a tenant is charged for the shard's work beside running its handlers, in nanoseconds as measured. These are estimates,
+/// since measuring would take several clock readings for each message.
 mod cost {
-    /// Opening a session: the ends' greetings, its keys, its cell.
+    /// Opening a session: the handshakes of its ends, its keys, its cell.
     pub(super) const OPEN_NS: u64 = 40_000;
-    /// Ending it: the ends are told, the slot is cleaned.
+    /// Ending a session: the messages to its ends, the cleaning of its slot.
     pub(super) const END_NS: u64 = 25_000;
-    /// An input: its frame, its log entry, the answer's way back.
+    /// An input: its frame, its log entry, the acknowledgement.
     pub(super) const INPUT_NS: u64 = 1_500;
-    /// An output: its frame, and the ends' word that they have it.
+    /// An output: its frame, and the acknowledgements of the ends.
     pub(super) const OUTPUT_NS: u64 = 500;
-    /// Bytes that are copied and written in a nanosecond.
+    /// Bytes that are copied and written in one nanosecond.
     pub(super) const BYTES_PER_NS: u64 = 2;
-    /// Bytes of a large cell's memory that go back to the machine in a nanosecond, if all were written.
+    /// Bytes of a large cell's memory that are returned to the kernel in one nanosecond, if all were written.
     pub(super) const FREEING_BYTES_PER_NS: u64 = 15;
 }
-/// Recordings of stopped handlers that may be written at a time: whoever is stopped often is not worth more.
+/// Most recordings of stopped handlers that are being written at a time: further ones are dropped.
 const STOPS_UNDERWAY_MAX: usize = 4;
-/// Bytes of memory of a cell that is being restored that are put into it at a time.
+/// Bytes of memory that one part of a cell's restoration fills.
 const PART_BYTES: usize = if cfg!(test) {
     1 /* those of tests are small */
 } else {
     256 << 10
 };
-/// So many of those, before whatever else there is to do has its turn.
+/// Most such parts that are applied before other work has its turn.
 const PARTS_AT_ONCE: usize = 4;
-/// How often what is kept ahead of clients is looked at.
+/// How often idle resources that are kept for future clients are checked.
 const TEND_EVERY: Duration = Duration::from_secs(2);
 
 enum Loaded {
-    /// The worker has it in hand.
+    /// The worker is loading it; these cells wait for it.
     Underway(Vec<(CellId, StartSource)>),
-    /// It is here. There are never more than an operator has deployed.
+    /// It is loaded. There are never more than an operator has deployed.
     Here(Arc<Image>),
 }
 
-/// What the worker has at hand.
+/// The worker's own state.
 struct WorkerState {
     images: Images,
     recordings: Recordings,
@@ -97,16 +97,16 @@ struct WorkerState {
     arriving: BTreeMap<CellId, (Purpose, Arriving)>,
 }
 
-/// What arriving checkpoints are for.
+/// The purpose of arriving checkpoints.
 #[derive(Clone, Copy)]
 enum Purpose {
-    /// Making the cell.
+    /// To restore a cell.
     Restore,
-    /// Bringing it forward, in its attempt of this number.
+    /// To advance a standby cell, in its attempt with this number.
     Advance(u64),
 }
 
-/// What the worker brings back.
+/// A result of the worker or the sealer.
 enum Answer {
     Image(ImageHash, Result<Arc<Image>, LoadError>),
     Part { cell: CellId, image: ImageHash, fillings: Vec<Filling> },
@@ -116,18 +116,18 @@ enum Answer {
     Recorded { session: SessionId, tag: Option<u64>, result: Result<String, String> },
 }
 
-/// The next checkpoint of a cell that stands by, opened or refused.
+/// The next checkpoint of a standby cell: opened, or the reason why it was refused.
 struct Next {
     cell: CellId,
     attempt: u64,
     result: Result<Box<Restored>, CellError>,
 }
 
-/// What waits for its turn.
+/// An entry of the run queue.
 enum QueuedHandler {
-    /// A handler to begin.
+    /// A handler to start.
     Run(Run),
-    /// One that was preempted.
+    /// A handler that was preempted.
     Resume(CellId),
 }
 
@@ -140,18 +140,18 @@ impl QueuedHandler {
     }
 }
 
-/// What is known of a cell's turns.
+/// The scheduling state of a cell.
 struct CellSlot {
     scheduling: SchedulingParams,
-    /// Whose cache its handlers read from.
+    /// The app, which decides the cache that its handlers read from.
     app: String,
-    /// For whom it is, unless it is shared.
+    /// Its session; none if the cell is shared.
     session: Option<SessionId>,
-    /// How many wait: none or one, unless somebody's books are wrong.
+    /// How many of its entries are in the run queue: 0 or 1.
     waiting: usize,
-    /// What the handler that is under way was charged.
+    /// What was charged for the handler in progress.
     charged_ns: u64,
-    /// Of a cell that stands by, until it runs.
+    /// The state of a standby cell, until it runs.
     standing: Option<Box<Standing>>,
 }
 
@@ -159,44 +159,44 @@ struct CellSlot {
 pub(super) struct Executor {
     cells: Cells,
     images: BTreeMap<ImageHash, Loaded>,
-    /// What new clients will ask for, by app.
+    /// The image that new clients of each app get.
     deployed: BTreeMap<String, ImageHash>,
-    /// Handlers that are to run, and those that used up their slice.
+    /// Handlers that are ready to run, including those that used up their slice.
     run_queue: RunQueue<QueuedHandler>,
-    /// Where each cell's handlers queue.
+    /// The scheduling state of each cell.
     slots: BTreeMap<CellId, CellSlot>,
-    /// Tenants whose last turn was long.
+    /// Tenants with a long last turn.
     slow: BTreeSet<Tenant>,
-    /// Cells that are asked for and not there yet; one that is removed meanwhile must not come to life.
+    /// Cells that were requested and do not exist yet. A cell that is removed in the meantime must not be started.
     expected: BTreeMap<CellId, Expected>,
-    /// Checkpoints to bring cells to, if they still stand where they stood.
+    /// Opened checkpoints to advance standby cells to, unless the attempt is outdated by then.
     next: VecDeque<Next>,
-    /// States that were copied and are still to be sealed, one a cell at the most.
+    /// States that were copied and are not sealed yet, at most one for each cell.
     copies: BTreeMap<CellId, Result<Snapshot, SnapshotError>>,
-    /// States that were hashed for a recording to come.
+    /// Hashes of states, for recordings that are not made yet.
     hashes: BTreeMap<CellId, [u8; 32]>,
-    /// Recordings that the worker has in hand.
+    /// Recordings that the worker is making.
     recordings: usize,
     caches: Caches,
     worker: Worker<WorkerState, Answer>,
-    /// Whether the worker may have brought more than was taken.
+    /// Whether the worker may have more results than were taken.
     is_behind: bool,
     sealer: Worker<(), Answer>,
     guest_log: GuestLog,
     log_limiter: LogLimiter,
-    /// Whether a cell may have to be started ahead of its client.
+    /// Whether a cell may have to be prewarmed.
     prewarming: bool,
-    /// When to look again at what is kept ahead, and at the machine's memory.
+    /// When to check prewarmed resources and the machine's memory again.
     tend_at: Instant,
-    /// Whether the machine runs out of memory.
+    /// Whether the machine is short of memory; tests replace it.
     is_short: fn() -> bool,
-    /// Whether it did when that was looked at last.
+    /// Whether it was short of memory at the last check.
     was_short: bool,
     reclaims: u64,
 }
 
 impl Executor {
-    /// Makes room for cells and starts the worker, which will use `waker`.
+    /// Allocates the cell pool and starts the worker, which wakes the shard with `waker`.
     pub(super) fn start(setup: &Setup, waker: Arc<mio::Waker>) -> anyhow::Result<Self> {
         let images = Images::open(setup.images()).with_context(|| {
             format!("cannot use the image cache {}: make it writable", setup.images().display())
@@ -204,7 +204,7 @@ impl Executor {
         let cells = Cells::new(CellsConfig { slots: setup.cells_max, ..CellsConfig::default() })
             .context("cannot reserve the cell pool: lower cells_max, or raise vm.max_map_count")?
             .with_keys(setup.keyring()?);
-        // The compiler of what stands beside long-lived cells ran once, and will not again.
+        // The compiler ran once, for the drivers of cells, and does not run again.
         crate::memory::give_back();
         info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "cell pool ready");
         let state = WorkerState { images, recordings: setup.recordings(), arriving: BTreeMap::new() };
@@ -237,12 +237,12 @@ impl Executor {
         })
     }
 
-    /// Whether a handler waits for its turn, or a cell to be filled or brought forward.
+    /// Whether a handler is ready to run, or a cell to be filled or advanced.
     pub(super) fn is_busy(&self) -> bool {
         self.is_behind || !self.run_queue.is_empty() || !self.next.is_empty()
     }
 
-    /// A cell's handlers will queue here.
+    /// Sets the queue and the app of a cell's handlers.
     pub(super) fn scheduling(
         &mut self,
         cell: CellId,
@@ -255,13 +255,13 @@ impl Executor {
             .insert(cell, CellSlot { scheduling, app, session, waiting: 0, charged_ns: 0, standing: None });
     }
 
-    /// Where the cells of an app read from, from now on.
+    /// Sets the cache that the cells of an app read from.
     pub(super) fn cache(&mut self, app: &str, policy: Option<&CachePolicy>) {
         let found = self.caches.configure(app, policy);
         self.go_on(found);
     }
 
-    /// As above, of an app that was deployed earlier: what it is deployed with now counts.
+    /// The same for an app that was deployed earlier; if the app has a cache already, its policy stays.
     pub(super) fn cache_unless_known(&mut self, app: &str, policy: Option<&CachePolicy>) {
         if !self.caches.has(app) {
             self.cache(app, policy);
@@ -269,7 +269,7 @@ impl Executor {
         }
     }
 
-    /// Gives cells what they have waited for.
+    /// Gives waiting cells the objects that they read.
     fn go_on(&mut self, found: Vec<(CellId, Found)>) {
         for (cell, found) in found {
             self.cells.found(cell, found);
@@ -282,7 +282,7 @@ impl Executor {
         self.prewarming
     }
 
-    /// Starts one cell ahead of its client; for when there is nothing better to do.
+    /// Prewarms one cell; for idle time.
     pub(super) fn prewarm_one(&mut self) {
         self.prewarming = self.cells.prewarm_one();
     }
@@ -292,13 +292,13 @@ impl Executor {
         self.cells.is_freeing()
     }
 
-    /// Gives a piece of the memory of cells that ended back to the machine.
+    /// Returns a piece of the memory of ended cells to the kernel.
     pub(super) fn reclaim_memory(&mut self) {
         self.cells.free_piece();
     }
 
-    /// Gives back what was kept ahead and not needed; all of it when the machine is short of memory. Cells and slots that are
-    /// nobody's go first, for they are filled again in microseconds; images, which must be loaded again, where that was not enough.
+    /// Frees prewarmed resources that were not needed; all of them when the machine is short of memory. Unused cells and slots go
+    /// first, since they are refilled in microseconds; images, which must be loaded again, go if that was not enough.
     pub(super) fn tend(&mut self, now: Instant) {
         if now < self.tend_at {
             return;
@@ -322,7 +322,7 @@ impl Executor {
         }
     }
 
-    /// Images that no cell runs now are loaded again when one is asked for.
+    /// Drops images that no cell runs. They are loaded again on request.
     fn drop_idle_images(&mut self) -> usize {
         let idle = |loaded: &Loaded| matches!(loaded, Loaded::Here(image) if !self.cells.runs(image));
         let hashes: Vec<ImageHash> =
@@ -335,7 +335,7 @@ impl Executor {
         hashes.len()
     }
 
-    /// What the operator may want to know of cells, slots and images, beside what the shard counts.
+    /// Metrics of cells, slots and images, beside those of the shard.
     pub(super) fn counters(&self) -> Vec<Counter> {
         let (count, gauge) = (Counter::count, Counter::gauge);
         let stats = self.cells.ready_stats();
@@ -370,7 +370,7 @@ impl Executor {
         self.images.values().filter(|loaded| matches!(loaded, Loaded::Here(_))).count()
     }
 
-    /// New clients of an app will ask for this image, or for none any more.
+    /// Sets the image that new clients of an app get; `None`: it is no longer deployed.
     pub(super) fn deployed(&mut self, app: &str, image: Option<ImageHash>) {
         let before = match image {
             Some(image) => self.deployed.insert(app.to_owned(), image),
@@ -392,7 +392,7 @@ impl Executor {
         }
     }
 
-    /// Loads an image ahead of its first cell.
+    /// Loads an image before its first cell needs it.
     pub(super) fn prepare(&mut self, image: ImageHash) {
         if let Entry::Vacant(entry) = self.images.entry(image) {
             entry.insert(Loaded::Underway(Vec::new()));
@@ -400,7 +400,7 @@ impl Executor {
         }
     }
 
-    /// Starts a cell, at once if its image is here.
+    /// Starts a cell, at once if its image is loaded.
     pub(super) fn start_cell(
         &mut self,
         cell: CellId,
@@ -413,8 +413,8 @@ impl Executor {
         self.begin(cell, image, StartSource::Seed(seed), inputs);
     }
 
-    /// Restores a cell from checkpoints whose bytes follow: the worker opens and reads, this thread puts what there is into the
-    /// cell.
+    /// Restores a cell from checkpoints with bytes that follow: the worker opens and decodes them, this thread copies decoded
+    /// parts into the cell.
     pub(super) fn restore(
         &mut self,
         cell: CellId,
@@ -432,14 +432,14 @@ impl Executor {
         });
     }
 
-    /// The cell that is to be restored will be brought forward, for as long as it does not run.
+    /// Marks a cell that will be restored as a standby: it can be advanced until it runs.
     pub(super) fn stand_by(&mut self, cell: CellId, standing: Standing) {
         if let Some(slot) = self.slots.get_mut(&cell) {
             slot.standing = Some(Box::new(standing));
         }
     }
 
-    /// Brings a cell that stands by to its next checkpoint, whose bytes follow. What has arrived for it is dropped.
+    /// Advances a standby cell to its next checkpoint, with bytes that follow. Bytes of an earlier attempt are dropped.
     pub(super) fn advance(&mut self, cell: CellId, meta: CheckpointMeta, inputs: &mut VecDeque<ShardInput>) {
         let standing = self.slots.get_mut(&cell).and_then(|slot| slot.standing.as_mut());
         let Some((attempt, arriving)) = standing.and_then(|standing| standing.begin(meta)) else {
@@ -453,8 +453,8 @@ impl Executor {
         });
     }
 
-    /// Brings a cell to a checkpoint that has arrived; the answer is for the shard at once. Were it done before the shard takes
-    /// the answer, the shard could run the cell meanwhile and not know from where.
+    /// Advances a cell to a checkpoint that has been opened. The shard must take the answer at once: a cell that was advanced
+    /// before the shard takes the answer could run, and the shard would not know from which state.
     pub(super) fn next_advanced(&mut self) -> Option<ShardInput> {
         while let Some(Next { cell, attempt, result }) = self.next.pop_front() {
             let Some(slot) = self.slots.get_mut(&cell) else { continue };
@@ -476,9 +476,9 @@ impl Executor {
         None
     }
 
-    /// Has the next bytes of a cell's checkpoints opened while others are still on their way. What was sealed for its place goes
-    /// into the memory of a cell that is to be restored; that it runs takes all of them. One that stands by stays what it is
-    /// until all are there.
+    /// Opens the next bytes of a cell's checkpoints while others are still on their way. Verified parts are copied into the
+    /// memory of a cell that is to be restored, and the cell runs only after all of them. A standby cell does not change before
+    /// all parts are there.
     pub(super) fn part(&self, cell: CellId, bytes: Bytes) {
         self.worker.urgent(move |state| {
             let (purpose, arriving) = state.arriving.get_mut(&cell)?;
@@ -527,7 +527,7 @@ impl Executor {
                     (ShardInput::Restored { result: Ok(header), .. }, Some(standing)) => standing.has(header),
                     (ShardInput::Restored { result: Err(_), .. }, _) => {
                         self.charge_freeing(cell, freeing);
-                        // More of it may be on its way.
+                        // More of its checkpoints may be on the way.
                         drop_arriving(&self.worker, cell);
                     }
                     _ => {}
@@ -538,7 +538,7 @@ impl Executor {
         }
     }
 
-    /// Charges the tenant of a cell for the time from then on.
+    /// Charges a cell's tenant for the time since `began`.
     fn charge_since(&mut self, cell: CellId, began: Option<Instant>) {
         let (Some(began), Some(slot)) = (began, self.slots.get(&cell)) else { return };
         let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -550,7 +550,7 @@ impl Executor {
         self.copies.insert(cell, self.cells.snapshot(cell, base));
     }
 
-    /// Has what was copied encoded and sealed by the sealer.
+    /// Lets the sealer encode and seal the copied state.
     pub(super) fn checkpoint(
         &mut self,
         cell: CellId,
@@ -571,15 +571,15 @@ impl Executor {
         }
     }
 
-    /// Hashes a cell's state now, for a recording.
+    /// Hashes a cell's state at this moment, for a recording.
     pub(super) fn hash(&mut self, cell: CellId) {
         if let Some(hash) = self.cells.state_hash(cell) {
             self.hashes.insert(cell, hash);
         }
     }
 
-    /// Has a recording made and written by the worker, when nothing more urgent is there. Those that nobody asked for are
-    /// left out when many wait.
+    /// Lets the worker make and write a recording, when it has nothing more urgent. Recordings that no operator asked for are
+    /// dropped when many wait.
     pub(super) fn record(
         &mut self,
         request: RecordRequest,
@@ -610,20 +610,20 @@ impl Executor {
         self.run_queue.charge(tenant, cost::INPUT_NS + size / cost::BYTES_PER_NS);
     }
 
-    /// Queues a turn behind its tenant's others, or before them if it is of a handler that has had a part of its stretch.
+    /// Queues a turn behind the tenant's others, or in front of them if the handler has used only a part of its stretch.
     fn queue(&mut self, queued: QueuedHandler) -> SchedulingParams {
         let cell = queued.cell();
         let (place, had_ns) = match self.slots.get_mut(&cell) {
             Some(slot) => {
                 slot.waiting += 1;
-                // Its state is its own from here on.
+                // From now on its state is its own: it no longer stands by.
                 let standing = slot.standing.take();
                 if standing.is_some_and(|standing| standing.is_underway()) {
                     drop_arriving(&self.worker, cell);
                 }
                 (slot.scheduling, slot.charged_ns)
             }
-            // It will be answered that there is no such cell.
+            // The run's answer will be that there is no such cell.
             None => (SchedulingParams { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair }, 0),
         };
         if had_ns.is_multiple_of(STRETCH_NS) {
@@ -634,14 +634,14 @@ impl Executor {
         place
     }
 
-    /// Whether the next turn may take so long that what is ready should leave before it.
+    /// Whether the next turn may take so long that ready output should be flushed first.
     pub(super) fn next_may_be_long(&self) -> bool {
         let next = self.run_queue.peek().and_then(|queued| self.slots.get(&queued.cell()));
         next.is_some_and(|slot| self.slow.contains(&slot.scheduling.tenant))
     }
 
-    /// Runs the handler whose turn it is, at most for a slice. What it answers if it came to its end, and how long it had;
-    /// nothing if none waits.
+    /// Runs the next handler for one slice at most. Returns its answer if it has finished, and how long the turn took; `None` if
+    /// no handler is ready.
     pub(super) fn next_turn(&mut self) -> Option<(Option<Ran>, Duration)> {
         let queued = self.run_queue.pop()?;
         let cell = queued.cell();
@@ -664,7 +664,7 @@ impl Executor {
                 break;
             };
             self.cells.found(cell, found);
-            // One that reads and reads has its slice, what it computed before included, and no more.
+            // A handler that reads repeatedly gets one slice, including what it computed before.
             if started.get_or_insert_with(Instant::now).elapsed() > Duration::from_nanos(SLICE_NS) {
                 break;
             }
@@ -672,7 +672,7 @@ impl Executor {
         }
         self.charge_freeing(cell, freeing);
         let (ran, cost_ns) = match progress {
-            // It may have computed before it asked.
+            // It may have computed before it read.
             Progress::Pending if waits => {
                 let spent_ns = started.map_or(0, |started| started.elapsed().as_nanos());
                 (None, u64::try_from(spent_ns).unwrap_or(u64::MAX).max(cost::INPUT_NS))
@@ -691,9 +691,10 @@ impl Executor {
         Some((ran, Duration::from_nanos(spent_ns)))
     }
 
-    /// Charges a turn to its tenant, and what it made if it was the handler's last; says how long this turn was.
+    /// Charges a turn to its tenant, and also the sending of the outputs if the handler has finished. Returns how long the turn
+    /// took.
     fn charge(&mut self, cell: CellId, cost_ns: u64, ran: Option<&Ran>) -> u64 {
-        // Its session may have ended it meanwhile.
+        // The session may have ended the cell in the meantime.
         let Some(slot) = self.slots.get_mut(&cell) else { return cost_ns };
         let tenant = slot.scheduling.tenant;
         let (spent_ns, made_ns) = match ran {
@@ -701,7 +702,7 @@ impl Executor {
                 slot.charged_ns += cost_ns;
                 (cost_ns, 0)
             }
-            // A handler's cost is that of all its slices.
+            // The cost of a handler is that of all its slices.
             Some(ran) => {
                 (cost_ns.saturating_sub(std::mem::take(&mut slot.charged_ns)), sending_ns(&ran.outputs))
             }
@@ -715,8 +716,8 @@ impl Executor {
         spent_ns
     }
 
-    /// Charges what giving back the memory of a cell that has ended will take, if it ended since `before` bytes were to be
-    /// given back: a tenant pays before it can take as much again.
+    /// If a cell has ended since `before` bytes waited to be freed, charges what freeing its memory will take: a tenant pays
+    /// before it can take as much again.
     fn charge_freeing(&mut self, cell: CellId, before: usize) {
         let bytes = self.cells.deferred_free_bytes().saturating_sub(before) as u64;
         if let Some(slot) = self.slots.get(&cell).filter(|_| bytes > 0) {
@@ -724,7 +725,7 @@ impl Executor {
         }
     }
 
-    /// Writes what a guest printed to the log; of one that was just stopped too, since that often says why.
+    /// Logs what a guest printed, also if it was just stopped, since the output often says why.
     fn print(&mut self, cell: CellId, stopped: bool) {
         let prints = self.cells.take_prints(cell);
         let slot = self.slots.get(&cell);
@@ -737,19 +738,19 @@ impl Executor {
         }
     }
 
-    /// What the cell of a session printed before it was stopped, if that was lately.
+    /// What the cell of a session printed before it was stopped, if that was recent.
     pub(super) fn last_errors(&self, session: SessionId) -> Option<&str> {
         self.guest_log.last_errors(session)
     }
 
-    /// Ends a cell, if there is one, at its tenant's expense.
+    /// Ends a cell, if there is one, and charges its tenant.
     fn part_with(&mut self, cell: CellId) {
         let freeing = self.cells.deferred_free_bytes();
         self.cells.remove(cell);
         self.charge_freeing(cell, freeing);
     }
 
-    /// Ends a cell, and what is known of it.
+    /// Ends a cell and forgets its state.
     pub(super) fn remove(&mut self, cell: CellId) {
         self.part_with(cell);
         let slot = self.slots.remove(&cell);
@@ -768,7 +769,7 @@ impl Executor {
         self.run_queue.charge(tenant, cost::END_NS);
     }
 
-    /// Takes what the worker has brought back; of what fills cells only some.
+    /// Takes the worker's results; of those that fill cells only some.
     pub(super) fn take_answers(&mut self, inputs: &mut VecDeque<ShardInput>) {
         while let Some(found) = self.caches.next_found() {
             self.go_on(found);
@@ -849,7 +850,7 @@ impl Executor {
     }
 }
 
-/// Has the worker forget what has arrived for a cell, and what is still to come.
+/// Lets the worker drop what has arrived for a cell and what is still on its way.
 fn drop_arriving(worker: &Worker<WorkerState, Answer>, cell: CellId) {
     worker.urgent(move |state| {
         state.arriving.remove(&cell);
@@ -857,7 +858,7 @@ fn drop_arriving(worker: &Worker<WorkerState, Answer>, cell: CellId) {
     });
 }
 
-/// What it costs to send these, about.
+/// The estimated cost of sending these, in nanoseconds.
 fn sending_ns(outputs: &[CellOutput]) -> u64 {
     let size = |output: &CellOutput| match output {
         CellOutput::Message { payload, .. } => payload.len() as u64,

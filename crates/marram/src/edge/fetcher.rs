@@ -1,5 +1,5 @@
-//! Asking peers for images beside the supervisor's thread, which never waits. Knows no HTTP and no peer: it is given how
-//! to ask.
+//! Fetches images from peers, in threads beside the supervisor's, which never blocks. Knows no HTTP and no peer: the caller
+//! passes a function that fetches.
 
 use marram_edge::api::App;
 use marram_wire::id::ImageHash;
@@ -13,14 +13,14 @@ use std::{
     thread,
 };
 
-/// Brings an image into the image cache and says what was promised of its app; or says why nobody gives it. May take
+/// Fetches an image into the image cache and returns the app's settings; or the reason why no peer has it. May take
 /// long.
 pub type Fetch = Arc<dyn Fn(ImageHash) -> Result<App, String> + Send + Sync>;
 
-/// What an ask has come to.
+/// The result of a fetch.
 pub(super) type Fetched = (ImageHash, Result<App, String>);
 
-/// Asks on their way, each in a thread that mostly waits. The control bounds them.
+/// Fetches in progress, each in a thread that mostly waits. The control limits their number.
 pub(super) struct Fetcher {
     fetch: Option<Fetch>,
     sender: Sender<Fetched>,
@@ -29,18 +29,18 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    /// `waker` is told of each answer; `fetch` is how to ask, where there are peers.
+    /// `waker` is woken for each result; `fetch` does the fetching, if there are peers.
     pub(super) fn new(fetch: Option<Fetch>, waker: Arc<OnceLock<mio::Waker>>) -> Self {
         let (sender, fetched) = channel();
         Self { fetch, sender, fetched, waker }
     }
 
-    /// Whether there is anybody to ask.
+    /// Whether there are peers to ask.
     pub(super) fn has_peers(&self) -> bool {
         self.fetch.is_some()
     }
 
-    /// Begins to ask. Every ask is answered.
+    /// Starts a fetch. Each one has a result.
     pub(super) fn start(&self, image: ImageHash) {
         let fetch = self.fetch.clone();
         let (sender, waker) = (self.sender.clone(), Arc::clone(&self.waker));
@@ -62,7 +62,7 @@ impl Fetcher {
         }
     }
 
-    /// The next answer, if one is there.
+    /// The next result, if one is there.
     pub(super) fn take(&self) -> Option<Fetched> {
         self.fetched.try_recv().ok()
     }

@@ -1,6 +1,6 @@
 //! The edge's own agent, for peers that have none: the same code as `marram agent`, in a thread. It reaches this edge's shards
-//! by sockets in place of a network, or, if it is told so, other edges as any agent does: then only the end is here, and the
-//! session survives every edge but this one.
+//! over socket pairs; or, if so configured, other edges over the network as any agent does. In that case only the end is here,
+//! and the session survives the loss of every edge but this one.
 
 use super::EdgeOptions;
 use anyhow::Context;
@@ -22,14 +22,14 @@ use std::{
 };
 use tracing::error;
 
-/// Sockets that wait to be passed to a shard.
+/// Most sockets that wait to be passed to a shard.
 const WAITING_MAX: usize = 256;
 
 /// The running agent of an edge's gates.
 pub(super) struct Gate {
-    /// Its name.
+    /// The agent's id.
     pub(super) host: HostId,
-    /// Sockets that it wants passed on, and to which shard.
+    /// Sockets to pass on, each with the number of the shard.
     pub(super) sockets: Receiver<(u8, UnixStream)>,
     stopper: Stopper,
 }

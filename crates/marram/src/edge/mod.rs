@@ -1,5 +1,5 @@
-//! An edge's processes: a supervisor that accepts wires and answers operators, and one shard process a core that runs
-//! cells. What happens to sessions is decided by `marram_edge`; here are its sockets, processes and clocks.
+//! An edge's processes: a supervisor that accepts wires and answers operators, and one shard process for each core that runs
+//! cells. `marram_edge` decides what happens to sessions; this module has the sockets, processes and clocks.
 
 mod admin_channel;
 mod caches;
@@ -38,50 +38,50 @@ use marram_agent::{
 use marram_edge::api::Grant;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-/// Everything that an edge needs to know, resolved.
+/// The configuration of an edge, resolved.
 #[derive(Clone, Debug)]
 pub struct EdgeOptions {
-    /// What it calls itself, for people; at most 64 bytes.
+    /// Its name, for people; at most 64 bytes.
     pub name: String,
     /// Where agents connect.
     pub listen: Vec<SocketAddr>,
     /// How wires are protected.
     pub security: Security,
-    /// Key material that the edges of one domain share and agents never see: whoever has it can open every session's
-    /// state. At least 16 bytes.
+    /// Key material that the edges of one domain share and agents never see: it decrypts every session's state. At least 16
+    /// bytes.
     pub secret: Vec<u8>,
     /// Private keys that cells may have it sign with.
     pub keys: Vec<Key>,
-    /// Shard processes; 0 for one a core.
+    /// Shard processes; 0 for one for each core.
     pub shards: u8,
     /// Directory of the image cache, made when missing.
     pub images: PathBuf,
-    /// Where recordings lie until whoever asked for them has them; made and emptied at start.
+    /// Where recordings that an operator asked for are until they are fetched; created, and emptied, at start.
     pub recordings: PathBuf,
     /// Where the recordings of stopped handlers are kept, if they are made.
     pub stops: Option<Stops>,
-    /// Where peers without an agent come in, and which app each is for.
+    /// The gates, where peers without an agent connect, and the app of each.
     pub routing: Routing,
     /// Servers that this edge connects to itself.
     pub servers: Vec<ServerSettings>,
     /// Where sessions of the gates and of those servers run, `host:port` each; on this edge if empty.
     pub gate_edges: Vec<String>,
-    /// What the gates show those edges, if it is not [`Security::token`].
+    /// The token that the gates show to those edges, if it is not [`Security::token`].
     pub gate_token: Option<String>,
-    /// How patient the gates' own agent is.
+    /// Timeouts of the gates' own agent.
     pub timeouts: Timeouts,
-    /// Edges whose sessions this one stands by for, `host:port` each.
+    /// Edges that this edge is a standby of, `host:port` each.
     pub standby: Vec<String>,
-    /// What it shows them, if it is not [`Security::token`].
+    /// The token that it shows to them, if it is not [`Security::token`].
     pub standby_token: Option<String>,
-    /// Bounds.
+    /// Its limits.
     pub limits: Limits,
     /// Flip one bit of the n-th output of a shard, counting from 1; 0 for never. For `marram demo --sabotage`.
     pub sabotage: u64,
 }
 
 impl EdgeOptions {
-    /// Whether it listens for agents elsewhere, and they have no way to believe it.
+    /// Whether it listens for agents on other than loopback addresses, without any way to authenticate itself.
     #[must_use]
     pub fn lacks_authentication(&self) -> bool {
         let Security { token, identity, insecure_plain, credentials, .. } = &self.security;
@@ -90,7 +90,7 @@ impl EdgeOptions {
         elsewhere && !tokens && identity.is_none() && !insecure_plain
     }
 
-    /// What one who shows nothing, or the one token that all agents share, may do: for the log, if that is everything.
+    /// The roles of an agent that shows nothing, or only the token that all agents share: for the log, if these are all roles.
     pub(super) fn open_roles(&self) -> Option<(bool, &'static str)> {
         let Security { token, ca_pem, insecure_plain, credentials, .. } = &self.security;
         let elsewhere = self.listen.iter().any(|address| !address.ip().is_loopback());
@@ -123,18 +123,18 @@ impl EdgeOptions {
     }
 }
 
-/// What an edge bounds. 0 means no limit only where it says so.
+/// Limits of an edge. 0 means no limit only where the field says so.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Sessions at a time on one shard; 0 for no limit.
     pub sessions_max: u32,
     /// Recoveries at a time on one shard; 0 for no limit.
     pub recoveries_max: u32,
-    /// Connections that have not yet proved what they must; more are closed.
+    /// Connections with an unfinished handshake; further ones are closed.
     pub half_open_max: usize,
-    /// How long a connection may take for that.
+    /// How long the handshake may take.
     pub handshake: Duration,
-    /// How long shards may go on after the wish to stop.
+    /// How long shards may continue after the edge was asked to stop.
     pub drain: Duration,
     /// Cells that can live at a time on one shard.
     pub cells_max: u32,
@@ -156,12 +156,12 @@ impl Default for Limits {
     }
 }
 
-/// Runs an edge until SIGTERM or SIGINT: then agents are asked to move their sessions, and it returns when none is left or
-/// the time for that is over. Answers operators through `admin`, asks peers for images by `fetch`, where there are any, and the
-/// coordinator by `coordinating`, where there is one.
+/// Runs an edge until SIGTERM or SIGINT. Then it asks agents to move their sessions, and returns when no session is left or the
+/// drain time is over. Operators ask through `admin`; `fetch` gets images from peers, and `coordinating` asks the coordinator, if
+/// there are any.
 ///
 /// # Errors
-/// If it cannot start, with what to change in its configuration; afterwards only if the operating system fails it.
+/// If it cannot start, with what to change in its configuration; afterwards only if a system call fails.
 pub fn run_supervisor(
     options: &EdgeOptions,
     admin: AdminChannel,
@@ -172,10 +172,10 @@ pub fn run_supervisor(
 }
 
 /// Runs a shard process, for the hidden command `marram shard`: the supervisor starts it with a socket as its standard
-/// input, and tells it everything else over that.
+/// input, and sends everything else over that.
 ///
 /// # Errors
-/// If it cannot start, or the operating system fails it: the supervisor starts another.
+/// If it cannot start, or a system call fails; the supervisor then starts another.
 pub fn run_shard() -> anyhow::Result<()> {
     shard::run()
 }

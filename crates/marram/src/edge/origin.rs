@@ -1,7 +1,7 @@
-//! Asking origins for the objects of apps' caches, over HTTP/1.1: a thread of the shard that waits for answers, and that
-//! is not there where no app has a cache.
+//! Fetches objects for apps' caches from their origins, over HTTP/1.1, in a thread of the shard. The thread exists only if an
+//! app has a cache.
 //!
-//! Decides nothing but what an answer is: how long it is good and who gets it is the cache's business (`edge::cache`).
+//! Only classifies answers: how long an object is fresh and which cells get it is decided in `edge::cache`.
 
 mod names;
 
@@ -25,42 +25,42 @@ use std::{
 };
 use tokio::{net::TcpStream, sync::mpsc};
 
-/// Longest `ETag` or `Last-Modified` that is kept, in bytes: a longer one is not shown again.
+/// Longest `ETag` or `Last-Modified` that is kept, in bytes; a longer one is not sent back.
 const VALIDATOR_MAX: usize = 256;
 
-/// What to fetch.
+/// A request for an object.
 #[derive(Clone, Debug)]
 pub(super) struct FetchRequest {
-    /// Whose cache, and which of its lives.
+    /// The app of the cache, and the cache's number.
     pub(super) app: String,
     pub(super) life: u64,
     pub(super) key: Bytes,
     /// `http://host[:port]/path/`.
     pub(super) origin: String,
-    /// Only if it is not as these say.
+    /// Makes the request conditional: the object only if it has changed.
     pub(super) validators: Validators,
     /// Largest object, in bytes.
     pub(super) bytes_max: usize,
     pub(super) timeout: Duration,
 }
 
-/// What came of it.
+/// The result of a fetch.
 #[derive(Debug)]
 pub(super) struct Fetched {
     pub(super) fetch: FetchRequest,
     pub(super) answer: OriginAnswer,
-    /// What is wrong, if something is.
+    /// The error, if there was one.
     pub(super) why: Option<String>,
 }
 
-/// The thread.
+/// A handle to the thread.
 pub(super) struct Origins {
     fetches: mpsc::UnboundedSender<FetchRequest>,
     fetched: Receiver<Fetched>,
 }
 
 impl Origins {
-    /// Starts it; `waker` is told of each answer. Caches bound what it has to do at a time.
+    /// Starts the thread, which wakes `waker` for each answer. The caches limit how much it has to do at a time.
     pub(super) fn start(waker: Arc<mio::Waker>) -> io::Result<Self> {
         Self::start_with(waker, names::system())
     }
@@ -78,19 +78,19 @@ impl Origins {
                     tokio::spawn(fulfil(fetch, Arc::clone(&names), sender.clone(), Arc::clone(&waker)));
                 }
             });
-            // A lookup that hangs is not waited for.
+            // Does not wait for a lookup that hangs.
             runtime.shutdown_background();
         })?;
         Ok(Self { fetches, fetched })
     }
 
-    /// Begins to fetch. Every wish is answered, within its time.
+    /// Starts a fetch. Each one has an answer, within its timeout.
     pub(super) fn fetch(&self, fetch: FetchRequest) {
-        // The thread ends with this.
+        // The thread runs until `self` is dropped.
         let _ = self.fetches.send(fetch);
     }
 
-    /// Takes an answer.
+    /// The next answer, if one is there.
     pub(super) fn next(&self) -> Option<Fetched> {
         self.fetched.try_recv().ok()
     }
@@ -113,9 +113,9 @@ async fn fulfil(fetch: FetchRequest, names: Arc<Names>, sender: Sender<Fetched>,
 
 /// Why there is no object.
 enum Unusable {
-    /// Another time there may be.
+    /// It may be available later.
     Away(String),
-    /// There is none to be had so.
+    /// The origin has no usable object for this request.
     Refused(String),
 }
 
@@ -127,7 +127,7 @@ fn refused(why: impl fmt::Display) -> Unusable {
     Unusable::Refused(why.to_string())
 }
 
-/// Host and port, and the path, of an object.
+/// An object's host and port, and path.
 fn target(origin: &str, key: &[u8]) -> (String, String, String) {
     let rest = origin.strip_prefix("http://").unwrap_or(origin);
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -144,7 +144,7 @@ async fn get(fetch: &FetchRequest, names: &Arc<Names>) -> Result<OriginAnswer, U
     let _ = stream.set_nodelay(true);
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(away)?;
-    // Ends with the answer, or when it is waited for no more.
+    // The task ends with the answer, or is aborted when the fetch is over.
     let connection = tokio::spawn(connection);
     let mut request = Request::get(path)
         .header(header::HOST, host)
@@ -211,7 +211,7 @@ async fn read(fetch: &FetchRequest, response: Response<Incoming>) -> Result<Orig
         }
         bytes.extend_from_slice(&data);
     }
-    // Its own buffer has room for more than that.
+    // A copy: the buffer that the bytes came in has a larger allocation.
     Ok(OriginAnswer::Object(Bytes::copy_from_slice(&bytes), validators, fresh))
 }
 

@@ -1,4 +1,4 @@
-//! Connections that have been accepted and have not said what they want. Few, for a short time, and eight bytes each.
+//! Accepted connections without a complete preamble. There are few, for a short time, and each stores eight bytes.
 
 use marram_agent::net::{NotUnderstood, PREAMBLE_SIZE, Preamble};
 use mio::{Interest, Registry, Token, net::TcpStream};
@@ -16,42 +16,42 @@ struct PendingConnection {
     count: usize,
 }
 
-/// Why a connection was sent away before it reached a shard.
+/// Why a connection was closed before it reached a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rejected {
-    /// What it sent is no preamble of this time.
+    /// Its bytes are no preamble of a known version.
     NotUnderstood(NotUnderstood),
-    /// It closed, or failed, before it had sent one.
+    /// It closed, or failed, before its preamble was complete.
     Gone,
     /// It took too long.
     Slow,
-    /// It was the oldest when there were too many.
+    /// It was the oldest one when there were too many.
     TooMany,
 }
 
-/// A connection that has said what it wants.
+/// A connection with a complete preamble.
 #[derive(Debug)]
 pub(super) struct Introduced {
-    /// Not registered with the poll any more.
+    /// No longer registered with the poll.
     pub(super) stream: TcpStream,
-    /// Who.
+    /// The peer's address.
     pub(super) peer: SocketAddr,
-    /// What it wants; or it is to be told why not.
+    /// What it asks for; or the reason of the refusal that it must receive.
     pub(super) preamble: Result<Preamble, NotUnderstood>,
 }
 
-/// What came of a connection.
+/// The result of reading from a connection.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// More bytes are needed.
     Waiting,
-    /// It can be judged.
+    /// Its preamble is complete or invalid.
     Introduced(Introduced),
     /// It was closed.
     Rejected(SocketAddr, Rejected),
 }
 
-/// All of them.
+/// All pending connections.
 pub(super) struct PendingConnections {
     connections: BTreeMap<u64, PendingConnection>,
     deadlines: VecDeque<(Instant, u64)>,
@@ -61,13 +61,13 @@ pub(super) struct PendingConnections {
 }
 
 impl PendingConnections {
-    /// Empty. Guests may stay for `timeout`; when there are `size_max`, the oldest goes.
+    /// No connections. Each may stay for `timeout`; when there are `size_max`, the oldest is closed.
     pub(super) fn new(timeout: Duration, size_max: usize) -> Self {
         let (connections, deadlines) = (BTreeMap::new(), VecDeque::new());
         Self { connections, deadlines, timeout, size_max: size_max.max(1), next: 0 }
     }
 
-    /// Takes a connection in; who had to go for it, if somebody had.
+    /// Adds a connection; returns the address of the one that was closed to make room, if any.
     pub(super) fn enter(
         &mut self,
         registry: &Registry,
@@ -87,7 +87,7 @@ impl PendingConnections {
         Ok(evicted)
     }
 
-    /// Reads from one that may have said something, never further than its preamble.
+    /// Reads from a connection that may be readable, never beyond its preamble.
     pub(super) fn read(&mut self, registry: &Registry, id: u64) -> Outcome {
         let Some(connection) = self.connections.get_mut(&id) else { return Outcome::Waiting };
         loop {
@@ -109,7 +109,7 @@ impl PendingConnections {
 
     fn introduce(&mut self, registry: &Registry, id: u64) -> Outcome {
         let Some(mut connection) = self.connections.remove(&id) else { return Outcome::Waiting };
-        // The descriptor lives on in another process, so closing ours would not end the poll's interest.
+        // The descriptor continues to exist in another process, so closing ours would not remove it from the poll.
         if registry.deregister(&mut connection.stream).is_err() {
             return Outcome::Rejected(connection.peer, Rejected::Gone);
         }
@@ -123,12 +123,12 @@ impl PendingConnections {
             .map_or(Outcome::Waiting, |connection| Outcome::Rejected(connection.peer, why))
     }
 
-    /// When the next guest has stayed too long.
+    /// When the next connection times out.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadlines.front().map(|(deadline, _)| *deadline)
     }
 
-    /// Sends away one that has stayed too long, if there is one.
+    /// Closes one connection that has timed out, if there is one.
     pub(super) fn expire(&mut self, now: Instant) -> Option<SocketAddr> {
         while let Some((_, id)) = self.deadlines.pop_front_if(|(deadline, _)| *deadline <= now) {
             if let Some(connection) = self.connections.remove(&id) {
@@ -173,7 +173,7 @@ mod tests {
             (client, evicted)
         }
 
-        /// Waits for something to be readable, and reads it.
+        /// Waits until a connection is readable, and reads.
         fn read(&mut self) -> Outcome {
             let mut events = Events::with_capacity(8);
             self.poll.poll(&mut events, Some(Duration::from_secs(20))).expect("a poll");

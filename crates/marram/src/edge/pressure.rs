@@ -1,11 +1,11 @@
-//! Whether the machine, or the group of processes that this one is accounted with, runs out of memory.
+//! Whether the machine, or the control group of this process, runs out of memory.
 
 use std::fs;
 
-/// Less than one part in so many left is short.
+/// Memory is short if less than 1 / `SHORT` is left.
 const SHORT: u64 = 16;
 
-/// Whether little memory is left. What cannot be read is taken for plenty.
+/// Whether little memory is left. If that cannot be read, there is enough.
 pub(super) fn is_short() -> bool {
     machine().is_some_and(|(left, all)| left < all / SHORT)
         || group().is_some_and(|(left, all)| left < all / SHORT)
@@ -22,7 +22,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
     line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Left and allowed in this process's control group, in bytes; nothing where there is no limit.
+/// Left and allowed in this process's control group, in bytes; `None` without a limit.
 fn group() -> Option<(u64, u64)> {
     let path = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = path.lines().find_map(|line| line.strip_prefix("0::"))?.trim_start_matches('/').to_owned();

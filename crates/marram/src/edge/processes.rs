@@ -1,5 +1,5 @@
-//! The shard processes of an edge: started from this program's own file, watched by the socket that they hold, started
-//! again when they die.
+//! The shard processes of an edge: started from this program's own file, watched through the socket that each holds, and
+//! restarted when they die.
 
 use super::{
     EdgeOptions,
@@ -20,11 +20,11 @@ use std::{
 };
 use tracing::{error, info, warn};
 
-/// First wait before a shard that died young is started again; doubles.
+/// First wait before a shard that died soon after its start is restarted; doubles.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
-/// Longest wait before a shard is started again.
+/// Longest wait before a shard is restarted.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// A shard that lived so long did not die of its start, and is started again at once.
+/// A shard that lived this long did not die of its start; it is restarted at once.
 const MATURE: Duration = Duration::from_secs(5);
 
 struct Running {
@@ -35,11 +35,11 @@ struct Running {
 
 enum State {
     Running(Box<Running>),
-    /// To be started at this time.
+    /// It will be started at this time.
     Due(Instant),
 }
 
-/// One shard's process, or the plan to start one.
+/// One shard's process, or the time of its next start.
 pub(super) struct Process {
     setup: Bytes,
     shard: u8,
@@ -52,7 +52,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// A plan: to be started now.
+    /// A process to start at once.
     pub(super) fn new(
         (options, security): (&EdgeOptions, &Security),
         (shard, token): (u8, Token),
@@ -63,7 +63,7 @@ impl Process {
         Self { setup, shard, token, lines: lines.cloned(), state: State::Due(now), early_deaths: 0 }
     }
 
-    /// When there is something to start.
+    /// When the process must be started, if it does not run.
     pub(super) fn due(&self) -> Option<Instant> {
         match self.state {
             State::Running(_) => None,
@@ -71,7 +71,7 @@ impl Process {
         }
     }
 
-    /// Starts the process if it is time; true if it runs now and did not before.
+    /// Starts the process if it is time; true if it was started.
     pub(super) fn start_if_due(&mut self, registry: &Registry, now: Instant) -> bool {
         if self.due().is_none_or(|at| at > now) {
             return false;
@@ -114,26 +114,26 @@ impl Process {
         BACKOFF_MAX.min(BACKOFF_MIN * 2u32.saturating_pow(self.early_deaths.min(16)))
     }
 
-    /// Whether it could take one more message.
+    /// Whether one more message fits.
     pub(super) fn has_room(&self) -> bool {
         matches!(&self.state, State::Running(running) if running.passage.has_room())
     }
 
-    /// Adds a message to what it will be told. What is meant for a dead one is dropped: control tells its successor.
+    /// Queues a message. Messages for a dead process are dropped: the control sends everything to its successor.
     pub(super) fn send(&mut self, message: &ToProcess, descriptor: Option<OwnedFd>) {
         if let State::Running(running) = &mut self.state {
             running.passage.send(&message.encode(), descriptor);
         }
     }
 
-    /// Writes what waits. A dead process is found out by reading.
+    /// Writes queued messages. A dead process is noticed by reading.
     pub(super) fn flush(&mut self) {
         if let State::Running(running) = &mut self.state {
             let _ = running.passage.flush();
         }
     }
 
-    /// Appends what it said; false if it is dead, and then it is started again in time.
+    /// Appends the messages that it sent; false if it is dead. It is then restarted later.
     pub(super) fn read(&mut self, messages: &mut Vec<FromShard>, now: Instant) -> bool {
         let State::Running(running) = &mut self.state else { return true };
         let alive = running.passage.read().unwrap_or(false);
@@ -153,11 +153,11 @@ impl Process {
 
     fn bury(&mut self, now: Instant) {
         let State::Running(running) = &mut self.state else { return };
-        // It is dead, or has closed its only link to us and is of no use.
+        // It is dead, or it has closed its only link to the supervisor and is useless.
         let killed = running.child.kill();
         let status = running.child.wait();
         let how = killed.and(status).map_or_else(|error| error.to_string(), |status| status.to_string());
-        // The first death in a while is an accident; a second one soon after a start may be the start's fault.
+        // A single death is an accident; a further one soon after a start may have its cause in the start.
         let early = now.duration_since(running.since) < MATURE;
         let wait = if early && self.early_deaths > 0 { self.backoff() } else { Duration::ZERO };
         self.early_deaths = if early { self.early_deaths + 1 } else { 1 };
@@ -165,7 +165,7 @@ impl Process {
         self.state = State::Due(now + wait);
     }
 
-    /// Ends the process, which has nothing left to do.
+    /// Ends the process, which has no more work.
     pub(super) fn end(&mut self) -> io::Result<()> {
         if let State::Running(running) = &mut self.state {
             running.child.kill()?;
@@ -175,8 +175,8 @@ impl Process {
     }
 }
 
-/// Checkpoints are large buffers that are filled once: in pages of 4 KiB, the page faults cost more than the bytes. Where
-/// the allocator is another one, this has no effect.
+/// Turns on huge pages in glibc's allocator. Checkpoints are large buffers that are filled once: with pages of 4 KiB, the page
+/// faults cost more than the bytes. With another allocator, this has no effect.
 fn huge_pages() -> Option<(&'static str, &'static str)> {
     const VARIABLE: &str = "GLIBC_TUNABLES";
     std::env::var_os(VARIABLE).is_none().then_some((VARIABLE, "glibc.malloc.hugetlb=1"))

@@ -1,5 +1,5 @@
-//! Recordings as files: those that an operator asked for lie where the admin API takes them away, those of stopped handlers
-//! stay, in bounds. Nobody but the edge's user can read either.
+//! Recordings as files. Those that an operator asked for are where the admin API fetches and removes them; those of stopped
+//! handlers stay, within limits. Only the edge's user can read either.
 
 use crate::admin::ANSWER_BYTES_MAX;
 use marram_edge::api::RecordRequest;
@@ -12,35 +12,35 @@ use std::{
     time::SystemTime,
 };
 
-/// What record files end in.
+/// The extension of recording files.
 const ENDING: &str = "marram";
 
 /// Where recordings of stopped handlers are kept, and how many.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stops {
-    /// The directory, made when missing. Files in it that end in `.marram` are the edge's to remove.
+    /// The directory, made when missing. The edge may remove files in it that end in `.marram`.
     pub directory: PathBuf,
-    /// Most files; the oldest make room.
+    /// Most files; the oldest are removed to make room.
     pub files_max: u32,
     /// Most bytes of all of them.
     pub bytes_max: u64,
-    /// Whether what was said is left out.
+    /// Whether messages are left out.
     pub redact: bool,
-    /// How `marram replay` gets the app, which the files are without: its arguments.
+    /// The arguments with which `marram replay` fetches the app, which the files do not contain.
     pub from: String,
 }
 
 impl Stops {
-    /// Files that are kept where nothing else is said.
+    /// Files that are kept by default.
     pub const FILES: u32 = 64;
-    /// Bytes that are kept where nothing else is said.
+    /// Bytes that are kept by default.
     pub const BYTES: u64 = 256 << 20;
 }
 
 /// Where recordings go.
 #[derive(Clone, Debug)]
 pub(super) struct Recordings {
-    /// Those that were asked for; emptied when the edge starts.
+    /// The directory of those that an operator asked for; emptied when the edge starts.
     asked: PathBuf,
     stops: Option<Stops>,
 }
@@ -50,7 +50,8 @@ impl Recordings {
         Self { asked, stops }
     }
 
-    /// Makes a recording and writes it; gives the file's name, or where it stays, the arguments with which `marram replay` shows it.
+    /// Makes and writes a recording; returns the file's name, or, if the file stays here, the arguments with which `marram
+    /// replay` shows it.
     pub(super) fn keep(
         &self,
         request: RecordRequest,
@@ -102,7 +103,7 @@ fn failed(directory: &Path, error: &io::Error) -> String {
     )
 }
 
-/// Makes a directory that only this user can look into, and removes recordings in it that nobody fetched.
+/// Makes a directory that only this user can read, and removes recordings in it that were not fetched.
 pub(super) fn prepare(asked: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(asked)?;
     for (path, ..) in files(asked)? {
@@ -111,7 +112,7 @@ pub(super) fn prepare(asked: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes away a recording that was asked for.
+/// Reads and removes a recording that an operator asked for.
 ///
 /// # Errors
 /// If it is not there.
@@ -122,16 +123,16 @@ pub fn take(asked: &Path, name: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes a file that is whole under its name or not there.
+/// Writes a file atomically: it is complete under its name or not there.
 fn write(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     write_private(&directory.join(name), bytes)
 }
 
-/// Writes a file that nobody else can read: whole under its name or not there.
+/// Writes a file that no other user can read, atomically: it is complete under its name or not there.
 ///
 /// # Errors
-/// If it cannot be written; nothing is left of it then.
+/// If it cannot be written; no part of it remains then.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".{}.new", std::process::id()));
@@ -143,7 +144,7 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     };
     let written = create().and_then(|file| file.sync_all()).and_then(|()| fs::rename(&aside, path));
     if written.is_err() {
-        // Already failing: that the half-written file stays as well is not the news.
+        // The write has failed already: that a temporary file also remains does not matter.
         let _ = fs::remove_file(&aside);
     }
     written
@@ -174,7 +175,7 @@ fn make_room(stops: &Stops, name: &str, size: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// The recordings in a directory, each with when it was written and its size.
+/// The recordings in a directory, each with its time and size.
 fn files(directory: &Path) -> io::Result<Vec<(PathBuf, SystemTime, u64)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -203,7 +204,7 @@ mod tests {
         let keep = |name: &str, size: usize| {
             make_room(&stops, name, size as u64)?;
             write(&stops.directory, name, &vec![7; size]).map_err(|error| error.to_string())?;
-            // Written one after the other, whatever the file system's clock can tell apart.
+            // Gives each file its own time, independent of the resolution of the file system's clock.
             let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(name.as_bytes()[0].into());
             let file = File::open(stops.directory.join(name)).map_err(|error| error.to_string())?;
             file.set_modified(at).map_err(|error| error.to_string())
@@ -223,14 +224,14 @@ mod tests {
         assert_eq!(names(), ["b.marram", "c.marram", "d.marram"]);
         keep("e.marram", 85).expect("it fits");
         assert_eq!(names(), ["d.marram", "e.marram"]);
-        // One that is written again takes its own place.
+        // A file that is written again replaces itself.
         keep("e.marram", 90).expect("it fits");
         assert_eq!(names(), ["d.marram", "e.marram"]);
         assert!(keep("f.marram", 101).is_err());
         let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
         assert_eq!(mode(&stops.directory.join("e.marram")), 0o600);
         assert_eq!(mode(&stops.directory), 0o700);
-        // What is no recording is not ours to remove.
+        // Files that are no recordings are not removed.
         fs::write(stops.directory.join("note.txt"), "x").expect("written");
         prepare(&stops.directory).expect("ours");
         assert_eq!(fs::read_dir(&stops.directory).expect("there").count(), 1);

@@ -29,11 +29,11 @@ const CONTROL: u8 = 1;
 const WIRE: u8 = 2;
 
 record! {
-    /// What a shard process needs to know before anything else. Holds secrets: it travels over a socket pair only.
+    /// The first message to a shard process. It holds secrets, so it is only sent over a socket pair.
     Setup {
-        /// Which shard.
+        /// The number of this shard.
         shard: u8,
-        /// Of how many.
+        /// The number of shards.
         shards: u8,
         /// Key material of the domain.
         secret: Bytes,
@@ -53,15 +53,15 @@ record! {
         insecure_plain: bool,
         /// The image cache.
         images: Bytes,
-        /// Where recordings lie that were asked for.
+        /// The directory of recordings that an operator asked for.
         recordings: Bytes,
-        /// Where those of stopped handlers are kept, if they are made.
+        /// Where recordings of stopped handlers are kept, if they are made.
         stops: Option<KeptStops>,
         /// Cells at a time.
         cells_max: u32,
         /// Private keys that cells may have it sign with, as PEM.
         keys: Vec<Bytes>,
-        /// Edges whose sessions this one stands by for, `host:port` each.
+        /// Edges that this edge is a standby of, `host:port` each.
         standby: Vec<String>,
         /// How long a handshake may take, in milliseconds.
         handshake_ms: u64,
@@ -99,7 +99,7 @@ record! {
 }
 
 impl Setup {
-    /// For one shard of this edge. `security` is complete: with a certificate, however it came by it.
+    /// For one shard of this edge. `security` is complete: it has a certificate, from the configuration or made at start.
     pub(super) fn new(options: &EdgeOptions, security: &Security, shard: u8) -> Self {
         let bytes = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
         Self {
@@ -159,14 +159,14 @@ impl Setup {
         }
     }
 
-    /// What it shows to the edges that it stands by for.
+    /// The security of wires to edges that it is a standby of.
     pub(super) fn standby_security(&self) -> Security {
         let security = self.security();
         let own = self.standby_token.as_ref().map(|token| String::from_utf8_lossy(token).into_owned());
         Security { token: own.or(security.token), ..security }
     }
 
-    /// What cells may have this shard sign with.
+    /// The keys that cells may sign with.
     pub(super) fn keyring(&self) -> anyhow::Result<Keyring> {
         let mut keyring = Keyring::default();
         for pem in &self.keys {
@@ -177,7 +177,7 @@ impl Setup {
         Ok(keyring)
     }
 
-    /// Where images are.
+    /// The directory of images.
     pub(super) fn images(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.images))
     }
@@ -201,24 +201,24 @@ impl Setup {
     }
 }
 
-/// Supervisor to shard process.
+/// A message from the supervisor to a shard process.
 #[derive(Debug)]
 pub(super) enum ToProcess {
-    /// First of all.
+    /// The first message.
     Setup(Box<Setup>),
     /// For the pure shard.
     Control(Box<ToShard>),
-    /// A connection whose preamble was answered, as a descriptor.
+    /// A connection with an answered preamble, passed as a descriptor.
     Wire {
         /// Whether a TLS handshake follows.
         tls: bool,
-        /// Set if it comes from this edge's own gate, and nothing needs to be proved: the gate's id.
+        /// The gate's id, if it comes from this edge's own gate: then the peer need not authenticate.
         gate: Option<HostId>,
     },
 }
 
 impl ToProcess {
-    /// As bytes.
+    /// Encodes it.
     pub(super) fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         match self {
@@ -239,7 +239,7 @@ impl ToProcess {
         out.freeze()
     }
 
-    /// Reads one.
+    /// Decodes a message.
     pub(super) fn decode(mut body: Bytes) -> Result<Self, codec::Error> {
         match u8::take(&mut body)? {
             SETUP => Setup::take(&mut body).map(|setup| Self::Setup(Box::new(setup))),

@@ -1,5 +1,5 @@
 //! A shard process: one loop around `Shard::step`, with the wires that the supervisor passes to it and the cells that it
-//! runs. One busy thread an address space.
+//! runs. There is one busy thread in each address space.
 
 use super::{
     executor::Executor,
@@ -35,35 +35,35 @@ use tracing::{debug, warn};
 
 const EVENTS: usize = 1024;
 const WIRE: u64 = 1;
-/// Inputs taken before handlers have their turns, and turns given before inputs are taken again: whoever floods the wires
-/// keeps nobody's handlers from running for long.
+/// Most inputs before handlers have their turns, and most turns before inputs are taken again: a peer that floods the wires
+/// cannot keep handlers from running for long.
 const INPUTS_BETWEEN_TURNS: usize = 16;
 /// See [`INPUTS_BETWEEN_TURNS`].
 const TURNS_BETWEEN_INPUTS: usize = 16;
-/// When inputs and short handlers have taken so long, the poll has its turn.
+/// After inputs and short handlers have taken this long, the loop polls for events.
 const LOOK_AFTER: Duration = Duration::from_micros(500);
-/// After handlers have run for so long, what is ready leaves before the next one runs.
+/// After handlers have run this long, output is flushed before the next one runs.
 const FLUSH_AFTER: Duration = Duration::from_micros(100);
-/// Wires that do not stand yet; more are closed.
+/// Wires with an unfinished handshake; further ones are closed.
 const HANDSHAKES_MAX: usize = 1024;
 
-/// The other side of a wire.
+/// The peer of a wire.
 #[derive(Clone, Copy, Debug)]
 enum Origin {
-    /// It came from there; from the edge itself, if from nowhere.
+    /// It connected from this address; `None`: it comes from this edge itself.
     Accepted(Option<SocketAddr>),
     /// This shard dialled it.
     Dialled(Target),
 }
 
-/// Everything that a shard process holds.
+/// The state of a shard process.
 struct Process {
     poll: Poll,
     passage: IpcChannel,
     shard: Shard,
     executor: Executor,
     acceptor: WireAcceptor,
-    /// To edges whose sessions this one stands by for.
+    /// Dials edges that this one is a standby of.
     dialer: Option<EndpointDialer>,
     table: WireTable<Origin>,
     inputs: VecDeque<ShardInput>,
@@ -71,27 +71,27 @@ struct Process {
     started: Instant,
     at: Instant,
     now: Now,
-    /// What handlers have run since the last flush.
+    /// How long handlers have run since the last flush.
     spent: Duration,
-    /// A handler that may be long waits for the poll.
+    /// Whether a handler that may take long waits until the loop has polled.
     looks: bool,
     wake_at: Option<u64>,
     idle_tasks: IdleTasks,
     failures: LogLimiter,
 }
 
-/// Runs a shard over the socket that is standard input, until the supervisor is gone.
+/// Runs a shard that talks to the supervisor over standard input, until the supervisor is gone.
 ///
 /// # Errors
-/// If it cannot start, or the operating system fails it: the supervisor starts another.
+/// If it cannot start, or a system call fails; the supervisor then starts another.
 pub(super) fn run() -> anyhow::Result<()> {
-    // The supervisor decides when to stop; a signal to the whole process group must not end cells before that. And a shard
-    // must not outlive it: its wires would be served by nobody's edge.
+    // The supervisor decides when to stop: a signal to the whole process group must not end cells before. And a shard must not
+    // outlive the supervisor, since its wires would belong to no edge.
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    // What its helpers open for its one busy thread is freed by that thread.
+    // Helper threads allocate what the one busy thread frees.
     crate::memory::use_single_arena();
     set_latency_sensitive();
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
@@ -106,7 +106,7 @@ pub(super) fn run() -> anyhow::Result<()> {
     Process::new(poll, passage, &setup)?.run()
 }
 
-/// `None` if the supervisor is gone already.
+/// Returns `None` if the supervisor is gone already.
 fn wait_for_setup(poll: &mut Poll, passage: &mut IpcChannel) -> anyhow::Result<Option<Setup>> {
     let mut events = Events::with_capacity(8);
     loop {
@@ -167,7 +167,7 @@ impl Process {
 
     fn run(&mut self) -> anyhow::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
-        // Words may have come together with the setup; the poll will not speak of them again.
+        // Messages may have arrived together with the setup, and the poll does not report them again.
         let mut open = self.read_passage()?;
         while open {
             match self.poll.poll(&mut events, self.timeout()) {
@@ -220,9 +220,8 @@ impl Process {
         [next, self.idle_tasks.timeout()].into_iter().flatten().min()
     }
 
-    /// Takes what there is: what earlier steps led to and what arrived first, so that turns are given with all known who
-    /// want one; then handlers, in turn. Leaves off when they have run for a while, to see what has arrived meanwhile.
-    /// Says whether there was anything.
+    /// Takes inputs, first those of earlier steps and of arrived data, so that the run queue knows every ready handler; then
+    /// gives turns to handlers. Returns after some time of that, to poll again. The result is whether there was work.
     fn work(&mut self) -> bool {
         let mut worked = false;
         while self.take_inputs() + self.give_turns() > 0 {
@@ -232,7 +231,7 @@ impl Process {
             }
         }
         self.spent = Duration::ZERO;
-        // After what has arrived, so that nobody is taken for silent whose word was only not read yet.
+        // Only after reading what has arrived, so that unread data counts as activity.
         if self.wake_at.is_some_and(|at| at <= self.now.mono_ns) {
             self.wake_at = None;
             self.step(ShardInput::Wake);
@@ -243,7 +242,7 @@ impl Process {
         worked
     }
 
-    /// Takes some inputs; says how many.
+    /// Takes some inputs; returns how many.
     fn take_inputs(&mut self) -> usize {
         for taken in 0..INPUTS_BETWEEN_TURNS {
             let Some(input) = self.next_input() else { return taken };
@@ -252,14 +251,14 @@ impl Process {
         INPUTS_BETWEEN_TURNS
     }
 
-    /// Gives some turns; says how many.
+    /// Gives some turns; returns how many.
     fn give_turns(&mut self) -> usize {
         for given in 0..TURNS_BETWEEN_INPUTS {
             if self.executor.next_may_be_long() {
-                // What is ready does not wait for it.
+                // Ready output does not wait for a long turn.
                 self.table.flush();
-                // Nor does what has arrived while others were heard, for every other one: before each, floods would be heard
-                // twice as often as handlers run.
+                // Nor does data that arrived during other turns; but only before every other long turn: before each, a flood
+                // would be processed twice as often as handlers run.
                 self.looks = !self.looks && self.at.elapsed() >= FLUSH_AFTER;
                 if self.looks {
                     return given;
@@ -326,7 +325,7 @@ impl Process {
         }
     }
 
-    /// Takes what the supervisor says; false when it is gone.
+    /// Takes the supervisor's messages; false when it is gone.
     fn read_passage(&mut self) -> anyhow::Result<bool> {
         let open = self.passage.read()?;
         while let Some((body, descriptor)) = self.passage.next_message() {
@@ -401,7 +400,7 @@ impl Process {
         }
     }
 
-    /// Takes wires that waited for names.
+    /// Takes wires that waited until the peer's name was resolved.
     fn take_resolved(&mut self) {
         while let Some(begun) = self.dialer.as_ref().and_then(EndpointDialer::next_dialed) {
             if let Dialing::Wire(target, wire) = begun {
@@ -442,7 +441,7 @@ impl Process {
             }
             ShardOutput::Advance { cell, meta } => self.executor.advance(cell, meta, &mut self.inputs),
             ShardOutput::Copy { cell, base } => {
-                // What is ready does not wait for the pause.
+                // Ready output does not wait for the pause.
                 self.table.flush();
                 self.executor.copy(cell, base);
             }

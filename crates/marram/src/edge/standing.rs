@@ -1,4 +1,4 @@
-//! A cell that stands by: what its next checkpoint is checked against, and which attempt to bring it there counts.
+//! A standby cell: what its next checkpoint is checked against, and which attempt to advance it is current.
 
 use super::checkpoints::Arriving;
 use marram_wire::{
@@ -8,36 +8,36 @@ use marram_wire::{
     seal::SessionKeys,
 };
 
-/// What is known of a cell that stands by, until it runs.
+/// The state of a standby cell, until it runs.
 #[derive(Debug)]
 pub(super) struct Standing {
     session: SessionId,
     image: ImageHash,
     keys: SessionKeys,
-    /// That of the checkpoint that the cell has; none before it is restored.
+    /// The header of the cell's checkpoint; none before it is restored.
     header: Option<Header>,
     /// Attempts so far.
     attempts: u64,
-    /// Whether the last one is neither over nor overtaken.
+    /// Whether the last attempt is still in progress.
     underway: bool,
 }
 
 impl Standing {
-    /// Of a cell that is to be restored.
+    /// For a cell that is to be restored.
     pub(super) fn new(session: SessionId, image: ImageHash, keys: SessionKeys) -> Self {
         Self { session, image, keys, header: None, attempts: 0, underway: false }
     }
 
-    /// The cell has this checkpoint now. What a header says for the session alone is not kept: outputs would hold the whole
-    /// checkpoint in memory.
+    /// Records the checkpoint that the cell has now. Parts of the header for the session alone are not kept: they would keep the
+    /// whole checkpoint in memory.
     pub(super) fn has(&mut self, header: &Header) {
         let (timers, tasks, locks) = (Many::default(), Many::default(), Many::default());
         let paused = Many::default();
         self.header = Some(Header { timers, tasks, locks, paused, ports: Vec::new(), ..*header });
     }
 
-    /// Begins an attempt to bring the cell to its next checkpoint; no earlier one counts from here on. Gives its number, and
-    /// what takes the bytes. Nothing if the cell has no checkpoint yet.
+    /// Begins an attempt to advance the cell to its next checkpoint, which replaces any earlier one. Returns its number, and the
+    /// state that takes the bytes; `None` if the cell has no checkpoint yet.
     pub(super) fn begin(&mut self, meta: CheckpointMeta) -> Option<(u64, Arriving)> {
         let header = self.header.clone()?;
         self.attempts += 1;
@@ -51,7 +51,7 @@ impl Standing {
         self.underway
     }
 
-    /// Ends an attempt; whether it was the one that counts.
+    /// Ends an attempt; returns whether it was the current one.
     pub(super) fn ends(&mut self, attempt: u64) -> bool {
         attempt == self.attempts && std::mem::take(&mut self.underway)
     }

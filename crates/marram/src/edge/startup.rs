@@ -1,4 +1,4 @@
-//! How cells come to be: of an image alone, or of checkpoints, which fill them while they arrive.
+//! Creates cells: from an image alone, or from checkpoints, which fill the cells while they arrive.
 
 use super::checkpoints::{Restored, unrestorable, unstartable};
 use marram_edge::api::{CellError, ShardInput};
@@ -6,17 +6,17 @@ use marram_sandbox::{Cells, Filling, Image};
 use marram_session::cell::{CellId, Seed};
 use std::sync::Arc;
 
-/// What a cell is to begin with.
+/// What a cell is created from.
 pub(super) enum StartSource {
     /// The image alone.
     Seed(Seed),
-    /// A part of the memory that checkpoints on it leave, while the rest is on its way.
+    /// A part of the memory in the checkpoints, while the rest is on its way.
     Part(Vec<Filling>),
-    /// Checkpoints on it, but for the parts that came before.
+    /// Checkpoints, without the parts that came before.
     Checkpoints(Box<Restored>),
 }
 
-/// What there is of a cell that is asked for.
+/// How much of a requested cell exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Expected {
     /// Nothing yet.
@@ -26,12 +26,12 @@ pub(super) enum Expected {
 }
 
 impl StartSource {
-    /// Whether it may take longer than to look at the clock.
+    /// Whether it may take longer than to read the clock.
     pub(super) fn is_large(&self) -> bool {
         !matches!(self, Self::Seed(_))
     }
 
-    /// The answer if there is to be no cell.
+    /// The answer if the cell cannot be created.
     pub(super) fn failed(&self, cell: CellId, error: CellError) -> ShardInput {
         match self {
             Self::Seed(_) => ShardInput::Started { cell, result: Err(error) },
@@ -40,7 +40,7 @@ impl StartSource {
     }
 }
 
-/// Begins a cell, or goes on with one. The answer; nothing before all of the beginning is here.
+/// Starts to create a cell, or continues. Returns the answer, or `None` while parts are missing.
 pub(super) fn start_cell(
     cells: &mut Cells,
     cell: CellId,

@@ -1,5 +1,5 @@
-//! An edge's directory is one edge's: two would remove each other's apps and recordings. The kernel lets go of it when its process
-//! dies, however it dies.
+//! An edge's state directory belongs to one edge: two would remove each other's apps and recordings. The kernel releases the lock
+//! when the process ends, for any reason.
 
 use anyhow::{Context, anyhow, bail};
 use std::{
@@ -8,17 +8,17 @@ use std::{
     path::Path,
 };
 
-/// The file that is locked. It stays; who holds it is written in it.
+/// The lock file. It is never removed; its content names the process that has the lock.
 const NAME: &str = "lock";
 
-/// A directory that no other edge uses as long as this lives. Closed in processes that this one starts.
+/// A directory that no other edge uses while this value exists. Child processes do not inherit the lock.
 #[derive(Debug)]
 pub struct StateDirLock(#[expect(dead_code, reason = "it is locked while it is open")] File);
 
-/// Takes the directory, made when missing.
+/// Locks the directory, which is made when missing.
 ///
 /// # Errors
-/// If another edge has it, or nothing can be written there.
+/// If another edge has locked it, or it is not writable.
 pub fn lock(directory: &Path) -> anyhow::Result<StateDirLock> {
     let name = directory.display();
     let open = || {
@@ -39,7 +39,7 @@ pub fn lock(directory: &Path) -> anyhow::Result<StateDirLock> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
-            // Empty for a moment after the other one has started.
+            // The file is empty for a moment after the other edge has started.
             let _ = file.read_to_string(&mut holder);
             let holder = if holder.is_empty() { "another process" } else { holder.trim() };
             bail!("{name} is in use by {holder}: give each edge a `state` of its own, or stop that one");
@@ -48,7 +48,7 @@ pub fn lock(directory: &Path) -> anyhow::Result<StateDirLock> {
             return Err(error).with_context(|| format!("{name} cannot be locked"));
         }
     }
-    // For people; on a full disk they do without.
+    // Only for people to read, so a full disk does not matter.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "process {}", std::process::id()));
     Ok(StateDirLock(file))
 }

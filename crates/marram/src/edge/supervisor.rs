@@ -1,5 +1,5 @@
-//! The supervisor's loop: accepts connections and hands them to shards, carries words between control and shards, starts
-//! what dies. Runs no cell and reads no frame: it stays responsive whatever guests do.
+//! The supervisor's loop: accepts connections and passes them to shards, carries messages between control and shards, and
+//! restarts shards that die. Runs no cell and reads no frame: it stays responsive whatever guests do.
 
 use super::{
     AdminChannel, EdgeOptions, Fetch,
@@ -43,10 +43,10 @@ const EVENTS: usize = 1024;
 const LISTENER: u64 = 1;
 const SHARD: u64 = 2;
 const GUEST: u64 = 3;
-/// Accepted before others have their turn.
+/// Most connections that are accepted before other events have their turn.
 const ACCEPTS: usize = 64;
 
-/// Everything that the supervisor's thread holds.
+/// The state of the supervisor's thread.
 pub(super) struct Supervisor {
     poll: Poll,
     control: Control,
@@ -65,7 +65,7 @@ pub(super) struct Supervisor {
     gate: Option<Gate>,
     rejections: LogLimiter,
     accept_errors: LogLimiter,
-    /// For what control and shards say: errors, warnings, news.
+    /// Rate limiters for lines of control and shards: errors, warnings, news.
     notes: [LogLimiter; 3],
     stop: UnixStream,
     stops: usize,
@@ -82,7 +82,7 @@ pub fn shards(options: &EdgeOptions) -> u8 {
 }
 
 impl Supervisor {
-    /// Binds everything and plans the shards.
+    /// Binds all sockets and prepares the shards.
     pub(super) fn new(
         options: &EdgeOptions,
         admin: AdminChannel,
@@ -159,7 +159,7 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    /// Runs until the wish to stop is fulfilled, or uttered twice.
+    /// Runs until a requested stop is complete, or a stop is requested for the second time.
     pub(super) fn run(&mut self) -> anyhow::Result<()> {
         set_latency_sensitive();
         if let Some(gate) = &self.gate {
@@ -246,7 +246,7 @@ impl Supervisor {
                 }
             }
         }
-        // The poll told us once; ask it to tell us again.
+        // The poll reports an event once; this makes it report again.
         let token = token::token(LISTENER, index as u64);
         let again = self.poll.registry().reregister(&mut self.listeners[index], token, Interest::READABLE);
         if let Err(error) = again
@@ -273,7 +273,7 @@ impl Supervisor {
                 self.judge(stream, peer, preamble);
             }
             Outcome::Introduced(Introduced { mut stream, peer, preamble: Err(why) }) => {
-                // Whether it can still be told does not matter: it is closed now.
+                // A failed write does not matter: the connection closes now.
                 let _ = stream.write(&PreambleAnswer::new(PreambleVerdict::Version).encode());
                 self.rejected(peer, rejection(Rejected::NotUnderstood(why)));
             }
@@ -307,7 +307,7 @@ impl Supervisor {
         }
     }
 
-    /// Operators have questions, peers have answered, or the gate wants sockets passed on.
+    /// Handles events of other threads: operators' questions, fetched images, sockets of the gate to pass on.
     fn woken(&mut self) {
         while let Ok(Question { request, patience, reply }) = self.admin.questions.try_recv() {
             let tag = self.next_tag;
@@ -315,7 +315,7 @@ impl Supervisor {
             self.replies.insert(tag, reply);
             self.overdue.push_back((self.now + patience, tag));
             if request == ControlRequest::Drain {
-                // Whoever asks is told so before the process ends.
+                // The requester gets the answer before the process ends.
                 self.begin_drain(ANSWER_TIME);
             }
             self.step(control::ControlInput::Request { tag, request });
@@ -402,7 +402,7 @@ impl Supervisor {
                 if let Some(drain) = self.drain.as_mut().filter(|_| tag < FIRST_TAG) {
                     drain.answered(tag, &answer);
                 } else if let Some(reply) = self.replies.remove(&tag) {
-                    // Whoever asked may have given up.
+                    // The requester may have stopped waiting.
                     let _ = reply.try_send(answer);
                 }
             }
@@ -410,14 +410,14 @@ impl Supervisor {
             control::ControlOutput::AskWitness { shard, seek } => self.witnesses.ask(shard, seek),
             control::ControlOutput::TellWitness(saw) => self.witnesses.tell(saw),
             control::ControlOutput::Log(level, text) => self.log(level, &text),
-            // A drain begins before the control hears of it.
+            // `self.drain` is set before the control gets the request.
             control::ControlOutput::Drained => self.drain.iter_mut().for_each(Drain::drained),
         }
     }
 }
 
 impl Supervisor {
-    /// Guests and agents can have shards say much: each level has a limit of its own, but for what is for programs.
+    /// Logs a line. Guests and agents can cause many, so each level is rate-limited, except lines for programs.
     fn log(&mut self, level: u8, text: &str) {
         let limiter = self.notes.get_mut(usize::from(level));
         let Some(suppressed) = limiter.map_or(Some(None), |limiter| limiter.pass(self.now)) else { return };

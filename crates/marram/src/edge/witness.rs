@@ -1,4 +1,4 @@
-//! Asking the coordinator, beside the supervisor's thread, what clients were seen to have.
+//! Asks the coordinator, beside the supervisor's thread, how much of their sessions clients were seen to have.
 
 use marram_edge::{
     api::{WitnessAnswer, WitnessQuery, WitnessReport},
@@ -12,13 +12,13 @@ use std::{
     },
 };
 
-/// What is done with an answer.
+/// A callback for an answer.
 pub type Answered = Box<dyn FnOnce(AskAnswer) + Send>;
 
-/// How the coordinator is asked: does not block, and always answers after a bounded time.
+/// Asks the coordinator: does not block, and always answers after a bounded time.
 pub type Coordinating = Arc<dyn Fn(Ask, Answered) + Send + Sync>;
 
-/// Questions on their way.
+/// Questions in progress.
 pub(super) struct Witnesses {
     coordinator: Option<Coordinating>,
     sender: Sender<(u8, WitnessAnswer)>,
@@ -27,18 +27,18 @@ pub(super) struct Witnesses {
 }
 
 impl Witnesses {
-    /// `waker` is told of each answer.
+    /// `waker` is woken for each answer.
     pub(super) fn new(coordinator: Option<Coordinating>, waker: Arc<OnceLock<mio::Waker>>) -> Self {
         let (sender, testified) = channel();
         Self { coordinator, sender, testified, waker }
     }
 
-    /// Whether there is anybody to ask.
+    /// Whether there is a coordinator.
     pub(super) fn are_there(&self) -> bool {
         self.coordinator.is_some()
     }
 
-    /// Asks for a shard.
+    /// Asks, for a shard.
     pub(super) fn ask(&self, shard: u8, seek: WitnessQuery) {
         let (sender, waker) = (self.sender.clone(), Arc::clone(&self.waker));
         let answered = move |answer| {
@@ -60,7 +60,7 @@ impl Witnesses {
         }
     }
 
-    /// Tells of a session.
+    /// Sends a report about a session.
     pub(super) fn tell(&self, saw: WitnessReport) {
         if let Some(coordinator) = &self.coordinator {
             let WitnessReport { session, seen } = saw;
@@ -68,7 +68,7 @@ impl Witnesses {
         }
     }
 
-    /// The next answer, if one is there, and for which shard.
+    /// The next answer, if one is there, and its shard.
     pub(super) fn take(&self) -> Option<(u8, WitnessAnswer)> {
         self.testified.try_recv().ok()
     }

@@ -1,7 +1,7 @@
-//! What a shard process does beside its one busy thread: loading images, sealing checkpoints, opening them.
+//! The work of a shard process beside its one busy thread: loading images, sealing checkpoints, opening them.
 //!
-//! As few threads as can be, since every one slows the busy one down (they share an address space): one for what sessions
-//! wait for, and one, humbler, for what they do not.
+//! There are as few threads as possible, since each one slows the busy one down (they share an address space): one for work that
+//! sessions wait for, and one, at background priority, for the rest.
 
 use std::{
     collections::VecDeque,
@@ -13,7 +13,7 @@ use std::{
     thread,
 };
 
-/// A job: given what the thread has at hand, makes an answer, or does not yet.
+/// A job: uses the thread's state, and returns an answer, or `None` if it has none yet.
 type Job<D, T> = Box<dyn FnOnce(&mut D) -> Option<T> + Send>;
 
 struct Queues<D, T> {
@@ -49,14 +49,14 @@ impl<D, T> Shared<D, T> {
     }
 }
 
-/// The thread and its queues. Sessions bound both: each has at most one checkpoint and one restoration under way.
+/// The thread and its queues. Sessions limit both: each has at most one checkpoint and one restoration in progress.
 pub(super) struct Worker<D, T> {
     shared: Arc<Shared<D, T>>,
     answers: Receiver<T>,
 }
 
 impl<D: Send + 'static, T: Send + 'static> Worker<D, T> {
-    /// Starts the thread, which has `state` at hand and begins with `prepare`; `waker` is told of each answer.
+    /// Starts the thread, which owns `state` and first calls `prepare`; it wakes `waker` for each answer.
     pub(super) fn start(name: &str, prepare: fn(), state: D, waker: Arc<mio::Waker>) -> io::Result<Self> {
         let queues = Queues { urgent: VecDeque::new(), lazy: VecDeque::new(), closed: false };
         let shared = Arc::new(Shared { queues: Mutex::new(queues), some: Condvar::new() });
@@ -75,7 +75,7 @@ impl<D: Send + 'static, T: Send + 'static> Worker<D, T> {
         self.shared.some.notify_one();
     }
 
-    /// Adds a job that nobody waits for.
+    /// Adds a job without urgency.
     pub(super) fn lazy(&self, job: impl FnOnce(&mut D) -> Option<T> + Send + 'static) {
         self.shared.lock().lazy.push_back(Box::new(job));
         self.shared.some.notify_one();

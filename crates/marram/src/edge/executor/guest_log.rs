@@ -1,5 +1,5 @@
-//! What guests print: lines of the log, limited app by app, and the last words of those that were stopped, for the line that says
-//! that their session is over. Those are for operators: an end is told why a handler was stopped, never what it printed.
+//! Guest output: log lines, rate-limited for each app, and the last errors of stopped guests, for the log line about the end of
+//! their session. Only operators see it: an end gets the reason why a handler was stopped, never its output.
 
 use marram_agent::net::LogLimiter;
 use marram_sandbox::{Print, PrintLevel};
@@ -8,19 +8,20 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 use tracing::{debug, error, info, warn};
 
-/// Apps whose prints are limited on their own.
+/// Apps with a rate limiter of their own.
 const LIMITERS_MAX: usize = 1_024;
-/// Sessions whose cells were stopped last. Theirs end in the same step, or when their ends have given what a recording needs.
+/// How many recently stopped sessions are kept. A session ends in the same step, or when its ends have sent what a recording
+/// needs.
 const STOPPED_MAX: usize = 64;
-/// Bytes of last words.
+/// Bytes of a session's last errors.
 const ERRORS_BYTES_MAX: usize = 1_024;
-/// What Rust's library says behind each panic, and is of no use here.
+/// The line that Rust's library prints after each panic. It does not help here.
 const BACKTRACE_NOTE: &str = "note: run with `RUST_BACKTRACE";
 
-/// What is known of prints.
+/// Rate limiters, and last errors of stopped sessions.
 #[derive(Default)]
 pub(super) struct GuestLog {
-    /// Of each app on its own: one that says much silences no other.
+    /// One for each app: an app that prints much does not suppress others' lines.
     limiters: BTreeMap<String, LogLimiter>,
     stopped: VecDeque<(SessionId, String)>,
 }
@@ -49,7 +50,7 @@ impl GuestLog {
         }
     }
 
-    /// Remembers what the cell of a session printed in the handler in which it was stopped, whether or not it will be written.
+    /// Keeps what a session's cell printed in the handler that was stopped, whether or not it is logged.
     pub(super) fn stopped(&mut self, session: SessionId, prints: &[Print]) {
         self.stopped.retain(|(other, _)| *other != session);
         let Some(words) = last_errors(prints) else { return };
@@ -57,13 +58,13 @@ impl GuestLog {
         self.stopped.push_front((session, words));
     }
 
-    /// What the cell of a session printed before it was stopped, if that was lately.
+    /// What the cell of a session printed before it was stopped, if that was recent.
     pub(super) fn last_errors(&self, session: SessionId) -> Option<&str> {
         self.stopped.iter().find(|(other, _)| *other == session).map(|(_, words)| words.as_str())
     }
 }
 
-/// The errors among them, the last ones if there are many; nothing if there are none.
+/// The errors among these, the last ones if there are many; `None` if there are none.
 fn last_errors(prints: &[Print]) -> Option<String> {
     let is_word =
         |print: &&Print| print.level == PrintLevel::Error && !print.text.starts_with(BACKTRACE_NOTE);
@@ -118,7 +119,7 @@ mod tests {
             guest_log.stopped(session(of), &[print(PrintLevel::Error, &of.to_string())]);
         }
         assert_eq!((guest_log.last_errors(session(0)), guest_log.last_errors(session(1))), (None, Some("1")));
-        // Stopped again, and without a word.
+        // Stopped again, without output.
         guest_log.stopped(session(1), &[]);
         assert_eq!(guest_log.last_errors(session(1)), None);
     }

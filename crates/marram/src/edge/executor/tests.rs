@@ -1,4 +1,4 @@
-//! Cells that stand by, from checkpoint to checkpoint.
+//! Standby cells, from checkpoint to checkpoint.
 
 use super::*;
 use crate::harness;
@@ -29,16 +29,16 @@ fn keys() -> SessionKeys {
 /// A sealed checkpoint.
 type Sealed = (CheckpointMeta, Bytes);
 
-/// A cell that runs there, and one here that stands by for it.
+/// A cell that runs on one side (there), and its standby cell on the other (here).
 struct Pair {
     there: Cells,
     image: Arc<Image>,
-    /// Checkpoints taken.
+    /// How many checkpoints were taken.
     number: u32,
     here: Executor,
     poll: Poll,
     inputs: VecDeque<ShardInput>,
-    /// Cells that were only restored to see that nothing else is answered.
+    /// Cells that are restored only to show that there is no other answer.
     fences: u64,
     full: Sealed,
     directory: PathBuf,
@@ -87,7 +87,7 @@ fn finish(cells: &mut Cells, input: CellInput) -> Ran {
 }
 
 impl Pair {
-    /// The one there has had a message, and the one here has its checkpoint.
+    /// The running cell has handled one message, and the standby has its checkpoint.
     fn new() -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let name = format!("marram-executor-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -114,7 +114,7 @@ impl Pair {
         self.here.part(cell, self.full.1.clone());
     }
 
-    /// A cell is to be restored from these, which follow.
+    /// Begins to restore a cell from these checkpoints, without their bytes.
     fn expect(&mut self, cell: CellId, list: &[&Sealed]) {
         let image = self.image.hash();
         let place = SchedulingParams { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
@@ -124,14 +124,14 @@ impl Pair {
         self.here.restore(cell, SESSION, image, keys(), metas);
     }
 
-    /// Waits until a part of what was sent is in a cell's memory, or waits for its image.
+    /// Waits until a part of the bytes is in a cell's memory, or waits for its image.
     fn filled(&mut self, cell: CellId) {
         while self.here.expected.get(&cell) == Some(&Expected::Nothing) {
             self.wait();
         }
     }
 
-    /// The one there handles a message; its next checkpoint.
+    /// The running cell handles a message; returns its next checkpoint.
     fn next(&mut self) -> Sealed {
         finish(&mut self.there, message());
         self.number += 1;
@@ -149,14 +149,14 @@ impl Pair {
         }
     }
 
-    /// Waits until what was sent has been opened; it is not applied.
+    /// Waits until the bytes have been opened, without applying them.
     fn opened(&mut self) {
         while self.here.next.is_empty() {
             self.wait();
         }
     }
 
-    /// The next answer: whose, and the number of its checkpoint.
+    /// The next answer: its cell, and the number of the checkpoint.
     fn answer(&mut self) -> (CellId, Result<u32, CellError>) {
         loop {
             match self.inputs.pop_front().or_else(|| self.here.next_advanced()) {
@@ -177,7 +177,7 @@ impl Pair {
         }
     }
 
-    /// Whatever was asked before has no answer any more: what was asked after it has.
+    /// Asserts that earlier requests have no more answers: a later one is answered.
     fn nothing_is_answered(&mut self) {
         self.fences += 1;
         let fence = CellId(self.fences);
@@ -205,7 +205,7 @@ fn executor(directory: &Path) -> (Executor, Poll) {
     (Executor::start(&setup(directory), Arc::new(waker)).unwrap(), poll)
 }
 
-/// A checkpoint of the cell there, of which so many were taken.
+/// A checkpoint of the running cell, after this many others.
 fn sealed(there: &mut Cells, image: &Image, before: u32) -> Sealed {
     let (full, number) = (before == 0, before + 1);
     let body = there
@@ -259,12 +259,12 @@ fn a_cell_that_stands_by_follows_until_it_runs() {
 fn another_attempt_drops_what_has_arrived_for_the_one_before_it() {
     let mut pair = Pair::new();
     let next = pair.next();
-    // All of it was there and opened.
+    // All of it arrived and was opened.
     pair.send(&next);
     pair.opened();
     pair.begin(&next.0);
     assert!(pair.here.next_advanced().is_none() && pair.here.next.is_empty());
-    // A part of it was.
+    // Only a part of it arrived.
     pair.here.part(CELL, next.1.slice(..next.1.len() / 2));
     pair.send(&next);
     assert_eq!(pair.answer(), (CELL, Ok(2)));
@@ -284,7 +284,7 @@ fn a_cell_that_runs_or_is_removed_stays_what_it_was() {
             pair.here.part(CELL, rest.clone());
             pair.opened();
         }
-        // What the one there did with the message that the checkpoint covers.
+        // The running cell's result for the message that the checkpoint covers.
         pair.run_here();
         pair.here.part(CELL, rest);
         pair.nothing_is_answered();
@@ -309,7 +309,7 @@ fn a_machine_short_of_memory_is_given_spare_slots_and_then_images() {
         here.tend(now);
         (here.loaded_count(), here.reclaims)
     };
-    // A cell that is kept for the next client, and a slot that had one.
+    // A prewarmed cell, and a slot that a cell has used.
     pair.here.deployed("counter", Some(pair.image.hash()));
     let image = Arc::clone(&pair.image);
     pair.here.cells.expect(&image);
@@ -358,7 +358,7 @@ fn a_cell_is_filled_while_its_checkpoints_arrive() {
     let list = [&full, &next, &later];
     for has_image in [true, false] {
         if !has_image {
-            // What arrives first waits for it.
+            // The first parts wait for it.
             (pair.here, pair.poll) = executor(&pair.directory);
         }
         pair.expect(NEW, &list);
@@ -377,7 +377,7 @@ fn nothing_is_left_of_a_cell_that_was_filled_in_vain() {
     let (full, next) = (pair.full.clone(), pair.next());
     let mut altered = next.1.to_vec();
     altered[100] ^= 1;
-    // The rest of it is not what it should be.
+    // The rest of it was altered.
     pair.expect(NEW, &[&full, &next]);
     pair.here.part(NEW, full.1.clone());
     pair.filled(NEW);
@@ -385,7 +385,7 @@ fn nothing_is_left_of_a_cell_that_was_filled_in_vain() {
     let (cell, refused) = pair.answer();
     assert_eq!((cell, refused.unwrap_err().code), (NEW, Code::Tampered));
     assert_eq!((pair.here.cells.state_hash(NEW), pair.here.cells.len()), (None, 1));
-    // It is removed before the rest of it has come.
+    // The cell is removed before the rest has arrived.
     pair.expect(NEW, &[&full, &next]);
     pair.here.part(NEW, full.1.clone());
     pair.filled(NEW);
@@ -393,7 +393,7 @@ fn nothing_is_left_of_a_cell_that_was_filled_in_vain() {
     pair.here.part(NEW, next.1);
     pair.nothing_is_answered();
     assert_eq!(pair.here.cells.state_hash(NEW), None);
-    // It does not fit.
+    // The second checkpoint does not follow the first.
     pair.expect(NEW, &[&full, &full]);
     pair.here.cells.begin(NEW, &pair.image).unwrap();
     pair.here.part(NEW, full.1.clone());

@@ -1,5 +1,5 @@
-//! Looking up origins' names. The machine's resolver blocks its caller for as long as it likes, also when nobody waits any more: so
-//! an app has one lookup under way, which all its fetches share, and one whose name hangs is in nobody else's way.
+//! Looks up origins' names. The system's resolver blocks its thread for an unlimited time, also after the caller's timeout. So
+//! each app has at most one lookup in progress, which all its fetches share, and a name that hangs delays only its own app.
 
 use std::{
     collections::BTreeMap,
@@ -9,15 +9,15 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Names that are looked up at a time, of all apps of a shard: each has a thread. Further ones are not, for now.
+/// Most lookups at a time, over all apps of a shard: each has a thread. Further ones fail at once.
 pub const LOOKUPS_MAX: usize = 32;
 
-/// How a name with its port becomes addresses: blocks.
+/// Resolves a name with its port to addresses; blocks.
 pub(super) type Resolve = Arc<dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync>;
 
 type Result = std::result::Result<Vec<SocketAddr>, String>;
 
-/// One lookup, and what came of it once something did.
+/// A lookup, and its result when there is one.
 struct Lookup {
     authority: String,
     result: watch::Receiver<Option<Result>>,
@@ -26,11 +26,11 @@ struct Lookup {
 /// The lookups of a shard.
 pub(super) struct Names {
     resolve: Resolve,
-    /// By app. A lookup leaves when its thread is free again.
+    /// By app. A lookup is removed when its thread is free again.
     underway: Mutex<BTreeMap<String, Lookup>>,
 }
 
-/// The machine's own resolver.
+/// The system's resolver.
 pub(super) fn system() -> Resolve {
     Arc::new(|authority| authority.to_socket_addrs().map(Iterator::collect))
 }
@@ -40,7 +40,7 @@ impl Names {
         Arc::new(Self { resolve, underway: Mutex::default() })
     }
 
-    /// The addresses of an app's origin. Whoever waits no longer than this may leave: the lookup goes on without.
+    /// The addresses of an app's origin. A caller may stop waiting: the lookup then continues without it.
     pub(super) async fn look_up(self: &Arc<Self>, app: &str, authority: &str) -> Result {
         if let Ok(address) = authority.parse() {
             return Ok(vec![address]);
@@ -76,7 +76,7 @@ impl Names {
         tokio::task::spawn_blocking(move || {
             let said = (names.resolve)(&authority).map_err(|error| error.to_string());
             names.underway.lock().expect("no holder panics").remove(&app);
-            // Perhaps nobody waits any more.
+            // Fails if no fetch waits any more.
             let _ = sender.send(Some(said));
         });
         Ok(result)

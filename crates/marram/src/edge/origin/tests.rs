@@ -1,4 +1,4 @@
-//! Where a request goes, and that one app's name that hangs is its own trouble. What comes back is tested with real processes.
+//! Where requests go, and that an app's name that hangs does not affect other apps. Tests with real processes cover the answers.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use super::*;
@@ -21,13 +21,13 @@ fn a_key_is_put_behind_the_origins_path_and_a_port_is_found() {
     }
 }
 
-/// An origin that has one object under every path.
+/// An origin with the same object under every path.
 fn serve() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
-            // The whole request, or a part of it.
+            // One read gets the whole request, or a part of it.
             let _ = stream.read(&mut [0; 4_096]);
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
         }
@@ -57,7 +57,7 @@ fn a_name_that_hangs_takes_one_thread_of_its_app_and_no_other_apps_time() {
         if authority.starts_with("hangs") {
             let (hangs, asking) = &*hangs.lock().unwrap();
             let _ = asking.send(());
-            // Until the test has seen enough.
+            // Hangs until the test has seen enough.
             let _ = hangs.recv();
         }
         Ok(vec![address])
@@ -79,12 +79,12 @@ fn a_name_that_hangs_takes_one_thread_of_its_app_and_no_other_apps_time() {
     asked.recv().unwrap();
     origins.fetch(fetch("good", "http://works/", long));
     assert!(matches!(next().answer, OriginAnswer::Object(bytes, ..) if *bytes == *b"ok"));
-    // Its app's new name has to wait for the thread, and says so.
+    // The app's new name has to wait for the thread, and the error says so.
     origins.fetch(fetch("bad", "http://other/", long));
     let fetched = next();
     assert!(fetched.answer == OriginAnswer::Away && fetched.why.unwrap().contains("former origin"));
     assert!(asked.try_recv().is_err(), "it is looked up once");
-    // When the name is found after all, whoever waits gets it, and the next one looks anew.
+    // When the lookup succeeds late, the waiting fetch gets the result, and the next fetch looks the name up again.
     origins.fetch(fetch("bad", "http://hangs/", long));
     drop(release);
     assert!(matches!(next().answer, OriginAnswer::Object(..)));
