@@ -1,8 +1,8 @@
-//! Who may ask an admin API what, judged by a request's head before its body is read. Knows no socket and no route's work.
+//! Access control of an admin API: decides by a request's head, before its body is read. Knows no socket and no route's work.
 //!
-//! A browser on an operator's machine reaches what the operator reaches, so whatever page it shows must get nothing: a request that
-//! names a host which is none of this machine's names (DNS rebinding), comes from another origin, or has a body of a type that
-//! pages may send without asking first, is refused whatever it shows.
+//! A browser on an operator's machine can reach what the operator can, so a web page must get nothing. A request is refused,
+//! whatever token it has, if it names a host that is no name of this machine (DNS rebinding), comes from another origin, or has a
+//! body of a type that pages may send without a preflight request.
 
 use super::routes::Refusal;
 use crate::http::{bearer, is_same};
@@ -12,53 +12,53 @@ use hyper::{HeaderMap, Method, StatusCode, Uri, header};
 use marram_agent::net::Identity;
 use std::net::IpAddr;
 
-/// Content types of bodies: pages of other origins must ask before they send one.
+/// Content types of bodies: a page of another origin needs a preflight request to send one.
 const CONTENT_TYPES: [&str; 2] = ["application/json", "application/octet-stream"];
 
-/// What the configuration says of who may ask.
+/// Access settings of an admin API.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Access {
-    /// What operators show, if a file of it is named; else it is made at start.
+    /// The operators' token, if the configuration names its file; else one is made at start.
     pub token: Option<String>,
-    /// Who may read `/metrics`.
+    /// Access to `/metrics`.
     pub metrics: Metrics,
-    /// Names of this machine by which it is asked, besides its addresses, its own host name and `localhost`.
+    /// Names under which clients address this machine, besides its addresses, its own host name and `localhost`.
     pub hosts: Vec<String>,
-    /// What it is encrypted with, if it is.
+    /// Certificate and key, if the API is encrypted.
     pub identity: Option<Identity>,
 }
 
-/// Who may read `/metrics`.
+/// Access to `/metrics`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Metrics {
-    /// Who shows the admin token.
+    /// Only with the admin token.
     #[default]
     Operators,
-    /// Who shows this token, too.
+    /// Also with this token.
     Token(String),
-    /// Everybody who can connect.
+    /// Without a token.
     Open,
 }
 
-/// Judges requests.
+/// Decides whether requests are allowed.
 #[derive(Debug)]
 pub(super) struct Guard {
     token: String,
     metrics: Metrics,
     hosts: Vec<String>,
-    /// What other edges of the domain show, of an edge.
+    /// The token of the domain's other edges, if this is an edge.
     edges: Option<String>,
 }
 
 impl Guard {
-    /// `token` is what operators show; `edges` what other edges do.
+    /// `token` is the operators' token, `edges` that of other edges.
     pub(super) fn new(access: &Access, token: String, edges: Option<String>) -> Self {
         let mut hosts = access.hosts.clone();
         hosts.extend(own_names());
         Self { token, metrics: access.metrics.clone(), hosts, edges }
     }
 
-    /// Whether what is asked may be done.
+    /// Allows or refuses a request.
     pub(super) fn admit(&self, head: &Parts) -> Result<(), Refusal> {
         let path = head.uri.path().trim_matches('/');
         is_own_host(&head.headers, &head.uri, &self.hosts)?;
@@ -99,14 +99,14 @@ impl Guard {
     }
 }
 
-/// Names of this machine that nobody needs to configure.
+/// Names of this machine that need no configuration.
 pub(crate) fn own_names() -> Vec<String> {
     let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let names = ["localhost", own.trim()].into_iter().filter(|name| !name.is_empty());
     names.map(str::to_owned).collect()
 }
 
-/// What an edge fetches from another.
+/// Whether it is a path that edges fetch from each other.
 fn is_for_edges(path: &str) -> bool {
     let path: Vec<&str> = path.split('/').collect();
     matches!(path.as_slice(), ["v1", "apps"] | ["v1", "images", _] | ["v1", "images", _, "app"])
@@ -117,8 +117,8 @@ fn too_little(what: &str) -> Refusal {
     Refusal::new(StatusCode::FORBIDDEN, error, "show the admin token")
 }
 
-/// Refuses a request that names another host, as that of a page does whose own name leads to this machine. Without a name it is of
-/// no browser.
+/// Refuses a request that names another host, as a page does if its own host name resolves to this machine. A request without a
+/// host is from no browser.
 pub(crate) fn is_own_host(headers: &HeaderMap, uri: &Uri, hosts: &[String]) -> Result<(), Refusal> {
     let named = headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or("?"));
     match named.chain(uri.host()).find(|named| !is_name_of_this(named, hosts)) {
@@ -142,7 +142,7 @@ fn is_name_of_this(named: &str, hosts: &[String]) -> bool {
     bare.parse::<IpAddr>().is_ok() || hosts.iter().any(|host| host.eq_ignore_ascii_case(plain))
 }
 
-/// Refuses what a browser sends for a page, whichever: there is none here.
+/// Refuses what a browser sends on behalf of any page: this API has no pages.
 pub(crate) fn is_no_page(headers: &HeaderMap) -> Result<(), Refusal> {
     let site = headers.get("sec-fetch-site").map_or(&b"none"[..], |site| site.as_bytes());
     let origin = headers.get(header::ORIGIN);
@@ -157,7 +157,7 @@ pub(crate) fn is_no_page(headers: &HeaderMap) -> Result<(), Refusal> {
     ))
 }
 
-/// Refuses a body, or the absence of one, that a page could send unasked.
+/// Refuses a request whose content type, or the lack of one, a page could send without a preflight request.
 pub(crate) fn has_a_type(method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
     if matches!(*method, Method::GET | Method::HEAD | Method::DELETE) {
         return Ok(());
@@ -185,7 +185,7 @@ mod tests {
         Guard::new(&access, "operator".into(), Some("edge".into()))
     }
 
-    /// The status of a refusal; 200 if there is none.
+    /// The status of the refusal; 200 if the request is allowed.
     fn status(guard: &Guard, request: &str, token: &str, headers: &[(&str, &str)]) -> u16 {
         let (method, uri) = request.split_once(' ').unwrap();
         let mut request = Request::builder().method(method).uri(uri);

@@ -1,4 +1,4 @@
-//! What operators can ask an agent that has an address for them: whether it is there, and what it logged. Knows no session.
+//! The admin API of an agent with an admin address: its health and its log lines. Knows no session.
 
 use super::routes::{Answer, Call, Refusal};
 use super::server::AdminApi;

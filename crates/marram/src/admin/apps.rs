@@ -1,5 +1,5 @@
-//! Deploying and forgetting apps: the manifest against this edge, the module into an image, both into the state
-//! directory so that a restarted edge has them again.
+//! Deploying and removing apps: checks the manifest against this edge, makes an image of the module, and writes both into the
+//! state directory, so that a restarted edge has them again.
 
 use super::body::Upload;
 use super::chains;
@@ -17,12 +17,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-/// Deploys what was sent under a manifest.
+/// Deploys an uploaded app.
 pub(super) fn deploy(state: &AdminState, upload: &Upload) -> Result<Value, Refusal> {
     let manifest = read(state, &upload.manifest)?;
     let images = open(state)?;
     let image = chains::deploy(state, &images, &manifest, upload);
-    // A compilation leaves tens of MiB behind, in a process that has no other use for them.
+    // A compilation leaves tens of MiB of free memory, which this process does not need again.
     crate::memory::give_back();
     let image = image?;
     chains::keys_are_granted(state, &images, &manifest.name, image)?;
@@ -34,14 +34,14 @@ pub(super) fn deploy(state: &AdminState, upload: &Upload) -> Result<Value, Refus
     Ok(deployed)
 }
 
-/// Deploys an image that is in the cache, because it was deployed here before.
+/// Deploys an image that is in the cache because it was deployed here before.
 pub(super) fn deploy_kept(state: &AdminState, text: &str, image: ImageHash) -> Result<Value, Refusal> {
     let manifest = read(state, text)?;
     chains::keys_are_granted(state, &open(state)?, &manifest.name, image)?;
     announce(state, &manifest, text, image)
 }
 
-/// Deploys an image that is in the cache, because another edge gave it.
+/// Deploys an image that is in the cache because another edge sent it.
 pub(super) fn deploy_copied(state: &AdminState, text: &str, image: ImageHash) -> Result<Value, Refusal> {
     let manifest = read(state, text)?;
     chains::agrees(state, &open(state)?, &manifest, image)?;
@@ -58,7 +58,7 @@ fn read(state: &AdminState, text: &str) -> Result<Manifest, Refusal> {
     Ok(manifest)
 }
 
-/// Tells the control, then remembers the app.
+/// Sends the app to the control, then stores it.
 fn announce(state: &AdminState, manifest: &Manifest, text: &str, image: ImageHash) -> Result<Value, Refusal> {
     match ask(state, ControlRequest::Deploy(manifest.app(image)))? {
         ControlAnswer::Done => {}
@@ -79,8 +79,8 @@ fn announce(state: &AdminState, manifest: &Manifest, text: &str, image: ImageHas
     }))
 }
 
-/// A promise is as good as the places of its ends (docs/protocol.md, "Failure model"): refuses one that a gate of this edge
-/// breaks.
+/// What `protect` promises depends on where the ends run (docs/protocol.md, "Failure model"): refuses a promise that a gate of
+/// this edge breaks.
 fn promises_kept(state: &AdminState, manifest: &Manifest) -> Result<(), String> {
     if manifest.protect == Protect::None {
         return Ok(());
@@ -104,7 +104,7 @@ fn promises_kept(state: &AdminState, manifest: &Manifest) -> Result<(), String> 
     }
 }
 
-/// What the sessions of an app survive, for the one who deploys it.
+/// What an app's sessions survive, for the operator who deploys it.
 fn survives(manifest: &Manifest) -> &'static str {
     match (manifest.protect, &manifest.server) {
         (Protect::None, _) if manifest.shared => {
@@ -128,20 +128,20 @@ fn survives(manifest: &Manifest) -> &'static str {
     }
 }
 
-/// The names of the stages behind images, the one next to the client first. Asked about every session of a list, so each
-/// image is looked at once.
+/// Finds the names of an image's stages, the one next to the client first. A list of sessions asks for each session, so each
+/// image is read only once.
 pub(super) struct StageNames {
     images: Option<Images>,
     known: BTreeMap<ImageHash, Option<Vec<String>>>,
 }
 
 impl StageNames {
-    /// Of the images of this edge.
+    /// For the images of this edge.
     pub(super) fn new(state: &AdminState) -> Self {
         Self { images: Images::open(&state.images).ok(), known: BTreeMap::new() }
     }
 
-    /// Of an image that this app runs; none if its list cannot be read. An app that is no chain is its only stage.
+    /// The stages of an image that this app runs; none if its list cannot be read. An app that is no chain is its only stage.
     pub(super) fn of(&mut self, app: &str, image: ImageHash) -> Option<Vec<String>> {
         let images = self.images.as_ref()?;
         let read =
@@ -187,7 +187,7 @@ fn image_path(state: &AdminState, name: &str) -> PathBuf {
     state.apps.join(format!("{name}.image"))
 }
 
-/// Remembers an app for the next start. The image's name goes last: without it the rest does not count.
+/// Stores an app for the next start. The image's name is written last: without it the other files are ignored.
 fn keep(state: &AdminState, name: &str, text: &str, image: ImageHash) -> Result<(), Refusal> {
     fs::create_dir_all(&state.apps)
         .and_then(|()| fs::write(manifest_path(state, name), text))
@@ -200,7 +200,7 @@ fn keep(state: &AdminState, name: &str, text: &str, image: ImageHash) -> Result<
         })
 }
 
-/// Forgets an app. Its image stays for the sessions that name it.
+/// Removes an app. Its image stays, for the sessions that use it.
 pub(super) fn forget(state: &AdminState, name: &str) -> Result<(), Refusal> {
     for path in [image_path(state, name), manifest_path(state, name)] {
         match fs::remove_file(&path) {

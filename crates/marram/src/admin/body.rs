@@ -1,5 +1,5 @@
-//! The body of `POST /v1/apps`: a manifest and what it names, in its order: for each stage its module, then its files. Each
-//! part is behind its length.
+//! The body of `POST /v1/apps`: a manifest and the files that it names, in its order: for each stage its module, then its files.
+//! Each part has its length before it.
 //!
 //! ```text
 //! +-------------+----------+     +-------------+--------+   +-------------+------+
@@ -11,7 +11,7 @@ use crate::config::source::TEXT_BYTES_MAX;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use marram_sandbox::limits::{IMAGE_FILES_BYTES_MAX, IMAGE_FILES_MAX, MODULE_BYTES_MAX, STAGES_MAX};
 
-/// Bytes of a whole body. An app as one edge gives it to another is as large: its files' paths are in the manifest.
+/// Bytes of a whole body. The limit also holds for an app that one edge sends to another: file paths are in the manifest.
 pub const SIZE_MAX: usize = 384 << 20;
 
 const _: () = assert!(
@@ -20,15 +20,15 @@ const _: () = assert!(
     "the largest app of one stage fits"
 );
 
-/// Parts of a body behind the manifest.
+/// Most parts after the manifest.
 const PARTS_MAX: usize = STAGES_MAX * (1 + IMAGE_FILES_MAX);
 
-/// An app on its way to an edge.
+/// An app as it is sent to an edge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Upload {
     /// The manifest's text.
     pub manifest: String,
-    /// The contents of what it names, in its order: modules, each followed by its files.
+    /// The contents of the files that it names, in its order: modules, each followed by its files.
     pub parts: Vec<Bytes>,
 }
 
@@ -36,7 +36,7 @@ impl Upload {
     /// The body to send.
     ///
     /// # Errors
-    /// If it is larger than an edge takes.
+    /// If it is larger than an edge accepts.
     pub fn encode(&self) -> Result<Bytes, String> {
         let parts =
             || std::iter::once(self.manifest.as_bytes()).chain(self.parts.iter().map(|part| &part[..]));
@@ -55,8 +55,8 @@ impl Upload {
     /// Reads a body.
     ///
     /// # Errors
-    /// If it is cut short, has more parts than an app can have, or its manifest is no text. Whether they are as many as the
-    /// manifest names is not known here.
+    /// If it is truncated, has more parts than an app can have, or its manifest is not UTF-8. The number of parts is not compared
+    /// with the manifest here.
     pub fn decode(mut body: Bytes) -> Result<Self, &'static str> {
         let manifest = part(&mut body).ok_or("the body ends within the manifest")?;
         let mut parts = Vec::new();
@@ -90,7 +90,7 @@ mod tests {
         let body = upload(&parts).encode().unwrap();
         assert_eq!(Upload::decode(body.clone()), Ok(upload(&parts)));
         let cut: Vec<_> = (0..body.len()).filter_map(|len| Upload::decode(body.slice(..len)).ok()).collect();
-        // Cut between two parts, it is an upload of fewer, which the manifest betrays.
+        // A body that is cut between two parts decodes as fewer parts; the manifest shows that some are missing.
         assert_eq!(cut, [upload(&[]), upload(&parts[..1]), upload(&parts[..2])]);
         assert!(Upload::decode([&body[..], b"x"].concat().into()).is_err());
         let many = vec![&b""[..]; PARTS_MAX + 1];

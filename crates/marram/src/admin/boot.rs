@@ -1,5 +1,5 @@
-//! What an edge deploys at its start: what it had, what its configuration names, what its peers have. A failure is
-//! logged and costs that app only: the others are worth having.
+//! The apps that an edge deploys at its start: those that it had, those in its configuration, those of its peers. A failure is
+//! logged and affects only that app.
 
 use super::state::AdminState;
 use super::{apps, body::Upload, chains, peers};
@@ -9,7 +9,7 @@ use marram_sandbox::Images;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Deploys everything that is to be deployed at start.
+/// Deploys all of these apps.
 pub(super) fn deploy_all(state: &AdminState) {
     for (text, image) in apps::kept(state) {
         if let Err(refusal) = apps::deploy_kept(state, &text, image) {
@@ -39,10 +39,10 @@ pub(super) fn deploy_all(state: &AdminState) {
     }
 }
 
-/// Reads an app as [`load`] does and makes its image as an edge would, in a directory that is removed again.
+/// Reads an app as [`load`] does, and makes its image as an edge would, in a temporary directory.
 ///
 /// # Errors
-/// In words, if an edge would refuse it whatever that edge grants and adds.
+/// If every edge would refuse it, whatever that edge grants or adds. The text says why.
 pub fn check(path: &Path) -> Result<(), String> {
     let upload = load(path)?;
     let source = Source::new(manifest::FILE_NAME, upload.manifest.clone());
@@ -54,7 +54,7 @@ pub fn check(path: &Path) -> Result<(), String> {
             let why = |refusal| format!("{}: {refusal}", path.display());
             chains::check(&images, &manifest, &upload).map(drop).map_err(why)
         });
-    // What cannot be removed is left to whoever empties the temporary directory.
+    // A directory that cannot be removed stays among the temporary files.
     let _ = std::fs::remove_dir_all(&directory);
     made
 }
@@ -62,7 +62,7 @@ pub fn check(path: &Path) -> Result<(), String> {
 /// Reads an app from its manifest, or from the directory that holds it.
 ///
 /// # Errors
-/// In words, if the manifest is wrong or a file that it names cannot be read.
+/// If the manifest is wrong or a file that it names cannot be read. The text says why.
 pub fn load(path: &Path) -> Result<Upload, String> {
     let path: PathBuf = if path.is_dir() { manifest_in(path)? } else { path.into() };
     let source = Source::read(&path).map_err(|problem| problem.to_string())?;

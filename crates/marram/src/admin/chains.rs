@@ -1,5 +1,5 @@
-//! From a manifest's stages to one image: each stage's own, wired behind and before the stages that the operator of this
-//! edge forces on every app.
+//! Makes one image of a manifest's stages: their own images, connected in sequence, between the stages that this edge's
+//! configuration adds to every app.
 
 use super::apps::{self, refused};
 use super::body::Upload;
@@ -17,7 +17,7 @@ use marram_wire::id::ImageHash;
 /// A stage's name and image.
 type Named = (String, ImageHash);
 
-/// Makes the image of everything that was sent under a manifest.
+/// Makes the image of an uploaded app.
 pub(super) fn deploy(
     state: &AdminState,
     images: &Images,
@@ -29,13 +29,13 @@ pub(super) fn deploy(
     wire(images, manifest, [first, stages, last].concat())
 }
 
-/// As [`deploy`], but without what an edge adds and grants.
+/// As [`deploy`], but without the stages that an edge adds and the keys that it grants.
 pub(super) fn check(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<ImageHash, Refusal> {
     let stages = own_stages(images, manifest, upload)?;
     wire(images, manifest, stages)
 }
 
-/// An image of each stage that was sent.
+/// An image for each uploaded stage.
 fn own_stages(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<Vec<Named>, Refusal> {
     all_came(manifest, &upload.parts)?;
     let mut parts = &upload.parts[..];
@@ -56,7 +56,7 @@ fn own_stages(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<V
     Ok(stages)
 }
 
-/// Says that compiled code was there and could not be used.
+/// Logs that compiled code was there and could not be used.
 fn was_rebuilt(image: ImageHash, fault: Option<&ImageFault>) {
     if let Some(fault) = fault {
         tracing::warn!(%image, "an image was compiled again: {fault}");
@@ -83,7 +83,7 @@ fn all_came(manifest: &Manifest, parts: &[Bytes]) -> Result<(), Refusal> {
     Err(Refusal::new(StatusCode::BAD_REQUEST, what, "send the app with `marram deploy`"))
 }
 
-/// The files where the manifest wants them.
+/// The files, at the paths in the manifest.
 fn tree(files: &[TreeFile], contents: &[Bytes]) -> Vec<ImageFile> {
     let file = |(named, contents): (&TreeFile, &Bytes)| ImageFile {
         path: named.path.clone(),
@@ -92,7 +92,7 @@ fn tree(files: &[TreeFile], contents: &[Bytes]) -> Vec<ImageFile> {
     files.iter().zip(contents).map(file).collect()
 }
 
-/// The keys that a stage's certificates are for.
+/// The ids of the keys of a stage's certificates.
 fn named_keys(stage: &Stage, files: &[ImageFile]) -> Result<Vec<KeyId>, Refusal> {
     let of = |path: &String| {
         let file = files.iter().find(|file| file.path == *path);
@@ -109,8 +109,8 @@ fn named_keys(stage: &Stage, files: &[ImageFile]) -> Result<Vec<KeyId>, Refusal>
     stage.keys.iter().map(of).collect()
 }
 
-/// Whether this edge holds every key that an image signs with, and grants it to this app; stages that the edge forces on every
-/// app have what they were granted as apps of their own.
+/// Checks that this edge holds every key that an image signs with, and grants it to this app. Stages that the edge adds to every
+/// app have the grants that they have as apps of their own.
 pub(super) fn keys_are_granted(
     state: &AdminState,
     images: &Images,
@@ -150,7 +150,7 @@ pub(super) fn keys_are_granted(
     Ok(())
 }
 
-/// What a session may use is part of the image only where there is one stage: others may be stages of several apps.
+/// The session's limits are part of the image only if there is one stage: each of several may be a stage of other apps too.
 fn quotas(manifest: &Manifest, stage: &StageQuotas) -> Quotas {
     let only = manifest.stages.len() == 1;
     let limit = |limit: u32| (only && limit > 0).then_some(limit);
@@ -169,7 +169,7 @@ fn in_stage(manifest: &Manifest, stage: &Stage, error: &DeployError) -> Refusal 
     if manifest.stages.len() == 1 { refusal } else { refusal.about(&format!("stage `{}`", stage.name)) }
 }
 
-/// The stages that go before and behind an app's own on this edge.
+/// The stages that this edge puts before and after an app's own.
 fn forced(
     state: &AdminState,
     images: &Images,
@@ -208,7 +208,7 @@ fn forced_one(state: &AdminState, images: &Images, app: &str) -> Result<Named, R
     }
 }
 
-/// One stage is an image already; of several a chain is made.
+/// A single stage is an image already; several are made into a chain.
 fn wire(images: &Images, manifest: &Manifest, stages: Vec<Named>) -> Result<ImageHash, Refusal> {
     if let [(_, only)] = &stages[..] {
         return Ok(*only);
@@ -223,7 +223,7 @@ fn wire(images: &Images, manifest: &Manifest, stages: Vec<Named>) -> Result<Imag
     })
 }
 
-/// Whether an image that another edge made has the stages that this edge forces on every app.
+/// Whether an image that another edge made has the stages that this edge adds to every app.
 pub(super) fn agrees(
     state: &AdminState,
     images: &Images,

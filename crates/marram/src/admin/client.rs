@@ -1,4 +1,4 @@
-//! The asking side of the admin API, for the command line, the demo, tests, and edges that fetch from one another.
+//! The client of the admin API, for the command line, the demo, tests, and edges that fetch from one another.
 
 use super::token;
 use crate::tls::{Connector, Stream};
@@ -14,49 +14,49 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// Bytes of an answer: an app or a recording, with room.
+/// Bytes of an answer: an app or a recording, with room to spare.
 pub const ANSWER_BYTES_MAX: usize = super::body::SIZE_MAX;
-/// How long an edge may take, unless who asks says otherwise: it may compile a large module.
+/// Default timeout of an answer: an edge may have to compile a large module.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Bytes of one line of an answer that is read line by line.
+/// Most bytes of one line in an answer that is read line by line.
 const LINE_BYTES_MAX: usize = 1 << 20;
-/// How long a connection may take.
+/// Timeout of connecting.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// One edge's admin API.
+/// A client of one edge's admin API.
 #[derive(Clone, Debug)]
 pub struct ApiClient {
     authority: String,
-    /// Whether what is said there is encrypted.
+    /// Whether the connection is encrypted.
     is_encrypted: bool,
-    /// Certificates in PEM by which it is believed; the system's if there are none.
+    /// CA certificates in PEM; the system's if there are none.
     ca: Option<Arc<[u8]>>,
     token: Option<String>,
     patience: Duration,
 }
 
-/// Why a call did not succeed.
+/// Why a call failed.
 #[derive(Debug)]
 pub enum ClientError {
-    /// Nobody answers there.
+    /// The connection could not be made.
     Unreachable(String),
-    /// Somebody listens there and says nothing for so long.
+    /// The server accepted the connection and sent nothing for this time.
     Silent(Duration),
-    /// The edge said no.
+    /// The edge refused the request.
     Refused {
         /// The HTTP status.
         status: u16,
         /// What happened.
         error: String,
-        /// Who can do what.
+        /// How to fix it.
         fix: String,
     },
-    /// What answers is no edge, or another version.
+    /// The server is no edge, or one of another version.
     NotUnderstood(String),
 }
 
 impl ClientError {
-    /// Whether the edge is there and does not know what was asked for.
+    /// Whether the edge answered that it does not have what was asked for.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { status: 404, .. })
@@ -81,11 +81,11 @@ impl fmt::Display for ClientError {
 impl std::error::Error for ClientError {}
 
 impl ApiClient {
-    /// The edge whose admin API is at `url`: `http://HOST:PORT`, `https://HOST:PORT`, or `HOST:PORT` alone, not encrypted. Without a token it shows the one that is
-    /// published to this user, if one is.
+    /// A client for the edge with the admin API at `url`: `http://HOST:PORT`, `https://HOST:PORT`, or `HOST:PORT` alone, which is
+    /// not encrypted. Without a token it uses the one that is published to this user, if there is one.
     ///
     /// # Errors
-    /// If it is neither.
+    /// If `url` has none of these forms.
     pub fn new(url: &str, token: Option<String>) -> Result<Self, String> {
         let encrypted = url.strip_prefix("https://");
         let authority = encrypted.or(url.strip_prefix("http://")).unwrap_or(url).trim_end_matches('/');
@@ -96,25 +96,25 @@ impl ApiClient {
         Ok(Self { authority: address.0, is_encrypted, ca: None, token, patience: PATIENCE })
     }
 
-    /// The same, which believes what shows one of these certificates (PEM), or one that they signed; not the system's.
+    /// The same with these certificates (PEM) as the trusted ones, or signers of them, in place of the system's.
     ///
     /// # Errors
-    /// In words, if they cannot be used.
+    /// If they cannot be used. The text says why.
     pub fn believing(self, ca_pem: &[u8]) -> Result<Self, String> {
         Connector::new(Some(ca_pem), None).map_err(|error| format!("{error:#}"))?;
         Ok(Self { ca: Some(ca_pem.into()), ..self })
     }
 
-    /// The same, which waits so long for an answer.
+    /// The same with this timeout for an answer.
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// Asks and waits for the body of the answer.
+    /// Sends a request and waits for the body of the answer.
     ///
     /// # Errors
-    /// If nobody answers, or the edge refuses.
+    /// If there is no answer, or the edge refuses.
     pub fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| ClientError::Unreachable(format!("no runtime: {error}")))?;
@@ -125,11 +125,11 @@ impl ApiClient {
         })
     }
 
-    /// Asks without a body and gives each line of the answer to `take` as it comes, until it wants no more, the answer ends, or
-    /// nothing has come for as long as an answer may take.
+    /// Sends a request without a body, and passes each line of the answer to `take` as it arrives, until `take` returns false,
+    /// the answer ends, or nothing arrives within the timeout.
     ///
     /// # Errors
-    /// If nobody answers, the edge refuses, or falls silent.
+    /// If there is no answer, the edge refuses, or it becomes silent.
     pub fn lines(&self, path: &str, mut take: impl FnMut(&str) -> bool) -> Result<(), ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| ClientError::Unreachable(format!("no runtime: {error}")))?;
@@ -164,10 +164,10 @@ impl ApiClient {
         })
     }
 
-    /// Asks without a body and reads the answer as JSON.
+    /// Sends a request without a body and reads the answer as JSON.
     ///
     /// # Errors
-    /// If nobody answers, the edge refuses, or the answer is no JSON.
+    /// If there is no answer, the edge refuses, or the answer is no JSON.
     pub fn json(&self, method: Method, path: &str) -> Result<Value, ClientError> {
         let body = self.call(method, path, Bytes::new())?;
         serde_json::from_slice(&body).map_err(|error| ClientError::NotUnderstood(error.to_string()))
@@ -202,12 +202,12 @@ impl ApiClient {
     }
 
     async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, ClientError> {
-        // Edges are started again, with other tokens.
+        // An edge that was restarted has another token.
         let find = || if self.token.is_none() { token::find(&self.authority) } else { None };
         let mut found = find();
         loop {
             let answer = self.ask_with(found.as_ref(), method.clone(), path, body.clone()).await?;
-            // One that has just started takes connections before its token is there, and answers none before.
+            // A server that has just started accepts connections before its token is published, and answers none before.
             let now = if answer.status() == StatusCode::UNAUTHORIZED { find() } else { None };
             if now.is_none() || now == found {
                 return Ok(answer);
@@ -216,7 +216,7 @@ impl ApiClient {
         }
     }
 
-    /// Asks once, with the token that was found for an address, or else with the configured one.
+    /// Sends the request once, with the token that was found for an address, or else with the configured one.
     async fn ask_with(
         &self,
         found: Option<&(SocketAddr, String)>,
@@ -225,7 +225,7 @@ impl ApiClient {
         body: Bytes,
     ) -> Result<Response<Incoming>, ClientError> {
         let (at, token) = match found {
-            // What is published is shown to that address alone, whatever else a name may lead to.
+            // A published token is sent only to its own address, whatever else a name resolves to.
             Some((address, token)) => (address.to_string(), Some(token.clone())),
             None => (self.authority.clone(), self.token.clone()),
         };
@@ -233,14 +233,14 @@ impl ApiClient {
             .await
             .map_err(|_| self.unreachable("connecting takes too long"))?
             .map_err(|error| self.unreachable(error))?;
-        // By its address it is asked for itself, whatever name was given here.
+        // The request names the server by its address, whatever name was given here.
         let host = stream.peer_addr().map_err(|error| self.unreachable(error))?;
         let host = SocketAddr::new(host.ip(), host.port()).to_string();
         let stream = self.encrypted(stream).await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.unreachable(error))?;
-        // Ends when `sender` is dropped; an error shows up in the answer.
+        // The task ends when `sender` is dropped; an error appears in the answer.
         tokio::spawn(connection);
         let kind = if path == "/v1/apps" { "application/octet-stream" } else { "application/json" };
         let has_body = matches!(method, Method::POST | Method::PUT);

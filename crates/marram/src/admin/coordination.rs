@@ -1,4 +1,4 @@
-//! The coordinator for operators: whether it is there, which edges it knows, and what cannot be done while it is away.
+//! The coordinator, for operators: whether it is reachable, which edges it knows, and what is impossible while it is away.
 
 use super::routes::{Answer, Refusal};
 use super::state::AdminState;
@@ -9,7 +9,7 @@ use marram_wire::id::SessionId;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// What is known now.
+/// The present state.
 pub(super) fn shown(state: &AdminState) -> Value {
     let Some(coordinator) = &state.coordinator else {
         return json!({ "edge": state.edge, "state": "none" });
@@ -49,7 +49,7 @@ pub(super) fn shown(state: &AdminState) -> Value {
     })
 }
 
-/// Which edge stands by for a session of any edge, by what the coordinator was told.
+/// The standby of any edge's session, as the coordinator knows it.
 pub(super) fn stands_by(state: &AdminState, session: SessionId) -> Result<Answer, Refusal> {
     let Some(coordinator) = &state.coordinator else {
         let fix = "write `[coordinator]` into its configuration, or ask the edge that owns the session";
@@ -78,7 +78,7 @@ pub(super) fn stands_by(state: &AdminState, session: SessionId) -> Result<Answer
     }
 }
 
-/// Counts as Prometheus reads them.
+/// Metrics in Prometheus' format.
 pub(super) fn prometheus(state: &AdminState) -> String {
     let Some(coordinator) = &state.coordinator else { return String::new() };
     let View { edges, figures, reports, .. } = coordinator.view();

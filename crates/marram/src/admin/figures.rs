@@ -1,4 +1,4 @@
-//! What an edge counts, for machines that watch it and for people who look at it once.
+//! Metrics of an edge, in Prometheus' format and as a summary for people.
 
 use marram_edge::api::{App, Counter, Label};
 use marram_edge::control::MetricSample;
@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// What is summed: a counter's name, and its label's name and value.
+/// The key of a sum: a counter's name, and its label's name and value.
 type Series<'a> = (&'a str, Option<(&'a str, &'a str)>);
 
-/// Counters as Prometheus reads them, those of all shards summed: one family a name, one line a label.
+/// Counters in Prometheus' format, summed over all shards: one family for each name, one line for each label.
 pub(super) fn prometheus(edge: &str, figures: &[MetricSample]) -> String {
     let mut sums: BTreeMap<Series<'_>, (u64, bool)> = BTreeMap::new();
     for MetricSample { counter: Counter { name, label, value, gauge }, .. } in figures {
@@ -31,12 +31,12 @@ pub(super) fn prometheus(edge: &str, figures: &[MetricSample]) -> String {
     out
 }
 
-/// A label's value as the format wants it.
+/// A label's value, escaped as the format requires.
 pub(super) fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// An edge at a glance: its own figures, those of each shard, those of each app over all shards, in the order of `apps`.
+/// An edge's summary: its own figures, those of each shard, and those of each app over all shards, in the order of `apps`.
 pub(super) fn edge(figures: &[MetricSample], apps: &[App]) -> Value {
     let (mut own, mut shards) = (Map::new(), BTreeMap::<u8, Map<String, Value>>::new());
     let mut of_apps: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
@@ -61,7 +61,7 @@ pub(super) fn edge(figures: &[MetricSample], apps: &[App]) -> Value {
     json!({ "figures": own, "shards": shards, "apps": apps })
 }
 
-/// What is to be said of a server that no agent reaches which is connected.
+/// The message about this server if no connected agent reaches it; else `None`.
 pub(super) fn unreached(server: &str, figures: &[MetricSample]) -> Option<String> {
     let labels = figures.iter().filter(|figure| figure.counter.value > 0).flat_map(|it| &it.counter.label);
     let names: BTreeSet<&str> =

@@ -1,13 +1,13 @@
-//! What was logged lately, and what is logged from now on, for operators.
+//! Recent and future log lines, for operators.
 //!
 //! ```text
 //! GET /v1/logs ? app=NAME & session=ID & level=LEAST & since_ms=AGE & last=COUNT & follow=1 & run=RUN & after=NUMBER
 //! ```
 //!
-//! The answer is a JSON object a line: first `{"edge", "run", "missing"}`, where `missing` is how many lines have gone that could
-//! have been wanted; then the lines that fit, with `number`, `at_us` (microseconds since 1970) and `shard`; then
-//! `{"caught_up": true}`. With `follow` the lines to come follow, `{"gone": COUNT}` where whoever reads was too slow for some,
-//! and an empty line in a silence. Who comes again with `run` and `after` gets what followed if it is the same run of the program.
+//! The answer has one JSON object on each line. First `{"edge", "run", "missing"}`: `missing` is how many dropped lines may have
+//! matched. Then the matching lines, with `number`, `at_us` (microseconds since 1970) and `shard`; then `{"caught_up": true}`.
+//! With `follow`, new lines come after that, `{"gone": COUNT}` where the reader was too slow for some, and an empty line in a
+//! silence. A request with `run` and `after` gets the lines after that number if the program is still in the same run.
 
 use super::routes::{Answer, Call, Refusal};
 use crate::config::units::Name;
@@ -23,18 +23,18 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Operators that follow at a time; more are refused, so that others still have connections.
+/// Operators that can follow at a time; further ones are refused, so that others still get connections.
 pub const FOLLOWERS_MAX: usize = 16;
-/// A silence that is this long is broken by an empty line.
+/// After a silence of this length, an empty line is sent.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(2);
 
 static FOLLOWERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Lines to come.
+/// A stream of new lines.
 struct Follower {
     kept: &'static LogBuffer,
     wanted: Wanted,
-    /// The last one that was looked at.
+    /// The number of the last line that was examined.
     after: u64,
     silence: Pin<Box<tokio::time::Sleep>>,
 }
@@ -73,7 +73,7 @@ impl BodyStream for Follower {
     }
 }
 
-/// Which lines.
+/// The filter for lines.
 #[derive(Default)]
 struct Wanted {
     app: Option<String>,
@@ -90,7 +90,7 @@ impl Wanted {
         if self.app.is_none() && self.session.is_none() && self.level.is_none() {
             return true;
         }
-        // A session's identifier is like nothing else; some lines have it in their text.
+        // A session's identifier is unique, so it is searched in the whole text; some lines have it only there.
         if self.session.as_ref().is_some_and(|session| !line.text.contains(session.as_str())) {
             return false;
         }
@@ -101,11 +101,11 @@ impl Wanted {
     }
 }
 
-/// What was asked, read.
+/// The parameters of a request.
 #[derive(Default)]
 struct Asked {
     wanted: Wanted,
-    /// How many of those that there are.
+    /// How many of the existing lines.
     last: Option<usize>,
     follow: bool,
     run: Option<u64>,
@@ -142,7 +142,7 @@ impl Asked {
     }
 }
 
-/// Whether a request is for this file.
+/// Whether a request is for log lines.
 pub(super) fn is_asked_for(call: &Call) -> bool {
     call.method == Method::GET && call.path.trim_end_matches('/') == "/v1/logs"
 }
@@ -173,16 +173,16 @@ pub(super) fn answer(edge: &str, call: &Call) -> Result<Answer, Refusal> {
     Ok(Answer { status: StatusCode::OK, content_type: "application/x-ndjson", body })
 }
 
-/// What there is now, and the number of the last line that was looked at.
+/// The lines that exist now, and the number of the last line that was examined.
 fn beginning(edge: &str, kept: &LogBuffer, asked: &Asked) -> (Bytes, u64) {
     let mut after = if asked.run == Some(kept.run()) { asked.after } else { 0 };
     let last = asked.last.unwrap_or(usize::MAX);
     let (mut fit, mut end) = (VecDeque::new(), None);
-    // Of those that have gone, and of what was found behind the last of them: some may go while others are taken.
+    // Number of dropped lines, and of matches after the last of them: lines may be dropped while others are taken.
     let (mut gone, mut found, mut oldest_us) = (0, 0, 0);
     loop {
         let taken = kept.take(after, None);
-        // What is logged from now on is no part of it, or there might be no end.
+        // Lines that are logged from now on are not included, since that might never end.
         let end = *end.get_or_insert(taken.last);
         if taken.gone > 0 {
             gone += taken.gone;
@@ -201,7 +201,7 @@ fn beginning(edge: &str, kept: &LogBuffer, asked: &Asked) -> (Bytes, u64) {
             break;
         }
     }
-    // Of those that have gone none is wanted if enough are left, or if they were too old.
+    // No dropped line would have been in the answer if enough lines are left, or if the dropped ones are too old.
     let enough = found >= last || oldest_us < asked.wanted.since_us;
     let missing = if enough { 0 } else { gone };
     let mut out = BytesMut::new();
@@ -212,11 +212,11 @@ fn beginning(edge: &str, kept: &LogBuffer, asked: &Asked) -> (Bytes, u64) {
     (out.freeze(), after)
 }
 
-/// A line with where and when it came from.
+/// A line with its number, time and shard.
 fn put(line: &LogLine, out: &mut BytesMut) {
     let shard = line.shard.map_or_else(String::new, |shard| format!("\"shard\":{shard},"));
     let rest = line.text.strip_prefix('{').unwrap_or("}");
-    // A shard says which it is in some of its lines itself.
+    // Some lines of a shard have the shard's number already.
     let shard = if rest.contains("\"shard\":") { "" } else { shard.as_str() };
     let head = format!("{{\"number\":{},\"at_us\":{},{shard}", line.number, line.at_us);
     out.put_slice(head.as_bytes());
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(told(&kept, "last=1"), (0, vec!["8".into()]));
         let (missing, rest) = told(&kept, "last=9");
         assert_eq!(missing, 9 - rest.len() as u64);
-        // Of the last microsecond: nothing that has gone was as young.
+        // Only lines of the last microsecond match: no dropped line is that new.
         let asked = Asked { wanted: Wanted { since_us: u64::MAX, ..Wanted::default() }, ..Asked::default() };
         assert_eq!(lines(&beginning("A", &kept, &asked).0)[0]["missing"], 0);
     }

@@ -1,8 +1,8 @@
-//! The admin API: HTTP for operators, in a thread of its own beside the edge and never in a session's way.
+//! The admin API: HTTP for operators, in a thread of its own beside the edge, so that it never delays a session.
 //!
 //! | request | does | answer |
 //! |---|---|---|
-//! | `GET /healthz` | asks the control whether it is there | edge's name |
+//! | `GET /healthz` | checks that the control answers | edge's name |
 //! | `GET /metrics` | | Prometheus text |
 //! | `GET /v1/edge` | | what the edge, each shard and each app have now |
 //! | `POST /v1/apps` | deploys: [`body`] says what to send | name, image, what its sessions survive |
@@ -13,19 +13,19 @@
 //! | `DELETE /v1/sessions/ID` | ends it for good | |
 //! | `GET /v1/routes` | | rules of the gates, how often each decided, listeners |
 //! | `PUT /v1/routes` | replaces the rules, all at once: `{"routes": [...], "revision": n}` | as above |
-//! | `GET /v1/standbys/ID` | | who stands by for a session of whichever edge, by what the coordinator was told |
-//! | `GET /v1/coordinator` | | whether the coordinator is there, what cannot be done meanwhile, the edges it knows |
-//! | `GET /v1/logs?...` | | the last lines that the edge logged, and those to come: `logs.rs` says how |
-//! | `POST /v1/drain` | moves everything away, takes nothing new | |
+//! | `GET /v1/standbys/ID` | | the standby of a session of any edge, as the coordinator knows it |
+//! | `GET /v1/coordinator` | | whether the coordinator is reachable, what is impossible meanwhile, the edges it knows |
+//! | `GET /v1/logs?...` | | the edge's last log lines, and new ones: see `logs.rs` |
+//! | `POST /v1/drain` | moves all sessions away, accepts no new ones | |
 //! | `GET /v1/images/HASH` | | the module, files and quotas behind an image, for another edge |
-//! | `GET /v1/images/HASH/app` | | what its app promises, deployed now or once, for another edge |
+//! | `GET /v1/images/HASH/app` | | the settings of its app, which is or was deployed, for another edge |
 //!
 //! A recorder answers `/healthz`, `/metrics`, `/v1/sessions` and `/v1/logs` in the same way, an agent `/healthz` and `/v1/logs`.
 //!
-//! Who may ask what is in `access.rs`: operators everything, other edges of the domain their apps and images, a token of its own
-//! `/metrics`, everybody `/healthz`, web pages nothing.
+//! Access rules are in `access.rs`: operators may ask for everything, other edges of the domain for apps and images, a token of
+//! its own opens `/metrics`, `/healthz` is open to all, and web pages get nothing.
 //!
-//! Answers are JSON where nothing else is said. A refusal is `{"error": what happened, "fix": who can do what}`.
+//! Answers are JSON unless the table says otherwise. A refusal is `{"error": what happened, "fix": how to fix it}`.
 
 mod access;
 mod agent;

@@ -1,5 +1,5 @@
-//! What an edge asks of other edges: the apps that they have deployed, and single images that sessions name. What comes
-//! proves itself by its digest; what was promised of it is the peer's word.
+//! What an edge fetches from other edges: the apps that they have deployed, and single images that sessions need. An image is
+//! verified by its digest; the app's settings are trusted as the peer sends them.
 
 use super::client::{ApiClient, ClientError};
 use super::state::AdminState;
@@ -15,15 +15,15 @@ use serde_json::Value;
 use std::sync::PoisonError;
 use std::time::Instant;
 
-/// Edges that say that they have an image and are asked for it; if none of so many gives it, more would not either.
+/// Most edges that are asked for an image that they are registered with. If none of these sends it, more would not help.
 const HOLDERS_MAX: usize = 8;
 
-/// Takes every app that a peer has and this edge has not.
+/// Fetches every app that a peer has and this edge does not.
 pub(super) fn copy_from(state: &AdminState, peer: &str) -> anyhow::Result<()> {
     let client = client(state, peer)?;
     let list = client.json(Method::GET, "/v1/apps").map_err(of_this_domain)?;
     let mut apps: Vec<&Value> = list["apps"].as_array().into_iter().flatten().collect();
-    // The stages that every app gets here are there before the apps that get them.
+    // The stages that this edge adds to every app are fetched before the apps that need them.
     apps.sort_by_key(|app| !app["name"].as_str().is_some_and(|name| state.is_forced(name)));
     for app in apps {
         if let Err(error) = copy_app(state, &client, app) {
@@ -46,8 +46,8 @@ fn copy_app(state: &AdminState, client: &ApiClient, app: &Value) -> anyhow::Resu
     Ok(())
 }
 
-/// Takes an image from a peer into the cache, with the stages of one that is a chain. What an earlier life of this edge kept
-/// need not come again.
+/// Fetches an image from a peer into the cache, with its stages if it is a chain. Images that are in the cache from earlier are
+/// not fetched again.
 fn bring(client: &ApiClient, images: &Images, image: ImageHash) -> anyhow::Result<()> {
     let get =
         |image: ImageHash| client.call(Method::GET, &format!("/v1/images/{image}"), bytes::Bytes::new());
@@ -68,10 +68,10 @@ fn bring(client: &ApiClient, images: &Images, image: ImageHash) -> anyhow::Resul
     Ok(())
 }
 
-/// Brings an image into the image cache from the first peer that gives it.
+/// Fetches an image into the image cache from the first peer that has it.
 ///
 /// # Errors
-/// In a few words for the session that wants it; the log has what each peer said.
+/// In a few words for the session that needs it; the log has each peer's error.
 pub fn fetch(state: &AdminState, image: ImageHash) -> Result<App, String> {
     let mut unknown = 0;
     let peers = asked_for(state, image);
@@ -81,7 +81,7 @@ pub fn fetch(state: &AdminState, image: ImageHash) -> Result<App, String> {
             Err(error) => {
                 let refused = error.downcast_ref::<ClientError>();
                 unknown += usize::from(refused.is_some_and(ClientError::is_not_found));
-                // Whoever dials an edge can ask for images that nobody has.
+                // Any client of an edge can cause requests for images that do not exist.
                 let mut log_limiter = state.log_limiter.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(suppressed) = log_limiter.pass(Instant::now()) {
                     tracing::warn!(peer, %image, suppressed, "an image could not be fetched: {error:#}");
@@ -98,7 +98,7 @@ pub fn fetch(state: &AdminState, image: ImageHash) -> Result<App, String> {
     })
 }
 
-/// Admin URLs: first of those who say at the coordinator that they have it, then of those that the configuration names.
+/// Admin URLs: first of edges that are registered with the image, then those in the configuration.
 fn asked_for(state: &AdminState, image: ImageHash) -> Vec<String> {
     let holders = state.coordinator.as_ref().map(|coordinator| coordinator.holders(image));
     let mut urls: Vec<String> = holders.into_iter().flatten().take(HOLDERS_MAX).map(|(_, url)| url).collect();
@@ -118,7 +118,7 @@ fn fetch_from(state: &AdminState, peer: &str, image: ImageHash) -> anyhow::Resul
     Ok(app)
 }
 
-/// Edges of another domain take what this one shows for a wrong token.
+/// An edge of another domain refuses this edge's token as a wrong one; the error then says so.
 fn of_this_domain(error: ClientError) -> anyhow::Error {
     match error {
         ClientError::Refused { status: 401, .. } => anyhow::Error::new(error)
@@ -127,9 +127,9 @@ fn of_this_domain(error: ClientError) -> anyhow::Error {
     }
 }
 
-/// Asks a peer what it reads out to the edges of its domain.
+/// A client for what a peer sends to the edges of its domain.
 fn client(state: &AdminState, peer: &str) -> anyhow::Result<ApiClient> {
-    // Whatever listens there may be no edge, so it is not shown what operators show.
+    // The server there may be no edge, so it does not get the operators' token.
     let client = ApiClient::new(peer, Some(state.credential.clone()));
     let believing = |client: ApiClient| match &state.ca {
         Some(ca) => client.believing(ca),

@@ -1,4 +1,4 @@
-//! What operators can ask a recorder: whether it is there, its figures, what it keeps.
+//! The admin API of a recorder: its health, its figures, the sessions that it keeps.
 
 use super::figures::escaped;
 use super::routes::{Answer, Call, Refusal};
@@ -12,7 +12,7 @@ use std::fmt::Write;
 /// The recorder, as seen by its admin API.
 #[derive(Debug)]
 pub struct RecorderAdmin {
-    /// Asks its loop.
+    /// Asks the recorder's loop.
     pub client: RecorderHandle,
 }
 
@@ -35,7 +35,7 @@ impl AdminApi for RecorderAdmin {
                 "v1/sessions" => {
                     let rows = self.client.sessions().map_err(away)?;
                     let rows: Vec<Value> = rows.iter().map(row).collect();
-                    // Under the name that `marram ps` shows where several are asked.
+                    // The field that `marram ps` uses for the name when it asks several.
                     return Ok(Answer::json(&json!({ "edge": name, "sessions": rows })));
                 }
                 _ => {}

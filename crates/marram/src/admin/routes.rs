@@ -1,4 +1,4 @@
-//! What each request does. Every function blocks until its answer is there; none of them touches a socket.
+//! The handlers of the requests. Every function blocks until its answer is there; none of them uses a socket.
 
 use super::apps::{self, StageNames};
 use super::body::Upload;
@@ -19,21 +19,21 @@ use marram_wire::id::{ImageHash, SessionId};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// How long a recording may take: its ends may be far, and its checkpoints large.
+/// Timeout of a recording: its ends may be far away, and its checkpoints large.
 const RECORD_PATIENCE: Duration = Duration::from_secs(60);
-/// How long shards may take to answer an operator.
+/// How long shards may take to answer a request.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A request, all of it.
+/// A complete request.
 pub struct Call {
     pub(super) method: Method,
     pub(super) path: String,
-    /// What follows a question mark, if anything.
+    /// The part after the question mark, if any.
     pub(super) query: String,
     pub(super) body: Bytes,
 }
 
-/// An answer, all of it.
+/// A complete answer.
 pub struct Answer {
     pub(super) status: StatusCode,
     pub(super) content_type: &'static str,
@@ -49,7 +49,7 @@ impl Answer {
         Self { status: StatusCode::OK, content_type: "application/octet-stream", body: body.into() }
     }
 
-    /// As Prometheus reads it.
+    /// In Prometheus' text format.
     pub(super) fn text(text: String) -> Self {
         Self {
             status: StatusCode::OK,
@@ -59,7 +59,7 @@ impl Answer {
     }
 }
 
-/// Why a request was not done.
+/// Why a request was refused.
 #[derive(Debug)]
 pub struct Refusal {
     status: StatusCode,
@@ -72,12 +72,12 @@ impl Refusal {
         Self { status, error: error.into(), fix: fix.into() }
     }
 
-    /// The same, of a part of what was asked.
+    /// The same, for a named part of the request.
     pub(super) fn about(self, part: &str) -> Self {
         Self { error: format!("{part}: {}", self.error), ..self }
     }
 
-    /// For what cannot happen.
+    /// For errors that are bugs.
     pub(super) fn bug(error: &str) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, error, "this is a bug in the edge; its log says more")
     }
@@ -106,7 +106,7 @@ impl AdminApi for AdminState {
     }
 }
 
-/// Does what is asked.
+/// Handles a request of an edge.
 fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
     let path: Vec<&str> = call.path.trim_matches('/').split('/').collect();
     let (get, delete, post) = (Method::GET, Method::DELETE, Method::POST);
@@ -198,7 +198,7 @@ fn metrics(state: &AdminState) -> Result<Answer, Refusal> {
     Ok(Answer::text(body + &routing::prometheus(state) + &coordination::prometheus(state)))
 }
 
-/// The whole edge: what it, each shard and each app have now.
+/// The whole edge: present figures of the edge, each shard and each app.
 fn edge(state: &AdminState) -> Result<Answer, Refusal> {
     let figures = figures(state)?;
     let control::ControlAnswer::Apps(apps) = ask(state, ControlRequest::Apps)? else {
@@ -232,7 +232,7 @@ fn one_app(state: &AdminState, name: &str) -> Result<Answer, Refusal> {
     }
 }
 
-/// An app with its manifest, where it is kept, and the stages that its sessions go through here.
+/// An app with its manifest, if that is stored, and the stages that its sessions have on this edge.
 fn shown(state: &AdminState, names: &mut StageNames, app: &App) -> Value {
     let mut value = view::app(app);
     value["manifest"] = json!(apps::kept_manifest(state, &app.name));

@@ -1,4 +1,4 @@
-//! Routes for operators: what rules there are and how often each decided, and other rules in their place, all at once.
+//! Routes, for operators: lists the rules and how often each decided, and replaces them, all at once.
 
 use super::routes::{Refusal, ask};
 use super::state::AdminState;
@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What is sent to replace rules.
+/// A request to replace the rules.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Replacement {
-    /// The rules are replaced only if they are of this revision, where one is named.
+    /// If set, the rules are replaced only if they have this revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
-    /// The new ones.
+    /// The new rules.
     pub routes: Vec<WrittenRoute>,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn list(state: &AdminState) -> Value {
     })
 }
 
-/// Replaces the rules, all at once or not at all. Sessions under way are not touched.
+/// Replaces the rules, all at once or not at all. Open sessions are not affected.
 pub(super) fn replace(state: &AdminState, body: &Bytes) -> Result<Value, Refusal> {
     let refuse = |status, what: String, fix: &str| Err(Refusal::new(status, what, fix));
     let replacement: Replacement = match serde_json::from_slice(body) {
@@ -97,7 +97,7 @@ fn of(route: &str, field: &str, what: &str) -> String {
     format!("route `{route}`: `{field}` {what}")
 }
 
-/// A gate's sessions die with this edge (docs/protocol.md, "Failure model"): none may be of an app that promises otherwise.
+/// A gate's sessions end with this edge (docs/protocol.md, "Failure model"): refuses a rule for an app that promises otherwise.
 fn promises_kept(state: &AdminState, rules: &[RouteRule]) -> Result<(), Refusal> {
     let ControlAnswer::Apps(apps) = ask(state, ControlRequest::Apps)? else {
         return Err(Refusal::bug("the control answered something else than was asked"));
@@ -116,7 +116,7 @@ fn promises_kept(state: &AdminState, rules: &[RouteRule]) -> Result<(), Refusal>
     Ok(())
 }
 
-/// Counts as Prometheus reads them. Names of routes and listeners have no character that would need care.
+/// Metrics in Prometheus' format. Names of routes and listeners have no character that needs escaping.
 pub(super) fn prometheus(state: &AdminState) -> String {
     let mut out = String::new();
     let edge = &state.edge;

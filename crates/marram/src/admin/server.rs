@@ -1,4 +1,4 @@
-//! HTTP in and out: how much at a time, and whose token. Knows no route.
+//! The HTTP server of admin APIs: limits, and tokens. Knows no route.
 
 use super::access::{Access, Guard};
 use super::logs;
@@ -16,34 +16,34 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Operators' connections at a time; more wait to be accepted.
+/// Operators' connections at a time; further ones wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 64;
 /// How long a request's head may take.
 pub const HEAD_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a request's body may take.
 pub const BODY_PATIENCE: Duration = Duration::from_secs(120);
-/// How long an operator may take nothing of an answer. Who follows a log and was away for longer asks again.
+/// How long an operator may read nothing of an answer. One that follows a log and was away for longer asks again.
 pub const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is wrong when it cannot be encrypted.
+/// The hint for an API that cannot be encrypted.
 const IDENTITY: &str = "correct `admin.certificate` and `admin.key`";
 
-/// Whoever has an admin API.
+/// A program with an admin API.
 pub trait AdminApi: Send + Sync + 'static {
-    /// Does what is asked, under the name that it is served by. May block.
+    /// Handles a request; `name` is the name that the API was started with. May block.
     fn answer(&self, name: &str, call: &Call) -> Result<Answer, Refusal>;
 }
 
-/// One that is served.
+/// An API with its access rules.
 struct Served {
     name: String,
     guard: Guard,
     site: Arc<dyn AdminApi>,
-    /// As long as it is served.
+    /// Keeps the token published.
     _published: Option<token::Published>,
 }
 
-/// Starts an edge's API, and a thread that deploys what is to be deployed at start.
+/// Starts an edge's API, and a thread that deploys the apps of the start.
 ///
 /// # Errors
 /// If its token cannot be made, or the operating system has no thread or descriptor left.
@@ -57,7 +57,7 @@ pub fn start(listener: TcpListener, state: Arc<AdminState>) -> anyhow::Result<()
     listen(listener, tls, Served { name: state.edge.clone(), guard, site: state, _published: published })
 }
 
-/// Starts the thread of an API that is called so. Its token is made for as long as it runs where none is configured.
+/// Starts the thread of an API with this name. If no token is configured, one is made and published while the API runs.
 ///
 /// # Errors
 /// If a token cannot be made, or the operating system has no thread or descriptor left.
@@ -73,7 +73,7 @@ pub fn serve(
     listen(listener, tls, Served { name, guard, site, _published: published })
 }
 
-/// The token that is configured, or one that is made, which commands of this user find.
+/// The configured token, or a new one, which commands of the same user find.
 fn token_of(
     listener: &TcpListener,
     configured: Option<&String>,
@@ -117,7 +117,7 @@ async fn respond(served: Arc<Served>, request: Request<Incoming>) -> Response<Bo
     response(answer.unwrap_or_else(Refusal::into_answer))
 }
 
-/// Whether the asker may ask, and then all of what is asked.
+/// Checks whether the request is allowed, and then reads all of it.
 async fn read(guard: &Guard, request: Request<Incoming>) -> Result<Call, Refusal> {
     let (head, incoming) = request.into_parts();
     guard.admit(&head)?;

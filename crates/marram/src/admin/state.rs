@@ -1,4 +1,4 @@
-//! What the admin API needs of the edge around it. Knows no HTTP.
+//! What the admin API uses of the edge around it. Knows no HTTP.
 
 use super::access::Access;
 use crate::config::edge::EdgeSettings;
@@ -18,42 +18,42 @@ pub struct AdminState {
     pub control: AdminClient,
     /// The edge's name.
     pub edge: String,
-    /// Where images are cached.
+    /// The directory of the image cache.
     pub images: PathBuf,
-    /// Where recordings lie that were asked for.
+    /// The directory of recordings that an operator asked for.
     pub recordings: PathBuf,
-    /// Where deployed apps are remembered.
+    /// The directory of deployed apps.
     pub apps: PathBuf,
     /// Manifests to deploy at start.
     pub start: Vec<PathBuf>,
-    /// What gates lead to: the client ends of such sessions die with this edge.
+    /// The gates' routes: the client ends of their sessions are lost with this edge.
     pub routing: Routing,
-    /// Servers that this edge's own gate connects to: such sessions' server ends die with it.
+    /// Servers that this edge's own agent connects to: the server ends of such sessions are lost with it.
     pub gate_servers: Vec<String>,
-    /// Admin URLs of edges to fetch apps from that this one lacks.
+    /// Admin URLs of edges from which missing apps are fetched.
     pub peers: Vec<String>,
-    /// Certificates in PEM by which other edges are believed; the system's if there are none.
+    /// CA certificates in PEM to verify other edges with; the system's if there are none.
     pub ca: Option<Vec<u8>>,
-    /// Who knows of other edges, where there is such.
+    /// Knows other edges, if there is a coordinator.
     pub coordinator: Option<Coordinator>,
-    /// Apps whose stage goes before those of every app, the one next to the client first.
+    /// Apps with a stage that is put before those of every app, the one next to the client first.
     pub first: Vec<String>,
-    /// Apps whose stage goes behind those of every app, the one next to the server last.
+    /// Apps with a stage that is put after those of every app, the one next to the server last.
     pub last: Vec<String>,
     /// Private keys that apps may be granted.
     pub keys: Vec<Key>,
-    /// For what sessions bring about that nobody here asked for.
+    /// For log lines that sessions cause and no operator.
     pub log_limiter: Mutex<LogLimiter>,
-    /// Who may ask what.
+    /// Access settings.
     pub access: Access,
-    /// Where the operators' token is kept that is made if none is configured.
+    /// The file of the operators' token that is made if none is configured.
     pub token_file: PathBuf,
-    /// What edges of the domain show each other, to read apps and images.
+    /// The token that edges of the domain use among each other, to read apps and images.
     pub credential: String,
 }
 
 impl AdminState {
-    /// The desk of the edge that is configured so.
+    /// For the edge with this configuration.
     #[must_use]
     pub fn new(config: &EdgeSettings, control: AdminClient, coordinator: Option<Coordinator>) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl AdminState {
         }
     }
 
-    /// Whether this edge puts an app before or behind every other.
+    /// Whether this edge puts the app before or after every other.
     #[must_use]
     pub fn is_forced(&self, app: &str) -> bool {
         self.first.iter().chain(&self.last).any(|forced| forced == app)

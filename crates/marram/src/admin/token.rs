@@ -1,9 +1,9 @@
-//! The token of an admin API whose configuration names none: made at start, and published to commands that the same user runs
-//! on this machine. Knows no HTTP.
+//! The token of an admin API without a configured one: made at start, and published to commands that the same user runs on this
+//! machine. Knows no HTTP.
 //!
-//! A published token is a file that is named by the address, `127.0.0.1:7401`, in the first of [`directories`] that can be used. The
-//! process that serves keeps the file locked. One that nothing locks is of a process that is gone, and is not shown to whatever
-//! listens at its address now.
+//! A published token is a file with the address as its name, `127.0.0.1:7401`, in the first of [`directories`] that can be used.
+//! The serving process keeps the file locked. An unlocked file is of a process that has ended, and its token is not sent to the
+//! program that listens on the address now.
 
 use crate::edge::write_private;
 use anyhow::{Context, anyhow, ensure};
@@ -18,13 +18,13 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of a token's file.
 const FILE_BYTES_MAX: u64 = 4_096;
-/// Random bytes of a token that is made here.
+/// Random bytes of a new token.
 const RANDOM_BYTES: usize = 32;
 
-/// The token that a file keeps; made when it is missing.
+/// The token in a file, which is made when missing.
 ///
 /// # Errors
-/// If it can neither be read nor made.
+/// If it can neither be read nor written.
 pub(super) fn kept(path: &Path) -> anyhow::Result<String> {
     match fs::read_to_string(path) {
         Ok(text) => {
@@ -48,10 +48,10 @@ pub(super) fn kept(path: &Path) -> anyhow::Result<String> {
     }
 }
 
-/// A token that nobody has seen.
+/// A new random token.
 ///
 /// # Errors
-/// If the machine gives no random bytes.
+/// If the system has no random bytes.
 pub(super) fn fresh() -> anyhow::Result<String> {
     let mut random = [0; RANDOM_BYTES];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
@@ -59,7 +59,7 @@ pub(super) fn fresh() -> anyhow::Result<String> {
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A token that commands find as long as this lives.
+/// A token that commands can find while this value exists.
 #[derive(Debug)]
 pub(super) struct Published {
     path: PathBuf,
@@ -69,7 +69,7 @@ pub(super) struct Published {
 
 impl Drop for Published {
     fn drop(&mut self) {
-        // One that stays is not locked any more, and so counts for nothing.
+        // A file that stays is no longer locked, and is ignored.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -77,7 +77,7 @@ impl Drop for Published {
 /// Publishes the token of the API that listens on `address`.
 ///
 /// # Errors
-/// If no directory can be used, with what each one lacks.
+/// If no directory can be used; the text has the error of each.
 pub(super) fn publish(address: SocketAddr, token: &str) -> anyhow::Result<Published> {
     publish_in(directories(), address, token)
 }
@@ -108,7 +108,7 @@ fn publish_at(directory: &Path, address: SocketAddr, token: &str) -> io::Result<
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         options.custom_flags(i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default()).open(path)
     };
-    // What is made and removed below happens to one process at a time.
+    // One process at a time creates and removes files here.
     let order = open(&directory.join(".lock"))?;
     order.lock()?;
     sweep(directory);
@@ -116,25 +116,25 @@ fn publish_at(directory: &Path, address: SocketAddr, token: &str) -> io::Result<
     let mut file = open(&aside)?;
     file.set_len(0)?;
     file.write_all(format!("{token}\n").as_bytes())?;
-    // Locked before it has its name: who finds it there finds it locked.
+    // Locked before it is renamed, so that its name never leads to an unlocked file.
     file.try_lock().map_err(|_| io::Error::other("its new file is locked"))?;
     fs::rename(&aside, &path)?;
     Ok(Published { path, _file: file })
 }
 
-/// Removes the tokens of processes that are gone.
+/// Removes the tokens of processes that have ended.
 fn sweep(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let is_token = entry.file_name().to_str().is_some_and(|name| name.parse::<SocketAddr>().is_ok());
         if is_token && File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok()) {
-            // What cannot be removed counts for nothing, since it is not locked.
+            // A file that cannot be removed is ignored later, since it is not locked.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// The token of the API at an authority, `HOST:PORT`, with the address that it is of, if one is published to this user. Nothing else
-/// than that address may be shown it.
+/// The token of the API at an authority, `HOST:PORT`, and its address, if it is published to this user. It must be sent to that
+/// address only.
 #[must_use]
 pub(super) fn find(authority: &str) -> Option<(SocketAddr, String)> {
     find_in(&directories().collect::<Vec<_>>(), authority)
@@ -148,7 +148,8 @@ fn find_in(directories: &[PathBuf], authority: &str) -> Option<(SocketAddr, Stri
     addresses(authority).into_iter().find_map(published)
 }
 
-/// The addresses on this machine that an authority may mean. Names are not looked up: tokens are published of loopback only.
+/// The addresses on this machine that an authority may mean. Names are not looked up: only tokens of loopback addresses are
+/// published.
 fn addresses(authority: &str) -> Vec<SocketAddr> {
     if let Ok(address) = authority.parse::<SocketAddr>() {
         return if address.ip().is_loopback() { vec![address] } else { Vec::new() };
@@ -158,7 +159,7 @@ fn addresses(authority: &str) -> Vec<SocketAddr> {
     port.into_iter().flat_map(|port| both.map(|ip| SocketAddr::new(ip, port))).collect()
 }
 
-/// A published token, if the process that serves is alive, and the file is this user's. The superuser may read every user's.
+/// A published token, if the serving process is alive and the file belongs to this user. The superuser may read every user's.
 fn read(path: &Path) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
@@ -180,8 +181,8 @@ fn name_of(address: SocketAddr) -> String {
     address.to_string()
 }
 
-/// Where tokens are published, preferred first: systemd's for a unit (`RuntimeDirectory=marram`), the user's for this boot, the
-/// user's for good, that of units where a command looks for theirs.
+/// Directories for tokens, preferred first: systemd's for a unit (`RuntimeDirectory=marram`), the user's runtime directory, the
+/// user's permanent one, and the units' directory, where a command looks for a unit's token.
 fn directories() -> impl Iterator<Item = PathBuf> {
     let of = |variable: &str, below: &str| {
         let base = PathBuf::from(env::var_os(variable)?);
@@ -244,7 +245,7 @@ mod tests {
         let path = second.path.clone();
         drop(second);
         assert!(find("localhost:7501").is_none() && !path.exists());
-        // As a process leaves it that is killed.
+        // As a killed process leaves it.
         fs::write(&path, "two\n").unwrap();
         fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
         assert_eq!(find("localhost:7501"), None);

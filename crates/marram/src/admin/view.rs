@@ -1,11 +1,11 @@
-//! How apps and sessions look outside.
+//! Apps and sessions as JSON.
 
 use marram_edge::api::{App, CheckpointHolder, Protect, SessionRow, WitnessMode};
 use marram_edge::cache::CachePolicy;
 use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
 
-/// One app, for a peer.
+/// An app, for a peer.
 pub(super) fn app(app: &App) -> Value {
     json!({
         "name": app.name,
@@ -34,7 +34,7 @@ pub(super) fn app(app: &App) -> Value {
     })
 }
 
-/// Where an app's cells read from.
+/// The cache settings of an app.
 fn cache(policy: &CachePolicy) -> Value {
     json!({
         "origin": policy.origin,
@@ -60,7 +60,7 @@ fn read_cache(value: &Value) -> Option<CachePolicy> {
     })
 }
 
-/// Reads what [`app`] says, as a peer of this version does.
+/// Reads what [`app`] writes.
 pub(super) fn read_app(value: &Value) -> Option<App> {
     let text = |field: &str| value[field].as_str();
     let number = |field: &str| value[field].as_u64();
@@ -147,7 +147,7 @@ fn protect(protect: Protect) -> &'static str {
     }
 }
 
-/// Two hexadecimal digits a byte, exactly `N` bytes.
+/// Parses two hexadecimal digits for each byte, exactly `N` bytes.
 pub(super) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {

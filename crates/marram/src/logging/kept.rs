@@ -1,5 +1,5 @@
-//! The last lines that a process and its children logged, in so many bytes and no more. The oldest go first, and it is known how
-//! many have gone. Whoever waits for the next one is woken; nobody who logs ever waits.
+//! The last lines that a process and its children logged, in a limited number of bytes. The oldest are dropped first, and
+//! counted. Readers are woken for new lines; a thread that logs never waits for a reader.
 //!
 //! ```text
 //! from a child := shard (1) | lines that it could not send before this one (8, little-endian) | line
@@ -15,15 +15,15 @@ use std::task::Waker;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bytes of lines that are kept, unless the configuration says otherwise.
+/// Default for the bytes of lines that are kept.
 pub const RING_BYTES: usize = 1 << 20;
-/// Fewer would not hold what one misfortune says.
+/// A smaller buffer would not hold the lines of one failure.
 pub const RING_BYTES_MIN: usize = 64 << 10;
-/// Longest line that is kept; what is longer is counted as lost.
+/// Longest line that is kept; a longer one counts as lost.
 pub const LINE_BYTES_MAX: usize = 32 << 10;
-/// Lines that are taken at once: whoever logs waits for no more than that.
+/// Most lines that are taken at once, which limits how long a thread that logs waits for the lock.
 const TAKE_LINES_MAX: usize = 256;
-/// What a line takes besides its text, about.
+/// The estimated memory of a line besides its text.
 const LINE_COST: usize = 64;
 const HEAD: usize = 9;
 
@@ -32,28 +32,28 @@ const HEAD: usize = 9;
 pub struct LogLine {
     /// Its number, counted from 1.
     pub number: u64,
-    /// When it came, in microseconds since 1970.
+    /// When it was received, in microseconds since 1970.
     pub at_us: u64,
-    /// The shard that it is of; none for the process itself.
+    /// The shard that logged it; none for the process itself.
     pub shard: Option<u8>,
-    /// The object. Taken without a copy.
+    /// The object's text, shared without a copy.
     pub text: Arc<str>,
 }
 
-/// What was there for somebody who had seen everything up to some number.
+/// The lines for a reader that has seen everything up to some number.
 #[derive(Debug)]
 pub struct LogBatch {
     /// The next ones.
     pub lines: Vec<LogLine>,
-    /// How many had gone before they were taken.
+    /// How many were dropped before they were taken.
     pub gone: u64,
-    /// The number of the last one that there was, taken or not.
+    /// The number of the last line that exists, taken or not.
     pub last: u64,
 }
 
-/// A process's last lines.
+/// The last lines of a process.
 pub struct LogBuffer {
-    /// Tells this life of the process from others.
+    /// Identifies this run of the process.
     run: u64,
     ring: Mutex<Ring>,
 }
@@ -62,13 +62,13 @@ struct Ring {
     lines: VecDeque<LogLine>,
     bytes: usize,
     bytes_max: usize,
-    /// Of the last line.
+    /// The number of the last line.
     number: u64,
     waiting: Vec<Waker>,
 }
 
 impl LogBuffer {
-    /// Keeps so many bytes.
+    /// A buffer of this size in bytes.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         let ring = Ring { lines: VecDeque::new(), bytes: 0, bytes_max, number: 0, waiting: Vec::new() };
@@ -76,11 +76,11 @@ impl LogBuffer {
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        // Whoever panicked while it held it has added a line or not: both are fine.
+        // A thread that panicked with the lock held has added a line or not: both are fine.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The ring, unless somebody has it.
+    /// The ring, unless another thread has locked it.
     fn free_ring(&self) -> Option<MutexGuard<'_, Ring>> {
         match self.ring.try_lock() {
             Ok(ring) => Some(ring),
@@ -89,7 +89,7 @@ impl LogBuffer {
         }
     }
 
-    /// What tells this life of the process from others.
+    /// A number that identifies this run of the process.
     #[must_use]
     pub fn run(&self) -> u64 {
         self.run
@@ -106,7 +106,7 @@ impl LogBuffer {
         }
     }
 
-    /// So many lines did not come this far.
+    /// Adds a line that says how many lines were lost.
     fn lost(&self, shard: Option<u8>, count: u64) {
         let text = format!(
             "{{\"level\":\"WARN\",\"target\":\"marram::logging\",\"message\":\"{count} lines were lost on their way to those that are kept\"}}"
@@ -115,7 +115,7 @@ impl LogBuffer {
     }
 
     fn push(&self, shard: Option<u8>, text: Arc<str>) {
-        // Of a thread that panics nobody knows what it holds, perhaps this very ring: it does not wait for it.
+        // A panicking thread may hold any lock, even this one: it does not wait for it.
         let ring = if std::thread::panicking() { self.free_ring() } else { Some(self.ring()) };
         let Some(mut ring) = ring else { return };
         let waiting = {
@@ -133,8 +133,8 @@ impl LogBuffer {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// The lines behind the one with that number, at most `TAKE_LINES_MAX`: who wants more asks again from where these stop.
-    /// Where there is none, `waker` is woken when there is.
+    /// The lines after the one with this number, at most `TAKE_LINES_MAX`: a reader that wants more asks again from the last of
+    /// these. If there is none, `waker` is woken for the next line.
     pub fn take(&self, after: u64, waker: Option<&Waker>) -> LogBatch {
         let next = after.saturating_add(1);
         let mut ring = self.ring();
@@ -158,21 +158,21 @@ fn now_us() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Where the processes that this one starts send their lines.
+/// Receives the lines of child processes.
 pub struct Receiver(UnixDatagram);
 
 impl Receiver {
-    /// Starts a thread that keeps what comes.
+    /// Starts a thread that adds received lines to `kept`.
     ///
     /// # Errors
     /// If the operating system has no socket or thread left.
     pub fn start(kept: &'static LogBuffer) -> io::Result<Self> {
         let (theirs, ours) = UnixDatagram::pair()?;
-        // So that no shard ever waits for this process.
+        // So that a shard never blocks on this process.
         theirs.set_nonblocking(true)?;
         thread::Builder::new().name("log".into()).spawn(move || {
             let mut datagram = vec![0; HEAD + LINE_BYTES_MAX + 1];
-            // Ends with the process: it holds the other end itself.
+            // Ends with the process, which holds the other end itself.
             while let Ok(size) = ours.recv(&mut datagram) {
                 receive(kept, &datagram[..size]);
             }
@@ -180,10 +180,10 @@ impl Receiver {
         Ok(Self(theirs))
     }
 
-    /// For one more process.
+    /// A descriptor for one more process.
     ///
     /// # Errors
-    /// If there is no descriptor left.
+    /// If there is no file descriptor left.
     pub fn sender(&self) -> io::Result<OwnedFd> {
         self.0.try_clone().map(OwnedFd::from)
     }
@@ -200,7 +200,7 @@ fn receive(kept: &LogBuffer, datagram: &[u8]) {
     kept.add(Some(head[0]), line);
 }
 
-/// The sending side, in a process that was started.
+/// The sending side, in a child process.
 pub(super) struct Sender {
     socket: UnixDatagram,
     shard: u8,
@@ -325,7 +325,7 @@ mod tests {
         theirs.set_nonblocking(true).unwrap();
         let (kept, sender) = (LogBuffer::new(RING_BYTES), Sender::new(theirs, 7));
         let long = vec![b'{'; LINE_BYTES_MAX];
-        // Nobody reads: at some point there is no room.
+        // There is no reader, so at some point the socket is full.
         while sender.lost.load(Relaxed) == 0 {
             sender.send(&long);
         }

@@ -1,4 +1,4 @@
-//! How much is logged, of each part of the program on its own: `info,agent=debug`.
+//! Log levels, with a level of its own for each part of the program: `info,agent=debug`.
 
 use marram_edge::suggest;
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
-/// The parts of the program that can be told how much to log, and where their lines come from.
+/// The parts of the program with a level of their own, and the log targets of each.
 const PARTS: [(&str, &str); 6] = [
     ("agent", "marram_agent"),
     ("edge", "marram::edge"),
@@ -19,17 +19,17 @@ const PARTS: [(&str, &str); 6] = [
     ("guest", "guest"),
 ];
 
-/// What is logged at least.
+/// The least severe level that is logged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, clap::ValueEnum)]
 pub enum Level {
-    /// What needs an operator.
+    /// Errors that an operator must fix.
     Error,
-    /// What an operator may want to look at.
+    /// Problems that an operator may want to look at.
     Warn,
-    /// Sessions, edges, deployments coming and going.
+    /// Sessions, edges, deployments that start and end.
     #[default]
     Info,
-    /// Why they do.
+    /// The reasons for these.
     Debug,
     /// Everything.
     Trace,
@@ -54,14 +54,14 @@ impl Level {
         }
     }
 
-    /// Reads one as it is written, in whatever case.
+    /// Parses a level, ignoring case.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         let text = text.to_ascii_lowercase();
         Self::ALL.into_iter().find(|(name, _)| *name == text).map(|(_, level)| level)
     }
 
-    /// As it is written.
+    /// The name of the level.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::ALL.into_iter().find(|(_, level)| *level == self).map_or("info", |(name, _)| name)
@@ -76,7 +76,7 @@ pub struct Levels {
 }
 
 impl Levels {
-    /// What lets exactly these through.
+    /// The filter for these levels.
     pub(super) fn filter(&self) -> Targets {
         let targets = Targets::new().with_default(self.all.filter());
         let target = |part: &str| PARTS.iter().find(|(name, _)| *name == part).map_or("", |(_, at)| *at);

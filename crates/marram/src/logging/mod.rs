@@ -1,4 +1,4 @@
-//! Structured logs: one line an event on standard output, as text or JSON, and the last of them kept for operators who ask.
+//! Structured logs: one line for each event on standard output, as text or JSON; the last lines are kept for operators.
 //! Does not know what is logged.
 
 mod kept;
@@ -18,30 +18,30 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// The environment variable that overrides the configured levels.
 pub const LEVEL_VARIABLE: &str = "MARRAM_LOG";
-/// The environment variable by which a supervisor tells its shards how lines look.
+/// The environment variable with which a supervisor sets the format of its shards' lines.
 const FORMAT_VARIABLE: &str = "MARRAM_LOG_FORMAT";
 
-/// What this process's subscriber was installed with.
+/// The options of this process's subscriber.
 static STARTED: OnceLock<(Format, Levels)> = OnceLock::new();
-/// Where this process's lines go besides standard output.
+/// The second destination of this process's lines, besides standard output.
 static SINK: OnceLock<Sink> = OnceLock::new();
 
-/// Where lines are kept.
+/// A destination for lines.
 enum Sink {
-    /// Here.
+    /// A buffer in this process.
     Kept(LogBuffer),
-    /// In the process that started this one.
+    /// The parent process.
     Elsewhere(kept::Sender),
 }
 
-/// How a line looks.
+/// The format of lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// For people.
+    /// Text, for people.
     #[default]
     Text,
-    /// One flat JSON object a line, for programs.
+    /// One flat JSON object on each line, for programs.
     Json,
 }
 
@@ -50,23 +50,23 @@ pub enum Format {
 pub struct LogOptions {
     /// Text or JSON.
     pub format: Format,
-    /// Unless [`LEVEL_VARIABLE`] says otherwise.
+    /// The levels, unless [`LEVEL_VARIABLE`] overrides them.
     pub levels: Levels,
-    /// Bytes of lines to keep for operators who ask; none where nobody can.
+    /// Bytes of lines to keep for operators; none if the program has no admin API.
     pub kept: Option<usize>,
 }
 
 /// Installs the process's subscriber. A second call has no effect: the first one's options stay.
 ///
 /// # Errors
-/// If the environment asks for levels that there are not.
+/// If the environment variable has an unknown level.
 pub fn start(options: &LogOptions) -> Result<(), String> {
     let levels = match std::env::var(LEVEL_VARIABLE) {
         Ok(text) => text.parse().map_err(|why| format!("{LEVEL_VARIABLE}={text}: {why}"))?,
         Err(_) => options.levels.clone(),
     };
     if let Some(bytes) = options.kept {
-        // A second ring has no effect either.
+        // A second buffer has no effect either.
         let _ = SINK.set(Sink::Kept(LogBuffer::new(bytes)));
     }
     install(options.format, levels, options.kept.is_some());
@@ -87,12 +87,12 @@ fn install(format: Format, levels: Levels, keeps: bool) {
     if keeps {
         layers.push(flat().with_writer(|| Keeper).boxed());
     }
-    // Fails only if a test program has a subscriber of its own: then its lines go there.
+    // Fails only if a test program has its own subscriber: lines then go to that one.
     let _ = tracing_subscriber::registry().with(filter).with(layers).try_init();
     panics::log();
 }
 
-/// Writes lines to wherever they are kept.
+/// Writes lines to the second destination.
 struct Keeper;
 
 impl io::Write for Keeper {
@@ -100,7 +100,7 @@ impl io::Write for Keeper {
         match SINK.get() {
             Some(Sink::Kept(kept)) => kept.add(None, line),
             Some(Sink::Elsewhere(sender)) => sender.send(line),
-            // A shard that has not been told where yet.
+            // A shard that has not received the socket yet.
             None => {}
         }
         Ok(line.len())
@@ -111,7 +111,7 @@ impl io::Write for Keeper {
     }
 }
 
-/// The lines that this process keeps, if it does.
+/// The buffer of kept lines, if this process has one.
 #[must_use]
 pub fn kept() -> Option<&'static LogBuffer> {
     match SINK.get() {
@@ -120,13 +120,13 @@ pub fn kept() -> Option<&'static LogBuffer> {
     }
 }
 
-/// From now on this process's lines go there too, as those of shard `shard`.
+/// Sends this process's lines to the socket as well, as lines of shard `shard`.
 pub fn send_to(socket: UnixDatagram, shard: u8) {
     // A second socket has no effect.
     let _ = SINK.set(Sink::Elsewhere(kept::Sender::new(socket, shard)));
 }
 
-/// What a child process needs in its environment to log as this one does.
+/// The environment variables for a child process that make it log as this one does.
 pub fn environment() -> impl Iterator<Item = (&'static str, String)> {
     let (format, levels) = STARTED.get().cloned().unwrap_or_default();
     let format = match format {
@@ -136,10 +136,10 @@ pub fn environment() -> impl Iterator<Item = (&'static str, String)> {
     [(FORMAT_VARIABLE, format.to_owned()), (LEVEL_VARIABLE, levels.to_string())].into_iter()
 }
 
-/// Installs the subscriber of a child process, as its parent's [`environment`] says.
+/// Installs the subscriber of a child process, with the settings of its parent's [`environment`].
 pub fn start_from_environment() {
     let json = std::env::var(FORMAT_VARIABLE).is_ok_and(|format| format == "json");
-    // Its parent wrote them, and would have refused others.
+    // The parent wrote the levels and has checked them.
     let levels = std::env::var(LEVEL_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or_default();
     install(if json { Format::Json } else { Format::Text }, levels, true);
 }

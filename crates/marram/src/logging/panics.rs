@@ -1,4 +1,4 @@
-//! Panics as lines of the log, besides what is said of them on standard error: that is read by nobody who asks from elsewhere.
+//! Logs panics as lines, besides the message on standard error, which remote operators do not see.
 
 use marram_agent::net::LogLimiter;
 use std::panic::{self, PanicHookInfo};
@@ -6,18 +6,18 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-/// Longest text that is logged. Two large values that should have been equal are in the text of one.
+/// Longest text that is logged. Two large values that should be equal can both be in a panic's text.
 const TEXT_BYTES_MAX: usize = 4 << 10;
 /// Longest name of a thread.
 const NAME_BYTES_MAX: usize = 64;
 
-/// From now on a panic is logged, after everything that was done about one before. What comes of it stays as it is. Of many only
-/// some are, with how many were not: what panics once may do so again at once.
+/// From now on, logs each panic after the previous hook has run; the effect of the panic does not change. Rate-limited, with a
+/// count of those suppressed: code that panics may do so again at once.
 pub(super) fn log() {
     let (before, limiter) = (panic::take_hook(), Mutex::new(LogLimiter::new(Instant::now())));
     panic::set_hook(Box::new(move |panic| {
         before(panic);
-        // Held for this statement and nowhere else, where nothing panics: no thread waits for itself.
+        // Held only for this statement, which cannot panic: so no thread waits for itself.
         let passed = limiter.lock().unwrap_or_else(PoisonError::into_inner).pass(Instant::now());
         if let Some(suppressed) = passed {
             line(panic, suppressed);
@@ -25,8 +25,8 @@ pub(super) fn log() {
     }));
 }
 
-/// Nothing in here may panic, since that would end the process, nor wait for what this thread may hold: the log's writers give up
-/// where they cannot write, and the lines that are kept go without this one if somebody holds them.
+/// Nothing in here may panic, since that would end the process, or wait for a lock that this thread may hold: the log's writers
+/// skip what they cannot write, and the buffer of kept lines skips this line if it is locked.
 fn line(panic: &PanicHookInfo<'_>, suppressed: Option<u64>) {
     let thread = thread::current();
     let thread = thread.name().unwrap_or("without a name");
