@@ -1,4 +1,4 @@
-//! `marram config`: samples to begin with, and a check that starts nothing.
+//! `marram config`: prints samples, and checks a configuration without starting anything.
 
 use super::Failure;
 use crate::config::agent::AgentRole;
@@ -9,7 +9,7 @@ use clap::{Subcommand, ValueEnum};
 use std::borrow::Cow;
 use std::path::PathBuf;
 
-/// What a configuration is for.
+/// The kind of a configuration.
 #[derive(Clone, Copy, ValueEnum)]
 pub(super) enum Kind {
     /// `marram edge`
@@ -28,14 +28,14 @@ pub(super) enum Kind {
 pub(super) enum Config {
     /// Print a commented sample with every field.
     Sample {
-        /// What for.
+        /// The program that it configures.
         kind: Kind,
     },
-    /// Read a file as the program would, and say what is wrong with it; of a manifest also what it names.
+    /// Read a file as the program would, and report errors; for a manifest, also in the files that it names.
     Check {
-        /// What the file is for.
+        /// The program that the file configures.
         kind: Kind,
-        /// The file; of a manifest also its directory.
+        /// The file; for a manifest, its directory is also possible.
         file: PathBuf,
     },
 }
@@ -68,7 +68,7 @@ fn sample(kind: Kind) -> Cow<'static, str> {
     }
 }
 
-/// What is wrong and can be lived with.
+/// The warnings for a file, or its error.
 fn check(kind: Kind, file: &std::path::Path) -> Result<Vec<Problem>, Problem> {
     let manifest = file.join(manifest::FILE_NAME);
     let file = if matches!(kind, Kind::Manifest) && file.is_dir() { &manifest } else { file };

@@ -1,4 +1,4 @@
-//! `marram coordinator`: whether an edge's coordinator is there, and the edges that it knows.
+//! `marram coordinator`: whether an edge's coordinator is reachable, and the edges that it knows.
 
 use super::operate::{Edges, text};
 use super::{Failure, table};

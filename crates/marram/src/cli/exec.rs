@@ -1,4 +1,4 @@
-//! `marram exec`: an unmodified program whose connections go to an agent.
+//! `marram exec`: runs an unmodified program and redirects its connections to an agent.
 
 use super::Failure;
 use crate::config::agent;
@@ -8,17 +8,17 @@ use clap::Args;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Where an agent's configuration is if nothing else is said.
+/// The default path of an agent's configuration.
 const CONFIG: &str = "/etc/marram/agent.toml";
 
 /// `marram exec`
 #[derive(Args)]
 pub(super) struct Exec {
-    /// The agent's configuration: `redirect` of each `[[listen]]` says which destinations go there. /etc/marram/agent.toml if
-    /// neither this nor --redirect is given.
+    /// The agent's configuration: `redirect` of each `[[listen]]` names the destinations that are redirected to it.
+    /// /etc/marram/agent.toml if neither this nor --redirect is given.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Connections to HOST:PORT go to the agent that listens on LISTENER; udp://HOST:PORT for datagrams.
+    /// Redirect connections to HOST:PORT to the agent that listens on LISTENER; udp://HOST:PORT for datagrams.
     #[arg(long, value_name = "HOST:PORT=LISTENER", value_parser = exec::redirect)]
     redirect: Vec<Redirect>,
     /// The program and its arguments.

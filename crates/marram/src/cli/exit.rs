@@ -1,4 +1,4 @@
-//! What the exit status means.
+//! Failures of commands, and their exit statuses.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -15,20 +15,20 @@ pub(super) const HELP: &str = "Exit status:
 `marram exec` ends as the program that it runs does. Where several edges are asked, the status is that of the first failure; what
 the others answered is printed all the same.";
 
-/// Why a command did not do its job, by what the caller can do about it.
+/// Why a command failed, by what the caller can do about it.
 #[derive(Debug)]
 pub enum Failure {
-    /// Anything not named below.
+    /// Any failure that is not named below.
     Other(anyhow::Error),
-    /// What the user wrote is wrong.
+    /// The command line or a file of the user is wrong.
     Usage(anyhow::Error),
-    /// The edge said no.
+    /// The edge refused the request.
     Refused(anyhow::Error),
-    /// There is no edge to talk to.
+    /// No edge could be reached.
     Unreachable(anyhow::Error),
-    /// The thing that was to be shown is not so.
+    /// What the command checks does not hold.
     Check(anyhow::Error),
-    /// A figure is not what it should be.
+    /// A measured figure is out of its limits.
     Missed(anyhow::Error),
 }
 
@@ -39,7 +39,7 @@ impl From<anyhow::Error> for Failure {
 }
 
 impl Failure {
-    /// Several in one: each a line, the status that of the first.
+    /// Combines several: a line for each, with the exit status of the first.
     pub(super) fn all(failures: Vec<Self>) -> Option<Self> {
         let several = |first: Self, next: Self| {
             let text = anyhow::anyhow!("{:#}\nmarram: {:#}", first.parts().1, next.parts().1);
@@ -73,7 +73,7 @@ pub(super) fn code(result: Result<(), Failure>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let (code, error) = failure.parts();
-            // In one piece, since another process may say something at the same time. Nobody may read it.
+            // Written at once, since other processes may write at the same time. An error is ignored.
             let text = format!("marram: {error:#}\n");
             let _ = std::io::stderr().write_all(text.as_bytes());
             ExitCode::from(code)

@@ -1,4 +1,4 @@
-//! `marram inspect`: an edge at a glance, or one session.
+//! `marram inspect`: a summary of an edge, or one session.
 
 use super::operate::{Edges, short, text};
 use super::{Failure, table};
@@ -8,16 +8,16 @@ use hyper::Method;
 use serde_json::Value;
 use std::time::{Duration, SystemTime};
 
-/// What to show.
+/// `marram inspect`
 #[derive(Args)]
 pub(super) struct Inspect {
-    /// A session's identifier, as `marram ps` shows it, or how it begins; the edges themselves if left out.
+    /// A session's identifier, as `marram ps` shows it, or its first digits; if left out, the edges are shown.
     session: Option<String>,
     #[command(flatten)]
     edges: Edges,
 }
 
-/// What of a shard's figures goes into its table, with the headings.
+/// The figures in the table of shards, with their headings.
 const OF_SHARDS: [(&str, &str); 8] = [
     ("sessions", "SESSIONS"),
     ("wires", "WIRES"),
@@ -28,7 +28,7 @@ const OF_SHARDS: [(&str, &str); 8] = [
     ("images_loaded", "IMAGES"),
     ("memory_reclaims_total", "RECLAIMS"),
 ];
-/// The same of an app.
+/// The same for the table of apps.
 const OF_APPS: [(&str, &str); 6] = [
     ("app_sessions", "SESSIONS"),
     ("app_sessions_refused_total", "REFUSED"),
@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &Inspect) -> Result<(), Failure> {
     }
 }
 
-/// An edge, its shards, its apps.
+/// The text about an edge, its shards and its apps.
 fn edge(edge: &Value) -> String {
     let figures = |of: &Value, names: &[(&str, &str)]| -> Vec<String> {
         names.iter().map(|(name, _)| text(&of["figures"], name)).collect()
@@ -112,7 +112,7 @@ fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A session that none of the edges has: the coordinator may know who stands by for it.
+/// For a session that none of the edges has: the coordinator may know its standby.
 fn elsewhere(session: &str, edges: &Edges, unknown: Failure) -> Result<(), Failure> {
     let Ok(answer) = edges.ask_first(&Method::GET, &format!("/v1/standbys/{session}")) else {
         return Err(unknown);
@@ -130,19 +130,19 @@ fn elsewhere(session: &str, edges: &Edges, unknown: Failure) -> Result<(), Failu
     Ok(())
 }
 
-/// What each edge counts from when it came to own the session is not the session's whole.
+/// Labels the counters that each edge starts when it takes a session over: they do not cover the whole session.
 fn label(field: &str) -> String {
     let here = ["consumed", "produced", "checkpoints"].contains(&field);
     if here { format!("{field} here") } else { field.to_owned() }
 }
 
-/// How long ago a time was, for people; Unix milliseconds by this machine's clock.
+/// How long ago a time was, for people; in Unix milliseconds of this machine's clock.
 fn ago(then_ms: u64) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     age(now.saturating_sub(Duration::from_millis(then_ms)).as_secs()) + " ago"
 }
 
-/// Seconds in the two largest units that they come to.
+/// A number of seconds, in its two largest units.
 pub(super) fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),

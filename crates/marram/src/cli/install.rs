@@ -1,5 +1,5 @@
-//! What a packager installs beside the binary: manual pages, completions for shells, units for systemd. All of it is made from
-//! what the program itself knows, so none of it falls behind.
+//! Files for packagers: manual pages, completions for shells, units for systemd. All of them are generated from the command
+//! line's definitions, so they are always up to date.
 
 use super::{Arguments, Failure, emit};
 use anyhow::Context;
@@ -10,29 +10,29 @@ use std::path::{Path, PathBuf};
 /// `marram completions`
 #[derive(Args)]
 pub(super) struct Completions {
-    /// For which shell.
+    /// The shell.
     shell: Shell,
 }
 
 /// `marram man`
 #[derive(Args)]
 pub(super) struct Manual {
-    /// Where pages go, one a command; such as /usr/local/share/man/man1. It is made if it is missing.
+    /// The directory for the pages, one for each command, such as /usr/local/share/man/man1; made if it is missing.
     directory: PathBuf,
 }
 
 /// `marram unit`
 #[derive(Args)]
 pub(super) struct Unit {
-    /// What is to be run.
+    /// The program that the unit runs.
     #[arg(value_enum)]
     role: Role,
-    /// The binary's path.
+    /// The path of the marram binary.
     #[arg(long, value_name = "FILE", default_value = "/usr/local/bin/marram")]
     program: PathBuf,
 }
 
-/// A program that stays.
+/// A program that runs as a service.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 pub(super) enum Role {
     /// `marram edge`
@@ -66,7 +66,8 @@ pub(super) fn unit(arguments: &Unit) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Longest that units wait for sessions to move away: the default of `timeouts.drain` and of `limits.drain`, and some.
+/// How long systemd waits for sessions to move away, in seconds: the default of `timeouts.drain` and `limits.drain`, plus a
+/// reserve.
 const STOP_S: u32 = 45;
 
 fn unit_of(role: Role, program: &Path) -> String {
@@ -77,12 +78,13 @@ fn unit_of(role: Role, program: &Path) -> String {
         Role::Recorder => ("recorder", "recorder", "recorder.toml"),
     };
     let program = program.display();
-    // Only a client's agent has something to read again.
+    // Only a client agent has a configuration that it reads again.
     let reload = match role {
         Role::AgentClient => "ExecReload=/bin/kill -HUP $MAINPID\n",
         Role::Edge | Role::AgentServer | Role::Recorder => "",
     };
-    // Changed pages are found by the kernel only for who may ask it; every cell takes some mappings and a descriptor or two.
+    // The kernel reports changed pages only to a process with this right; each cell takes some memory mappings and a descriptor
+    // or two.
     let rights = match role {
         Role::Edge => "AmbientCapabilities=CAP_SYS_PTRACE\nCapabilityBoundingSet=CAP_SYS_PTRACE\n",
         Role::AgentClient | Role::AgentServer | Role::Recorder => "CapabilityBoundingSet=\n",

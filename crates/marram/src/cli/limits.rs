@@ -1,4 +1,4 @@
-//! `marram limits`: every bound, as compiled in. `docs/limits.md` is this text, and a test holds the two together.
+//! `marram limits`: every limit, as compiled in. `docs/limits.md` is this text, and a test compares the two.
 
 use crate::config::units::Size;
 use crate::manifest::{CACHE_BYTES, CACHE_BYTES_MAX};
@@ -11,7 +11,7 @@ use marram_wire::{limits as wire, recording::RECORDING_SIZE_MAX};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// One bound: what it is, its value, what happens there.
+/// One limit: what it is, its value, what happens when it is reached.
 type Row = (&'static str, String, &'static str);
 
 /// The whole page, as Markdown.
@@ -53,7 +53,7 @@ fn time(duration: Duration) -> String {
     format!("{duration:?}")
 }
 
-/// 0 means that there is no limit.
+/// The number; "none" for 0.
 fn or_none(count: u32) -> String {
     if count == 0 { "none".into() } else { count.to_string() }
 }

@@ -1,4 +1,4 @@
-//! `marram logs`: what edges, recorders and agents logged lately, and what they log from now on, merged by time.
+//! `marram logs`: recent and new log lines of edges, recorders and agents, merged by time.
 
 use super::Failure;
 use super::operate::{Edges, can_be_session, failure};
@@ -17,17 +17,17 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Lines that are shown unless something else is asked for.
+/// The default number of lines.
 const LINES: usize = 100;
-/// Lines that wait to be shown; whoever sends more waits.
+/// Most lines that wait to be shown; a connection with more lines blocks.
 const WAITING_MAX: usize = 10_000;
-/// How long edges may take to say what they have, before what the others have is shown.
+/// How long edges may take to send their recent lines before those of the others are shown.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Before an edge that is away is asked again: the first wait, which doubles, and the longest.
+/// First and longest wait before an edge that is away is asked again; the wait doubles.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// What to show, of whom.
+/// `marram logs`
 #[derive(Args)]
 pub(super) struct Logs {
     #[command(flatten)]
@@ -36,10 +36,10 @@ pub(super) struct Logs {
     wanted: Wanted,
 }
 
-/// Which lines.
+/// The filter for lines.
 #[derive(Args, Clone)]
 struct Wanted {
-    /// Go on with lines as they come, and ask edges that go away again.
+    /// Also show new lines as they are logged, and reconnect to edges that go away.
     #[arg(short, long)]
     follow: bool,
     /// Only lines about this app, such as what its cells print.
@@ -51,10 +51,10 @@ struct Wanted {
     /// Only lines of this level and above.
     #[arg(long, value_enum)]
     level: Option<Level>,
-    /// Only lines that are not older than this, such as "10m".
+    /// Only lines of at most this age, such as "10m".
     #[arg(long, value_name = "TIME")]
     since: Option<Time>,
-    /// How many of the lines that there are: 100 if left out, or all since a time.
+    /// How many of the existing lines: 100 if left out, or all with --since.
     #[arg(short = 'n', long = "lines", value_name = "COUNT")]
     lines: Option<usize>,
 }
@@ -64,7 +64,7 @@ impl Wanted {
         self.lines.or_else(|| self.since.is_none().then_some(LINES))
     }
 
-    /// What an edge is asked, that knows already what it was asked for.
+    /// The request to an edge; `seen` is the last line that it has sent already.
     fn path(&self, seen: Option<(u64, u64)>) -> String {
         let mut path = String::from("/v1/logs?");
         let mut ask = |name: &str, value: &dyn std::fmt::Display| {
@@ -101,26 +101,26 @@ impl Wanted {
     }
 }
 
-/// What happens with one of the edges.
+/// An event of one edge's connection.
 enum News {
     Line(String),
-    /// It cannot be asked, or not any more.
+    /// It cannot be reached, or the connection broke.
     Away(ClientError),
-    /// It will not say more.
+    /// It has no more lines.
     Over,
 }
 
-/// What is known of one of the edges.
+/// The state of one edge.
 #[derive(Default)]
 struct Seen {
     url: String,
     name: String,
-    /// It has said what there was.
+    /// It has sent its existing lines.
     caught_up: bool,
-    /// It was said that it is away.
+    /// It was reported that it is away.
     away: bool,
     over: bool,
-    /// It said no, or could not be asked.
+    /// It refused the request, or could not be reached.
     failure: Option<Failure>,
 }
 
@@ -150,11 +150,11 @@ pub(super) fn run(arguments: &Logs) -> Result<(), Failure> {
     Failure::all(failures).map_or(Ok(()), Err)
 }
 
-/// Says so where nothing was logged about an app that there is not.
+/// If no line is about an app, and no such app is deployed, says so.
 fn explain_nothing(edges: &Edges, app: &Name) {
-    // Which edges cannot be asked is said elsewhere.
+    // Edges that cannot be asked are reported elsewhere.
     let Ok((answers, _)) = edges.listed("/v1/apps") else { return };
-    // Agents and recorders do not know either.
+    // Agents and recorders do not know apps.
     if answers.is_empty() {
         return;
     }
@@ -167,9 +167,9 @@ fn explain_nothing(edges: &Edges, app: &Name) {
     }
 }
 
-/// Reads one edge's lines until nobody wants them or it has no more.
+/// Reads one edge's lines until the receiver is gone or the edge has no more.
 fn listen(place: usize, client: &ApiClient, wanted: &Wanted, sender: &SyncSender<(usize, News)>) {
-    // An edge breaks its silence.
+    // An edge sends an empty line after a silence.
     let client = client.clone().with_patience(PATIENCE.max(HEARTBEAT.saturating_mul(3)));
     let (mut run, mut after, mut wait) = (None, 0, BACKOFF_MIN);
     loop {
@@ -179,7 +179,7 @@ fn listen(place: usize, client: &ApiClient, wanted: &Wanted, sender: &SyncSender
                 return true;
             }
             wait = BACKOFF_MIN;
-            // Whatever is no object is shown as it is.
+            // A line that is no JSON object is shown as it is.
             let fields: Value = serde_json::from_str(line).unwrap_or_default();
             if let Some(this) = fields["run"].as_u64()
                 && run.replace(this) != Some(this)
@@ -191,7 +191,7 @@ fn listen(place: usize, client: &ApiClient, wanted: &Wanted, sender: &SyncSender
         });
         let over = match ended {
             Ok(()) if !wanted.follow => Some(News::Over),
-            // It has stopped in order.
+            // The edge has stopped in order.
             Ok(()) => None,
             Err(error @ (ClientError::Unreachable(_) | ClientError::Silent(_))) if wanted.follow => {
                 if sender.send((place, News::Away(error))).is_err() {
@@ -207,7 +207,7 @@ fn listen(place: usize, client: &ApiClient, wanted: &Wanted, sender: &SyncSender
             }
         };
         if let Some(over) = over {
-            // Nobody may want it any more.
+            // The receiver may be gone.
             let _ = sender.send((place, over));
             return;
         }
@@ -216,18 +216,18 @@ fn listen(place: usize, client: &ApiClient, wanted: &Wanted, sender: &SyncSender
     }
 }
 
-/// Where lines are shown.
+/// The output.
 struct Screen {
     json: bool,
     follow: bool,
     several: bool,
     seen: Vec<Seen>,
-    /// Whether there was a line.
+    /// Whether any line was shown.
     shown: Cell<bool>,
 }
 
 impl Screen {
-    /// Shows what all of them had when they were asked, in the order of time; false if nobody looks any more.
+    /// Shows the existing lines of all edges, sorted by time; false if the output is closed.
     fn begin(&mut self, receiver: &Receiver<(usize, News)>, last: Option<usize>) -> bool {
         let deadline = Instant::now() + PATIENCE;
         let mut lines = Vec::new();
@@ -236,8 +236,8 @@ impl Screen {
             let Ok((place, news)) = receiver.recv_timeout(left) else { break };
             lines.extend(self.take(place, news).map(|line| (place, line)));
         }
-        // When they were said, which is not when the edge heard of it: its shards' lines take their time. In RFC 3339, so the
-        // texts are in the order of their times.
+        // By the time in the line, not the time when the edge received it: lines of shards arrive later. The times are in RFC
+        // 3339, so their order as text is the order in time.
         let said = |line: &Value| line["timestamp"].as_str().map(str::to_owned);
         lines.sort_by_cached_key(|(_, line)| (said(line), line["at_us"].as_u64()));
         let more = lines.len().saturating_sub(last.unwrap_or(usize::MAX));
@@ -245,7 +245,7 @@ impl Screen {
         lines.iter().all(|(place, line)| self.show(*place, line))
     }
 
-    /// Shows what comes.
+    /// Shows new lines as they arrive.
     fn go_on(&mut self, receiver: &Receiver<(usize, News)>) {
         while !self.seen.iter().all(|seen| seen.over) {
             let Ok((place, news)) = receiver.recv() else { return };
@@ -257,7 +257,7 @@ impl Screen {
         }
     }
 
-    /// What is to be shown of it, if anything.
+    /// Handles an event; returns the line to show, if there is one.
     fn take(&mut self, place: usize, news: News) -> Option<Value> {
         let seen = &mut self.seen[place];
         let text = match news {
@@ -271,7 +271,7 @@ impl Screen {
                 if again && !std::mem::replace(&mut seen.away, true) && self.follow {
                     eprintln!("marram: {} is away: {error}", seen.name);
                 }
-                // Of one that comes back it is nothing that matters in the end.
+                // If the edge comes back, the failure does not count in the end.
                 seen.failure = Some(failure(&seen.url, error));
                 return None;
             }
@@ -302,7 +302,7 @@ impl Screen {
         Some(line)
     }
 
-    /// False if nobody looks any more, as when `head` has seen enough.
+    /// False if the output is closed, as by `head`.
     fn show(&self, place: usize, line: &Value) -> bool {
         self.shown.set(true);
         let name = &self.seen[place].name;
@@ -326,7 +326,7 @@ impl Screen {
 fn text(edge: Option<&String>, line: &Value) -> String {
     let field = |name: &str| line[name].as_str().unwrap_or_default();
     let mut out = format!("{} {:>5} ", field("timestamp"), field("level"));
-    // An agent has none: its lines name those of the edges that they are about.
+    // An agent has no shards: `shard` in its lines is a shard of the edge that the line is about.
     let of_another = field("target").starts_with("marram_agent");
     let shard = line["shard"].as_u64().filter(|_| !of_another).map(|shard| format!("shard {shard}"));
     let cell = (field("target") == "guest").then(|| "cell".to_owned());

@@ -38,21 +38,21 @@ enum Command {
     /// Run an agent beside clients or beside servers.
     #[command(subcommand)]
     Agent(serve::Agent),
-    /// Run a recorder: keeps near the edges what their sessions need for a recovery.
+    /// Run a recorder: it keeps, near the edges, what their sessions need for a recovery.
     Recorder(serve::Recorder),
     /// One shard of an edge; started by `marram edge`.
     #[command(hide = true)]
     Shard,
-    /// An edge that flips a bit; started by `marram demo --sabotage`.
+    /// An edge that flips a bit on purpose; started by `marram demo --sabotage`.
     #[command(hide = true)]
     DemoEdge(serve::DemoEdge),
-    /// Begin a cell's project.
+    /// Create the project of a cell.
     New(project::New),
-    /// Work on a cell: build, run and deploy it on an edge of its own, again whenever it changes.
+    /// Work on a cell: build, run and deploy it on an edge of its own, and again whenever it changes.
     Dev(project::Dev),
     /// Send an app (manifest and module) to edges.
     Deploy(operate::Deploy),
-    /// Let edges begin no new sessions of an app; those that run go on.
+    /// Stop new sessions of an app on edges; existing sessions continue.
     Undeploy(operate::Undeploy),
     /// List the apps that edges have.
     Apps(operate::Edges),
@@ -64,34 +64,35 @@ enum Command {
     Inspect(inspect::Inspect),
     /// End sessions for good.
     Kill(operate::Kill),
-    /// Write a session, from its last checkpoint on, to a file that `marram replay` runs.
+    /// Write a session, from its last checkpoint on, to a file for `marram replay`.
     Record(record::Record),
     /// Run a recorded session again, on any machine, up to any point.
     Replay(replay::Replay),
-    /// Run a program whose connections to configured destinations go to an agent.
+    /// Run a program and redirect its connections to configured destinations to an agent.
     Exec(exec::Exec),
-    /// Show whether edges' coordinator is there, and which edges it knows.
+    /// Show whether edges' coordinator is reachable, and which edges it knows.
     Coordinator(operate::Edges),
-    /// Stop edges in order: they take nothing new, have their sessions moved away, and stop when none is left or after `limits.drain` (30s).
+    /// Stop edges in order: they accept no new sessions, move their sessions away, and stop when none is left or after
+    /// `limits.drain` (30s).
     Drain(operate::Edges),
-    /// Choose the app that an edge's gates lead to, by rules.
+    /// Show or change the rules by which an edge's gates choose the app.
     #[command(subcommand)]
     Route(route::Route),
     /// Print sample configurations, or check one.
     #[command(subcommand)]
     Config(configure::Config),
-    /// Print every bound of this version.
+    /// Print every limit of this version.
     Limits,
     /// Print completions for a shell.
     Completions(install::Completions),
-    /// What the exit status of every command means.
+    /// Show the meaning of exit statuses.
     #[command(long_about = exit::HELP)]
     ExitCodes,
-    /// Write manual pages, one a command.
+    /// Write manual pages, one for each command.
     Man(install::Manual),
     /// Print a unit for systemd.
     Unit(install::Unit),
-    /// Download a file through a cell whose edges are killed, stopped and killed again.
+    /// Download a file through a cell while its edges are killed, stopped and killed again.
     Demo(demo::DemoOptions),
     /// Measure what the README claims.
     Bench(bench::BenchOptions),
@@ -100,7 +101,7 @@ enum Command {
     BenchWorker(bench::Worker),
 }
 
-/// Reads the command line, does what it says, and reports failures on standard error.
+/// Runs the command of the command line, and reports failures on standard error.
 #[must_use]
 pub fn main() -> ExitCode {
     exit::code(run(&Arguments::parse().command))
@@ -146,7 +147,7 @@ fn run(command: &Command) -> Result<(), Failure> {
     }
 }
 
-/// Writes to standard output. A reader that has gone, as `head` does, has seen enough.
+/// Writes to standard output. Errors are ignored: a reader that closes it, as `head` does, needs no more.
 pub(crate) fn emit(text: &str) {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -15,33 +15,33 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// How long an edge may take to answer what it has at hand.
+/// Timeout of an answer that an edge has ready.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
-/// Of a session's identifier.
+/// Digits of a session's identifier.
 const SESSION_DIGITS: usize = 2 * size_of::<SessionId>();
-/// Sessions that are named where several begin alike.
+/// Most sessions that an error lists if an identifier's first digits are ambiguous.
 const NAMED_MAX: usize = 4;
-/// How long for what takes its time: it compiles a module, or asks distant ends for what they keep.
+/// Timeout of a request that takes long: the edge compiles a module, or asks distant ends for data.
 pub(super) const LONG: Duration = Duration::from_secs(120);
 
-/// Which edges to talk to.
+/// The edges that a command talks to.
 #[derive(Args)]
 pub(super) struct Edges {
-    /// An edge's admin address, as http://HOST:PORT or https://HOST:PORT; several times for several edges.
+    /// An edge's admin address, as http://HOST:PORT or https://HOST:PORT; repeat it for several edges.
     #[arg(long = "edge", value_name = "ADMIN_URL", default_value = "http://127.0.0.1:7401")]
     edges: Vec<String>,
     /// File with the edges' admin token.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Certificates (PEM) by which edges at https:// are believed: their own, or their signer's; the system's if left out.
+    /// Certificates (PEM) to verify edges at https:// with: their own, or their signer's; the system's if left out.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Print JSON: one array with one object an edge; of log lines an object each.
+    /// Print JSON: one array with one object for each edge; for log lines, one object for each line.
     #[arg(long)]
     pub(super) json: bool,
 }
 
-/// Reads what `--ca` names.
+/// Reads the file of `--ca`.
 pub(super) fn read_ca(path: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|error| {
         let why = unreadable(path, &error);
@@ -49,7 +49,7 @@ pub(super) fn read_ca(path: &Path) -> Result<Vec<u8>, Failure> {
     })
 }
 
-/// Asks the edge at this address, believing it by `ca` where it is encrypted.
+/// A client for the edge at this address; `ca` verifies it if the connection is encrypted.
 pub(super) fn client(url: &str, token: Option<String>, ca: Option<&[u8]>) -> Result<ApiClient, Failure> {
     let client = ApiClient::new(url, token).map_err(|why| Failure::Usage(anyhow!(why)))?;
     match ca {
@@ -59,12 +59,12 @@ pub(super) fn client(url: &str, token: Option<String>, ca: Option<&[u8]>) -> Res
 }
 
 impl Edges {
-    /// Whether a line has to say of which edge it is.
+    /// Whether each line of output has to name its edge.
     pub(super) fn are_several(&self) -> bool {
         self.edges.len() > 1
     }
 
-    /// Each of them alone.
+    /// Each edge alone.
     pub(super) fn each(&self) -> impl Iterator<Item = Self> {
         let one = |edge: &String| Self {
             edges: vec![edge.clone()],
@@ -94,7 +94,8 @@ impl Edges {
         self.edges.iter().map(client).collect()
     }
 
-    /// Asks all edges at once, and gives their answers as they come, each with its place, until `enough` of them have.
+    /// Asks all edges at once and returns their answers in the order of the command line; stops early at an answer that is
+    /// `enough`.
     fn gather(
         &self,
         (method, path, body): (&Method, &str, &Bytes),
@@ -106,10 +107,10 @@ impl Edges {
         for (place, (url, client)) in self.clients()?.into_iter().enumerate() {
             let sender = sender.clone();
             let (method, path, body) = (method.clone(), path.to_owned(), body.clone());
-            // One that hangs keeps its thread until its time is up, and nobody else.
+            // An edge that hangs delays only its own thread, until the timeout.
             std::thread::spawn(move || {
                 let answer = call(&client, (method, &path, body), patience);
-                // Nobody may want it any more.
+                // The receiver may be gone.
                 let _ = sender.send(Asked { place, url, client, answer });
             });
             waiting += 1;
@@ -126,7 +127,7 @@ impl Edges {
         Ok(answers)
     }
 
-    /// Asks all edges the same, shows what they answer, and then says which did not.
+    /// Asks all edges the same, shows the answers, and then reports the edges that failed.
     pub(super) fn ask_all(
         &self,
         (method, path, body): (&Method, &str, &Bytes),
@@ -140,7 +141,7 @@ impl Edges {
         failed.map_or(Ok(()), Err)
     }
 
-    /// What all edges answer, and which did not.
+    /// The answers of all edges, and the failures of those that did not answer.
     fn answers(
         &self,
         asked: (&Method, &str, &Bytes),
@@ -156,7 +157,7 @@ impl Edges {
         Ok((answers, Failure::all(failed)))
     }
 
-    /// What edges list that can be asked, and which cannot.
+    /// The lists of the edges that answer, and the failures of the others.
     pub(super) fn listed(&self, path: &str) -> Result<(Vec<Value>, Option<Failure>), Failure> {
         self.answers((&Method::GET, path, &Bytes::new()), PATIENCE)
     }
@@ -167,12 +168,12 @@ impl Edges {
         failed.map_or(Ok(answers), Err)
     }
 
-    /// Shows what the edges list that can be asked; then says which cannot.
+    /// Shows the lists of the edges that answer, and then reports the others.
     pub(super) fn list(&self, path: &str, text: impl FnOnce(&[Value]) -> String) -> Result<(), Failure> {
         self.ask_all((&Method::GET, path, &Bytes::new()), PATIENCE, text)
     }
 
-    /// A session's whole identifier, for one that begins so.
+    /// A session's complete identifier, from its first digits.
     pub(super) fn whole(&self, session: &str) -> Result<String, Failure> {
         can_be_session(session)?;
         if session.len() == SESSION_DIGITS {
@@ -201,12 +202,12 @@ impl Edges {
         }
     }
 
-    /// Asks edges until one knows the answer.
+    /// Asks edges until one has the answer.
     pub(super) fn ask_first(&self, method: &Method, path: &str) -> Result<Value, Failure> {
         self.first_json(method, path, |_| true)
     }
 
-    /// As above, about a session: the edge that owns it rather than one that stands by for it.
+    /// The same for a session: prefers the edge that owns it to its standby.
     pub(super) fn ask_owner(&self, path: &str) -> Result<Value, Failure> {
         self.first_json(&Method::GET, path, |answer| answer["phase"] != "standing by")
     }
@@ -224,12 +225,12 @@ impl Edges {
             .map_err(|error| Failure::Other(anyhow!("the answer is no JSON: {error}")))
     }
 
-    /// As [`Self::ask_first`], for an answer that is no JSON and may take long; with the edge that knew it.
+    /// As [`Self::ask_first`], for an answer that is not JSON and may take long; returns the edge as well.
     pub(super) fn call_first(&self, method: &Method, path: &str) -> Result<(ApiClient, Bytes), Failure> {
         self.first(method, path, LONG, |_| true)
     }
 
-    /// The first answer that is as good as one can be, or else any.
+    /// The first answer for which `best` is true, or else any.
     fn first(
         &self,
         method: &Method,
@@ -248,7 +249,7 @@ impl Edges {
                 Err(error) => broken.push(failure(&url, error)),
             }
         }
-        // An edge that could not be asked may be the one that knows.
+        // An edge that failed may be the one that has the answer.
         let why = || Failure::all(broken).or(unknown);
         known.ok_or_else(|| why().unwrap_or_else(|| Failure::Usage(anyhow!("name an edge with --edge"))))
     }
@@ -262,7 +263,7 @@ impl Edges {
     }
 }
 
-/// Whether a session's identifier can begin so.
+/// Checks that a session's identifier can begin with this text.
 pub(super) fn can_be_session(text: &str) -> Result<(), Failure> {
     if (1..=SESSION_DIGITS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(());
@@ -272,16 +273,16 @@ pub(super) fn can_be_session(text: &str) -> Result<(), Failure> {
     )))
 }
 
-/// What one of the edges said.
+/// One edge's answer.
 struct Asked {
-    /// Which of those that were named.
+    /// The edge's position on the command line.
     place: usize,
     url: String,
     client: ApiClient,
     answer: Result<Bytes, ClientError>,
 }
 
-/// Where the answer may take long, one that is not there is found out before.
+/// Before a request that may take long, checks that the edge is reachable.
 fn call(
     client: &ApiClient,
     (method, path, body): (Method, &str, Bytes),
@@ -371,7 +372,7 @@ pub(super) fn undeploy(arguments: &Undeploy) -> Result<(), Failure> {
 /// `marram kill`
 #[derive(Args)]
 pub(super) struct Kill {
-    /// Sessions' identifiers, as `marram ps` shows them, or how they begin.
+    /// Sessions' identifiers, as `marram ps` shows them, or their first digits.
     #[arg(required = true, value_name = "SESSION")]
     sessions: Vec<String>,
     #[command(flatten)]
@@ -400,7 +401,7 @@ pub(super) fn drain(edges: &Edges) -> Result<(), Failure> {
     })
 }
 
-/// A table of what each edge lists; says of which edge a line is where several were asked, whether or not they answered.
+/// A table of the edges' lists; if several edges were asked, each row names its edge, whether or not the others answered.
 pub(super) fn listing(
     answers: &[Value],
     several: bool,
@@ -424,7 +425,7 @@ pub(super) fn listing(
     table::format(&headings, &rows)
 }
 
-/// A field's value without quotes, a list of names in its order (of stages, or of keepers); `-` where there is none.
+/// A field's value without quotes, an array as a list in its order (of stages, or of keepers); `-` if there is none.
 pub(super) fn text(value: &Value, field: &str) -> String {
     match &value[field] {
         Value::Null => "-".into(),
@@ -438,7 +439,7 @@ pub(super) fn text(value: &Value, field: &str) -> String {
     }
 }
 
-/// The beginning of a digest; other texts as they are.
+/// The first digits of a digest; other texts are unchanged.
 pub(super) fn short(text: &str) -> String {
     if text.len() == 64 { text[..12].to_owned() } else { text.to_owned() }
 }

@@ -1,4 +1,4 @@
-//! `marram new` and `marram dev`: a cell from its first line to its first session.
+//! `marram new` and `marram dev`: creating a cell, and running it during development.
 
 use super::{Failure, emit};
 use crate::config::units::{Address, Name};
@@ -10,12 +10,12 @@ use std::path::PathBuf;
 /// `marram new`
 #[derive(Args)]
 pub(super) struct New {
-    /// What the app is called.
+    /// The app's name.
     name: Name,
-    /// What the cell is written in.
+    /// The cell's language.
     #[arg(long, value_enum, default_value = "rust")]
     lang: Language,
-    /// Where the project goes; a directory of the app's name if left out.
+    /// The project's directory; one with the app's name if left out.
     #[arg(long)]
     directory: Option<PathBuf>,
 }
@@ -23,19 +23,19 @@ pub(super) struct New {
 /// `marram dev`
 #[derive(Args)]
 pub(super) struct Dev {
-    /// The project: where marram.toml is.
+    /// The project: the directory of marram.toml.
     #[arg(default_value = ".")]
     directory: PathBuf,
     /// Where clients connect.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8088")]
     listen: SocketAddr,
-    /// The server that the app's sessions talk to.
+    /// The server that the app's sessions connect to.
     #[arg(long, value_name = "ADDRESS")]
     server: Option<Address>,
-    /// How to build it, for the shell; `cargo build` or `make` by what lies there if left out.
+    /// The shell command that builds it; if left out, `cargo build` or `make`, by the project's files.
     #[arg(long, value_name = "COMMAND")]
     build: Option<String>,
-    /// Build, deploy, and stop: to see whether it can be done.
+    /// Build and deploy once, then stop: a check that both work.
     #[arg(long)]
     once: bool,
 }

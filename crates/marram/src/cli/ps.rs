@@ -1,4 +1,4 @@
-//! `marram ps`: sessions, all of them or those that are asked for, in the order that is asked for.
+//! `marram ps`: lists sessions, with filters and a sort order.
 
 use super::operate::{Edges, listing};
 use super::{Failure, emit, inspect};
@@ -18,7 +18,7 @@ pub(super) struct Ps {
     edges: Edges,
     #[command(flatten)]
     wanted: Wanted,
-    /// In this order; of what is counted the most first.
+    /// Sort by this field; counts in descending order.
     #[arg(long, value_enum, value_name = "FIELD")]
     sort: Option<Order>,
     /// Identifiers only, each once, as in `marram kill $(marram ps -q --app shop)`.
@@ -26,31 +26,31 @@ pub(super) struct Ps {
     quiet: bool,
 }
 
-/// Which sessions: those that fit everything that is said.
+/// Filters; a session must match all of them.
 #[derive(Args, Default)]
 struct Wanted {
-    /// Of this app; several times for several.
+    /// Of this app; repeat it for several.
     #[arg(long = "app", value_name = "NAME")]
     apps: Vec<Name>,
-    /// Protected so.
+    /// With this protection.
     #[arg(long, value_enum)]
     protect: Option<Protect>,
     /// In this phase, as the list shows it.
     #[arg(long, value_parser = phases())]
     phase: Option<String>,
-    /// Kept by this edge or recorder, or by "none".
+    /// Kept by this edge or recorder; "none": kept by none.
     #[arg(long, value_name = "NAME")]
     keeper: Option<Name>,
-    /// Whose client's end runs there.
+    /// With the client's end at this place.
     #[arg(long, value_enum, value_name = "WHERE")]
     client: Option<Client>,
-    /// Whose server's end runs there, or that have no server.
+    /// With the server's end at this place; "none": without a server.
     #[arg(long, value_enum, value_name = "WHERE")]
     server: Option<Server>,
-    /// That edges have had for longer than this, such as "10m".
+    /// That edges have had for longer than this time, such as "10m".
     #[arg(long, value_name = "TIME")]
     older: Option<Time>,
-    /// That edges have had for less than this.
+    /// That edges have had for less than this time.
     #[arg(long, value_name = "TIME")]
     younger: Option<Time>,
 }
@@ -96,7 +96,7 @@ enum Order {
     Recoveries,
 }
 
-/// Those of sessions on edges, and those of what recorders keep.
+/// The phases of sessions on edges, and of those that recorders keep.
 const PHASES: [(&str, &str); 11] = [
     ("running", "its cell takes what its ends say"),
     ("standing by", "another edge owns it; here is its standby"),
@@ -165,7 +165,7 @@ pub(super) fn run(arguments: &Ps) -> Result<(), Failure> {
     failed.map_or(Ok(()), Err)
 }
 
-/// Of sessions that edges refuse for now, and so do not list.
+/// The line about sessions that edges refuse for now, which are not in their lists.
 fn waiting(answers: &[Value]) -> String {
     match answers.iter().filter_map(|answer| answer["waiting"].as_u64()).sum() {
         0 => String::new(),
@@ -178,13 +178,13 @@ fn waiting(answers: &[Value]) -> String {
     }
 }
 
-/// The apps whose sessions there are.
+/// The apps of the listed sessions.
 fn apps(answers: &[Value]) -> BTreeSet<String> {
     let rows = answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten();
     rows.filter_map(|row| row["app"].as_str()).map(str::to_owned).collect()
 }
 
-/// Each once: a session that others stand by for is on several lists.
+/// Each identifier once: a session with a standby is in several lists.
 fn identifiers(answers: &[Value]) -> String {
     let (mut seen, mut out) = (BTreeSet::new(), String::new());
     let rows = answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten();
@@ -196,7 +196,7 @@ fn identifiers(answers: &[Value]) -> String {
     out
 }
 
-/// With ages, for people.
+/// With ages in words, for people.
 fn aged(answers: &[Value], now_ms: u64) -> Vec<Value> {
     let mut answers = answers.to_vec();
     for row in answers.iter_mut().filter_map(|answer| answer["sessions"].as_array_mut()).flatten() {
@@ -212,7 +212,7 @@ fn age_ms(row: &Value, now_ms: u64) -> Option<u64> {
 }
 
 impl Ps {
-    /// What of an edge's sessions is asked for, as that edge would list it.
+    /// The sessions in an edge's answer that match the filters, in the form of the answer.
     fn choose(&self, answer: &Value, now_ms: u64) -> Value {
         let rows = answer["sessions"].as_array().into_iter().flatten();
         let mut rows: Vec<Value> = rows.filter(|row| self.wanted.fits(row, now_ms)).cloned().collect();
@@ -226,7 +226,7 @@ impl Ps {
 }
 
 impl Wanted {
-    /// A field that a row does not have, as those of a recorder, fits nothing that is said of it.
+    /// Whether a row matches. A field that the row does not have, as in a recorder's rows, matches no filter.
     fn fits(&self, row: &Value, now_ms: u64) -> bool {
         let text = |field: &str| row[field].as_str();
         let is = |field: &str, value: bool| row[field].as_bool() == Some(value);
@@ -302,7 +302,7 @@ mod tests {
             row("a", "shop", "none", &[], 9_000, 1),
             row("b", "shop", "standby (hot)", &["edge-b (hot, 0 B behind)"], 5_000, 3),
             row("c", "tea", "endpoints", &[], 1_000, 2),
-            // A recorder's.
+            // A row of a recorder.
             json!({ "session": "d", "app": "tea", "phase": "recorded" }),
         ];
         json!({ "edge": "A", "sessions": rows })

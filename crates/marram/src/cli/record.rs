@@ -1,4 +1,4 @@
-//! `marram record`: a session's record file from the edge that owns it, with the app in it.
+//! `marram record`: fetches a session's recording from the edge that owns it, and adds the app.
 
 use super::Failure;
 use super::operate::Edges;
@@ -17,15 +17,15 @@ use std::path::PathBuf;
 /// `marram record`
 #[derive(Args)]
 pub(super) struct Record {
-    /// The session's identifier, as `marram ps` shows it, or how it begins.
+    /// The session's identifier, as `marram ps` shows it, or its first digits.
     session: String,
-    /// Where to write; SESSION.marram if left out. The file holds what both peers said, and only you can read it.
+    /// The file to write; SESSION.marram if left out. It contains what both peers sent, and only you can read it.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Leave out what was said: the file says what happened when and how long messages were, and cannot be run.
+    /// Leave out the contents of messages: the file shows what happened when and how long messages were, and cannot be run.
     #[arg(long)]
     redact: bool,
-    /// Leave out the app: running the file takes a machine that has it.
+    /// Leave out the app: the file can then be run only on a machine that has it.
     #[arg(long)]
     without_app: bool,
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub(super) fn record(arguments: &Record) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What an image is made of, from an edge: the app, or the chain and each of its stages once.
+/// Fetches the parts of an image from an edge: the app, or the chain and each of its stages once.
 pub(super) fn apps(client: &ApiClient, image: ImageHash) -> Result<Vec<(ImageHash, Bytes)>, Failure> {
     let get = |image: ImageHash| {
         let app = client.call(Method::GET, &format!("/v1/images/{image}"), Bytes::new());

@@ -1,4 +1,4 @@
-//! `marram route`: which app an edge's gates lead to, changed while they run.
+//! `marram route`: the rules by which an edge's gates choose the app, changed while the edge runs.
 
 use super::{
     Failure,
@@ -15,50 +15,50 @@ use hyper::Method;
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// Where the admin API has the routes.
+/// The path of the routes in the admin API.
 const PATH: &str = "/v1/routes";
 
-/// What to do with the routes of running edges. An edge that is started again has those of its configuration.
+/// Show or change the rules of running edges. After a restart, an edge has the rules of its configuration.
 #[derive(Subcommand)]
 pub(super) enum Route {
     /// List the rules and how often each decided.
     List(Edges),
-    /// Put those of a file (`[[route]]` tables, as in a configuration) in the place of all.
+    /// Replace all rules by those of a file (`[[route]]` tables, as in a configuration).
     Set {
         /// The file.
         file: PathBuf,
         #[command(flatten)]
         edges: Edges,
     },
-    /// Add one, behind those that there are.
+    /// Add a rule, after the existing ones.
     Add(Box<Add>),
-    /// Take one away.
+    /// Remove a rule.
     Remove {
-        /// Its name.
+        /// The rule's name.
         name: String,
         #[command(flatten)]
         edges: Edges,
     },
 }
 
-/// A rule. Everything that is given must fit.
+/// A rule. All given conditions must hold.
 #[derive(Args)]
 pub(super) struct Add {
-    /// What it is called.
+    /// The rule's name.
     name: String,
-    /// The app that it leads to.
+    /// The app that it selects.
     #[arg(long, required_unless_present = "refuse", conflicts_with = "refuse")]
     app: Option<String>,
-    /// Refuse, and why.
+    /// Refuse the connection, for this reason.
     #[arg(long, value_name = "REASON")]
     refuse: Option<String>,
-    /// The highest is asked first.
+    /// Rules with a higher priority are tried first.
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     priority: i32,
     /// A gate's name or address.
     #[arg(long)]
     listener: Option<String>,
-    /// Where the client is, such as 10.1.0.0/16.
+    /// The client's address or prefix, such as 10.1.0.0/16.
     #[arg(long, value_name = "PREFIX")]
     client: Option<String>,
     /// The client's port, or a range such as 1024-65535.
@@ -70,7 +70,7 @@ pub(super) struct Add {
     /// The TLS server that the client asks for: www.example.org, or *.example.org.
     #[arg(long, value_name = "NAME")]
     sni: Option<String>,
-    /// What the client says first.
+    /// The first bytes that the client sends.
     #[arg(long, value_name = "TEXT", conflicts_with = "first_bytes_hex")]
     first_bytes: Option<String>,
     /// The same as hexadecimal digits.
@@ -104,7 +104,7 @@ pub(super) fn run(command: &Route) -> Result<(), Failure> {
         Route::Set { file, edges } => set(file, edges),
         Route::Add(add) => {
             let new = add.written();
-            // Found out here, where it was written, and not only there.
+            // Checked here already, where the user wrote it, and not only at the edge.
             new.resolve().map_err(|(field, what)| Failure::Usage(anyhow!("`{field}` {what}")))?;
             change(&add.edges, |routes| {
                 if routes.iter().any(|route| route.name == new.name) {
@@ -134,7 +134,7 @@ fn set(file: &std::path::Path, edges: &Edges) -> Result<(), Failure> {
     edges.ask_all((&Method::PUT, PATH, &body), PATIENCE, table)
 }
 
-/// Changes what there is, unless somebody else changes it meanwhile.
+/// Changes the present rules; fails if they are replaced by another request in the meantime.
 fn change(
     edges: &Edges,
     mut change: impl FnMut(&mut Vec<WrittenRoute>) -> Result<(), String>,
@@ -162,7 +162,7 @@ fn table(answers: &[Value]) -> String {
     table::format(&headings, &answers.iter().flat_map(rows).collect::<Vec<_>>())
 }
 
-/// A line for each rule, and one for what no rule decides.
+/// A row for each rule, and one for connections that no rule decides.
 fn rows(answer: &Value) -> Vec<Vec<String>> {
     let edge = answer["edge"].as_str().unwrap_or("-").to_string();
     let routes: Vec<WrittenRoute> = serde_json::from_value(answer["routes"].clone()).unwrap_or_default();

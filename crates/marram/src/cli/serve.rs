@@ -1,4 +1,4 @@
-//! The programs that stay: `marram edge`, `marram agent`, `marram recorder`, and the hidden `marram shard`.
+//! The programs that run as services: `marram edge`, `marram agent`, `marram recorder`, and the hidden `marram shard`.
 
 use super::Failure;
 use crate::admin::{self, AdminState, AgentAdmin, RecorderAdmin};
@@ -24,18 +24,18 @@ pub(super) struct Edge {
     /// Configuration; `marram config sample edge` prints one.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// How log lines look, whatever the configuration says.
+    /// The format of log lines; overrides the configuration.
     #[arg(long, value_enum)]
     log: Option<logging::Format>,
 }
 
-/// `marram demo-edge`: an edge that makes a mistake on purpose. A command of its own, so that no configuration and no environment
-/// of an edge that serves can ask for one.
+/// `marram demo-edge`: an edge that makes a mistake on purpose. It is a separate command, so that no configuration and no
+/// environment variable of a production edge can turn this on.
 #[derive(Args)]
 pub(super) struct DemoEdge {
     #[command(flatten)]
     edge: Edge,
-    /// Flip one bit of the so manieth output of each shard.
+    /// Flip one bit of the N-th output of each shard.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     sabotage: u64,
 }
@@ -49,7 +49,7 @@ pub(super) fn demo_edge(arguments: &DemoEdge) -> Result<(), Failure> {
 }
 
 fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
-    // The supervisor compiles.
+    // The supervisor compiles modules.
     crate::memory::use_single_arena();
     let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
     let source = Source::read(&arguments.config).map_err(usage)?.with_own_environment();
@@ -87,9 +87,9 @@ fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
 /// `marram agent`
 #[derive(Subcommand)]
 pub(super) enum Agent {
-    /// Beside clients: takes their connections and brings them to edges.
+    /// Beside clients: accepts their connections and forwards them to edges.
     Client(AgentArguments),
-    /// Beside servers: connects to them for sessions that edges run.
+    /// Beside servers: connects to them for sessions on edges.
     Server(AgentArguments),
 }
 
@@ -99,7 +99,7 @@ pub(super) struct AgentArguments {
     /// Configuration; `marram config sample agent-client` prints one.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["edges", "listen", "servers", "token_file", "insecure_plain"])]
     config: Option<PathBuf>,
-    /// An edge, preferred first; several times for several.
+    /// An edge, preferred first; repeat it for several.
     #[arg(long = "edge", value_name = "HOST:PORT", required_unless_present = "config")]
     edges: Vec<Address>,
     /// Where local clients connect, and to which app.
@@ -111,10 +111,10 @@ pub(super) struct AgentArguments {
     /// File with the token that agents and edges share.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Never encrypt. Whoever sees the wires sees everything then.
+    /// Never encrypt. Then everything can be read on the network.
     #[arg(long)]
     insecure_plain: bool,
-    /// How log lines look, whatever the configuration says.
+    /// The format of log lines; overrides the configuration.
     #[arg(long, value_enum)]
     log: Option<logging::Format>,
 }
@@ -150,7 +150,7 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
     Ok(marram_agent::run(&config.agent, stop)?)
 }
 
-/// Reads the configuration again at each SIGHUP, and takes its routes; everything else stays as it is.
+/// Reads the configuration again at each SIGHUP and takes its routes; everything else does not change.
 fn reload_on_hangup(path: PathBuf, side: AgentRole, routing: marram_agent::Routing) -> anyhow::Result<()> {
     let (mut hangups, sender) = UnixStream::pair()?;
     signal_hook::low_level::pipe::register(signal_hook::consts::SIGHUP, sender)?;
@@ -197,7 +197,7 @@ pub(super) struct Recorder {
     /// Configuration; `marram config sample recorder` prints one.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// How log lines look, whatever the configuration says.
+    /// The format of log lines; overrides the configuration.
     #[arg(long, value_enum)]
     log: Option<logging::Format>,
 }
@@ -228,14 +228,14 @@ pub(super) fn shard() -> Result<(), Failure> {
     Ok(edge::run_shard()?)
 }
 
-/// With fewer descriptors something will soon be refused that nobody expects.
+/// With fewer file descriptors, connections will soon be refused unexpectedly.
 const DESCRIPTORS_FEW: u64 = 1_024;
 
-/// A socket a session, and then some: takes all descriptors that this process may have.
+/// Raises the limit of file descriptors to the hard limit: each session needs a socket, and there are others.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // Refused only where something else than the hard limit forbids it; then the old one holds.
+    // Fails only if something besides the hard limit forbids it; then the old limit remains.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     if let Some(maximum) = limit.maximum.filter(|maximum| *maximum < DESCRIPTORS_FEW) {
         tracing::warn!(

@@ -1,4 +1,4 @@
-//! `marram dev`: a project on an edge of its own, built and deployed again whenever it changes, with what everybody logs.
+//! `marram dev`: runs a project on an edge of its own, rebuilds and redeploys it whenever it changes, and shows all logs.
 
 use super::watch::Sources;
 use crate::admin::{self, body::Upload};
@@ -14,31 +14,31 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How often the sources are looked at, and what is logged is shown at the latest.
+/// How often the sources are checked for changes; new log lines are shown at least this often.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What to work on, and how.
+/// The options of `marram dev`.
 #[derive(Clone, Debug)]
 pub struct DevOptions {
-    /// The project: where `marram.toml` is.
+    /// The project: the directory of `marram.toml`.
     pub directory: PathBuf,
     /// Where clients connect.
     pub listen: SocketAddr,
     /// The server, if the app has one.
     pub server: Option<Address>,
-    /// How to build it: a command for the shell; by what lies there if none is given.
+    /// The shell command that builds it; if none is given, the project's files decide.
     pub build: Option<String>,
     /// Build, deploy and stop.
     pub once: bool,
 }
 
-/// Works until it is interrupted.
+/// Runs until it is interrupted.
 ///
 /// # Errors
 /// If there is no project, the first build fails, or the edge cannot be run.
 pub fn run(options: &DevOptions) -> anyhow::Result<()> {
     let mut project = Project::open(options)?;
-    // The agent would find out after the build.
+    // Checked here, since the agent would find out only after the build.
     TcpListener::bind(options.listen).map_err(|error| {
         anyhow!("{}; or `marram dev --listen ADDRESS`", cannot_listen(options.listen, "for clients", &error))
     })?;
@@ -69,7 +69,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
     }
     let listen = format!("[[listen]]\naddress = \"{}\"\napp = {:?}\n", options.listen, project.name);
     cluster.start_agent_with(AgentSide::Client, &edges, &listen).with_context(|| errors(&cluster))?;
-    // Before anything is said that somebody may wait for, to change something then.
+    // Before the line that a script may wait for: it may change a source right after that.
     let mut built = project.look();
     say(&format!(
         "{} is ready: clients connect to {}, as in `curl -sN telnet://{}`; operators: --edge http://{}",
@@ -82,7 +82,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut shown = cluster.logs.end();
-    // Whether the last build was for what the one before it had written.
+    // Whether the last build was triggered by what the build before it had written.
     let mut own = false;
     loop {
         let until = Instant::now() + LOOK;
@@ -99,7 +99,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
         let Some(changed) = now.changed(&seen) else { continue };
         let by_the_build = now == built;
         if by_the_build && own {
-            // It writes that each time: no source of its own.
+            // Each build writes this file, so it is no source.
             seen = now;
             continue;
         }
@@ -107,7 +107,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
         say(&format!("{} has changed", changed.display()));
         seen = now;
         let done = again(&mut project, options, &cluster);
-        // Before it is said: whoever waits for that may change something at once, which is no work of the build's.
+        // Before the next line: a script that waits for it may change a source at once, which the build did not write.
         built = project.look();
         match done {
             Ok(()) => say("deployed: new sessions have it"),
@@ -116,7 +116,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
     }
 }
 
-/// Reads the manifest anew, builds and deploys.
+/// Reads the manifest again, builds and deploys.
 fn again(project: &mut Project, options: &DevOptions, cluster: &TestCluster) -> anyhow::Result<()> {
     let now = Project::open(options)?;
     if (&now.name, &now.server) != (&project.name, &project.server) {
@@ -127,10 +127,10 @@ fn again(project: &mut Project, options: &DevOptions, cluster: &TestCluster) -> 
     deploy(cluster, &admin::load(&project.directory).map_err(|why| anyhow!(why))?)
 }
 
-/// Whether there is a project to work on.
+/// Checks that there is a project to work on.
 ///
 /// # Errors
-/// If there is none, or its server is not said.
+/// If there is none, or the address of its server is missing.
 pub fn check(options: &DevOptions) -> anyhow::Result<()> {
     Project::open(options).map(drop)
 }
@@ -139,7 +139,7 @@ struct Project {
     directory: PathBuf,
     name: String,
     server: Option<String>,
-    /// What the manifest says is built.
+    /// The module files that the manifest names; the build writes them.
     modules: Vec<PathBuf>,
     build: Option<String>,
 }
@@ -168,7 +168,7 @@ impl Project {
         Sources::look(&self.directory, &self.modules)
     }
 
-    /// Builds it, with the compiler's words on the terminal.
+    /// Builds the project, with the compiler's output on the terminal.
     fn build(&self) -> anyhow::Result<()> {
         let Some(command) = &self.build else { return Ok(()) };
         say(command);
@@ -181,9 +181,9 @@ impl Project {
     }
 }
 
-/// What may be missing on this machine that a build command failed for.
+/// What may be missing on this machine, as the cause of a failed build command.
 fn missing(command: &str, status: Option<i32>) -> String {
-    /// What a shell says of a program that there is not.
+    /// A shell's exit status for an unknown program.
     const NOT_FOUND: i32 = 127;
     let program = command.split(' ').next().unwrap_or_default();
     match (program, status) {
@@ -195,10 +195,10 @@ fn missing(command: &str, status: Option<i32>) -> String {
     }
 }
 
-/// What cells in Rust are compiled to.
+/// The target of cells in Rust.
 const TARGET: &str = "wasm32-wasip1";
 
-/// Whether Rust's libraries for it are there; if nobody knows, they may be.
+/// Whether Rust's libraries for the target are installed; true if that cannot be found out.
 fn has_target() -> bool {
     let asked = Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).output();
     let Ok(root) = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()) else {
@@ -207,7 +207,7 @@ fn has_target() -> bool {
     root.is_empty() || Path::new(&root).is_dir()
 }
 
-/// How a project is built, by what lies in it; nothing if somebody else does it.
+/// The command that builds a project, by its files; `None` if there is none to run.
 fn build_command(directory: &Path) -> Option<&'static str> {
     let has = |name: &str| directory.join(name).is_file();
     if has("Cargo.toml") {
@@ -222,7 +222,7 @@ fn deploy(cluster: &TestCluster, upload: &Upload) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What processes wrote that is no log.
+/// The error text if a process did not start, with the last lines.
 fn errors(cluster: &TestCluster) -> String {
     format!("its edge or agent on this machine does not run; the last lines:\n{}", cluster.logs.tail(10))
 }
@@ -231,7 +231,7 @@ fn say(what: &str) {
     println!("==> {what}");
 }
 
-/// A line that somebody logged, for people. What agents and edges say to each other at length is left out.
+/// Prints a log line for people, without the debug lines of agents and edges.
 fn show(event: &LogEvent) {
     if event.name() == "process_ended" {
         return say(&format!("{} has ended", event.who));

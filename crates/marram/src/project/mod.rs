@@ -1,4 +1,4 @@
-//! A cell's project on somebody's machine: begun by `marram new`, worked on with `marram dev`.
+//! A cell's project on a developer's machine: created by `marram new`, run by `marram dev`.
 
 pub mod dev;
 mod watch;
@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use std::fs;
 use std::path::Path;
 
-/// What a cell is written in.
+/// The language of a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Language {
     /// Rust, with `marram-sdk`.
@@ -18,7 +18,7 @@ pub enum Language {
     C,
 }
 
-/// A file of a project: where, with what in it. `{{name}}` is the app's name, `{{file}}` what files of it are called.
+/// A file of a project: its path and content. `{{name}}` is the app's name, `{{file}}` the name of files that belong to it.
 type Template = (&'static str, &'static str);
 
 macro_rules! sdk {
@@ -27,7 +27,7 @@ macro_rules! sdk {
     };
 }
 
-/// The SDK goes along: it has no dependencies, and a project of its own version never has to look for it.
+/// The SDK is copied into the project: it has no dependencies, and the project always has the right version.
 const RUST_SDK: [Template; 7] = sdk![
     "Cargo.toml",
     "src/lib.rs",
@@ -56,7 +56,7 @@ const C: [Template; 5] = [
 
 const C_SDK: [Template; 1] = [("marram.h", include_str!("../../../../sdk/c/marram.h"))];
 
-/// Writes a project to a directory that it makes.
+/// Writes a project to a new directory.
 ///
 /// # Errors
 /// If the name does not fit the language, or the directory is there already or cannot be written.

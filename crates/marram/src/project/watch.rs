@@ -1,22 +1,22 @@
-//! Whether something in a project's directory has changed since it was last looked at.
+//! Detects changes in a project's directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Files that are looked at; a project with more is watched in part.
+/// Most files that are checked; of a larger project only a part is.
 const FILES_MAX: usize = 10_000;
-/// Directories in directories.
+/// Most levels of directories.
 const DEPTH_MAX: usize = 16;
-/// What builds write, files and directories.
+/// Files and directories that builds write.
 const WRITTEN: [&str; 4] = ["target", "Cargo.lock", "node_modules", "zig-cache"];
 
-/// The sources of a project and when each was written.
+/// The sources of a project and their modification times.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Sources(BTreeMap<PathBuf, (SystemTime, u64)>);
 
 impl Sources {
-    /// Looks at everything but what is hidden, what builds write, and `built`, which the last build made.
+    /// Lists everything except hidden files, what builds write, and `built`, which the last build made.
     pub(super) fn look(directory: &Path, built: &[PathBuf]) -> Self {
         let mut files = BTreeMap::new();
         collect(directory, built, DEPTH_MAX, &mut files);
@@ -37,7 +37,7 @@ fn collect(
     depth: usize,
     files: &mut BTreeMap<PathBuf, (SystemTime, u64)>,
 ) {
-    // What cannot be read now is looked at the next time.
+    // A directory that cannot be read now is read the next time.
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
         let (name, path) = (entry.file_name(), entry.path());

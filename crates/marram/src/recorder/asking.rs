@@ -1,4 +1,4 @@
-//! How the admin thread asks the recorder, which lives on a loop of its own. Knows no HTTP.
+//! How the admin thread asks the recorder, which runs on its own loop. Knows no HTTP.
 
 use marram_session::recorder::RecorderRow;
 use std::{
@@ -10,30 +10,30 @@ use std::{
     time::Duration,
 };
 
-/// Questions that may wait; more are refused.
+/// Most questions that wait; further ones are refused.
 const WAITING_MAX: usize = 64;
-/// How long an answer may take.
+/// Timeout of an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// One figure.
+/// A metric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecorderMetric {
     /// Its name.
     pub name: &'static str,
     /// Its value.
     pub value: u64,
-    /// Whether it can fall.
+    /// Whether its value can decrease.
     pub gauge: bool,
 }
 
-/// What is asked, and where the answer goes. A closed one means that nobody waits any more.
+/// A question and the channel for its answer. If that is closed, no thread waits for the answer any more.
 pub(crate) enum Question {
     Figures(SyncSender<Vec<RecorderMetric>>),
-    /// Sessions, each with how the edge that feeds it was configured.
+    /// Sessions, each with the configured address of the edge that feeds it.
     Sessions(SyncSender<Vec<(RecorderRow, Option<String>)>>),
 }
 
-/// There is no answer: the recorder is busy, or has stopped.
+/// There was no answer: the recorder is busy, or has stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unanswered;
 
@@ -72,7 +72,7 @@ pub(super) fn pair() -> (RecorderHandle, Questions) {
 }
 
 impl RecorderHandle {
-    /// Its figures.
+    /// The recorder's metrics.
     ///
     /// # Errors
     /// If there is no answer.
@@ -92,7 +92,7 @@ impl RecorderHandle {
         let (reply, answer) = sync_channel(1);
         self.questions.try_send(question(reply)).map_err(|_| Unanswered)?;
         if let Some(waker) = self.waker.get() {
-            // Fails only when its poll is gone, and then nobody answers below.
+            // Fails only if the poll is gone, and then there is no answer below.
             let _ = waker.wake();
         }
         answer.recv_timeout(PATIENCE).map_err(|_| Unanswered)

@@ -1,5 +1,5 @@
-//! The directory behind a recorder: a file a session, written by a thread of its own. Nobody waits for it: what does not fit its
-//! queue, or the disk, is left out, and the recorder goes on in memory.
+//! The directory of a recorder: a file for each session, written by a thread of its own. No session waits for it: data that does
+//! not fit the queue or the disk is skipped, and the recorder continues in memory.
 
 use super::file::{self, KeptFileError};
 use anyhow::Context;
@@ -22,30 +22,30 @@ use std::{
 };
 use tracing::{error, info, warn};
 
-/// Bytes that may wait to be written, and what is begun with less.
+/// Bytes that may wait to be written; an operation is queued while fewer wait, so it may exceed this.
 pub const QUEUE_MAX: u64 = 64 << 20;
-/// Files that are open at a time.
+/// Most files that are open at a time.
 const OPEN_MAX: usize = 256;
-/// So much of one file is gathered before it is written.
+/// Bytes of one file that are buffered before they are written.
 const GATHER: usize = 1 << 20;
 
-/// The recorder's user alone looks into its directory, and into each file there.
+/// Only the recorder's user can read the directory and its files.
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// Ending of a file's name.
+/// Extension of a session's file.
 const KEPT: &str = "kept";
-/// Of one that is being written and will replace another.
+/// Extension of a file that is being written and will replace another.
 const NEW: &str = "new";
-/// Of one that could not be read.
+/// Extension of a file that could not be read.
 const REFUSED: &str = "refused";
 
-/// What the disk has come to.
+/// Metrics of the disk.
 #[derive(Debug, Default)]
 pub(super) struct DiskMetrics {
     /// Bytes written.
     pub(super) written: AtomicU64,
-    /// What was not written because too much waited.
+    /// Operations that were skipped because too many bytes waited.
     pub(super) skipped: AtomicU64,
     /// Writes that failed.
     pub(super) failed: AtomicU64,
@@ -64,27 +64,27 @@ struct State {
 #[derive(Default)]
 struct Queue {
     state: Mutex<State>,
-    /// Something is to be written, or nothing is any more.
+    /// Signals that an operation was queued, that the queue is closed, or that everything is written.
     changed: Condvar,
 }
 
 impl Queue {
-    /// A thread that panicked left a queue that is as good as before.
+    /// A panic while the lock is held leaves a queue that is still consistent.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The writing side, as the loop sees it.
+/// The loop's side of the thread.
 pub(super) struct Disk {
     queue: Arc<Queue>,
     figures: Arc<DiskMetrics>,
-    /// Sessions of which something was left out: their files hold an older state until they are begun anew.
+    /// Sessions with skipped data: their files hold an older state until a new file is begun.
     behind: BTreeSet<SessionId>,
     limiter: LogLimiter,
 }
 
-/// About what a frame takes, in bytes.
+/// The estimated size of a frame, in bytes.
 fn size(frame: &Frame) -> u64 {
     let payload = match frame {
         Frame::Fed(fed) => fed.entry.len() + fed.payload.len(),
@@ -97,7 +97,7 @@ fn size(frame: &Frame) -> u64 {
 }
 
 impl Disk {
-    /// Starts the thread. The directory is there: [`load`] has read it.
+    /// Starts the thread. The directory exists: [`load`] has read it.
     pub(super) fn start(directory: &Path, now: Instant) -> io::Result<Self> {
         let (queue, figures) = (Arc::new(Queue::default()), Arc::new(DiskMetrics::default()));
         let writer = Writer {
@@ -116,7 +116,7 @@ impl Disk {
         &self.figures
     }
 
-    /// Has something written later, if there is room.
+    /// Queues an operation, if there is room.
     pub(super) fn store(&mut self, now: Instant, session: SessionId, store: FileOperation) {
         let store = match store {
             FileOperation::Append(_) if self.behind.contains(&session) => return,
@@ -134,7 +134,7 @@ impl Disk {
                 if let Some(suppressed) = self.limiter.pass(now) {
                     warn!(%session, suppressed, "the disk is slow: a session goes on in memory alone until its next checkpoint");
                 }
-                // What it has is an older state, which is good as such, unless another history was to replace it.
+                // The file has an older state, which remains valid, unless the new file has another history: then it must go.
                 match other {
                     FileOperation::Begin(_) => FileOperation::Remove,
                     _ => return,
@@ -154,7 +154,7 @@ impl Disk {
         self.queue.changed.notify_all();
     }
 
-    /// Waits until all is written, but not longer than this. False if something was left.
+    /// Waits until everything is written, up to `patience`. False if something was not written.
     pub(super) fn finish(self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut state = self.queue.lock();
@@ -175,7 +175,7 @@ impl Disk {
 /// An open file.
 struct Open {
     file: File,
-    /// Where `gathered` will stand.
+    /// The offset at which `gathered` will be written.
     end: u64,
     gathered: BytesMut,
 }
@@ -199,11 +199,11 @@ impl Open {
     }
 }
 
-/// The thread's side.
+/// The thread's state.
 struct Writer {
     directory: PathBuf,
     open: BTreeMap<SessionId, Open>,
-    /// Sessions whose file could not be written: it is gone until it is begun anew.
+    /// Sessions with a file that could not be written: it is gone until a new one is begun.
     broken: BTreeSet<SessionId>,
     figures: Arc<DiskMetrics>,
     limiter: LogLimiter,
@@ -251,7 +251,7 @@ impl Writer {
         }
     }
 
-    /// Writes a file beside the old one and puts it in its place.
+    /// Writes a new file beside the old one and renames it over it.
     fn begin(&mut self, session: SessionId, frames: &[Frame]) -> io::Result<()> {
         self.open.remove(&session);
         self.broken.remove(&session);
@@ -302,12 +302,12 @@ impl Writer {
         }
     }
 
-    /// Does without a file that cannot be written: half of a record must not be followed by another.
+    /// Removes a file that cannot be written: another record must not follow a part of one.
     fn give_up(&mut self, session: SessionId, error: &io::Error) {
         self.open.remove(&session);
         self.broken.insert(session);
         self.figures.failed.fetch_add(1, Ordering::Relaxed);
-        // Failing too, they are read when the recorder starts again, and hold an older state.
+        // If removing fails as well, the file is read when the recorder starts again, and holds an older state.
         let _ = fs::remove_file(path(&self.directory, session, NEW));
         let _ = fs::remove_file(path(&self.directory, session, KEPT));
         if let Some(suppressed) = self.limiter.pass(Instant::now()) {
@@ -317,9 +317,9 @@ impl Writer {
     }
 }
 
-/// What is kept is sealed, but says who talked when and how much: it is its user's alone.
+/// The content is sealed, but shows which peers sent how much and when: only the recorder's user may read it.
 fn create(path: &Path) -> io::Result<File> {
-    // One that a recorder left behind that died may have another mode.
+    // A file of a recorder that died may have another mode.
     if let Err(error) = fs::remove_file(path)
         && error.kind() != io::ErrorKind::NotFound
     {
@@ -332,10 +332,10 @@ fn path(directory: &Path, session: SessionId, ending: &str) -> PathBuf {
     directory.join(format!("{session}.{ending}"))
 }
 
-/// Reads every file back, the oldest first, and gives it to `restore`, which says whether it is of use.
+/// Reads every file, the oldest first, and passes it to `restore`, which says whether it is useful.
 ///
 /// # Errors
-/// If the directory cannot be used at all. A file that is refused is put aside and logged; how many is returned.
+/// If the directory cannot be used at all. A file that is refused is put aside and logged; returns how many were.
 pub(super) fn load(
     directory: &Path,
     mut restore: impl FnMut(SessionId, Vec<Frame>) -> Result<bool, (usize, &'static str)>,
@@ -378,7 +378,7 @@ pub(super) fn load(
     Ok(refused)
 }
 
-/// Takes others' access away, where an older recorder or somebody else gave it.
+/// Removes other users' access, which an older recorder or another program may have granted.
 fn restrict(path: &Path, mode: u32) -> io::Result<()> {
     if fs::metadata(path)?.permissions().mode() & 0o777 & !mode == 0 {
         return Ok(());
@@ -392,7 +392,7 @@ fn read(
 ) -> anyhow::Result<bool> {
     let size = fs::metadata(path)?.len();
     anyhow::ensure!(size <= file::SIZE_MAX, "it has {size} bytes, and at most {} are read", file::SIZE_MAX);
-    // Begun and never written: the machine stopped.
+    // Created and never written: the machine stopped.
     if size == 0 {
         return Ok(false);
     }
@@ -416,7 +416,7 @@ mod tests {
     use super::*;
     use marram_wire::frame::{CheckpointPart, Ping};
 
-    /// A directory of its own, removed at the end.
+    /// A directory of its own, removed on drop.
     struct TempDir(PathBuf);
 
     impl TempDir {
@@ -424,7 +424,7 @@ mod tests {
             Self(std::env::temp_dir().join(format!("marram-kept-{}-{name}", std::process::id())))
         }
 
-        /// What a recorder that starts here is given, and how many files it refuses.
+        /// The sessions that a recorder reads at its start, and how many files it refuses.
         fn load(&self) -> (Vec<(SessionId, Vec<Frame>)>, u64) {
             let mut loaded = Vec::new();
             let refused = load(&self.0, |session, frames| {
@@ -478,7 +478,7 @@ mod tests {
         disk.store(now, session(1), FileOperation::Append(ping(10)));
         disk.store(now, session(2), FileOperation::Remove);
         assert!(disk.finish(LONG));
-        // A process that goes on with files that another one began.
+        // A process that continues files which another one began.
         let mut disk = place.start();
         disk.store(now, session(0), FileOperation::Append(ping(4)));
         assert!(disk.finish(LONG));
@@ -496,7 +496,7 @@ mod tests {
         assert_eq!(place.load().1, 0);
         assert_eq!(mode(&place.0), 0o700, "made so");
         let kept = path(&place.0, session(0), KEPT);
-        // One that is begun beside what a recorder left behind that was killed.
+        // The file replaces what a killed recorder left.
         fs::write(path(&place.0, session(0), NEW), b"half").expect("there is room");
         fs::set_permissions(path(&place.0, session(0), NEW), Permissions::from_mode(0o644)).expect("ours");
         let mut disk = place.start();
@@ -504,7 +504,7 @@ mod tests {
         disk.store(Instant::now(), session(0), FileOperation::Append(ping(2)));
         assert!(disk.finish(LONG));
         assert_eq!(mode(&kept), 0o600);
-        // From a recorder that gave others access.
+        // Modes that another recorder set.
         fs::set_permissions(&kept, Permissions::from_mode(0o644)).expect("ours");
         fs::set_permissions(&place.0, Permissions::from_mode(0o755)).expect("ours");
         assert_eq!(place.load(), (vec![(session(0), vec![ping(1), ping(2)])], 0));
@@ -549,7 +549,7 @@ mod tests {
         let mut disk = place.start();
         let now = Instant::now();
         disk.store(now, session(0), FileOperation::Begin(vec![ping(1)]));
-        // Nothing can be written where a directory is.
+        // A directory in the place of the file prevents writing.
         fs::create_dir(path(&place.0, session(1), NEW)).expect("there is room");
         disk.store(now, session(1), FileOperation::Begin(vec![ping(1)]));
         disk.store(now, session(1), FileOperation::Append(ping(2)));
@@ -560,7 +560,7 @@ mod tests {
         fs::remove_dir(path(&place.0, session(1), NEW)).expect("it is empty");
         assert_eq!(place.load(), (vec![(session(0), vec![ping(1), ping(2)])], 0));
 
-        // A queue that nobody takes from.
+        // A queue without a thread that takes from it.
         let queue = Arc::new(Queue::default());
         let (behind, limiter) = (BTreeSet::new(), LogLimiter::new(now));
         let mut disk = Disk { queue: Arc::clone(&queue), figures: Arc::default(), behind, limiter };
@@ -574,12 +574,12 @@ mod tests {
         let waiting: Vec<_> =
             queue.lock().waiting.drain(..).map(|(session, store, _)| (session, store)).collect();
         assert!(matches!(waiting[0], (_, FileOperation::Begin(_))));
-        // Of the first, the file stays as it is; of the other, which has another history, it goes.
+        // The first session's file stays as it is; that of the other is removed, since it would get another history.
         assert!(
             waiting[1..].iter().all(|waiting| *waiting == (session(1), FileOperation::Remove)),
             "{waiting:?}"
         );
-        // There is room again: the first one may not go on behind what was left out.
+        // There is room again: the first session must not append after data that was skipped.
         queue.lock().bytes = 0;
         disk.store(now, session(0), FileOperation::Append(ping(1)));
         assert!(queue.lock().waiting.is_empty());

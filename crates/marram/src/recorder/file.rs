@@ -1,12 +1,12 @@
-//! The file of one session behind a recorder: what it holds, byte for byte. Knows no directory.
+//! The file of one session in a recorder's directory, byte by byte. Knows no directory.
 //!
 //! ```text
 //! file   := "MRRK" | version (4) | session (16) | checksum (8) | record*
 //! record := length (4) | the same, inverted (4) | checksum (8) | frame, as on a wire
 //! ```
 //!
-//! Integers are little-endian. A checksum is the beginning of BLAKE3 over session, offset and bytes. What is missing at the end was
-//! not written any more; everything else that does not fit is damage.
+//! Integers are little-endian. A checksum is a prefix of BLAKE3 over session, offset and bytes. A truncated end was not written
+//! completely; every other mismatch is damage.
 
 use bytes::{Buf, Bytes, BytesMut};
 use marram_wire::{
@@ -17,35 +17,35 @@ use marram_wire::{
 };
 use std::fmt;
 
-/// Bytes of the head of a file.
+/// Bytes of a file's header.
 pub const HEAD: usize = 32;
-/// A file that is larger is not read, and not appended to.
+/// A larger file is not read, and nothing is appended to it.
 pub const SIZE_MAX: u64 = 2 << 30;
 
 const MAGIC: [u8; 4] = *b"MRRK";
 const VERSION: u32 = 1;
-/// Bytes of the head of a record.
+/// Bytes of a record's header.
 const RECORD: usize = 16;
-/// Bytes of a frame's length prefix, at most.
+/// Most bytes of a frame's length prefix.
 const PREFIX: usize = 4;
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Debug)]
 pub struct Content {
-    /// Whose it is.
+    /// The session that the file belongs to.
     pub session: SessionId,
     /// Its frames, each with its offset.
     pub frames: Vec<(u64, Frame)>,
-    /// Where the last whole one ends; less than the file's size if its end was not written any more.
+    /// The offset after the last complete record; less than the file's size if the end was not written completely.
     pub end: u64,
 }
 
 /// Why a file was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeptFileError {
-    /// Where.
+    /// The offset of the damage.
     pub offset: u64,
-    /// What, and what to do about it.
+    /// What is wrong, and what to do about it.
     pub what: String,
 }
 
@@ -65,7 +65,7 @@ fn checksum(session: SessionId, offset: u64, bytes: &[u8]) -> [u8; 8] {
     sum
 }
 
-/// Appends the head of a session's file.
+/// Appends the header of a session's file.
 pub fn put_head(session: SessionId, out: &mut BytesMut) {
     let start = out.len();
     out.extend_from_slice(&MAGIC);
@@ -75,7 +75,7 @@ pub fn put_head(session: SessionId, out: &mut BytesMut) {
     out.extend_from_slice(&sum);
 }
 
-/// Appends one frame, which will stand at `offset` of its file.
+/// Appends one frame, which will be at `offset` of its file.
 pub fn put_frame(session: SessionId, offset: u64, frame: &Frame, out: &mut BytesMut) {
     let start = out.len();
     out.extend_from_slice(&[0; RECORD]);
@@ -90,7 +90,7 @@ pub fn put_frame(session: SessionId, offset: u64, frame: &Frame, out: &mut Bytes
     head[8..].copy_from_slice(&sum);
 }
 
-/// Reads a file, but for an end that was not written any more.
+/// Reads a file, without an end that was not written completely.
 ///
 /// # Errors
 /// If it is of another version, or damaged.
@@ -131,7 +131,7 @@ fn head(bytes: &[u8]) -> Result<SessionId, KeptFileError> {
     Ok(session)
 }
 
-/// The record at `at` and where it ends; none if the file ends there or within it.
+/// The record at `at` and its end; `None` if the file ends there or within the record.
 fn record(bytes: &[u8], session: SessionId, at: usize) -> Result<Option<(Frame, usize)>, KeptFileError> {
     let Some(head) = bytes.get(at..at + RECORD) else { return Ok(None) };
     let word = |from: usize| {
@@ -141,7 +141,7 @@ fn record(bytes: &[u8], session: SessionId, at: usize) -> Result<Option<(Frame, 
     };
     let (length, inverted) = (word(0), word(4));
     if length != !inverted {
-        // A machine that stops may leave the file longer than what was written to it.
+        // If the machine stops, the file may be longer than the written data, filled with zeros.
         if bytes[at..].iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
@@ -159,7 +159,7 @@ fn record(bytes: &[u8], session: SessionId, at: usize) -> Result<Option<(Frame, 
         }
         return broken(at, "a record is damaged; remove the file");
     }
-    // Copied, so that what is kept of one frame does not hold on to the whole file.
+    // Copied, so that what is kept of one frame does not keep the whole file in memory.
     let mut reader = Reader { buffer: BytesMut::from(body) };
     match reader.next_frame() {
         Ok(Some(frame)) if !reader.buffer.has_remaining() => Ok(Some((frame, end))),
@@ -168,7 +168,7 @@ fn record(bytes: &[u8], session: SessionId, at: usize) -> Result<Option<(Frame, 
     }
 }
 
-/// A file of these frames.
+/// A file with these frames.
 #[must_use]
 pub fn encode(session: SessionId, frames: &[Frame]) -> Bytes {
     let mut out = BytesMut::new();
@@ -245,7 +245,7 @@ mod tests {
         newer[4] = 2;
         let error = decode(&newer).expect_err("another version");
         assert!(error.to_string().contains("version 2") && error.offset == 4, "{error}");
-        // Two records that changed places, and one twice.
+        // Two records in the wrong order, and one that occurs twice.
         let record = |index: usize| {
             let at = usize::try_from(starts[index]).expect("small");
             bytes[at..usize::try_from(starts[index + 1]).expect("small")].to_vec()

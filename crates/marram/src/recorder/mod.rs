@@ -1,4 +1,4 @@
-//! A recorder's process: wires to edges and files around `marram_session::recorder::Recorder`, which decides everything.
+//! A recorder's process: wires to edges, and files, around `marram_session::recorder::Recorder`, which makes all decisions.
 
 mod asking;
 mod disk;
@@ -15,34 +15,34 @@ use marram_agent::{
 use marram_wire::seal::KeeperKey;
 use std::{path::PathBuf, time::Duration};
 
-/// Everything that a recorder needs to know, resolved.
+/// The configuration of a recorder, resolved.
 #[derive(Clone, Debug)]
 pub struct RecorderOptions {
     /// Its name.
     pub name: String,
     /// Edges as `host:port`; each address that a name has when the recorder starts counts as an edge of its own.
     pub edges: Vec<String>,
-    /// What it shows to be one of the domain's keepers.
+    /// The key that proves that it is a keeper of the domain.
     pub key: KeeperKey,
     /// How its wires are protected.
     pub security: Security,
-    /// How patient it is: with edges as an agent.
+    /// Its timeouts; with edges the same as an agent's.
     pub timeouts: Timeouts,
-    /// How long a session is kept that nobody feeds any more.
+    /// How long a session is kept that no edge feeds any more.
     pub linger: Duration,
-    /// Bytes that it keeps of all sessions.
+    /// Most bytes that it keeps of all sessions.
     pub memory: u64,
-    /// Sessions that it keeps.
+    /// Most sessions that it keeps.
     pub sessions: usize,
-    /// Where sessions lie on disk, if they do.
+    /// The directory of the sessions' files; none if they are only in memory.
     pub directory: Option<PathBuf>,
 }
 
-/// How long a session is kept that nobody feeds any more, unless configured.
+/// Default of `linger`.
 pub const LINGER: Duration = Duration::from_secs(300);
-/// Bytes that a recorder keeps, unless configured.
+/// Default of `memory`, in bytes.
 pub const MEMORY: u64 = 1 << 30;
-/// Sessions that a recorder keeps, unless configured.
+/// Default of `sessions`.
 pub const SESSIONS: usize = 65_536;
 
 /// The asking side for operators, and the answering side for [`run`].
@@ -51,10 +51,10 @@ pub fn questions() -> (RecorderHandle, Questions) {
     asking::pair()
 }
 
-/// Runs a recorder until `stop`: then it says good-bye to its edges, writes what is to be written, and returns.
+/// Runs a recorder until `stop`; then it closes its wires to edges, writes what is queued, and returns.
 ///
 /// # Errors
-/// If it cannot start, with what to change in its configuration; afterwards only if the operating system fails it.
+/// If it cannot start, with what to change in its configuration; afterwards only if a system call fails.
 pub fn run(options: &RecorderOptions, questions: Questions, stop: StopSignal) -> anyhow::Result<()> {
     let transport = agent::edge_transport(&options.security, &options.edges)?;
     shell::Shell::new(options, questions, stop, transport)?.run()

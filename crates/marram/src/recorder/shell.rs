@@ -1,4 +1,4 @@
-//! The recorder's loop: waits for wires, feeds `Recorder::step`, does what it says. Decides nothing about sessions.
+//! The recorder's loop: waits for wires, calls `Recorder::step` and performs its outputs. Decides nothing about sessions.
 
 use super::{
     RecorderOptions,
@@ -22,7 +22,7 @@ use std::{
 };
 use tracing::{debug, info, warn};
 
-/// Inputs taken before what they led to is written.
+/// Most inputs that are taken before the outputs are written.
 const BATCH: usize = 256;
 const EVENTS: usize = 256;
 const WIRE: u64 = 1;
@@ -67,7 +67,7 @@ fn config(options: &RecorderOptions, edges: usize) -> anyhow::Result<RecorderCon
 }
 
 impl Shell {
-    /// Reads back what is on disk and makes everything ready.
+    /// Reads what is on disk and prepares the loop.
     pub(super) fn new(
         options: &RecorderOptions,
         questions: Questions,
@@ -79,7 +79,7 @@ impl Shell {
         let mut stop = UnixStream::from_std(stop.receiver);
         poll.registry().register(&mut stop, token::CONTROL, Interest::READABLE)?;
         let dialer = EndpointDialer::new(transport, &[], Arc::clone(&waker))?;
-        // Set once: there is one loop.
+        // Set only once, since there is one loop.
         let _ = questions.waker.set(waker);
         let now = Instant::now();
         let edges = EdgeReports::new(dialer.edges(), now);
@@ -94,7 +94,7 @@ impl Shell {
             outs: Vec::new(),
             inputs: VecDeque::new(),
             dialer,
-            // It always reads: an edge that waits to be read from may not read either.
+            // It always reads: an edge that waits for this recorder to read may itself not read.
             table: WireTable::new(options.timeouts.dial, false),
             disk,
             refused_files,
@@ -110,7 +110,7 @@ impl Shell {
         })
     }
 
-    /// Runs until the wish to stop.
+    /// Runs until a stop is requested.
     pub(super) fn run(mut self) -> anyhow::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         let mut stops = 0;
@@ -155,13 +155,13 @@ impl Shell {
         next.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Takes what there is, in batches: step, perform, then write it all at once.
+    /// Takes inputs in batches: steps, performs the outputs, then writes all of them at once.
     fn work(&mut self) {
         for _ in 0..BATCH {
             let Some(input) = self.next_input() else { break };
             self.step(input);
         }
-        // After what has arrived, so that an edge is not taken for silent whose word was only not read yet.
+        // Only after reading what has arrived, so that unread data counts as activity.
         if self.wake_at.is_some_and(|at| at <= self.clock.now_ns()) {
             self.wake_at = None;
             self.step(RecorderInput::Wake);
@@ -228,7 +228,7 @@ impl Shell {
         }
     }
 
-    /// Takes what waited for names.
+    /// Takes wires that waited until the edge's name was resolved.
     fn begun(&mut self) {
         while let Some(begun) = self.dialer.next_dialed() {
             if let Dialing::Wire(target, wire) = begun {
@@ -237,8 +237,8 @@ impl Shell {
         }
     }
 
-    /// Every report is a line at debug level, for programs that follow them; people read the others, of which there are only so
-    /// many a second.
+    /// Logs a report. Each one is a line at debug level, for programs; the lines for people are other ones, which are
+    /// rate-limited.
     fn report(&mut self, report: &RecorderReport) {
         let now = self.clock.now();
         match report {
@@ -281,7 +281,7 @@ impl Shell {
     }
 
     fn answer(&self, question: &Question) {
-        // Whoever asked may have given up.
+        // The requester may have stopped waiting.
         match question {
             Question::Figures(reply) => drop(reply.try_send(self.figures())),
             Question::Sessions(reply) => {

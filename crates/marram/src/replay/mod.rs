@@ -1,5 +1,5 @@
-//! Running recordings for people: up to a point, until something happens, and what is different between two points. Knows no
-//! edge and no file.
+//! Runs recordings for people: up to a point or an event; and compares two points. Knows no edge and no
+//! file.
 
 pub mod show;
 pub mod span;
@@ -11,35 +11,35 @@ use span::Span;
 /// When to stop before the recording ends.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Breaks {
-    /// When the cell has consumed so many entries.
+    /// When the cell has consumed this many entries.
     pub until: Option<u64>,
-    /// When an output holds these bytes.
+    /// When an output contains these bytes.
     pub output: Option<Vec<u8>>,
-    /// When memory here changes.
+    /// When this memory changes.
     pub memory: Option<Span>,
 }
 
 /// Why a run ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Halt {
-    /// The recording did.
+    /// The recording ended.
     End,
-    /// As many entries were consumed as were wanted.
+    /// The cell has consumed [`Breaks::until`] entries.
     Until,
-    /// An output of this handler holds what was looked for.
+    /// An output of this handler contains the bytes.
     Output(Box<ReplayStep>),
-    /// This handler changed the memory that was watched: before and after.
+    /// This handler changed the watched memory: before and after.
     Memory(Box<ReplayStep>, Vec<u8>, Vec<u8>),
-    /// The handler that the recording was made of was stopped, for this reason.
+    /// The recording ends with a handler that was stopped, for this reason.
     Stopped(String),
-    /// Whoever looks has seen enough.
+    /// The callback ended the run.
     Quit,
 }
 
-/// Runs on until a break or the end; `see` is shown each handler and says whether to go on.
+/// Runs until a break or the end. `see` is called with each handler and returns whether to continue.
 ///
 /// # Errors
-/// If the replay takes another course than the session.
+/// If the replay diverges from the session.
 pub fn run(
     replayer: &mut Replayer,
     breaks: &Breaks,
@@ -89,22 +89,22 @@ fn holds(output: &CellOutput, wanted: &[u8]) -> bool {
     }
 }
 
-/// Memory that is not the same in two states of a stage.
+/// Memory that differs between two states of a stage.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Where, from the beginning of memory.
+    /// The offset in memory.
     pub at: usize,
-    /// What it was; shorter where memory has grown.
+    /// The bytes before; fewer where memory has grown.
     pub before: Vec<u8>,
-    /// What it is.
+    /// The bytes after.
     pub after: Vec<u8>,
 }
 
-/// Bytes that are the same between two changes that are told as one.
+/// Two changes with fewer equal bytes than this between them are reported as one.
 const GAP: usize = 16;
 
-/// What is different in a stage's memory, from its beginning on. Memory that has come into being counts where it is not
-/// zero.
+/// The differences in a stage's memory, by offset. Memory that was added counts as zero before, so it is listed where it is
+/// not zero.
 #[must_use]
 pub fn changes(before: &StageState, after: &StageState) -> Vec<Change> {
     let byte = |memory: &[u8], at: usize| memory.get(at).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Steps, states and recordings as lines for people.
+//! Formats steps, states and recordings for people.
 
 use super::Change;
 use marram_sandbox::{ReplayStep, StageState};
@@ -15,14 +15,14 @@ use marram_wire::{
 };
 use std::fmt::Write;
 
-/// Bytes of a message that are shown.
+/// Most bytes of a message that are shown.
 const SHOWN: usize = 48;
-/// Changes of one stage's memory that are told.
+/// Most changes of one stage's memory that are shown.
 const CHANGES_MAX: usize = 64;
-/// Bytes of a change that are told.
+/// Most bytes of a change that are shown.
 const CHANGE_SHOWN: usize = 16;
 
-/// Text of whoever wrote the file, in a line.
+/// Text from the file, escaped, on one line.
 #[must_use]
 pub fn plain(text: &str) -> String {
     text.escape_debug().to_string()
@@ -38,7 +38,7 @@ pub fn port(port: Port) -> String {
     }
 }
 
-/// The beginning of some bytes, in a line.
+/// The first bytes, on one line.
 #[must_use]
 pub fn bytes(bytes: &[u8]) -> String {
     let shown = &bytes[..bytes.len().min(SHOWN)];
@@ -46,14 +46,14 @@ pub fn bytes(bytes: &[u8]) -> String {
     format!("{} B \"{}\"{more}", bytes.len(), shown.escape_ascii())
 }
 
-/// In seconds.
+/// A time in seconds.
 fn seconds(ns: i64) -> String {
     let ns_abs = ns.unsigned_abs();
     let sign = if ns < 0 { "-" } else { "" };
     format!("{sign}{}.{:09} s", ns_abs / 1_000_000_000, ns_abs % 1_000_000_000)
 }
 
-/// What is known of a client, behind other words.
+/// What is known about a client, to append to other text.
 fn client(peer: Option<&Peer>) -> String {
     let Some(peer) = peer else { return String::new() };
     let address = peer.address.map(|address| format!(", client {address}"));
@@ -63,7 +63,7 @@ fn client(peer: Option<&Peer>) -> String {
     [address, listener, identity].into_iter().flatten().collect()
 }
 
-/// What a handler was given.
+/// The input of a handler.
 #[must_use]
 pub fn input(input: &CellInput) -> String {
     match input {
@@ -78,7 +78,7 @@ pub fn input(input: &CellInput) -> String {
     }
 }
 
-/// A handler and what came of it.
+/// A handler and its result.
 #[must_use]
 pub fn step(step: &ReplayStep) -> String {
     let mut out =
@@ -121,7 +121,7 @@ pub fn step(step: &ReplayStep) -> String {
     out
 }
 
-/// What a recording says, without running anything.
+/// A summary of a recording, without running it.
 #[must_use]
 pub fn listing(recording: &Recording) -> String {
     let mut out = String::new();
@@ -166,7 +166,7 @@ fn message(said: &RecordedMessage) -> String {
     }
 }
 
-/// Two digits a byte.
+/// Two hexadecimal digits for each byte.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {
@@ -175,7 +175,7 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A cell's state in a few lines a stage.
+/// A cell's state in a few lines for each stage.
 #[must_use]
 pub fn state(
     names: &[&str],
@@ -219,7 +219,7 @@ pub fn state(
     out
 }
 
-/// Memory, sixteen bytes a line.
+/// Memory, sixteen bytes on each line.
 #[must_use]
 pub fn dump(at: usize, memory: &[u8]) -> String {
     let mut out = String::new();
@@ -235,7 +235,7 @@ pub fn dump(at: usize, memory: &[u8]) -> String {
     out
 }
 
-/// What is different between two states of a stage.
+/// The differences between two states of a stage.
 #[must_use]
 pub fn difference(index: usize, before: &StageState, after: &StageState, changes: &[Change]) -> String {
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! A range of a stage's memory as people write it.
+//! A range of a stage's memory, as written on the command line.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,12 +11,12 @@ pub struct Span {
     pub stage: usize,
     /// The first byte.
     pub at: usize,
-    /// How many.
+    /// The number of bytes.
     pub len: usize,
 }
 
 impl Span {
-    /// In memory.
+    /// The range of offsets in memory.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.at..self.at.saturating_add(self.len)
@@ -46,7 +46,7 @@ impl FromStr for Span {
     }
 }
 
-/// In decimal, or in hexadecimal behind 0x.
+/// A number in decimal, or in hexadecimal after 0x.
 fn number(text: &str) -> Option<usize> {
     match text.strip_prefix("0x") {
         Some(digits) => usize::from_str_radix(digits, 16).ok(),

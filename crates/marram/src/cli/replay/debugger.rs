@@ -1,15 +1,15 @@
-//! Waits for a debugger: gdb and lldb learn from the engine where the cell's code lies.
+//! Waits for a debugger: gdb and lldb learn from the engine where the cell's code is.
 
 use crate::cli::{Failure, emit};
 use anyhow::{Context, anyhow};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often it is looked whether one is there. The kernel tells nobody that it has been attached to.
+/// How often to check for a debugger. The kernel does not notify a process that a debugger has attached.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Comes back when a debugger is attached to this process. Under one that started it, the process is stopped here first, as by
-/// a breakpoint: only now is there code to set others in.
+/// Returns when a debugger is attached to this process. If a debugger started it, the process is stopped here first, as by a
+/// breakpoint: only now does the code exist in which to set others.
 pub(super) fn wait(entries: u64) -> Result<(), Failure> {
     if is_attached()? {
         emit(&format!("stopping for the debugger after {entries} entries: set breakpoints, then continue\n"));
@@ -33,7 +33,7 @@ fn is_attached() -> Result<bool, Failure> {
     Ok(tracer.is_some_and(|pid| pid.trim() != "0"))
 }
 
-/// The modules whose debug information is to be used.
+/// The modules with the debug information to use.
 pub(super) fn symbols(files: &[PathBuf]) -> Result<Vec<Vec<u8>>, Failure> {
     files.iter().map(|path| module(path)).collect()
 }

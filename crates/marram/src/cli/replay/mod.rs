@@ -1,4 +1,4 @@
-//! `marram replay`: runs a record file, wherever it was made.
+//! `marram replay`: runs a recording, on any machine.
 
 mod debugger;
 
@@ -21,50 +21,51 @@ use std::str::FromStr;
 /// `marram replay`
 #[derive(Args)]
 pub(super) struct Replay {
-    /// What `marram record` wrote, or an edge by itself when a handler was stopped.
+    /// The file that `marram record` wrote, or that an edge wrote when a handler was stopped.
     file: PathBuf,
-    /// Stop when the cell has consumed so many entries of the file.
+    /// Stop when the cell has consumed this many entries of the file.
     #[arg(long, value_name = "N")]
     until: Option<u64>,
-    /// Show each handler, when it ran in session time, what it was given and what it did; on a terminal, wait for Enter after each
-    /// (q: enough).
+    /// Show each handler: when it ran in session time, its input and its results; on a terminal, wait for Enter after each
+    /// (q to quit).
     #[arg(long)]
     step: bool,
-    /// Show what the file says without running it.
+    /// Show the file's contents without running it.
     #[arg(long, conflicts_with_all = ["until", "step", "dump", "diff", "break_output", "break_memory"])]
     list: bool,
-    /// At the end, show the cell's state in a summary ("state") or a range of its memory (AT+LENGTH, @STAGE behind it for a chain).
+    /// At the end, show a summary of the cell's state ("state") or a range of its memory (AT+LENGTH, followed by @STAGE for a
+    /// chain).
     #[arg(long, value_name = "state|AT+LENGTH")]
     dump: Vec<Dump>,
-    /// Show what is different in the cell's state between two numbers of entries consumed.
+    /// Show the differences in the cell's state between two numbers of consumed entries.
     #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["until", "break_output", "break_memory"])]
     diff: Vec<u64>,
-    /// Stop behind the first handler that sends this text; "hex:00ff" for bytes.
+    /// Stop after the first handler that sends this text; "hex:00ff" for bytes.
     #[arg(long, value_name = "TEXT")]
     break_output: Option<String>,
-    /// Stop behind the first handler that changes this range of memory.
+    /// Stop after the first handler that changes this range of memory.
     #[arg(long, value_name = "AT+LENGTH")]
     break_memory: Option<Span>,
-    /// Where images are, and are kept for the next time; a directory of its own that goes again if left out.
+    /// The directory of images, which are kept for the next time; a temporary one if left out.
     #[arg(long, value_name = "DIRECTORY")]
     images: Option<PathBuf>,
-    /// An edge that has the app, where the file has none: its admin address, as http://HOST:PORT.
+    /// An edge that has the app, if the file does not contain it: its admin address, as http://HOST:PORT.
     #[arg(long, value_name = "ADMIN_URL")]
     from: Option<String>,
     /// File with that edge's admin token.
     #[arg(long, value_name = "FILE", requires = "from")]
     token_file: Option<PathBuf>,
-    /// Certificates (PEM) by which that edge is believed, if its address is https://.
+    /// Certificates (PEM) to verify that edge with, if its address is https://.
     #[arg(long, value_name = "FILE", requires = "from")]
     ca: Option<PathBuf>,
-    /// A private key that the cell has its edge sign with; without it such a session cannot be run.
+    /// A private key that the edge signs with for the cell; a session that uses one cannot be run without it.
     #[arg(long = "key", value_name = "FILE")]
     keys: Vec<PathBuf>,
-    /// Wait for gdb or lldb when the cell has consumed so many entries (0 if left out), with its code compiled so that it can be
-    /// stepped through in its own source. A handler may then take any time.
+    /// Wait for gdb or lldb when the cell has consumed this many entries (0 if left out). Its code is then compiled so that it
+    /// can be stepped through in its own source, and a handler may take any time.
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["diff", "list", "json"])]
     debugger: Option<u64>,
-    /// For --debugger: the app's module as it was before it was stripped for deployment; for a chain, one a stage.
+    /// For --debugger: the app's module before it was stripped for deployment; for a chain, one for each stage.
     #[arg(long, value_name = "MODULE", requires = "debugger")]
     symbols: Vec<PathBuf>,
     /// Print one JSON object.
@@ -72,7 +73,7 @@ pub(super) struct Replay {
     json: bool,
 }
 
-/// What to show of the cell.
+/// What to show of the cell at the end.
 #[derive(Clone, Copy)]
 enum Dump {
     State,
@@ -138,7 +139,7 @@ fn says_quit() -> bool {
     read.is_ok() && line.trim() == "q"
 }
 
-/// Reads a file of at most the size that one can have.
+/// Reads a file, up to the largest size of a recording.
 fn read(path: &Path) -> Result<Recording, Failure> {
     let name = path.display();
     let missing = |error: std::io::Error| Failure::Usage(anyhow!("{name} {}", unreadable(path, &error)));
@@ -219,10 +220,10 @@ fn failure(error: ReplayError) -> Failure {
     }
 }
 
-/// A directory for images.
+/// A directory of images.
 struct Place {
     images: Images,
-    /// To be removed again.
+    /// The temporary directory, which is removed on drop.
     own: Option<PathBuf>,
 }
 
@@ -238,7 +239,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Some(own) = &self.own {
-            // What is left in a temporary directory is no news.
+            // If it cannot be removed, it stays in the temporary directory.
             let _ = std::fs::remove_dir_all(own);
         }
     }
@@ -253,7 +254,7 @@ fn wanted(text: &str) -> Result<Vec<u8>, Failure> {
     bytes.filter(|_| plain).ok_or_else(|| Failure::Usage(anyhow!("hex: is followed by two digits a byte")))
 }
 
-/// What was recorded, in a few lines.
+/// A summary of the recording, in a few lines.
 fn about(recording: &Recording) -> String {
     let about = &recording.about;
     let begins = match recording.checkpoints.len() {
@@ -309,7 +310,7 @@ fn diff(replayer: &mut Replayer, a: u64, b: u64, as_json: bool) -> Result<(), Fa
     Ok(())
 }
 
-/// Says where the run ended and whether it was the session's.
+/// Reports where the run ended, and whether that agrees with the session.
 fn tell(arguments: &Replay, breaks: &Breaks, replayer: &Replayer, halt: &Halt) -> Result<(), Failure> {
     let recording = replayer.recording();
     let (state, recorded) = (replayer.state_hash(), recording.about.state);
@@ -378,7 +379,7 @@ fn memory(replayer: &Replayer, span: &Span) -> Option<Vec<u8>> {
     replayer.memory(span.stage, span.range()).filter(|memory| !memory.is_empty())
 }
 
-/// Whether the cell has what was asked for; that it has not is among what was shown.
+/// Fails if the cell does not have the memory to dump; the output has shown that already.
 fn there_is(replayer: &Replayer, dump: &Dump) -> Result<(), Failure> {
     match dump {
         Dump::Memory(span) if memory(replayer, span).is_none() => {
