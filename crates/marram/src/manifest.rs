@@ -207,7 +207,7 @@ fn protect(source: &Source, written: Option<&Spanned<String>>, shared: bool) -> 
     Err(source.problem(&written.span(), what))
 }
 
-/// How another edge stands by, where one does.
+/// `protect`, with the kind of standby that the manifest names.
 fn stand_by(
     source: &Source,
     protect: Protect,

@@ -157,7 +157,7 @@ pub(crate) fn is_no_page(headers: &HeaderMap) -> Result<(), Refusal> {
     ))
 }
 
-/// Refuses a request whose content type, or the lack of one, a page could send without a preflight request.
+/// Refuses a content type, or the lack of one, that a page could send without a preflight request.
 pub(crate) fn has_a_type(method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
     if matches!(*method, Method::GET | Method::HEAD | Method::DELETE) {
         return Ok(());

@@ -30,7 +30,7 @@ const IDLE: Duration = Duration::from_secs(3_600);
 pub(super) enum News {
     /// What changed.
     Changes(Vec<StoreChange>),
-    /// The revision that the watch would begin behind is no longer kept; this is the oldest one that is.
+    /// The store no longer has the changes that the watch begins with; the oldest revision that it has.
     Forgotten(u64),
 }
 

@@ -253,7 +253,7 @@ impl Link {
                 }
             }
         }
-        // Published before logging: a reader of the line who then asks sees the state that it describes.
+        // Published before logging: a client that reads the line and then asks gets the state that it describes.
         self.show();
         for (level, text) in lines {
             // Edges or a store that come and go often could cause many lines.

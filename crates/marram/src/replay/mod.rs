@@ -1,5 +1,4 @@
-//! Runs recordings for people: up to a point or an event; and compares two points. Knows no edge and no
-//! file.
+//! Runs recordings for people, up to a point or an event, and compares two points. Knows no edge and no file.
 
 pub mod show;
 pub mod span;
