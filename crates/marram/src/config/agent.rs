@@ -1,4 +1,4 @@
-//! An agent's configuration: as typed, from a file or from flags, and as the agent takes it.
+//! An agent's configuration: as written, in a file or as flags, and as the agent takes it.
 
 use super::environment;
 use super::routes::{self, WrittenListener, WrittenRoute, WrittenServer};

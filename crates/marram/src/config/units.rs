@@ -27,7 +27,8 @@ pub struct ServerAddress {
     pub datagrams: bool,
 }
 
-/// Where to listen: `"127.0.0.1:8080"`, `"udp://127.0.0.1:53"` for datagrams, `"ws://127.0.0.1:8081"` for browsers. Numbers, since a name could mean several.
+/// Where to listen: `"127.0.0.1:8080"`, `"udp://127.0.0.1:53"` for datagrams, `"ws://127.0.0.1:8081"` for browsers. Numeric,
+/// since a name could have several addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListenAddress {
     /// Address and port.

@@ -84,7 +84,7 @@ impl Gate {
         Ok(Some(Self { host, sockets, stopper }))
     }
 
-    /// Takes no new connections; sessions may end in order.
+    /// Stops accepting connections; sessions may end in order.
     pub(super) fn stop(&self) {
         self.stopper.stop();
     }

@@ -95,8 +95,8 @@ impl Process {
         ours.set_nonblocking(true)?;
         let mut ours = UnixStream::from_std(ours);
         registry.register(&mut ours, self.token, Interest::READABLE | Interest::WRITABLE)?;
-        // The link names this very file even when another has taken its place on disk. The socket is the child's standard
-        // input: the one descriptor that a child is given without unsafe code.
+        // The link names this very file even if another one has replaced it on disk. The socket is the child's standard
+        // input: the one descriptor that a child can get without unsafe code.
         let child = Command::new("/proc/self/exe")
             .arg("shard")
             .envs(logging::environment())

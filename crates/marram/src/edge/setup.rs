@@ -1,4 +1,4 @@
-//! What supervisor and shard processes say to each other, as bodies of [`marram_agent::net::IpcChannel`] messages.
+//! The messages between the supervisor and shard processes, as bodies of [`marram_agent::net::IpcChannel`] messages.
 //!
 //! ```text
 //! to a shard   := 0 | setup, with where its log lines go   or   1 | marram_edge's ToShard   or   2 | TLS (1) | id of the gate that it comes from, if any (1 or 17), with a descriptor
@@ -37,19 +37,19 @@ record! {
         shards: u8,
         /// Key material of the domain.
         secret: Bytes,
-        /// See [`Security`].
+        /// See [`Security::token`].
         token: Option<Bytes>,
         /// See [`Security::credentials`].
         credentials: Vec<SetupCredential>,
         /// See [`EdgeOptions::standby_token`].
         standby_token: Option<Bytes>,
-        /// See [`Security`].
+        /// See [`Security::ca_pem`].
         ca: Option<Bytes>,
-        /// As above; with `key`.
+        /// The certificate chain in PEM; together with `key`.
         chain: Option<Bytes>,
-        /// As above.
+        /// The private key in PEM.
         key: Option<Bytes>,
-        /// As above.
+        /// See [`Security::insecure_plain`].
         insecure_plain: bool,
         /// The image cache.
         images: Bytes,
@@ -71,13 +71,13 @@ record! {
 record! {
     /// See [`Credential`].
     SetupCredential {
-        /// As there.
+        /// The credential's name.
         name: String,
-        /// As there.
+        /// The token, if there is one.
         token: Option<Bytes>,
-        /// As there.
+        /// The certificate's name, if there is one.
         certificate: Option<String>,
-        /// As there.
+        /// What it allows.
         rights: Rights,
     }
 }
@@ -85,15 +85,15 @@ record! {
 record! {
     /// See [`Stops`].
     KeptStops {
-        /// As there.
+        /// The directory of the recordings.
         directory: Bytes,
-        /// As there.
+        /// Most files.
         files_max: u32,
-        /// As there.
+        /// Most bytes of all files.
         bytes_max: u64,
-        /// As there.
+        /// Whether messages are left out.
         redact: bool,
-        /// As there.
+        /// The arguments with which `marram replay` fetches the app.
         from: String,
     }
 }
