@@ -69,6 +69,6 @@ if __name__ == "__main__":
     try:
         main()
     except BrokenPipeError:
-        # Whoever read has enough.
+        # The reader has enough.
         sys.stderr.close()
         sys.exit(1)

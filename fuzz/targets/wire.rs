@@ -39,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
         agent.write_all(rest).expect("there is room");
         agent.shutdown(Shutdown::Write).expect("it is connected");
         while wire.read().is_ok() {
-            assert!(!wire.is_up(), "nobody has shown the token");
+            assert!(!wire.is_up(), "no one has shown the token");
         }
         assert!(!wire.is_up() && wire.next_frame().is_ok_and(|frame| frame.is_none()));
     }

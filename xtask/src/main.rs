@@ -60,7 +60,12 @@ const TASKS: &[Task] = &[
         "change the protocol by rule; do the tests notice?",
         WithArguments(programs::mutants),
     ),
-    Task("bench", "[NAME ...] [OPTIONS]", "measure what the README claims", WithArguments(programs::bench)),
+    Task(
+        "bench",
+        "[NAME ...] [OPTIONS]",
+        "measure what docs/benchmarks.md claims",
+        WithArguments(programs::bench),
+    ),
     Task("soak", "[NAME ...]", "the amounts that CI has no time for: hours", WithArguments(soak::command)),
     Task("fuzz", "[TARGET] [--seconds N]", "fuzz the decoders", WithArguments(fuzz::command)),
     Task("tidy", "", "check the habits that no compiler holds", Plain(tidy::check)),

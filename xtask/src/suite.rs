@@ -40,7 +40,7 @@ fn skipped_file() -> PathBuf {
     project::target().join("skipped-tests")
 }
 
-/// Prints how many tests were skipped, and which; nothing if no test ran.
+/// Prints how many tests were skipped and how many were flaky, and which; nothing if no test ran.
 pub(crate) fn say_skipped() {
     if let Ok(text) = std::fs::read_to_string(skipped_file()) {
         let flaky = std::fs::read_to_string(flaky::file()).unwrap_or_default();
@@ -48,9 +48,9 @@ pub(crate) fn say_skipped() {
     }
 }
 
-/// The summary of what tests have recorded.
-fn summary(skipped: &str) -> String {
-    let mut tests: Vec<&str> = skipped.lines().collect();
+/// The summary of a list of tests.
+fn summary(what: &str, list: &str) -> String {
+    let mut tests: Vec<&str> = list.lines().collect();
     tests.sort_unstable();
     tests.dedup();
     match tests.len() {
@@ -100,9 +100,9 @@ mod tests {
 
     #[test]
     fn the_last_line_counts_and_names_what_was_skipped() {
-        assert_eq!(summary(""), "skipped: no test");
-        assert_eq!(summary("a: no gdb\n"), "skipped: 1 test: a: no gdb");
-        // A test that misses two programs, and one that reports the same twice.
+        assert_eq!(summary("skipped", ""), "skipped: no test");
+        assert_eq!(summary("skipped", "a: no gdb\n"), "skipped: 1 test: a: no gdb");
+        // A test that misses two things, and one that reports the same twice.
         let text = "b: no nginx\na: no gdb\nb: no nginx\n";
         assert_eq!(summary("skipped", text), "skipped: 2 tests: a: no gdb; b: no nginx");
     }

@@ -51,7 +51,7 @@ fn a_game_goes_from_placing_to_shooting_to_its_end() {
 }
 
 #[test]
-fn whoever_knows_the_edges_fleet_wins() {
+fn whichever_knows_the_edges_fleet_wins() {
     let mut session = open();
     say(&mut session, "start 7\nplace all");
     let round = Round::new(7);

@@ -109,7 +109,7 @@ impl Game {
                 Ok(Answer::Ask(said.join(" ")))
             }
             (_, Stage::Idle) => Err("say sit and the name of a table".to_owned()),
-            (_, Stage::Sitting) => Err("nobody sits there but you: wait".to_owned()),
+            (_, Stage::Sitting) => Err("you sit alone there: wait".to_owned()),
         }
     }
 
@@ -134,7 +134,7 @@ impl Game {
                 match stage {
                     Stage::Sitting => *stage = Stage::Idle,
                     Stage::Playing(round) if round.asked.is_some() => round.asked = None,
-                    _ => return Err("a refusal of what nobody asked".to_owned()),
+                    _ => return Err("a refusal of what no one asked".to_owned()),
                 }
                 // In the player's terms, limited to the words of one line.
                 format!("error {}\n", why.join(" "))

@@ -142,7 +142,7 @@ fn a_player_who_may_not_is_told_why_and_the_server_is_not_asked() {
     assert_eq!(player.hear(Port::CLIENT, "sit t"), ["sit t"]);
     player.hear(Port::SERVER, "wait t");
     player.hear(Port::CLIENT, "pass");
-    assert_eq!(player.last(), "error nobody sits there but you: wait");
+    assert_eq!(player.last(), "error you sit alone there: wait");
     player.hear(Port::SERVER, "begin 1 catiiii 86");
     for (line, why) in [
         ("sit u", "you sit at a table"),

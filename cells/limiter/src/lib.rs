@@ -59,7 +59,7 @@ impl Lane {
         if longest.is_none() {
             for (bucket, price) in buckets.iter_mut().zip(prices) {
                 let paid = bucket.as_mut().map_or(Ok(()), |bucket| bucket.take(price, now_ns));
-                debug_assert_eq!(paid, Ok(()), "nobody has to wait");
+                debug_assert_eq!(paid, Ok(()), "no one has to wait");
             }
         }
         longest

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_plays_well_beats_the_edge_and_whoever_sleeps_does_not() {
+    fn whichever_plays_well_beats_the_edge_and_whichever_sleeps_does_not() {
         for seed in 0..20 {
             let (result, ticks) = play(seed, keep_up);
             assert!(result.starts_with("left wins"), "{seed}: {result} after {ticks}");

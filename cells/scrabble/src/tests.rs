@@ -96,7 +96,7 @@ fn tiles_are_exchanged_while_the_bag_has_seven() {
 }
 
 #[test]
-fn whoever_goes_out_has_the_others_tiles_too() {
+fn whichever_goes_out_has_the_others_tiles_too() {
     let (mut round, words) = round(["cat", "vq"]);
     round.bag.empty();
     let said = turn(&mut round, &words, "play cat h8 across").unwrap();
@@ -122,7 +122,7 @@ fn six_turns_without_a_point_are_the_end() {
 }
 
 #[test]
-fn a_point_between_them_counts_turns_anew() {
+fn a_point_between_them_counts_turns_again() {
     let (mut round, words) = round(["catq", "vv"]);
     round.bag.empty();
     turn(&mut round, &words, "pass").unwrap();

@@ -559,7 +559,7 @@ impl Control {
             let ready = |keeper: &&String| keeper.contains("(warm, ") || keeper.contains("(hot, ");
             lines.push(match row.keepers.iter().find(|keeper| ready(keeper) && !keeper.ends_with("not ready)")) {
                 Some(keeper) => alloc::format!("survives: the death of this edge, without a rebuild: {keeper} goes on with it"),
-                None => "note: nobody stands by at this moment; should this edge die, the session is rebuilt from its ends".into(),
+                None => "note: no edge stands by at this moment; should this edge die, the session is rebuilt from its ends".into(),
             });
         }
         if row.client_in_gate || row.server_in_gate {
@@ -668,8 +668,8 @@ mod tests {
         let fetch = ControlOutput::Fetch { image: ImageHash([7; 32]) };
         assert_eq!(want(&mut control, 0, 7), core::slice::from_ref(&fetch));
         assert_eq!(want(&mut control, 1, 7), []);
-        let missing = ToShard::Missing(Missing { image: ImageHash([7; 32]), why: "nobody".into() });
-        let told = fetched(&mut control, 7, Err("nobody"));
+        let missing = ToShard::Missing(Missing { image: ImageHash([7; 32]), why: "none".into() });
+        let told = fetched(&mut control, 7, Err("none"));
         assert_eq!(told, [(0, missing.clone()), (1, missing)], "the third did not ask");
         assert_eq!(want(&mut control, 1, 7), [fetch]);
         let know = ToShard::Know(app("a", 7));
@@ -717,7 +717,7 @@ mod tests {
         }
         let out = want(&mut control, 0, 99);
         assert!(matches!(&out[..], [ControlOutput::ToShard { message: ToShard::Missing(_), .. }]), "{out:?}");
-        fetched(&mut control, 1, Err("nobody"));
+        fetched(&mut control, 1, Err("none"));
         assert!(fetches(want(&mut control, 0, 99)));
     }
 
@@ -773,7 +773,7 @@ mod tests {
             ControlOutput::Answer { tag: 7, answer: ControlAnswer::Counters(figures) } => Some(figures),
             _ => None,
         });
-        let figures = figures.expect("nobody is waited for any more");
+        let figures = figures.expect("no one is waited for any more");
         for counter in [first, second] {
             assert!(figures.contains(&MetricSample { shard: Some(0), counter }), "{figures:?}");
         }

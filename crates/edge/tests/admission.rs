@@ -242,7 +242,7 @@ fn a_session_that_cannot_be_let_in_is_told_of_once_by_one_shard_and_counted_unti
 }
 
 #[test]
-fn a_server_that_nobody_reaches_is_named_with_those_that_somebody_does() {
+fn a_server_that_no_one_reaches_is_named_with_those_that_another_does() {
     let web = App { server: Some("origin".into()), ..app("web", "acme", 0) };
     let mut world = World::new(std::slice::from_ref(&web), &[]);
     let told = world.ask(1, &web, true);

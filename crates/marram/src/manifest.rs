@@ -218,7 +218,8 @@ fn stand_by(
         ("warm", Protect::Warm) => Ok(Protect::Warm),
         ("hot", Protect::Warm) => Ok(Protect::Hot),
         ("warm" | "hot", _) => {
-            Err(source.problem(&written.span(), "needs `protect = \"standby\"`: nobody stands by for others"))
+            Err(source
+                .problem(&written.span(), "needs `protect = \"standby\"`: no edge stands by for others"))
         }
         (other, _) => {
             let what = format!(

@@ -49,7 +49,7 @@ fn wrong_flags_and_files_are_usage_errors() {
 }
 
 #[test]
-fn nobody_there_has_an_exit_code_of_its_own() {
+fn no_one_there_has_an_exit_code_of_its_own() {
     // No process listens on port 1.
     check(&["ps", "--edge", "http://127.0.0.1:1"], 4, &["127.0.0.1:1", "is the edge running"]);
 }
@@ -197,7 +197,7 @@ fn one_session_too_many_is_refused_and_the_reason_is_told() {
 }
 
 #[test]
-fn an_edge_that_hangs_keeps_nobody_from_seeing_the_others() {
+fn an_edge_that_hangs_keeps_no_one_from_seeing_the_others() {
     let mut cluster = support::cluster("cli-hangs", 2, 1);
     cluster.start_edges("").unwrap();
     let urls: Vec<String> =

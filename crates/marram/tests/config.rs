@@ -398,7 +398,7 @@ fn routes_and_listeners_say_what_is_wrong_with_them() {
         ("protocol = \"websocket\"\nflows = 9", "listen.flows", "protocol = \"udp\""),
         ("origins = [\"*\"]", "listen.origins", "protocol = \"websocket\""),
         ("protocol = \"websocket\"\norigins = [\"play.example.org\"]", "listen.origins", "no path"),
-        ("protocol = \"udp\"\nflows = 0", "listen.flows", "lets nobody in"),
+        ("protocol = \"udp\"\nflows = 0", "listen.flows", "lets no client in"),
         ("protocol = \"udp\"\nidle = \"0s\"", "listen.idle", "more than nothing"),
     ] {
         let said = place.agent(&format!("{AGENT}{fields}\n"), AgentRole::Client).unwrap_err();

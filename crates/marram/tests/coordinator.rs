@@ -236,13 +236,13 @@ fn said(purpose: &'static str, table: &str, words: &[&str]) {
 #[test]
 fn a_wrong_address_token_user_or_version_is_said_in_words_that_help() {
     let mut keeper = cluster("coordinator-keeper", 1);
-    let (store, nobody) = (free_address().unwrap(), free_address().unwrap());
+    let (store, unused) = (free_address().unwrap(), free_address().unwrap());
     let token = keeper.directory.path().join("token").display().to_string();
     keeper
         .start_edge(0, &format!("coordinator = {{ serve = \"{store}\", token_file = {token:?} }}"))
         .unwrap();
     let urls = |address: SocketAddr| format!("urls = [\"http://{address}\"]");
-    said("coordinator-nobody", &format!("coordinator = {{ {} }}", urls(nobody)), &["refused"]);
+    said("coordinator-unused", &format!("coordinator = {{ {} }}", urls(unused)), &["refused"]);
     let admin = keeper.edges[0].admin();
     said(
         "coordinator-admin",

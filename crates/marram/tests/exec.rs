@@ -440,7 +440,7 @@ fn psql_keeps_its_transaction_when_an_edge_dies() {
         command.args(["-q", "-h", "127.0.0.1", "-p", &port.to_string()]).status().unwrap().success()
     };
     while !is_ready() {
-        assert!(Instant::now() < until, "PostgreSQL lets nobody in");
+        assert!(Instant::now() < until, "PostgreSQL lets no client in");
     }
 
     let mut site = Site::new("exec-psql", 2, address);

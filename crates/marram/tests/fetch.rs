@@ -97,7 +97,7 @@ fn an_edge_fetches_the_image_of_a_session_that_comes_to_it() {
 }
 
 #[test]
-fn where_nobody_has_the_image_the_session_ends_and_says_so() {
+fn where_no_one_has_the_image_the_session_ends_and_says_so() {
     let keeper = empty("fetch-none-keeper", 1, &[], None);
     let mut cluster = empty("fetch-none", 2, &[url(&keeper.edges[0])], Some(&keeper));
     deploy(&cluster, ["1MiB", "2s"], &[&cluster.edges[0]]);
@@ -131,7 +131,7 @@ fn where_nobody_has_the_image_the_session_ends_and_says_so() {
     let over = cluster.logs.count(0, ended) > 0;
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(over || shown.contains("waiting to be let in: 1 session"), "{shown}");
-    assert!(client.count().map_or(true, |line| line.is_empty()), "nobody can go on with it");
+    assert!(client.count().map_or(true, |line| line.is_empty()), "no one can go on with it");
     let (_, ended) = cluster.logs.wait(0, PATIENCE, ended).expect("the agent reports it");
     assert_eq!(ended.text("code"), "UnknownImage", "{}", ended.fields);
     for words in ["`moving`", "none of its 1 peers has it either", "deploy that version"] {

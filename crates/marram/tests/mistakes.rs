@@ -151,7 +151,7 @@ const COMMANDS: &[Row] = &[
         &["no admin address", "http://HOST:PORT"],
     ),
     (
-        "nobody is there",
+        "no one is there",
         "apps --edge http://127.0.0.1:1",
         4,
         &["127.0.0.1:1", "Connection refused", "is the edge running"],

@@ -221,8 +221,8 @@ fn agents_that_no_edge_takes() {
             &["does not speak Marram's protocol", "`listen` of the edge"],
         ),
         ("an edge of another version", &["--edge", &version], &["version", "upgrade"]),
-        ("nobody there", &["--edge", "127.0.0.1:1"], &["edge down", "Connection refused"]),
-        ("a name of nobody", &["--edge", "edge.invalid:7400"], &["cannot resolve the edge's name"]),
+        ("no one there", &["--edge", "127.0.0.1:1"], &["edge down", "Connection refused"]),
+        ("a name of no one", &["--edge", "edge.invalid:7400"], &["cannot resolve the edge's name"]),
     ] {
         eprintln!("{mistake}");
         agent("counting", arguments).0.says(words);

@@ -73,7 +73,7 @@ fn counting(purpose: &'static str) -> TestCluster {
 fn said(cluster: &TestCluster, start: usize, words: &[&str]) -> LogEvent {
     let says = |event: &LogEvent| words.iter().all(|word| event.fields.to_string().contains(word));
     let found = cluster.logs.wait(start, PATIENCE, says);
-    found.unwrap_or_else(|| panic!("nobody says {words:?}:\n{}", cluster.logs.tail(30))).1
+    found.unwrap_or_else(|| panic!("no process says {words:?}:\n{}", cluster.logs.tail(30))).1
 }
 
 #[test]

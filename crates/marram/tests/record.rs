@@ -139,9 +139,9 @@ fn a_session_that_outlived_an_edge_is_recorded_while_it_goes_on_and_runs_to_the_
     // A recording neither overwrites a file nor accepts an unknown session.
     let (code, said) = complaint(&["record", &session, "--edge", &edge, "--output", &file]);
     assert!(code == 2 && said.contains("--output"), "{code} {said}");
-    let nobody = "0".repeat(32);
+    let unknown = "0".repeat(32);
     let (code, said) =
-        complaint(&["record", &nobody, "--edge", &edge, "--output", &path(&cluster, "nobody.marram")]);
+        complaint(&["record", &unknown, "--edge", &edge, "--output", &path(&cluster, "unknown.marram")]);
     assert!(code == 3 && said.contains("marram ps"), "{code} {said}");
 }
 

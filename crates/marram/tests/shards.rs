@@ -176,7 +176,7 @@ fn knock(cluster: &TestCluster, shard: u64) -> TcpStream {
 }
 
 #[test]
-fn a_shard_that_dies_in_the_middle_of_hand_overs_takes_nobody_else_with_it() {
+fn a_shard_that_dies_in_the_middle_of_hand_overs_takes_no_one_else_with_it() {
     let (mut cluster, address) = world(1, "protect = \"endpoints\"\n");
     let mut clients: Vec<_> = (0..8).map(|_| Client::connect(address)).collect();
     let owned = owned(&cluster, clients.len());
@@ -194,7 +194,7 @@ fn a_shard_that_dies_in_the_middle_of_hand_overs_takes_nobody_else_with_it() {
             Ok(count) => *count == 0,
             Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
         };
-        assert!(gone, "nobody is left waiting: {heard:?}");
+        assert!(gone, "no one is left waiting: {heard:?}");
     }
     clients.iter_mut().for_each(Client::talk);
     let new = cluster.logs.wait(before, PATIENCE, |event| event.text("message") == "shard started");

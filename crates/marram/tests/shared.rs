@@ -126,5 +126,5 @@ fn a_client_that_asks_faster_than_it_reads_is_pressed_back_and_loses_nothing() {
     let ended = |event: &LogEvent| {
         TestCluster::is_report(AgentSide::Client, "ended", event) && event.text("code") != "Finished"
     };
-    assert_eq!(cluster.logs.count(0, ended), 0, "nobody was cut off");
+    assert_eq!(cluster.logs.count(0, ended), 0, "no one was cut off");
 }

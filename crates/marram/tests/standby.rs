@@ -145,7 +145,7 @@ impl World {
                 let stands = |list: &Vec<Value>| list.iter().any(|it| it["phase"] == "standing by");
                 Some((owner, seen.iter().position(stands).filter(|other| *other != owner)?))
             },
-            || format!("nobody stands by; {}", self.cluster.logs.tail(30)),
+            || format!("no edge stands by; {}", self.cluster.logs.tail(30)),
         )
     }
 
@@ -364,7 +364,7 @@ fn one_that_stands_by_and_dies_is_missed_and_replaced() {
         let alone = |it: &Value| it["phase"] == "running" && it["keepers"] == serde_json::json!([]);
         until(|| world.sessions(owner).iter().any(alone).then_some(()), || "it is still listed".into());
         let survives = world.marram_first("inspect", owner);
-        assert!(survives.contains("nobody stands by"), "{survives}");
+        assert!(survives.contains("no edge stands by"), "{survives}");
         stream.hear(100_000);
         world.restart(standby);
         assert_eq!(world.protected(), (owner, standby));

@@ -321,7 +321,7 @@ fn keys_that_anybody_can_read_or_plain_wires_would_give_away_are_refused() {
         (format!("{key}{plain}"), &["edge.toml:4", "`key", "insecure_plain", "nonce"][..]),
         (format!("{key}{key}"), &[":8", "make one of the two"]),
         (no_key, &["`key", "no private key in PEM"]),
-        (site.table(&[]), &["`key", "names nobody"]),
+        (site.table(&[]), &["`key", "names no app"]),
     ] {
         let (status, said) = check(&tables);
         assert_eq!(status, Some(2), "{said}");

@@ -18,7 +18,7 @@ fn fails(address: SocketAddr) {
     let mut buffer = [0; 16];
     match stream.read(&mut buffer) {
         Ok(0) => {}
-        Ok(len) => panic!("{len} bytes from nobody"),
+        Ok(len) => panic!("{len} bytes from no one"),
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
     }
 }

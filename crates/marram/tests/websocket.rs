@@ -119,7 +119,7 @@ fn counter(purpose: &'static str, tables: &str) -> (TestCluster, SocketAddr) {
 fn who_is_turned_away_or_left_is_told_why() {
     let rules = "origins = [\"https://play.example.org\"]\n\
         [[route]]\nname = \"not\"\nfirst_bytes = \"GET /not \"\nrefuse = \"closed on Mondays\"\n\
-        [[route]]\nname = \"nobody\"\nfirst_bytes = \"GET /nobody \"\napp = \"nobody\"\n";
+        [[route]]\nname = \"missing\"\nfirst_bytes = \"GET /missing \"\napp = \"missing\"\n";
     let (_cluster, address) = counter("ws-told", rules);
     for (request, status, words) in [
         ("GET / HTTP/1.1\r\nHost: gate\r\n\r\n".to_owned(), "426", "ws://"),
@@ -166,9 +166,9 @@ fn who_is_turned_away_or_left_is_told_why() {
     assert_eq!(client.closed().0, 1009, "told before it has sent it");
 
     let mut client = Raw::new(address);
-    assert!(client.ask(&request("/nobody", "")).starts_with("HTTP/1.1 101 "));
+    assert!(client.ask(&request("/missing", "")).starts_with("HTTP/1.1 101 "));
     let (code, words) = client.closed();
-    assert!(code == 1013 && words.contains("nobody"), "{code} {words}");
+    assert!(code == 1013 && words.contains("missing"), "{code} {words}");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_browser_that_does_not_read_holds_its_server_up() {
             Ok(count) => sent += count,
             Err(error) => break error,
         }
-        assert!(sent < FLOOD, "somebody keeps it all");
+        assert!(sent < FLOOD, "a user keeps it all");
     };
     assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
     // Once the client reads, all of it arrives, and then the end.

@@ -104,7 +104,7 @@ fn next(stream: &mut TcpStream, reader: &mut Reader) -> Frame {
 }
 
 #[test]
-fn strangers_are_sent_away_in_words_and_agents_still_get_in() {
+fn unknown_peers_are_sent_away_in_words_and_agents_still_get_in() {
     let cluster = edge(false, "");
     let mut browser = connect(&cluster);
     browser.write_all(b"GET / HTTP/1.1\r\nHost: edge\r\n\r\n").expect("open");
@@ -129,7 +129,7 @@ fn strangers_are_sent_away_in_words_and_agents_still_get_in() {
 }
 
 #[test]
-fn an_edge_with_a_token_lets_nobody_in_without() {
+fn an_edge_with_a_token_lets_no_one_in_without() {
     let cluster = edge(true, "");
     let mut stream = connect(&cluster);
     stream.write_all(PREAMBLE).expect("open");
@@ -192,7 +192,7 @@ fn a_peer_that_does_not_read_is_not_read_from() {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
             Err(error) => panic!("{error}"),
         }
-        assert!(sent < limit, "the edge has taken {sent} bytes whose answers nobody reads");
+        assert!(sent < limit, "the edge has taken {sent} bytes whose answers no one reads");
     }
     // Once the test reads the answers, all of them arrive.
     let size = pings.len() / per_batch;

@@ -36,7 +36,7 @@ fn wait_for(cluster: &TestCluster, edge: usize, counter: &str) {
 
 fn said(cluster: &TestCluster, start: usize, field: &str, words: &str) {
     let found = cluster.logs.wait(start, PATIENCE, |event| event.text(field).contains(words));
-    assert!(found.is_some(), "nobody says {words:?}; the last lines:\n{}", cluster.logs.tail(30));
+    assert!(found.is_some(), "no process says {words:?}; the last lines:\n{}", cluster.logs.tail(30));
 }
 
 #[test]

@@ -87,7 +87,7 @@ const _: () = assert!(RULES_MAX < u16::MAX as usize - 1, "numbers of rules fit i
 static BEGIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
-    // SAFETY: the name ends in a zero; the environment is read before the program, which could change it, runs; nobody else
+    // SAFETY: the name ends in a zero; the environment is read before the program, which could change it, runs; no other code
     // touches the rules until they are ready.
     unsafe {
         const NAME: [u8; VARIABLE.len() + 1] = {
@@ -113,7 +113,7 @@ fn rules() -> &'static Rules {
     if !READY.load(Acquire) {
         return &NO_RULES;
     }
-    // SAFETY: nobody writes it any more.
+    // SAFETY: no thread writes it any more.
     unsafe { &*(&raw const RULES) }
 }
 

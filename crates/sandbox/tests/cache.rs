@@ -109,7 +109,7 @@ fn an_object_that_does_not_fit_says_how_large_it_is_and_writes_nothing() {
 }
 
 #[test]
-fn a_key_that_is_no_path_is_refused_and_nobody_asked() {
+fn a_key_that_is_no_path_is_refused_and_no_one_asked() {
     let mut cells = start(&deploy(&reader()));
     for key in ["", "/a", "../a", "a/%2E./b", "a b", "a?b"] {
         let ran = run(&mut cells, format!("\x01{key}").as_bytes(), None, never);

@@ -55,7 +55,7 @@ fn a_cell_from_the_shelf_is_the_same_as_one_that_was_started() {
 }
 
 #[test]
-fn a_shelf_that_is_found_empty_gets_longer_and_one_that_nobody_needs_shorter() {
+fn a_shelf_that_is_found_empty_gets_longer_and_one_that_no_one_needs_shorter() {
     let image = diary();
     let mut cells = stocked(256, &image);
     let first = cells.ready_stats().ready;
@@ -76,7 +76,7 @@ fn a_shelf_that_is_found_empty_gets_longer_and_one_that_nobody_needs_shorter() {
 }
 
 #[test]
-fn clients_come_before_cells_that_are_nobody_s() {
+fn clients_come_before_cells_that_are_no_one_s() {
     let image = diary();
     let mut cells = stocked(32, &image);
     assert_eq!(cells.ready_stats().ready, 8, "a quarter of the slots");
@@ -100,7 +100,7 @@ fn a_chain_is_started_ahead_as_one() {
     assert_eq!(cells.ready_stats().found, 1);
     cells.forget(&image);
     assert_eq!(cells.ready_stats().ready, 0);
-    assert!(!cells.prewarm_one(), "nobody asks for it any more");
+    assert!(!cells.prewarm_one(), "no one asks for it any more");
     assert_eq!(cells.pool_stats(image.hash()), None);
 }
 

@@ -144,7 +144,12 @@ fn outputs_go_to_whom_they_are_for_and_the_asker_s_are_its_answer() {
     let mut bench = Bench::of(&[ANNA, BELA]);
     bench.say(ANNA, "hello all");
     bench.seen();
-    bench.answer(&[sent(Port(0), "ok"), sent(Port(2), "one"), sent(Port(2), "two"), sent(Port(9), "nobody")]);
+    bench.answer(&[
+        sent(Port(0), "ok"),
+        sent(Port(2), "one"),
+        sent(Port(2), "two"),
+        sent(Port(9), "nothing"),
+    ]);
     assert_eq!(
         bench.seen(),
         [

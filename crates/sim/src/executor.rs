@@ -360,7 +360,7 @@ impl Cells {
         }
         let (Some(state), Some(header)) = (state, last) else { return Err(tampered("no checkpoint")) };
         #[cfg_attr(not(feature = "wasm"), expect(unused_mut, reason = "only a twin is put in"))]
-        let mut cell = Cell::load(*session, state).ok_or_else(|| tampered("a cell that nobody saved"))?;
+        let mut cell = Cell::load(*session, state).ok_or_else(|| tampered("a cell that was not saved"))?;
         #[cfg(feature = "wasm")]
         cell.restore_twin(*image, &twin_parts, past);
         let before = self.cells.insert(id, cell);

@@ -169,7 +169,7 @@ fn judge_whole(
 ) {
     for (place, record) in (0..).zip(records) {
         if record.index != place {
-            violations.push(format!("{name}: record {place} was received by nobody"));
+            violations.push(format!("{name}: record {place} was received by no peer"));
             return;
         }
     }

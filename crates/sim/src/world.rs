@@ -91,7 +91,7 @@ enum EventTarget {
     Shard(ShardPosition),
     Control(usize),
     Recorder,
-    Nobody,
+    NoMachine,
 }
 
 /// One seed of so many checks the invariants of its machines.
@@ -320,7 +320,7 @@ impl World {
             Event::Act(program, act) if *act != Act::Write => {
                 EventTarget::Agent(self.programs[*program].agent)
             }
-            _ => EventTarget::Nobody,
+            _ => EventTarget::NoMachine,
         }
     }
 
@@ -331,7 +331,7 @@ impl World {
             EventTarget::Shard(position) => self.edges[position.edge].frozen_inbox(Some(position.shard)),
             EventTarget::Control(edge) => self.edges[edge].frozen_inbox(None),
             EventTarget::Recorder => self.recorder.as_mut().and_then(RecorderNode::frozen_inbox),
-            EventTarget::Nobody => None,
+            EventTarget::NoMachine => None,
         };
         match inbox {
             Some(inbox) => inbox.push_back(event),

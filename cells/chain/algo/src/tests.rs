@@ -245,7 +245,7 @@ fn a_delay_stage_neither_cuts_nor_merges_datagrams() {
     let bytes = |sizes: &[usize]| sizes.iter().sum::<usize>();
     let server = Peer::Server as usize;
     assert_eq!(bytes(&pool.sizes[server]), bytes(&expected[server]));
-    assert_ne!(pool.sizes[server], expected[server], "a stream is cut anew");
+    assert_ne!(pool.sizes[server], expected[server], "a stream is cut again");
 }
 
 #[test]

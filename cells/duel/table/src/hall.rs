@@ -102,7 +102,7 @@ impl Hall {
         let table = self.tables.get_mut(name).ok_or("there is no such table")?;
         let first = table.first;
         let Some((second, round)) = &mut table.game else {
-            return Err("nobody sits there but you".to_owned());
+            return Err("you sit alone there".to_owned());
         };
         let seat = usize::from(player != first);
         let other = if seat == 0 { *second } else { first };
@@ -184,7 +184,7 @@ mod tests {
     fn two_who_say_the_same_name_sit_at_one_table() {
         let mut hall = Hall::default();
         assert_eq!(hear(&mut hall, 1, "sit dune 180"), ["1 wait dune"]);
-        assert_eq!(hear(&mut hall, 1, "pass"), ["1 refused nobody sits there but you"]);
+        assert_eq!(hear(&mut hall, 1, "pass"), ["1 refused you sit alone there"]);
         let begun = hear(&mut hall, 2, "sit dune");
         assert!(begun[0].starts_with("1 begin 1 ") && begun[1].starts_with("2 begin 2 "), "{begun:?}");
         assert!(begun.iter().all(|line| line.ends_with(" 86")), "{begun:?}");

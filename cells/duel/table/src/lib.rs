@@ -55,7 +55,7 @@ fn lock(server: &Shared) -> MutexGuard<'_, Server> {
 /// Serves all connections, forever.
 pub fn serve(listener: &TcpListener) -> ! {
     admit(listener.incoming(), SILENCE);
-    unreachable!("a listener never says that nobody else will come")
+    unreachable!("a listener never says that no other code will come")
 }
 
 fn admit(incoming: impl Iterator<Item = io::Result<TcpStream>>, silence: Duration) {

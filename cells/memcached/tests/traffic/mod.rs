@@ -1,6 +1,6 @@
 //! Random requests, and a cache that is simple enough to be obviously correct: a sorted map, and an independent version of the
 //! protocol's rules. Does not use the crate under test.
-#![allow(unreachable_pub, reason = "each test uses some of it, and nobody else")]
+#![allow(unreachable_pub, reason = "each test uses some of it, and no other code")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeMap;

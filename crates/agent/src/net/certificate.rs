@@ -101,7 +101,7 @@ mod tests {
         params.subject_alt_names = alternatives;
         params.distinguished_name = rcgen::DistinguishedName::new();
         if let Some(common) = common {
-            params.distinguished_name.push(DnType::OrganizationName, "somebody");
+            params.distinguished_name.push(DnType::OrganizationName, "a user");
             params.distinguished_name.push(DnType::CommonName, common);
         }
         let key = KeyPair::generate().expect("random");

@@ -196,7 +196,7 @@ fn plain_needs_loopback_or_the_word() {
     let error = agent.dial(remote, "192.0.2.1", 0).err().expect("refused").to_string();
     assert!(error.contains("insecure_plain"), "{error}");
     let own = Security { identity: Some(Authority::new().sign("x")), ..Security::default() };
-    let error = WireConnector::new(&own).err().expect("nobody to trust").to_string();
+    let error = WireConnector::new(&own).err().expect("no one to trust").to_string();
     assert!(error.contains("give a ca or a token"), "{error}");
 }
 

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_strangers_are_refused() {
+    fn pages_of_unknown_peers_are_refused() {
         let from = |origin: &str| ASK.replace("Upgrade: w", &format!("Origin: {origin}\r\nUpgrade: w"));
         for (origin, origins, expected) in [
             ("http://gate.example:8080", &[][..], "101"),

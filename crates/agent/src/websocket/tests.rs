@@ -286,7 +286,7 @@ fn what_follows_the_request_at_once_is_heard() {
 }
 
 #[test]
-fn nothing_is_heard_while_nobody_reads() {
+fn nothing_is_heard_while_no_one_reads() {
     let mut bench = Bench::new();
     let (mut client, connection) = bench.upgrade();
     bench.all.set_reading(connection, false);

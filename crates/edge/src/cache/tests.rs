@@ -116,7 +116,7 @@ fn that_there_is_nothing_is_believed_for_a_while() {
 }
 
 #[test]
-fn while_the_origin_is_away_an_old_object_is_given_for_a_while_and_nobody_waits_again_so_soon() {
+fn while_the_origin_is_away_an_old_object_is_given_for_a_while_and_no_one_waits_again_so_soon() {
     let mut cache = cache(1 << 20);
     assert_eq!(fill(&mut cache, 0, "new", OriginAnswer::Away), Found::Away);
     assert_eq!(cache.read(RETRY_NS - 1, &key("new"), 1), CacheRead::Found(Found::Away));

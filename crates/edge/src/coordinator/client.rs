@@ -407,7 +407,7 @@ impl CoordinatorClient {
             (Step::KeepAlive | Step::Write(..) | Step::ListStandbys(..), Ok(StoreReply::NoLease)) => {
                 out.push(CoordinatorOutput::Log(
                     1,
-                    "this edge's lease at the coordinator is over: it registers anew".into(),
+                    "this edge's lease at the coordinator is over: it registers again".into(),
                 ));
                 self.figures.leases_lost += 1;
                 self.lease = None;
@@ -625,7 +625,7 @@ impl CoordinatorClient {
         if edge == self.config.edge && self.written.remove(&edge_key(edge)).is_some() {
             out.push(CoordinatorOutput::Log(
                 1,
-                "this edge's registration vanished at the coordinator: it registers anew".into(),
+                "this edge's registration vanished at the coordinator: it registers again".into(),
             ));
             self.written.clear();
         }

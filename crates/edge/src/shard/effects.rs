@@ -111,12 +111,7 @@ impl Shard {
             return self.again(now, id, count, out);
         }
         if self.sessions.get(&id).is_some_and(|session| session.owner.phase() == OwnerPhase::Detached) {
-            self.tell_former(
-                id,
-                Code::Superseded,
-                "the attempt to own the session anew came to nothing",
-                out,
-            );
+            self.tell_former(id, Code::Superseded, "the new attempt to own the session failed", out);
         }
         self.count_recovery(now, id);
         self.rearm(now, id);

@@ -342,9 +342,9 @@ impl Shard {
         session.asked_ns = Some(now.mono_ns);
         // Keepers may have returned before the ends did: search for them when a log is chosen.
         session.placing.looked = false;
-        let stands = session.feeder.is_some() || session.unfed_ns.is_some();
+        let stands = session.feeder.is_some() || session.feed_lost_ns.is_some();
         session.stood = stands && session.owner.standing_by().is_some_and(|(_, able)| able);
-        (session.feeder, session.unfed_ns) = (None, None);
+        (session.feeder, session.feed_lost_ns) = (None, None);
         if !core::mem::replace(&mut session.counted, true) {
             self.tenants.came(session.place, &session.owner.policy().app);
         }

@@ -138,8 +138,8 @@ mod tests {
         for rest_ms in [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
             assert_eq!(missing.miss(now_ns, image(1)), (true, told.clone()));
             assert_eq!(missing.miss(now_ns + 1_000_000_000, image(1)), (false, told));
-            missing.failed(now_ns, image(1), "nobody".into());
-            told = Verdict::Failed("nobody".into());
+            missing.failed(now_ns, image(1), "none".into());
+            told = Verdict::Failed("none".into());
             let until_ns = now_ns + rest_ms * 1_000_000;
             assert_eq!(missing.miss(until_ns - 1, image(1)), (false, told.clone()), "{rest_ms}");
             now_ns = until_ns;
@@ -153,7 +153,7 @@ mod tests {
         let mut missing = MissingImages::default();
         (0..MISSING_MAX).for_each(|number| assert!(missing.miss(0, image(number)).0));
         assert_eq!(missing.miss(0, image(MISSING_MAX)), (false, Verdict::Full));
-        missing.failed(0, image(3), "nobody".into());
+        missing.failed(0, image(3), "none".into());
         assert_eq!(missing.miss(RETRY_MIN_NS - 1, image(MISSING_MAX)), (false, Verdict::Full));
         assert!(missing.miss(RETRY_MIN_NS, image(MISSING_MAX)).0, "one has rested");
         missing.found(image(4));

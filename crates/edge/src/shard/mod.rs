@@ -81,7 +81,7 @@ struct Session {
     /// The wire and channel of its owner's feed, while this shard stands by for it.
     feeder: Option<(ShardWireId, Channel)>,
     /// Since when it has no feed.
-    unfed_ns: Option<u64>,
+    feed_lost_ns: Option<u64>,
     /// Whether this attempt continues from the standby's state.
     stood: bool,
 }
@@ -94,9 +94,9 @@ impl Session {
     }
 
     /// How long this shard keeps it without a feed, if it stands by for it.
-    fn unfed_until_ns(&self) -> Option<u64> {
+    fn feed_lost_until_ns(&self) -> Option<u64> {
         let linger_ns = u64::from(self.owner.policy().linger_ms) * 1_000_000;
-        self.unfed_ns.map(|since_ns| since_ns + linger_ns.max(FED_AGAIN_NS))
+        self.feed_lost_ns.map(|since_ns| since_ns + linger_ns.max(FED_AGAIN_NS))
     }
 }
 
@@ -170,6 +170,14 @@ impl Shard {
             counters: Counters::default(),
             effects: Vec::new(),
         }
+    }
+
+    /// Checks the local invariants of all owners, by their numbers in docs/protocol.md.
+    ///
+    /// # Errors
+    /// If one does not hold.
+    pub fn invariants(&self) -> Result<(), BrokenInvariant> {
+        self.sessions.values().try_for_each(|session| session.owner.invariants())
     }
 
     /// Handles one event and appends the outputs.
@@ -246,7 +254,7 @@ impl Shard {
             counted: false,
             placing: Placing::default(),
             feeder: None,
-            unfed_ns: None,
+            feed_lost_ns: None,
             stood: false,
         }
     }
@@ -356,9 +364,9 @@ impl Shard {
             let Some(session) = self.sessions.get_mut(&id) else { continue };
             session.timer_ns = None;
             if session.owner.phase() == OwnerPhase::Following {
-                if session.unfed_until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
+                if session.feed_lost_until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
                     self.with_owner(now, id, out, |owner, effects| {
-                        owner.step_down(Code::Lost, "nobody feeds it any more".to_string(), effects);
+                        owner.step_down(Code::Lost, "no owner feeds it any more".to_string(), effects);
                     });
                 }
                 continue;
@@ -385,9 +393,9 @@ impl Shard {
         let since_ns = session.adrift_ns.unwrap_or(now.mono_ns);
         session.adrift_ns = session.owner.incomplete().then_some(since_ns);
         let following = session.owner.phase() == OwnerPhase::Following;
-        let unfed_until_ns = session.unfed_until_ns().filter(|_| following);
+        let feed_lost_until_ns = session.feed_lost_until_ns().filter(|_| following);
         let again_ns = session.placing.again_ns.filter(|_| session.owner.phase() == OwnerPhase::Running);
-        let due_ns = [session.owner.due_ns(), session.adrift_until_ns(), again_ns, unfed_until_ns];
+        let due_ns = [session.owner.due_ns(), session.adrift_until_ns(), again_ns, feed_lost_until_ns];
         let due_ns = due_ns.into_iter().flatten().min();
         if due_ns != session.timer_ns {
             if let Some(timer_ns) = session.timer_ns {

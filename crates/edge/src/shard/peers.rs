@@ -127,7 +127,7 @@ impl Shard {
     fn lose_feeder(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.feeder = None;
-            session.unfed_ns = Some(now.mono_ns);
+            session.feed_lost_ns = Some(now.mono_ns);
         }
         self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
     }

@@ -160,8 +160,8 @@ impl Shard {
 
     /// How the cell of a session is scheduled.
     pub(super) fn place_of(&self, id: SessionId) -> SchedulingParams {
-        let nobody = SchedulingParams { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
-        self.sessions.get(&id).map_or(nobody, |session| session.place)
+        let default = SchedulingParams { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
+        self.sessions.get(&id).map_or(default, |session| session.place)
     }
 }
 
@@ -194,7 +194,7 @@ mod tests {
         tenants.came(places[1], "mail");
         let why = tenants.have_room(&web).unwrap_err();
         assert!(why.contains("`acme`") && why.contains("tenant.sessions = 2"), "{why}");
-        assert_eq!(tenants.have_room(&app("other", 0)), Ok(()), "nobody has said anything of it");
+        assert_eq!(tenants.have_room(&app("other", 0)), Ok(()), "no one has said anything of it");
         tenants.went(places[1], "mail");
         assert_eq!(tenants.have_room(&web), Ok(()));
     }
@@ -211,7 +211,7 @@ mod tests {
         let why = tenants.have_room(&new).unwrap_err();
         assert!(why.contains("`web`") && why.contains("quotas.sessions = 2"), "{why}");
         assert_eq!(tenants.have_room(&limited("mail", "acme", 2)), Ok(()), "another app of the tenant");
-        assert_eq!(tenants.have_room(&limited("web", "acme", 3)), Ok(()), "deployed anew with more");
+        assert_eq!(tenants.have_room(&limited("web", "acme", 3)), Ok(()), "deployed again with more");
         let mut counters = Vec::new();
         tenants.count(&mut counters);
         let web = |name: &str| {

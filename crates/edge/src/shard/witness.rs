@@ -36,7 +36,7 @@ impl Shard {
 
     pub(super) fn witness_missing(&mut self, session: SessionId, out: &mut Vec<ShardOutput>) {
         self.counters.witness_missing += 1;
-        let text = "goes on although nobody can say whether its client went back to an older state";
+        let text = "continues although it is not known whether its client went back to an older state";
         self.note(1, Some(session), text.to_string(), out);
     }
 

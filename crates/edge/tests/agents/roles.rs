@@ -167,7 +167,7 @@ fn a_greeting_that_is_replayed_is_its_senders_own() {
 }
 
 #[test]
-fn before_it_has_greeted_an_agent_is_nobody() {
+fn before_it_has_greeted_an_agent_is_no_one() {
     let mut world = World::new();
     let owner = world.owner();
     let session = world.session;

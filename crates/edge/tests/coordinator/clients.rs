@@ -222,7 +222,7 @@ fn edges_know_one_another_and_a_dead_one_vanishes_with_its_lease() {
         holders.map(|(name, _)| name.to_owned()).collect()
     };
     assert_eq!(holders(&world, 2), ["edge-2"]);
-    assert!(holders(&world, 0).is_empty(), "itself is nobody to ask");
+    assert!(holders(&world, 0).is_empty(), "itself is no one to ask");
     world.step(3, CoordinatorInput::Holds(vec![held(3), held(2)]));
     world.run(1);
     assert_eq!(holders(&world, 2), ["edge-2", "edge-3"]);
@@ -254,7 +254,7 @@ fn while_it_is_away_everybody_is_told_so_at_once_and_afterwards_all_is_as_before
         world.edges[0].log.iter().filter(|line| line.contains("coordinator is away")).collect();
     assert_eq!(told.len(), 1, "once: {told:?}");
     world.ask(0, 7, Ask::Holder { subject: Subject::Group("g".into()) });
-    assert!(matches!(world.answer(0, 7), Some(AskAnswer::Away(_))), "nobody waits");
+    assert!(matches!(world.answer(0, 7), Some(AskAnswer::Away(_))), "no one waits");
     // While the store is away, the number of retries matches the longest backoff.
     let before = world.edges[0].client.figures().requests;
     world.run(60);
@@ -266,7 +266,7 @@ fn while_it_is_away_everybody_is_told_so_at_once_and_afterwards_all_is_as_before
     for index in 0..3 {
         assert_eq!(*world.edges[index].client.state(), CoordinatorState::There);
         assert_eq!(world.names(index).len(), 3);
-        assert_eq!(world.edges[index].client.figures().leases_lost, 1, "all of them registered anew");
+        assert_eq!(world.edges[index].client.figures().leases_lost, 1, "all of them registered again");
     }
 }
 

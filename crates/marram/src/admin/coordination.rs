@@ -65,7 +65,7 @@ pub(super) fn stands_by(state: &AdminState, session: SessionId) -> Result<Answer
         }))),
         AskAnswer::Standby(None) => Err(Refusal::new(
             StatusCode::NOT_FOUND,
-            "the coordinator knows of nobody who stands by for such a session",
+            "the coordinator knows of no standby for such a session",
             "look with `marram ps`: sessions that are over, or have no standby, are not listed, nor are those of an edge whose \
              lease is over",
         )),

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_nobody_reaches_is_told_with_those_that_somebody_does() {
+    fn a_server_that_no_one_reaches_is_told_with_those_that_another_does() {
         let wires =
             |server: &str, wires| figure(0, Counter::gauge("server_wires", wires).of(Label::server(server)));
         let figures = [figures(), vec![wires("web", 1), wires("db", 2), wires("gone", 0)]].concat();
@@ -132,7 +132,7 @@ mod tests {
             ("gone", &figures, ["`gone`", "reach `db`, `web`"]),
             ("web", &[], ["`web`", "none is"]),
         ] {
-            let told = unreached(server, figures).expect("nobody reaches it");
+            let told = unreached(server, figures).expect("it cannot be reached");
             assert!(words.iter().all(|word| told.contains(word)), "{told}");
         }
     }

@@ -134,7 +134,7 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "images", hash, "app"]) if method == get => image_app(state, hash),
         (method, _) => {
             let what = format!("there is no {method} {}", call.path);
-            Err(Refusal::new(StatusCode::NOT_FOUND, what, "docs/operating.md lists the admin API"))
+            Err(Refusal::new(StatusCode::NOT_FOUND, what, "docs/operating-monitor.md lists the admin API"))
         }
     }
 }

@@ -250,7 +250,7 @@ mod tests {
         fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
         assert_eq!(find("localhost:7501"), None);
         let again = publish_in(directory.all(), "127.0.0.1:7402".parse().unwrap(), "three").unwrap();
-        assert!(!path.exists() && first.path.exists(), "only what nobody locks is removed");
+        assert!(!path.exists() && first.path.exists(), "only what no one locks is removed");
         drop(again);
     }
 

@@ -1,4 +1,4 @@
-//! `marram bench NAME`: every figure that the README claims; its baseline is measured in the same run.
+//! `marram bench NAME`: every figure that docs/benchmarks.md claims; its baseline is measured in the same run.
 
 mod apps;
 mod baseline;
@@ -41,7 +41,7 @@ pub enum BenchName {
     Recover,
     /// How long a session is without an owner when another edge stands by, and what standing by costs.
     Standby,
-    /// What clients see of every fault, under every policy, at every moment: the README's table of what survives what.
+    /// What clients see of every fault, under every policy, at every moment: the table of docs/faults.md.
     Faults,
     /// How fast a recorded session runs again.
     Replay,
@@ -80,7 +80,7 @@ pub struct BenchOptions {
     /// name contains this, as compress, c500, n300, sigkill.mid-message, throughput, state_10mib, ping or encrypted.
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
-    /// Of `faults`, print only the table for the README.
+    /// Of `faults`, print only the table for docs/faults.md.
     #[arg(long, conflicts_with = "json")]
     pub markdown: bool,
     /// Directory of the built cells.
@@ -218,7 +218,8 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
         BenchName::Classify => classify::run(&plan)?,
     };
     if options.markdown {
-        let markdown = report.markdown().context("only `marram bench faults` has a table for the README")?;
+        let markdown =
+            report.markdown().context("only `marram bench faults` has a table for docs/faults.md")?;
         print!("{markdown}");
     } else if options.json {
         println!("{}", report.json());

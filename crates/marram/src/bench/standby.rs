@@ -245,7 +245,7 @@ fn wait_for_keeper(cluster: &TestCluster, owner: usize, how: &str) -> anyhow::Re
         if is_kept(&list["sessions"][0], how) {
             return Ok(());
         }
-        anyhow::ensure!(Instant::now() < deadline, "nobody stands by for the session: {list}");
+        anyhow::ensure!(Instant::now() < deadline, "no edge stands by for the session: {list}");
         std::thread::yield_now();
     }
 }

@@ -162,7 +162,7 @@ mod tests {
         let page = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
         assert!(page("marram.1").contains("marram\\-edge(1)"));
         assert!(page("marram-route-add.1").contains("marram\\-route\\-add"));
-        assert!(!directory.join("marram-shard.1").exists(), "what is hidden is nobody's business");
+        assert!(!directory.join("marram-shard.1").exists(), "what is hidden is no one's business");
         std::fs::remove_dir_all(directory).unwrap();
         for shell in Shell::value_variants() {
             let mut out = Vec::new();

@@ -135,7 +135,7 @@ fn on_an_edge() -> Vec<Row> {
     vec![
         ("sessions on a shard (c)", or_none(limits.sessions_max), "new ones go to another edge"),
         ("sessions of an app on a shard (m)", or_none(0), "new ones go to another edge, or are told why not"),
-        ("sessions of a tenant on a shard (c)", or_none(0), "as above; those that move here are let in"),
+        ("sessions of a tenant on a shard (c)", or_none(0), "as above; those that move here are accepted"),
         (
             "recordings that operators have made at a time on a shard",
             shard::RECORDINGS_MAX.to_string(),
@@ -154,9 +154,9 @@ fn on_an_edge() -> Vec<Row> {
         ("missing images that a shard remembers", shard::MISSING_MAX.to_string(), "as above"),
         ("credentials of an edge", agent::net::CREDENTIALS_MAX.to_string(), "its configuration is refused"),
         (
-            "sessions waiting to be let in that a shard remembers",
+            "refused sessions that a shard remembers",
             shard::REMEMBERED_MAX.to_string(),
-            "others are not counted, and may be told of again",
+            "others are not counted, and may be reported again",
         ),
         ("messages not covered by a checkpoint", size64(wire::CHECKPOINT_AFTER_BYTES), "one is taken"),
         ("log not covered by a checkpoint", size64(wire::COVER_LOG), "one is taken"),
@@ -202,7 +202,7 @@ fn on_a_recorder() -> Vec<Row> {
             "new sessions are refused; the one that was silent for longest is dropped",
         ),
         ("sessions (c)", recorder::SESSIONS.to_string(), "new ones are refused: their ends alone keep them"),
-        ("a session that nobody feeds any more (c)", time(recorder::LINGER), "it is forgotten"),
+        ("a session without a feed (c)", time(recorder::LINGER), "it is forgotten"),
         (
             "a session that its owner gave up",
             time(Duration::from_nanos(session::GRACE_NS)),
@@ -212,7 +212,7 @@ fn on_a_recorder() -> Vec<Row> {
         (
             "inputs of a session on their way, not acknowledged",
             size64(wire::FEED_WINDOW),
-            "the edge begins anew",
+            "the edge starts again",
         ),
         (
             "entries that a hot standby has fallen behind in its replay",
@@ -222,7 +222,7 @@ fn on_a_recorder() -> Vec<Row> {
         (
             "what waits for the disk",
             size64(recorder::QUEUE_MAX),
-            "the session goes on in memory until its next full checkpoint",
+            "the session continues in memory until its next full checkpoint",
         ),
         ("file of a session", size64(recorder::file::SIZE_MAX), "as above; when reading, it is refused"),
     ]
@@ -315,20 +315,16 @@ fn of_the_coordinator() -> Vec<Row> {
         ("between looks at what this edge has", time(coordinator::NEWS_INTERVAL), ""),
         ("between looks at how much it has to do", time(coordinator::LOAD_INTERVAL), ""),
         ("images that an edge says it has", store::contents::HELD_MAX.to_string(), "others are not named"),
+        ("edges on the ring of standbys", ring::EDGES_MAX.to_string(), "the last ones by name take no part"),
         (
-            "edges on the ring of standbys",
-            ring::EDGES_MAX.to_string(),
-            "those whose names come last take no part",
-        ),
-        (
-            "sessions that an edge lists with who stands by for them",
+            "sessions that an edge lists with their standby",
             (usize::from(store::contents::PARTS) * store::contents::PART_SESSIONS_MAX).to_string(),
             "further ones are not listed, and counted",
         ),
         ("between writes of that list's parts", ns(store::LISTING_NS), "the rest waits"),
         ("questions on their way at a time", store::ASKS_MAX.to_string(), "the others wait"),
         (
-            "sessions whose witness waits to be written",
+            "witness reports that wait to be written",
             store::REPORTS_MAX.to_string(),
             "further ones are dropped and counted",
         ),
@@ -338,17 +334,13 @@ fn of_the_coordinator() -> Vec<Row> {
         ("bytes in an embedded store", size(store::STORE_BYTES_MAX), "as above"),
         ("leases in an embedded store", store::LEASES_MAX.to_string(), "as above"),
         ("lease in an embedded store", seconds(store::LEASE_S_MAX), "refused"),
-        (
-            "changes that an embedded store remembers",
-            store::HISTORY_MAX.to_string(),
-            "who watches lists anew",
-        ),
+        ("changes that an embedded store remembers", store::HISTORY_MAX.to_string(), "a watcher lists again"),
         ("watches of an embedded store", coordinator::WATCHES_MAX.to_string(), "as above"),
         ("connections to an embedded store", coordinator::CONNECTIONS_MAX.to_string(), "further ones wait"),
         ("request to an embedded store", size(coordinator::REQUEST_BYTES_MAX), "refused"),
         ("a request's way to an embedded store", time(coordinator::REQUEST_PATIENCE), "refused"),
         (
-            "whoever takes nothing of an embedded store's answer or watch",
+            "a peer that reads nothing of an embedded store's answer or watch",
             time(coordinator::ANSWER_PATIENCE),
             "the connection is closed",
         ),
@@ -434,17 +426,13 @@ fn for_operators() -> Vec<Row> {
         ),
         ("connections to the admin API", admin::CONNECTIONS_MAX.to_string(), "further ones wait"),
         ("operators that follow a log", admin::FOLLOWERS_MAX.to_string(), "further ones are refused"),
-        (
-            "log lines that are kept (c)",
-            size(logging::RING_BYTES),
-            "the oldest go; who asks is told how many",
-        ),
+        ("log lines that are kept (c)", size(logging::RING_BYTES), "the oldest go; the answer says how many"),
         ("log line that is kept", size(logging::LINE_BYTES_MAX), "it is counted as lost"),
         ("body of a request", size(admin::body::SIZE_MAX), "refused"),
         ("an operator's request head", time(admin::HEAD_PATIENCE), "the connection is closed"),
         ("an operator's request body", time(admin::BODY_PATIENCE), "refused"),
         (
-            "an operator who takes nothing of an answer",
+            "an operator that reads nothing of an answer",
             time(admin::WRITE_PATIENCE),
             "the connection is closed",
         ),

@@ -94,7 +94,7 @@ enum Command {
     Unit(install::Unit),
     /// Download a file through a cell while its edges are killed, stopped and killed again.
     Demo(demo::DemoOptions),
-    /// Measure what the README claims.
+    /// Measure what docs/benchmarks.md claims.
     Bench(bench::BenchOptions),
     /// One part of a benchmark; started by `marram bench`.
     #[command(hide = true, subcommand)]

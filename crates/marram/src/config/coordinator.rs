@@ -57,7 +57,7 @@ impl WrittenCoordinator {
             && token.is_none()
             && !listen.ip().is_loopback()
         {
-            let what = "is not on loopback, and whoever reaches it can take over sessions; name a token with `token_file`";
+            let what = "is not on loopback, and every program that reaches it can take over sessions; name a token with `token_file`";
             return Err(source.problem(&text.span(), what));
         }
         if let Some(many) = self.urls.get(URLS_MAX) {

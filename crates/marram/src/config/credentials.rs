@@ -72,7 +72,7 @@ impl WrittenCredential {
                 return Err(source.problem(&certificate.span(), what));
             }
             (None, Some(certificate)) if security.ca_pem.is_none() => {
-                let what = "is believed of nobody, since agents show no certificates; name who signs them with `security.ca`";
+                let what = "is never believed, since agents show no certificates; name who signs them with `security.ca`";
                 return Err(source.problem(&certificate.span(), what));
             }
             _ => {}

@@ -58,7 +58,7 @@ impl WrittenKey {
         }
         if self.apps.get_ref().is_empty() {
             return Err(
-                source.problem(&self.apps.span(), "names nobody, and nobody could use the key; name an app")
+                source.problem(&self.apps.span(), "names no app, so none could use the key; name one")
             );
         }
         let pem = shared::file(source, &self.file)?;

@@ -270,7 +270,7 @@ impl WrittenListener {
                 problem(written.span(), "must be more than nothing; leave it out for the default")
             }
             (_, Some(written)) if flows_max == 0 => {
-                problem(written.span(), "lets nobody in; leave it out for the default")
+                problem(written.span(), "lets no client in; leave it out for the default")
             }
             _ => {
                 let name = self.name.map_or_else(|| address.to_string(), |name| name.0);

@@ -55,7 +55,7 @@ impl WrittenLog {
         if let Some(size) = &self.keep {
             source.warn(
                 &size.span(),
-                "keeps nothing, since nobody can ask for it; name an address with `admin.listen`",
+                "keeps nothing, since it cannot be asked for; name an address with `admin.listen`",
             );
         }
         Ok(logging::LogOptions { kept: None, ..self.resolve(source)? })
@@ -89,7 +89,7 @@ impl WrittenAdmin {
             && !address.ip().is_loopback()
         {
             let what = format!(
-                "is not on loopback, and whoever reaches it can {can}; name a token with `token_file`"
+                "is not on loopback, and every program that reaches it can {can}; name a token with `token_file`"
             );
             return Err(source.problem(&text.span(), what));
         }

@@ -169,7 +169,7 @@ impl Keeper {
                 self.store.not_saved();
                 if !std::mem::replace(&mut self.reported, true) {
                     let file = self.file.display();
-                    tracing::error!(%file, %error, "the coordinator's store cannot be written: it answers nobody until it can");
+                    tracing::error!(%file, %error, "the coordinator's store cannot be written: it answers no request until it can");
                 }
                 false
             }
@@ -252,7 +252,7 @@ mod tests {
         assert!(after > before);
         assert!(matches!(there, Ok(StoreReply::Entries { entries, .. }) if entries.len() == 1));
         let mut news = again.watch("".into(), before).unwrap();
-        assert!(matches!(block_on(news.recv()), Some(News::Forgotten(_))), "it lists anew");
+        assert!(matches!(block_on(news.recv()), Some(News::Forgotten(_))), "it lists again");
         let bytes = fs::read(&file).unwrap();
         fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
         let why = StoreHandle::start(file).unwrap_err().to_string();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn while_the_file_cannot_be_written_nobody_is_answered_and_nobody_told() {
+    fn while_the_file_cannot_be_written_no_one_is_answered_and_no_one_told() {
         let directory = place("disk");
         let file = directory.join("store");
         let keeping = StoreHandle::start(file.clone()).unwrap();

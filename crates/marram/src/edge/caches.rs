@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(held(&caches), 1, "old sessions read it");
         caches.configure("a", Some(&policy));
         caches.sweep(runs(false));
-        assert_eq!(held(&caches), 1, "it is deployed anew");
+        assert_eq!(held(&caches), 1, "it is deployed again");
         caches.retire("a");
         caches.sweep(runs(false));
         assert_eq!(held(&caches), 0);

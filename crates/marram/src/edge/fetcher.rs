@@ -53,8 +53,8 @@ impl Fetcher {
         };
         let unasked = answer.clone();
         let thread = thread::Builder::new().name("fetch".into()).spawn(move || {
-            let nobody = || Err("this edge has no peers".to_owned());
-            let asked = catch_unwind(AssertUnwindSafe(|| fetch.map_or_else(nobody, |fetch| fetch(image))));
+            let no_peers = || Err("this edge has no peers".to_owned());
+            let asked = catch_unwind(AssertUnwindSafe(|| fetch.map_or_else(no_peers, |fetch| fetch(image))));
             answer(asked.unwrap_or_else(|_| Err("asking its peers failed; the edge's log says how".into())));
         });
         if let Err(error) = thread {
@@ -82,7 +82,7 @@ mod tests {
     fn every_ask_is_answered_even_one_that_panics() {
         let fetch: Fetch = Arc::new(|image| {
             assert_ne!(image.0[0], 1, "this one is to fail");
-            Err(format!("nobody has {}", image.0[0]))
+            Err(format!("no peer has {}", image.0[0]))
         });
         let fetcher = Fetcher::new(Some(fetch), Arc::default());
         for image in [0, 1] {

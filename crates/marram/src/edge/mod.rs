@@ -112,7 +112,7 @@ impl EdgeOptions {
             ),
             None if elsewhere && *insecure_plain => (
                 true,
-                "there is no credential, and `security.insecure_plain` lets agents in from anywhere: whoever reaches this edge can be \
+                "there is no credential, and `security.insecure_plain` lets agents in from anywhere: every program that reaches this edge can be \
                  any client, server, recorder or edge",
             ),
             None => (

@@ -182,7 +182,7 @@ async fn read(fetch: &FetchRequest, response: Response<Incoming>) -> Result<Orig
         status => return Err(refused(format_args!("status {status}"))),
     }
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
-        return Err(refused(format_args!("it is encoded ({encoding:?}), which nobody asked for")));
+        return Err(refused(format_args!("it is encoded ({encoding:?}), which was not asked for")));
     }
     let length =
         headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());

@@ -91,7 +91,7 @@ impl Recordings {
                     format!("{} {}", path.display(), stops.from)
                 })
             }
-            (None, None) => Err("nobody asked for it".to_string()),
+            (None, None) => Err("it was not asked for".to_string()),
         }
     }
 }
@@ -195,7 +195,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn the_oldest_make_room_and_nobody_else_reads() {
+    fn the_oldest_make_room_and_no_one_else_reads() {
         let directory = std::env::temp_dir().join(format!("marram-recordings-{}", std::process::id()));
         let _ = fs::remove_dir_all(&directory);
         let from = "--from edge".to_owned();

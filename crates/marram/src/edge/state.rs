@@ -60,8 +60,8 @@ mod tests {
     #[test]
     fn a_directory_is_one_edges_until_it_is_gone() {
         let directory = std::env::temp_dir().join(format!("marram-state-{}", std::process::id()));
-        let first = lock(&directory).expect("nobody has it");
-        let refused = lock(&directory).expect_err("somebody has it").to_string();
+        let first = lock(&directory).expect("it is free");
+        let refused = lock(&directory).expect_err("it is taken").to_string();
         assert!(refused.contains(&format!("in use by process {}", std::process::id())), "{refused}");
         drop(first);
         lock(&directory).expect("it is free again");

@@ -48,7 +48,7 @@ fn place_in(directory: &Path) -> anyhow::Result<PathBuf> {
         bail!("it is not a directory that only this user writes to");
     }
     if !is_out_of_reach(&fs::canonicalize(directory)?) {
-        bail!("somebody else may change a directory above it");
+        bail!("another user may change a directory above it");
     }
     if statvfs(directory)?.f_flag.contains(StatVfsMountFlags::NOEXEC) {
         bail!("nothing may be run from its file system");

@@ -207,7 +207,7 @@ mod tests {
             ("cut", &own[..64], "cut short"),
             ("text", b"hello", "neither a program"),
             ("empty", b"", "neither a program"),
-            ("nobody", b"#! \n", "names no program"),
+            ("nameless", b"#! \n", "names no program"),
         ] {
             let contents = if name == "short" { &contents[..17] } else { contents };
             let said = format!("{:#}", check(&make(name, contents)).unwrap_err());

@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_free_address_is_its_owners_before_and_after_its_death() {
         let address = free_address().unwrap();
-        TcpStream::connect(address).expect_err("nobody listens");
+        TcpStream::connect(address).expect_err("nothing listens");
         for _ in 0..2 {
             let listener = TcpListener::bind(address).unwrap();
             let client = TcpStream::connect(address).unwrap();

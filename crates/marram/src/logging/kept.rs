@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_woken_once() {
+    fn whichever_waits_is_woken_once() {
         struct Count(AtomicUsize);
         impl Wake for Count {
             fn wake(self: Arc<Self>) {

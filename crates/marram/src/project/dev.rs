@@ -187,7 +187,7 @@ fn missing(command: &str, status: Option<i32>) -> String {
     const NOT_FOUND: i32 = 127;
     let program = command.split(' ').next().unwrap_or_default();
     match (program, status) {
-        ("cargo", Some(NOT_FOUND)) => "; there is no cargo: install Rust as https://rustup.rs says, and open the terminal anew".into(),
+        ("cargo", Some(NOT_FOUND)) => "; there is no cargo: install Rust as https://rustup.rs says, and open a new terminal".into(),
         (_, Some(NOT_FOUND)) => format!("; there is no `{program}`: install it, or say how to build with --build"),
         ("cargo", _) if !has_target() => format!("; Rust's target {TARGET} is not installed: `rustup target add {TARGET}`"),
         ("make", _) => "; if it names a compiler that there is not: a cell in C takes clang with lld, and README.md says what else".into(),

@@ -98,7 +98,7 @@ pub(crate) fn wait_for(address: SocketAddr, errors: &Path) {
     let begun = Instant::now();
     while TcpStream::connect(address).is_err() {
         let said = || std::fs::read_to_string(errors).unwrap_or_default();
-        assert!(begun.elapsed() < PATIENCE, "nobody listens on {address}: {}", said());
+        assert!(begun.elapsed() < PATIENCE, "nothing listens on {address}: {}", said());
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -312,7 +312,7 @@ pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 /// One task serves a cell for its whole life, so that a handler costs no allocation.
 #[expect(
     clippy::await_holding_refcell_ref,
-    reason = "while a handler is preempted nobody else may touch its instance"
+    reason = "while a handler is preempted no other code may touch its instance"
 )]
 pub(crate) fn task(live: Rc<RefCell<Live>>, signal: Rc<TaskSignal>) -> Task {
     Box::pin(async move {

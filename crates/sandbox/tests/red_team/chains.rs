@@ -98,7 +98,7 @@ fn a_flood_through_a_chain_is_killed_before_it_leaves() {
 }
 
 #[test]
-fn a_stage_that_sends_past_its_neighbour_reaches_nobody() {
+fn a_stage_that_sends_past_its_neighbour_reaches_no_one() {
     twice(|| {
         let nothing = || guest(r#"(func (export "marram_recv") (param i32 i32 i32))"#);
         let mut cells = start(&deploy_chain(&[("sender", sender()), ("wall", nothing())]));

@@ -4,7 +4,7 @@
     dead_code,
     missing_docs,
     unreachable_pub,
-    reason = "each test uses some of it, and nobody else"
+    reason = "each test uses some of it, and no other code"
 )]
 
 pub mod files;

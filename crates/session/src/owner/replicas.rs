@@ -273,7 +273,7 @@ impl Owner {
     pub(super) fn renew_streams(&mut self, out: &mut Vec<OwnerEffect>) {
         let live = self.live.is_some() && self.follow.is_none();
         let fresh = self.log.end() == 0 && !self.opened;
-        let reason = "the session is opened anew";
+        let reason = "the session is opened again";
         self.lose_all(|stream| stream.base.is_some() || !(live || fresh), reason, out);
         for stream in &mut self.replicas.streams {
             let renewed = Renewed { channel: stream.channel, generation: self.generation };

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_will_give_back_is_told() {
+    fn what_no_one_will_give_back_is_told() {
         let mut tasks = Tasks::default();
         tasks.change(&[lock(1, 7)]).unwrap();
         rest(&mut tasks);

@@ -138,7 +138,7 @@ impl Owner {
             (WitnessReply::Seen(seen), _) => Asked::Answered(seen),
             (WitnessReply::Away(why), Some(Witnessing::Strict)) => {
                 let reason = format!(
-                    "nobody can say whether this client goes back to an older state: the witness is away ({why})"
+                    "it is not known whether this client goes back to an older state: the witness is away ({why})"
                 );
                 return self.abort_attempt(Code::Waiting, &reason, out);
             }

@@ -137,7 +137,7 @@ impl Kept {
         check(size > 0 && self.log.end() + size < LOG_OFFSET_MAX, "an entry has no place in the log")?;
         let port = usize::from(fed.from);
         if port == 2 {
-            check(!fed.close && fed.payload.is_empty(), "a message came from nobody")?;
+            check(!fed.close && fed.payload.is_empty(), "a message came without a sender")?;
         } else {
             let ends = self.inputs.get(port).filter(|inputs| !inputs.closed());
             check(ends.is_some(), "a message came from an end that is not there any more")?;
@@ -166,7 +166,10 @@ impl Kept {
 
     fn base(&mut self, Base { meta, took, .. }: Base) -> Result<Taken, Refused> {
         check(self.checkpoints.arriving().is_none(), "a checkpoint came in the middle of another")?;
-        check(meta.size > 0 && meta.generation <= self.generation, "a checkpoint is none, or of nobody")?;
+        check(
+            meta.size > 0 && meta.generation <= self.generation,
+            "a checkpoint is empty, or of a later generation",
+        )?;
         let place = self.covered.unwrap_or(self.keep.log_offset)..=self.log.end();
         check(place.contains(&meta.log_offset), "a checkpoint stands where there is no log")?;
         let counts = self.inputs.iter().zip(&took);

@@ -455,7 +455,7 @@ fn what_does_not_fit_is_refused_and_nothing_else_suffers() {
         vec![
             fed(model, 1, b"").into(),
             fed(model, 3, b"").into(),
-            fed(model, 2, b"from nobody").into(),
+            fed(model, 2, b"from no one").into(),
             closed.into(),
             Fed { entry: Bytes::new(), ..fed(model, 0, b"") }.into(),
             base(channel, meta(false, 1, 5), &[1]),
@@ -519,7 +519,7 @@ fn an_older_generation_is_told_so_and_a_newer_one_takes_over() {
 }
 
 #[test]
-fn what_nobody_feeds_is_kept_for_its_time() {
+fn what_no_one_feeds_is_kept_for_its_time() {
     for (code, kept_ns) in [
         (None, LINGER_NS),
         (Some(Code::Superseded), GRACE_NS),

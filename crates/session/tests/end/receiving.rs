@@ -78,7 +78,7 @@ fn the_last_word_is_acknowledged_at_once() {
 }
 
 #[test]
-fn nobody_is_owed_while_the_end_drifts() {
+fn no_one_is_owed_while_the_end_drifts() {
     let mut bench = Bench::owned(0);
     bench.output("A");
     bench.end.drift();

@@ -76,7 +76,7 @@ fn a_cell_that_waits_for_a_timer_is_not_spent() {
 }
 
 #[test]
-fn without_protection_nothing_is_kept_and_nobody_acknowledges() {
+fn without_protection_nothing_is_kept_and_no_one_acknowledges() {
     let mut bench = Bench::begun(unprotected());
     bench.say(CLIENT, "a");
     bench.ran(&[(CLIENT, "A"), (SERVER, "B")]);

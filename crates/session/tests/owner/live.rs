@@ -178,7 +178,7 @@ fn an_owner_that_begins_again_lets_ends_forget_nothing_that_it_does_not_know_cov
 }
 
 #[test]
-fn a_session_of_which_no_end_was_told_begins_anew() {
+fn a_session_of_which_no_end_was_told_starts_again() {
     let mut bench = Bench::begun(policy());
     bench.say(CLIENT, "a");
     bench.ran_with(|ran| (ran.clock_read, ran.timers) = (true, vec![set(1, 10)]));
@@ -190,7 +190,7 @@ fn a_session_of_which_no_end_was_told_begins_anew() {
     bench.started();
     let lines = ["start", "client: chosen 0..0 credit 1114112", "server: chosen 0..0 credit 1114112"];
     assert_eq!(bench.look()[..3], lines);
-    assert_eq!(bench.run.as_ref().map(|run| run.now_ns), Some(999_000), "nobody has seen a later time");
+    assert_eq!(bench.run.as_ref().map(|run| run.now_ns), Some(999_000), "no one has seen a later time");
     bench.opened();
     bench.ran(&[]);
     assert_eq!(bench.owner.due_ns(), None);
@@ -279,7 +279,7 @@ fn messages_of_an_attempt_that_failed_come_once() {
 }
 
 #[test]
-fn an_end_is_ready_to_forget_anew_on_each_channel() {
+fn an_end_is_ready_to_forget_again_on_each_channel() {
     let mut bench = Bench::begun(policy());
     bench.close(CLIENT);
     bench.close(SERVER);

@@ -60,7 +60,7 @@ fn an_app_without_a_server_has_one_end() {
     bench.open();
     bench.hand_over();
     bench.started();
-    bench.ran(&[(CLIENT, "hello"), (SERVER, "nobody hears this")]);
+    bench.ran(&[(CLIENT, "hello"), (SERVER, "no one hears this")]);
     let chosen = format!("client: chosen 0..0 credit {INPUT_WINDOW}");
     let expected = [
         "client: promise 1",
@@ -276,7 +276,7 @@ fn an_attempt_that_is_let_down_says_so() {
     let mut bench = asking();
     bench.hand_over();
     bench.look();
-    bench.step(|owner, _, out| owner.abort_attempt(Code::Waiting, "nobody came", out));
+    bench.step(|owner, _, out| owner.abort_attempt(Code::Waiting, "no one came", out));
     assert_eq!(
         bench.look(),
         ["client: reject Waiting", "server: reject Waiting", "remove 1", "over Waiting"]
@@ -289,7 +289,7 @@ fn a_live_cell_outlasts_an_attempt_that_is_let_down() {
     bench.consume(CLIENT, "one", 0);
     bench.open();
     bench.look();
-    bench.step(|owner, _, out| owner.abort_attempt(Code::Waiting, "nobody came", out));
+    bench.step(|owner, _, out| owner.abort_attempt(Code::Waiting, "no one came", out));
     assert_eq!(bench.look(), ["client: reject Waiting", "server: reject Waiting"]);
     assert_eq!((bench.phase(), bench.owner.cell().is_some()), (OwnerPhase::Detached, true));
     bench.open();

@@ -420,7 +420,7 @@ fn a_redacted_recording_is_not_run() {
 }
 
 #[test]
-fn what_is_sent_behind_a_close_is_heard_by_nobody() {
+fn what_is_sent_behind_a_close_is_heard_by_no_one() {
     let mut bench = Bench::begun(policy());
     bench.consume(CLIENT, "a", 0);
     record_whole(&mut bench, 1);

@@ -99,7 +99,7 @@ fn an_end_cannot_have_received_what_the_chosen_log_does_not_produce() {
 }
 
 #[test]
-fn messages_that_no_log_has_consumed_are_ordered_anew() {
+fn messages_that_no_log_has_consumed_are_ordered_again() {
     let mut bench = interrupted();
     bench.kept[0].log.truncate(44);
     bench.kept[0].tag = bench.kept[1].tag;

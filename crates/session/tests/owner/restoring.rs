@@ -90,7 +90,7 @@ fn messages_that_a_checkpoint_covers_are_not_needed_but_may_come() {
 }
 
 #[test]
-fn a_checkpoint_brings_back_what_was_closed_and_what_nobody_acknowledged() {
+fn a_checkpoint_brings_back_what_was_closed_and_what_no_one_acknowledged() {
     let mut bench = Bench::begun(policy());
     bench.close(CLIENT);
     bench.ran_with(|ran| ran.timers = vec![set(1, 1)]);
@@ -266,7 +266,7 @@ fn a_cell_that_was_to_be_restored_goes_with_its_attempt() {
 }
 
 #[test]
-fn the_newest_checkpoint_counts_whoever_holds_it() {
+fn the_newest_checkpoint_counts_whichever_holds_it() {
     let mut bench = Bench::begun(OwnerPolicy { holder: Holder::Both, ..policy() });
     bench.cover(b"sealed");
     bench.cover(b"delta");

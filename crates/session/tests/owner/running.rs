@@ -219,7 +219,7 @@ fn messages_that_wait_are_held_and_counted() {
 }
 
 #[test]
-fn outputs_to_nobody_and_behind_a_close_are_dropped() {
+fn outputs_to_no_one_and_behind_a_close_are_dropped() {
     let mut bench = Bench::begun(policy());
     bench.say(CLIENT, "a");
     bench.ran_with(|ran| {

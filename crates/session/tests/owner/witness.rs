@@ -85,7 +85,7 @@ fn only_what_the_client_acknowledged_is_reported_and_not_all_the_time() {
 }
 
 #[test]
-fn nobody_is_told_of_a_session_that_is_not_watched() {
+fn no_one_is_told_of_a_session_that_is_not_watched() {
     let mut bench = Bench::begun(OwnerPolicy { server: None, ..policy() });
     (0..4).for_each(|_| speak_later(&mut bench, "word"));
     assert_eq!(bench.seen, None);
@@ -96,7 +96,7 @@ fn nobody_is_told_of_a_session_that_is_not_watched() {
 }
 
 #[test]
-fn who_has_what_was_seen_goes_on_whoever_answers_first() {
+fn who_has_what_was_seen_goes_on_whichever_answers_first() {
     for witness_first in [false, true] {
         let (mut bench, _, after) = spoken(Witnessing::Strict);
         let testimony = seen(&bench);
@@ -107,7 +107,7 @@ fn who_has_what_was_seen_goes_on_whoever_answers_first() {
             bench.hand_over();
         } else {
             bench.hand_over();
-            assert_eq!(bench.look(), [""; 0], "nobody has vouched for it");
+            assert_eq!(bench.look(), [""; 0], "no one has vouched for it");
             testify(&mut bench, testimony);
         }
         assert_eq!(bench.look(), ["start"]);

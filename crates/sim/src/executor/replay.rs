@@ -93,7 +93,7 @@ fn begin(recording: &Recording, beginning: ReplayStart, image: CellImage) -> Res
             state = Some(apply(state, sections)?);
         }
         return Cell::load(recording.about.session, state.unwrap_or_default())
-            .ok_or_else(|| "a cell that nobody saved".to_string());
+            .ok_or_else(|| "a cell that was not saved".to_string());
     };
     let shape = Service::shape_of(image).ok_or("no such image")?;
     Ok(Cell::new(recording.about.session, shape, seed))

@@ -95,7 +95,7 @@ fn a_session_that_kept_every_rule_passes() {
 #[test]
 fn what_is_lost_repeated_or_torn_is_seen() {
     let size = Record::SIZE;
-    check(|programs| drop(programs[0].received.drain(..size)), "received by nobody");
+    check(|programs| drop(programs[0].received.drain(..size)), "received by no peer");
     check(
         |programs| {
             let last = programs[1].received[..size].to_vec();

@@ -74,7 +74,7 @@ struct Claim {
 #[derive(Clone, Debug)]
 enum QueryPurpose {
     Shard(u8, WitnessQuery),
-    Nobody,
+    Unused,
     Claim(usize),
 }
 
@@ -421,7 +421,7 @@ impl World {
     /// An edge reports what a client has.
     pub(crate) fn tell_witness(&mut self, edge: usize, saw: WitnessReport) {
         let WitnessReport { session, seen } = saw;
-        self.ask(edge, QueryPurpose::Nobody, Ask::Witness { session, seen });
+        self.ask(edge, QueryPurpose::Unused, Ask::Witness { session, seen });
     }
 
     fn asked(&mut self, edge: usize, tag: u64, answer: AskAnswer) {
@@ -444,7 +444,7 @@ impl World {
                 self.give_control(edge, control::ControlInput::WitnessAnswer { shard, testified });
             }
             Some(QueryPurpose::Claim(claim)) => self.claimed(claim, answer),
-            Some(QueryPurpose::Nobody) | None => {}
+            Some(QueryPurpose::Unused) | None => {}
         }
     }
 
@@ -586,7 +586,7 @@ impl World {
                 (false, ..) => "never found the coordinator again",
                 (_, false, _) => "has something else at the coordinator than it believes",
                 (.., false) => "does not know an edge that is registered",
-                _ if node.asked.values().any(|purpose| !matches!(purpose, QueryPurpose::Nobody)) => {
+                _ if node.asked.values().any(|purpose| !matches!(purpose, QueryPurpose::Unused)) => {
                     "asked and was never answered"
                 }
                 _ => continue,

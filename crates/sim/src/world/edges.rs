@@ -292,7 +292,7 @@ impl World {
             match out {
                 control::ControlOutput::ToShard { shard, message } => self.tell_shard(edge, shard, &message),
                 control::ControlOutput::Answer { tag, answer } => self.answered(edge, tag, answer),
-                control::ControlOutput::Fetch { image } => unreachable!("nobody is there to ask for {image}"),
+                control::ControlOutput::Fetch { image } => unreachable!("no one is there to ask for {image}"),
                 control::ControlOutput::AskWitness { shard, seek } => self.ask_witness(edge, shard, seek),
                 control::ControlOutput::TellWitness(saw) => self.tell_witness(edge, saw),
                 control::ControlOutput::Log(level, text) => {

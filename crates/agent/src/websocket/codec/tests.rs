@@ -65,7 +65,7 @@ fn messages_keep_their_boundaries_wherever_the_bytes_are_cut() {
         // The fragments cut a character.
         frame(CONTINUED, &["\u{e4}".as_bytes()[1], b'l']),
         frame(FIN | CONTINUED, b"f"),
-        frame(FIN | PONG, b"nobody asked"),
+        frame(FIN | PONG, b"no one asked"),
         frame(FIN | BINARY, &long),
         frame(FIN | TEXT, b""),
         frame(FIN | CLOSE, &[3, 232]),

@@ -18,7 +18,7 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn connect(address: SocketAddr) -> anyhow::Result<Self> {
-        let stream = TcpStream::connect(address).with_context(|| format!("nobody listens on {address}"))?;
+        let stream = TcpStream::connect(address).with_context(|| format!("nothing listens on {address}"))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         Ok(Self { stream: BufReader::with_capacity(64 << 10, stream), line: String::new(), body: Vec::new() })

@@ -16,7 +16,7 @@ pub(super) struct Player {
 
 impl Player {
     pub(super) fn connect(address: SocketAddr) -> anyhow::Result<Self> {
-        let stream = TcpStream::connect(address).with_context(|| format!("nobody listens on {address}"))?;
+        let stream = TcpStream::connect(address).with_context(|| format!("nothing listens on {address}"))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         Ok(Self { stream: BufReader::new(stream), line: String::new() })

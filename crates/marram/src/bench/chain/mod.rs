@@ -54,11 +54,11 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     report
         .note("stages are the cell `forward`; their dirty pages are watched and copied every 1,000 messages");
     report.note(format!(
-        "processes have up to {WINDOW} messages in flight, and both cores; whoever feeds them is not counted as a stage, but \
+        "processes have up to {WINDOW} messages in flight, and both cores; the process that feeds them is not counted as a stage, but \
          takes its share of the cores"
     ));
     report
-        .note("on_one_core: the processes, and whoever feeds them, share a core, as the stages of a cell do");
+        .note("on_one_core: the processes, and the process that feeds them, share a core, as the stages of a cell do");
     report.note("one_at_a_time: a message goes in when the last one came out");
     report.note("fed: the chain in a process of its own, fed through the same sockets as the processes are: both sides do the same work");
     report.note(

@@ -38,7 +38,7 @@ impl Fault {
         }
     }
 
-    /// The fault in words, for the README's table.
+    /// The fault in words, for the table of docs/faults.md.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Kill => "an edge is killed (SIGKILL), its directory lost",

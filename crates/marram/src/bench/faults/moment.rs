@@ -100,7 +100,7 @@ fn while_talking(
         while !done.load(Ordering::Acquire) && talk.is_whole() {
             gap = gap.max(ask(talk));
         }
-        let hit = striker.join().ok().context("whoever strikes panicked")??;
+        let hit = striker.join().ok().context("the thread that strikes panicked")??;
         Ok((hit, gap))
     })
 }

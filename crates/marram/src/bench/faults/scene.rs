@@ -311,7 +311,7 @@ impl Scene {
             };
             let kept = |row: &Value| row["keepers"].as_array().is_some_and(|all| all.iter().any(ready));
             if !row_of(&list, session).is_some_and(kept) {
-                return Ok(Some(("nobody stands by", list)));
+                return Ok(Some(("no edge stands by", list)));
             }
         }
         if self.policy == Policy::Recorder {

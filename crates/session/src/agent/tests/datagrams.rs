@@ -134,7 +134,7 @@ fn what_has_no_place_is_dropped_before_it_has_a_number() {
         let mut kept = 0;
         while kept < most && stage.agent.datagrams_dropped() == 0 {
             let received = AgentInput::Received { connection: ConnectionId(1), bytes: datagram.clone() };
-            assert_eq!(only(stage.step(received), "read"), [""; 0], "nobody is asked to wait");
+            assert_eq!(only(stage.step(received), "read"), [""; 0], "no one is asked to wait");
             kept += 1;
         }
         kept - 1

@@ -200,7 +200,7 @@ fn a_session_whose_owner_dies_on_its_way_home_goes_on() {
 }
 
 #[test]
-fn a_session_stays_that_nobody_keeps_or_whose_agent_drains() {
+fn a_session_stays_that_no_one_keeps_or_whose_agent_drains() {
     let mut stage = at_home();
     stage.wire_down(1);
     stage.frame(2, Promise { keep: false, ..promise(stage.session(1), 2, 2) });

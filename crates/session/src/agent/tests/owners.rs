@@ -173,7 +173,7 @@ fn an_owner_that_gives_a_session_up_is_followed_by_another() {
 }
 
 #[test]
-fn a_session_that_nobody_keeps_is_lost_with_its_owner() {
+fn a_session_that_no_one_keeps_is_lost_with_its_owner() {
     let over = |reason: &str| alloc::format!("s1 over, Lost: {reason}");
     let none = || {
         let mut stage = Stage::client(2);

@@ -37,7 +37,7 @@ fn a_promise_is_refused_with_its_reason_and_the_owner_stays() {
 }
 
 #[test]
-fn a_session_that_nobody_keeps_has_one_owner() {
+fn a_session_that_no_one_keeps_has_one_owner() {
     let mut stage = Stage::client(2);
     stage.accept(1);
     stage.frame(1, Promise { keep: false, ..promise(stage.session(1), 2, 1) });
@@ -97,7 +97,7 @@ fn a_promise_by_another_way_answers_the_hello_as_well() {
         assert_eq!(stage.frame(wire, promise(stage.session(1), channel, 1)), expected);
         assert_eq!(stage.reject(1, 2, Code::Guest), [""; 0], "the question is closed");
         stage.frame(wire, chosen(channel));
-        assert_eq!(stage.wait(60_000), [""; 0], "nobody else is asked");
+        assert_eq!(stage.wait(60_000), [""; 0], "no other code is asked");
     }
 }
 

@@ -56,7 +56,7 @@ fn many_sessions_do_not_come_back_as_one() {
 }
 
 #[test]
-fn waits_begin_anew_once_the_session_had_an_owner() {
+fn waits_start_again_once_the_session_had_an_owner() {
     let mut stage = Stage::client(1);
     stage.accept(1);
     assert_waits(&mut stage, 2, &[20, 40, 80]);

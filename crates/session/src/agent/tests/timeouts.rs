@@ -115,7 +115,7 @@ fn a_new_owner_stops_the_clock() {
     stage.own(2, 2, 2);
     assert_eq!(stage.wait(2 * SESSION_LINGER), [""; 0]);
     stage.wire_down(2);
-    assert_eq!(stage.wait(2 * SESSION_LINGER)[0], "30000 p1 is reset", "and it begins anew");
+    assert_eq!(stage.wait(2 * SESSION_LINGER)[0], "30000 p1 is reset", "and it begins again");
 }
 
 #[test]

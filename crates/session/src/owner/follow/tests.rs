@@ -39,7 +39,7 @@ fn keys() -> SessionKeys {
 fn policy() -> OwnerPolicy {
     OwnerPolicy {
         app: "echo".into(),
-        server: Some("nobody".into()),
+        server: Some("nothing".into()),
         keep: true,
         holder: Holder::Both,
         recovery_target_ns: u64::MAX,
@@ -348,7 +348,7 @@ impl Standby {
     }
 
     /// Whether all fed data is discarded, and the ends are asked again for everything that they keep.
-    fn begins_anew(&self) -> bool {
+    fn starts_again(&self) -> bool {
         let again =
             self.out.iter().any(|effect| matches!(effect, OwnerEffect::Reopen(count) if *count == NEW.count));
         again && self.owner.standing_by().is_none() && self.owner.log_bytes() == (0, 0)
@@ -395,12 +395,12 @@ fn what_only_ends_have_is_taken_in_and_what_they_lack_is_given() {
         keys().seal(NEW).log(chosen.log_offset, &mut log);
         let history = &standby.history;
         assert_eq!((chosen.log_offset, chosen.tag), (history.offset(2), history.digests[5].tag()));
-        assert_eq!(log, history.log[history.offsets[2]..history.offsets[5]], "the same log, sealed anew");
+        assert_eq!(log, history.log[history.offsets[2]..history.offsets[5]], "the same log, sealed again");
     }
 }
 
 #[test]
-fn a_message_that_nobody_consumed_is_consumed_behind_the_log() {
+fn a_message_that_no_one_consumed_is_consumed_behind_the_log() {
     let mut standby = Standby::new(0, false).fed(0..2);
     standby.opens(&Says { sent: 1..3, ..level(2, 1) }, &level(2, 0));
     assert!(standby.goes_on(), "{:?}", standby.out);
@@ -408,18 +408,18 @@ fn a_message_that_nobody_consumed_is_consumed_behind_the_log() {
 }
 
 #[test]
-fn who_promised_another_since_makes_it_begin_anew() {
+fn who_promised_another_since_makes_it_start_again() {
     for other in [Port::CLIENT, Port::SERVER] {
         let mut standby = Standby::new(0, true).fed(0..3);
         let says = |port| Says { live: port != other, ..level(3, 2) };
         standby.opens(&says(Port::CLIENT), &says(Port::SERVER));
-        assert!(standby.begins_anew(), "{:?}", standby.out);
+        assert!(standby.starts_again(), "{:?}", standby.out);
         assert_eq!(standby.echoes(), [""; 0]);
     }
 }
 
 #[test]
-fn log_that_is_not_the_ends_own_makes_it_begin_anew() {
+fn log_that_is_not_the_ends_own_makes_it_start_again() {
     let fed = || Standby::new(0, true).fed(0..3);
     let cases = [
         ("the digest of another log", Says { tag_of: 2, ..level(3, 2) }),
@@ -430,7 +430,7 @@ fn log_that_is_not_the_ends_own_makes_it_begin_anew() {
     for (what, says) in cases {
         let mut standby = fed();
         standby.opens(&says, &level(3, 0));
-        assert!(standby.begins_anew(), "{what}: {:?}", standby.out);
+        assert!(standby.starts_again(), "{what}: {:?}", standby.out);
     }
 }
 
@@ -448,11 +448,11 @@ fn who_was_fed_from_a_checkpoint_on_goes_on_from_there() {
 }
 
 #[test]
-fn an_end_that_lacks_log_from_before_that_checkpoint_makes_it_begin_anew() {
+fn an_end_that_lacks_log_from_before_that_checkpoint_makes_it_start_again() {
     let lacks = Says { log: 2..2, tag_of: 2, ..level(5, 0) };
     let mut standby = fed_from_the_middle();
     standby.opens(&level(5, 3), &lacks);
-    assert!(standby.begins_anew(), "the log between cannot be given to it: {:?}", standby.out);
+    assert!(standby.starts_again(), "the log between cannot be given to it: {:?}", standby.out);
     // This is allowed if an end holds a checkpoint that covers it.
     let mut standby = fed_from_the_middle();
     standby.truncate(3);

@@ -203,7 +203,7 @@ fn messages_that_the_log_does_not_consume_are_refused() {
         let server = usize::try_from(ends[1]).expect("a short history");
         let client = Says { sent: sent..sent.max(4), ..level(entries, 1) };
         standby.opens(&client, &Says { sent: server..server, ..level(entries, 0) });
-        assert!(standby.begins_anew(), "{what}: {:?}", standby.out);
+        assert!(standby.starts_again(), "{what}: {:?}", standby.out);
         assert_eq!(standby.heard(), [""; 0], "{what}");
     }
 }
@@ -221,10 +221,10 @@ fn messages_that_do_not_begin_at_the_checkpoint_are_refused() {
 }
 
 #[test]
-fn ends_that_do_not_go_on_where_the_recorder_ends_make_it_begin_anew() {
+fn ends_that_do_not_go_on_where_the_recorder_ends_make_it_start_again() {
     for (what, sent) in [("it never sent so many", 2..2), ("it has forgotten the next one", 4..5)] {
         let standby = recorder(0..4).tried(&Says { sent, ..level(4, 1) });
-        assert!(standby.begins_anew(), "{what}: {:?}", standby.out);
+        assert!(standby.starts_again(), "{what}: {:?}", standby.out);
         assert_eq!(standby.heard(), [""; 0]);
     }
 }
@@ -260,7 +260,7 @@ fn what_was_altered_does_not_give_the_digest() {
         let asked_for_all = standby
             .sent(Port::CLIENT)
             .any(|frame| matches!(frame, Frame::Promise(promise) if promise.live.is_none()));
-        assert!(standby.begins_anew() || asked_for_all, "{what}: {:?}", standby.out);
+        assert!(standby.starts_again() || asked_for_all, "{what}: {:?}", standby.out);
         assert_eq!(standby.heard(), [""; 0], "{what}");
     }
 }
