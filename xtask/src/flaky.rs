@@ -4,7 +4,10 @@
 use std::{
     io::{BufRead, BufReader, Write, pipe, stdout},
     path::PathBuf,
-    process::Command,
+    process::{Command, Stdio},
+    sync::mpsc::{RecvTimeoutError, channel},
+    thread,
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
@@ -13,24 +16,23 @@ use crate::{project, shell::say};
 
 /// More than so many are no accident.
 const FLAKY_MAX: usize = 2;
-/// Where the tests of real processes are.
-const PROCESS_TESTS: &str = "crates/marram/tests";
+/// How long the output of a program that has ended is waited for: processes that it left behind may hold the pipe for ever.
+const OUTPUT_AFTER_END: Duration = Duration::from_secs(1);
 
-/// A test that failed.
+/// A test program of which tests failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Failure {
-    /// Its program, as cargo names it: `tests/NAME.rs`, or `unittests src/lib.rs`.
-    program: String,
-    test: String,
+struct Failed {
+    /// As cargo names it, such as `-p marram --test exec`.
+    target: String,
+    tests: Vec<String>,
+    /// Whether the program ran to its end and named every test that failed.
+    is_complete: bool,
 }
 
-impl Failure {
-    /// The name of the program if it starts real processes.
+impl Failed {
+    /// The name of the program if its tests start real processes.
     fn process_test(&self) -> Option<&str> {
-        let name = self.program.strip_prefix("tests/")?.split(['.', '/']).next()?;
-        let folder = project::root().join(PROCESS_TESTS);
-        let is_there = folder.join(format!("{name}.rs")).is_file() || folder.join(name).is_dir();
-        is_there.then_some(name)
+        self.target.strip_prefix("-p marram --test ")
     }
 }
 
@@ -45,23 +47,28 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     if passed {
         return Ok(());
     }
-    let failures = failures(&text);
-    let alone: Vec<&str> = failures.iter().filter_map(Failure::process_test).collect();
-    if failures.is_empty() || alone.len() < failures.len() || failures.len() > FLAKY_MAX {
-        let names: Vec<&str> = failures.iter().map(|failure| &failure.test[..]).collect();
-        bail!("{} tests failed: {}", names.len(), names.join(", "));
+    let failed = failures(&text);
+    let count: usize = failed.iter().map(|it| it.tests.len()).sum();
+    let may_be_flaky = |it: &Failed| it.is_complete && it.process_test().is_some();
+    if failed.is_empty() || count > FLAKY_MAX || !failed.iter().all(may_be_flaky) {
+        let names: Vec<String> =
+            failed.iter().map(|it| format!("{}: {}", it.target, it.tests.join(", "))).collect();
+        bail!("tests failed: {}", names.join("; "));
     }
-    for (failure, name) in failures.iter().zip(alone) {
-        say(format!("{} failed; once more, alone", failure.test));
-        let flags = ["--release", "--locked", "--workspace", "--features", "marram-sim/wasm", "--test", name];
+    for (program, test) in
+        failed.iter().flat_map(|it| it.tests.iter().map(|test| (it.process_test().unwrap_or_default(), test)))
+    {
+        say(format!("{test} failed; once more, alone"));
+        let flags =
+            ["--release", "--locked", "--workspace", "--features", "marram-sim/wasm", "--test", program];
         let mut again = project::cargo("test");
-        let (passed, _) = tee(again.args(flags).args(["--", "--exact", &failure.test]))?;
-        if !passed {
-            bail!("{} failed again, alone", failure.test);
+        let (passed, alone) = tee(again.args(flags).args(["--", "--exact", test]))?;
+        if !passed || !alone.lines().any(|line| line == format!("test {test} ... ok")) {
+            bail!("{test} failed again, alone");
         }
-        say(format!("FLAKY: {}: {}\n{}", failure.program, failure.test, log_of(&text, &failure.test)));
+        say(format!("FLAKY: {program}: {test}\n{}", log_of(&text, test)));
         let mut all = std::fs::read_to_string(file()).unwrap_or_default();
-        all.push_str(&format!("{}\n", failure.test));
+        all.push_str(&format!("{test}\n"));
         std::fs::write(file(), all).context("cannot write the list of flaky tests")?;
     }
     Ok(())
@@ -73,31 +80,57 @@ fn tee(command: &mut Command) -> Result<(bool, String)> {
     let errors = writer.try_clone()?;
     let mut child = command.stdout(writer).stderr(errors).spawn().context("cannot start cargo")?;
     // The command holds the other ends of the pipe.
-    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-    let mut text = String::new();
-    let mut lines = BufReader::new(reader);
-    let mut line = Vec::new();
-    while lines.read_until(b'\n', &mut line)? > 0 {
-        stdout().write_all(&line)?;
-        text.push_str(&String::from_utf8_lossy(&line));
-        line.clear();
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let (lines, came) = channel();
+    thread::spawn(move || {
+        let mut reader = BufReader::new(reader);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line).is_ok_and(|len| len > 0) {
+            if lines.send(std::mem::take(&mut line)).is_err() {
+                return;
+            }
+        }
+    });
+    let (mut text, mut ended) = (String::new(), None);
+    loop {
+        match came.recv_timeout(OUTPUT_AFTER_END) {
+            Ok(line) => {
+                stdout().write_all(&line)?;
+                text.push_str(&String::from_utf8_lossy(&line));
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) if ended.is_some() => break,
+            Err(RecvTimeoutError::Timeout) => ended = child.try_wait()?,
+        }
     }
-    Ok((child.wait()?.success(), text))
+    let status = match ended {
+        Some(status) => status,
+        None => child.wait()?,
+    };
+    Ok((status.success(), text))
 }
 
-/// What failed, by the words of cargo and of the test programs.
-fn failures(text: &str) -> Vec<Failure> {
-    let (mut program, mut failures) = (String::new(), Vec::new());
+/// What failed, by the words of cargo and of the test programs. A target is complete if its summary counts as many failed tests as
+/// were named; one that crashed has no summary.
+fn failures(text: &str) -> Vec<Failed> {
+    let (mut tests, mut counted, mut failed) = (Vec::new(), None, Vec::new());
     for line in text.lines() {
-        if let Some(rest) = line.trim_start().strip_prefix("Running ") {
-            rest.split(" (").next().unwrap_or_default().clone_into(&mut program);
+        let rerun = line.strip_prefix("error: test failed, to rerun pass `");
+        if line.trim_start().starts_with("Running ") || line.trim_start().starts_with("Doc-tests ") {
+            (tests, counted) = (Vec::new(), None);
         } else if let Some(test) =
             line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
         {
-            failures.push(Failure { program: program.clone(), test: test.to_owned() });
+            tests.push(test.to_owned());
+        } else if let Some(summary) = line.strip_prefix("test result: FAILED. ") {
+            let words = summary.split(' ').skip_while(|word| *word != "passed;").nth(1);
+            counted = words.and_then(|count| count.parse::<usize>().ok());
+        } else if let Some(target) = rerun.and_then(|rest| rest.split('`').next()) {
+            let is_complete = counted == Some(tests.len()) && !tests.is_empty();
+            failed.push(Failed { target: target.to_owned(), tests: std::mem::take(&mut tests), is_complete });
         }
     }
-    failures
+    failed
 }
 
 /// What a test said before it failed.
@@ -124,14 +157,33 @@ mod tests {
         \n\
         failures:\n\
         \x20   a::c\n\
+        \n\
+        test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
+        \n\
+        error: test failed, to rerun pass `-p marram --lib`\n\
         \x20    Running tests/exec.rs (target/release/deps/exec-1)\n\
-        test one ... FAILED\n";
+        test one ... FAILED\n\
+        test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
+        \n\
+        error: test failed, to rerun pass `-p marram --test exec`\n\
+        \x20    Running tests/shared.rs (target/release/deps/shared-1)\n\
+        test two ... FAILED\n\
+        error: test failed, to rerun pass `-p marram-edge --test shared`\n\
+        \n\
+        Caused by:\n\
+        \x20 process didn't exit successfully: `shared-1` (signal: 9, SIGKILL: kill)\n";
 
     #[test]
     fn failed_tests_are_found_with_their_programs_and_logs() {
         let found = failures(TEXT);
-        let names: Vec<_> = found.iter().map(|it| (&it.program[..], &it.test[..])).collect();
-        assert_eq!(names, [("unittests src/lib.rs", "a::c"), ("tests/exec.rs", "one")]);
+        let names: Vec<_> =
+            found.iter().map(|it| (&it.target[..], it.tests.join(" "), it.is_complete)).collect();
+        let expected = [
+            ("-p marram --lib", "a::c".to_owned(), true),
+            ("-p marram --test exec", "one".to_owned(), true),
+            ("-p marram-edge --test shared", "two".to_owned(), false),
+        ];
+        assert_eq!(names, expected);
         assert_eq!(log_of(TEXT, "a::c"), "it broke\nhere");
         assert_eq!(log_of(TEXT, "one"), "");
     }
@@ -139,10 +191,8 @@ mod tests {
     #[test]
     fn only_tests_of_real_processes_may_be_flaky() {
         let found = failures(TEXT);
-        assert_eq!(found[0].process_test(), None);
-        assert_eq!(found[1].process_test(), Some("exec"));
-        let gone = Failure { program: "tests/gone.rs".into(), test: "a".into() };
-        assert_eq!(gone.process_test(), None);
+        let programs: Vec<_> = found.iter().map(Failed::process_test).collect();
+        assert_eq!(programs, [None, Some("exec"), None]);
     }
 
     #[test]
@@ -150,5 +200,13 @@ mod tests {
         let (passed, text) = tee(Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"])).unwrap();
         assert_eq!((passed, &text[..]), (false, "out\nerr\n"));
         assert!(tee(&mut Command::new("true")).unwrap().0);
+    }
+
+    #[test]
+    fn a_process_that_is_left_behind_holds_nothing_up() {
+        let mut command = Command::new("sh");
+        let (passed, text) = tee(command.args(["-c", "sleep 600 & echo $!"])).unwrap();
+        assert!(passed);
+        assert!(Command::new("kill").arg(text.trim()).status().unwrap().success(), "it still runs");
     }
 }

@@ -347,7 +347,9 @@ impl Shard {
             Some(keeper) => {
                 let stored = matches!(&frame, Frame::Stored(stored) if stored.complete.is_some());
                 self.with_owner(now, id, out, |owner, effects| owner.from_keeper(keeper, frame, effects));
-                if stored {
+                // One that was dropped for what it said is asked again later and later.
+                let kept = self.keepers.channels.contains_key(&(wire, channel));
+                if stored && kept {
                     if let Some(session) = self.sessions.get_mut(&id) {
                         session.placing.backoff_ns = 0;
                     }

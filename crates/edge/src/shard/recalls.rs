@@ -182,6 +182,21 @@ impl Shard {
         if self.wires.contains_key(&wire) {
             self.hello_recalled(now, wire, hello, out);
         }
+        // If the end that asked is gone, or was refused, nothing else would ever end what was recalled for it.
+        let waits = self.waiting.iter().any(|(_, hello)| hello.session == id);
+        let following = self.sessions.get(&id).is_some_and(|it| it.owner.phase() == OwnerPhase::Following);
+        if following && !waits {
+            if let Some(owed) = self.keepers.recalls.owed.remove(&id) {
+                self.keepers.channels.remove(&owed.at);
+            }
+            self.with_owner(now, id, out, |owner, effects| {
+                owner.step_down(
+                    Code::Waiting,
+                    "the end that asked for the session is gone".to_string(),
+                    effects,
+                );
+            });
+        }
     }
 
     /// Ends the wait for recorders that take too long.

@@ -48,6 +48,11 @@ impl Sent {
         self.start + self.messages.len() as u64
     }
 
+    /// Sequence number of the first message that was not sent on the current channel.
+    pub(crate) fn sent_end(&self) -> u64 {
+        self.next
+    }
+
     pub(crate) fn charge(&self) -> u64 {
         self.charge
     }
@@ -273,7 +278,9 @@ impl Checkpoints {
     /// Begins to receive a checkpoint. False if it does not fit the present chain.
     pub(crate) fn begin(&mut self, meta: CheckpointMeta) -> bool {
         let deltas_fit = meta.full || (!self.chain.is_empty() && self.chain.len() <= DELTAS_MAX);
-        if !deltas_fit || self.size().saturating_add(meta.size) > CHECKPOINT_SIZE_MAX {
+        let goes_back =
+            self.chain.last().is_some_and(|(last, _)| !meta.full && meta.log_offset < last.log_offset);
+        if !deltas_fit || goes_back || self.size().saturating_add(meta.size) > CHECKPOINT_SIZE_MAX {
             return false;
         }
         self.incoming = Some((meta, BytesMut::new()));

@@ -46,7 +46,7 @@ impl End {
                 let has = phase == EndPhase::Owned || truncate.log_offset <= self.log.end();
                 check(has, "a checkpoint covers more than this end has of the log")?;
                 check(truncate.log_offset < LOG_OFFSET_MAX, "a checkpoint covers more than there can be")?;
-                check(truncate.sent <= self.sent.end(), "a checkpoint covers more than was sent")?;
+                check(truncate.sent <= self.sent.sent_end(), "a checkpoint covers more than was sent")?;
                 self.log.truncate(truncate.log_offset, truncate.tag);
                 self.sent.truncate(truncate.sent);
                 Ok(())

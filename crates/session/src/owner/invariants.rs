@@ -14,10 +14,8 @@ impl Owner {
         holds!("I29", self.live.is_none_or(|live| live <= self.generation));
         holds!("I29", !runs || self.live == Some(self.generation));
         holds!("I29", !runs || self.follow.is_none());
-        let may_run = matches!(
-            self.phase,
-            OwnerPhase::Running | OwnerPhase::Promising | OwnerPhase::Detached | OwnerPhase::Recording
-        );
+        let may_run =
+            matches!(self.phase, OwnerPhase::Running | OwnerPhase::Promising | OwnerPhase::Detached);
         holds!("I29", self.running.is_none() || may_run);
         holds!("I38", (self.phase == OwnerPhase::Following) <= self.follow.is_some());
         for side in &self.sides {

@@ -3,9 +3,10 @@
 
 use super::super::{EndState, Log, Now, Owner, OwnerEffect, OwnerPhase, Replicas};
 use crate::{cell::Seed, replay::follow as follow_from};
-use alloc::vec::Vec;
+use alloc::{string::ToString, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
+    frame::Code,
     log::{Cursor, Event},
     seal::Digest,
 };
@@ -52,7 +53,10 @@ impl Owner {
         let recalls = follow.recalled.is_some() && !follow.standing;
         if recalls && (self.recalled_lacks() || !self.recalled_whole()) {
             match self.phase {
-                OwnerPhase::Following => self.forget_fed(out),
+                OwnerPhase::Following => {
+                    self.forget_fed(out);
+                    self.step_down(Code::Waiting, "the recorder gave only a part".to_string(), out);
+                }
                 _ => self.restart_from_ends(out),
             }
         }
@@ -108,6 +112,11 @@ impl Owner {
         };
         let all_live = self.sides.iter().all(|side| promised(side).is_some());
         let Some(best) = self.longest().filter(|_| all_live) else { return false };
+        // An end that lives goes on behind the messages that it was fed. With any other number, which a peer may claim, all messages
+        // behind it would be out of order.
+        if self.sides.iter().any(|side| side.next != side.fed_end()) {
+            return false;
+        }
         let Some((log_start, log_end, tag)) = promised(&self.sides[best]) else { return false };
         // This owner cannot send log that only some of the ends have.
         let covered = self.follow.as_ref().map_or(0, |follow| follow.covered);

@@ -152,6 +152,11 @@ fn level(entries: usize, received: u64) -> Says {
     Says { live: true, log: entries..entries, tag_of: entries, sent: messages..messages, received }
 }
 
+/// What the server's end says then: its program has sent nothing.
+fn silent(entries: usize) -> Says {
+    Says { sent: 0..0, ..level(entries, 0) }
+}
+
 /// A standby and its effects.
 struct Standby {
     history: History,
@@ -301,7 +306,7 @@ impl Standby {
                 let bytes = self.history.sealed(says.log.clone());
                 self.say(port, LogPart { channel, generation: OLD, offset: log_start, bytes });
             }
-            for text in &SAID[says.sent.clone()] {
+            for text in SAID.get(says.sent.clone()).unwrap_or_default() {
                 let payload = Bytes::from_static(text.as_bytes());
                 self.say(port, marram_wire::frame::Input { channel, ack: 0, close: false, payload });
             }
@@ -368,7 +373,7 @@ fn who_was_fed_everything_goes_on_and_says_what_the_client_lacks() {
     for hot in [false, true] {
         let mut standby = Standby::new(0, hot).fed(0..4);
         assert_eq!(standby.heard(), if hot { &SAID[..3] } else { &[] }, "only who is hot runs ahead");
-        standby.opens(&level(4, 1), &level(4, 0));
+        standby.opens(&level(4, 1), &silent(4));
         assert!(standby.goes_on(), "{:?}", standby.out);
         assert_eq!(standby.heard(), SAID[..3], "each once");
         let opens = standby.consumed.iter().filter(|input| matches!(input, CellInput::Open { .. }));
@@ -386,7 +391,7 @@ fn what_only_ends_have_is_taken_in_and_what_they_lack_is_given() {
         let mut standby = Standby::new(0, hot).fed(0..3);
         // The client has two more entries and their messages; the server has one less.
         let client = Says { log: 3..5, tag_of: 5, sent: 2..4, ..level(3, 4) };
-        standby.opens(&client, &Says { log: 2..2, tag_of: 2, ..level(2, 0) });
+        standby.opens(&client, &Says { log: 2..2, tag_of: 2, ..silent(2) });
         assert!(standby.goes_on(), "{:?}", standby.out);
         assert_eq!((standby.heard(), standby.echoes()), (SAID[..4].to_vec(), Vec::new()));
         assert_eq!(standby.chosen(Port::CLIENT).log, Bytes::new());
@@ -402,7 +407,7 @@ fn what_only_ends_have_is_taken_in_and_what_they_lack_is_given() {
 #[test]
 fn a_message_that_no_one_consumed_is_consumed_behind_the_log() {
     let mut standby = Standby::new(0, false).fed(0..2);
-    standby.opens(&Says { sent: 1..3, ..level(2, 1) }, &level(2, 0));
+    standby.opens(&Says { sent: 1..3, ..level(2, 1) }, &silent(2));
     assert!(standby.goes_on(), "{:?}", standby.out);
     assert_eq!((standby.heard(), standby.echoes()), (SAID[..3].to_vec(), SAID[1..3].to_vec()));
 }
@@ -426,10 +431,11 @@ fn log_that_is_not_the_ends_own_makes_it_start_again() {
         ("what came behind is of another log", Says { log: 3..4, tag_of: 5, sent: 2..3, ..level(3, 2) }),
         ("a hole between both", Says { log: 4..5, tag_of: 5, sent: 2..4, ..level(3, 2) }),
         ("a message is missing", Says { log: 3..4, tag_of: 4, ..level(3, 2) }),
+        ("messages that it was never fed are gone", Says { sent: 7..7, ..level(3, 2) }),
     ];
     for (what, says) in cases {
         let mut standby = fed();
-        standby.opens(&says, &level(3, 0));
+        standby.opens(&says, &silent(3));
         assert!(standby.starts_again(), "{what}: {:?}", standby.out);
     }
 }
@@ -442,14 +448,14 @@ fn fed_from_the_middle() -> Standby {
 #[test]
 fn who_was_fed_from_a_checkpoint_on_goes_on_from_there() {
     let mut standby = fed_from_the_middle();
-    standby.opens(&level(5, 3), &Says { log: 3..3, tag_of: 3, ..level(5, 0) });
+    standby.opens(&level(5, 3), &Says { log: 3..3, tag_of: 3, ..silent(5) });
     assert!(standby.goes_on(), "{:?}", standby.out);
     assert_eq!((standby.heard(), standby.echoes()), (SAID[2..4].to_vec(), vec![SAID[3]]));
 }
 
 #[test]
 fn an_end_that_lacks_log_from_before_that_checkpoint_makes_it_start_again() {
-    let lacks = Says { log: 2..2, tag_of: 2, ..level(5, 0) };
+    let lacks = Says { log: 2..2, tag_of: 2, ..silent(5) };
     let mut standby = fed_from_the_middle();
     standby.opens(&level(5, 3), &lacks);
     assert!(standby.starts_again(), "the log between cannot be given to it: {:?}", standby.out);

@@ -18,7 +18,7 @@ fn half_a_checkpoint_leaves_the_cell_where_it_stood() {
     half(&mut standby, meta);
     standby.owner.feed_lost(&mut standby.out);
     assert!(matches!(&standby.out[..], [OwnerEffect::Remove(CellId(2))]), "{:?}", standby.out);
-    standby.opens(&level(5, 4), &Says { log: 5..5, ..level(5, 0) });
+    standby.opens(&level(5, 4), &Says { log: 5..5, ..silent(5) });
     assert!(standby.goes_on(), "{:?}", standby.out);
     assert_eq!(standby.owner.cell(), Some(CELL));
     assert_eq!((standby.heard(), standby.echoes()), (SAID[2..4].to_vec(), Vec::new()));
@@ -39,7 +39,7 @@ fn a_cell_that_starts_while_its_successor_is_on_its_way_is_gone_on_with() {
             started(&mut standby);
         }
         standby.owner.feed_lost(&mut standby.out);
-        standby.opens(&level(3, 1), &level(3, 0));
+        standby.opens(&level(3, 1), &silent(3));
         if late {
             assert!(!standby.goes_on(), "{:?}", standby.out);
             started(&mut standby);
