@@ -74,8 +74,7 @@ fn format() -> Result<()> {
 
 fn clippy() -> Result<()> {
     const DENY: [&str; 3] = ["--", "-D", "warnings"];
-    let flags = ["--release", "--locked", "--workspace", "--all-targets", "--features", "marram-sim/wasm"];
-    run(project::cargo("clippy").args(flags).args(DENY))?;
+    run(project::cargo("clippy").args(project::WORKSPACE_FLAGS).arg("--all-targets").args(DENY))?;
     let side = |manifest| {
         run(project::side_cargo("clippy", manifest)
             .args(["--release", "--workspace", "--all-targets"])

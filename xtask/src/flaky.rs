@@ -59,10 +59,9 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
         failed.iter().flat_map(|it| it.tests.iter().map(|test| (it.process_test().unwrap_or_default(), test)))
     {
         say(format!("{test} failed; once more, alone"));
-        let flags =
-            ["--release", "--locked", "--workspace", "--features", "marram-sim/wasm", "--test", program];
         let mut again = project::cargo("test");
-        let (passed, alone) = tee(again.args(flags).args(["--", "--exact", test]))?;
+        let (passed, alone) =
+            tee(again.args(project::WORKSPACE_FLAGS).args(["--test", program, "--", "--exact", test]))?;
         if !passed || !alone.lines().any(|line| line == format!("test {test} ... ok")) {
             bail!("{test} failed again, alone");
         }

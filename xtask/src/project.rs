@@ -61,6 +61,10 @@ pub(crate) fn cell_modules() -> PathBuf {
 pub(crate) const SIDE_MANIFESTS: [&str; 3] =
     ["sdk/rust/Cargo.toml", "cells/Cargo.toml", "xtask/mutants/Cargo.toml"];
 
+/// How the main workspace is built and tested: one set of flags, or its dependencies are compiled again.
+pub(crate) const WORKSPACE_FLAGS: [&str; 5] =
+    ["--release", "--locked", "--workspace", "--features", "marram-sim/wasm"];
+
 /// The fuzz targets, which are built with their own flags.
 pub(crate) const FUZZ_MANIFEST: &str = "fuzz/Cargo.toml";
 

@@ -74,9 +74,9 @@ pub(crate) fn run_all(arguments: &[String]) -> Result<()> {
     }
     step("tests of the workspace", || {
         // All tests, even if one fails: a run takes long, and must report as much as possible.
-        let flags =
-            ["--release", "--locked", "--workspace", "--no-fail-fast", "--features", "marram-sim/wasm"];
-        flaky::run(project::cargo("test").args(flags).env(SKIPPED, skipped_file()))
+        let mut tests = project::cargo("test");
+        tests.args(project::WORKSPACE_FLAGS).arg("--no-fail-fast").env(SKIPPED, skipped_file());
+        flaky::run(&mut tests)
     })?;
     step("simulation", || programs::sim(&[]))?;
     step("named mutations of the protocol", || programs::sim(&["mutants".into()]))?;

@@ -21,24 +21,25 @@ pub(crate) fn check() -> Result<()> {
     let has_extension = |path: &Path, wanted: &[&str]| {
         path.extension().and_then(|extension| extension.to_str()).is_some_and(|it| wanted.contains(&it))
     };
+    let mut sources = 0;
     for path in project::files(|path| has_extension(path, &TEXTS))? {
         let (name, text) = (path.to_string_lossy(), project::read(&path)?);
         banned.extend(words::find(&name, &text));
+        if has_extension(&path, &["rs"]) {
+            wrong.extend(files::check(&name, &text));
+            sources += 1;
+        }
         if has_extension(&path, &["rs", "md"]) {
             wrong.extend(references::check(&name, &text, |path| project::root().join(path).exists()));
         }
     }
     wrong.extend(words::judge(banned));
-    let sources = project::files(|path| path.extension().is_some_and(|extension| extension == "rs"))?;
-    for path in &sources {
-        wrong.extend(files::check(&path.to_string_lossy(), &project::read(path)?));
-    }
     wrong.extend(files::stale_exceptions(|path| project::read(path.as_ref())));
     wrong.extend(graph::check(&Metadata::load("Cargo.toml")?));
     wrong.extend(graph::check_lockfile(&project::read("Cargo.lock".as_ref())?));
     wrong.extend(map::check()?);
     if wrong.is_empty() {
-        say(format!("{} source files are tidy", sources.len()));
+        say(format!("{sources} source files are tidy"));
         return Ok(());
     }
     bail!("{} untidy:\n  {}", wrong.len(), wrong.join("\n  "));
