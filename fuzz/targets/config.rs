@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use marram::config::{agent, edge, source::Source};
+use marram_config::{agent, edge, source::Source};
 
 fuzz_target!(|text: &str| {
     let source = Source::new("config.toml", text.to_owned());

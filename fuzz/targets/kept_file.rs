@@ -5,7 +5,7 @@
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
-use marram::recorder::file;
+use marram_node::recorder::file;
 use marram_wire::{frame::Frame, id::SessionId};
 
 const SESSION: SessionId = SessionId([7; 16]);

@@ -2,7 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use marram::{config::source::Source, manifest::Manifest};
+use marram::manifest::Manifest;
+use marram_config::source::Source;
 
 fuzz_target!(|text: &str| {
     if let Err(problem) = Manifest::parse(&Source::new("marram.toml", text.to_owned())) {

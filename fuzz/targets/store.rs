@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use marram::coordinator::protocol::{self, Asked, Seen};
-use marram_edge::coordinator::{Lease, StoreFailure, StoreReply, StoreRequest};
+use marram_node::coordinator::protocol::{self, Asked, Seen};
+use marram_shard::coordinator::{Lease, StoreFailure, StoreReply, StoreRequest};
 use serde_json::Value;
 
 /// Paths of requests that the store supports, and one that it does not.

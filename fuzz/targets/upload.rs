@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use marram::admin::body::Upload;
+use marram_admin::body::Upload;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(upload) = Upload::decode(data.to_vec().into()) else { return };

@@ -167,7 +167,7 @@ mod tests {
         error: test failed, to rerun pass `-p marram --test exec`\n\
         \x20    Running tests/shared.rs (target/release/deps/shared-1)\n\
         test two ... FAILED\n\
-        error: test failed, to rerun pass `-p marram-edge --test shared`\n\
+        error: test failed, to rerun pass `-p marram-shard --test shared`\n\
         \n\
         Caused by:\n\
         \x20 process didn't exit successfully: `shared-1` (signal: 9, SIGKILL: kill)\n";
@@ -180,7 +180,7 @@ mod tests {
         let expected = [
             ("-p marram --lib", "a::c".to_owned(), true),
             ("-p marram --test exec", "one".to_owned(), true),
-            ("-p marram-edge --test shared", "two".to_owned(), false),
+            ("-p marram-shard --test shared", "two".to_owned(), false),
         ];
         assert_eq!(names, expected);
         assert_eq!(log_of(TEXT, "a::c"), "it broke\nhere");

@@ -96,7 +96,14 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     if names.contains(&"classify") {
         cells::build_classify_process()?;
     }
-    run(project::cargo("build").args(["--release", "--locked", "--package", "marram"]))?;
+    run(project::cargo("build").args([
+        "--release",
+        "--locked",
+        "--package",
+        "marram",
+        "--package",
+        "marram-bench",
+    ]))?;
     let mut failed = Vec::new();
     for name in names {
         // Not with `run`: the standard output is the requested result.

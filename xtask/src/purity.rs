@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The crates that make all decisions and do no I/O.
-pub(crate) const PURE_CRATES: [&str; 3] = ["marram-wire", "marram-session", "marram-edge"];
+pub(crate) const PURE_CRATES: [&str; 3] = ["marram-wire", "marram-session", "marram-shard"];
 
 /// Builds them for Wasm.
 pub(crate) fn check() -> Result<()> {

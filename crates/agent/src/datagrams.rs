@@ -2,7 +2,6 @@
 //! datagram is one message, in both directions. Knows no session.
 
 use super::routing::{Listener, Routing};
-use crate::net::{cannot_listen, token};
 use bytes::Bytes;
 use marram_session::agent::{
     AgentInput, ConnectionId,
@@ -11,6 +10,7 @@ use marram_session::agent::{
         flows::{Expired, Flows},
     },
 };
+use marram_transport::{cannot_listen, token};
 use mio::{Interest, Registry, net::UdpSocket};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -7,7 +7,6 @@ mod events;
 mod local;
 mod locals;
 pub mod messages;
-pub mod net;
 mod program;
 mod reports;
 mod resolver;
@@ -27,8 +26,8 @@ pub use routing::{FLOWS_MAX, IDLE, Listener, ListenerCounts, NotReplaced, Routin
 pub use shell::Shell;
 pub use transport::{Dialing, EdgeTransport, EndpointDialer};
 
-use crate::net::{Security, StopSignal, WireConnector};
 use anyhow::ensure;
+use marram_transport::{Security, StopSignal, WireConnector};
 use std::time::Duration;
 
 /// The complete configuration of an agent, resolved.

@@ -5,11 +5,11 @@
 
 use crate::{
     messages::{self, Pieces},
-    net::Socket,
     program::CloseState,
 };
 use bytes::{Buf, Bytes, BytesMut};
 use marram_session::agent::{AgentInput, ConnectionFailure, ConnectionId};
+use marram_transport::Socket;
 use marram_wire::limits::STREAM_CUT;
 use std::{
     collections::VecDeque,

@@ -1,12 +1,10 @@
 //! All local connections of an agent: which may be readable, which may be writable, which take too long to connect.
 
 use super::local::Local;
-use crate::{
-    net::{Socket, token},
-    program::CloseState,
-};
+use crate::program::CloseState;
 use bytes::BytesMut;
 use marram_session::agent::{AgentInput, ConnectionFailure, ConnectionId};
+use marram_transport::{Socket, token};
 use marram_wire::frame::Code;
 use mio::{Interest, Registry};
 use std::{

@@ -3,9 +3,9 @@
 //! Each is one end of a socket pair; the other end is a normal local connection. How it ended, which a socket pair cannot
 //! express, is shared beside it.
 
-use crate::net::Socket;
 use anyhow::ensure;
 use marram_session::agent::{AgentReport, ConnectionFailure};
+use marram_transport::Socket;
 use marram_wire::frame::Code;
 use mio::Waker;
 use std::{

@@ -1,8 +1,8 @@
 //! The agent's reports as structured log lines. Each kind is rate-limited separately, since clients and edges can trigger them.
 
 use super::{edges::EdgeAddress, events};
-use crate::net::LogLimiter;
 use marram_session::agent::{AgentReport, Target};
+use marram_transport::LogLimiter;
 use marram_wire::{
     frame::Code,
     id::{Generation, SessionId},

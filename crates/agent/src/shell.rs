@@ -15,11 +15,11 @@ use super::{
     undecided::Undecided,
     websocket::WebSockets,
 };
-use crate::net::{
-    Clock, IdleTasks, LogLimiter, StopSignal, Wire, WireEvent, WireTable, nanos, random, token,
-};
 use marram_session::agent::{
     Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionId, Target, WireId,
+};
+use marram_transport::{
+    Clock, IdleTasks, LogLimiter, StopSignal, Wire, WireEvent, WireTable, nanos, random, token,
 };
 use marram_wire::peer::Origin;
 use mio::{

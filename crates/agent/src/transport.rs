@@ -7,13 +7,13 @@ use super::{
     program::{Handing, StreamHalf},
     resolver::{Resolved, Resolver},
 };
-use crate::net::{Socket, Wire, WireConnector};
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
 use marram_session::agent::{
     ConnectionId, Target,
     proxy::{self, ProxyAddresses},
 };
+use marram_transport::{Socket, Wire, WireConnector};
 use marram_wire::{id::HostId, peer::Origin};
 use mio::{
     Waker,

@@ -1,23 +1,9 @@
-//! The binary of Marram, as a library: the I/O (sockets, disks, clocks, processes, flags) around the pure state machines.
+//! The command line of Marram, as a library that tests can call: flags, output, projects, replays and the demo.
 //!
-//! Nothing here decides about sessions: that is `marram-session` and `marram-edge`. Nothing here names the Wasm engine:
-//! that is `marram-sandbox`.
+//! What the commands start is in the crates below: `marram-node` (edges and recorders), `marram-agent` and `marram-admin`.
 
-pub mod admin;
-pub mod bench;
 pub mod cli;
-pub mod config;
-pub mod coordinator;
 pub mod demo;
-pub mod edge;
 pub mod exec;
-pub mod harness;
-mod http;
-pub mod keys;
-pub mod logging;
-pub mod manifest;
-pub mod memory;
 pub mod project;
-pub mod recorder;
 pub mod replay;
-mod tls;

@@ -1,6 +1,6 @@
 //! The program `marram`. Its code is in the library beside it, which tests can call.
 
 fn main() -> std::process::ExitCode {
-    marram::memory::tune_malloc();
+    marram_node::memory::tune_malloc();
     marram::cli::main()
 }

@@ -3,8 +3,8 @@
 
 mod support;
 
-use marram::admin::client::{ApiClient, ClientError};
-use marram::harness::{Layout, TestCluster};
+use marram_admin::client::{ApiClient, ClientError};
+use marram_cluster::{Layout, TestCluster};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -100,7 +100,7 @@ fn a_web_page_controls_nothing() {
         assert_status(&ask(admin, request, &[json]), 401);
     }
     // None of the requests had an effect, and an operator's requests still have one.
-    let stops = |event: &marram::harness::LogEvent| event.text("message").starts_with("stopping");
+    let stops = |event: &marram_cluster::LogEvent| event.text("message").starts_with("stopping");
     assert_eq!(cluster.logs.count(start, stops), 0, "{}", cluster.logs.tail(20));
     assert_status(&ask(admin, "POST /v1/drain", &[&token, json]), 200);
     assert!(
@@ -207,7 +207,7 @@ fn native_code_that_does_not_authenticate_is_compiled_again_and_said() {
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
-        let says = |event: &marram::harness::LogEvent| {
+        let says = |event: &marram_cluster::LogEvent| {
             event.text("level") == "WARN" && event.text("message").contains("does not authenticate")
         };
         assert!(
@@ -284,7 +284,7 @@ fn an_edge_fetches_what_its_peers_have() {
     let start = second.logs.end();
     second.start_edges("").unwrap();
     let deployed =
-        |event: &marram::harness::LogEvent| event.name() == "deployed" && event.text("app") == "forward";
+        |event: &marram_cluster::LogEvent| event.name() == "deployed" && event.text("app") == "forward";
     second.logs.wait(start, Duration::from_secs(60), deployed).expect("it is fetched");
     let image = |cluster: &TestCluster| {
         let list = cluster.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/apps").unwrap();
@@ -304,7 +304,7 @@ fn an_edge_of_another_domain_is_given_no_app() {
     let mut second = TestCluster::new(layout, |_| Ok(Vec::new())).unwrap();
     second.start_edges("").unwrap();
     let refused =
-        |event: &marram::harness::LogEvent| event.text("message").contains("apps could not be fetched");
+        |event: &marram_cluster::LogEvent| event.text("message").contains("apps could not be fetched");
     let refused = second.logs.wait(0, Duration::from_secs(60), refused).expect("it says so").1;
     assert!(refused.text("message").contains("`secret_file`"), "{}", refused.fields);
 }

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{LogEvent, TempDir, TestCluster, TestProcess, free_address};
+use marram_cluster::{LogEvent, TempDir, TestCluster, TestProcess, free_address};
 use std::net::SocketAddr;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -122,8 +122,7 @@ fn edges_find_one_another_and_fetch_images_over_tls_alone() {
     };
     // The other edge fetches the image from the edge that the coordinator names.
     let client =
-        marram::admin::client::ApiClient::new(&format!("https://{}", cluster.edges[0].admin()), None)
-            .unwrap();
+        marram_admin::client::ApiClient::new(&format!("https://{}", cluster.edges[0].admin()), None).unwrap();
     let client = client.believing(&std::fs::read(cluster.directory.path().join("a.ca")).unwrap()).unwrap();
     let known = client.json(hyper::Method::GET, "/v1/coordinator").unwrap();
     assert!(

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::TestCluster;
+use marram_cluster::TestCluster;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::TestCluster;
+use marram_cluster::TestCluster;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;

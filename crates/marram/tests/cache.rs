@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{AgentSide, LogEvent, TestCluster, TestEdge};
+use marram_cluster::{AgentSide, LogEvent, TestCluster, TestEdge};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{LogEvent, TempDir, TestCluster, TestEdge};
+use marram_cluster::{LogEvent, TempDir, TestCluster, TestEdge};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;

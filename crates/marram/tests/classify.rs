@@ -6,7 +6,7 @@
 mod render;
 mod support;
 
-use marram::harness::TestCluster;
+use marram_cluster::TestCluster;
 use std::{
     io::{Read, Write},
     net::TcpStream,

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{LogEvent, TestCluster};
+use marram_cluster::{LogEvent, TestCluster};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{AgentSide, LogCollector, LogEvent, TestCluster, TestProcess, free_address};
+use marram_cluster::{AgentSide, LogCollector, LogEvent, TestCluster, TestProcess, free_address};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -171,7 +171,7 @@ impl Drop for Program {
 
 #[test]
 fn uploads_reach_a_server_in_python_and_a_connection_is_kept_while_its_edge_dies() {
-    let place = marram::harness::TempDir::new("compress-python").unwrap();
+    let place = marram_cluster::TempDir::new("compress-python").unwrap();
     let Some(python) = support::python_with("requests") else { return };
     let (program, address) = (place.write("server.py", PYTHON_SERVER).unwrap(), free_address().unwrap());
     let mut command = Command::new(python);

@@ -13,7 +13,7 @@ use support::site::text;
 
 fn image(config: &str) -> Arc<Image> {
     let module = std::fs::read(support::cells().module("compress")).unwrap();
-    let place = marram::harness::TempDir::new("compress-cell").unwrap();
+    let place = marram_cluster::TempDir::new("compress-cell").unwrap();
     let images = Images::open(place.path()).unwrap();
     let file = ImageFile { path: "etc/compress".into(), contents: config.as_bytes().to_vec() };
     let quotas = Quotas { memory_max: 16 << 20, ..Quotas::default() };

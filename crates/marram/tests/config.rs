@@ -1,10 +1,10 @@
 //! Configuration files of operators, and the messages about mistakes in them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use marram::config::agent::{self, AgentRole};
-use marram::config::source::Source;
-use marram::config::{edge, recorder};
-use marram::manifest::{Manifest, SAMPLE};
+use marram_config::agent::{self, AgentRole};
+use marram_config::manifest::{Manifest, SAMPLE};
+use marram_config::source::Source;
+use marram_config::{edge, recorder};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -313,7 +313,7 @@ fn an_agent_answers_operators_and_keeps_lines_for_them_only_where_it_is_told_to(
     assert!(warnings[0].to_string().contains("`log.keep`"), "{warnings:?}");
     let (read, warnings) = parse("[admin]\nlisten = \"127.0.0.1:7403\"\n");
     let read = read.unwrap();
-    assert_eq!((read.log.kept, warnings.len()), (Some(marram::logging::RING_BYTES), 0));
+    assert_eq!((read.log.kept, warnings.len()), (Some(marram_node::logging::RING_BYTES), 0));
     assert!(read.admin.unwrap().name.ends_with("-client-agent"));
     for (text, words) in [
         ("[admin]\nlisten = \"0.0.0.0:7403\"", &[":6", "`admin.listen`", "token_file"][..]),
@@ -356,7 +356,7 @@ fn a_recorders_errors_name_line_field_and_fix_and_its_sample_shows_the_defaults(
     let shown = place.recorder(&format!("{short}{limits}\n{timeouts}")).unwrap().recorder;
     let own = place.recorder(short).unwrap().recorder;
     assert_eq!((shown.memory, shown.sessions, shown.linger), (own.memory, own.sessions, own.linger));
-    let timeouts = |options: &marram::recorder::RecorderOptions| {
+    let timeouts = |options: &marram_node::recorder::RecorderOptions| {
         // `linger` is a separate option of the recorder.
         marram_agent::Timeouts { linger: Duration::ZERO, ..options.timeouts.clone() }
     };

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{TempDir, TestCluster, free_address};
+use marram_cluster::{TempDir, TestCluster, free_address};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};

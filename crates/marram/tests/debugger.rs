@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::TestCluster;
+use marram_cluster::TestCluster;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

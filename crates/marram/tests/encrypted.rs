@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{TempDir, TestCluster};
+use marram_cluster::{TempDir, TestCluster};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};

@@ -7,7 +7,7 @@
 mod redirected;
 mod support;
 
-use marram::harness::TestCluster;
+use marram_cluster::TestCluster;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
@@ -250,12 +250,12 @@ fn the_agents_own_configuration_says_what_goes_to_it_and_datagrams_go_too() {
     cluster.start_edges("").unwrap();
     let edges = cluster.edge_addresses();
     let servers = format!("[servers]\npeer = \"udp://{server}\"\n");
-    cluster.start_agent_with(marram::harness::AgentSide::Server, &edges, &servers).unwrap();
+    cluster.start_agent_with(marram_cluster::AgentSide::Server, &edges, &servers).unwrap();
     let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let listen = format!(
         "[[listen]]\naddress = \"{free}\"\napp = \"forward\"\nprotocol = \"udp\"\nredirect = [\"{FAR}:53\"]\n"
     );
-    cluster.start_agent_with(marram::harness::AgentSide::Client, &edges, &listen).unwrap();
+    cluster.start_agent_with(marram_cluster::AgentSide::Client, &edges, &listen).unwrap();
     let config =
         cluster.directory.write("exec.toml", format!("edges = [\"127.0.0.1:1\"]\n{listen}")).unwrap();
     let script = "
@@ -276,7 +276,7 @@ print(it.recv(100).decode())
 
 #[test]
 fn the_environment_overrides_the_configuration_as_it_does_for_the_agent() {
-    let place = marram::harness::TempDir::new("exec-environment").unwrap();
+    let place = marram_cluster::TempDir::new("exec-environment").unwrap();
     let text = format!(
         "edges = [\"127.0.0.1:1\"]\n[[listen]]\naddress = \"127.0.0.1:1\"\napp = \"x\"\nredirect = [\"{FAR}:1\"]\n"
     );
@@ -337,7 +337,7 @@ impl Drop for Server {
 }
 
 fn free_port() -> u16 {
-    marram::harness::free_address().unwrap().port()
+    marram_cluster::free_address().unwrap().port()
 }
 
 /// Starts a server and waits until it accepts connections.
@@ -412,7 +412,7 @@ fn psql_keeps_its_transaction_when_an_edge_dies() {
         skip("there is no PostgreSQL here, or this user may not start it");
         return;
     };
-    let place = marram::harness::TempDir::new("exec-postgres").unwrap();
+    let place = marram_cluster::TempDir::new("exec-postgres").unwrap();
     let data = place.path().join("data");
     std::fs::create_dir(&data).unwrap();
     for directory in [place.path(), &data] {
@@ -470,7 +470,7 @@ fn ssh_runs_a_command_on_the_host_that_it_asked_for() {
         skip("only root starts sshd");
         return;
     }
-    let place = marram::harness::TempDir::new("exec-ssh").unwrap();
+    let place = marram_cluster::TempDir::new("exec-ssh").unwrap();
     let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
     for name in ["host", "user"] {
         let made =

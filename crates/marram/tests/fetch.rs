@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{LogEvent, TestCluster, TestEdge};
+use marram_cluster::{LogEvent, TestCluster, TestEdge};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;

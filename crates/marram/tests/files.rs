@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{LogEvent, TestCluster};
+use marram_cluster::{LogEvent, TestCluster};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Output};
@@ -29,7 +29,7 @@ fn deploy(cluster: &TestCluster, files: &str) -> Output {
 }
 
 fn images(cluster: &TestCluster) -> Vec<String> {
-    let image = |edge: &marram::harness::TestEdge| {
+    let image = |edge: &marram_cluster::TestEdge| {
         let list = edge.client().unwrap().json(hyper::Method::GET, "/v1/apps").unwrap();
         list["apps"][0]["image"].as_str().unwrap().to_owned()
     };
@@ -120,7 +120,7 @@ fn a_file_that_cannot_be_had_is_named_with_its_field_and_nothing_is_deployed() {
     }
     // A client of the admin API other than `marram deploy` can leave out files.
     let manifest = "name = \"reader\"\nmodule = \"m\"\n[[files]]\npath = \"/a\"\nsource = \"a\"\n";
-    let upload = marram::admin::body::Upload {
+    let upload = marram_admin::body::Upload {
         manifest: manifest.into(),
         parts: vec![bytes::Bytes::from_static(b"\0asm")],
     };

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{TempDir, TestCluster};
+use marram_cluster::{TempDir, TestCluster};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -8,7 +8,7 @@ mod terminal;
 #[path = "games/words.rs"]
 mod words;
 
-use marram::harness::TestCluster;
+use marram_cluster::TestCluster;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::thread;

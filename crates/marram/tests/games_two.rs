@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{AgentSide, LogEvent, TestCluster};
+use marram_cluster::{AgentSide, LogEvent, TestCluster};
 use marram_scrabble::{
     board::{Board, Play, Square},
     player,

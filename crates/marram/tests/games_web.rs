@@ -5,7 +5,7 @@
 
 mod support;
 
-use marram::harness::{AgentSide, TestCluster, free_address};
+use marram_cluster::{AgentSide, TestCluster, free_address};
 use serde_json::Value;
 use std::path::Path;
 use support::browser::{Browser, serve};

@@ -5,7 +5,7 @@
 mod messages;
 mod support;
 
-use marram::harness::{TestCluster, free_address};
+use marram_cluster::{TestCluster, free_address};
 use marram_host::{Client, Connection, ConnectionKind, Event, Server, Settings, Timeouts};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};

@@ -5,7 +5,7 @@
 
 mod support;
 
-use marram::harness::{AgentSide, LogEvent, TempDir, TestCluster};
+use marram_cluster::{AgentSide, LogEvent, TempDir, TestCluster};
 use marram_sandbox::bench::guests::{
     Body, again, answer, endless, grow, module, nothing, print, send, set_timers, spawn_again, spawn_tasks,
 };

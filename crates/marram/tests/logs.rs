@@ -5,8 +5,8 @@ mod support;
 
 use bytes::Bytes;
 use hyper::Method;
-use marram::harness::{AgentSide, TestCluster, free_address};
-use marram::logging;
+use marram_cluster::{AgentSide, TestCluster, free_address};
+use marram_node::logging;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

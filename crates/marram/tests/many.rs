@@ -6,7 +6,7 @@
 
 mod support;
 
-use marram::harness::{AgentSide, LogEvent, TestCluster};
+use marram_cluster::{AgentSide, LogEvent, TestCluster};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{LogEvent, TempDir, TestCluster};
+use marram_cluster::{LogEvent, TempDir, TestCluster};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};

@@ -4,8 +4,8 @@
 
 mod support;
 
-use marram::harness::{LogEvent, TempDir, TestCluster, free_address};
-use marram_agent::net::{PreambleAnswer, PreambleVerdict};
+use marram_cluster::{LogEvent, TempDir, TestCluster, free_address};
+use marram_transport::{PreambleAnswer, PreambleVerdict};
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;

@@ -4,8 +4,8 @@
 
 mod support;
 
-use marram::harness::{LogEvent, TestCluster, TestProcess, free_address};
-use marram_agent::net::{NotUnderstood, PREAMBLE_SIZE, Preamble, PreambleAnswer, PreambleVerdict};
+use marram_cluster::{LogEvent, TestCluster, TestProcess, free_address};
+use marram_transport::{NotUnderstood, PREAMBLE_SIZE, Preamble, PreambleAnswer, PreambleVerdict};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -17,7 +17,7 @@ use support::counting::Client;
 use support::etcd::Etcd;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longer than an edge waits for its coordinator ([`marram::coordinator::PATIENCE`]).
+/// Longer than an edge waits for its coordinator ([`marram_node::coordinator::PATIENCE`]).
 const SLOW: Duration = Duration::from_millis(2_500);
 
 /// A relay to a server, which can delay each piece of the server's answers.
@@ -28,7 +28,7 @@ struct Slow {
 
 impl Slow {
     fn before(server: SocketAddr) -> Self {
-        assert!(SLOW > marram::coordinator::PATIENCE);
+        assert!(SLOW > marram_node::coordinator::PATIENCE);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let slow = Self { address: listener.local_addr().unwrap(), is_slow: Arc::default() };
         let is_slow = Arc::clone(&slow.is_slow);

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{AgentSide, LogCollector, TestCluster, TestProcess, free_address};
+use marram_cluster::{AgentSide, LogCollector, TestCluster, TestProcess, free_address};
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{AgentSide, Namespace, TestCluster};
+use marram_cluster::{AgentSide, Namespace, TestCluster};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
@@ -55,9 +55,9 @@ impl World {
         let edges = cluster.edge_addresses();
         let (server, servers) = server();
         cluster.start_server_agent(&edges, &[("peer", server)]).unwrap();
-        let port = marram::harness::free_address().unwrap().port();
+        let port = marram_cluster::free_address().unwrap().port();
         let far = SocketAddr::new(away.gateway().into(), port);
-        let near = marram::harness::free_address().unwrap();
+        let near = marram_cluster::free_address().unwrap();
         let listen = |address| format!("[[listen]]\naddress = \"{address}\"\napp = \"forward\"\n");
         let tables = [near, far].map(listen).concat();
         cluster.start_agent_with(AgentSide::Client, &edges, &tables).unwrap();
@@ -90,7 +90,7 @@ impl World {
     }
 
     fn wait_for_end(&self, session: &str) {
-        let ended = |event: &marram::harness::LogEvent| {
+        let ended = |event: &marram_cluster::LogEvent| {
             TestCluster::is_report(AgentSide::Client, "ended", event) && event.text("session") == session
         };
         self.cluster.logs.wait(0, PATIENCE, ended).expect("its client is gone");

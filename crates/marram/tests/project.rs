@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{TempDir, free_address};
+use marram_cluster::{TempDir, free_address};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::{SocketAddr, TcpStream};

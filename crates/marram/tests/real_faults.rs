@@ -7,7 +7,7 @@
 
 mod support;
 
-use marram::harness::{AgentSide, LogEvent, TestCluster};
+use marram_cluster::{AgentSide, LogEvent, TestCluster};
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{LogEvent, TestCluster};
+use marram_cluster::{LogEvent, TestCluster};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -278,7 +278,7 @@ fn a_handler_that_is_stopped_leaves_a_record_that_stops_again_and_the_oldest_go(
 }
 
 /// A manifest with two stages, the first of which forwards everything and delays some of it.
-fn two(place: &marram::harness::TempDir) -> anyhow::Result<PathBuf> {
+fn two(place: &marram_cluster::TempDir) -> anyhow::Result<PathBuf> {
     let stage = |(name, cell)| {
         let module = support::cells().module(cell).display().to_string();
         format!("[[stage]]\nname = \"{name}\"\nmodule = {module:?}\n")

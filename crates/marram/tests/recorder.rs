@@ -6,7 +6,7 @@ mod support;
 
 use bytes::Bytes;
 use hyper::Method;
-use marram::harness::{LogEvent, RECORDER, TestCluster};
+use marram_cluster::{LogEvent, RECORDER, TestCluster};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -202,14 +202,14 @@ fn a_recorder_of_another_domain_is_told_so_and_nothing_else_happens() {
         "edges = [\"{}\"]\nsecret_file = \"other-secret\"\n[security]\ntoken_file = \"token\"\n[admin]\nlisten = \"{}\"\n\
          [log]\nformat = \"json\"\nlevel = \"debug\"\n",
         cluster.edges[0].address(),
-        marram::harness::free_address().unwrap(),
+        marram_cluster::free_address().unwrap(),
     );
     let config = cluster.directory.write("stranger.toml", text).unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_marram"));
     command.arg("recorder").arg("--config").arg(config);
     let errors = cluster.directory.path().join("stranger.stderr");
     let stranger =
-        marram::harness::TestProcess::start("stranger", &mut command, &cluster.logs, &errors).unwrap();
+        marram_cluster::TestProcess::start("stranger", &mut command, &cluster.logs, &errors).unwrap();
     let told = |event: &LogEvent| *event.who == *"stranger" && event.name() == "edge_down";
     let told = cluster.logs.wait(start, PATIENCE, told).expect("it is told").1;
     assert!(told.text("reason").contains("key"), "{}", told.fields);

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{AgentSide, TempDir, TestCluster, TestProcess, free_address};
+use marram_cluster::{AgentSide, TempDir, TestCluster, TestProcess, free_address};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
@@ -43,7 +43,7 @@ fn serve(cluster: &mut TestCluster, server: &TcpListener, token: &str) {
 /// Waits for a log line that has all of these words.
 fn refused(cluster: &TestCluster, words: &[&str]) {
     let wanted =
-        |event: &marram::harness::LogEvent| words.iter().all(|word| event.text("message").contains(word));
+        |event: &marram_cluster::LogEvent| words.iter().all(|word| event.text("message").contains(word));
     let found = cluster.logs.wait(0, PATIENCE, wanted);
     assert!(found.is_some(), "nothing with {words:?}; the last lines:\n{}", cluster.logs.tail(30));
 }

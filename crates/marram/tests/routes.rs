@@ -5,7 +5,7 @@
 mod support;
 
 use hyper::Method;
-use marram::harness::{AgentSide, TestCluster, free_address};
+use marram_cluster::{AgentSide, TestCluster, free_address};
 use serde_json::{Value, json};
 use std::{
     io::{Read, Write},

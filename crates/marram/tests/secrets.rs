@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{AgentSide, TempDir, TestCluster};
+use marram_cluster::{AgentSide, TempDir, TestCluster};
 use marram_wire::{
     id::SessionId,
     seal::{DomainSecret, EdgeKey, SessionKeys},

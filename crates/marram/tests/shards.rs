@@ -1,6 +1,6 @@
 //! Shard processes die, supervisors die, operators stop edges: the effects on sessions and processes.
 
-use marram::harness::{CellFiles, Layout, LogEvent, TestCluster};
+use marram_cluster::{CellFiles, Layout, LogEvent, TestCluster};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
@@ -268,7 +268,7 @@ fn peers_without_agents_come_through_gates() {
         namespaces: false,
         admin: String::new(),
     };
-    let gate = marram::harness::free_address().expect("a port");
+    let gate = marram_cluster::free_address().expect("a port");
     let tables =
         format!("[[gate]]\nlisten = \"{gate}\"\napp = \"forward\"\n[servers]\nweb = \"{}\"\n", echo());
     let layout = Layout { edge_tables: tables, ..layout };

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{AgentSide, LogEvent, TestCluster};
+use marram_cluster::{AgentSide, LogEvent, TestCluster};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;

@@ -5,7 +5,7 @@
 mod support;
 
 use hyper::Method;
-use marram::harness::{AgentSide, Layout, LogEvent, TestCluster, free_address};
+use marram_cluster::{AgentSide, Layout, LogEvent, TestCluster, free_address};
 use serde_json::Value;
 use std::{
     io::{Read, Write},

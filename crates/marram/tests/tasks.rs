@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::TestCluster;
+use marram_cluster::TestCluster;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Layout, TempDir, TestCluster};
+use marram_cluster::{Layout, TempDir, TestCluster};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;

@@ -8,7 +8,7 @@ mod tls_support;
 
 mod support;
 
-use marram::keys;
+use marram_node::keys;
 use marram_sandbox::{Cells, CellsConfig, Decoded, Image, ImageFile, Images, Keyring, Quotas};
 use marram_session::cell::{CellInput, CellOutput, CheckpointBase, PortKind, Seed};
 use marram_wire::id::Port;
@@ -33,7 +33,7 @@ impl App {
         let certificate = certificate.self_signed(&key).unwrap().pem();
         let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cells/tls.wasm");
         let module = std::fs::read(module).expect("`cargo xtask cells` has built the cells");
-        let place = marram::harness::TempDir::new("tls-cell").unwrap();
+        let place = marram_cluster::TempDir::new("tls-cell").unwrap();
         let images = Images::open(place.path()).unwrap();
         let file =
             ImageFile { path: "etc/tls/certificate.pem".into(), contents: certificate.clone().into_bytes() };
@@ -167,7 +167,7 @@ fn no_private_key_is_in_a_cells_state() {
 fn a_certificate_that_cannot_be_used_is_refused_at_deployment_in_words() {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cells/tls.wasm");
     let module = std::fs::read(module).unwrap();
-    let place = marram::harness::TempDir::new("tls-cell-refused").unwrap();
+    let place = marram_cluster::TempDir::new("tls-cell-refused").unwrap();
     let images = Images::open(place.path()).unwrap();
     let file = |contents: &[u8]| {
         vec![ImageFile { path: "etc/tls/certificate.pem".into(), contents: contents.to_vec() }]

@@ -5,7 +5,7 @@
 
 mod support;
 
-use marram::harness::TempDir;
+use marram_cluster::TempDir;
 use std::{
     path::Path,
     process::{Command, Stdio},

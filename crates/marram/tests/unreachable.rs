@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::LogEvent;
+use marram_cluster::LogEvent;
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;

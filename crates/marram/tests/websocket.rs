@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{AgentSide, LogEvent, TestCluster, free_address};
+use marram_cluster::{AgentSide, LogEvent, TestCluster, free_address};
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},

@@ -1,8 +1,8 @@
 //! How an edge treats peers that are not agents, or that violate the protocol: real sockets, real program.
 
 use bytes::BytesMut;
-use marram::harness::{Layout, LogEvent, TestCluster};
-use marram_agent::net::{AgentKey, plain_answer};
+use marram_cluster::{Layout, LogEvent, TestCluster};
+use marram_transport::{AgentKey, plain_answer};
 use marram_wire::frame::{Frame, Greet, Ping, Reader};
 use std::{
     io::{ErrorKind, Read, Write},

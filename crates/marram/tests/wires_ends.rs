@@ -1,7 +1,7 @@
 //! Ends of connections and back-pressure: through agents and an edge, a client and its server must see the same of each other as
 //! they would directly.
 
-use marram::harness::{CellFiles, Layout, TestCluster};
+use marram_cluster::{CellFiles, Layout, TestCluster};
 use rustix::net::sockopt::set_socket_linger;
 use std::{
     io::{ErrorKind, Read, Write},

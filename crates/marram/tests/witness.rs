@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{TempDir, TestCluster, free_address};
+use marram_cluster::{TempDir, TestCluster, free_address};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};

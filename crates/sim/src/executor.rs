@@ -17,11 +17,11 @@ use tasks::Tasks;
 use crate::plan::{Poison, Service};
 use crate::program::LENGTH;
 use bytes::Bytes;
-use marram_edge::api::CellError;
 use marram_session::cell::SealedCheckpoint;
 use marram_session::cell::{
     CellId, CellInput, CellStop, CheckpointBase, PortKind, Ran, Run, RunOutcome, Seed, TimerChange,
 };
+use marram_shard::api::CellError;
 use marram_wire::{
     frame::{CheckpointMeta, Code},
     header::{self, Header},

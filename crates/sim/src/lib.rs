@@ -1,6 +1,6 @@
 //! Many edges and agents, one thread, one seed: faults, checkers, workloads.
 //!
-//! The machines of `marram-session` and `marram-edge` are driven only through `step`. Everything around them (sockets,
+//! The machines of `marram-session` and `marram-shard` are driven only through `step`. Everything around them (sockets,
 //! clocks, sandboxes, programs, operators) is simulated here and drawn from the seed. An oracle that does not know the
 //! protocol checks what the programs received (`oracle`).
 

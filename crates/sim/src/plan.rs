@@ -6,7 +6,7 @@ mod opening;
 pub use faults::{Fault, FaultKind, FaultTarget, Moment, On, When};
 
 use crate::{executor::Shape, random::Random};
-use marram_edge::api::{App, CheckpointHolder, Protect, WitnessMode};
+use marram_shard::api::{App, CheckpointHolder, Protect, WitnessMode};
 use marram_wire::{id::ImageHash, limits::RETAINED_MAX};
 
 /// A microsecond of virtual time.

@@ -12,8 +12,8 @@ use crate::{
     world::ShardPosition,
 };
 use bounds::Bounds;
-use marram_edge::api::WitnessMode;
 use marram_session::cell::{CellId, Ran, RunOutcome};
+use marram_shard::api::WitnessMode;
 use marram_wire::{
     frame::{Frame, Hello, Live, Promise, Promised, Sender},
     header::Header,

@@ -28,11 +28,11 @@ use crate::{
     trace::Trace,
     watch::{Observation, Watch},
 };
-use marram_edge::{
+use marram_session::{agent, recorder};
+use marram_shard::{
     api, control,
     coordinator::{StoreChange, StoreFailure, StoreReply, StoreRequest},
 };
-use marram_session::{agent, recorder};
 use marram_wire::{frame::Frame, id::HostId};
 
 /// Everything must have ended by then.

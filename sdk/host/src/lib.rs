@@ -87,10 +87,8 @@ mod running;
 
 pub use connection::Connection;
 pub use event::Event;
-pub use marram_agent::{
-    ConnectionKind, Timeouts,
-    net::{Identity, Security},
-};
+pub use marram_agent::{ConnectionKind, Timeouts};
+pub use marram_transport::{Identity, Security};
 pub use running::{Client, Incoming, Server};
 
 use std::{fmt, sync::Arc};

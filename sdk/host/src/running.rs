@@ -1,11 +1,9 @@
 //! An agent that runs in this program: one thread, from the start of a client or a server until its last connection has ended.
 
 use crate::{Connection, Event, Settings};
-use marram_agent::{
-    AgentOptions, BACKLOG_MAX, Backlog, ConnectHandle, ConnectionKind, Program, Routing,
-    net::{StopSignal, Stopper},
-};
+use marram_agent::{AgentOptions, BACKLOG_MAX, Backlog, ConnectHandle, ConnectionKind, Program, Routing};
 use marram_session::agent::AgentReport;
+use marram_transport::{StopSignal, Stopper};
 use std::{
     collections::BTreeSet,
     io,

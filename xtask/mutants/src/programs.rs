@@ -34,7 +34,7 @@ impl Programs {
     /// Builds `folder/tree`, in which the crate marram-`name` was changed; if `quick`, without the simulator.
     pub(crate) fn build(folder: &Path, name: &str, quick: bool) -> Result<Self> {
         let own = format!("marram-{name}");
-        let packages = ["test", "--no-run", "--package", own.as_str(), "--package", "marram-edge"];
+        let packages = ["test", "--no-run", "--package", own.as_str(), "--package", "marram-shard"];
         let tests = executables(folder, &packages)?;
         let simulator = ["build", "--package", "marram-sim", "--bin", "marram-sim"];
         let simulators = if quick { Vec::new() } else { executables(folder, &simulator)? };

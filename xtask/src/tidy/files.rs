@@ -17,7 +17,7 @@ const UNSAFE: &str = concat!("un", "safe");
 /// Where unsafe code is allowed: the engine, the I/O layer, what other programs load, and the guest's side of the ABI.
 const UNSAFE_ALLOWED: [&str; 6] = [
     "crates/sandbox/",
-    "crates/agent/src/net/socket.rs",
+    "crates/transport/src/socket.rs",
     "crates/marram/",
     "crates/preload/src/hooks.rs",
     "sdk/rust/src/rim.rs",
@@ -28,7 +28,7 @@ const UNSAFE_ALLOWED: [&str; 6] = [
 const PURE_ROOTS: [&str; 7] = [
     "crates/wire/src/lib.rs",
     "crates/session/src/lib.rs",
-    "crates/edge/src/lib.rs",
+    "crates/shard/src/lib.rs",
     "sdk/rust/src/lib.rs",
     "cells/chain/algo/src/lib.rs",
     "cells/limiter/bucket/src/lib.rs",

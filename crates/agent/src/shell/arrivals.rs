@@ -3,7 +3,6 @@
 use super::{LISTENER, Shell};
 use crate::{
     datagrams::DatagramInput,
-    net::{Socket, cannot_listen, token},
     program::{self, ConnectionKind},
     routing::{Arrived, Route, Routing},
 };
@@ -13,6 +12,7 @@ use marram_session::agent::{
     proxy::{self, ProxyHeader},
     routes::{HELD_MAX, RouteProtocol},
 };
+use marram_transport::{Socket, cannot_listen, token};
 use marram_wire::{frame::Code, limits::STREAM_CUT};
 use mio::{
     Interest, Poll,

@@ -2,11 +2,11 @@
 
 use super::Shell;
 use crate::{
-    net::Socket,
     routing::{Arrived, Route},
     websocket::{Refusal, WebSocketInput},
 };
 use marram_session::agent::{AgentInput, AgentOutput, ConnectionId};
+use marram_transport::Socket;
 use mio::net::TcpStream;
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -4,12 +4,13 @@ use super::{
     codec::{self, Closing, WsCodec, WsEvent},
     request::{self, Refusal},
 };
-use crate::{net::Socket, routing::Arrived};
+use crate::routing::Arrived;
 use bytes::{Buf, Bytes, BytesMut};
 use marram_session::agent::{
     ConnectionId,
     proxy::{self, ProxyHeader},
 };
+use marram_transport::Socket;
 use marram_wire::limits::STREAM_CUT;
 use std::{
     collections::VecDeque,

@@ -13,14 +13,12 @@ pub(super) use request::Refusal;
 pub use request::{HEAD_MAX, is_origin};
 pub use unfinished::UNFINISHED_MAX;
 
-use crate::{
-    net::{Socket, token},
-    routing::Arrived,
-};
+use crate::routing::Arrived;
 use bytes::{Bytes, BytesMut};
 use codec::Closing;
 use connection::{Connection, Step};
 use marram_session::agent::{AgentInput, ConnectionId};
+use marram_transport::{Socket, token};
 use marram_wire::frame::Code;
 use mio::{Interest, Registry};
 use std::{

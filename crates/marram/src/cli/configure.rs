@@ -1,11 +1,11 @@
 //! `marram config`: prints samples, and checks a configuration without starting anything.
 
 use super::Failure;
-use crate::config::agent::AgentRole;
-use crate::config::source::{Problem, Source};
-use crate::config::{agent, edge, recorder};
-use crate::manifest::{self, Manifest};
 use clap::{Subcommand, ValueEnum};
+use marram_config::agent::AgentRole;
+use marram_config::manifest::{self, Manifest};
+use marram_config::source::{Problem, Source};
+use marram_config::{agent, edge, recorder};
 use std::borrow::Cow;
 use std::path::PathBuf;
 
@@ -50,7 +50,7 @@ pub(super) fn run(command: &Config) -> Result<(), Failure> {
             let warnings = check(*kind, file).map_err(|problem| Failure::Usage(problem.into()))?;
             warnings.iter().for_each(|problem| eprintln!("warning: {problem}"));
             if matches!(kind, Kind::Manifest) {
-                crate::admin::check(file).map_err(|why| Failure::Usage(anyhow::anyhow!(why)))?;
+                marram_admin::check(file).map_err(|why| Failure::Usage(anyhow::anyhow!(why)))?;
             }
             super::emit(&format!("{}: in order\n", file.display()));
             Ok(())

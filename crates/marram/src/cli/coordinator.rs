@@ -1,7 +1,8 @@
 //! `marram coordinator`: whether an edge's coordinator is reachable, and the edges that it knows.
 
+use super::Failure;
 use super::operate::{Edges, text};
-use super::{Failure, table};
+use marram_node::text::table;
 use serde_json::Value;
 
 pub(super) fn run(edges: &Edges) -> Result<(), Failure> {

@@ -1,10 +1,11 @@
 //! `marram exec`: runs an unmodified program and redirects its connections to an agent.
 
 use super::Failure;
-use crate::config::agent;
-use crate::config::source::Source;
-use crate::exec::{self, Redirect};
+use crate::exec;
 use clap::Args;
+use marram_config::agent;
+use marram_config::agent::Redirect;
+use marram_config::source::Source;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 

@@ -1,10 +1,11 @@
 //! `marram inspect`: a summary of an edge, or one session.
 
+use super::Failure;
 use super::operate::{Edges, short, text};
-use super::{Failure, table};
-use crate::config::units::counted;
 use clap::Args;
 use hyper::Method;
+use marram_node::text::counted;
+use marram_node::text::table;
 use serde_json::Value;
 use std::time::{Duration, SystemTime};
 

@@ -1,12 +1,14 @@
 //! `marram limits`: every limit, as compiled in. `docs/limits.md` is this text, and a test compares the two.
 
-use crate::config::units::Size;
-use crate::manifest::{CACHE_BYTES, CACHE_BYTES_MAX};
-use crate::{admin, config, coordinator, edge, logging, recorder};
+use marram_admin;
 use marram_agent::{self as agent, websocket};
-use marram_edge::{cache, control, coordinator as store, ring, shard};
+use marram_config;
+use marram_config::manifest::{CACHE_BYTES, CACHE_BYTES_MAX};
+use marram_config::units::Size;
+use marram_node::{coordinator, edge, logging, recorder};
 use marram_sandbox::limits as sandbox;
 use marram_session::{agent::routes, owner, recorder as session};
+use marram_shard::{cache, control, coordinator as store, ring, shard};
 use marram_wire::{limits as wire, recording::RECORDING_SIZE_MAX};
 use std::fmt::Write;
 use std::time::Duration;
@@ -152,7 +154,11 @@ fn on_an_edge() -> Vec<Row> {
         ("unproved connections (c)", limits.half_open_max.to_string(), "further ones are closed"),
         ("images asked of peers at a time", control::FETCHES_MAX.to_string(), "the end asks again later"),
         ("missing images that a shard remembers", shard::MISSING_MAX.to_string(), "as above"),
-        ("credentials of an edge", agent::net::CREDENTIALS_MAX.to_string(), "its configuration is refused"),
+        (
+            "credentials of an edge",
+            marram_transport::CREDENTIALS_MAX.to_string(),
+            "its configuration is refused",
+        ),
         (
             "refused sessions that a shard remembers",
             shard::REMEMBERED_MAX.to_string(),
@@ -292,7 +298,7 @@ fn at_deployment() -> Vec<Row> {
         ("initialisation", time(Duration::from_millis(sandbox::INITIALISE_MS_MAX)), "refused"),
         ("span of initialised memory", size(sandbox::IMAGE_SPAN_MAX), "refused"),
         ("mutable globals", sandbox::GLOBALS_MAX.to_string(), "refused"),
-        ("manifest or configuration", size64(config::source::TEXT_BYTES_MAX), "refused"),
+        ("manifest or configuration", size64(marram_config::source::TEXT_BYTES_MAX), "refused"),
     ]
 }
 
@@ -377,7 +383,7 @@ fn waiting() -> Vec<Row> {
         ),
         (
             "a session that cannot be resumed (m)",
-            time(crate::manifest::LINGER),
+            time(marram_config::manifest::LINGER),
             "the end forgets it and reports so",
         ),
         (
@@ -424,16 +430,16 @@ fn for_operators() -> Vec<Row> {
             time(super::operate::LONG),
             "as above",
         ),
-        ("connections to the admin API", admin::CONNECTIONS_MAX.to_string(), "further ones wait"),
-        ("operators that follow a log", admin::FOLLOWERS_MAX.to_string(), "further ones are refused"),
+        ("connections to the admin API", marram_admin::CONNECTIONS_MAX.to_string(), "further ones wait"),
+        ("operators that follow a log", marram_admin::FOLLOWERS_MAX.to_string(), "further ones are refused"),
         ("log lines that are kept (c)", size(logging::RING_BYTES), "the oldest go; the answer says how many"),
         ("log line that is kept", size(logging::LINE_BYTES_MAX), "it is counted as lost"),
-        ("body of a request", size(admin::body::SIZE_MAX), "refused"),
-        ("an operator's request head", time(admin::HEAD_PATIENCE), "the connection is closed"),
-        ("an operator's request body", time(admin::BODY_PATIENCE), "refused"),
+        ("body of a request", size(marram_admin::body::SIZE_MAX), "refused"),
+        ("an operator's request head", time(marram_admin::HEAD_PATIENCE), "the connection is closed"),
+        ("an operator's request body", time(marram_admin::BODY_PATIENCE), "refused"),
         (
             "an operator that reads nothing of an answer",
-            time(admin::WRITE_PATIENCE),
+            time(marram_admin::WRITE_PATIENCE),
             "the connection is closed",
         ),
     ]

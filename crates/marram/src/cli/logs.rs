@@ -2,12 +2,12 @@
 
 use super::Failure;
 use super::operate::{Edges, can_be_session, failure};
-use crate::admin::HEARTBEAT;
-use crate::admin::client::{ApiClient, ClientError};
-use crate::config::units::{Name, Time};
-use crate::logging::Level;
 use clap::Args;
-use marram_edge::suggest;
+use marram_admin::HEARTBEAT;
+use marram_admin::client::{ApiClient, ClientError};
+use marram_config::units::{Name, Time};
+use marram_node::logging::Level;
+use marram_shard::suggest;
 use serde_json::Value;
 use std::cell::Cell;
 use std::collections::BTreeSet;

@@ -1,5 +1,6 @@
 //! Flags, subcommands and exit codes. Each group of subcommands is one file: what it is called with, and what it does.
 
+mod bench;
 mod configure;
 mod coordinator;
 mod exec;
@@ -15,9 +16,8 @@ mod record;
 mod replay;
 mod route;
 mod serve;
-pub mod table;
 
-use crate::{bench, demo};
+use crate::demo;
 use clap::{Parser, Subcommand};
 pub use exit::Failure;
 use std::io::Write;
@@ -95,10 +95,7 @@ enum Command {
     /// Download a file through a cell while its edges are killed, stopped and killed again.
     Demo(demo::DemoOptions),
     /// Measure what docs/benchmarks.md claims.
-    Bench(bench::BenchOptions),
-    /// One part of a benchmark; started by `marram bench`.
-    #[command(hide = true, subcommand)]
-    BenchWorker(bench::Worker),
+    Bench(bench::Bench),
 }
 
 /// Runs the command of the command line, and reports failures on standard error.
@@ -142,8 +139,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Man(arguments) => install::manual(arguments),
         Command::Unit(arguments) => install::unit(arguments),
         Command::Demo(options) => demo::run(options),
-        Command::Bench(options) => bench::run(options),
-        Command::BenchWorker(worker) => worker.run().map_err(Failure::from),
+        Command::Bench(arguments) => Err(bench::run(arguments)),
     }
 }
 

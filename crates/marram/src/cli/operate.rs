@@ -1,13 +1,14 @@
 //! What operators do with running edges: deploy, list, kill, drain. Each command talks to the admin API.
 
-use super::{Failure, table};
-use crate::admin::client::{ApiClient, ClientError};
-use crate::config::source::unreadable;
-use crate::config::units::Name;
+use super::Failure;
 use anyhow::anyhow;
 use bytes::Bytes;
 use clap::Args;
 use hyper::Method;
+use marram_admin::client::{ApiClient, ClientError};
+use marram_config::source::unreadable;
+use marram_config::units::Name;
+use marram_node::text::table;
 use marram_wire::id::SessionId;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -322,7 +323,7 @@ pub(super) struct Deploy {
 }
 
 pub(super) fn deploy(arguments: &Deploy) -> Result<(), Failure> {
-    let upload = crate::admin::load(&arguments.path).map_err(|why| Failure::Usage(anyhow!(why)))?;
+    let upload = marram_admin::load(&arguments.path).map_err(|why| Failure::Usage(anyhow!(why)))?;
     let body = upload.encode().map_err(|why| Failure::Usage(anyhow!(why)))?;
     arguments.edges.ask_all((&Method::POST, "/v1/apps", &body), LONG, |answers| {
         let line = |answer: &Value| {

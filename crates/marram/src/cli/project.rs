@@ -1,9 +1,9 @@
 //! `marram new` and `marram dev`: creating a cell, and running it during development.
 
 use super::{Failure, emit};
-use crate::config::units::{Address, Name};
 use crate::project::{self, Language, dev};
 use clap::Args;
+use marram_config::units::{Address, Name};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 

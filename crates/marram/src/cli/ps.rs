@@ -2,10 +2,11 @@
 
 use super::operate::{Edges, listing};
 use super::{Failure, emit, inspect};
-use crate::config::units::{Name, Time, counted};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
-use marram_edge::suggest;
+use marram_config::units::{Name, Time};
+use marram_node::text::counted;
+use marram_shard::suggest;
 use serde_json::{Value, json};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;

@@ -2,12 +2,12 @@
 
 use super::Failure;
 use super::operate::Edges;
-use crate::admin::client::ApiClient;
-use crate::edge::write_private;
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
 use clap::Args;
 use hyper::Method;
+use marram_admin::client::ApiClient;
+use marram_node::edge::write_private;
 use marram_sandbox::Chain;
 use marram_wire::id::ImageHash;
 use marram_wire::recording::Recording;

@@ -3,15 +3,15 @@
 use super::{
     Failure,
     operate::{Edges, PATIENCE, text},
-    table,
 };
-use crate::admin::Replacement;
-use crate::config::routes::{self, WrittenRoute};
-use crate::config::source::Source;
 use anyhow::anyhow;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use hyper::Method;
+use marram_admin::Replacement;
+use marram_config::routes::{self, WrittenRoute};
+use marram_config::source::Source;
+use marram_node::text::table;
 use serde_json::Value;
 use std::path::PathBuf;
 

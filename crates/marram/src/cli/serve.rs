@@ -1,17 +1,17 @@
 //! The programs that run as services: `marram edge`, `marram agent`, `marram recorder`, and the hidden `marram shard`.
 
 use super::Failure;
-use crate::admin::{self, AdminState, AgentAdmin, RecorderAdmin};
-use crate::config::agent::{AgentRole, Flags};
-use crate::config::source::Source;
-use crate::config::units::{Address, ListenAddress, Name, ServerAddress};
-use crate::config::{self, environment};
-use crate::coordinator::Coordinator;
-use crate::{edge, logging, recorder};
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use marram_agent::net::{StopSignal, cannot_listen};
+use marram_admin::{self, AdminState, AgentAdmin, RecorderAdmin};
+use marram_config::agent::{AgentRole, Flags};
+use marram_config::source::Source;
+use marram_config::units::{Address, ListenAddress, Name, ServerAddress};
+use marram_config::{self, environment};
+use marram_node::coordinator::Coordinator;
+use marram_node::{edge, logging, recorder};
 use marram_sandbox::set_latency_sensitive;
+use marram_transport::{StopSignal, cannot_listen};
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
@@ -50,10 +50,10 @@ pub(super) fn demo_edge(arguments: &DemoEdge) -> Result<(), Failure> {
 
 fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
     // The supervisor compiles modules.
-    crate::memory::use_single_arena();
-    let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
+    marram_node::memory::use_single_arena();
+    let usage = |problem: marram_config::source::Problem| Failure::Usage(problem.into());
     let source = Source::read(&arguments.config).map_err(usage)?.with_own_environment();
-    let mut config = config::edge::EdgeSettings::parse(&source).map_err(usage)?;
+    let mut config = marram_config::edge::EdgeSettings::parse(&source).map_err(usage)?;
     config.edge.sabotage = sabotage;
     start_logging(&config.log, arguments.log)?;
     warn_of(&source, environment::EDGE);
@@ -68,10 +68,10 @@ fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
     });
     let coordinator = coordinator.transpose()?;
     let state = Arc::new(AdminState::new(&config, client, coordinator.clone()));
-    admin::start(listener, Arc::clone(&state)).context("the admin API cannot start")?;
-    tracing::info!(target: "marram::admin", address = %listen, "listening for operators");
+    marram_admin::start(listener, Arc::clone(&state)).context("the admin API cannot start")?;
+    tracing::info!(target: "marram_admin", address = %listen, "listening for operators");
     let fetch = (!state.peers.is_empty() || coordinator.is_some()).then(|| {
-        let fetch: edge::Fetch = Arc::new(move |image| admin::fetch(&state, image));
+        let fetch: edge::Fetch = Arc::new(move |image| marram_admin::fetch(&state, image));
         fetch
     });
     let coordinating = coordinator.clone().map(|coordinator| {
@@ -124,14 +124,16 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
         Agent::Client(arguments) => (AgentRole::Client, arguments),
         Agent::Server(arguments) => (AgentRole::Server, arguments),
     };
-    let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
+    let usage = |problem: marram_config::source::Problem| Failure::Usage(problem.into());
     let source = match &arguments.config {
         Some(path) => Source::read(path).map_err(usage)?.with_own_environment(),
         None => Source::new("the command line", String::new()).with_own_environment(),
     };
     let config = match &arguments.config {
-        Some(_) => config::agent::AgentSettings::parse(&source, side).map_err(usage)?,
-        None => config::agent::AgentSettings::from_flags(&source, flags(arguments), side).map_err(usage)?,
+        Some(_) => marram_config::agent::AgentSettings::parse(&source, side).map_err(usage)?,
+        None => {
+            marram_config::agent::AgentSettings::from_flags(&source, flags(arguments), side).map_err(usage)?
+        }
     };
     start_logging(&config.log, arguments.log)?;
     warn_of(&source, environment::AGENT);
@@ -141,10 +143,11 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
         reload_on_hangup(path.clone(), side, config.agent.routing.clone())
             .context("SIGHUP cannot be caught")?;
     }
-    if let Some(config::agent::AgentAdminSettings { name, listen, access }) = config.admin {
+    if let Some(marram_config::agent::AgentAdminSettings { name, listen, access }) = config.admin {
         let listener = listen_for_operators(listen)?;
-        admin::serve(listener, name, &access, Arc::new(AgentAdmin)).context("the admin API cannot start")?;
-        tracing::info!(target: "marram::admin", address = %listen, "listening for operators");
+        marram_admin::serve(listener, name, &access, Arc::new(AgentAdmin))
+            .context("the admin API cannot start")?;
+        tracing::info!(target: "marram_admin", address = %listen, "listening for operators");
     }
     set_latency_sensitive();
     Ok(marram_agent::run(&config.agent, stop)?)
@@ -169,7 +172,8 @@ fn reload_on_hangup(path: PathBuf, side: AgentRole, routing: marram_agent::Routi
 
 fn reload(path: &std::path::Path, side: AgentRole, routing: &marram_agent::Routing) -> Result<usize, String> {
     let source = Source::read(path).map_err(|problem| problem.to_string())?.with_own_environment();
-    let config = config::agent::AgentSettings::parse(&source, side).map_err(|problem| problem.to_string())?;
+    let config =
+        marram_config::agent::AgentSettings::parse(&source, side).map_err(|problem| problem.to_string())?;
     let rules: Vec<_> = config.agent.routing.rules().1.into_iter().map(|(rule, _)| rule).collect();
     let count = rules.len();
     match routing.replace(None, rules) {
@@ -203,9 +207,9 @@ pub(super) struct Recorder {
 }
 
 pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
-    let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
+    let usage = |problem: marram_config::source::Problem| Failure::Usage(problem.into());
     let source = Source::read(&arguments.config).map_err(usage)?.with_own_environment();
-    let config = config::recorder::RecorderSettings::parse(&source).map_err(usage)?;
+    let config = marram_config::recorder::RecorderSettings::parse(&source).map_err(usage)?;
     start_logging(&config.log, arguments.log)?;
     warn_of(&source, environment::RECORDER);
     raise_descriptor_limit();
@@ -213,9 +217,9 @@ pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
     let (client, questions) = recorder::questions();
     let listener = listen_for_operators(config.listen)?;
     let state = Arc::new(RecorderAdmin { client });
-    admin::serve(listener, config.recorder.name.clone(), &config.access, state)
+    marram_admin::serve(listener, config.recorder.name.clone(), &config.access, state)
         .context("the admin API cannot start")?;
-    tracing::info!(target: "marram::admin", address = %config.listen, "listening for operators");
+    tracing::info!(target: "marram_admin", address = %config.listen, "listening for operators");
     Ok(recorder::run(&config.recorder, questions, stop)?)
 }
 

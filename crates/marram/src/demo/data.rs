@@ -1,6 +1,6 @@
 //! The file that is downloaded: incompressible bytes, stored scrambled.
 
-use crate::harness::TempDir;
+use marram_cluster::TempDir;
 use marram_codec::{DEMO_KEY, RunningKey};
 use sha2::{Digest, Sha256};
 use std::io::Write;

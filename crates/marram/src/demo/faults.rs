@@ -3,8 +3,8 @@
 
 use super::curl::Curl;
 use super::report::Timeline;
-use crate::harness::{AgentSide, LogEvent, TestCluster};
 use anyhow::{Context, bail};
+use marram_cluster::{AgentSide, LogEvent, TestCluster};
 use std::time::Duration;
 
 /// How long any one step may take.

@@ -8,10 +8,10 @@ mod report;
 mod web;
 
 use crate::cli::Failure;
-use crate::harness::{self, CellFiles, Layout, TestCluster};
 use anyhow::Context;
 use curl::Curl;
 use data::Data;
+use marram_cluster::{self, CellFiles, Layout, TestCluster};
 use report::{Outcome, Timeline};
 use std::path::PathBuf;
 use web::Web;
@@ -48,7 +48,7 @@ pub struct DemoOptions {
 /// # Errors
 /// If a process cannot be started or a fault does not show its effect; [`Failure::Check`] if a byte was wrong.
 pub fn run(options: &DemoOptions) -> Result<(), Failure> {
-    harness::end_on_interrupt()?;
+    marram_cluster::end_on_interrupt()?;
     let timeline = Timeline::start();
     let outcome = play(options, &timeline)?;
     print!("{}", outcome.table());

@@ -3,8 +3,8 @@
 use super::curl::Download;
 use super::data::Data;
 use super::faults::Faults;
-use crate::cli::table;
-use crate::harness::{LogCollector, LogEvent};
+use marram_cluster::{LogCollector, LogEvent};
+use marram_node::text::table;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;

@@ -1,8 +1,8 @@
 //! The server: Debian's nginx or, without nginx, a small file server, which says that it is one.
 
 use super::report::Timeline;
-use crate::harness::{LogCollector, TempDir, TestProcess, free_address};
 use anyhow::Context;
+use marram_cluster::{LogCollector, TempDir, TestProcess, free_address};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};

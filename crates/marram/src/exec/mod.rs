@@ -8,23 +8,12 @@ mod program;
 mod rules;
 
 use anyhow::{Context, anyhow, bail};
+use marram_config::agent::Redirect;
 use marram_preload::VARIABLE;
 use marram_preload::rules::{Protocol, Rule};
 use std::ffi::{OsStr, OsString};
-use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-
-/// Redirects connections to one destination.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Redirect {
-    /// What the program connects to: a host, by name or address, and a port.
-    pub destination: String,
-    /// Whether it applies to streams or to datagrams.
-    pub protocol: Protocol,
-    /// Where an agent listens.
-    pub via: SocketAddr,
-}
 
 /// The loader's environment variable with the libraries that it loads first.
 const PRELOAD: &str = "LD_PRELOAD";
@@ -97,7 +86,7 @@ pub fn redirect(text: &str) -> anyhow::Result<Redirect> {
         Some(rest) => (Protocol::Udp, rest),
         None => (Protocol::Tcp, destination),
     };
-    let destination: crate::config::units::Address =
+    let destination: marram_config::units::Address =
         destination.parse().map_err(|why: String| anyhow!("{destination:?}: {why}; {form}"))?;
     let via = via.parse().map_err(|_| anyhow!("{via:?} is no address and port in numbers; {form}"))?;
     Ok(Redirect { destination: destination.0, protocol, via })

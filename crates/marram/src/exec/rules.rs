@@ -1,7 +1,7 @@
 //! Resolves redirects, as written, to the rules that a program's connections are compared with.
 
-use super::Redirect;
 use anyhow::{Context, bail};
+use marram_config::agent::Redirect;
 use marram_preload::rules::{Protocol, Rule, SocketEndpoint};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::collections::BTreeSet;

@@ -1,14 +1,14 @@
 //! `marram dev`: runs a project on an edge of its own, rebuilds and redeploys it whenever it changes, and shows all logs.
 
 use super::watch::Sources;
-use crate::admin::{self, body::Upload};
-use crate::config::source::Source;
-use crate::config::units::Address;
-use crate::harness::{AgentSide, Layout, LogEvent, TestCluster};
-use crate::manifest::Manifest;
 use anyhow::{Context, anyhow, bail};
 use hyper::Method;
-use marram_agent::net::cannot_listen;
+use marram_admin::{self, body::Upload};
+use marram_cluster::{AgentSide, Layout, LogEvent, TestCluster};
+use marram_config::manifest::Manifest;
+use marram_config::source::Source;
+use marram_config::units::Address;
+use marram_transport::cannot_listen;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,7 +44,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
     })?;
     let mut seen = project.look();
     project.build()?;
-    let upload = admin::load(&project.directory).map_err(|why| anyhow!(why))?;
+    let upload = marram_admin::load(&project.directory).map_err(|why| anyhow!(why))?;
     let layout = Layout {
         purpose: "dev",
         program: std::env::current_exe().context("the program's own path is unknown")?,
@@ -124,7 +124,7 @@ fn again(project: &mut Project, options: &DevOptions, cluster: &TestCluster) -> 
     }
     *project = now;
     project.build()?;
-    deploy(cluster, &admin::load(&project.directory).map_err(|why| anyhow!(why))?)
+    deploy(cluster, &marram_admin::load(&project.directory).map_err(|why| anyhow!(why))?)
 }
 
 /// Checks that there is a project to work on.

@@ -3,9 +3,9 @@
 pub mod dev;
 mod watch;
 
-use crate::config::units::Name;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
+use marram_config::units::Name;
 use std::fs;
 use std::path::Path;
 
@@ -90,8 +90,8 @@ pub fn create(name: &Name, language: Language, directory: &Path) -> anyhow::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::source::Source;
-    use crate::manifest::Manifest;
+    use marram_config::manifest::Manifest;
+    use marram_config::source::Source;
 
     #[test]
     fn a_project_has_everything_and_its_own_name_in_it() {

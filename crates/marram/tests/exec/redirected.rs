@@ -2,7 +2,7 @@
 
 use super::web;
 use crate::support::{self, is_here, skip::skip};
-use marram::harness::{AgentSide, Namespace};
+use marram_cluster::{AgentSide, Namespace};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::{
     fs::File,

@@ -2,7 +2,7 @@
 //! another edge, and restores the terminal.
 
 use crate::support;
-use marram::harness::AgentSide;
+use marram_cluster::AgentSide;
 use std::{
     io::{Read, Write},
     process::{ChildStdout, Command, Stdio},

@@ -2,7 +2,7 @@
 
 use super::Player;
 use crate::support::{self, skip::skip};
-use marram::harness::TestCluster;
+use marram_cluster::TestCluster;
 use marram_scrabble::{
     board::{Board, Play, Square},
     player,

@@ -1,7 +1,7 @@
 //! Embedded ends that send messages and datagrams.
 
 use super::{PATIENCE, accepted, between_ends, cluster, patient, settings, support};
-use marram::harness::{TestCluster, free_address};
+use marram_cluster::{TestCluster, free_address};
 use marram_host::{Client, Connection, ConnectionKind, Server};
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};

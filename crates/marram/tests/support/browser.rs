@@ -1,7 +1,7 @@
 //! A real headless browser, driven by WebDriver: it opens pages, runs scripts in them, presses keys and takes screenshots. Also a
 //! server of the files of a directory.
 
-use marram::harness::TempDir;
+use marram_cluster::TempDir;
 use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader, Read, Write},

@@ -1,6 +1,6 @@
 //! A client of the cell `counter`, which knows the cell's next answer.
 
-use marram::harness::TestCluster;
+use marram_cluster::TestCluster;
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpStream,

@@ -1,6 +1,6 @@
 //! Real etcd, in a directory of its own and on loopback.
 
-use marram::harness::{LogCollector, TempDir, TestProcess, free_address};
+use marram_cluster::{LogCollector, TempDir, TestProcess, free_address};
 use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! The files for newcomers' mistakes: configurations, manifests, modules and programs, each with one mistake.
 
 use super::{cells, modules};
-use marram::harness::TempDir;
+use marram_cluster::TempDir;
 use std::os::unix::fs::PermissionsExt;
 
 /// A directory with all of them; `used` is an address that is in use.

@@ -14,7 +14,7 @@ pub(crate) mod site;
 pub(crate) mod skip;
 pub(crate) mod traffic;
 
-use marram::harness::{CellFiles, Layout, TestCluster};
+use marram_cluster::{CellFiles, Layout, TestCluster};
 use skip::skip;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,7 +1,7 @@
 //! A web site of several files, served by nginx without compression and by nginx with its own gzip. One page comes from a server
 //! that sends it in parts, each when the test allows it.
 
-use marram::harness::{LogCollector, TempDir, TestProcess, free_address};
+use marram_cluster::{LogCollector, TempDir, TestProcess, free_address};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -3,7 +3,7 @@
 //! should, watches see every change, and keys without a short lease survive a restart.
 
 use bytes::Bytes;
-use marram_edge::coordinator::{
+use marram_shard::coordinator::{
     Changes, DURABLE_LEASE_S, Lease, StoreChange, StoreRefusal, StoreReply, StoreRequest,
     contents::{Claimed, PREFIX, Witnessed, decode},
 };

@@ -8,7 +8,7 @@ use crate::{
     watch::Rare,
 };
 use bytes::Bytes;
-use marram_edge::{
+use marram_shard::{
     api::{WitnessAnswer, WitnessQuery, WitnessReport},
     control,
     coordinator::{

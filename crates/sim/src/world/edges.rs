@@ -7,14 +7,14 @@ use crate::{
     random::Random,
     watch::{PeerSide, Rare},
 };
-use marram_edge::{
-    api::{FromShard, Now, RecordRequest, ShardInput, ShardOutput, ToShard},
-    control::{self, Control, ControlAnswer, ControlRequest},
-    shard::Shard,
-};
 use marram_session::{
     cell::{CellId, CellInput},
     replay::Gathered,
+};
+use marram_shard::{
+    api::{FromShard, Now, RecordRequest, ShardInput, ShardOutput, ToShard},
+    control::{self, Control, ControlAnswer, ControlRequest},
+    shard::Shard,
 };
 use marram_wire::{id::Port, limits::LOG_SIZE_MAX, recording::Recording, seal::DomainSecret};
 use std::{

@@ -5,7 +5,7 @@ use crate::{
     plan::{FaultKind, FaultTarget, MS, On, US, When},
     watch::Rare,
 };
-use marram_edge::control::{self, ControlRequest};
+use marram_shard::control::{self, ControlRequest};
 
 impl World {
     /// Injects the first fault and schedules the others after it.

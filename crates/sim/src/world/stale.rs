@@ -3,8 +3,8 @@
 
 use super::{ShardPosition, World};
 use crate::watch::Stale;
-use marram_edge::api;
 use marram_session::agent;
+use marram_shard::api;
 use marram_wire::frame::Frame;
 
 /// A machine that keeps more bytes is not compared: it takes too long.

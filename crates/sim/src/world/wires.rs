@@ -6,8 +6,8 @@ use crate::{
     watch::{PeerSide, Rare},
 };
 use bytes::Bytes;
-use marram_edge::api;
 use marram_session::{agent, recorder};
+use marram_shard::api;
 use marram_wire::{
     frame::{Frame, Reader},
     id::HostId,

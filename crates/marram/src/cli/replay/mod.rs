@@ -4,13 +4,13 @@ mod debugger;
 
 use super::operate::{client, read_ca};
 use super::{Failure, emit, record};
-use crate::config::source::unreadable;
-use crate::config::units::counted;
-use crate::keys;
 use crate::replay::{self, Breaks, Halt, show, span::Span};
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
 use clap::Args;
+use marram_config::source::unreadable;
+use marram_node::keys;
+use marram_node::text::counted;
 use marram_sandbox::{DebugError, Images, Keyring, ReplayError, Replayer, StageState};
 use marram_wire::recording::{RECORDING_SIZE_MAX, Recording};
 use serde_json::{Value, json};

@@ -1,0 +1,22 @@
+//! The admin API of an agent with an admin address: its health and its log lines. Knows no session.
+
+use super::routes::{Answer, Call};
+use super::server::AdminApi;
+use hyper::{Method, StatusCode};
+use marram_http::Refusal;
+use serde_json::json;
+
+/// The agent, as seen by its admin API.
+#[derive(Clone, Copy, Debug)]
+pub struct AgentAdmin;
+
+impl AdminApi for AgentAdmin {
+    fn answer(&self, name: &str, call: &Call) -> Result<Answer, Refusal> {
+        if call.method == Method::GET && call.path.trim_matches('/') == "healthz" {
+            return Ok(Answer::json(&json!({ "agent": name })));
+        }
+        let what = format!("an agent has no {} {}", call.method, call.path);
+        let fix = "it answers GET /healthz and /v1/logs; ask an edge for the rest";
+        Err(Refusal::new(StatusCode::NOT_FOUND, what, fix))
+    }
+}

@@ -1,0 +1,239 @@
+//! Deploying and removing apps: checks the manifest against this edge, makes an image of the module, and writes both into the
+//! state directory, so that a restarted edge has them again.
+
+use super::body::Upload;
+use super::chains;
+use super::routes::ask;
+use super::state::AdminState;
+use hyper::StatusCode;
+use marram_config::manifest::{self, Manifest};
+use marram_config::source::Source;
+use marram_http::Refusal;
+use marram_sandbox::{DeployError, Images};
+use marram_shard::api::Protect;
+use marram_shard::control::{ControlAnswer, ControlRequest};
+use marram_wire::id::ImageHash;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+/// Deploys an uploaded app.
+pub(super) fn deploy(state: &AdminState, upload: &Upload) -> Result<Value, Refusal> {
+    let manifest = read(state, &upload.manifest)?;
+    let images = open(state)?;
+    let image = chains::deploy(state, &images, &manifest, upload);
+    // A compilation leaves tens of MiB of free memory, which this process does not need again.
+    marram_node::memory::give_back();
+    let image = image?;
+    chains::keys_are_granted(state, &images, &manifest.name, image)?;
+    let app = manifest.app(image);
+    let unchanged =
+        matches!(ask(state, ControlRequest::Apps)?, ControlAnswer::Apps(apps) if apps.contains(&app));
+    let mut deployed = announce(state, &manifest, &upload.manifest, image)?;
+    deployed["unchanged"] = json!(unchanged);
+    Ok(deployed)
+}
+
+/// Deploys an image that is in the cache because it was deployed here before.
+pub(super) fn deploy_kept(state: &AdminState, text: &str, image: ImageHash) -> Result<Value, Refusal> {
+    let manifest = read(state, text)?;
+    chains::keys_are_granted(state, &open(state)?, &manifest.name, image)?;
+    announce(state, &manifest, text, image)
+}
+
+/// Deploys an image that is in the cache because another edge sent it.
+pub(super) fn deploy_copied(state: &AdminState, text: &str, image: ImageHash) -> Result<Value, Refusal> {
+    let manifest = read(state, text)?;
+    chains::agrees(state, &open(state)?, &manifest, image)?;
+    deploy_kept(state, text, image)
+}
+
+fn read(state: &AdminState, text: &str) -> Result<Manifest, Refusal> {
+    let unprocessable = |what: String| {
+        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, what, "change the manifest and deploy again")
+    };
+    let source = Source::new(manifest::FILE_NAME, text.to_owned());
+    let manifest = Manifest::parse(&source).map_err(|problem| unprocessable(problem.to_string()))?;
+    promises_kept(state, &manifest).map_err(unprocessable)?;
+    Ok(manifest)
+}
+
+/// Sends the app to the control, then stores it.
+fn announce(state: &AdminState, manifest: &Manifest, text: &str, image: ImageHash) -> Result<Value, Refusal> {
+    match ask(state, ControlRequest::Deploy(manifest.app(image)))? {
+        ControlAnswer::Done => {}
+        ControlAnswer::Refused(why) => {
+            let fix = "change the manifest and deploy again";
+            return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, fix));
+        }
+        _ => return Err(Refusal::bug("the control answered something else than was asked")),
+    }
+    keep(state, &manifest.name, text, image)?;
+    tracing::info!(event = "deployed", app = manifest.name, image = %image, "an app is deployed");
+    Ok(json!({
+        "edge": state.edge,
+        "name": manifest.name,
+        "image": image.to_string(),
+        "server": manifest.server,
+        "survives": survives(manifest),
+    }))
+}
+
+/// What `protect` promises depends on where the ends run (docs/protocol.md, "Failure model"): refuses a promise that a gate of
+/// this edge breaks.
+fn promises_kept(state: &AdminState, manifest: &Manifest) -> Result<(), String> {
+    if manifest.protect == Protect::None {
+        return Ok(());
+    }
+    if state.routing.leads_to(&manifest.name) {
+        return Err(format!(
+            "`protect = \"endpoints\"` promises that sessions survive this edge, but it has a gate for `{}`, and the \
+             client ends of sessions through that gate are in this edge: they would survive a shard process, not the \
+             edge. Write protect = \"none\", or take the gate away and let clients connect to `marram agent client`",
+            manifest.name
+        ));
+    }
+    match &manifest.server {
+        Some(server) if state.gate_servers.contains(server) => Err(format!(
+            "`protect = \"endpoints\"` promises that sessions survive this edge, but it connects to the server \
+             `{server}` itself, so their server ends are in this edge: they would survive a shard process, not the \
+             edge. Write protect = \"none\", or take `{server}` out of the edge's `servers` and run \
+             `marram agent server` beside it"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What an app's sessions survive, for the operator who deploys it.
+fn survives(manifest: &Manifest) -> &'static str {
+    match (manifest.protect, &manifest.server) {
+        (Protect::None, _) if manifest.shared => {
+            "nothing: all its sessions on an edge share one cell, and end with the shard that runs it"
+        }
+        (Protect::None, _) => "nothing: a session ends with the shard that runs it",
+        (Protect::Endpoints, None) => {
+            "any number of edges, one after the other or all at once, while the client's agent lives"
+        }
+        (Protect::Endpoints, Some(_)) => {
+            "any number of edges, one after the other or all at once, while the client's and the server's agents live"
+        }
+        (Protect::Warm | Protect::Hot, None) => {
+            "any number of edges, one after the other or all at once, while the client's agent lives; where another edge \
+             stands by, it goes on without a rebuild"
+        }
+        (Protect::Warm | Protect::Hot, Some(_)) => {
+            "any number of edges, one after the other or all at once, while the client's and the server's agents live; \
+             where another edge stands by, it goes on without a rebuild"
+        }
+    }
+}
+
+/// Finds the names of an image's stages, the one next to the client first. A list of sessions asks for each session, so each
+/// image is read only once.
+pub(super) struct StageNames {
+    images: Option<Images>,
+    known: BTreeMap<ImageHash, Option<Vec<String>>>,
+}
+
+impl StageNames {
+    /// For the images of this edge.
+    pub(super) fn new(state: &AdminState) -> Self {
+        Self { images: Images::open(&state.images).ok(), known: BTreeMap::new() }
+    }
+
+    /// The stages of an image that this app runs; none if its list cannot be read. An app that is no chain is its only stage.
+    pub(super) fn of(&mut self, app: &str, image: ImageHash) -> Option<Vec<String>> {
+        let images = self.images.as_ref()?;
+        let read =
+            || {
+                let chain = images.chain(image).ok()?;
+                Some(chain.map_or_else(Vec::new, |chain| {
+                    chain.stages().iter().map(|(name, _)| name.clone()).collect()
+                }))
+            };
+        let names = self.known.entry(image).or_insert_with(read).clone()?;
+        Some(if names.is_empty() { vec![app.to_owned()] } else { names })
+    }
+}
+
+fn open(state: &AdminState) -> Result<Images, Refusal> {
+    Images::open(&state.images).map_err(|error| refused(&error))
+}
+
+pub(super) fn refused(error: &DeployError) -> Refusal {
+    match error {
+        DeployError::Store(store) if store.is_full() => Refusal::new(
+            StatusCode::INSUFFICIENT_STORAGE,
+            error.to_string(),
+            "free space in the edge's state directory and deploy again; sessions run on",
+        ),
+        DeployError::Store(_) => {
+            let fix = "make the edge's state directory writable and deploy again; sessions run on";
+            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), fix)
+        }
+        _ => Refusal::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            error.to_string(),
+            "change the app and deploy again",
+        ),
+    }
+}
+
+fn manifest_path(state: &AdminState, name: &str) -> PathBuf {
+    state.apps.join(format!("{name}.toml"))
+}
+
+fn image_path(state: &AdminState, name: &str) -> PathBuf {
+    state.apps.join(format!("{name}.image"))
+}
+
+/// Stores an app for the next start. The image's name is written last: without it the other files are ignored.
+fn keep(state: &AdminState, name: &str, text: &str, image: ImageHash) -> Result<(), Refusal> {
+    fs::create_dir_all(&state.apps)
+        .and_then(|()| fs::write(manifest_path(state, name), text))
+        .and_then(|()| fs::write(image_path(state, name), image.to_string()))
+        .map_err(|error| {
+            let what =
+                format!("the app runs, but will be gone after a restart: {}: {error}", state.apps.display());
+            let fix = "make the edge's state directory writable and deploy again";
+            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, what, fix)
+        })
+}
+
+/// Removes an app. Its image stays, for the sessions that use it.
+pub(super) fn forget(state: &AdminState, name: &str) -> Result<(), Refusal> {
+    for path in [image_path(state, name), manifest_path(state, name)] {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                let what = format!("the app will be back after a restart: {}: {error}", path.display());
+                return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, what, "remove that file"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The manifest that an app was deployed with.
+pub(super) fn kept_manifest(state: &AdminState, name: &str) -> Option<String> {
+    fs::read_to_string(manifest_path(state, name)).ok()
+}
+
+/// The image that an app was deployed as.
+pub(super) fn kept_image(state: &AdminState, name: &str) -> Option<ImageHash> {
+    Some(ImageHash(super::view::parse_hex(fs::read_to_string(image_path(state, name)).ok()?.trim())?))
+}
+
+/// Apps that were deployed before the edge was restarted: manifest and image.
+pub(super) fn kept(state: &AdminState) -> Vec<(String, ImageHash)> {
+    let Ok(entries) = fs::read_dir(&state.apps) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "image"));
+    let kept = |path: PathBuf| {
+        let hash = super::view::parse_hex(fs::read_to_string(&path).ok()?.trim())?;
+        Some((fs::read_to_string(path.with_extension("toml")).ok()?, ImageHash(hash)))
+    };
+    paths.into_iter().filter_map(kept).collect()
+}

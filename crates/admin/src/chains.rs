@@ -1,0 +1,251 @@
+//! Makes one image of a manifest's stages: their own images, connected in sequence, between the stages that this edge's
+//! configuration adds to every app.
+
+use super::apps::{self, refused};
+use super::body::Upload;
+use super::state::AdminState;
+use bytes::Bytes;
+use hyper::StatusCode;
+use marram_config::manifest::{Manifest, Stage, StageQuotas, TreeFile};
+use marram_http::Refusal;
+use marram_node::keys;
+use marram_sandbox::{
+    Chain, DeployError, ImageFault, ImageFile, Images, KeyId, LoadError, Quotas, reads_cache,
+};
+use marram_wire::id::ImageHash;
+
+/// A stage's name and image.
+type Named = (String, ImageHash);
+
+/// Makes the image of an uploaded app.
+pub(super) fn deploy(
+    state: &AdminState,
+    images: &Images,
+    manifest: &Manifest,
+    upload: &Upload,
+) -> Result<ImageHash, Refusal> {
+    let stages = own_stages(images, manifest, upload)?;
+    let (first, last) = forced(state, images, manifest)?;
+    wire(images, manifest, [first, stages, last].concat())
+}
+
+/// As [`deploy`], but without the stages that an edge adds and the keys that it grants.
+pub(super) fn check(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<ImageHash, Refusal> {
+    let stages = own_stages(images, manifest, upload)?;
+    wire(images, manifest, stages)
+}
+
+/// An image for each uploaded stage.
+fn own_stages(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<Vec<Named>, Refusal> {
+    all_came(manifest, &upload.parts)?;
+    let mut parts = &upload.parts[..];
+    let mut stages = Vec::with_capacity(manifest.stages.len());
+    for stage in &manifest.stages {
+        let (own, rest) = parts.split_at(1 + stage.files.len());
+        parts = rest;
+        if manifest.cache.is_none() && reads_cache(&own[0]) {
+            return Err(in_stage(manifest, stage, &no_cache()));
+        }
+        let files = tree(&stage.files, &own[1..]);
+        let keys = named_keys(stage, &files)?;
+        let info = images.deploy_with_keys(&own[0], &files, &keys, &quotas(manifest, &stage.quotas));
+        let info = info.map_err(|error| in_stage(manifest, stage, &error))?;
+        was_rebuilt(info.hash, info.rebuilt.as_ref());
+        stages.push((stage.name.clone(), info.hash));
+    }
+    Ok(stages)
+}
+
+/// Logs that compiled code was there and could not be used.
+fn was_rebuilt(image: ImageHash, fault: Option<&ImageFault>) {
+    if let Some(fault) = fault {
+        tracing::warn!(%image, "an image was compiled again: {fault}");
+    }
+}
+
+fn no_cache() -> DeployError {
+    DeployError::ImportForbidden {
+        name: "marram_v1.cache_read".into(),
+        reason: "the app has no cache; add `[cache]` with `origin = \"http://...\"`, where its objects are, to the manifest"
+            .into(),
+    }
+}
+
+fn all_came(manifest: &Manifest, parts: &[Bytes]) -> Result<(), Refusal> {
+    let (modules, files) =
+        (manifest.stages.len(), manifest.stages.iter().map(|stage| stage.files.len()).sum::<usize>());
+    if parts.len() == modules + files {
+        return Ok(());
+    }
+    let named = if modules == 1 { "".into() } else { format!("{modules} modules and ") };
+    let came = parts.len().saturating_sub(modules);
+    let what = format!("the manifest names {named}{files} files, and {came} came");
+    Err(Refusal::new(StatusCode::BAD_REQUEST, what, "send the app with `marram deploy`"))
+}
+
+/// The files, at the paths in the manifest.
+fn tree(files: &[TreeFile], contents: &[Bytes]) -> Vec<ImageFile> {
+    let file = |(named, contents): (&TreeFile, &Bytes)| ImageFile {
+        path: named.path.clone(),
+        contents: contents.to_vec(),
+    };
+    files.iter().zip(contents).map(file).collect()
+}
+
+/// The ids of the keys of a stage's certificates.
+fn named_keys(stage: &Stage, files: &[ImageFile]) -> Result<Vec<KeyId>, Refusal> {
+    let of = |path: &String| {
+        let file = files.iter().find(|file| file.path == *path);
+        let contents = file.map_or(&[][..], |file| &file.contents);
+        keys::of_certificate(contents).map_err(|why| {
+            let fix = "let `keys` name the stage's files that hold certificates, in PEM, and deploy again";
+            Refusal::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                format!("`keys` names /{path}, a file that {why}"),
+                fix,
+            )
+        })
+    };
+    stage.keys.iter().map(of).collect()
+}
+
+/// Checks that this edge holds every key that an image signs with, and grants it to this app. Stages that the edge adds to every
+/// app have the grants that they have as apps of their own.
+pub(super) fn keys_are_granted(
+    state: &AdminState,
+    images: &Images,
+    app: &str,
+    image: ImageHash,
+) -> Result<(), Refusal> {
+    let refuse = |what: String, fix: String| Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, what, fix));
+    let image = images.load(image).map_err(|error| {
+        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string(), "deploy the app again")
+    })?;
+    was_rebuilt(image.hash(), image.rebuilt());
+    let forced = state.first.iter().chain(&state.last);
+    let forced: Vec<_> =
+        forced.filter_map(|app| Some((apps::kept_image(state, app)?, app.as_str()))).collect();
+    for stage in image.info() {
+        let owner = forced.iter().find(|(image, _)| *image == stage.hash).map_or(app, |(_, app)| app);
+        for id in &stage.keys {
+            let Some(key) = state.keys.iter().find(|key| key.id == *id) else {
+                let what = format!(
+                    "`{owner}` wants to sign with the key {id} of a certificate, and this edge does not hold it"
+                );
+                let fix = "give every edge of the domain the certificate's private key, as a [[key]] of its configuration";
+                return refuse(what, fix.to_owned());
+            };
+            if !key.apps.iter().any(|granted| granted == owner) {
+                let what = format!(
+                    "`{owner}` wants to sign with the key `{}`, which this edge does not grant it",
+                    key.name
+                );
+                return refuse(
+                    what,
+                    format!("add \"{owner}\" to the key's `apps` in the edge's configuration"),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The session's limits are part of the image only if there is one stage: each of several may be a stage of other apps too.
+fn quotas(manifest: &Manifest, stage: &StageQuotas) -> Quotas {
+    let only = manifest.stages.len() == 1;
+    let limit = |limit: u32| (only && limit > 0).then_some(limit);
+    Quotas {
+        memory_max: stage.memory,
+        handler_time_ns: u64::try_from(stage.handler_time.as_nanos()).unwrap_or(u64::MAX),
+        scratch_max: stage.scratch,
+        nan_canonicalization: stage.nan_canonical,
+        messages_per_s: limit(manifest.quotas.messages_per_s),
+        log_bytes_per_s: limit(manifest.quotas.log_bytes_per_s).map(u64::from),
+    }
+}
+
+fn in_stage(manifest: &Manifest, stage: &Stage, error: &DeployError) -> Refusal {
+    let refusal = refused(error);
+    if manifest.stages.len() == 1 { refusal } else { refusal.about(&format!("stage `{}`", stage.name)) }
+}
+
+/// The stages that this edge puts before and after an app's own.
+fn forced(
+    state: &AdminState,
+    images: &Images,
+    manifest: &Manifest,
+) -> Result<(Vec<Named>, Vec<Named>), Refusal> {
+    if state.is_forced(&manifest.name) {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let all = |apps: &[String]| -> Result<Vec<Named>, Refusal> {
+        apps.iter().map(|app| forced_one(state, images, app)).collect()
+    };
+    Ok((all(&state.first)?, all(&state.last)?))
+}
+
+fn forced_one(state: &AdminState, images: &Images, app: &str) -> Result<Named, Refusal> {
+    let unprocessable = |what: String, fix: String| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, what, fix);
+    let Some(image) = apps::kept_image(state, app) else {
+        let what = format!(
+            "this edge puts the app `{app}` before or behind every other, and it is not deployed here"
+        );
+        let fix = format!("deploy `{app}` first, or take it out of [chain] in the edge's configuration");
+        return Err(unprocessable(what, fix));
+    };
+    match images.chain(image) {
+        Ok(None) => Ok((app.to_owned(), image)),
+        Ok(Some(_)) => {
+            let what = format!(
+                "`{app}` is a chain, and only an app of one stage can be put before or behind others"
+            );
+            let fix = format!(
+                "name its stages one by one in [chain] in the edge's configuration instead of `{app}`"
+            );
+            Err(unprocessable(what, fix))
+        }
+        Err(error) => Err(unprocessable(error.to_string(), format!("deploy `{app}` again"))),
+    }
+}
+
+/// A single stage is an image already; several are made into a chain.
+fn wire(images: &Images, manifest: &Manifest, stages: Vec<Named>) -> Result<ImageHash, Refusal> {
+    if let [(_, only)] = &stages[..] {
+        return Ok(*only);
+    }
+    let chain = Chain::new(manifest.server.is_some(), stages).map_err(|why| {
+        let fix = "give the app fewer stages, with those that the edge's [chain] adds";
+        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, fix)
+    })?;
+    images.deploy_chain(&chain).map_err(|error| match error {
+        LoadError::Build(error) => refused(&error),
+        other => Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, other.to_string(), "deploy the app again"),
+    })
+}
+
+/// Whether an image that another edge made has the stages that this edge adds to every app.
+pub(super) fn agrees(
+    state: &AdminState,
+    images: &Images,
+    manifest: &Manifest,
+    image: ImageHash,
+) -> Result<(), Refusal> {
+    let (first, last) = forced(state, images, manifest)?;
+    let chain = images.chain(image);
+    let stages = chain.map(|chain| chain.map_or_else(|| vec![image], |chain| hashes(chain.stages())));
+    let agrees = stages.is_ok_and(|stages| {
+        stages.len() == first.len() + manifest.stages.len() + last.len()
+            && stages.starts_with(&hashes(&first))
+            && stages.ends_with(&hashes(&last))
+    });
+    if agrees {
+        return Ok(());
+    }
+    let what = format!("`{}` has other stages before or behind its own there than here", manifest.name);
+    let fix = "let all edges of a domain have one [chain] in their configurations, and one version of the apps in it";
+    Err(Refusal::new(StatusCode::CONFLICT, what, fix))
+}
+
+fn hashes(stages: &[Named]) -> Vec<ImageHash> {
+    stages.iter().map(|(_, hash)| *hash).collect()
+}

@@ -1,0 +1,270 @@
+//! The client of the admin API, for the command line, the demo, tests, and edges that fetch from one another.
+
+use super::token;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use marram_http::tls::{Connector, Stream};
+use serde_json::Value;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// Bytes of an answer: an app or a recording, with room to spare.
+pub const ANSWER_BYTES_MAX: usize = super::body::SIZE_MAX;
+/// Default timeout of an answer: an edge may have to compile a large module.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Most bytes of one line in an answer that is read line by line.
+const LINE_BYTES_MAX: usize = 1 << 20;
+/// Timeout of connecting.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A client of one edge's admin API.
+#[derive(Clone, Debug)]
+pub struct ApiClient {
+    authority: String,
+    /// Whether the connection is encrypted.
+    is_encrypted: bool,
+    /// CA certificates in PEM; the system's if there are none.
+    ca: Option<Arc<[u8]>>,
+    token: Option<String>,
+    patience: Duration,
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+pub enum ClientError {
+    /// The connection could not be made.
+    Unreachable(String),
+    /// The server accepted the connection and sent nothing for this time.
+    Silent(Duration),
+    /// The edge refused the request.
+    Refused {
+        /// The HTTP status.
+        status: u16,
+        /// What happened.
+        error: String,
+        /// How to fix it.
+        fix: String,
+    },
+    /// The server is no edge, or one of another version.
+    NotUnderstood(String),
+}
+
+impl ClientError {
+    /// Whether the edge answered that it does not have what was asked for.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { status: 404, .. })
+    }
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(why) => write!(f, "{why}; is the edge running, and is this its admin address?"),
+            Self::Silent(patience) => {
+                write!(f, "no answer in {} s; it hangs or is stopped", patience.as_secs())
+            }
+            Self::Refused { error, fix, .. } => write!(f, "{error}; {fix}"),
+            Self::NotUnderstood(why) => {
+                write!(f, "what answers does not speak this version's admin API: {why}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ClientError {}
+
+impl ApiClient {
+    /// A client for the edge with the admin API at `url`: `http://HOST:PORT`, `https://HOST:PORT`, or `HOST:PORT` alone, which is
+    /// not encrypted. Without a token it uses the one that is published to this user, if there is one.
+    ///
+    /// # Errors
+    /// If `url` has none of these forms.
+    pub fn new(url: &str, token: Option<String>) -> Result<Self, String> {
+        let encrypted = url.strip_prefix("https://");
+        let authority = encrypted.or(url.strip_prefix("http://")).unwrap_or(url).trim_end_matches('/');
+        let address: marram_config::units::Address = authority.parse().map_err(|_| {
+            format!("{url:?} is no admin address; write http://HOST:PORT or https://HOST:PORT")
+        })?;
+        let is_encrypted = encrypted.is_some();
+        Ok(Self { authority: address.0, is_encrypted, ca: None, token, patience: PATIENCE })
+    }
+
+    /// The same with these certificates (PEM) as the trusted ones, or signers of them, in place of the system's.
+    ///
+    /// # Errors
+    /// If they cannot be used. The text says why.
+    pub fn believing(self, ca_pem: &[u8]) -> Result<Self, String> {
+        Connector::new(Some(ca_pem), None).map_err(|error| format!("{error:#}"))?;
+        Ok(Self { ca: Some(ca_pem.into()), ..self })
+    }
+
+    /// The same with this timeout for an answer.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Sends a request and waits for the body of the answer.
+    ///
+    /// # Errors
+    /// If there is no answer, or the edge refuses.
+    pub fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| ClientError::Unreachable(format!("no runtime: {error}")))?;
+        runtime.block_on(async {
+            tokio::time::timeout(self.patience, self.exchange(method, path, body))
+                .await
+                .unwrap_or_else(|_| Err(ClientError::Silent(self.patience)))
+        })
+    }
+
+    /// Sends a request without a body, and passes each line of the answer to `take` as it arrives, until `take` returns false,
+    /// the answer ends, or nothing arrives within the timeout.
+    ///
+    /// # Errors
+    /// If there is no answer, the edge refuses, or it becomes silent.
+    pub fn lines(&self, path: &str, mut take: impl FnMut(&str) -> bool) -> Result<(), ClientError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| ClientError::Unreachable(format!("no runtime: {error}")))?;
+        runtime.block_on(async {
+            let silent = |_| ClientError::Silent(self.patience);
+            let asked = tokio::time::timeout(self.patience, self.ask(Method::GET, path, Bytes::new()));
+            let answer = asked.await.map_err(silent)??;
+            let status = answer.status();
+            let mut body = answer.into_body();
+            if !status.is_success() {
+                let body =
+                    tokio::time::timeout(self.patience, Limited::new(body, ANSWER_BYTES_MAX).collect());
+                let body = body.await.map_err(silent)?.map_err(|error| self.unreachable(error))?.to_bytes();
+                return Err(refused(status.as_u16(), &body));
+            }
+            let mut rest = Vec::new();
+            while let Some(frame) = tokio::time::timeout(self.patience, body.frame()).await.map_err(silent)? {
+                rest.extend_from_slice(
+                    frame.map_err(|error| self.unreachable(error))?.data_ref().map_or(&[][..], |data| data),
+                );
+                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = rest.drain(..=end).collect();
+                    if !take(String::from_utf8_lossy(&line).trim_end()) {
+                        return Ok(());
+                    }
+                }
+                if rest.len() > LINE_BYTES_MAX {
+                    return Err(ClientError::NotUnderstood("a line without an end".into()));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Sends a request without a body and reads the answer as JSON.
+    ///
+    /// # Errors
+    /// If there is no answer, the edge refuses, or the answer is no JSON.
+    pub fn json(&self, method: Method, path: &str) -> Result<Value, ClientError> {
+        let body = self.call(method, path, Bytes::new())?;
+        serde_json::from_slice(&body).map_err(|error| ClientError::NotUnderstood(error.to_string()))
+    }
+
+    fn unreachable(&self, why: impl fmt::Display) -> ClientError {
+        ClientError::Unreachable(format!("{}: {why}", self.authority))
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
+        let answer = self.ask(method, path, body).await?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| self.unreachable(error))?.to_bytes();
+        if status.is_success() { Ok(body) } else { Err(refused(status.as_u16(), &body)) }
+    }
+
+    async fn encrypted(&self, stream: TcpStream) -> Result<Stream, ClientError> {
+        if !self.is_encrypted {
+            return Ok(Stream::Plain(stream));
+        }
+        let connector = Connector::new(self.ca.as_deref(), None)
+            .map_err(|error| self.unreachable(format_args!("{error:#}; with --ca FILE or `admin.ca`")))?;
+        let connected = tokio::time::timeout(CONNECT_PATIENCE, connector.connect(&self.authority, stream));
+        connected
+            .await
+            .map_err(|_| self.unreachable("its handshake takes too long; is it https://?"))?
+            .map_err(|error| {
+                let fix = "is it https://, and its certificate, or its signer's, the one in --ca FILE or `admin.ca`?";
+                self.unreachable(format_args!("it is not believed: {error}; {fix}"))
+            })
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, ClientError> {
+        // An edge that was restarted has another token.
+        let find = || if self.token.is_none() { token::find(&self.authority) } else { None };
+        let mut found = find();
+        loop {
+            let answer = self.ask_with(found.as_ref(), method.clone(), path, body.clone()).await?;
+            // A server that has just started accepts connections before its token is published, and answers none before.
+            let now = if answer.status() == StatusCode::UNAUTHORIZED { find() } else { None };
+            if now.is_none() || now == found {
+                return Ok(answer);
+            }
+            found = now;
+        }
+    }
+
+    /// Sends the request once, with the token that was found for an address, or else with the configured one.
+    async fn ask_with(
+        &self,
+        found: Option<&(SocketAddr, String)>,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let (at, token) = match found {
+            // A published token is sent only to its own address, whatever else a name resolves to.
+            Some((address, token)) => (address.to_string(), Some(token.clone())),
+            None => (self.authority.clone(), self.token.clone()),
+        };
+        let stream = tokio::time::timeout(CONNECT_PATIENCE, TcpStream::connect(at))
+            .await
+            .map_err(|_| self.unreachable("connecting takes too long"))?
+            .map_err(|error| self.unreachable(error))?;
+        // The request names the server by its address, whatever name was given here.
+        let host = stream.peer_addr().map_err(|error| self.unreachable(error))?;
+        let host = SocketAddr::new(host.ip(), host.port()).to_string();
+        let stream = self.encrypted(stream).await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.unreachable(error))?;
+        // The task ends when `sender` is dropped; an error appears in the answer.
+        tokio::spawn(connection);
+        let kind = if path == "/v1/apps" { "application/octet-stream" } else { "application/json" };
+        let has_body = matches!(method, Method::POST | Method::PUT);
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
+        if has_body {
+            request = request.header(header::CONTENT_TYPE, kind);
+        }
+        if let Some(token) = token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request =
+            request.body(Full::new(body)).map_err(|error| ClientError::NotUnderstood(error.to_string()))?;
+        sender.send_request(request).await.map_err(|error| {
+            let what = "it takes connections and gives no answer of an admin API, as where agents connect (`listen`), or where \
+                        https:// is spoken";
+            self.unreachable(format!("{what} ({error})"))
+        })
+    }
+}
+
+fn refused(status: u16, body: &[u8]) -> ClientError {
+    let value: Value = serde_json::from_slice(body).unwrap_or_default();
+    match (value["error"].as_str(), value["fix"].as_str()) {
+        (Some(error), Some(fix)) => ClientError::Refused { status, error: error.into(), fix: fix.into() },
+        _ => ClientError::NotUnderstood(format!("status {status} without a reason")),
+    }
+}

@@ -1,0 +1,58 @@
+//! The admin API: HTTP for operators, in a thread of its own beside the edge, so that it never delays a session.
+//!
+//! | request | does | answer |
+//! |---|---|---|
+//! | `GET /healthz` | checks that the control answers | edge's name |
+//! | `GET /metrics` | | Prometheus text |
+//! | `GET /v1/edge` | | what the edge, each shard and each app have now |
+//! | `POST /v1/apps` | deploys: [`body`] says what to send | name, image, what its sessions survive |
+//! | `GET /v1/apps`, `/v1/apps/NAME` | | apps with their manifests |
+//! | `DELETE /v1/apps/NAME` | no new sessions of it | |
+//! | `GET /v1/sessions`, `/v1/sessions/ID` | | sessions; one, with what it survives, in words |
+//! | `POST /v1/sessions/ID/record`, `.../record/redacted` | records it | the record file, without the app |
+//! | `DELETE /v1/sessions/ID` | ends it for good | |
+//! | `GET /v1/routes` | | rules of the gates, how often each decided, listeners |
+//! | `PUT /v1/routes` | replaces the rules, all at once: `{"routes": [...], "revision": n}` | as above |
+//! | `GET /v1/standbys/ID` | | the standby of a session of any edge, as the coordinator knows it |
+//! | `GET /v1/coordinator` | | whether the coordinator is reachable, what is impossible meanwhile, the edges it knows |
+//! | `GET /v1/logs?...` | | the edge's last log lines, and new ones: see `logs.rs` |
+//! | `POST /v1/drain` | moves all sessions away, accepts no new ones | |
+//! | `GET /v1/images/HASH` | | the module, files and quotas behind an image, for another edge |
+//! | `GET /v1/images/HASH/app` | | the settings of its app, which is or was deployed, for another edge |
+//!
+//! A recorder answers `/healthz`, `/metrics`, `/v1/sessions` and `/v1/logs` in the same way, an agent `/healthz` and `/v1/logs`.
+//!
+//! Access rules are in `marram_http::Guard`: operators may ask for everything, other edges of the domain for apps and images, a token of
+//! its own opens `/metrics`, `/healthz` is open to all, and web pages get nothing.
+//!
+//! Answers are JSON unless the table says otherwise. A refusal is `{"error": what happened, "fix": how to fix it}`.
+
+mod agent;
+mod apps;
+pub mod body;
+mod boot;
+mod chains;
+pub mod client;
+mod coordination;
+mod figures;
+mod logs;
+mod peers;
+mod recorder;
+mod routes;
+mod routing;
+mod server;
+mod state;
+mod token;
+mod view;
+
+pub use agent::AgentAdmin;
+pub use boot::{check, load};
+pub use client::ANSWER_BYTES_MAX;
+pub use logs::FOLLOWERS_MAX;
+pub use logs::HEARTBEAT;
+pub use peers::fetch;
+pub use recorder::RecorderAdmin;
+pub use routes::{Answer, Call};
+pub use routing::Replacement;
+pub use server::{AdminApi, BODY_PATIENCE, CONNECTIONS_MAX, HEAD_PATIENCE, WRITE_PATIENCE, serve, start};
+pub use state::AdminState;

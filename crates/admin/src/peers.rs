@@ -1,0 +1,139 @@
+//! What an edge fetches from other edges: the apps that they have deployed, and single images that sessions need. An image is
+//! verified by its digest; the app's settings are trusted as the peer sends them.
+
+use super::client::{ApiClient, ClientError};
+use super::state::AdminState;
+use super::view::{self, parse_hex};
+use super::{apps, chains};
+use anyhow::{Context, anyhow, ensure};
+use hyper::Method;
+use marram_node::coordinator::Coordinator;
+use marram_sandbox::{Chain, Images};
+use marram_shard::api::App;
+use marram_wire::id::ImageHash;
+use serde_json::Value;
+use std::sync::PoisonError;
+use std::time::Instant;
+
+/// Most edges that are asked for an image that they are registered with. If none of these sends it, more would not help.
+const HOLDERS_MAX: usize = 8;
+
+/// Fetches every app that a peer has and this edge does not.
+pub(super) fn copy_from(state: &AdminState, peer: &str) -> anyhow::Result<()> {
+    let client = client(state, peer)?;
+    let list = client.json(Method::GET, "/v1/apps").map_err(of_this_domain)?;
+    let mut apps: Vec<&Value> = list["apps"].as_array().into_iter().flatten().collect();
+    // The stages that this edge adds to every app are fetched before the apps that need them.
+    apps.sort_by_key(|app| !app["name"].as_str().is_some_and(|name| state.is_forced(name)));
+    for app in apps {
+        if let Err(error) = copy_app(state, &client, app) {
+            tracing::warn!(peer, app = %app["name"], "an app could not be fetched: {error:#}");
+        }
+    }
+    Ok(())
+}
+
+fn copy_app(state: &AdminState, client: &ApiClient, app: &Value) -> anyhow::Result<()> {
+    let text =
+        |field: &str| app[field].as_str().with_context(|| format!("the peer did not give its {field}"));
+    let (name, manifest, hash) = (text("name")?, text("manifest")?, text("image")?);
+    if apps::kept_manifest(state, name).is_some() {
+        return Ok(());
+    }
+    let image = ImageHash(parse_hex(hash).context("the peer's image name is no digest")?);
+    bring(client, &Images::open(&state.images)?, image)?;
+    apps::deploy_copied(state, manifest, image).map_err(|refusal| anyhow!("{refusal}"))?;
+    Ok(())
+}
+
+/// Fetches an image from a peer into the cache, with its stages if it is a chain. Images that are in the cache from earlier are
+/// not fetched again.
+fn bring(client: &ApiClient, images: &Images, image: ImageHash) -> anyhow::Result<()> {
+    let get =
+        |image: ImageHash| client.call(Method::GET, &format!("/v1/images/{image}"), bytes::Bytes::new());
+    if images.app(image).is_ok() {
+        return Ok(());
+    }
+    let bytes = get(image)?;
+    if Chain::is_chain(&bytes) {
+        let chain = Chain::decode(&bytes).map_err(anyhow::Error::msg)?;
+        ensure!(chain.hash() == image, "the peer gave another chain");
+        for (_, stage) in chain.stages() {
+            if images.app(*stage).is_err() {
+                images.insert(*stage, &get(*stage)?)?;
+            }
+        }
+    }
+    images.insert(image, &bytes)?;
+    Ok(())
+}
+
+/// Fetches an image into the image cache from the first peer that has it.
+///
+/// # Errors
+/// In a few words for the session that needs it; the log has each peer's error.
+pub fn fetch(state: &AdminState, image: ImageHash) -> Result<App, String> {
+    let mut unknown = 0;
+    let peers = asked_for(state, image);
+    for peer in &peers {
+        match fetch_from(state, peer, image) {
+            Ok(app) => return Ok(app),
+            Err(error) => {
+                let refused = error.downcast_ref::<ClientError>();
+                unknown += usize::from(refused.is_some_and(ClientError::is_not_found));
+                // Any client of an edge can cause requests for images that do not exist.
+                let mut log_limiter = state.log_limiter.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(suppressed) = log_limiter.pass(Instant::now()) {
+                    tracing::warn!(peer, %image, suppressed, "an image could not be fetched: {error:#}");
+                }
+            }
+        }
+    }
+    let away = state.coordinator.as_ref().and_then(Coordinator::away);
+    let away = away.map_or("", |_| "; the coordinator, which knows who has what, is away");
+    let peers = peers.len();
+    Err(match peers - unknown {
+        0 => format!("none of its {peers} peers has it either{away}"),
+        failed => format!("{failed} of its {peers} peers could not give it (its log says why){away}"),
+    })
+}
+
+/// Admin URLs: first of edges that are registered with the image, then those in the configuration.
+fn asked_for(state: &AdminState, image: ImageHash) -> Vec<String> {
+    let holders = state.coordinator.as_ref().map(|coordinator| coordinator.holders(image));
+    let mut urls: Vec<String> = holders.into_iter().flatten().take(HOLDERS_MAX).map(|(_, url)| url).collect();
+    let named: Vec<String> = state.peers.iter().filter(|peer| !urls.contains(peer)).cloned().collect();
+    urls.extend(named);
+    urls
+}
+
+fn fetch_from(state: &AdminState, peer: &str, image: ImageHash) -> anyhow::Result<App> {
+    let client = client(state, peer)?;
+    let app = client.json(Method::GET, &format!("/v1/images/{image}/app")).map_err(of_this_domain)?;
+    let app = view::read_app(&app).context("the peer describes the app in another version's words")?;
+    ensure!(app.image == image, "the peer describes another image");
+    let images = Images::open(&state.images)?;
+    bring(&client, &images, image)?;
+    chains::keys_are_granted(state, &images, &app.name, image).map_err(|refusal| anyhow!("{refusal}"))?;
+    Ok(app)
+}
+
+/// An edge of another domain refuses this edge's token as a wrong one; the error then says so.
+fn of_this_domain(error: ClientError) -> anyhow::Error {
+    match error {
+        ClientError::Refused { status: 401, .. } => anyhow::Error::new(error)
+            .context("it gives apps to edges of its own domain only: is `secret_file` the same on both?"),
+        error => error.into(),
+    }
+}
+
+/// A client for what a peer sends to the edges of its domain.
+fn client(state: &AdminState, peer: &str) -> anyhow::Result<ApiClient> {
+    // The server there may be no edge, so it does not get the operators' token.
+    let client = ApiClient::new(peer, Some(state.credential.clone()));
+    let believing = |client: ApiClient| match &state.ca {
+        Some(ca) => client.believing(ca),
+        None => Ok(client),
+    };
+    client.and_then(believing).map_err(anyhow::Error::msg)
+}

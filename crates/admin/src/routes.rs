@@ -1,0 +1,316 @@
+//! The handlers of the requests. Every function blocks until its answer is there; none of them uses a socket.
+
+use super::apps::{self, StageNames};
+use super::body::Upload;
+use super::coordination;
+use super::figures;
+use super::routing;
+use super::server::AdminApi;
+use super::state::AdminState;
+use super::view;
+use bytes::Bytes;
+use hyper::{Method, StatusCode};
+use marram_http::{Body, Refusal};
+use marram_node::edge::{AskError, take_recording};
+use marram_sandbox::{Images, LoadError};
+use marram_shard::api::{App, SessionRow};
+use marram_shard::control::{self, ControlRequest, MetricSample};
+use marram_wire::id::{ImageHash, SessionId};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Timeout of a recording: its ends may be far away, and its checkpoints large.
+const RECORD_PATIENCE: Duration = Duration::from_secs(60);
+/// How long shards may take to answer a request.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A complete request.
+pub struct Call {
+    pub(super) method: Method,
+    pub(super) path: String,
+    /// The part after the question mark, if any.
+    pub(super) query: String,
+    pub(super) body: Bytes,
+}
+
+/// A complete answer.
+pub struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) content_type: &'static str,
+    pub(super) body: Body,
+}
+
+impl Answer {
+    pub(super) fn json(value: &Value) -> Self {
+        Self { status: StatusCode::OK, content_type: "application/json", body: line(value).into() }
+    }
+
+    fn bytes(body: Bytes) -> Self {
+        Self { status: StatusCode::OK, content_type: "application/octet-stream", body: body.into() }
+    }
+
+    /// In Prometheus' text format.
+    pub(super) fn text(text: String) -> Self {
+        Self {
+            status: StatusCode::OK,
+            content_type: "text/plain; version=0.0.4",
+            body: Bytes::from(text).into(),
+        }
+    }
+}
+
+impl From<Refusal> for Answer {
+    fn from(refusal: Refusal) -> Self {
+        let body = line(&json!({ "error": refusal.error(), "fix": refusal.fix() }));
+        Self { status: refusal.status(), content_type: "application/json", body: body.into() }
+    }
+}
+
+fn line(value: &Value) -> Bytes {
+    let mut text = value.to_string();
+    text.push('\n');
+    text.into()
+}
+
+impl AdminApi for AdminState {
+    fn answer(&self, _: &str, call: &Call) -> Result<Answer, Refusal> {
+        answer(self, call)
+    }
+}
+
+/// Handles a request of an edge.
+fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
+    let path: Vec<&str> = call.path.trim_matches('/').split('/').collect();
+    let (get, delete, post) = (Method::GET, Method::DELETE, Method::POST);
+    match (&call.method, path.as_slice()) {
+        (method, ["healthz"]) if method == get => healthz(state),
+        (method, ["metrics"]) if method == get => metrics(state),
+        (method, ["v1", "edge"]) if method == get => edge(state),
+        (method, ["v1", "apps"]) if method == get => list_apps(state),
+        (method, ["v1", "apps"]) if method == post => deploy(state, &call.body),
+        (method, ["v1", "apps", name]) if method == get => one_app(state, name),
+        (method, ["v1", "apps", name]) if method == delete => undeploy(state, name),
+        (method, ["v1", "sessions"]) if method == get => sessions(state),
+        (method, ["v1", "sessions", id]) if method == get => inspect(state, id),
+        (method, ["v1", "sessions", id]) if method == delete => kill(state, id),
+        (method, ["v1", "sessions", id, "record"]) if method == post => record(state, id, false),
+        (method, ["v1", "sessions", id, "record", "redacted"]) if method == post => record(state, id, true),
+        (method, ["v1", "routes"]) if method == get => Ok(Answer::json(&routing::list(state))),
+        (method, ["v1", "routes"]) if method == Method::PUT => {
+            routing::replace(state, &call.body).map(|routes| Answer::json(&routes))
+        }
+        (method, ["v1", "coordinator"]) if method == get => Ok(Answer::json(&coordination::shown(state))),
+        (method, ["v1", "standbys", id]) if method == get => coordination::stands_by(state, session(id)?),
+        (method, ["v1", "drain"]) if method == post => done(ask(state, ControlRequest::Drain)?),
+        (method, ["v1", "images", hash]) if method == get => image(state, hash),
+        (method, ["v1", "images", hash, "app"]) if method == get => image_app(state, hash),
+        (method, _) => {
+            let what = format!("there is no {method} {}", call.path);
+            Err(Refusal::new(StatusCode::NOT_FOUND, what, "docs/operating-monitor.md lists the admin API"))
+        }
+    }
+}
+
+/// Asks the control.
+pub(super) fn ask(state: &AdminState, request: ControlRequest) -> Result<control::ControlAnswer, Refusal> {
+    ask_patiently(state, request, PATIENCE)
+}
+
+fn ask_patiently(
+    state: &AdminState,
+    request: ControlRequest,
+    patience: Duration,
+) -> Result<control::ControlAnswer, Refusal> {
+    state.control.ask(request, patience).map_err(|error| {
+        let fix = match error {
+            AskError::Busy | AskError::Overdue => "try again in a moment",
+            AskError::Stopped => "ask another edge",
+        };
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string(), fix)
+    })
+}
+
+fn unexpected() -> Refusal {
+    Refusal::bug("the control answered something else than was asked")
+}
+
+fn done(answer: control::ControlAnswer) -> Result<Answer, Refusal> {
+    match answer {
+        control::ControlAnswer::Done => Ok(Answer::json(&json!({ "done": true }))),
+        control::ControlAnswer::NotFound => Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            "there is no such app or session here",
+            "look with `marram ps`",
+        )),
+        control::ControlAnswer::Refused(why) => {
+            Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, "change the manifest and deploy again"))
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+fn healthz(state: &AdminState) -> Result<Answer, Refusal> {
+    match ask(state, ControlRequest::Apps)? {
+        control::ControlAnswer::Apps(apps) => {
+            Ok(Answer::json(&json!({ "edge": state.edge, "apps": apps.len() })))
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+fn figures(state: &AdminState) -> Result<Vec<MetricSample>, Refusal> {
+    match ask(state, ControlRequest::Counters)? {
+        control::ControlAnswer::Counters(figures) => Ok(figures),
+        _ => Err(unexpected()),
+    }
+}
+
+fn metrics(state: &AdminState) -> Result<Answer, Refusal> {
+    let body = figures::prometheus(&state.edge, &figures(state)?);
+    Ok(Answer::text(body + &routing::prometheus(state) + &coordination::prometheus(state)))
+}
+
+/// The whole edge: present figures of the edge, each shard and each app.
+fn edge(state: &AdminState) -> Result<Answer, Refusal> {
+    let figures = figures(state)?;
+    let control::ControlAnswer::Apps(apps) = ask(state, ControlRequest::Apps)? else {
+        return Err(unexpected());
+    };
+    let mut names = StageNames::new(state);
+    let mut value = figures::edge(&figures, &apps);
+    for (app, listed) in apps.iter().zip(value["apps"].as_array_mut().into_iter().flatten()) {
+        listed["stages"] = json!(names.of(&app.name, app.image));
+    }
+    value["edge"] = json!(state.edge);
+    Ok(Answer::json(&value))
+}
+
+fn list_apps(state: &AdminState) -> Result<Answer, Refusal> {
+    let control::ControlAnswer::Apps(apps) = ask(state, ControlRequest::Apps)? else {
+        return Err(unexpected());
+    };
+    let mut names = StageNames::new(state);
+    let apps: Vec<Value> = apps.iter().map(|app| shown(state, &mut names, app)).collect();
+    Ok(Answer::json(&json!({ "edge": state.edge, "apps": apps })))
+}
+
+fn one_app(state: &AdminState, name: &str) -> Result<Answer, Refusal> {
+    let control::ControlAnswer::Apps(apps) = ask(state, ControlRequest::Apps)? else {
+        return Err(unexpected());
+    };
+    match apps.iter().find(|app| app.name == name) {
+        Some(app) => Ok(Answer::json(&shown(state, &mut StageNames::new(state), app))),
+        None => done(control::ControlAnswer::NotFound),
+    }
+}
+
+/// An app with its manifest, if that is stored, and the stages that its sessions have on this edge.
+fn shown(state: &AdminState, names: &mut StageNames, app: &App) -> Value {
+    let mut value = view::app(app);
+    value["manifest"] = json!(apps::kept_manifest(state, &app.name));
+    value["stages"] = json!(names.of(&app.name, app.image));
+    value
+}
+
+fn deploy(state: &AdminState, body: &Bytes) -> Result<Answer, Refusal> {
+    let upload = Upload::decode(body.clone())
+        .map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why, "send it with `marram deploy`"))?;
+    let mut deployed = apps::deploy(state, &upload)?;
+    if let Some(server) = deployed["server"].as_str() {
+        deployed["note"] = json!(figures::unreached(server, &figures(state)?));
+    }
+    Ok(Answer::json(&deployed))
+}
+
+fn undeploy(state: &AdminState, name: &str) -> Result<Answer, Refusal> {
+    let answer = done(ask(state, ControlRequest::Undeploy(name.to_owned()))?)?;
+    apps::forget(state, name)?;
+    Ok(answer)
+}
+
+fn sessions(state: &AdminState) -> Result<Answer, Refusal> {
+    let control::ControlAnswer::Sessions(rows, figures) = ask(state, ControlRequest::Sessions)? else {
+        return Err(unexpected());
+    };
+    let mut names = StageNames::new(state);
+    let rows: Vec<Value> = rows.iter().map(|row| session_row(&mut names, row)).collect();
+    let waiting = figures.iter().filter(|figure| figure.counter.name == "sessions_waiting");
+    let waiting: u64 = waiting.map(|figure| figure.counter.value).sum();
+    Ok(Answer::json(&json!({ "edge": state.edge, "sessions": rows, "waiting": waiting })))
+}
+
+/// A session with the stages that its messages go through.
+fn session_row(names: &mut StageNames, row: &SessionRow) -> Value {
+    let mut value = view::row(row);
+    value["stages"] = json!(names.of(&row.app, row.image));
+    value
+}
+
+fn inspect(state: &AdminState, id: &str) -> Result<Answer, Refusal> {
+    match ask(state, ControlRequest::Inspect(session(id)?))? {
+        control::ControlAnswer::Session(row, survives) => {
+            let mut value = session_row(&mut StageNames::new(state), &row);
+            value["edge"] = json!(state.edge);
+            value["survives"] = json!(survives);
+            Ok(Answer::json(&value))
+        }
+        other => done(other),
+    }
+}
+
+fn kill(state: &AdminState, id: &str) -> Result<Answer, Refusal> {
+    done(ask(state, ControlRequest::Kill(session(id)?, "killed by the operator".into()))?)
+}
+
+fn record(state: &AdminState, id: &str, redact: bool) -> Result<Answer, Refusal> {
+    match ask_patiently(state, ControlRequest::Record(session(id)?, redact), RECORD_PATIENCE)? {
+        control::ControlAnswer::Recorded(name) => {
+            let body = take_recording(&state.recordings, &name)
+                .map_err(|error| Refusal::bug(&format!("the recording cannot be read back: {error}")))?;
+            Ok(Answer::bytes(body.into()))
+        }
+        control::ControlAnswer::Refused(why) => Err(Refusal::new(
+            StatusCode::CONFLICT,
+            format!("the session cannot be recorded: {why}"),
+            "`marram inspect` shows how it is",
+        )),
+        other => done(other),
+    }
+}
+
+fn image(state: &AdminState, hash: &str) -> Result<Answer, Refusal> {
+    let hash = ImageHash(bytes_of(hash)?);
+    let images = Images::open(&state.images).map_err(|error| Refusal::bug(&error.to_string()))?;
+    match images.app(hash) {
+        Ok(app) => Ok(Answer::bytes(app.into())),
+        Err(error @ LoadError::Unknown(_)) => {
+            Err(Refusal::new(StatusCode::NOT_FOUND, error.to_string(), "ask an edge that has it deployed"))
+        }
+        Err(error) => {
+            Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), "deploy the app again"))
+        }
+    }
+}
+
+fn image_app(state: &AdminState, hash: &str) -> Result<Answer, Refusal> {
+    match ask(state, ControlRequest::Image(ImageHash(bytes_of(hash)?)))? {
+        control::ControlAnswer::Apps(apps) if !apps.is_empty() => Ok(Answer::json(&view::app(&apps[0]))),
+        _ => Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            format!("no app of this edge runs or ran image {hash}"),
+            "ask an edge that has it deployed",
+        )),
+    }
+}
+
+fn session(id: &str) -> Result<SessionId, Refusal> {
+    bytes_of(id).map(SessionId)
+}
+
+/// Reads an identifier: two hexadecimal digits a byte.
+fn bytes_of<const N: usize>(text: &str) -> Result<[u8; N], Refusal> {
+    view::parse_hex(text).ok_or_else(|| {
+        let what = format!("an identifier has {} hexadecimal digits here", 2 * N);
+        Refusal::new(StatusCode::BAD_REQUEST, what, "copy it from `marram ps` or `marram apps`")
+    })
+}

@@ -1,0 +1,150 @@
+//! Routes, for operators: lists the rules and how often each decided, and replaces them, all at once.
+
+use super::routes::ask;
+use super::state::AdminState;
+use bytes::Bytes;
+use hyper::StatusCode;
+use marram_agent::NotReplaced;
+use marram_config::routes::WrittenRoute;
+use marram_http::Refusal;
+use marram_session::agent::routes::{RouteAction, RouteRule};
+use marram_shard::api::Protect;
+use marram_shard::control::{ControlAnswer, ControlRequest};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A request to replace the rules.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Replacement {
+    /// If set, the rules are replaced only if they have this revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+    /// The new rules.
+    pub routes: Vec<WrittenRoute>,
+}
+
+/// Rules, listeners and counts.
+pub(super) fn list(state: &AdminState) -> Value {
+    let (revision, rules, defaults) = state.routing.rules();
+    let routes: Vec<WrittenRoute> = rules.iter().map(|(rule, _)| rule.into()).collect();
+    let hits: serde_json::Map<String, Value> =
+        rules.iter().map(|(rule, hits)| (rule.name.clone(), json!(hits))).collect();
+    let load = |count: &AtomicU64| count.load(Relaxed);
+    let listeners = state.routing.listeners().map(|(listener, counts)| {
+        json!({
+            "name": listener.name,
+            "address": listener.address.to_string(),
+            "protocol": listener.protocol.name(),
+            "app": listener.app,
+            "begun": load(&counts.begun),
+            "refused": load(&counts.refused),
+            "flows": load(&counts.flows),
+            "flows_refused": load(&counts.flows_refused),
+        })
+    });
+    json!({
+        "edge": state.edge,
+        "revision": revision,
+        "routes": routes,
+        "hits": hits,
+        "default_hits": defaults,
+        "listeners": listeners.collect::<Vec<_>>(),
+        "datagrams_dropped": state.routing.datagrams_dropped(),
+    })
+}
+
+/// Replaces the rules, all at once or not at all. Open sessions are not affected.
+pub(super) fn replace(state: &AdminState, body: &Bytes) -> Result<Value, Refusal> {
+    let refuse = |status, what: String, fix: &str| Err(Refusal::new(status, what, fix));
+    let replacement: Replacement = match serde_json::from_slice(body) {
+        Ok(replacement) => replacement,
+        Err(error) => {
+            let what = format!("the routes cannot be read: {error}");
+            return refuse(StatusCode::BAD_REQUEST, what, "send them with `marram route`");
+        }
+    };
+    let mut rules = Vec::new();
+    for route in &replacement.routes {
+        match route.resolve() {
+            Ok(rule) => rules.push(rule),
+            Err((field, what)) => {
+                return refuse(StatusCode::UNPROCESSABLE_ENTITY, of(&route.name, field, &what), "correct it");
+            }
+        }
+    }
+    promises_kept(state, &rules)?;
+    let names: Vec<String> = rules.iter().map(|rule| rule.name.clone()).collect();
+    match state.routing.replace(replacement.revision, rules) {
+        Ok(revision) => {
+            tracing::info!(event = "routes", revision, count = names.len(), "routes are replaced");
+            Ok(list(state))
+        }
+        Err(NotReplaced::Moved(revision)) => refuse(
+            StatusCode::CONFLICT,
+            format!("the routes were replaced meanwhile and are of revision {revision} now"),
+            "look at them and try again",
+        ),
+        Err(NotReplaced::Refused(refused)) => {
+            let name = names.get(refused.index).map_or("", |name| name);
+            refuse(StatusCode::UNPROCESSABLE_ENTITY, of(name, refused.field, &refused.what), "correct it")
+        }
+    }
+}
+
+fn of(route: &str, field: &str, what: &str) -> String {
+    format!("route `{route}`: `{field}` {what}")
+}
+
+/// A gate's sessions end with this edge (docs/protocol.md, "Failure model"): refuses a rule for an app that promises otherwise.
+fn promises_kept(state: &AdminState, rules: &[RouteRule]) -> Result<(), Refusal> {
+    let ControlAnswer::Apps(apps) = ask(state, ControlRequest::Apps)? else {
+        return Err(Refusal::bug("the control answered something else than was asked"));
+    };
+    for rule in rules {
+        let RouteAction::App(name) = &rule.action else { continue };
+        let promises = |app: &&marram_shard::api::App| app.name == *name && app.protect != Protect::None;
+        if apps.iter().any(|app| promises(&app)) {
+            let what = "leads from a gate of this edge to an app with protect = \"endpoints\", whose sessions would have \
+                        their client ends in this edge and not survive it";
+            let fix =
+                "let its clients connect to `marram agent client`, or deploy it with protect = \"none\"";
+            return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, of(&rule.name, "app", what), fix));
+        }
+    }
+    Ok(())
+}
+
+/// Metrics in Prometheus' format. Names of routes and listeners have no character that needs escaping.
+pub(super) fn prometheus(state: &AdminState) -> String {
+    let mut out = String::new();
+    let edge = &state.edge;
+    let mut family = |name: &str, kind: &str, lines: &[(String, u64)]| {
+        if !lines.is_empty() {
+            writeln!(out, "# TYPE marram_{name} {kind}").expect("writing to a string never fails");
+        }
+        for (labels, value) in lines {
+            writeln!(out, "marram_{name}{{edge=\"{edge}\"{labels}}} {value}")
+                .expect("writing to a string never fails");
+        }
+    };
+    let (_, rules, defaults) = state.routing.rules();
+    let hits: Vec<_> =
+        rules.iter().map(|(rule, hits)| (format!(",route=\"{}\"", rule.name), *hits)).collect();
+    family("route_hits", "counter", &hits);
+    family("route_default_hits", "counter", &[(String::new(), defaults)]);
+    let of_listeners = |count: fn(&marram_agent::ListenerCounts) -> &AtomicU64| -> Vec<_> {
+        let line = |(listener, counts): (&marram_agent::Listener, _)| {
+            (format!(",listener=\"{}\"", listener.name), count(counts).load(Relaxed))
+        };
+        state.routing.listeners().map(line).collect()
+    };
+    family("gate_begun", "counter", &of_listeners(|counts| &counts.begun));
+    family("gate_refused", "counter", &of_listeners(|counts| &counts.refused));
+    family("gate_flows", "gauge", &of_listeners(|counts| &counts.flows));
+    family("gate_flows_refused", "counter", &of_listeners(|counts| &counts.flows_refused));
+    family("gate_datagrams_dropped", "counter", &[(String::new(), state.routing.datagrams_dropped())]);
+    out
+}

@@ -1,0 +1,157 @@
+//! The HTTP server of admin APIs: limits, and tokens. Knows no route.
+
+use super::logs;
+use super::routes::{Answer, Call};
+use super::state::AdminState;
+use super::{body, boot, token};
+use anyhow::Context;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::{Request, Response, StatusCode, header};
+use marram_http::Refusal;
+use marram_http::tls::Acceptor;
+use marram_http::{Access, Guard};
+use marram_http::{Body, Server};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// Operators' connections at a time; further ones wait to be accepted.
+pub const CONNECTIONS_MAX: usize = 64;
+/// How long a request's head may take.
+pub const HEAD_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a request's body may take.
+pub const BODY_PATIENCE: Duration = Duration::from_secs(120);
+/// How long an operator may read nothing of an answer. One that follows a log and was away for longer asks again.
+pub const WRITE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The hint for an API that cannot be encrypted.
+const IDENTITY: &str = "correct `admin.certificate` and `admin.key`";
+
+/// A program with an admin API.
+pub trait AdminApi: Send + Sync + 'static {
+    /// Handles a request; `name` is the name that the API was started with. May block.
+    fn answer(&self, name: &str, call: &Call) -> Result<Answer, Refusal>;
+}
+
+/// An API with its access rules.
+struct Served {
+    name: String,
+    guard: Guard,
+    site: Arc<dyn AdminApi>,
+    /// Keeps the token published.
+    _published: Option<token::Published>,
+}
+
+/// Starts an edge's API, and a thread that deploys the apps of the start.
+///
+/// # Errors
+/// If its token cannot be made, or the operating system has no thread or descriptor left.
+pub fn start(listener: TcpListener, state: Arc<AdminState>) -> anyhow::Result<()> {
+    let (token, published) =
+        token_of(&listener, state.access.token.as_ref(), || token::kept(&state.token_file))?;
+    let booting = Arc::clone(&state);
+    thread::Builder::new().name("admin-boot".into()).spawn(move || boot::deploy_all(&booting))?;
+    let guard = Guard::new(&state.access, token, Some(state.credential.clone()));
+    let tls = state.access.identity.as_ref().map(Acceptor::new).transpose().context(IDENTITY)?;
+    listen(listener, tls, Served { name: state.edge.clone(), guard, site: state, _published: published })
+}
+
+/// Starts the thread of an API with this name. If no token is configured, one is made and published while the API runs.
+///
+/// # Errors
+/// If a token cannot be made, or the operating system has no thread or descriptor left.
+pub fn serve(
+    listener: TcpListener,
+    name: String,
+    access: &Access,
+    site: Arc<dyn AdminApi>,
+) -> anyhow::Result<()> {
+    let (token, published) = token_of(&listener, access.token.as_ref(), token::fresh)?;
+    let guard = Guard::new(access, token, None);
+    let tls = access.identity.as_ref().map(Acceptor::new).transpose().context(IDENTITY)?;
+    listen(listener, tls, Served { name, guard, site, _published: published })
+}
+
+/// The configured token, or a new one, which commands of the same user find.
+fn token_of(
+    listener: &TcpListener,
+    configured: Option<&String>,
+    make: impl FnOnce() -> anyhow::Result<String>,
+) -> anyhow::Result<(String, Option<token::Published>)> {
+    if let Some(token) = configured {
+        return Ok((token.clone(), None));
+    }
+    let token = make()?;
+    let published =
+        listener.local_addr().map_err(Into::into).and_then(|address| token::publish(address, &token));
+    if let Err(error) = &published {
+        tracing::warn!(
+            "commands will not find the admin token by themselves: {error:#}; name one with `admin.token_file`"
+        );
+    }
+    Ok((token, published.ok()))
+}
+
+fn listen(listener: TcpListener, tls: Option<Acceptor>, served: Served) -> anyhow::Result<()> {
+    let served = Arc::new(served);
+    let server = Server {
+        thread: "admin",
+        what: "the admin API",
+        connections_max: CONNECTIONS_MAX,
+        head_patience: HEAD_PATIENCE,
+        write_patience: WRITE_PATIENCE,
+        tls,
+    };
+    Ok(server.start(listener, move |request| respond(Arc::clone(&served), request))?)
+}
+
+async fn respond(served: Arc<Served>, request: Request<Incoming>) -> Response<Body> {
+    let answer = match read(&served.guard, request).await {
+        Ok(call) if logs::is_asked_for(&call) => logs::answer(&served.name, &call),
+        Ok(call) => tokio::task::spawn_blocking(move || served.site.answer(&served.name, &call))
+            .await
+            .unwrap_or_else(|_| Err(Refusal::bug("answering panicked"))),
+        Err(refusal) => Err(refusal),
+    };
+    response(answer.unwrap_or_else(Answer::from))
+}
+
+/// Checks whether the request is allowed, and then reads all of it.
+async fn read(guard: &Guard, request: Request<Incoming>) -> Result<Call, Refusal> {
+    let (head, incoming) = request.into_parts();
+    guard.admit(&head)?;
+    let body = Limited::new(incoming, body::SIZE_MAX).collect();
+    let body = match tokio::time::timeout(BODY_PATIENCE, body).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
+            let what = format!("the body is larger than {} bytes", body::SIZE_MAX);
+            return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, what, "make the app smaller"));
+        }
+        Ok(Err(error)) => {
+            return Err(Refusal::new(
+                StatusCode::BAD_REQUEST,
+                format!("the body broke off: {error}"),
+                "try again",
+            ));
+        }
+        Err(_) => {
+            return Err(Refusal::new(
+                StatusCode::REQUEST_TIMEOUT,
+                "the body did not arrive in time",
+                "try again",
+            ));
+        }
+    };
+    let query = head.uri.query().unwrap_or_default().to_owned();
+    Ok(Call { method: head.method, path: head.uri.path().to_owned(), query, body })
+}
+
+fn response(answer: Answer) -> Response<Body> {
+    let Answer { status, content_type, body } = answer;
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
+    response
+}

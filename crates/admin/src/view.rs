@@ -1,0 +1,220 @@
+//! Apps and sessions as JSON.
+
+use marram_shard::api::{App, CheckpointHolder, Protect, SessionRow, WitnessMode};
+use marram_shard::cache::CachePolicy;
+use marram_wire::id::ImageHash;
+use serde_json::{Value, json};
+
+/// An app, for a peer.
+pub(super) fn app(app: &App) -> Value {
+    json!({
+        "name": app.name,
+        "image": app.image.to_string(),
+        "cell": if app.shared { "shared" } else { "client" },
+        "protect": protect(app.protect),
+        "server": app.server,
+        "keep": match app.keep {
+            CheckpointHolder::Client => "client",
+            CheckpointHolder::Server => "server",
+            CheckpointHolder::Both => "both",
+        },
+        "recovery_target_ns": app.recovery_target_ns,
+        "linger_ms": app.linger_ms,
+        "messages_per_s": app.messages_per_s,
+        "log_bytes_per_s": app.log_bytes_per_s,
+        "sessions_max": app.sessions_max,
+        "tenant": app.tenant,
+        "priority": app.priority,
+        "witness": match app.witness {
+            WitnessMode::None => "none",
+            WitnessMode::Lenient => "lenient",
+            WitnessMode::Strict => "strict",
+        },
+        "cache": app.cache.as_ref().map(cache),
+    })
+}
+
+/// The cache settings of an app.
+fn cache(policy: &CachePolicy) -> Value {
+    json!({
+        "origin": policy.origin,
+        "ttl_ms": policy.ttl_ms,
+        "ttl_max_ms": policy.ttl_max_ms,
+        "negative_ttl_ms": policy.negative_ttl_ms,
+        "stale_ms": policy.stale_ms,
+        "timeout_ms": policy.timeout_ms,
+        "bytes_max": policy.bytes_max,
+    })
+}
+
+fn read_cache(value: &Value) -> Option<CachePolicy> {
+    let number = |field: &str| value[field].as_u64();
+    Some(CachePolicy {
+        origin: value["origin"].as_str()?.to_owned(),
+        ttl_ms: number("ttl_ms")?,
+        ttl_max_ms: number("ttl_max_ms")?,
+        negative_ttl_ms: number("negative_ttl_ms")?,
+        stale_ms: number("stale_ms")?,
+        timeout_ms: number("timeout_ms")?,
+        bytes_max: number("bytes_max")?,
+    })
+}
+
+/// Reads what [`app`] writes.
+pub(super) fn read_app(value: &Value) -> Option<App> {
+    let text = |field: &str| value[field].as_str();
+    let number = |field: &str| value[field].as_u64();
+    let narrow = |field: &str| number(field).and_then(|number| u32::try_from(number).ok());
+    Some(App {
+        name: text("name")?.to_owned(),
+        image: ImageHash(parse_hex(text("image")?)?),
+        shared: match text("cell")? {
+            "shared" => true,
+            "client" => false,
+            _ => return None,
+        },
+        protect: match text("protect")? {
+            "none" => Protect::None,
+            "endpoints" => Protect::Endpoints,
+            "standby (warm)" => Protect::Warm,
+            "standby (hot)" => Protect::Hot,
+            _ => return None,
+        },
+        server: match &value["server"] {
+            Value::Null => None,
+            server => Some(server.as_str()?.to_owned()),
+        },
+        keep: match text("keep")? {
+            "client" => CheckpointHolder::Client,
+            "server" => CheckpointHolder::Server,
+            "both" => CheckpointHolder::Both,
+            _ => return None,
+        },
+        recovery_target_ns: number("recovery_target_ns")?,
+        linger_ms: narrow("linger_ms")?,
+        messages_per_s: narrow("messages_per_s")?,
+        log_bytes_per_s: narrow("log_bytes_per_s")?,
+        sessions_max: narrow("sessions_max")?,
+        tenant: text("tenant")?.to_owned(),
+        priority: number("priority").and_then(|number| u8::try_from(number).ok())?,
+        witness: match text("witness")? {
+            "none" => WitnessMode::None,
+            "lenient" => WitnessMode::Lenient,
+            "strict" => WitnessMode::Strict,
+            _ => return None,
+        },
+        cache: match &value["cache"] {
+            Value::Null => None,
+            cache => Some(read_cache(cache)?),
+        },
+    })
+}
+
+/// One session.
+pub(super) fn row(row: &SessionRow) -> Value {
+    json!({
+        "session": row.session.to_string(),
+        "app": row.app,
+        "image": row.image.to_string(),
+        "generation": row.generation.to_string(),
+        "phase": row.phase,
+        "client": row.client.to_string(),
+        "server": row.server.map(|host| host.to_string()),
+        "protect": protect(row.protect),
+        "keepers": row.keepers,
+        "client_in_gate": row.client_in_gate,
+        "server_in_gate": row.server_in_gate,
+        "consumed": row.consumed,
+        "produced": row.produced,
+        "log_bytes": row.log_bytes,
+        "uncovered_bytes": row.uncovered_bytes,
+        "tasks": row.tasks,
+        "tasks_locked_out": row.tasks_locked_out,
+        "locks": row.locks,
+        "paused": row.paused,
+        "checkpoints": row.checkpoints,
+        "recoveries": row.recoveries,
+        "since_ms": row.since_ms,
+    })
+}
+
+fn protect(protect: Protect) -> &'static str {
+    match protect {
+        Protect::None => "none",
+        Protect::Endpoints => "endpoints",
+        Protect::Warm => "standby (warm)",
+        Protect::Hot => "standby (hot)",
+    }
+}
+
+/// Parses two hexadecimal digits for each byte, exactly `N` bytes.
+pub(super) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digits = text.as_bytes();
+    if digits.len() != 2 * N || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_are_read_as_they_are_shown() {
+        assert_eq!(parse_hex("00ff7a"), Some([0, 0xff, 0x7a]));
+        for text in ["", "00ff7", "00ff7g", "+0ff7a", "00ff7a00"] {
+            assert_eq!(parse_hex::<3>(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_app_is_read_as_it_is_shown_and_not_if_a_word_is_missing_or_unknown() {
+        for (protect, keep, server) in [
+            (Protect::Endpoints, CheckpointHolder::Both, Some("web".to_owned())),
+            (Protect::None, CheckpointHolder::Client, None),
+            (Protect::Endpoints, CheckpointHolder::Server, Some("web".to_owned())),
+        ] {
+            let shown = App {
+                name: "forward".into(),
+                image: ImageHash([0xa7; 32]),
+                shared: protect == Protect::None,
+                protect,
+                server,
+                keep,
+                recovery_target_ns: 5_000_000,
+                linger_ms: 60_000,
+                messages_per_s: 7,
+                log_bytes_per_s: u32::MAX,
+                sessions_max: 9,
+                tenant: "acme".into(),
+                priority: 3,
+                witness: match keep {
+                    CheckpointHolder::Client => WitnessMode::Strict,
+                    CheckpointHolder::Server => WitnessMode::Lenient,
+                    CheckpointHolder::Both => WitnessMode::None,
+                },
+                cache: (keep == CheckpointHolder::Both).then(|| CachePolicy {
+                    origin: "http://o/".into(),
+                    ttl_ms: 1,
+                    ttl_max_ms: 2,
+                    negative_ttl_ms: 3,
+                    stale_ms: 4,
+                    timeout_ms: 5,
+                    bytes_max: u64::MAX,
+                }),
+            };
+            let value = app(&shown);
+            assert_eq!(read_app(&value), Some(shown));
+            for field in value.as_object().unwrap().keys() {
+                let mut other = value.clone();
+                other[field] = json!(["another version's"]);
+                assert_eq!(read_app(&other), None, "{field}");
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! nginx, as a file server and as a proxy that compresses.
+
+use anyhow::Context;
+use marram_cluster::{LogCollector, TempDir, TestProcess, free_address};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long nginx may take until it listens.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running nginx, and the address at which it listens.
+pub(super) struct Nginx {
+    pub(super) process: TestProcess,
+    pub(super) address: SocketAddr,
+}
+
+impl Nginx {
+    /// Serves the files below `www` without compression.
+    pub(super) fn files(program: &Path, place: &TempDir) -> anyhow::Result<Self> {
+        let www = place.path().join("www").display().to_string();
+        Self::start(program, place, "files", "", &format!("root {www};"))
+    }
+
+    /// Starts a proxy before another server, which compresses that server's answers at this level.
+    pub(super) fn proxy(
+        program: &Path,
+        place: &TempDir,
+        level: u32,
+        server: SocketAddr,
+    ) -> anyhow::Result<Self> {
+        let before = format!("upstream files {{ server {server}; keepalive 4; }}");
+        let within = format!(
+            "gzip on; gzip_types *; gzip_comp_level {level}; gzip_proxied any;\nlocation / {{ proxy_pass http://files; \
+             proxy_http_version 1.1; proxy_set_header Connection \"\"; }}"
+        );
+        Self::start(program, place, &format!("proxy{level}"), &before, &within)
+    }
+
+    fn start(
+        program: &Path,
+        place: &TempDir,
+        name: &str,
+        before: &str,
+        within: &str,
+    ) -> anyhow::Result<Self> {
+        let (address, root) = (free_address()?, place.path().display().to_string());
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("{kind}_temp_path {root}/{name}-{kind};\n"))
+            .concat();
+        let config = format!(
+            "daemon off; master_process off; pid {root}/{name}.pid; error_log {root}/{name}.error;\nevents {{ }}\nhttp {{\n\
+             include /etc/nginx/mime.types;\naccess_log off;\nkeepalive_requests 100000000;\n{temporary}{before}\n\
+             server {{ listen {address};\n{within} }}\n}}\n"
+        );
+        let config = place.write(&format!("{name}.conf"), config)?;
+        let (errors, mut command) = (place.path().join(format!("{name}.stderr")), Command::new(program));
+        command.arg("-e").arg(place.path().join(format!("{name}.error"))).arg("-c").arg(config);
+        let mut process = TestProcess::start(name, &mut command, &LogCollector::default(), &errors)?;
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(address).is_err() {
+            let said = || std::fs::read_to_string(&errors).context("it said nothing").unwrap_or_default();
+            anyhow::ensure!(
+                !process.ended() && Instant::now() < deadline,
+                "nginx does not listen: {}",
+                said()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(Self { process, address })
+    }
+}

@@ -1,0 +1,90 @@
+//! Programs that serve as baselines; and what a user would put between client and server today, with as many hops as Marram:
+//! HAProxy.
+
+use anyhow::Context;
+use marram_cluster::{LogCollector, TempDir, TestProcess, free_address};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Hops: client's agent, edge, server's agent.
+const HOPS: usize = 3;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running chain of relays.
+pub(super) struct Chain {
+    /// Where clients connect.
+    pub(super) address: SocketAddr,
+    /// The command that starts a relay, for the report.
+    pub(super) command: String,
+    _processes: Vec<TestProcess>,
+}
+
+impl Chain {
+    /// Starts a chain to `server`.
+    pub(super) fn start(server: SocketAddr, place: &TempDir, logs: &LogCollector) -> anyhow::Result<Self> {
+        let program = require("haproxy", "haproxy")?;
+        let (mut address, mut processes) = (server, Vec::new());
+        for hop in 0..HOPS {
+            let listen = free_address()?;
+            let file = place.write(&format!("relay-{hop}.conf"), haproxy(listen, address))?;
+            let mut command = Command::new(&program);
+            command.arg("-db").arg("-f").arg(&file);
+            let errors = place.path().join("relay.stderr");
+            processes.push(TestProcess::start(&format!("relay {hop}"), &mut command, logs, &errors)?);
+            wait_for(listen)?;
+            address = listen;
+        }
+        let command = format!("{HOPS} x haproxy -f relay.conf (one thread, tcp, listen -> next hop)");
+        Ok(Self { address, command, _processes: processes })
+    }
+}
+
+/// Path of a program that serves as a baseline.
+///
+/// # Errors
+/// If it is not installed: nothing is measured without its baseline.
+pub(super) fn require(program: &str, package: &str) -> anyhow::Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Debian installs servers in a directory that is not in an ordinary user's `PATH`.
+    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/bin")]);
+    let found = folders.map(|folder| folder.join(program)).find(|path| path.is_file());
+    found.with_context(|| {
+        format!(
+            "`{program}` is missing, and without it there is no baseline: run this by `cargo xtask bench`, which installs it, or install \
+             Debian's package {package}"
+        )
+    })
+}
+
+fn wait_for(address: SocketAddr) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while TcpStream::connect(address).is_err() {
+        anyhow::ensure!(Instant::now() < deadline, "the relay at {address} does not listen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn haproxy(listen: SocketAddr, next: SocketAddr) -> String {
+    format!(
+        "global\n  nbthread 1\n  maxconn 2000\ndefaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1h\n  \
+         timeout server 1h\nlisten relay\n  bind {listen}\n  server next {next}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_baseline_is_an_error_that_names_its_package() {
+        assert!(require("sh", "dash").is_ok());
+        let error = require("marram-no-such-program", "some-package").unwrap_err().to_string();
+        assert!(
+            error.contains("`marram-no-such-program` is missing") && error.contains("package some-package"),
+            "{error}"
+        );
+    }
+}

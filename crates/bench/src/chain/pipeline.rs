@@ -1,0 +1,81 @@
+//! Processes joined by Unix sockets that keep message boundaries, and this process, which feeds the first and reads from the
+//! last.
+
+use crate::Plan;
+use anyhow::Context;
+use bytes::Bytes;
+use rustix::io::{read, write};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// Messages in flight: enough that no stage waits for the others, few enough that no socket is full.
+pub(super) const WINDOW: u32 = 64;
+
+/// Running processes; dropping it ends them.
+pub(super) struct Pipeline {
+    children: Vec<Child>,
+    into: OwnedFd,
+    out: OwnedFd,
+}
+
+impl Pipeline {
+    /// Starts one process for each stage.
+    pub(super) fn processes(plan: &Plan, stages: usize) -> anyhow::Result<Self> {
+        Self::start(plan, &vec![vec!["stage".into()]; stages])
+    }
+
+    /// Starts one process that runs a chain of cells.
+    pub(super) fn cell(plan: &Plan, images: &Path, stages: usize) -> anyhow::Result<Self> {
+        let module = plan.cells.module("forward").display().to_string();
+        Self::start(plan, &[vec!["line".into(), stages.to_string(), module, images.display().to_string()]])
+    }
+
+    fn start(plan: &Plan, workers: &[Vec<String>]) -> anyhow::Result<Self> {
+        let (into, mut reads) = pair()?;
+        let mut children = Vec::new();
+        for arguments in workers {
+            let (writes, next) = pair()?;
+            let mut command = Command::new(&plan.own);
+            command.arg("worker").args(arguments).stdin(reads).stdout(writes);
+            children.push(command.spawn().context("cannot start a worker of this benchmark")?);
+            reads = next;
+        }
+        Ok(Self { children, into, out: reads })
+    }
+
+    /// Time for `count` messages, from the first that goes in to the last that comes out, with `window` of them in flight.
+    pub(super) fn pass_many(&mut self, message: &Bytes, count: u32, window: u32) -> anyhow::Result<Duration> {
+        let mut buffer = vec![0; message.len() + 1];
+        let begun = Instant::now();
+        for _ in 0..count.min(window) {
+            write(&self.into, message)?;
+        }
+        for received in 0..count {
+            let len = read(&self.out, &mut buffer)?;
+            anyhow::ensure!(buffer[..len] == message[..], "a worker lost or changed a message");
+            if received + window < count {
+                write(&self.into, message)?;
+            }
+        }
+        Ok(begun.elapsed())
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            // It may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A pair of packet sockets: a read returns one message, so that no stage has to find message boundaries.
+fn pair() -> anyhow::Result<(OwnedFd, OwnedFd)> {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .context("cannot join processes by a socket")
+}

@@ -1,0 +1,148 @@
+//! Each fault: how it is applied to an edge, and how it is undone.
+
+use super::axes::Fault;
+use super::scene::Scene;
+use anyhow::Context;
+use marram_testbed::Direction;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+/// The rate of a slow link.
+const SLOW_KBIT_PER_S: u32 = 4_000;
+/// By how much the clocks of edges differ.
+const CLOCK_S: u64 = 30 * 24 * 3600;
+/// Name of the file that fills a disk.
+const FILLER: &str = "filler";
+
+/// A fault that is in effect until it is undone.
+pub(super) struct Blow {
+    pub(super) edge: usize,
+    damage: Damage,
+}
+
+enum Damage {
+    Dead,
+    Hangs,
+    Nothing,
+    Parted(Vec<Direction>),
+    Slow,
+    Full(Vec<PathBuf>),
+    Leaves,
+}
+
+impl Scene {
+    /// Applies a fault to an edge. `round` selects the variant where a fault has several.
+    pub(super) fn strike(&mut self, fault: Fault, edge: usize, round: usize) -> anyhow::Result<Blow> {
+        let damage = match fault {
+            Fault::Kill => {
+                self.cluster.edges[edge].kill();
+                Damage::Dead
+            }
+            Fault::Hang => {
+                self.cluster.edges[edge].stop();
+                Damage::Hangs
+            }
+            Fault::Reset => {
+                let port = self.cluster.edges[edge].address().port();
+                self.machine(edge)?.reset_connections(port)?;
+                Damage::Nothing
+            }
+            Fault::OneWay => self.part(edge, vec![[Direction::Out, Direction::In][round % 2]])?,
+            Fault::TwoWay => self.part(edge, vec![Direction::Out, Direction::In])?,
+            Fault::Slow => {
+                self.machine(edge)?.slow_down(SLOW_KBIT_PER_S)?;
+                Damage::Slow
+            }
+            Fault::FullDisk => Damage::Full(self.fill_disks(edge)?),
+            Fault::Clock => {
+                // It says good-bye; the edge that takes over its sessions has another clock.
+                self.cluster.edges[edge].terminate();
+                Damage::Leaves
+            }
+        };
+        Ok(Blow { edge, damage })
+    }
+
+    fn part(&self, edge: usize, ways: Vec<Direction>) -> anyhow::Result<Damage> {
+        ways.iter().try_for_each(|way| self.machine(edge)?.part(*way))?;
+        Ok(Damage::Parted(ways))
+    }
+
+    /// Undoes the faults: an edge that was killed is started again with an empty directory.
+    pub(super) fn undo(&mut self, blows: Vec<Blow>) -> anyhow::Result<()> {
+        let mut dead = Vec::new();
+        for blow in blows {
+            if matches!(blow.damage, Damage::Dead | Damage::Leaves) {
+                dead.push(blow.edge);
+            }
+            self.undo_one(blow)?;
+        }
+        self.start_edges(&dead)
+    }
+
+    fn undo_one(&mut self, blow: Blow) -> anyhow::Result<()> {
+        let edge = blow.edge;
+        match blow.damage {
+            Damage::Nothing | Damage::Dead => Ok(()),
+            Damage::Hangs => {
+                self.cluster.edges[edge].wake();
+                Ok(())
+            }
+            Damage::Parted(ways) => ways.iter().try_for_each(|way| self.machine(edge)?.rejoin(*way)),
+            Damage::Slow => self.machine(edge)?.speed_up(),
+            Damage::Full(fillers) => fillers.iter().try_for_each(|filler| {
+                fs::remove_file(filler).with_context(|| format!("cannot remove {}", filler.display()))
+            }),
+            Damage::Leaves => {
+                if let Some(process) = self.cluster.edges[edge].process() {
+                    // Its exit status says whether all its sessions left in time; the client's view shows that as well.
+                    process.wait()?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Sets different clocks: the second edge is ahead by [`CLOCK_S`], the third by half of it.
+    pub(super) fn write_clocks(&self) -> anyhow::Result<()> {
+        self.cluster.directory.write("B.clock", CLOCK_S.to_string())?;
+        self.cluster.directory.write("C.clock", (CLOCK_S / 2).to_string()).map(drop)
+    }
+
+    /// Leaves no free byte on the disk of the edge, nor of the recorder where there is one.
+    fn fill_disks(&mut self, edge: usize) -> anyhow::Result<Vec<PathBuf>> {
+        let root = self.cluster.directory.path().to_owned();
+        let directory = self.cluster.edges[edge].directory();
+        let mut disks = Vec::new();
+        let process = self.cluster.edges[edge].process().context("the edge runs")?.id();
+        disks.push(within(process, &root.join(directory).join("state")));
+        if let Some(recorder) = &mut self.cluster.recorder {
+            disks.push(within(recorder.process().id(), &root.join("kept")));
+        }
+        let fillers: Vec<PathBuf> = disks.iter().map(|disk| disk.join(FILLER)).collect();
+        fillers.iter().try_for_each(|filler| fill(filler))?;
+        Ok(fillers)
+    }
+}
+
+/// A path in the mount namespace of a process.
+fn within(process: u32, path: &Path) -> PathBuf {
+    let inside = PathBuf::from(format!("/proc/{process}/root"));
+    inside.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Writes until the disk is full.
+fn fill(path: &Path) -> anyhow::Result<()> {
+    let mut file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
+    for piece in [&[7; 1 << 16][..], &[7]] {
+        loop {
+            match file.write_all(piece) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::StorageFull => break,
+                Err(error) => return Err(error).with_context(|| format!("cannot fill {}", path.display())),
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,201 @@
+//! A conversation in which every answer is known: each question changes the cell's state, and sends bytes through it to the
+//! server and back.
+
+use super::model::{Model, Wrong, compare, stream};
+use crate::{peer, pinger};
+use anyhow::Context;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Pages of the cell's state: 4 MiB.
+const PAGES: usize = 1024;
+const SEED: u64 = 0x5eed;
+/// Bytes of the server's stream in a question.
+const PIECE: usize = 40;
+/// Bytes of a long message.
+const LONG: usize = 256 << 10;
+/// Bytes of a command, and of its answer.
+const HEADER: usize = 17;
+
+/// An echo server that checks what it receives.
+#[derive(Clone, Default)]
+pub(super) struct Server {
+    heard: Arc<Mutex<Wrong>>,
+}
+
+impl Server {
+    /// Starts it, on every address of this machine, until the program ends.
+    pub(super) fn start(&self) -> anyhow::Result<SocketAddr> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port for a server")?;
+        let address = listener.local_addr()?;
+        let server = self.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let server = server.clone();
+                // The thread ends when its client disconnects.
+                std::thread::spawn(move || _ = server.serve(stream));
+            }
+        });
+        Ok(address)
+    }
+
+    fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        stream.set_nodelay(true)?;
+        let (mut buffer, mut at) = (vec![0; 64 << 10], 0);
+        loop {
+            let len = stream.read(&mut buffer)?;
+            if len == 0 {
+                return Ok(());
+            }
+            if let Some(wrong) = compare(at, &buffer[..len]) {
+                self.lock().add(wrong);
+            }
+            at += len as u64;
+            stream.write_all(&buffer[..len])?;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Wrong> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The differences since the last call.
+    pub(super) fn take(&self) -> Wrong {
+        std::mem::take(&mut *self.lock())
+    }
+}
+
+/// A client's connection, and the data that it must receive.
+pub(super) struct Talk {
+    stream: TcpStream,
+    model: Model,
+    /// Position in the stream to the server and back.
+    at: u64,
+    questions: u64,
+    wrong: Wrong,
+    /// Why the conversation cannot continue.
+    broken: Option<String>,
+}
+
+impl Talk {
+    /// Bytes of the cell's state, at least.
+    pub(super) const STATE_BYTES: u64 = (PAGES as u64) << 12;
+
+    /// Connects, and fills the cell with state.
+    pub(super) fn start(address: SocketAddr) -> anyhow::Result<Self> {
+        let model = Model::filled(PAGES, SEED);
+        let mut stream = peer::connect(address)?;
+        let answer = pinger::ask(&mut stream, b'B', model.bytes(), SEED)?;
+        anyhow::ensure!(answer == (model.bytes(), model.checksum()), "the cell does not hold what it should");
+        Ok(Self { stream, model, at: 0, questions: 0, wrong: Wrong::default(), broken: None })
+    }
+
+    /// Whether the connection is still there and all received data was correct.
+    pub(super) fn is_whole(&self) -> bool {
+        self.broken.is_none() && !self.wrong.any()
+    }
+
+    pub(super) fn why(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
+    pub(super) fn wrong(&self) -> Wrong {
+        self.wrong
+    }
+
+    /// Asks a small question; returns how long the answer took.
+    pub(super) fn ask(&mut self) -> Duration {
+        self.question(1, PIECE)
+    }
+
+    /// Changes the whole state; returns how long the answer took.
+    pub(super) fn churn(&mut self) -> Duration {
+        self.question(self.model.pages(), PIECE)
+    }
+
+    fn question(&mut self, pages: u64, piece: usize) -> Duration {
+        let begun = Instant::now();
+        if self.broken.is_none() {
+            self.questions += 1;
+            let touch = pinger::command(b'T', pages, self.questions);
+            let forward = pinger::command(b'F', piece as u64, 0);
+            let message = [&touch[..], &forward, &stream(self.at, piece)].concat();
+            let said = self.stream.write_all(&message);
+            let heard = said.and_then(|()| self.hear_touch(pages)).and_then(|()| self.hear(piece));
+            self.note(heard);
+        }
+        begun.elapsed()
+    }
+
+    fn hear_touch(&mut self, pages: u64) -> std::io::Result<()> {
+        let expected = pinger::command(b'T', pages, self.model.touch(pages, self.questions));
+        let mut answer = [0; HEADER];
+        self.stream.read_exact(&mut answer)?;
+        // A message lost or repeated on the way to the cell leaves it in another state than its client's.
+        self.wrong.changed += u64::from(answer != expected);
+        Ok(())
+    }
+
+    /// Receives `len` bytes of the server's and checks them.
+    fn hear(&mut self, len: usize) -> std::io::Result<()> {
+        let mut heard = vec![0; len];
+        self.stream.read_exact(&mut heard)?;
+        self.wrong.add(compare(self.at, &heard).unwrap_or_default());
+        self.at += len as u64;
+        Ok(())
+    }
+
+    fn note(&mut self, result: std::io::Result<()>) {
+        if let Err(error) = result {
+            // The question has no answer.
+            self.wrong.lost += 1;
+            self.broken = Some(match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer came in time".into(),
+                _ => error.to_string(),
+            });
+        }
+    }
+
+    /// Sends the first half of a long message.
+    pub(super) fn begin_long(&mut self) {
+        if self.broken.is_none() {
+            let forward = pinger::command(b'F', LONG as u64, 0);
+            let said = self.stream.write_all(&[&forward[..], &stream(self.at, LONG / 2)].concat());
+            self.note(said);
+        }
+    }
+
+    /// Sends the rest, and waits until all of it has come back; returns how long that took.
+    pub(super) fn finish_long(&mut self) -> Duration {
+        let begun = Instant::now();
+        if self.broken.is_none() {
+            let rest = stream(self.at + (LONG / 2) as u64, LONG - LONG / 2);
+            let heard = self.stream.try_clone().and_then(|mut writing| {
+                std::thread::scope(|scope| {
+                    let writer = scope.spawn(move || writing.write_all(&rest));
+                    let heard = self.hear(LONG);
+                    let said =
+                        writer.join().unwrap_or_else(|_| Err(std::io::Error::other("a writer panicked")));
+                    heard.and(said)
+                })
+            });
+            self.note(heard);
+        }
+        begun.elapsed()
+    }
+
+    /// Checks whether the cell's whole state is as expected.
+    pub(super) fn check_state(&mut self) {
+        if self.broken.is_some() {
+            return;
+        }
+        match pinger::ask(&mut self.stream, b'S', 0, 0) {
+            Ok(answer) => {
+                self.wrong.changed += u64::from(answer != (self.model.bytes(), self.model.checksum()))
+            }
+            Err(error) => self.note(Err(std::io::Error::other(format!("{error:#}")))),
+        }
+    }
+}

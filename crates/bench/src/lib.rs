@@ -1,0 +1,341 @@
+//! `marram bench NAME`, a program of its own: every figure that docs/benchmarks.md claims; its baseline is measured in the same run.
+
+mod apps;
+mod baseline;
+mod chain;
+mod checkpoint;
+mod classify;
+mod cpu;
+mod density;
+mod faults;
+mod forward;
+mod load;
+mod machine;
+mod mass;
+mod memcached;
+mod memory;
+mod middlebox;
+mod noisy;
+mod peer;
+mod pinger;
+mod recover;
+mod replay;
+mod report;
+mod standby;
+mod start;
+mod stats;
+mod tls;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use marram_cluster::{CellFiles, Layout, end_on_interrupt};
+use report::Report;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Measure what docs/benchmarks.md claims.
+#[derive(Parser)]
+#[command(name = "marram bench", version, max_term_width = 110, args_conflicts_with_subcommands = true, after_help = HELP)]
+struct Arguments {
+    #[command(flatten)]
+    options: Option<BenchOptions>,
+    #[command(subcommand)]
+    worker: Option<WorkerCommand>,
+}
+
+#[derive(Subcommand)]
+enum WorkerCommand {
+    /// One part of a benchmark; started by the others.
+    #[command(hide = true, subcommand)]
+    Worker(Worker),
+}
+
+const HELP: &str = "Exit status:
+  0  every check held, and every bar
+  1  something could not be run; the message says what
+  2  the command line is wrong
+  5  bytes were lost, repeated or changed
+  6  everything was measured, and a figure misses its bar";
+
+/// Why a benchmark failed.
+#[derive(Debug)]
+enum Failure {
+    /// It could not be run, or not all of it.
+    NotRun(anyhow::Error),
+    /// Bytes were lost, repeated or changed.
+    Wrong(anyhow::Error),
+    /// A figure misses its bar.
+    Missed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::NotRun(error)
+    }
+}
+
+/// Runs what the command line says, and reports a failure on standard error.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match (&arguments.worker, &arguments.options) {
+        (Some(WorkerCommand::Worker(worker)), _) => worker.run().map_err(Failure::from),
+        (None, Some(options)) => run(options),
+        (None, None) => {
+            Err(Failure::NotRun(anyhow::anyhow!("no benchmark is named; `marram bench --help` lists them")))
+        }
+    };
+    let Err(failure) = result else { return ExitCode::SUCCESS };
+    let (code, error) = match failure {
+        Failure::NotRun(error) => (1, error),
+        Failure::Wrong(error) => (5, error),
+        Failure::Missed(error) => (6, error),
+    };
+    // Written at once, since other processes may write at the same time. An error is ignored.
+    let _ = std::io::stderr().write_all(format!("marram bench: {error:#}\n").as_bytes());
+    ExitCode::from(code)
+}
+
+/// Which benchmark.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum BenchName {
+    /// What protection adds to a message.
+    Forward,
+    /// How long clients wait when an edge dies.
+    Recover,
+    /// How long a session is without an owner when another edge stands by, and what standing by costs.
+    Standby,
+    /// What clients see of every fault, under every policy, at every moment: the table of docs/faults.md.
+    Faults,
+    /// How fast a recorded session runs again.
+    Replay,
+    /// How long a checkpoint pauses a cell.
+    Checkpoint,
+    /// How soon a new client has a cell of its own.
+    Start,
+    /// What a stage costs a message, against a process a stage.
+    Chain,
+    /// What a cell a client gains for work that takes long, over a process a client.
+    Classify,
+    /// What many small tenants feel of one another, against a memcached process a tenant.
+    Density,
+    /// What a client's own firewall, and a monitor behind it, add to a message, for up to 2,000 clients.
+    Middlebox,
+    /// What a quiet tenant feels of hostile ones beside it.
+    Noisy,
+    /// What TLS that ends in a cell a connection costs, against a proxy.
+    Tls,
+    /// What protection adds to whole applications, and what an edge gains them.
+    Apps,
+}
+
+/// What to measure and how to show it.
+#[derive(Clone, Debug, clap::Args)]
+struct BenchOptions {
+    /// Which benchmark.
+    pub name: BenchName,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Measure little: to see that it works, not what it costs.
+    #[arg(long)]
+    pub quick: bool,
+    /// Of `apps`, `classify`, `density`, `faults`, `forward`, `middlebox`, `recover`, `standby`, `start` and `tls`, only the parts whose
+    /// name contains this, as compress, c500, n300, sigkill.mid-message, throughput, state_10mib, ping or encrypted.
+    #[arg(long, value_name = "PART")]
+    pub only: Option<String>,
+    /// Of `faults`, print only the table for docs/faults.md.
+    #[arg(long, conflicts_with = "json")]
+    pub markdown: bool,
+    /// Directory of the built cells.
+    #[arg(long, value_name = "DIR")]
+    pub cells: Option<PathBuf>,
+}
+
+/// One part of a benchmark, which `marram bench` starts in a separate process.
+#[derive(Clone, Debug, clap::Subcommand)]
+enum Worker {
+    /// A part of `start`.
+    #[command(flatten)]
+    Start(start::Worker),
+    /// A part of `chain`.
+    #[command(flatten)]
+    Chain(chain::Worker),
+    /// A part of `classify`.
+    #[command(flatten)]
+    Classify(classify::Worker),
+    /// A part of `noisy`.
+    #[command(flatten)]
+    Noisy(noisy::Worker),
+}
+
+impl Worker {
+    /// Runs the part.
+    ///
+    /// # Errors
+    /// If the machine lacks a resource for it, or the process that started it is gone.
+    fn run(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Start(worker) => worker.run(),
+            Self::Chain(worker) => worker.run(),
+            Self::Classify(worker) => worker.run(),
+            Self::Noisy(worker) => worker.run(),
+        }
+    }
+}
+
+/// Wires between agents and edges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wires {
+    /// Not encrypted, as on loopback without a token.
+    Plain,
+    /// TLS, as between machines; users run this.
+    Encrypted,
+}
+
+impl Wires {
+    const ALL: [Self; 2] = [Self::Plain, Self::Encrypted];
+
+    /// Prefix of the names of figures, and of parts for `--only`.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Encrypted => "encrypted.",
+        }
+    }
+}
+
+/// Options of a run, which every benchmark gets.
+#[derive(Clone)]
+struct Plan {
+    /// `marram`.
+    program: PathBuf,
+    /// This program, for [`Worker`].
+    own: PathBuf,
+    cells: CellFiles,
+    quick: bool,
+    only: Option<String>,
+    wires: Wires,
+}
+
+impl Plan {
+    /// Whether a part is wanted, over this plan's wires.
+    fn wants(&self, part: &str) -> bool {
+        let part = format!("{}{part}", self.wires.prefix());
+        self.only.as_deref().is_none_or(|only| part.contains(only))
+    }
+
+    /// Measures over plain wires, then over encrypted ones: the same keys with the prefix `encrypted.`.
+    fn over_all_wires(
+        &self,
+        report: &mut Report,
+        mut measure: impl FnMut(&Self, &mut Report) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        for wires in Wires::ALL {
+            report.set_prefix(wires.prefix());
+            measure(&Self { wires, ..self.clone() }, report)?;
+        }
+        report.set_prefix("");
+        Ok(())
+    }
+
+    fn layout(&self, purpose: &'static str, edges: usize, agent_tables: &str) -> Layout {
+        Layout {
+            purpose,
+            program: self.program.clone(),
+            edges,
+            shards: 1,
+            encrypted: self.wires == Wires::Encrypted,
+            namespaces: false,
+            admin: String::new(),
+            edge_tables: String::new(),
+            agent_tables: agent_tables.to_owned(),
+        }
+    }
+}
+
+/// Runs one benchmark and prints what it found.
+///
+/// # Errors
+/// If a process cannot be started or does not do its part, or a baseline is missing; [`Failure::Wrong`] if bytes were lost or
+/// repeated; [`Failure::Missed`] if a figure misses its bar.
+fn run(options: &BenchOptions) -> Result<(), Failure> {
+    end_on_interrupt()?;
+    let own = std::env::current_exe().context("the program's own path is unknown")?;
+    let program = own.with_file_name("marram");
+    if !program.is_file() {
+        return Err(anyhow::anyhow!("there is no {}: build it, or copy it there", program.display()).into());
+    }
+    let plan = Plan {
+        program,
+        own,
+        cells: CellFiles::find(options.cells.as_deref())?,
+        quick: options.quick,
+        only: options.only.clone(),
+        wires: Wires::Plain,
+    };
+    let report: Report = match options.name {
+        BenchName::Forward => forward::run(&plan)?,
+        BenchName::Recover => recover::run(&plan)?,
+        BenchName::Standby => standby::run(&plan)?,
+        BenchName::Faults => faults::run(&plan)?,
+        BenchName::Replay => replay::run(&plan)?,
+        BenchName::Checkpoint => checkpoint::run(&plan)?,
+        BenchName::Start => start::run(&plan)?,
+        BenchName::Tls => tls::run(&plan)?,
+        BenchName::Apps => apps::run(&plan)?,
+        BenchName::Noisy => noisy::run(&plan)?,
+        BenchName::Density => density::run(&plan)?,
+        BenchName::Middlebox => middlebox::run(&plan)?,
+        BenchName::Chain => chain::run(&plan)?,
+        BenchName::Classify => classify::run(&plan)?,
+    };
+    if options.markdown {
+        let markdown =
+            report.markdown().context("only `marram bench faults` has a table for docs/faults.md")?;
+        print!("{markdown}");
+    } else if options.json {
+        println!("{}", report.json());
+    } else {
+        print!("{}", report.text());
+    }
+    verdict(&report)
+}
+
+/// Lost bytes take precedence, then what could not be run, then figures that miss their bars.
+fn verdict(report: &Report) -> Result<(), Failure> {
+    if let Some(wrong) = report.wrong() {
+        return Err(Failure::Wrong(anyhow::anyhow!(wrong)));
+    }
+    if let Some(not_run) = report.not_run() {
+        return Err(Failure::NotRun(anyhow::anyhow!(not_run)));
+    }
+    report
+        .missed()
+        .map_or(Ok(()), |missed| Err(Failure::Missed(anyhow::anyhow!("a bar is missed: {missed}"))))
+}
+
+/// Prints progress to standard error.
+fn progress(text: &str) {
+    eprintln!("marram bench: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use report::Bar;
+
+    #[test]
+    fn a_missed_bar_and_a_lost_answer_have_failures_of_their_own() {
+        let mut report = Report::new("sample");
+        report.metric_with_bar("ratio", 1.0, Bar::Most(1.0));
+        assert!(verdict(&report).is_ok());
+        report.metric_with_bar("other", 2.0, Bar::Most(1.0));
+        assert!(matches!(verdict(&report), Err(Failure::Missed(_))));
+        report.add_not_run("a scene needs something");
+        assert!(matches!(verdict(&report), Err(Failure::NotRun(_))));
+        report.add_lost(1, 0);
+        assert!(matches!(verdict(&report), Err(Failure::Wrong(_))));
+    }
+}

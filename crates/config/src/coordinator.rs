@@ -1,0 +1,154 @@
+//! The `[coordinator]` table of an edge: the store that it serves, or where the store is.
+
+use super::shared::{self, socket};
+use super::source::{Problem, Source};
+use super::units::{Address, Time};
+use marram_node::coordinator::{CoordinatorOptions, Credentials, Serve, StoreAddress};
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::Path;
+use toml::Spanned;
+
+/// Most stores that one edge can name.
+const URLS_MAX: usize = 16;
+/// Most addresses that one edge can register.
+const ADDRESSES_MAX: usize = 16;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenCoordinator {
+    serve: Option<Spanned<String>>,
+    #[serde(default)]
+    urls: Vec<Spanned<String>>,
+    token_file: Option<Spanned<String>>,
+    user: Option<Spanned<String>>,
+    password_file: Option<Spanned<String>>,
+    lease: Option<Spanned<Time>>,
+    addresses: Option<Vec<Spanned<Address>>>,
+    admin: Option<Spanned<String>>,
+    ca: Option<Spanned<String>>,
+    certificate: Option<Spanned<String>>,
+    key: Option<Spanned<String>>,
+}
+
+/// What the `[coordinator]` table needs from the rest of the edge's configuration.
+pub(super) struct Around<'a> {
+    pub(super) state: &'a Path,
+    pub(super) listen: &'a [SocketAddr],
+    pub(super) admin: SocketAddr,
+    pub(super) admin_is_encrypted: bool,
+}
+
+impl WrittenCoordinator {
+    /// Resolves the table; `at` is its place in the text.
+    pub(super) fn resolve(
+        self,
+        source: &Source,
+        at: &std::ops::Range<usize>,
+        around: &Around<'_>,
+    ) -> Result<CoordinatorOptions, Problem> {
+        if self.serve.is_none() && self.urls.is_empty() {
+            let what = "names no store; write `urls = [\"http://HOST:PORT\"]`, or `serve = \"127.0.0.1:7403\"` on one edge";
+            return Err(source.problem(at, what));
+        }
+        let token = self.token_file.as_ref().map(|path| shared::token(source, path)).transpose()?;
+        let listen = self.serve.as_ref().map(|text| socket(source, text)).transpose()?;
+        if let (Some(text), Some(listen)) = (&self.serve, listen)
+            && token.is_none()
+            && !listen.ip().is_loopback()
+        {
+            let what = "is not on loopback, and every program that reaches it can take over sessions; name a token with `token_file`";
+            return Err(source.problem(&text.span(), what));
+        }
+        if let Some(many) = self.urls.get(URLS_MAX) {
+            return Err(
+                source.problem(&many.span(), format!("is one too many; at most {URLS_MAX} are tried"))
+            );
+        }
+        if let Some(many) = self.addresses.as_ref().and_then(|addresses| addresses.get(ADDRESSES_MAX)) {
+            let what = format!("is one too many; at most {ADDRESSES_MAX} are told");
+            return Err(source.problem(&many.span(), what));
+        }
+        let stores = self.urls.iter().map(|url| place(source, url)).collect::<Result<Vec<_>, Problem>>()?;
+        let identity = shared::identity(source, self.certificate.as_ref(), self.key.as_ref())?;
+        let ca = self.ca.as_ref().map(|path| shared::pem(source, path)).transpose()?;
+        let credentials = self.credentials(source, token.clone())?;
+        Ok(CoordinatorOptions {
+            serve: listen.map(|listen| Serve { listen, token, file: around.state.join("coordinator") }),
+            stores,
+            ca,
+            identity,
+            credentials,
+            lease_s: lease(source, self.lease.as_ref())?,
+            addresses: self.addresses.map_or_else(
+                || reached_addresses(around.listen).collect(),
+                |addresses| addresses.into_iter().map(|address| address.into_inner().0).collect(),
+            ),
+            admin: match self.admin {
+                Some(url) => Some(place(source, &url)?.to_string()),
+                None => {
+                    let scheme = if around.admin_is_encrypted { "https" } else { "http" };
+                    reached_addresses(&[around.admin]).next().map(|address| format!("{scheme}://{address}"))
+                }
+            },
+        })
+    }
+
+    fn credentials(&self, source: &Source, token: Option<String>) -> Result<Credentials, Problem> {
+        match (&self.user, &self.password_file, token) {
+            (None, None, None) => Ok(Credentials::None),
+            (None, None, Some(token)) => Ok(Credentials::Token(token)),
+            (Some(user), Some(path), None) => {
+                let password = shared::file(source, path)?;
+                shared::warn_if_shown(source, path);
+                let password = String::from_utf8(password).map_err(|_| {
+                    source.problem(&path.span(), "names a file that is no text; write one line")
+                })?;
+                Ok(Credentials::User {
+                    name: user.get_ref().clone(),
+                    password: password.trim_end().to_owned(),
+                })
+            }
+            (Some(user), _, Some(_)) => {
+                let what = "is for etcd and `token_file` for an edge that serves the store; keep one of them";
+                Err(source.problem(&user.span(), what))
+            }
+            (Some(alone), None, None) => {
+                Err(source.problem(&alone.span(), "has no password; name its file with `password_file`"))
+            }
+            (None, Some(alone), _) => {
+                Err(source.problem(&alone.span(), "has no user; write `user = \"...\"`"))
+            }
+        }
+    }
+}
+
+/// The addresses that other machines can use.
+fn reached_addresses(addresses: &[SocketAddr]) -> impl Iterator<Item = String> {
+    addresses.iter().filter(|address| !address.ip().is_unspecified()).map(ToString::to_string)
+}
+
+fn place(source: &Source, url: &Spanned<String>) -> Result<StoreAddress, Problem> {
+    let text = url.get_ref();
+    let encrypted = text.strip_prefix("https://");
+    let authority = encrypted.or(text.strip_prefix("http://")).map(|rest| rest.trim_end_matches('/'));
+    let address = authority.and_then(|authority| authority.parse::<Address>().ok());
+    let place = |address: Address| StoreAddress { authority: address.0, is_encrypted: encrypted.is_some() };
+    address.map(place).ok_or_else(|| {
+        source.problem(&url.span(), "is no address; write \"http://HOST:PORT\" or \"https://HOST:PORT\"")
+    })
+}
+
+fn lease(source: &Source, written: Option<&Spanned<Time>>) -> Result<u32, Problem> {
+    let Some(written) = written else { return Ok(CoordinatorOptions::LEASE_S) };
+    let seconds = u32::try_from(written.get_ref().0.as_secs()).unwrap_or(u32::MAX);
+    if (CoordinatorOptions::LEASE_S_MIN..=CoordinatorOptions::LEASE_S_MAX).contains(&seconds) {
+        return Ok(seconds);
+    }
+    let what = format!(
+        "is not between {} and {} seconds: a shorter one ends with every hiccup, a longer one leaves the dead among the living",
+        CoordinatorOptions::LEASE_S_MIN,
+        CoordinatorOptions::LEASE_S_MAX
+    );
+    Err(source.problem(&written.span(), what))
+}

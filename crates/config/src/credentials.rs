@@ -1,0 +1,113 @@
+//! An edge's `[[credential]]` tables: further tokens and certificates besides `security.token_file`, and what each allows.
+
+use super::shared;
+use super::source::{Problem, Source};
+use super::units::Name;
+use marram_transport::{CREDENTIALS_MAX, Credential, Security};
+use marram_wire::rights::Rights;
+use serde::Deserialize;
+use toml::Spanned;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenCredential {
+    name: Name,
+    token_file: Option<Spanned<String>>,
+    certificate: Option<Spanned<String>>,
+    #[serde(default)]
+    roles: Vec<Spanned<String>>,
+    #[serde(default)]
+    servers: Vec<Name>,
+}
+
+/// Reads all of them; `security` has the edge's own token and certificates.
+pub(super) fn resolve(
+    source: &Source,
+    written: Vec<Spanned<WrittenCredential>>,
+    security: &Security,
+) -> Result<Vec<Credential>, Problem> {
+    let mut credentials: Vec<Credential> = Vec::new();
+    for table in written {
+        let span = table.span();
+        let credential = table.into_inner().resolve(source, &span, security)?;
+        if credentials.len() >= CREDENTIALS_MAX {
+            let what = format!("is one credential too many; an edge has {CREDENTIALS_MAX} at most");
+            return Err(source.problem(&span, what));
+        }
+        if credentials.iter().any(|other| other.name == credential.name) {
+            let what = format!("duplicates the credential `{}`; remove one or rename it", credential.name);
+            return Err(source.problem(&span, what));
+        }
+        let others = credentials.iter().map(|other| other.token.as_ref()).chain([security.token.as_ref()]);
+        let shares = |token: &String| others.flatten().any(|other| other == token);
+        if credential.token.as_ref().is_some_and(shares) {
+            let what = format!(
+                "`{}` has the token of another credential, or of `security.token_file`; give it its own, since the token is all that \
+                 tells them apart",
+                credential.name
+            );
+            return Err(source.problem(&span, what));
+        }
+        credentials.push(credential);
+    }
+    Ok(credentials)
+}
+
+impl WrittenCredential {
+    fn resolve(
+        self,
+        source: &Source,
+        span: &std::ops::Range<usize>,
+        security: &Security,
+    ) -> Result<Credential, Problem> {
+        let Self { name, token_file, certificate, roles, servers } = self;
+        match (&token_file, &certificate) {
+            (None, None) => {
+                let what = "is known by nothing; name a token with `token_file`, or a name in agents' certificates with `certificate`";
+                return Err(source.problem(span, what));
+            }
+            (Some(_), Some(certificate)) => {
+                let what =
+                    "belongs into a credential of its own: one is known by `token_file` or by `certificate`";
+                return Err(source.problem(&certificate.span(), what));
+            }
+            (None, Some(certificate)) if security.ca_pem.is_none() => {
+                let what = "is never believed, since agents show no certificates; name who signs them with `security.ca`";
+                return Err(source.problem(&certificate.span(), what));
+            }
+            _ => {}
+        }
+        let mut rights =
+            Rights { servers: servers.into_iter().map(|name| name.0).collect(), ..Rights::default() };
+        for role in roles {
+            match role.get_ref().as_str() {
+                "client" => rights.client = true,
+                "recorder" => rights.recorder = true,
+                "edge" => rights.edge = true,
+                "server" if rights.servers.is_empty() => {
+                    let what = "needs the names of the servers; write servers = [\"origin\"]";
+                    return Err(source.problem(&role.span(), what));
+                }
+                "server" => {}
+                "operator" => {
+                    let what = "is no role of wires; operators show the token of `admin.token_file`";
+                    return Err(source.problem(&role.span(), what));
+                }
+                _ => {
+                    let what = "is no role; there are \"client\", \"server\" (with `servers`), \"recorder\" and \"edge\"";
+                    return Err(source.problem(&role.span(), what));
+                }
+            }
+        }
+        if rights.is_empty() {
+            let what = format!(
+                "`{}` allows nothing; write roles = [\"client\"], or servers = [\"origin\"] for a server's agent",
+                name.0
+            );
+            return Err(source.problem(span, what));
+        }
+        let token = token_file.as_ref().map(|path| shared::token(source, path)).transpose()?;
+        let certificate = certificate.map(Spanned::into_inner);
+        Ok(Credential { name: name.0, token, certificate, rights })
+    }
+}

@@ -1,0 +1,346 @@
+//! An edge's configuration: as written, and as the edge and its admin API take it.
+
+use super::coordinator::{Around, WrittenCoordinator};
+use super::credentials::{self, WrittenCredential};
+use super::environment;
+use super::keys::{self, WrittenKey};
+use super::routes::{self, WrittenListener, WrittenRoute, WrittenServer};
+use super::shared::{self, WrittenLog, WrittenSecurity, WrittenTimeouts, host_name, socket};
+use super::source::{Problem, Source};
+use super::units::{Address, Name, Size, Time};
+use marram_agent::Listener;
+use marram_http::Access;
+use marram_node::{coordinator, edge, logging};
+use marram_shard::{api::Grant, run_queue::WEIGHT};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use toml::Spanned;
+
+/// What `marram config sample edge` prints.
+pub const SAMPLE: &str = include_str!("edge.sample.toml");
+
+/// An edge's configuration, resolved.
+#[derive(Clone, Debug)]
+pub struct EdgeSettings {
+    /// For the edge's processes.
+    pub edge: edge::EdgeOptions,
+    /// For its admin API.
+    pub admin: EdgeAdminSettings,
+    /// For its coordinator, if it has one.
+    pub coordinator: Option<coordinator::CoordinatorOptions>,
+    /// For its logs.
+    pub log: logging::LogOptions,
+}
+
+/// Settings of an edge's admin API.
+#[derive(Clone, Debug)]
+pub struct EdgeAdminSettings {
+    /// Where operators connect.
+    pub listen: SocketAddr,
+    /// Access to the API; has a token if `listen` is not on loopback.
+    pub access: Access,
+    /// Admin URLs of other edges.
+    pub peers: Vec<String>,
+    /// CA certificates in PEM to verify other edges with.
+    pub ca: Option<Vec<u8>>,
+    /// The edge's state directory.
+    pub state: PathBuf,
+    /// Manifests of apps to deploy at start.
+    pub apps: Vec<PathBuf>,
+    /// Apps with a stage that is put before those of every app.
+    pub first: Vec<String>,
+    /// Apps with a stage that is put after those of every app.
+    pub last: Vec<String>,
+}
+
+impl EdgeSettings {
+    /// Reads and resolves a configuration.
+    ///
+    /// # Errors
+    /// If a field is unknown, missing, of a wrong type, or contradicts other fields.
+    pub fn parse(source: &Source) -> Result<Self, Problem> {
+        let source = &source.overridden::<Written>(environment::EDGE)?;
+        source.parse::<Written>("edge")?.resolve(source)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: Option<Name>,
+    state: String,
+    listen: Vec<Spanned<String>>,
+    secret_file: Spanned<String>,
+    #[serde(default)]
+    apps: Vec<String>,
+    shards: Option<Spanned<u8>>,
+    #[serde(default)]
+    servers: BTreeMap<Name, WrittenServer>,
+    #[serde(default)]
+    security: WrittenSecurity,
+    #[serde(default)]
+    credential: Vec<Spanned<WrittenCredential>>,
+    #[serde(default)]
+    gate: Vec<WrittenGate>,
+    #[serde(default)]
+    gates: WrittenGates,
+    #[serde(default)]
+    route: Vec<Spanned<WrittenRoute>>,
+    #[serde(default)]
+    chain: WrittenChain,
+    #[serde(default)]
+    admin: WrittenAdmin,
+    #[serde(default)]
+    limits: WrittenLimits,
+    #[serde(default)]
+    tenant: Vec<Spanned<WrittenTenant>>,
+    #[serde(default)]
+    key: Vec<Spanned<WrittenKey>>,
+    #[serde(default)]
+    record: WrittenRecord,
+    coordinator: Option<Spanned<WrittenCoordinator>>,
+    #[serde(default)]
+    standby: WrittenStandby,
+    #[serde(default)]
+    timeouts: WrittenTimeouts,
+    #[serde(default)]
+    log: WrittenLog,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenGate {
+    listen: Spanned<String>,
+    app: Name,
+    name: Option<Name>,
+    protocol: Option<Spanned<String>>,
+    idle: Option<Spanned<Time>>,
+    flows: Option<Spanned<usize>>,
+    #[serde(default)]
+    origins: Vec<Spanned<String>>,
+    proxy_protocol: Option<Spanned<bool>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenGates {
+    #[serde(default)]
+    edges: Vec<Address>,
+    token_file: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenTenant {
+    name: Name,
+    weight: Option<u32>,
+    sessions: Option<u32>,
+    priority: Option<bool>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenChain {
+    #[serde(default)]
+    first: Vec<Name>,
+    #[serde(default)]
+    last: Vec<Name>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenAdmin {
+    listen: Option<Spanned<String>>,
+    token_file: Option<Spanned<String>>,
+    metrics: Option<Spanned<String>>,
+    metrics_token_file: Option<Spanned<String>>,
+    #[serde(default)]
+    hosts: Vec<Spanned<Name>>,
+    certificate: Option<Spanned<String>>,
+    key: Option<Spanned<String>>,
+    #[serde(default)]
+    peers: Vec<Spanned<String>>,
+    ca: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenRecord {
+    directory: Option<String>,
+    files: Option<u32>,
+    bytes: Option<Size>,
+    redact: Option<bool>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenStandby {
+    #[serde(default)]
+    edges: Vec<Address>,
+    token_file: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenLimits {
+    sessions: Option<u32>,
+    recoveries: Option<u32>,
+    cells: Option<u32>,
+    half_open: Option<u32>,
+    handshake: Option<Time>,
+    drain: Option<Time>,
+}
+
+impl Written {
+    fn resolve(self, source: &Source) -> Result<EdgeSettings, Problem> {
+        if self.listen.is_empty() {
+            return Err(source.missing("listen", "write listen = [\"0.0.0.0:7400\"]"));
+        }
+        if let Some(shards) = self.shards.as_ref().filter(|shards| *shards.get_ref() == 0) {
+            return Err(source.problem(&shards.span(), "an edge needs a shard; leave it out for one a core"));
+        }
+        let (state, listens) = (source.path(&self.state), self.listen.first().map(Spanned::span));
+        let gates = self.gate.into_iter().map(|gate| gate.resolve(source)).collect::<Result<_, _>>()?;
+        let mut security = self.security.resolve_edge(source)?;
+        security.credentials = credentials::resolve(source, self.credential, &security)?;
+        let token = |path: &Option<Spanned<String>>| {
+            path.as_ref().map(|path| shared::token(source, path)).transpose()
+        };
+        let edge = edge::EdgeOptions {
+            gate_token: token(&self.gates.token_file)?,
+            standby_token: token(&self.standby.token_file)?,
+            keys: keys::resolve(source, self.key, security.insecure_plain)?,
+            name: self.name.map_or_else(host_name, |name| name.0),
+            listen: self.listen.iter().map(|text| socket(source, text)).collect::<Result<_, _>>()?,
+            security,
+            secret: shared::secret(source, &self.secret_file)?,
+            shards: self.shards.map_or(0, Spanned::into_inner),
+            images: state.join("images"),
+            recordings: state.join("recordings"),
+            stops: self.record.resolve(source, self.admin.from(source)),
+            routing: routes::routing(source, gates, &self.route)?,
+            servers: routes::servers(self.servers),
+            gate_edges: self.gates.edges.into_iter().map(|edge| edge.0).collect(),
+            timeouts: self.timeouts.resolve(source)?,
+            standby: self.standby.edges.into_iter().map(|edge| edge.0).collect(),
+            limits: self.limits.resolve(tenants(source, self.tenant)?),
+            sabotage: 0,
+        };
+        if let Some(span) = listens.filter(|_| edge.lacks_authentication()) {
+            let what = "is not on loopback, and there is nothing by which agents elsewhere know this edge, so they refuse it; name a \
+                        token with `security.token_file`, or a certificate";
+            source.warn(&span, what);
+        }
+        let apps = self.apps.iter().map(|path| source.path(path)).collect();
+        let admin = self.admin.resolve(source, state, apps, self.chain)?;
+        let around = Around {
+            state: &admin.state,
+            listen: &edge.listen,
+            admin: admin.listen,
+            admin_is_encrypted: admin.access.identity.is_some(),
+        };
+        let coordinator = self.coordinator.map(|table| {
+            let span = table.span();
+            table.into_inner().resolve(source, &span, &around)
+        });
+        let coordinator = coordinator.transpose()?;
+        Ok(EdgeSettings { edge, admin, coordinator, log: self.log.resolve(source)? })
+    }
+}
+
+impl WrittenGate {
+    fn resolve(self, source: &Source) -> Result<Listener, Problem> {
+        let Self { listen, app, name, protocol, idle, flows, origins, proxy_protocol } = self;
+        let address = socket(source, &listen)?;
+        let listener = WrittenListener { name, protocol, idle, flows, origins, proxy_protocol };
+        listener.resolve(source, address, app)
+    }
+}
+
+impl WrittenAdmin {
+    /// The arguments with which a command on this machine fetches from this edge.
+    fn from(&self, source: &Source) -> String {
+        let listen = self.listen.as_ref().map_or("127.0.0.1:7401", |listen| listen.get_ref());
+        let reached = listen.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:");
+        let token = self.token_file.as_ref().map(|path| source.path(path.get_ref()));
+        let token = token.map_or_else(String::new, |path| format!(" --token-file {}", path.display()));
+        let scheme = if self.certificate.is_some() { "https" } else { "http" };
+        format!("--from {scheme}://{reached}{token}")
+    }
+
+    fn resolve(
+        self,
+        source: &Source,
+        state: PathBuf,
+        apps: Vec<PathBuf>,
+        chain: WrittenChain,
+    ) -> Result<EdgeAdminSettings, Problem> {
+        let Self { listen, token_file, metrics, metrics_token_file, hosts, certificate, key, peers, ca } =
+            self;
+        let shared =
+            shared::WrittenAdmin { listen, token_file, metrics, metrics_token_file, hosts, certificate, key };
+        let (listen, access) = shared.resolve(source, "deploy and kill")?;
+        let listen = listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7401)));
+        let is_url = |peer: &String| ["http://", "https://"].iter().any(|scheme| peer.starts_with(scheme));
+        if let Some(peer) = peers.iter().find(|peer| !is_url(peer.get_ref())) {
+            let what = "a peer is written \"http://HOST:PORT\" or \"https://HOST:PORT\"";
+            return Err(source.problem(&peer.span(), what));
+        }
+        let ca = ca.map(|path| shared::pem(source, &path)).transpose()?;
+        let peers = peers.into_iter().map(Spanned::into_inner).collect();
+        let names = |names: Vec<Name>| names.into_iter().map(|name| name.0).collect();
+        let (first, last) = (names(chain.first), names(chain.last));
+        Ok(EdgeAdminSettings { listen, access, peers, ca, state, apps, first, last })
+    }
+}
+
+impl WrittenRecord {
+    fn resolve(self, source: &Source, from: String) -> Option<edge::Stops> {
+        Some(edge::Stops {
+            directory: source.path(&self.directory?),
+            files_max: self.files.unwrap_or(edge::Stops::FILES),
+            bytes_max: self.bytes.map_or(edge::Stops::BYTES, |size| size.0),
+            redact: self.redact.unwrap_or(false),
+            from,
+        })
+    }
+}
+
+/// What each tenant is granted; a tenant that is listed twice is an error.
+fn tenants(source: &Source, written: Vec<Spanned<WrittenTenant>>) -> Result<Vec<Grant>, Problem> {
+    let mut grants: Vec<Grant> = Vec::new();
+    for tenant in written {
+        let span = tenant.span();
+        let WrittenTenant { name, weight, sessions, priority } = tenant.into_inner();
+        if grants.iter().any(|grant| grant.tenant == name.0) {
+            return Err(source.problem(&span, format!("`{}` is granted twice; make one of the two", name.0)));
+        }
+        if weight == Some(0) {
+            return Err(source.problem(&span, "a weight is at least 1; 100 is everybody else's"));
+        }
+        grants.push(Grant {
+            tenant: name.0,
+            weight: weight.unwrap_or(WEIGHT),
+            sessions_max: sessions.unwrap_or(0),
+            priority: priority.unwrap_or(true),
+        });
+    }
+    Ok(grants)
+}
+
+impl WrittenLimits {
+    fn resolve(&self, grants: Vec<Grant>) -> edge::Limits {
+        let default = edge::Limits::default();
+        edge::Limits {
+            sessions_max: self.sessions.unwrap_or(default.sessions_max),
+            recoveries_max: self.recoveries.unwrap_or(default.recoveries_max),
+            half_open_max: self.half_open.map_or(default.half_open_max, |count| count as usize),
+            handshake: self.handshake.map_or(default.handshake, |time| time.0),
+            drain: self.drain.map_or(default.drain, |time| time.0),
+            cells_max: self.cells.unwrap_or(default.cells_max),
+            grants,
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The `[[key]]` tables of an edge: private keys that it signs with for cells. Refuses keys that other users can read, and, if
+//! agents may connect unencrypted, keys that do not explicitly allow that.
+
+use super::shared;
+use super::source::{Problem, Source};
+use super::units::Name;
+use marram_node::keys::{self, Key};
+use serde::Deserialize;
+use std::os::unix::fs::PermissionsExt;
+use toml::Spanned;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenKey {
+    name: Name,
+    file: Spanned<String>,
+    apps: Spanned<Vec<Name>>,
+    #[serde(default)]
+    insecure_plain: bool,
+}
+
+/// Reads all of them. `plain`: whether agents may connect to this edge unencrypted from anywhere.
+pub(super) fn resolve(
+    source: &Source,
+    written: Vec<Spanned<WrittenKey>>,
+    plain: bool,
+) -> Result<Vec<Key>, Problem> {
+    let mut keys: Vec<Key> = Vec::new();
+    for written in written {
+        let span = written.span();
+        let written = written.into_inner();
+        if plain && !written.insecure_plain {
+            let what = "signs for encrypted connections, and `security.insecure_plain` lets agents talk in plain, where \
+                        who listens may see two records of one connection under one nonce after a recovery, and break it; \
+                        take that out, or write `insecure_plain = true` here as well";
+            return Err(source.problem(&span, what));
+        }
+        let key = written.resolve(source)?;
+        if let Some(other) = keys.iter().find(|other| other.id == key.id || other.name == key.name) {
+            let what = format!("is the key or has the name of `{}`; make one of the two", other.name);
+            return Err(source.problem(&span, what));
+        }
+        keys.push(key);
+    }
+    Ok(keys)
+}
+
+impl WrittenKey {
+    fn resolve(self, source: &Source) -> Result<Key, Problem> {
+        let place = source.path(self.file.get_ref());
+        // If the metadata cannot be read, reading the file fails too, and its error is reported below.
+        if std::fs::metadata(&place).is_ok_and(|file| file.permissions().mode() & 0o007 != 0) {
+            let what = format!(
+                "names {0}, which everybody on this machine can use; `chmod o= {0}`",
+                place.display()
+            );
+            return Err(source.problem(&self.file.span(), what));
+        }
+        if self.apps.get_ref().is_empty() {
+            return Err(
+                source.problem(&self.apps.span(), "names no app, so none could use the key; name one")
+            );
+        }
+        let pem = shared::file(source, &self.file)?;
+        let (id, _) = keys::read(&pem)
+            .map_err(|why| source.problem(&self.file.span(), format!("names a file that {why}")))?;
+        let apps = self.apps.into_inner().into_iter().map(|app| app.0).collect();
+        Ok(Key { name: self.name.0, pem, id, apps })
+    }
+}

@@ -1,0 +1,348 @@
+//! An app's manifest, `marram.toml`: as written and as resolved. Refuses combinations that no edge can provide; the admin thread
+//! checks what *this* edge can provide.
+
+mod cache;
+mod files;
+mod quotas;
+mod stages;
+
+pub use cache::{BYTES as CACHE_BYTES, BYTES_MAX as CACHE_BYTES_MAX};
+pub use files::TreeFile;
+pub use quotas::{Quotas, StageQuotas};
+pub use stages::{Stage, read_parts};
+
+use crate::source::{Problem, Source};
+use crate::units::{Name, Time};
+use marram_shard::api::{App, CheckpointHolder, Protect, WitnessMode};
+use marram_shard::cache::CachePolicy;
+use marram_wire::id::ImageHash;
+use serde::Deserialize;
+use std::time::Duration;
+use toml::Spanned;
+
+/// The file's name in an app's directory.
+pub const FILE_NAME: &str = "marram.toml";
+
+/// What `marram config sample manifest` prints.
+pub const SAMPLE: &str = include_str!("manifest.sample.toml");
+
+/// The longest time that replaying should take, unless the manifest says otherwise.
+const RECOVERY_TARGET: Duration = Duration::from_millis(5);
+/// How long ends remember a session that cannot be resumed, unless the manifest says otherwise.
+pub const LINGER: Duration = Duration::from_secs(60);
+
+/// The most urgent priority.
+const PRIORITY_MAX: u8 = 9;
+
+/// A manifest, resolved: defaults are filled in, and some edge can provide everything that it asks for.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Manifest {
+    /// The name that clients ask for.
+    pub name: String,
+    /// The stages of its cells, the one next to the client first; most apps have one.
+    pub stages: Vec<Stage>,
+    /// Whether all sessions on an edge share one cell.
+    pub shared: bool,
+    /// The tenant that its cells are charged to.
+    pub tenant: String,
+    /// 0 for the fair class; else its priority.
+    pub priority: u8,
+    /// How sessions are protected.
+    pub protect: Protect,
+    /// The server's name, where the app has one.
+    pub server: Option<String>,
+    /// What a session may use.
+    pub quotas: Quotas,
+    /// Which end keeps checkpoints.
+    pub keep: CheckpointHolder,
+    /// The longest time that replaying should take.
+    pub recovery_target: Duration,
+    /// How long ends remember a session that cannot be resumed.
+    pub linger: Duration,
+    /// Whether the coordinator remembers how much of a session its client has.
+    pub witness: WitnessMode,
+    /// The origin that its cells read objects from, and how these are cached; none if they cannot read.
+    pub cache: Option<CachePolicy>,
+}
+
+impl Manifest {
+    /// Reads and resolves a manifest.
+    ///
+    /// # Errors
+    /// If a field is unknown, missing, of a wrong type, or asks for what no edge can provide.
+    pub fn parse(source: &Source) -> Result<Self, Problem> {
+        source.parse::<Written>("manifest")?.resolve(source)
+    }
+
+    /// The app as the control machine takes it.
+    #[must_use]
+    pub fn app(&self, image: ImageHash) -> App {
+        App {
+            name: self.name.clone(),
+            image,
+            protect: self.protect,
+            server: self.server.clone(),
+            keep: self.keep,
+            recovery_target_ns: u64::try_from(self.recovery_target.as_nanos()).unwrap_or(u64::MAX),
+            linger_ms: u32::try_from(self.linger.as_millis()).unwrap_or(u32::MAX),
+            messages_per_s: self.quotas.messages_per_s,
+            log_bytes_per_s: self.quotas.log_bytes_per_s,
+            sessions_max: self.quotas.sessions,
+            shared: self.shared,
+            tenant: self.tenant.clone(),
+            priority: self.priority,
+            witness: self.witness,
+            cache: self.cache.clone(),
+        }
+    }
+}
+
+/// The manifest as written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: Name,
+    module: Option<Spanned<String>>,
+    cell: Option<Sharing>,
+    protect: Option<Spanned<String>>,
+    standby: Option<Spanned<String>>,
+    server: Option<Spanned<Name>>,
+    #[serde(default)]
+    quotas: quotas::Written,
+    #[serde(default)]
+    keep: WrittenKeep,
+    #[serde(default)]
+    schedule: WrittenSchedule,
+    cache: Option<cache::Written>,
+    #[serde(default)]
+    files: Vec<files::Written>,
+    #[serde(default)]
+    keys: Vec<Spanned<String>>,
+    #[serde(default)]
+    stage: Vec<stages::Written>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenKeep {
+    checkpoint: Option<Spanned<Keeper>>,
+    recovery_target: Option<Time>,
+    linger: Option<Time>,
+    witness: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenSchedule {
+    tenant: Option<Name>,
+    priority: Option<Spanned<u8>>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum Keeper {
+    Client,
+    Server,
+    Both,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Sharing {
+    Client,
+    Shared,
+}
+
+impl Written {
+    fn resolve(self, source: &Source) -> Result<Manifest, Problem> {
+        let shared = self.cell == Some(Sharing::Shared);
+        if let Some(server) = self.server.as_ref().filter(|_| shared) {
+            let what = "a shared cell has clients only, in this build; leave `server` out, or write `cell = \"client\"`";
+            return Err(source.problem(&server.span(), what));
+        }
+        let (stage_quotas, quotas) = self.quotas.resolve(source)?;
+        let only = stages::Only {
+            name: self.name.0.clone(),
+            module: self.module,
+            files: self.files,
+            keys: self.keys,
+        };
+        let protection = protect(source, self.protect.as_ref(), shared)?;
+        Ok(Manifest {
+            stages: stages::resolve(source, only, self.stage, stage_quotas)?,
+            quotas,
+            shared,
+            priority: self.schedule.priority(source)?,
+            tenant: self.schedule.tenant.map_or_else(|| self.name.0.clone(), |tenant| tenant.0),
+            protect: stand_by(source, protection, self.standby.as_ref())?,
+            keep: self.keep.keeper(source, self.server.is_some())?,
+            witness: self.keep.witness(source, protection, self.server.is_some())?,
+            recovery_target: self.keep.recovery_target.map_or(RECOVERY_TARGET, |time| time.0),
+            linger: self.keep.linger.map_or(LINGER, |time| time.0),
+            cache: self.cache.map(|cache| cache.resolve(source)).transpose()?,
+            server: self.server.map(|name| name.into_inner().0),
+            name: self.name.0,
+        })
+    }
+}
+
+fn protect(source: &Source, written: Option<&Spanned<String>>, shared: bool) -> Result<Protect, Problem> {
+    let Some(written) = written else {
+        return Ok(if shared { Protect::None } else { Protect::Endpoints });
+    };
+    let what = match written.get_ref().as_str() {
+        // Two ends cannot hold the log of a cell that has other clients (docs/protocol.md, "Chains and shared cells").
+        "endpoints" | "standby" if shared => "a shared cell cannot be kept by the ends of one session; write \"none\" (its clients' \
+             connections and its state end with the edge), or give every client a cell with `cell = \"client\"`"
+            .to_string(),
+        "endpoints" => return Ok(Protect::Endpoints),
+        "standby" => return Ok(Protect::Warm),
+        "none" => return Ok(Protect::None),
+        planned @ ("epoch" | "transaction" | "deadline") => format!(
+            "\"{planned}\" is planned, but this build cannot keep that promise; write \"endpoints\" (the session \
+             survives edges), \"standby\" (and another edge is ready to go on with it) or \"none\" (it survives nothing)"
+        ),
+        other => format!("\"{other}\" is no protection; write \"endpoints\", \"standby\" or \"none\""),
+    };
+    Err(source.problem(&written.span(), what))
+}
+
+/// `protect`, with the kind of standby that the manifest names.
+fn stand_by(
+    source: &Source,
+    protect: Protect,
+    written: Option<&Spanned<String>>,
+) -> Result<Protect, Problem> {
+    let Some(written) = written else { return Ok(protect) };
+    match (written.get_ref().as_str(), protect) {
+        ("warm", Protect::Warm) => Ok(Protect::Warm),
+        ("hot", Protect::Warm) => Ok(Protect::Hot),
+        ("warm" | "hot", _) => {
+            Err(source
+                .problem(&written.span(), "needs `protect = \"standby\"`: no edge stands by for others"))
+        }
+        (other, _) => {
+            let what = format!(
+                "\"{other}\" is no way to stand by; write \"warm\" (checkpoint and log at hand) or \"hot\" (replayed as \
+                 the session goes)"
+            );
+            Err(source.problem(&written.span(), what))
+        }
+    }
+}
+
+impl WrittenSchedule {
+    fn priority(&self, source: &Source) -> Result<u8, Problem> {
+        let Some(written) = &self.priority else { return Ok(0) };
+        if *written.get_ref() > PRIORITY_MAX {
+            let what =
+                format!("a priority is at most {PRIORITY_MAX}, which goes first; 0 is in turn with others");
+            return Err(source.problem(&written.span(), what));
+        }
+        Ok(*written.get_ref())
+    }
+}
+
+impl WrittenKeep {
+    fn witness(&self, source: &Source, protect: Protect, has_server: bool) -> Result<WitnessMode, Problem> {
+        let Some(written) = &self.witness else { return Ok(WitnessMode::None) };
+        let what = match written.get_ref().as_str() {
+            "none" => return Ok(WitnessMode::None),
+            "strict" | "lenient" if protect == Protect::None => {
+                "nothing is kept that a client could go back to; leave it out, or write `protect = \"endpoints\"`".to_string()
+            }
+            "strict" | "lenient" if has_server => {
+                "the server's end remembers how far the session came; leave it out".to_string()
+            }
+            "strict" => return Ok(WitnessMode::Strict),
+            "lenient" => return Ok(WitnessMode::Lenient),
+            other => format!(
+                "\"{other}\" is no witness; write \"strict\" (while the coordinator is away, recoveries wait), \"lenient\" (they \
+                 go on without its word) or \"none\""
+            ),
+        };
+        Err(source.problem(&written.span(), what))
+    }
+
+    fn keeper(&self, source: &Source, has_server: bool) -> Result<CheckpointHolder, Problem> {
+        let Some(written) = &self.checkpoint else { return Ok(CheckpointHolder::Client) };
+        let keep = match written.get_ref() {
+            Keeper::Client => return Ok(CheckpointHolder::Client),
+            Keeper::Server => CheckpointHolder::Server,
+            Keeper::Both => CheckpointHolder::Both,
+        };
+        if has_server {
+            return Ok(keep);
+        }
+        let what = "there is no server to keep it; name one with `server = \"...\"`, or write \"client\"";
+        Err(source.problem(&written.span(), what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Manifest, String> {
+        Manifest::parse(&Source::new("marram.toml", text.into())).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn a_short_manifest_has_defaults() {
+        let manifest = parse("name = \"forward\"\nmodule = \"forward.wasm\"\n").unwrap();
+        assert_eq!(manifest.protect, Protect::Endpoints);
+        assert_eq!((manifest.keep, manifest.server.as_deref()), (CheckpointHolder::Client, None));
+        assert_eq!(manifest.recovery_target, RECOVERY_TARGET);
+    }
+
+    #[test]
+    fn the_sample_shows_the_defaults() {
+        let mut written = parse(SAMPLE).unwrap();
+        let setting =
+            |line: &str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).map(str::to_owned);
+        let all: String =
+            SAMPLE.lines().map(|line| setting(line).unwrap_or_else(|| line.to_owned()) + "\n").collect();
+        let mut all = parse(&all).unwrap();
+        let (shown, default) = (all.stages.remove(0), written.stages.remove(0));
+        assert_eq!((shown.name, shown.quotas, shown.files.len()), (default.name, default.quotas, 1));
+        let quotas = Quotas { messages_per_s: 0, log_bytes_per_s: 0, ..all.quotas };
+        assert_eq!(Manifest { server: None, quotas, cache: None, ..all }, written);
+    }
+
+    #[test]
+    fn every_error_names_line_field_and_fix() {
+        let head = "name = \"a\"\nmodule = \"a.wasm\"\n";
+        for (text, words) in [
+            ("protect = 1", &["marram.toml:3", "`protect`", "expected a string"][..]),
+            ("protect = \"epoch\"", &[":3", "`protect`", "planned", "\"endpoints\""]),
+            ("protect = \"raid\"", &[":3", "`protect`", "no protection", "\"none\""]),
+            ("protct = \"none\"", &[":3", "protct", "expected one of", "`protect`"]),
+            ("[quotas]\nmemory = 16", &[":4", "`quotas.memory`", "\"16MiB\""]),
+            ("[quotas]\nmemory = \"100B\"", &[":4", "`quotas.memory`", "\"64KiB\""]),
+            ("[quotas]\nhandler_time = \"9us\"", &[":4", "`quotas.handler_time`", "1ms"]),
+            ("[quotas]\nnan = \"maybe\"", &[":4", "`quotas.nan`", "`canonical`"]),
+            ("[keep]\ncheckpoint = \"server\"", &[":4", "`keep.checkpoint`", "server = ", "\"client\""]),
+            ("[keep]\ncheckpoint = \"both\"", &[":4", "`keep.checkpoint`", "server = ", "\"client\""]),
+            ("[keep]\ncheckpoint = \"cloud\"", &[":4", "`keep.checkpoint`", "`client`", "`both`"]),
+            ("[keep]\nwitness = \"god\"", &[":4", "`keep.witness`", "\"strict\"", "\"lenient\""]),
+            ("server = \"web\"\n[keep]\nwitness = \"strict\"", &[":5", "`keep.witness`", "server's end"]),
+            ("protect = \"none\"\n[keep]\nwitness = \"strict\"", &[":5", "`keep.witness`", "endpoints"]),
+            ("[schedule]\npriority = 10", &[":4", "`schedule.priority`", "at most 9"]),
+            ("[schedule]\ntenant = \"a b\"", &[":4", "`schedule.tenant`", "a name"]),
+            ("server = \"a b\"", &[":3", "`server`", "a name"]),
+        ] {
+            let error = parse(&format!("{head}{text}\n")).unwrap_err();
+            for word in words {
+                assert!(error.contains(word), "{text}: {error:?} does not say {word:?}");
+            }
+        }
+        let error = parse("module = \"a.wasm\"\n").unwrap_err();
+        assert!(error.contains("name"), "{error}");
+    }
+
+    #[test]
+    fn a_server_may_keep_checkpoints() {
+        let text = "name = \"a\"\nmodule = \"a.wasm\"\nserver = \"web\"\n[keep]\ncheckpoint = \"both\"\n";
+        assert_eq!(parse(text).unwrap().keep, CheckpointHolder::Both);
+    }
+}

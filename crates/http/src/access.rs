@@ -1,0 +1,273 @@
+//! Access control of an admin API: decides by a request's head, before its body is read. Knows no socket and no route's work.
+//!
+//! A browser on an operator's machine can reach what the operator can, so a web page must get nothing. A request is refused,
+//! whatever token it has, if it names a host that is no name of this machine (DNS rebinding), comes from another origin, or has a
+//! body of a type that pages may send without a preflight request.
+
+use crate::Refusal;
+use crate::server::{bearer, is_same};
+use hyper::http::request::Parts;
+use hyper::http::uri::Authority;
+use hyper::{HeaderMap, Method, StatusCode, Uri, header};
+use marram_transport::Identity;
+use std::net::IpAddr;
+
+/// Content types of bodies: a page of another origin needs a preflight request to send one.
+const CONTENT_TYPES: [&str; 2] = ["application/json", "application/octet-stream"];
+
+/// Access settings of an admin API.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Access {
+    /// The operators' token, if the configuration names its file; else one is made at start.
+    pub token: Option<String>,
+    /// Access to `/metrics`.
+    pub metrics: Metrics,
+    /// Names under which clients address this machine, besides its addresses, its own host name and `localhost`.
+    pub hosts: Vec<String>,
+    /// Certificate and key, if the API is encrypted.
+    pub identity: Option<Identity>,
+}
+
+/// Access to `/metrics`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Metrics {
+    /// Only with the admin token.
+    #[default]
+    Operators,
+    /// Also with this token.
+    Token(String),
+    /// Without a token.
+    Open,
+}
+
+/// Decides whether requests are allowed.
+#[derive(Debug)]
+pub struct Guard {
+    token: String,
+    metrics: Metrics,
+    hosts: Vec<String>,
+    /// The token of the domain's other edges, if this is an edge.
+    edges: Option<String>,
+}
+
+impl Guard {
+    /// `token` is the operators' token, `edges` that of other edges.
+    pub fn new(access: &Access, token: String, edges: Option<String>) -> Self {
+        let mut hosts = access.hosts.clone();
+        hosts.extend(own_names());
+        Self { token, metrics: access.metrics.clone(), hosts, edges }
+    }
+
+    /// Allows or refuses a request.
+    pub fn admit(&self, head: &Parts) -> Result<(), Refusal> {
+        let path = head.uri.path().trim_matches('/');
+        is_own_host(&head.headers, &head.uri, &self.hosts)?;
+        is_no_page(&head.headers)?;
+        // Load balancers have no token.
+        if path != "healthz" {
+            self.shows_a_token(head, path)?;
+        }
+        has_a_type(&head.method, &head.headers)
+    }
+
+    fn shows_a_token(&self, head: &Parts, path: &str) -> Result<(), Refusal> {
+        let get = head.method == Method::GET;
+        let shown = bearer(&head.headers);
+        if shown.is_some_and(|shown| is_same(shown, &self.token)) {
+            return Ok(());
+        }
+        match &self.metrics {
+            Metrics::Open if get && path == "metrics" => return Ok(()),
+            Metrics::Token(token) if shown.is_some_and(|shown| is_same(shown, token)) => {
+                return if get && path == "metrics" { Ok(()) } else { Err(too_little("/metrics")) };
+            }
+            Metrics::Open | Metrics::Token(_) | Metrics::Operators => {}
+        }
+        if let Some(edges) = &self.edges
+            && shown.is_some_and(|shown| is_same(shown, edges))
+        {
+            return if get && is_for_edges(path) { Ok(()) } else { Err(too_little("apps and images")) };
+        }
+        let what = match shown {
+            None => "the admin token is missing",
+            Some(_) => "the admin token is wrong: another one was shown than is expected here",
+        };
+        let fix = "run the command as the user and on the machine of what it asks, or show the token: --token-file, or \
+                   `Authorization: Bearer ...`; it is in the file that `admin.token_file` names, or, where none is named, in \
+                   `admin-token` in an edge's state directory";
+        Err(Refusal::new(StatusCode::UNAUTHORIZED, what, fix))
+    }
+}
+
+/// Names of this machine that need no configuration.
+pub fn own_names() -> Vec<String> {
+    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let names = ["localhost", own.trim()].into_iter().filter(|name| !name.is_empty());
+    names.map(str::to_owned).collect()
+}
+
+/// Whether it is a path that edges fetch from each other.
+fn is_for_edges(path: &str) -> bool {
+    let path: Vec<&str> = path.split('/').collect();
+    matches!(path.as_slice(), ["v1", "apps"] | ["v1", "images", _] | ["v1", "images", _, "app"])
+}
+
+fn too_little(what: &str) -> Refusal {
+    let error = format!("the token that was shown reads {what} and nothing else");
+    Refusal::new(StatusCode::FORBIDDEN, error, "show the admin token")
+}
+
+/// Refuses a request that names another host, as a page does if its own host name resolves to this machine. A request without a
+/// host is from no browser.
+pub fn is_own_host(headers: &HeaderMap, uri: &Uri, hosts: &[String]) -> Result<(), Refusal> {
+    let named = headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or("?"));
+    match named.chain(uri.host()).find(|named| !is_name_of_this(named, hosts)) {
+        None => Ok(()),
+        Some(named) => Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            format!(
+                "the request is for a host `{}`, which is none of the names of this one",
+                named.escape_default()
+            ),
+            "ask it by its address, or add the name to `admin.hosts`",
+        )),
+    }
+}
+
+fn is_name_of_this(named: &str, hosts: &[String]) -> bool {
+    let Ok(authority) = named.parse::<Authority>() else { return false };
+    let name = authority.host();
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    let plain = name.strip_suffix('.').unwrap_or(name);
+    bare.parse::<IpAddr>().is_ok() || hosts.iter().any(|host| host.eq_ignore_ascii_case(plain))
+}
+
+/// Refuses what a browser sends on behalf of any page: this API has no pages.
+pub fn is_no_page(headers: &HeaderMap) -> Result<(), Refusal> {
+    let site = headers.get("sec-fetch-site").map_or(&b"none"[..], |site| site.as_bytes());
+    let origin = headers.get(header::ORIGIN);
+    if origin.is_none() && site == b"none" {
+        return Ok(());
+    }
+    let origin = origin.and_then(|origin| origin.to_str().ok()).unwrap_or("another origin");
+    Err(Refusal::new(
+        StatusCode::FORBIDDEN,
+        format!("a web page asks ({}), and none may", origin.escape_default()),
+        "use `marram`, or a program that sends no `Origin`",
+    ))
+}
+
+/// Refuses a content type, or the lack of one, that a page could send without a preflight request.
+pub fn has_a_type(method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
+    if matches!(*method, Method::GET | Method::HEAD | Method::DELETE) {
+        return Ok(());
+    }
+    let written = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = written.split(';').next().unwrap_or_default().trim();
+    if CONTENT_TYPES.iter().any(|known| essence.eq_ignore_ascii_case(known)) {
+        return Ok(());
+    }
+    let what = format!("{method} needs a content type of {}", CONTENT_TYPES.join(" or "));
+    let fix = "send the header `Content-Type: application/json`, also without a body";
+    Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what, fix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::Request;
+
+    const JSON: (&str, &str) = ("content-type", "application/json");
+
+    fn guard(metrics: Metrics) -> Guard {
+        let access =
+            Access { token: None, metrics, hosts: vec!["edge-a.example.org".into()], identity: None };
+        Guard::new(&access, "operator".into(), Some("edge".into()))
+    }
+
+    /// The status of the refusal; 200 if the request is allowed.
+    fn status(guard: &Guard, request: &str, token: &str, headers: &[(&str, &str)]) -> u16 {
+        let (method, uri) = request.split_once(' ').unwrap();
+        let mut request = Request::builder().method(method).uri(uri);
+        if !token.is_empty() {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        guard.admit(&head).map_or_else(|refusal| refusal.status().as_u16(), |()| 200)
+    }
+
+    #[test]
+    fn each_token_opens_what_it_is_for() {
+        let (closed, open) = (guard(Metrics::Token("metrics".into())), guard(Metrics::Open));
+        for (request, [none, wrong, metrics, edge]) in [
+            ("GET /healthz", [200, 200, 200, 200]),
+            ("GET /metrics", [401, 401, 200, 403]),
+            ("GET /v1/apps", [401, 401, 403, 200]),
+            ("GET /v1/images/00", [401, 401, 403, 200]),
+            ("GET /v1/images/00/app", [401, 401, 403, 200]),
+            ("GET /v1/images/00/app/x", [401, 401, 403, 403]),
+            ("GET /v1/sessions", [401, 401, 403, 403]),
+            ("DELETE /v1/apps", [401, 401, 403, 403]),
+            ("POST /v1/apps", [401, 401, 403, 403]),
+            ("POST /v1/drain", [401, 401, 403, 403]),
+            ("POST /metrics", [401, 401, 403, 403]),
+        ] {
+            for (token, expected) in
+                [("", none), ("operatos", wrong), ("metrics", metrics), ("edge", edge), ("operator", 200)]
+            {
+                assert_eq!(status(&closed, request, token, &[JSON]), expected, "{request} with {token:?}");
+            }
+        }
+        assert_eq!(status(&open, "GET /metrics", "", &[]), 200);
+        assert_eq!(status(&open, "GET /v1/edge", "", &[]), 401);
+    }
+
+    #[test]
+    fn a_page_gets_nothing_whatever_it_shows() {
+        let guard = guard(Metrics::Open);
+        for host in [
+            "evil.example:7401",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "",
+            "edge-a.example.org.evil",
+            "user@evil.example",
+        ] {
+            for request in ["GET /v1/sessions", "GET /metrics", "GET /healthz", "POST /v1/drain"] {
+                assert_eq!(status(&guard, request, "operator", &[("host", host), JSON]), 403, "{host:?}");
+            }
+        }
+        assert_eq!(
+            status(&guard, "GET http://evil.example/v1/edge", "operator", &[("host", "[::1]:1")]),
+            403
+        );
+        let two = [("host", "127.0.0.1"), ("host", "evil.example")];
+        assert_eq!(status(&guard, "GET /v1/edge", "operator", &two), 403);
+        for own in ["127.0.0.1:7401", "[::1]:7401", "10.0.0.1", "LocalHost:1", "edge-a.Example.org.:7401"] {
+            assert_eq!(status(&guard, "GET /v1/edge", "operator", &[("host", own)]), 200, "{own}");
+        }
+        for page in [("origin", "http://evil.example"), ("origin", "null"), ("sec-fetch-site", "cross-site")]
+        {
+            assert_eq!(status(&guard, "GET /v1/edge", "operator", &[page]), 403, "{page:?}");
+            assert_eq!(status(&guard, "POST /v1/drain", "operator", &[page, JSON]), 403, "{page:?}");
+        }
+    }
+
+    #[test]
+    fn what_changes_something_has_a_type_that_pages_must_ask_for() {
+        let guard = guard(Metrics::Operators);
+        for request in ["POST /v1/drain", "POST /v1/apps", "PUT /v1/routes"] {
+            assert_eq!(status(&guard, request, "operator", &[]), 415, "{request}");
+            for simple in ["text/plain", "multipart/form-data", "application/x-www-form-urlencoded", ""] {
+                assert_eq!(status(&guard, request, "operator", &[("content-type", simple)]), 415, "{simple}");
+            }
+            for kind in ["application/json", "application/octet-stream", "Application/JSON; charset=utf-8"] {
+                assert_eq!(status(&guard, request, "operator", &[("content-type", kind)]), 200, "{kind}");
+            }
+        }
+        assert_eq!(status(&guard, "DELETE /v1/apps/a", "operator", &[]), 200);
+    }
+}

@@ -1,0 +1,11 @@
+//! HTTP as the admin API, the coordinator's store and the edges' peers need it: servers with limits, TLS for both sides, and the decision
+//! whether a request is allowed by its head alone. Knows no request.
+
+mod access;
+mod refusal;
+mod server;
+pub mod tls;
+
+pub use access::{Access, Guard, Metrics, has_a_type, is_no_page, is_own_host, own_names};
+pub use refusal::Refusal;
+pub use server::{BODY_BYTES_MAX, Body, BodyStream, Server, bearer, is_same, shows};

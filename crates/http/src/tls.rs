@@ -1,0 +1,255 @@
+//! TLS for HTTP, both sides: admin API, peers, recorders, the coordinator's store, etcd. TLS 1.3 only. Knows no
+//! request and does not authorize clients: requests carry tokens for that.
+
+use anyhow::{Context, anyhow, ensure};
+use marram_transport::Identity;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+/// Where systems keep the certificates that they trust.
+const SYSTEM: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn certificates(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().context("it is not PEM")?;
+    ensure!(!all.is_empty(), "it holds no certificate in PEM");
+    Ok(all)
+}
+
+fn chain(identity: &Identity) -> anyhow::Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
+    let chain = certificates(&identity.chain_pem).context("the certificate's file cannot be used")?;
+    let key = PrivateKeyDer::from_pem_slice(&identity.key_pem)
+        .context("the key's file holds no private key in PEM")?;
+    Ok((chain, key))
+}
+
+/// A server's side.
+#[derive(Clone)]
+pub struct Acceptor(TlsAcceptor);
+
+impl Acceptor {
+    /// A server with this certificate and key.
+    ///
+    /// # Errors
+    /// If certificate or key cannot be used, or they do not belong together.
+    pub fn new(identity: &Identity) -> anyhow::Result<Self> {
+        let (chain, key) = chain(identity)?;
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .context("the certificate and the key do not belong together")?;
+        Ok(Self(TlsAcceptor::from(Arc::new(config))))
+    }
+
+    /// Finishes a handshake.
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
+        Ok(Stream::Tls(Box::new(self.0.accept(stream).await?.into())))
+    }
+}
+
+/// A client's side: decides which servers to trust.
+#[derive(Clone)]
+pub struct Connector(TlsConnector);
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connector")
+    }
+}
+
+impl Connector {
+    /// Trusts servers with a certificate that is in `ca_pem` or signed by one in it; without `ca_pem`, the system's certificates
+    /// apply. Shows `identity` to a server that asks for a certificate.
+    ///
+    /// # Errors
+    /// The text says which file is wrong.
+    pub fn new(ca_pem: Option<&[u8]>, identity: Option<&Identity>) -> anyhow::Result<Self> {
+        let system;
+        let pem = match ca_pem {
+            Some(pem) => pem,
+            None => {
+                system = SYSTEM.iter().find_map(|path| std::fs::read(path).ok()).ok_or_else(|| {
+                    anyhow!("this machine has no list of certificates to believe: name the server's, or its signer's, as `ca`")
+                })?;
+                &system
+            }
+        };
+        let known = certificates(pem).context("the file of certificates to believe cannot be used")?;
+        let mut roots = RootCertStore::empty();
+        let (added, _) = roots.add_parsable_certificates(known.iter().cloned());
+        let signed = (added > 0)
+            .then(|| WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build())
+            .transpose()?;
+        // The system's certificates are signers only, not servers' own.
+        let pinned = if ca_pem.is_some() { known } else { Vec::new() };
+        let verifier = Believed { pinned, signed, algorithms: provider().signature_verification_algorithms };
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier));
+        let config = match identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let (chain, key) = chain(identity)?;
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .context("the certificate and the key do not belong together")?
+            }
+        };
+        Ok(Self(TlsConnector::from(Arc::new(config))))
+    }
+
+    /// Performs the handshake with the server that an authority, `HOST:PORT`, names.
+    pub async fn connect(&self, authority: &str, stream: TcpStream) -> io::Result<Stream> {
+        let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(host).map_err(io::Error::other)?;
+        Ok(Stream::Tls(Box::new(self.0.connect(name, stream).await?.into())))
+    }
+}
+
+/// Trusts exactly the certificates that it was given, and those that they signed. A pinned certificate is valid for every name.
+#[derive(Debug)]
+struct Believed {
+    pinned: Vec<CertificateDer<'static>>,
+    signed: Option<Arc<WebPkiServerVerifier>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Believed {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if self.pinned.iter().any(|pinned| pinned == end_entity) {
+            return Ok(ServerCertVerified::assertion());
+        }
+        match &self.signed {
+            Some(signed) => {
+                signed.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+            }
+            None => Err(rustls::CertificateError::UnknownIssuer.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not spoken here".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// A connection, encrypted or not.
+pub enum Stream {
+    /// Not encrypted.
+    Plain(TcpStream),
+    /// Encrypted.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Wraps `stream`, a connection to the authority; with a connector, it performs the TLS handshake.
+pub async fn connected(
+    connector: Option<&Connector>,
+    authority: &str,
+    stream: TcpStream,
+) -> io::Result<Stream> {
+    match connector {
+        None => Ok(Stream::Plain(stream)),
+        Some(connector) => connector.connect(authority, stream).await,
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut TaskContext<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, into),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, into),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut TaskContext<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut TaskContext<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+}

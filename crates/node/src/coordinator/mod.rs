@@ -1,0 +1,301 @@
+//! The coordinator around its pure part (`marram_shard::coordinator`): a thread that talks to the store over HTTP, the store
+//! itself if this edge serves it, and an interface for the rest of the edge.
+//!
+//! No session waits for it. While the coordinator is away, the last known state of other edges remains, and requests that
+//! need the coordinator fail at once.
+
+mod http;
+mod keeping;
+mod link;
+pub mod protocol;
+mod server;
+
+pub use http::PATIENCE;
+pub use keeping::WATCHES_MAX;
+pub use link::{LOAD_INTERVAL, NEWS_INTERVAL};
+pub use server::{ANSWER_PATIENCE, CONNECTIONS_MAX, REQUEST_BYTES_MAX, REQUEST_PATIENCE};
+
+use crate::edge::{AdminClient, Answered};
+use anyhow::Context;
+use keeping::StoreHandle;
+use marram_http::tls::{Acceptor, Connector};
+use marram_shard::coordinator::{
+    Ask, AskAnswer, CoordinatorMetrics, CoordinatorState, StoreFigures,
+    contents::{HeldImage, Registration},
+};
+use marram_transport::Identity;
+use marram_wire::id::ImageHash;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
+    mpsc::sync_channel,
+};
+use std::time::{Duration, Instant};
+
+/// The hint for a store that cannot be encrypted.
+const IDENTITY: &str = "correct `coordinator.certificate` and `coordinator.key`";
+
+/// The credentials for the store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Credentials {
+    /// Nothing.
+    None,
+    /// A token, to an edge.
+    Token(String),
+    /// A user and a password, to etcd.
+    User {
+        /// The user's name.
+        name: String,
+        /// The password.
+        password: String,
+    },
+}
+
+/// The store that this edge serves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Serve {
+    /// The address to listen on.
+    pub listen: SocketAddr,
+    /// The token that clients must show; always set if `listen` is not on loopback.
+    pub token: Option<String>,
+    /// The store's file.
+    pub file: PathBuf,
+}
+
+/// The address of a store or of another edge.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoreAddress {
+    /// Host and port.
+    pub authority: String,
+    /// Whether connections to it are encrypted.
+    pub is_encrypted: bool,
+}
+
+impl fmt::Display for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", if self.is_encrypted { "https" } else { "http" }, self.authority)
+    }
+}
+
+/// Coordinator settings, resolved.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CoordinatorOptions {
+    /// The store that this edge serves, if it does so.
+    pub serve: Option<Serve>,
+    /// Addresses of the store: of edges that serve it, or of etcd's members. Empty if this edge serves it.
+    pub stores: Vec<StoreAddress>,
+    /// CA certificates in PEM to verify the store with; the system's if there are none.
+    pub ca: Option<Vec<u8>>,
+    /// Certificate and key that this edge serves the store with, and shows to an etcd that asks for them.
+    pub identity: Option<Identity>,
+    /// The credentials for the store.
+    pub credentials: Credentials,
+    /// How long this edge stays registered after its last message, in seconds.
+    pub lease_s: u32,
+    /// Where agents reach this edge.
+    pub addresses: Vec<String>,
+    /// Where other edges reach its admin API.
+    pub admin: Option<String>,
+}
+
+impl CoordinatorOptions {
+    /// The default lease, in seconds.
+    pub const LEASE_S: u32 = 10;
+    /// A shorter lease would expire at each brief delay, and etcd would lengthen it. In seconds.
+    pub const LEASE_S_MIN: u32 = 5;
+    /// A longer lease would keep dead edges registered for too long. In seconds.
+    pub const LEASE_S_MAX: u32 = 600;
+}
+
+/// What the coordinator client knew at its last update.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// Whether the coordinator is reachable.
+    pub state: CoordinatorState,
+    /// Operations that are not possible now, for people to read.
+    pub cannot: Vec<&'static str>,
+    /// The store's address.
+    pub store: String,
+    /// Edges: name, registration, images that they have.
+    pub edges: Vec<(String, Registration, Vec<HeldImage>)>,
+    /// Counted since the start.
+    pub figures: CoordinatorMetrics,
+    /// Witness reports that wait to be sent, and those that were dropped.
+    pub reports: (usize, u64),
+}
+
+/// An edge's coordinator; clone it for each user.
+#[derive(Clone, Debug)]
+pub struct Coordinator {
+    edge: String,
+    began: Instant,
+    view: Arc<Mutex<View>>,
+    events: tokio::sync::mpsc::Sender<link::Event>,
+    keeping: Option<StoreHandle>,
+    /// Witness reports that were dropped because the thread's queue was full.
+    unheard: Arc<AtomicU64>,
+}
+
+impl Coordinator {
+    /// Starts what `options` asks for. `shards` is registered for this edge; `control` answers what the edge has.
+    ///
+    /// # Errors
+    /// If the store that this edge should serve cannot be used, or its address cannot be listened on.
+    pub fn start(
+        name: &str,
+        options: &CoordinatorOptions,
+        shards: u8,
+        control: AdminClient,
+    ) -> anyhow::Result<Self> {
+        let (mut stores, mut ca) = (options.stores.clone(), options.ca.clone());
+        let mut credentials = options.credentials.clone();
+        let keeping = options.serve.as_ref().map(|serve| -> anyhow::Result<_> {
+            let keeping = StoreHandle::start(serve.file.clone())?;
+            let listener = TcpListener::bind(serve.listen).with_context(|| {
+                let listen = serve.listen;
+                format!("cannot listen on {listen} for other edges: choose another `coordinator.serve`, or stop what uses it")
+            })?;
+            let tls = options.identity.as_ref().map(Acceptor::new).transpose().context(IDENTITY)?;
+            if stores.is_empty() {
+                let authority = reachable(listener.local_addr()?).to_string();
+                stores.push(StoreAddress { authority, is_encrypted: tls.is_some() });
+                // It trusts its own certificate, for any name.
+                ca = options.identity.as_ref().map(|identity| identity.chain_pem.clone());
+                credentials = serve.token.clone().map_or(Credentials::None, Credentials::Token);
+            }
+            server::start(listener, keeping.clone(), serve.token.clone(), tls)
+                .context("the coordinator's store cannot be served")?;
+            tracing::info!(address = %serve.listen, "serving the coordinator's store");
+            Ok(keeping)
+        });
+        let keeping = keeping.transpose()?;
+        let connector = stores.iter().any(|store| store.is_encrypted).then(|| {
+            let connector = Connector::new(ca.as_deref(), options.identity.as_ref());
+            connector.context("correct `coordinator.ca`, `coordinator.certificate` and `coordinator.key`")
+        });
+        let store = http::Store::new(stores, connector.transpose()?, credentials);
+        let mut life = [0; 8];
+        rustix::rand::getrandom(&mut life, rustix::rand::GetRandomFlags::empty())
+            .context("the machine gives no random bytes")?;
+        let here = Registration {
+            life: u64::from_le_bytes(life),
+            addresses: options.addresses.clone(),
+            admin: options.admin.clone(),
+            host: None,
+            shards,
+            sessions: 0,
+            draining: false,
+        };
+        let began = Instant::now();
+        let (events, view) = link::start(name, options.lease_s, here, store, control, began)?;
+        Ok(Self { edge: name.into(), began, view, events, keeping, unheard: Arc::default() })
+    }
+
+    /// What is known at present.
+    #[must_use]
+    pub fn view(&self) -> View {
+        let mut view = self.view.lock().expect("no holder panics").clone();
+        view.reports.1 += self.unheard.load(Ordering::Relaxed);
+        view
+    }
+
+    /// For how long the coordinator has been away, and why; `None` if it is reachable.
+    #[must_use]
+    pub fn away(&self) -> Option<(Duration, String)> {
+        match self.view().state {
+            CoordinatorState::There => None,
+            CoordinatorState::Away { since_ns, why } => {
+                Some((self.began.elapsed().saturating_sub(Duration::from_nanos(since_ns)), why))
+            }
+        }
+    }
+
+    /// Counts of the store that this edge serves, if it does so.
+    #[must_use]
+    pub fn served(&self) -> Option<StoreFigures> {
+        self.keeping.as_ref().map(StoreHandle::figures)
+    }
+
+    /// Other edges that are registered as having an image, by name and admin URL.
+    #[must_use]
+    pub fn holders(&self, image: ImageHash) -> Vec<(String, String)> {
+        let view = self.view.lock().expect("no holder panics");
+        let others = view.edges.iter().filter(|(name, ..)| *name != self.edge);
+        let having = others.filter(|(_, _, holds)| holds.iter().any(|held| held.image == image));
+        having
+            .filter_map(|(name, registration, _)| Some((name.clone(), registration.admin.clone()?)))
+            .collect()
+    }
+
+    /// Asks, and blocks until the answer: at once if the coordinator is away, else up to the request's timeouts.
+    #[must_use]
+    pub fn ask(&self, ask: Ask) -> AskAnswer {
+        let (reply, answer) = sync_channel(1);
+        self.ask_then(ask, Box::new(move |said| drop(reply.try_send(said))));
+        let away = |_| AskAnswer::Away("no answer in time".into());
+        answer.recv_timeout(2 * (PATIENCE + PATIENCE)).unwrap_or_else(away)
+    }
+
+    /// Asks, and passes the answer to `answered`, on another thread; soon if the coordinator is away.
+    pub fn ask_then(&self, ask: Ask, answered: Answered) {
+        if let Err(why) = self.events.try_send(link::Event::Ask(ask, answered))
+            && let link::Event::Ask(ask, answered) = why.into_inner()
+        {
+            self.unheard.fetch_add(u64::from(matches!(ask, Ask::Witness { .. })), Ordering::Relaxed);
+            answered(AskAnswer::Away("this edge asks its coordinator too much at a time".into()));
+        }
+    }
+
+    /// Deregisters this edge, so that others need not wait until its lease expires.
+    pub fn leave(&self) {
+        let (done, left) = sync_channel(1);
+        if self.events.try_send(link::Event::Leave(done)).is_ok() {
+            // If the coordinator is away, the lease expires by itself.
+            let _ = left.recv_timeout(PATIENCE);
+        }
+    }
+}
+
+/// The address at which this machine reaches its own socket.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marram_shard::coordinator::contents::Witnessed;
+    use marram_wire::id::{Generation, SessionId};
+
+    #[test]
+    fn reports_that_find_no_room_are_counted() {
+        let (events, waiting) = tokio::sync::mpsc::channel(2);
+        let state = CoordinatorState::Away { since_ns: 0, why: String::new() };
+        let (cannot, store, edges, figures) =
+            (Vec::new(), String::new(), Vec::new(), CoordinatorMetrics::default());
+        let view = View { state, cannot, store, edges, figures, reports: (0, 1) };
+        let coordinator = Coordinator {
+            edge: "e".into(),
+            began: Instant::now(),
+            view: Arc::new(Mutex::new(view)),
+            events,
+            keeping: None,
+            unheard: Arc::default(),
+        };
+        let session = SessionId([1; 16]);
+        let seen = Witnessed { generation: Generation::NONE, log_end: 1, tag: [0; 8] };
+        for _ in 0..5 {
+            coordinator.ask_then(Ask::Witness { session, seen: seen.clone() }, Box::new(drop));
+        }
+        coordinator.ask_then(Ask::Witnessed { session }, Box::new(drop));
+        assert_eq!((waiting.len(), coordinator.view().reports), (2, (0, 1 + 3)));
+    }
+}

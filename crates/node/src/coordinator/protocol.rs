@@ -1,0 +1,514 @@
+//! The protocol between an edge and a store: the part of etcd's JSON gateway (version 3) that the coordinator needs. The
+//! embedded store answers as etcd does, so that an edge does not have to know which of the two it talks to.
+//!
+//! | path | request |
+//! |---|---|
+//! | `/v3/kv/range` | one key, or all with a prefix |
+//! | `/v3/kv/txn` | one write, under one condition or none |
+//! | `/v3/lease/grant`, `/v3/lease/keepalive`, `/v3/lease/revoke` | leases |
+//! | `/v3/watch` | changes under a prefix, as lines until the connection ends |
+//!
+//! Keys and values are base64, numbers are strings.
+
+use bytes::Bytes;
+use marram_shard::coordinator::{
+    Lease, StoreChange, StoreEntry, StoreFailure, StoreRefusal, StoreReply, StoreRequest, contents::range_end,
+};
+use serde_json::{Value, json};
+
+/// One request: path and body.
+pub type Call = (&'static str, Value);
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+/// etcd's error codes, which are gRPC's.
+const NOT_FOUND: u64 = 5;
+const INVALID: u64 = 3;
+const EXHAUSTED: u64 = 8;
+const NO_LEASE: &str = "requested lease not found";
+/// The error text if the peer is no store.
+const NO_STORE: &str = "what answers there is neither etcd 3.4 or newer nor an edge with `coordinator.serve`: correct `coordinator.urls`";
+
+pub(super) fn base64(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let word =
+            chunk.iter().fold(0u32, |word, byte| (word << 8) | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let six = (word >> (18 - 6 * place)) & 63;
+            text.push(if place <= chunk.len() { char::from(ALPHABET[six as usize]) } else { '=' });
+        }
+    }
+    text
+}
+
+pub(super) fn unbase64(text: &str) -> Option<Bytes> {
+    if !text.len().is_multiple_of(4) {
+        return None;
+    }
+    let digits = text.trim_end_matches('=');
+    if text.len() - digits.len() > 2 {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    for chunk in digits.as_bytes().chunks(4) {
+        let mut word = 0u32;
+        for digit in chunk {
+            let six = ALPHABET.iter().position(|letter| letter == digit)?;
+            word = (word << 6) | u32::try_from(six).ok()?;
+        }
+        word <<= 6 * (4 - chunk.len());
+        bytes.extend_from_slice(&word.to_be_bytes()[1..chunk.len()]);
+    }
+    Some(bytes.into())
+}
+
+/// A number, which etcd writes as text.
+fn number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok())
+}
+
+/// A number that etcd leaves out where it is 0.
+fn number_or_0(value: &Value) -> Option<u64> {
+    if value.is_null() { Some(0) } else { number(value) }
+}
+
+fn key_of(value: &Value) -> Option<String> {
+    String::from_utf8(unbase64(value.as_str()?)?.into()).ok()
+}
+
+fn value_of(value: &Value) -> Option<Bytes> {
+    if value.is_null() { Some(Bytes::new()) } else { unbase64(value.as_str()?) }
+}
+
+// What an edge sends, and how it reads the answer.
+
+/// The call for a request.
+pub fn call(request: &StoreRequest) -> Call {
+    let text = |number: u64| number.to_string();
+    match request {
+        StoreRequest::Get { key } => ("/v3/kv/range", json!({ "key": base64(key.as_bytes()) })),
+        StoreRequest::Range { prefix } => ("/v3/kv/range", range(prefix)),
+        StoreRequest::Write { key, expect, value, lease } => {
+            let key = base64(key.as_bytes());
+            let mut compare = Vec::new();
+            if let Some(expect) = expect {
+                let revision = text(*expect);
+                compare.push(
+                    json!({ "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": revision }),
+                );
+            }
+            let write = match value {
+                Some(value) => {
+                    let lease = text(lease.map_or(0, |lease| lease.0));
+                    json!({ "request_put": { "key": key, "value": base64(value), "lease": lease } })
+                }
+                None => json!({ "request_delete_range": { "key": key } }),
+            };
+            let look = json!({ "request_range": { "key": key } });
+            ("/v3/kv/txn", json!({ "compare": compare, "success": [write], "failure": [look] }))
+        }
+        StoreRequest::Grant { ttl_s } => ("/v3/lease/grant", json!({ "TTL": ttl_s.to_string() })),
+        StoreRequest::KeepAlive { lease } => ("/v3/lease/keepalive", json!({ "ID": text(lease.0) })),
+        StoreRequest::Revoke { lease } => ("/v3/lease/revoke", json!({ "ID": text(lease.0) })),
+    }
+}
+
+fn range(prefix: &str) -> Value {
+    json!({ "key": base64(prefix.as_bytes()), "range_end": base64(&range_end(prefix)) })
+}
+
+/// The call that begins a watch.
+pub fn watch_call(prefix: &str, since: u64) -> Call {
+    let mut create = range(prefix);
+    create["start_revision"] = json!((since + 1).to_string());
+    ("/v3/watch", json!({ "create_request": create }))
+}
+
+/// Reads an answer with status 200.
+pub fn reply(request: &StoreRequest, body: &Value) -> Option<StoreReply> {
+    let revision = || number(&body["header"]["revision"]);
+    Some(match request {
+        StoreRequest::Get { .. } | StoreRequest::Range { .. } => {
+            StoreReply::Entries { revision: revision()?, entries: entries(body)? }
+        }
+        StoreRequest::Write { .. } => {
+            if body["succeeded"].as_bool().unwrap_or(false) {
+                StoreReply::Written { revision: revision()? }
+            } else {
+                let found = &body["responses"][0]["response_range"];
+                found.as_object()?;
+                StoreReply::Conflict { entry: entries(found)?.pop() }
+            }
+        }
+        StoreRequest::Grant { .. } => {
+            let ttl_s = u32::try_from(number(&body["TTL"])?).ok()?;
+            StoreReply::Granted { lease: Lease(number(&body["ID"])?), ttl_s }
+        }
+        StoreRequest::KeepAlive { .. } => {
+            number(&body["result"]["ID"])?;
+            if number_or_0(&body["result"]["TTL"])? > 0 { StoreReply::Kept } else { StoreReply::NoLease }
+        }
+        StoreRequest::Revoke { .. } => {
+            revision()?;
+            StoreReply::Kept
+        }
+    })
+}
+
+fn entries(body: &Value) -> Option<Vec<StoreEntry>> {
+    let entry = |kv: &Value| {
+        let revision = number(&kv["mod_revision"])?;
+        Some(StoreEntry { key: key_of(&kv["key"])?, value: value_of(&kv["value"])?, revision })
+    };
+    body["kvs"].as_array().map_or(Some(Vec::new()), |kvs| kvs.iter().map(entry).collect())
+}
+
+/// Reads an answer with another status.
+pub fn failure(status: u16, body: &[u8]) -> Result<StoreReply, StoreFailure> {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let said = body["message"].as_str().or(body["error"].as_str()).unwrap_or_default();
+    let code = number(&body["code"]);
+    match (status, code) {
+        (_, Some(NOT_FOUND)) if said.contains(NO_LEASE) => Ok(StoreReply::NoLease),
+        // Only an admin API adds this field.
+        (401 | 403, _) if body["fix"].is_string() => Err(StoreFailure::Refused(NO_STORE.into())),
+        (401 | 403, _) => Err(StoreFailure::Refused(format!(
+            "it does not take this edge's credentials ({said}): correct `coordinator.token_file`, or `user` and `password_file`"
+        ))),
+        (404, None) => Err(StoreFailure::Refused(NO_STORE.into())),
+        (429 | 500..600, _) => {
+            Err(StoreFailure::Unreachable(format!("it cannot decide now ({status}: {said})")))
+        }
+        _ if said.contains("user name is empty") || said.contains("auth") => Err(StoreFailure::Refused(
+            format!("it wants a user ({said}): write `coordinator.user` and `password_file`"),
+        )),
+        _ => Err(StoreFailure::Refused(format!("it says no ({status}: {said})"))),
+    }
+}
+
+/// One line of a watch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// Nothing new.
+    Nothing,
+    /// These changes.
+    Changes(Vec<StoreChange>),
+    /// The watch has ended, and why.
+    Over(String),
+}
+
+/// Reads one line of a watch.
+pub fn seen(line: &[u8]) -> Seen {
+    let Ok(line) = serde_json::from_slice::<Value>(line) else {
+        return Seen::Over("a line of the watch is no JSON".into());
+    };
+    let result = &line["result"];
+    if result["canceled"].as_bool().unwrap_or(false) {
+        return match number(&result["compact_revision"]) {
+            Some(revision) => Seen::Over(format!("what was before revision {revision} is forgotten")),
+            None => Seen::Over(result["cancel_reason"].as_str().unwrap_or("it was cancelled").into()),
+        };
+    }
+    if !line["error"].is_null() {
+        return Seen::Over(line["error"].to_string());
+    }
+    let change = |event: &Value| {
+        let kv = &event["kv"];
+        let gone = event["type"].as_str() == Some("DELETE");
+        let value = if gone { None } else { Some(value_of(&kv["value"])?) };
+        Some(StoreChange { key: key_of(&kv["key"])?, value, revision: number(&kv["mod_revision"])? })
+    };
+    match result["events"].as_array() {
+        None => Seen::Nothing,
+        Some(events) => match events.iter().map(change).collect() {
+            Some(changes) => Seen::Changes(changes),
+            None => Seen::Over("an event of the watch cannot be read".into()),
+        },
+    }
+}
+
+// What the embedded store reads, and how it answers.
+
+/// A request to the store, or the beginning of a watch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// A request.
+    Request(StoreRequest),
+    /// A watch: prefix, and the revision after which it begins.
+    Watch(String, u64),
+}
+
+/// Reads a request. The store supports the calls in this file and no others of etcd's.
+pub fn asked(path: &str, body: &Value) -> Option<Asked> {
+    let lease = |value: &Value| number(value).map(Lease);
+    Some(Asked::Request(match path {
+        "/v3/kv/range" => match prefix(body) {
+            Some(prefix) => StoreRequest::Range { prefix: prefix? },
+            None => StoreRequest::Get { key: key_of(&body["key"])? },
+        },
+        "/v3/kv/txn" => return write(body).map(Asked::Request),
+        "/v3/lease/grant" => StoreRequest::Grant { ttl_s: u32::try_from(number(&body["TTL"])?).ok()? },
+        "/v3/lease/keepalive" => StoreRequest::KeepAlive { lease: lease(&body["ID"])? },
+        "/v3/lease/revoke" => StoreRequest::Revoke { lease: lease(&body["ID"])? },
+        "/v3/watch" => {
+            let create = &body["create_request"];
+            let since = number(&create["start_revision"])?.checked_sub(1)?;
+            return Some(Asked::Watch(prefix(create)??, since));
+        }
+        _ => return None,
+    }))
+}
+
+/// The prefix that a range is for. The outer `None`: it is a single key. The inner `None`: the range is not a prefix.
+fn prefix(range: &Value) -> Option<Option<String>> {
+    let end = unbase64(range["range_end"].as_str()?);
+    Some(key_of(&range["key"]).filter(|prefix| end.is_some_and(|end| end == range_end(prefix))))
+}
+
+fn write(body: &Value) -> Option<StoreRequest> {
+    let [write] = body["success"].as_array()?.as_slice() else { return None };
+    let (key, value, lease) = match (&write["request_put"], &write["request_delete_range"]) {
+        (Value::Object(put), Value::Null) => {
+            let lease = put.get("lease").map_or(Some(0), number_or_0)?;
+            let value = value_of(put.get("value").unwrap_or(&Value::Null))?;
+            (key_of(put.get("key")?)?, Some(value), (lease > 0).then_some(Lease(lease)))
+        }
+        (Value::Null, Value::Object(delete)) if !delete.contains_key("range_end") => {
+            (key_of(delete.get("key")?)?, None, None)
+        }
+        _ => return None,
+    };
+    let expect = match body["compare"].as_array().map(Vec::as_slice) {
+        None | Some([]) => None,
+        Some([compare]) => {
+            let same = compare["target"].as_str() == Some("MOD")
+                && compare["result"].as_str() == Some("EQUAL")
+                && key_of(&compare["key"])? == key;
+            Some(number_or_0(&compare["mod_revision"]).filter(|_| same)?)
+        }
+        Some(_) => return None,
+    };
+    Some(StoreRequest::Write { key, expect, value, lease })
+}
+
+/// The store's answer: status and body.
+pub fn answer(
+    revision: u64,
+    request: &StoreRequest,
+    result: Result<StoreReply, StoreRefusal>,
+) -> (u16, Value) {
+    let header = json!({ "revision": revision.to_string() });
+    let reply = match result {
+        Ok(reply) => reply,
+        Err(refused) => {
+            let full = matches!(refused, StoreRefusal::Full | StoreRefusal::Leases);
+            return error(400, if full { EXHAUSTED } else { INVALID }, &refused.to_string());
+        }
+    };
+    let body = match (reply, request) {
+        (StoreReply::NoLease, StoreRequest::KeepAlive { lease }) => {
+            json!({ "result": { "header": header, "ID": lease.0.to_string() } })
+        }
+        (StoreReply::NoLease, _) => return error(404, NOT_FOUND, NO_LEASE),
+        (StoreReply::Kept, StoreRequest::KeepAlive { lease }) => {
+            json!({ "result": { "header": header, "ID": lease.0.to_string(), "TTL": "1" } })
+        }
+        (StoreReply::Kept, _) => json!({ "header": header }),
+        (StoreReply::Granted { lease, ttl_s }, _) => {
+            json!({ "header": header, "ID": lease.0.to_string(), "TTL": ttl_s.to_string() })
+        }
+        (StoreReply::Written { .. }, _) => json!({ "header": header, "succeeded": true }),
+        (StoreReply::Conflict { entry }, _) => {
+            let found = json!({ "kvs": entry.iter().map(kv).collect::<Vec<_>>() });
+            json!({ "header": header, "responses": [{ "response_range": found }] })
+        }
+        (StoreReply::Entries { entries, .. }, _) => {
+            json!({ "header": header, "kvs": entries.iter().map(kv).collect::<Vec<_>>() })
+        }
+    };
+    (200, body)
+}
+
+/// An error, as status and body.
+pub fn error(status: u16, code: u64, message: &str) -> (u16, Value) {
+    (status, json!({ "error": message, "message": message, "code": code }))
+}
+
+fn kv(entry: &StoreEntry) -> Value {
+    json!({
+        "key": base64(entry.key.as_bytes()),
+        "value": base64(&entry.value),
+        "mod_revision": entry.revision.to_string(),
+    })
+}
+
+/// Changes, as a line of a watch.
+pub fn line(changes: &[StoreChange]) -> Bytes {
+    let event = |change: &StoreChange| {
+        let (key, revision) = (base64(change.key.as_bytes()), change.revision.to_string());
+        match &change.value {
+            Some(value) => json!({ "kv": { "key": key, "value": base64(value), "mod_revision": revision } }),
+            None => json!({ "type": "DELETE", "kv": { "key": key, "mod_revision": revision } }),
+        }
+    };
+    let events: Vec<Value> = changes.iter().map(event).collect();
+    let created = events.is_empty();
+    let result = if created { json!({ "created": true }) } else { json!({ "events": events }) };
+    format!("{}\n", json!({ "result": result })).into()
+}
+
+/// The last line of a watch if its first revision is no longer kept.
+pub fn forgotten(oldest: u64) -> Bytes {
+    let result = json!({ "canceled": true, "compact_revision": oldest.to_string() });
+    format!("{}\n", json!({ "result": result })).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_as_everywhere() {
+        for (plain, text) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("\u{ff}\u{3bf}~", "w7/Ov34="),
+        ] {
+            assert_eq!(base64(plain.as_bytes()), text);
+            assert_eq!(unbase64(text).as_deref(), Some(plain.as_bytes()));
+        }
+        for text in ["Z", "Zg=", "Z===", "Zm9*", "Zm9v="] {
+            assert_eq!(unbase64(text), None, "{text}");
+        }
+    }
+
+    fn requests() -> Vec<StoreRequest> {
+        let (key, value) = (String::from("/marram/v1/k"), Some(Bytes::from_static(b"\0\xffv")));
+        let write = |expect, value, lease| StoreRequest::Write { key: key.clone(), expect, value, lease };
+        vec![
+            StoreRequest::Get { key: key.clone() },
+            StoreRequest::Range { prefix: "/marram/v1/".into() },
+            write(None, value.clone(), None),
+            write(Some(0), value.clone(), Some(Lease(u64::MAX >> 1))),
+            write(Some(7), None, None),
+            write(Some(7), Some(Bytes::new()), None),
+            StoreRequest::Grant { ttl_s: 10 },
+            StoreRequest::KeepAlive { lease: Lease(9) },
+            StoreRequest::Revoke { lease: Lease(9) },
+        ]
+    }
+
+    #[test]
+    fn the_store_reads_what_an_edge_asks() {
+        for request in requests() {
+            let (path, body) = call(&request);
+            assert_eq!(asked(path, &body), Some(Asked::Request(request)));
+        }
+        let (path, body) = watch_call("/a/", 41);
+        assert_eq!(asked(path, &body), Some(Asked::Watch("/a/".into(), 41)));
+    }
+
+    #[test]
+    fn an_edge_reads_what_the_store_answers() {
+        let entry =
+            StoreEntry { key: "/marram/v1/k".into(), value: Bytes::from_static(b"\0v"), revision: 12 };
+        let requests = requests();
+        let entries = |entries| StoreReply::Entries { revision: 12, entries };
+        for (request, replies) in [
+            (&requests[0], vec![entries(vec![]), entries(vec![entry.clone()])]),
+            (&requests[1], vec![entries(vec![entry.clone(), entry.clone()])]),
+            (
+                &requests[4],
+                vec![
+                    StoreReply::Written { revision: 12 },
+                    StoreReply::Conflict { entry: None },
+                    StoreReply::Conflict { entry: Some(entry) },
+                ],
+            ),
+            (&requests[6], vec![StoreReply::Granted { lease: Lease(3), ttl_s: 10 }]),
+            (&requests[7], vec![StoreReply::Kept, StoreReply::NoLease]),
+            (&requests[8], vec![StoreReply::Kept]),
+        ] {
+            for told in replies {
+                let (status, body) = answer(12, request, Ok(told.clone()));
+                assert_eq!((status, reply(request, &body)), (200, Some(told)));
+            }
+        }
+        let (status, body) = answer(12, &requests[2], Ok(StoreReply::NoLease));
+        assert_eq!(failure(status, body.to_string().as_bytes()), Ok(StoreReply::NoLease));
+        let (status, body) = answer(12, &requests[2], Err(StoreRefusal::Full));
+        let why = failure(status, body.to_string().as_bytes()).unwrap_err().to_string();
+        assert!(why.contains("use etcd"), "{why}");
+    }
+
+    #[test]
+    fn a_watch_s_lines_are_read_as_they_are_written() {
+        let change = |value: Option<&'static [u8]>| StoreChange {
+            key: "/k".into(),
+            value: value.map(Bytes::from_static),
+            revision: 4,
+        };
+        let changes = vec![change(Some(b"v")), change(None), change(Some(b""))];
+        assert_eq!(seen(&line(&changes)), Seen::Changes(changes));
+        assert_eq!(seen(&line(&[])), Seen::Nothing);
+        assert!(matches!(seen(&forgotten(9)), Seen::Over(why) if why.contains('9')));
+        for odd in ["", "x", r#"{"result":{"events":[{}]}}"#, r#"{"error":{"message":"no"}}"#] {
+            assert!(matches!(seen(odd.as_bytes()), Seen::Over(_)), "{odd}");
+        }
+    }
+
+    #[test]
+    fn what_etcd_says_is_understood() {
+        // As etcd 3.4.23 answers.
+        let txn = json!({ "header": { "revision": "2" }, "responses": [{ "response_range": { "header": { "revision": "2" },
+            "kvs": [{ "key": "L20vYQ==", "create_revision": "2", "mod_revision": "2", "version": "1", "value": "djE=",
+            "lease": "2324035531311724039" }], "count": "1" } }] });
+        let request = StoreRequest::Write { key: "/m/a".into(), expect: Some(0), value: None, lease: None };
+        let entry = StoreEntry { key: "/m/a".into(), value: Bytes::from_static(b"v1"), revision: 2 };
+        assert_eq!(reply(&request, &txn), Some(StoreReply::Conflict { entry: Some(entry) }));
+        let refused = |status, body: &str| failure(status, body.as_bytes());
+        let unreachable = |result| matches!(result, Err(StoreFailure::Unreachable(_)));
+        assert!(unreachable(refused(503, r#"{"error":"etcdserver: no leader","code":14}"#)));
+        assert!(unreachable(refused(504, r#"{"error":"etcdserver: request timed out","code":14}"#)));
+        let said = |result: Result<StoreReply, StoreFailure>| result.unwrap_err().to_string();
+        assert!(said(refused(404, "Not Found\n")).contains("neither etcd"));
+        assert!(
+            said(refused(401, r#"{"error":"etcdserver: invalid auth token","code":16}"#))
+                .contains("token_file")
+        );
+        assert!(
+            said(refused(400, r#"{"error":"etcdserver: user name is empty","code":3}"#)).contains("user")
+        );
+    }
+
+    #[test]
+    fn the_store_takes_no_call_that_it_does_not_know() {
+        let odd = [
+            ("/v3/kv/compaction", json!({ "revision": "3" })),
+            ("/v3/kv/range", json!({ "key": "*" })),
+            ("/v3/kv/range", json!({ "key": "YQ==", "range_end": "YWI=" })),
+            ("/v3/kv/txn", json!({ "success": [] })),
+            ("/v3/kv/txn", json!({ "success": [{ "request_put": { "key": "YQ==" } }, {}] })),
+            (
+                "/v3/kv/txn",
+                json!({ "success": [{ "request_put": { "key": "YQ==" } }],
+                "compare": [{ "key": "Yg==", "target": "MOD", "result": "EQUAL", "mod_revision": "1" }] }),
+            ),
+            (
+                "/v3/kv/txn",
+                json!({ "success": [{ "request_put": { "key": "YQ==" } }],
+                "compare": [{ "key": "YQ==", "target": "VALUE", "result": "EQUAL" }] }),
+            ),
+            ("/v3/lease/grant", json!({ "TTL": "-1" })),
+            ("/v3/watch", json!({ "create_request": { "key": "YQ==", "range_end": "Yg==" } })),
+            ("/v3/watch", json!([])),
+        ];
+        for (path, body) in odd {
+            assert_eq!(asked(path, &body), None, "{path} {body}");
+        }
+    }
+}

@@ -1,0 +1,871 @@
+//! Runs cells for the pure shard: the only place in this crate that does.
+//!
+//! Handlers run on the calling thread. The worker thread loads images and opens checkpoints; the sealer thread seals them at
+//! background priority.
+
+mod guest_log;
+
+use self::guest_log::GuestLog;
+use super::{
+    caches::Caches,
+    checkpoints::{Arriving, Restored, unrestorable},
+    pressure,
+    recordings::Recordings,
+    setup::Setup,
+    standing::Standing,
+    startup::{Expected, StartSource, start_cell},
+    worker::Worker,
+};
+use anyhow::Context;
+use bytes::Bytes;
+use marram_sandbox::{
+    Cells, CellsConfig, Filling, Image, Images, LoadError, Progress, Snapshot, SnapshotError,
+    reset_scheduling, set_background,
+};
+use marram_session::{
+    cell::{CellId, CellInput, CellOutput, CheckpointBase, Ran, Run, RunOutcome, Seed},
+    replay::Gathered,
+};
+use marram_shard::{
+    api::{CellError, Counter, Label, RecordRequest, SchedulingParams, ShardInput},
+    cache::CachePolicy,
+    run_queue::{Class, RunQueue, Tenant, WEIGHT},
+};
+use marram_transport::LogLimiter;
+use marram_wire::{
+    frame::{CheckpointMeta, Code},
+    header::{self, Header},
+    id::{ImageHash, SessionId},
+    log::Found,
+    seal::{Seal, SessionKeys},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tracing::{info, warn};
+
+/// What is charged for a handler's slice that it used up.
+const SLICE_NS: u64 = 1_000_000;
+/// CPU time that a handler gets before the tenant's other cells get some: enough for most handlers to finish.
+const STRETCH_NS: u64 = 4 * SLICE_NS;
+/// A tenant's next turn after one that took this long may take as long: output is flushed before it.
+const LONG_NS: u64 = 100_000;
+
+/// What a tenant is charged for the shard's work beside running its handlers, in nanoseconds as measured. These are estimates,
+/// since measuring would take several clock readings for each message.
+mod cost {
+    /// Opening a session: the handshakes of its ends, its keys, its cell.
+    pub(super) const OPEN_NS: u64 = 40_000;
+    /// Ending a session: the messages to its ends, the cleaning of its slot.
+    pub(super) const END_NS: u64 = 25_000;
+    /// An input: its frame, its log entry, the acknowledgement.
+    pub(super) const INPUT_NS: u64 = 1_500;
+    /// An output: its frame, and the acknowledgements of the ends.
+    pub(super) const OUTPUT_NS: u64 = 500;
+    /// Bytes that are copied and written in one nanosecond.
+    pub(super) const BYTES_PER_NS: u64 = 2;
+    /// Bytes of a large cell's memory that are returned to the kernel in one nanosecond, if all were written.
+    pub(super) const FREEING_BYTES_PER_NS: u64 = 15;
+}
+/// Most recordings of stopped handlers that are being written at a time: further ones are dropped.
+const STOPS_UNDERWAY_MAX: usize = 4;
+/// Bytes of memory that one part of a cell's restoration fills.
+const PART_BYTES: usize = if cfg!(test) {
+    1 /* those of tests are small */
+} else {
+    256 << 10
+};
+/// Most such parts that are applied before other work has its turn.
+const PARTS_AT_ONCE: usize = 4;
+/// How often idle resources that are kept for future clients are checked.
+const TEND_EVERY: Duration = Duration::from_secs(2);
+
+enum Loaded {
+    /// The worker is loading it; these cells wait for it.
+    Underway(Vec<(CellId, StartSource)>),
+    /// It is loaded. There are never more than an operator has deployed.
+    Here(Arc<Image>),
+}
+
+/// The worker's own state.
+struct WorkerState {
+    images: Images,
+    recordings: Recordings,
+    /// Checkpoints that are being opened, by the cells that they are for.
+    arriving: BTreeMap<CellId, (Purpose, Arriving)>,
+}
+
+/// The purpose of arriving checkpoints.
+#[derive(Clone, Copy)]
+enum Purpose {
+    /// To restore a cell.
+    Restore,
+    /// To advance a standby cell, in its attempt with this number.
+    Advance(u64),
+}
+
+/// A result of the worker or the sealer.
+enum Answer {
+    Image(ImageHash, Result<Arc<Image>, LoadError>),
+    Part { cell: CellId, image: ImageHash, fillings: Vec<Filling> },
+    Opened { cell: CellId, image: ImageHash, result: Result<Box<Restored>, CellError> },
+    Next(Next),
+    Sealed { cell: CellId, number: u32, bytes: Bytes },
+    Recorded { session: SessionId, tag: Option<u64>, result: Result<String, String> },
+}
+
+/// The next checkpoint of a standby cell: opened, or the reason why it was refused.
+struct Next {
+    cell: CellId,
+    attempt: u64,
+    result: Result<Box<Restored>, CellError>,
+}
+
+/// An entry of the run queue.
+enum QueuedHandler {
+    /// A handler to start.
+    Run(Run),
+    /// A handler that was preempted.
+    Resume(CellId),
+}
+
+impl QueuedHandler {
+    fn cell(&self) -> CellId {
+        match self {
+            Self::Run(run) => run.cell,
+            Self::Resume(cell) => *cell,
+        }
+    }
+}
+
+/// The scheduling state of a cell.
+struct CellSlot {
+    scheduling: SchedulingParams,
+    /// The app, which decides the cache that its handlers read from.
+    app: String,
+    /// Its session; none if the cell is shared.
+    session: Option<SessionId>,
+    /// How many of its entries are in the run queue: 0 or 1.
+    waiting: usize,
+    /// What was charged for the handler in progress.
+    charged_ns: u64,
+    /// The state of a standby cell, until it runs.
+    standing: Option<Box<Standing>>,
+}
+
+/// The cells of one shard.
+pub(super) struct Executor {
+    cells: Cells,
+    images: BTreeMap<ImageHash, Loaded>,
+    /// The image that new clients of each app get.
+    deployed: BTreeMap<String, ImageHash>,
+    /// Handlers that are ready to run, including those that used up their slice.
+    run_queue: RunQueue<QueuedHandler>,
+    /// The scheduling state of each cell.
+    slots: BTreeMap<CellId, CellSlot>,
+    /// Tenants with a long last turn.
+    slow: BTreeSet<Tenant>,
+    /// Cells that were requested and do not exist yet. A cell that is removed in the meantime must not be started.
+    expected: BTreeMap<CellId, Expected>,
+    /// Opened checkpoints to advance standby cells to, unless the attempt is outdated by then.
+    next: VecDeque<Next>,
+    /// States that were copied and are not sealed yet, at most one for each cell.
+    copies: BTreeMap<CellId, Result<Snapshot, SnapshotError>>,
+    /// Hashes of states, for recordings that are not made yet.
+    hashes: BTreeMap<CellId, [u8; 32]>,
+    /// Recordings that the worker is making.
+    recordings: usize,
+    caches: Caches,
+    worker: Worker<WorkerState, Answer>,
+    /// Whether the worker may have more results than were taken.
+    is_behind: bool,
+    sealer: Worker<(), Answer>,
+    guest_log: GuestLog,
+    log_limiter: LogLimiter,
+    /// Whether a cell may have to be prewarmed.
+    prewarming: bool,
+    /// When to check prewarmed resources and the machine's memory again.
+    tend_at: Instant,
+    /// Whether the machine is short of memory; tests replace it.
+    is_short: fn() -> bool,
+    /// Whether it was short of memory at the last check.
+    was_short: bool,
+    reclaims: u64,
+}
+
+impl Executor {
+    /// Allocates the cell pool and starts the worker, which wakes the shard with `waker`.
+    pub(super) fn start(setup: &Setup, waker: Arc<mio::Waker>) -> anyhow::Result<Self> {
+        let images = Images::open(setup.images()).with_context(|| {
+            format!("cannot use the image cache {}: make it writable", setup.images().display())
+        })?;
+        let cells = Cells::new(CellsConfig { slots: setup.cells_max, ..CellsConfig::default() })
+            .context("cannot reserve the cell pool: lower cells_max, or raise vm.max_map_count")?
+            .with_keys(setup.keyring()?);
+        // The compiler ran once, for the drivers of cells, and does not run again.
+        crate::memory::give_back();
+        info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "cell pool ready");
+        let state = WorkerState { images, recordings: setup.recordings(), arriving: BTreeMap::new() };
+        let caches = Caches::new(u64::from(setup.shards), Arc::clone(&waker));
+        let worker = Worker::start("worker", reset_scheduling, state, Arc::clone(&waker))?;
+        let sealer = Worker::start("sealer", set_background, (), waker)?;
+        Ok(Self {
+            cells,
+            images: BTreeMap::new(),
+            deployed: BTreeMap::new(),
+            run_queue: RunQueue::default(),
+            slots: BTreeMap::new(),
+            slow: BTreeSet::new(),
+            expected: BTreeMap::new(),
+            next: VecDeque::new(),
+            copies: BTreeMap::new(),
+            hashes: BTreeMap::new(),
+            recordings: 0,
+            caches,
+            worker,
+            is_behind: false,
+            sealer,
+            guest_log: GuestLog::default(),
+            log_limiter: LogLimiter::new(Instant::now()),
+            prewarming: false,
+            tend_at: Instant::now() + TEND_EVERY,
+            is_short: pressure::is_short,
+            was_short: false,
+            reclaims: 0,
+        })
+    }
+
+    /// Whether a handler is ready to run, or a cell to be filled or advanced.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_behind || !self.run_queue.is_empty() || !self.next.is_empty()
+    }
+
+    /// Sets the queue and the app of a cell's handlers.
+    pub(super) fn scheduling(
+        &mut self,
+        cell: CellId,
+        (app, session): (String, Option<SessionId>),
+        scheduling: SchedulingParams,
+    ) {
+        self.run_queue.set_weight(scheduling.tenant, scheduling.weight);
+        self.run_queue.charge(scheduling.tenant, cost::OPEN_NS);
+        self.slots
+            .insert(cell, CellSlot { scheduling, app, session, waiting: 0, charged_ns: 0, standing: None });
+    }
+
+    /// Sets the cache that the cells of an app read from.
+    pub(super) fn cache(&mut self, app: &str, policy: Option<&CachePolicy>) {
+        let found = self.caches.configure(app, policy);
+        self.go_on(found);
+    }
+
+    /// The same for an app that was deployed earlier; if the app has a cache already, its policy stays.
+    pub(super) fn cache_unless_known(&mut self, app: &str, policy: Option<&CachePolicy>) {
+        if !self.caches.has(app) {
+            self.cache(app, policy);
+            self.caches.retire(app);
+        }
+    }
+
+    /// Gives waiting cells the objects that they read.
+    fn go_on(&mut self, found: Vec<(CellId, Found)>) {
+        for (cell, found) in found {
+            self.cells.found(cell, found);
+            self.queue(QueuedHandler::Resume(cell));
+        }
+    }
+
+    /// Whether [`Self::prewarm_one`] may have something to do.
+    pub(super) fn is_prewarming(&self) -> bool {
+        self.prewarming
+    }
+
+    /// Prewarms one cell; for idle time.
+    pub(super) fn prewarm_one(&mut self) {
+        self.prewarming = self.cells.prewarm_one();
+    }
+
+    /// Whether [`Self::reclaim_memory`] has something to do.
+    pub(super) fn is_freeing(&self) -> bool {
+        self.cells.is_freeing()
+    }
+
+    /// Returns a piece of the memory of ended cells to the kernel.
+    pub(super) fn reclaim_memory(&mut self) {
+        self.cells.free_piece();
+    }
+
+    /// Frees prewarmed resources that were not needed; all of them when the machine is short of memory. Unused cells and slots go
+    /// first, since they are refilled in microseconds; images, which must be loaded again, go if that was not enough.
+    pub(super) fn tend(&mut self, now: Instant) {
+        if now < self.tend_at {
+            return;
+        }
+        self.tend_at = now + TEND_EVERY;
+        let slots = &self.slots;
+        self.caches.sweep(|app| slots.values().any(|slot| slot.app == app));
+        if (self.is_short)() {
+            let (cells, slots) = self.cells.reclaim();
+            let images = if self.was_short { self.drop_idle_images() } else { 0 };
+            self.was_short = true;
+            self.reclaims += 1;
+            self.prewarming = false;
+            if let Some(suppressed) = self.log_limiter.pass(now) {
+                let what = "the machine is short of memory: gave up what was kept ahead of clients";
+                warn!(cells, slots, images, suppressed, "{what}");
+            }
+        } else {
+            self.was_short = false;
+            self.cells.tend();
+        }
+    }
+
+    /// Drops images that no cell runs. They are loaded again on request.
+    fn drop_idle_images(&mut self) -> usize {
+        let idle = |loaded: &Loaded| matches!(loaded, Loaded::Here(image) if !self.cells.runs(image));
+        let hashes: Vec<ImageHash> =
+            self.images.iter().filter(|(_, loaded)| idle(loaded)).map(|(hash, _)| *hash).collect();
+        for hash in &hashes {
+            if let Some(Loaded::Here(image)) = self.images.remove(hash) {
+                self.cells.forget(&image);
+            }
+        }
+        hashes.len()
+    }
+
+    /// Metrics of cells, slots and images, beside those of the shard.
+    pub(super) fn counters(&self) -> Vec<Counter> {
+        let (count, gauge) = (Counter::count, Counter::gauge);
+        let stats = self.cells.ready_stats();
+        let mut counters = vec![
+            gauge("cells", self.cells.len()),
+            gauge("cells_ready", stats.ready),
+            count("cells_ready_found_total", stats.found),
+            count("cells_ready_missed_total", stats.missed),
+            count("cells_ready_reclaimed_total", stats.reclaimed),
+            gauge("slots_warm", self.cells.warm_slots()),
+            gauge("images_loaded", self.loaded_count()),
+            count("memory_reclaims_total", self.reclaims),
+        ];
+        for (app, image) in &self.deployed {
+            let pool = self.cells.pool_stats(*image).unwrap_or_default();
+            let loaded = matches!(self.images.get(image), Some(Loaded::Here(_)));
+            counters.extend(
+                [
+                    gauge("app_cells_ready", pool.ready),
+                    count("app_cells_ready_found_total", pool.found),
+                    count("app_cells_ready_missed_total", pool.missed),
+                    gauge("app_images_loaded", usize::from(loaded)),
+                ]
+                .map(|counter| counter.of(Label::app(app))),
+            );
+        }
+        self.caches.count(&mut counters);
+        counters
+    }
+
+    fn loaded_count(&self) -> usize {
+        self.images.values().filter(|loaded| matches!(loaded, Loaded::Here(_))).count()
+    }
+
+    /// Sets the image that new clients of an app get; `None`: it is no longer deployed.
+    pub(super) fn deployed(&mut self, app: &str, image: Option<ImageHash>) {
+        let before = match image {
+            Some(image) => self.deployed.insert(app.to_owned(), image),
+            None => {
+                self.caches.retire(app);
+                self.deployed.remove(app)
+            }
+        };
+        if let Some(before) = before.filter(|before| !self.deployed.values().any(|other| other == before)) {
+            self.cells.expect_no_more(before);
+        }
+        let Some(image) = image else { return };
+        match self.images.get(&image) {
+            Some(Loaded::Here(loaded)) => {
+                self.cells.expect(loaded);
+                self.prewarming = true;
+            }
+            _ => self.prepare(image),
+        }
+    }
+
+    /// Loads an image before its first cell needs it.
+    pub(super) fn prepare(&mut self, image: ImageHash) {
+        if let Entry::Vacant(entry) = self.images.entry(image) {
+            entry.insert(Loaded::Underway(Vec::new()));
+            self.worker.urgent(move |state| Some(Answer::Image(image, state.images.load(image))));
+        }
+    }
+
+    /// Starts a cell, at once if its image is loaded.
+    pub(super) fn start_cell(
+        &mut self,
+        cell: CellId,
+        image: ImageHash,
+        seed: Seed,
+        inputs: &mut VecDeque<ShardInput>,
+    ) {
+        self.expected.insert(cell, Expected::Nothing);
+        self.prewarming = true;
+        self.begin(cell, image, StartSource::Seed(seed), inputs);
+    }
+
+    /// Restores a cell from checkpoints with bytes that follow: the worker opens and decodes them, this thread copies decoded
+    /// parts into the cell.
+    pub(super) fn restore(
+        &mut self,
+        cell: CellId,
+        session: SessionId,
+        image: ImageHash,
+        keys: SessionKeys,
+        checkpoints: Vec<CheckpointMeta>,
+    ) {
+        self.expected.insert(cell, Expected::Nothing);
+        self.prepare(image);
+        self.worker.urgent(move |state| {
+            let arriving = Arriving::new(session, image, keys, checkpoints);
+            state.arriving.insert(cell, (Purpose::Restore, arriving));
+            None
+        });
+    }
+
+    /// Marks a cell that will be restored as a standby: it can be advanced until it runs.
+    pub(super) fn stand_by(&mut self, cell: CellId, standing: Standing) {
+        if let Some(slot) = self.slots.get_mut(&cell) {
+            slot.standing = Some(Box::new(standing));
+        }
+    }
+
+    /// Advances a standby cell to its next checkpoint, with bytes that follow. Bytes of an earlier attempt are dropped.
+    pub(super) fn advance(&mut self, cell: CellId, meta: CheckpointMeta, inputs: &mut VecDeque<ShardInput>) {
+        let standing = self.slots.get_mut(&cell).and_then(|slot| slot.standing.as_mut());
+        let Some((attempt, arriving)) = standing.and_then(|standing| standing.begin(meta)) else {
+            let reason = "the cell does not stand by; restore it to have it at a later checkpoint".into();
+            let result = Err(CellError { code: Code::Busy, reason });
+            return inputs.push_back(ShardInput::Restored { cell, result });
+        };
+        self.worker.urgent(move |state| {
+            state.arriving.insert(cell, (Purpose::Advance(attempt), arriving));
+            None
+        });
+    }
+
+    /// Advances a cell to a checkpoint that has been opened. The shard must take the answer at once: a cell that was advanced
+    /// before the shard takes the answer could run, and the shard would not know from which state.
+    pub(super) fn next_advanced(&mut self) -> Option<ShardInput> {
+        while let Some(Next { cell, attempt, result }) = self.next.pop_front() {
+            let Some(slot) = self.slots.get_mut(&cell) else { continue };
+            let Some(standing) = &mut slot.standing else { continue };
+            if !standing.ends(attempt) {
+                continue;
+            }
+            let began = Instant::now();
+            let result = result.and_then(|next| {
+                let advanced = self.cells.advance(cell, &next.decoded);
+                advanced.map(|()| next.header).map_err(|error| unrestorable(&error))
+            });
+            if let Ok(header) = &result {
+                standing.has(header);
+            }
+            self.charge_since(cell, Some(began));
+            return Some(ShardInput::Restored { cell, result });
+        }
+        None
+    }
+
+    /// Opens the next bytes of a cell's checkpoints while others are still on their way. Verified parts are copied into the
+    /// memory of a cell that is to be restored, and the cell runs only after all of them. A standby cell does not change before
+    /// all parts are there.
+    pub(super) fn part(&self, cell: CellId, bytes: Bytes) {
+        self.worker.urgent(move |state| {
+            let (purpose, arriving) = state.arriving.get_mut(&cell)?;
+            let (purpose, image) = (*purpose, arriving.image);
+            let result = match arriving.push(&bytes) {
+                Ok(false) if matches!(purpose, Purpose::Restore) => {
+                    let fillings = arriving.take(PART_BYTES)?;
+                    return Some(Answer::Part { cell, image, fillings });
+                }
+                Ok(false) => return None,
+                Ok(true) => Ok(()),
+                Err(error) => Err(error),
+            };
+            let (_, arriving) = state.arriving.remove(&cell)?;
+            let result = result.and_then(|()| arriving.finish());
+            Some(match purpose {
+                Purpose::Restore => Answer::Opened { cell, image, result },
+                Purpose::Advance(attempt) => Answer::Next(Next { cell, attempt, result }),
+            })
+        });
+    }
+
+    fn begin(
+        &mut self,
+        cell: CellId,
+        image: ImageHash,
+        source: StartSource,
+        inputs: &mut VecDeque<ShardInput>,
+    ) {
+        if !self.expected.contains_key(&cell) {
+            return;
+        }
+        self.prepare(image);
+        match self.images.get_mut(&image) {
+            Some(Loaded::Underway(waiting)) => waiting.push((cell, source)),
+            Some(Loaded::Here(image)) => {
+                let Some(expected) = self.expected.get_mut(&cell) else { return };
+                let began = source.is_large().then(Instant::now);
+                let freeing = self.cells.deferred_free_bytes();
+                let input = start_cell(&mut self.cells, cell, image, source, expected);
+                self.charge_since(cell, began);
+                let Some(input) = input else { return };
+                self.expected.remove(&cell);
+                let standing = self.slots.get_mut(&cell).and_then(|slot| slot.standing.as_mut());
+                match (&input, standing) {
+                    (ShardInput::Restored { result: Ok(header), .. }, Some(standing)) => standing.has(header),
+                    (ShardInput::Restored { result: Err(_), .. }, _) => {
+                        self.charge_freeing(cell, freeing);
+                        // More of its checkpoints may be on the way.
+                        drop_arriving(&self.worker, cell);
+                    }
+                    _ => {}
+                }
+                inputs.push_back(input);
+            }
+            None => unreachable!("it was prepared above"),
+        }
+    }
+
+    /// Charges a cell's tenant for the time since `began`.
+    fn charge_since(&mut self, cell: CellId, began: Option<Instant>) {
+        let (Some(began), Some(slot)) = (began, self.slots.get(&cell)) else { return };
+        let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.run_queue.charge(slot.scheduling.tenant, took_ns);
+    }
+
+    /// Copies a cell's state now.
+    pub(super) fn copy(&mut self, cell: CellId, base: CheckpointBase) {
+        self.copies.insert(cell, self.cells.snapshot(cell, base));
+    }
+
+    /// Lets the sealer encode and seal the copied state.
+    pub(super) fn checkpoint(
+        &mut self,
+        cell: CellId,
+        header: Box<Header>,
+        seal: Seal,
+        inputs: &mut VecDeque<ShardInput>,
+    ) {
+        let number = header.number;
+        match self.copies.remove(&cell).unwrap_or(Err(SnapshotError::NotIdle)) {
+            Ok(snapshot) => self.sealer.lazy(move |()| {
+                let plain = header::join(&header, &snapshot.encode());
+                Some(Answer::Sealed { cell, number, bytes: seal.seal_checkpoint(number, &plain).into() })
+            }),
+            Err(error) => {
+                let result = Err(error.to_string());
+                inputs.push_back(ShardInput::Checkpointed { cell, number, result });
+            }
+        }
+    }
+
+    /// Hashes a cell's state at this moment, for a recording.
+    pub(super) fn hash(&mut self, cell: CellId) {
+        if let Some(hash) = self.cells.state_hash(cell) {
+            self.hashes.insert(cell, hash);
+        }
+    }
+
+    /// Lets the worker make and write a recording, when it has nothing more urgent. Recordings that no operator asked for are
+    /// dropped when many wait.
+    pub(super) fn record(
+        &mut self,
+        request: RecordRequest,
+        gathered: Box<Gathered>,
+        (edge, unix_ns): (String, i64),
+        inputs: &mut VecDeque<ShardInput>,
+    ) {
+        let (session, tag) = (gathered.session, request.tag);
+        let hash = gathered.cell.and_then(|cell| self.hashes.remove(&cell));
+        if tag.is_none() && self.recordings >= STOPS_UNDERWAY_MAX {
+            let result = Err("others are being written".to_string());
+            return inputs.push_back(ShardInput::Recorded { session, tag, result });
+        }
+        self.recordings += 1;
+        self.worker.lazy(move |worker| {
+            let result = worker.recordings.keep(request, *gathered, edge, unix_ns, hash);
+            Some(Answer::Recorded { session, tag, result })
+        });
+    }
+
+    /// Queues a handler.
+    pub(super) fn run(&mut self, run: Run) {
+        let size = match &run.input {
+            CellInput::Message { payload, .. } => payload.len() as u64,
+            _ => 0,
+        };
+        let tenant = self.queue(QueuedHandler::Run(run)).tenant;
+        self.run_queue.charge(tenant, cost::INPUT_NS + size / cost::BYTES_PER_NS);
+    }
+
+    /// Queues a turn behind the tenant's others, or in front of them if the handler has used only a part of its stretch.
+    fn queue(&mut self, queued: QueuedHandler) -> SchedulingParams {
+        let cell = queued.cell();
+        let (place, had_ns) = match self.slots.get_mut(&cell) {
+            Some(slot) => {
+                slot.waiting += 1;
+                // From now on its state is its own: it no longer stands by.
+                let standing = slot.standing.take();
+                if standing.is_some_and(|standing| standing.is_underway()) {
+                    drop_arriving(&self.worker, cell);
+                }
+                (slot.scheduling, slot.charged_ns)
+            }
+            // The run's answer will be that there is no such cell.
+            None => (SchedulingParams { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair }, 0),
+        };
+        if had_ns.is_multiple_of(STRETCH_NS) {
+            self.run_queue.push(place.tenant, place.class, queued);
+        } else {
+            self.run_queue.requeue_front(place.tenant, place.class, queued);
+        }
+        place
+    }
+
+    /// Whether the next turn may take so long that ready output should be flushed first.
+    pub(super) fn next_may_be_long(&self) -> bool {
+        let next = self.run_queue.peek().and_then(|queued| self.slots.get(&queued.cell()));
+        next.is_some_and(|slot| self.slow.contains(&slot.scheduling.tenant))
+    }
+
+    /// Runs the next handler for one slice at most. Returns its answer if it has finished, and how long the turn took; `None` if
+    /// no handler is ready.
+    pub(super) fn next_turn(&mut self) -> Option<(Option<Ran>, Duration)> {
+        let queued = self.run_queue.pop()?;
+        let cell = queued.cell();
+        if let Some(slot) = self.slots.get_mut(&cell) {
+            slot.waiting -= 1;
+        }
+        let freeing = self.cells.deferred_free_bytes();
+        let mut started = self.caches.are_there().then(Instant::now);
+        let mut progress = match queued {
+            QueuedHandler::Run(run) => self.cells.run(run),
+            QueuedHandler::Resume(cell) => self.cells.poll(cell),
+        };
+        let mut waits = false;
+        while matches!(progress, Progress::Pending)
+            && let Some(key) = self.cells.wanted(cell)
+        {
+            let app = self.slots.get(&cell).map_or("", |slot| slot.app.as_str());
+            let Some(found) = self.caches.read(app, &key, cell) else {
+                waits = true;
+                break;
+            };
+            self.cells.found(cell, found);
+            // A handler that reads repeatedly gets one slice, including what it computed before.
+            if started.get_or_insert_with(Instant::now).elapsed() > Duration::from_nanos(SLICE_NS) {
+                break;
+            }
+            progress = self.cells.poll(cell);
+        }
+        self.charge_freeing(cell, freeing);
+        let (ran, cost_ns) = match progress {
+            // It may have computed before it read.
+            Progress::Pending if waits => {
+                let spent_ns = started.map_or(0, |started| started.elapsed().as_nanos());
+                (None, u64::try_from(spent_ns).unwrap_or(u64::MAX).max(cost::INPUT_NS))
+            }
+            Progress::Pending => (None, SLICE_NS),
+            Progress::Done(ran) => {
+                self.print(cell, matches!(ran.outcome, RunOutcome::Stopped(_)));
+                let cost_ns = ran.cost_ns;
+                (Some(ran), cost_ns)
+            }
+        };
+        let spent_ns = self.charge(cell, cost_ns, ran.as_ref());
+        if ran.is_none() && !waits {
+            self.queue(QueuedHandler::Resume(cell));
+        }
+        Some((ran, Duration::from_nanos(spent_ns)))
+    }
+
+    /// Charges a turn to its tenant, and also the sending of the outputs if the handler has finished. Returns how long the turn
+    /// took.
+    fn charge(&mut self, cell: CellId, cost_ns: u64, ran: Option<&Ran>) -> u64 {
+        // The session may have ended the cell in the meantime.
+        let Some(slot) = self.slots.get_mut(&cell) else { return cost_ns };
+        let tenant = slot.scheduling.tenant;
+        let (spent_ns, made_ns) = match ran {
+            None => {
+                slot.charged_ns += cost_ns;
+                (cost_ns, 0)
+            }
+            // The cost of a handler is that of all its slices.
+            Some(ran) => {
+                (cost_ns.saturating_sub(std::mem::take(&mut slot.charged_ns)), sending_ns(&ran.outputs))
+            }
+        };
+        if spent_ns >= LONG_NS {
+            self.slow.insert(tenant);
+        } else {
+            self.slow.remove(&tenant);
+        }
+        self.run_queue.charge(tenant, spent_ns + made_ns);
+        spent_ns
+    }
+
+    /// If a cell has ended since `before` bytes waited to be freed, charges what freeing its memory will take: a tenant pays
+    /// before it can take as much again.
+    fn charge_freeing(&mut self, cell: CellId, before: usize) {
+        let bytes = self.cells.deferred_free_bytes().saturating_sub(before) as u64;
+        if let Some(slot) = self.slots.get(&cell).filter(|_| bytes > 0) {
+            self.run_queue.charge(slot.scheduling.tenant, bytes / cost::FREEING_BYTES_PER_NS);
+        }
+    }
+
+    /// Logs what a guest printed, also if it was just stopped, since the output often says why.
+    fn print(&mut self, cell: CellId, stopped: bool) {
+        let prints = self.cells.take_prints(cell);
+        let slot = self.slots.get(&cell);
+        let (app, session) = (slot.map(|slot| slot.app.as_str()), slot.and_then(|slot| slot.session));
+        if let Some(session) = session.filter(|_| stopped) {
+            self.guest_log.stopped(session, &prints);
+        }
+        if !prints.is_empty() {
+            self.guest_log.write(app, session, prints);
+        }
+    }
+
+    /// What the cell of a session printed before it was stopped, if that was recent.
+    pub(super) fn last_errors(&self, session: SessionId) -> Option<&str> {
+        self.guest_log.last_errors(session)
+    }
+
+    /// Ends a cell, if there is one, and charges its tenant.
+    fn part_with(&mut self, cell: CellId) {
+        let freeing = self.cells.deferred_free_bytes();
+        self.cells.remove(cell);
+        self.charge_freeing(cell, freeing);
+    }
+
+    /// Ends a cell and forgets its state.
+    pub(super) fn remove(&mut self, cell: CellId) {
+        self.part_with(cell);
+        let slot = self.slots.remove(&cell);
+        let standing = slot.as_ref().and_then(|slot| slot.standing.as_ref());
+        if self.expected.remove(&cell).is_some() || standing.is_some_and(|standing| standing.is_underway()) {
+            drop_arriving(&self.worker, cell);
+        }
+        self.copies.remove(&cell);
+        self.hashes.remove(&cell);
+        let Some(slot) = slot else { return };
+        self.caches.leave(&slot.app, cell);
+        let SchedulingParams { tenant, class, .. } = slot.scheduling;
+        if slot.waiting > 0 {
+            self.run_queue.retain(tenant, class, |queued| queued.cell() != cell);
+        }
+        self.run_queue.charge(tenant, cost::END_NS);
+    }
+
+    /// Takes the worker's results; of those that fill cells only some.
+    pub(super) fn take_answers(&mut self, inputs: &mut VecDeque<ShardInput>) {
+        while let Some(found) = self.caches.next_found() {
+            self.go_on(found);
+        }
+        let mut parts = 0;
+        self.is_behind = false;
+        while let Some(answer) = self.worker.take().or_else(|| self.sealer.take()) {
+            match answer {
+                Answer::Image(hash, result) => self.loaded(hash, result, inputs),
+                Answer::Sealed { cell, number, bytes } => {
+                    inputs.push_back(ShardInput::Checkpointed { cell, number, result: Ok(bytes) });
+                }
+                Answer::Recorded { session, tag, result } => {
+                    self.recordings -= 1;
+                    inputs.push_back(ShardInput::Recorded { session, tag, result });
+                }
+                Answer::Next(next) => self.next.push_back(next),
+                Answer::Part { cell, image, fillings } => {
+                    self.begin(cell, image, StartSource::Part(fillings), inputs);
+                    parts += 1;
+                    if parts == PARTS_AT_ONCE {
+                        self.is_behind = true;
+                        return;
+                    }
+                }
+                Answer::Opened { cell, image, result: Ok(restored) } => {
+                    self.begin(cell, image, StartSource::Checkpoints(restored), inputs);
+                }
+                Answer::Opened { cell, result: Err(error), .. } => {
+                    if let Some(expected) = self.expected.remove(&cell) {
+                        if expected == Expected::Rest {
+                            self.part_with(cell);
+                        }
+                        inputs.push_back(ShardInput::Restored { cell, result: Err(error) });
+                    }
+                }
+            }
+        }
+    }
+
+    fn loaded(
+        &mut self,
+        hash: ImageHash,
+        result: Result<Arc<Image>, LoadError>,
+        inputs: &mut VecDeque<ShardInput>,
+    ) {
+        let Some(Loaded::Underway(waiting)) = self.images.remove(&hash) else { return };
+        match result {
+            Ok(image) => {
+                if let Some(fault) = image.rebuilt() {
+                    warn!(image = %hash, "an image was compiled again: {fault}");
+                }
+                if let Err(error) = self.cells.prepare(&image)
+                    && let Some(suppressed) = self.log_limiter.pass(Instant::now())
+                {
+                    warn!(image = %hash, %error, suppressed, "an image cannot be mapped ahead of its first cell");
+                }
+                if self.deployed.values().any(|deployed| *deployed == hash) {
+                    self.cells.expect(&image);
+                    self.prewarming = true;
+                }
+                self.images.insert(hash, Loaded::Here(image));
+                waiting.into_iter().for_each(|(cell, source)| self.begin(cell, hash, source, inputs));
+            }
+            Err(error) => {
+                if let Some(suppressed) = self.log_limiter.pass(Instant::now()) {
+                    warn!(image = %hash, %error, suppressed, "an image cannot be loaded");
+                }
+                let error = CellError { code: Code::UnknownImage, reason: error.to_string() };
+                for (cell, source) in waiting {
+                    if self.expected.remove(&cell).is_some() {
+                        drop_arriving(&self.worker, cell);
+                        inputs.push_back(source.failed(cell, error.clone()));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Lets the worker drop what has arrived for a cell and what is still on its way.
+fn drop_arriving(worker: &Worker<WorkerState, Answer>, cell: CellId) {
+    worker.urgent(move |state| {
+        state.arriving.remove(&cell);
+        None
+    });
+}
+
+/// The estimated cost of sending these, in nanoseconds.
+fn sending_ns(outputs: &[CellOutput]) -> u64 {
+    let size = |output: &CellOutput| match output {
+        CellOutput::Message { payload, .. } => payload.len() as u64,
+        CellOutput::Close { .. } | CellOutput::Pause { .. } | CellOutput::Resume { .. } => 0,
+    };
+    outputs.iter().map(|output| cost::OUTPUT_NS + size(output) / cost::BYTES_PER_NS).sum()
+}
+
+#[cfg(test)]
+mod tests;

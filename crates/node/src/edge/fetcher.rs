@@ -1,0 +1,98 @@
+//! Fetches images from peers, in threads beside the supervisor's, which never blocks. Knows no HTTP and no peer: the caller
+//! passes a function that fetches.
+
+use marram_shard::api::App;
+use marram_wire::id::ImageHash;
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, OnceLock,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+};
+
+/// Fetches an image into the image cache and returns the app's settings; or the reason why no peer has it. May take
+/// long.
+pub type Fetch = Arc<dyn Fn(ImageHash) -> Result<App, String> + Send + Sync>;
+
+/// The result of a fetch.
+pub(super) type Fetched = (ImageHash, Result<App, String>);
+
+/// Fetches in progress, each in a thread that mostly waits. The control limits their number.
+pub(super) struct Fetcher {
+    fetch: Option<Fetch>,
+    sender: Sender<Fetched>,
+    fetched: Receiver<Fetched>,
+    waker: Arc<OnceLock<mio::Waker>>,
+}
+
+impl Fetcher {
+    /// `waker` is woken for each result; `fetch` does the fetching, if there are peers.
+    pub(super) fn new(fetch: Option<Fetch>, waker: Arc<OnceLock<mio::Waker>>) -> Self {
+        let (sender, fetched) = channel();
+        Self { fetch, sender, fetched, waker }
+    }
+
+    /// Whether there are peers to ask.
+    pub(super) fn has_peers(&self) -> bool {
+        self.fetch.is_some()
+    }
+
+    /// Starts a fetch. Each one has a result.
+    pub(super) fn start(&self, image: ImageHash) {
+        let fetch = self.fetch.clone();
+        let (sender, waker) = (self.sender.clone(), Arc::clone(&self.waker));
+        let answer = move |result| {
+            // Fails only when the supervisor has stopped.
+            let _ = sender.send((image, result));
+            if let Some(waker) = waker.get() {
+                let _ = waker.wake();
+            }
+        };
+        let unasked = answer.clone();
+        let thread = thread::Builder::new().name("fetch".into()).spawn(move || {
+            let no_peers = || Err("this edge has no peers".to_owned());
+            let asked = catch_unwind(AssertUnwindSafe(|| fetch.map_or_else(no_peers, |fetch| fetch(image))));
+            answer(asked.unwrap_or_else(|_| Err("asking its peers failed; the edge's log says how".into())));
+        });
+        if let Err(error) = thread {
+            unasked(Err(format!("its peers cannot be asked: {error}")));
+        }
+    }
+
+    /// The next result, if one is there.
+    pub(super) fn take(&self) -> Option<Fetched> {
+        self.fetched.try_recv().ok()
+    }
+}
+
+impl fmt::Debug for Fetcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fetcher").field("has_peers", &self.has_peers()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_ask_is_answered_even_one_that_panics() {
+        let fetch: Fetch = Arc::new(|image| {
+            assert_ne!(image.0[0], 1, "this one is to fail");
+            Err(format!("no peer has {}", image.0[0]))
+        });
+        let fetcher = Fetcher::new(Some(fetch), Arc::default());
+        for image in [0, 1] {
+            fetcher.start(ImageHash([image; 32]));
+            let (about, result) = fetcher.fetched.recv().unwrap();
+            assert_eq!(about.0[0], image);
+            assert!(result.is_err());
+        }
+        let alone = Fetcher::new(None, Arc::default());
+        alone.start(ImageHash([2; 32]));
+        assert!(alone.fetched.recv().unwrap().1.unwrap_err().contains("no peers"));
+    }
+}

@@ -1,0 +1,179 @@
+//! An edge's processes: a supervisor that accepts wires and answers operators, and one shard process for each core that runs
+//! cells. `marram_shard` decides what happens to sessions; this module has the sockets, processes and clocks.
+
+mod admin_channel;
+mod caches;
+mod checkpoints;
+mod drain;
+mod executor;
+mod fetcher;
+mod gate;
+mod origin;
+mod pending;
+mod pressure;
+mod processes;
+mod recordings;
+mod setup;
+mod shard;
+mod standing;
+mod startup;
+mod state;
+mod supervisor;
+mod witness;
+mod worker;
+
+pub use admin_channel::{AdminChannel, AdminClient, AskError, admin_channel};
+pub use fetcher::Fetch;
+pub use origin::LOOKUPS_MAX;
+pub use recordings::{Stops, take as take_recording, write_private};
+pub use state::{StateDirLock, lock};
+pub use supervisor::shards;
+pub use witness::{Answered, Coordinating};
+
+use crate::keys::Key;
+use marram_agent::{Routing, ServerSettings, Timeouts};
+use marram_shard::api::Grant;
+use marram_transport::{Security, StopSignal};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+/// The configuration of an edge, resolved.
+#[derive(Clone, Debug)]
+pub struct EdgeOptions {
+    /// Its name, for people; at most 64 bytes.
+    pub name: String,
+    /// Where agents connect.
+    pub listen: Vec<SocketAddr>,
+    /// How wires are protected.
+    pub security: Security,
+    /// Key material that the edges of one domain share and agents never see: it decrypts every session's state. At least 16
+    /// bytes.
+    pub secret: Vec<u8>,
+    /// Private keys that cells may have it sign with.
+    pub keys: Vec<Key>,
+    /// Shard processes; 0 for one for each core.
+    pub shards: u8,
+    /// Directory of the image cache, made when missing.
+    pub images: PathBuf,
+    /// Where recordings that an operator asked for are until they are fetched; created, and emptied, at start.
+    pub recordings: PathBuf,
+    /// Where the recordings of stopped handlers are kept, if they are made.
+    pub stops: Option<Stops>,
+    /// The gates, where peers without an agent connect, and the app of each.
+    pub routing: Routing,
+    /// Servers that this edge connects to itself.
+    pub servers: Vec<ServerSettings>,
+    /// Where sessions of the gates and of those servers run, `host:port` each; on this edge if empty.
+    pub gate_edges: Vec<String>,
+    /// The token that the gates show to those edges, if it is not [`Security::token`].
+    pub gate_token: Option<String>,
+    /// Timeouts of the gates' own agent.
+    pub timeouts: Timeouts,
+    /// Edges that this edge is a standby of, `host:port` each.
+    pub standby: Vec<String>,
+    /// The token that it shows to them, if it is not [`Security::token`].
+    pub standby_token: Option<String>,
+    /// Its limits.
+    pub limits: Limits,
+    /// Flip one bit of the n-th output of a shard, counting from 1; 0 for never. For `marram demo --sabotage`.
+    pub sabotage: u64,
+}
+
+impl EdgeOptions {
+    /// Whether it listens for agents on other than loopback addresses, without any way to authenticate itself.
+    #[must_use]
+    pub fn lacks_authentication(&self) -> bool {
+        let Security { token, identity, insecure_plain, credentials, .. } = &self.security;
+        let elsewhere = self.listen.iter().any(|address| !address.ip().is_loopback());
+        let tokens = token.is_some() || credentials.iter().any(|credential| credential.token.is_some());
+        elsewhere && !tokens && identity.is_none() && !insecure_plain
+    }
+
+    /// The roles of an agent that shows nothing, or only the token that all agents share: for the log, if these are all roles.
+    pub(super) fn open_roles(&self) -> Option<(bool, &'static str)> {
+        let Security { token, ca_pem, insecure_plain, credentials, .. } = &self.security;
+        let elsewhere = self.listen.iter().any(|address| !address.ip().is_loopback());
+        if token.is_some() {
+            return Some((
+                true,
+                "the token of `security.token_file` opens every role: an agent that has it can be any client, server, recorder or \
+                 edge; where not all agents are trusted so far, give each kind its own [[credential]]",
+            ));
+        }
+        if !credentials.is_empty() {
+            return None;
+        }
+        Some(match ca_pem {
+            Some(_) => (
+                true,
+                "any certificate that `security.ca` signed opens every role; where not all agents are trusted so far, give each kind \
+                 its own [[credential]]",
+            ),
+            None if elsewhere && *insecure_plain => (
+                true,
+                "there is no credential, and `security.insecure_plain` lets agents in from anywhere: every program that reaches this edge can be \
+                 any client, server, recorder or edge",
+            ),
+            None => (
+                false,
+                "there is no credential: every program on this machine can be any client, server, recorder or edge",
+            ),
+        })
+    }
+}
+
+/// Limits of an edge. 0 means no limit only where the field says so.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Sessions at a time on one shard; 0 for no limit.
+    pub sessions_max: u32,
+    /// Recoveries at a time on one shard; 0 for no limit.
+    pub recoveries_max: u32,
+    /// Connections with an unfinished handshake; further ones are closed.
+    pub half_open_max: usize,
+    /// How long the handshake may take.
+    pub handshake: Duration,
+    /// How long shards may continue after the edge was asked to stop.
+    pub drain: Duration,
+    /// Cells that can live at a time on one shard.
+    pub cells_max: u32,
+    /// What tenants are granted.
+    pub grants: Vec<Grant>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions_max: 0,
+            recoveries_max: 64,
+            half_open_max: 1024,
+            handshake: Duration::from_secs(5),
+            drain: Duration::from_secs(30),
+            cells_max: 4096,
+            grants: Vec::new(),
+        }
+    }
+}
+
+/// Runs an edge until SIGTERM or SIGINT. Then it asks agents to move their sessions, and returns when no session is left or the
+/// drain time is over. Operators ask through `admin`; `fetch` gets images from peers, and `coordinating` asks the coordinator, if
+/// there are any.
+///
+/// # Errors
+/// If it cannot start, with what to change in its configuration; afterwards only if a system call fails.
+pub fn run_supervisor(
+    options: &EdgeOptions,
+    admin: AdminChannel,
+    fetch: Option<Fetch>,
+    coordinating: Option<Coordinating>,
+) -> anyhow::Result<()> {
+    supervisor::Supervisor::new(options, admin, (fetch, coordinating), StopSignal::on_signals()?)?.run()
+}
+
+/// Runs a shard process, for the hidden command `marram shard`: the supervisor starts it with a socket as its standard
+/// input, and sends everything else over that.
+///
+/// # Errors
+/// If it cannot start, or a system call fails; the supervisor then starts another.
+pub fn run_shard() -> anyhow::Result<()> {
+    shard::run()
+}

@@ -1,0 +1,474 @@
+//! A shard process: one loop around `Shard::step`, with the wires that the supervisor passes to it and the cells that it
+//! runs. There is one busy thread in each address space.
+
+use super::{
+    executor::Executor,
+    setup::{Setup, ToProcess},
+    standing::Standing,
+};
+use crate::logging;
+use anyhow::{Context, bail};
+use marram_agent::{Dialing, EdgeTransport, EndpointDialer, parse_edges};
+use marram_sandbox::set_latency_sensitive;
+use marram_shard::{
+    api::{Counted, FromShard, Now, ShardInput, ShardOutput, ShardWireId, Target, ToShard},
+    shard::Shard,
+};
+use marram_transport::{
+    IdleTasks, IpcChannel, LogLimiter, Socket, Wire, WireAcceptor, WireConnector, WireError, WireEvent,
+    WireTable, random, token,
+};
+use marram_wire::{id::HostId, seal::DomainSecret};
+use mio::{
+    Events, Interest, Poll, Waker,
+    net::{TcpStream, UnixStream},
+};
+use std::{
+    collections::VecDeque,
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, atomic::AtomicBool},
+    time::{Duration, Instant, SystemTime},
+};
+use tracing::{debug, warn};
+
+const EVENTS: usize = 1024;
+const WIRE: u64 = 1;
+/// Most inputs before handlers have their turns, and most turns before inputs are taken again: a peer that floods the wires
+/// cannot keep handlers from running for long.
+const INPUTS_BETWEEN_TURNS: usize = 16;
+/// See [`INPUTS_BETWEEN_TURNS`].
+const TURNS_BETWEEN_INPUTS: usize = 16;
+/// After inputs and short handlers have taken this long, the loop polls for events.
+const LOOK_AFTER: Duration = Duration::from_micros(500);
+/// After handlers have run this long, output is flushed before the next one runs.
+const FLUSH_AFTER: Duration = Duration::from_micros(100);
+/// Wires with an unfinished handshake; further ones are closed.
+const HANDSHAKES_MAX: usize = 1024;
+
+/// The peer of a wire.
+#[derive(Clone, Copy, Debug)]
+enum Origin {
+    /// It connected from this address; `None`: it comes from this edge itself.
+    Accepted(Option<SocketAddr>),
+    /// This shard dialled it.
+    Dialled(Target),
+}
+
+/// The state of a shard process.
+struct Process {
+    poll: Poll,
+    passage: IpcChannel,
+    shard: Shard,
+    executor: Executor,
+    acceptor: WireAcceptor,
+    /// Dials edges that this one is a standby of.
+    dialer: Option<EndpointDialer>,
+    table: WireTable<Origin>,
+    inputs: VecDeque<ShardInput>,
+    outs: Vec<ShardOutput>,
+    started: Instant,
+    at: Instant,
+    now: Now,
+    /// How long handlers have run since the last flush.
+    spent: Duration,
+    /// Whether a handler that may take long waits until the loop has polled.
+    looks: bool,
+    wake_at: Option<u64>,
+    idle_tasks: IdleTasks,
+    failures: LogLimiter,
+}
+
+/// Runs a shard that talks to the supervisor over standard input, until the supervisor is gone.
+///
+/// # Errors
+/// If it cannot start, or a system call fails; the supervisor then starts another.
+pub(super) fn run() -> anyhow::Result<()> {
+    // The supervisor decides when to stop: a signal to the whole process group must not end cells before. And a shard must not
+    // outlive the supervisor, since its wires would belong to no edge.
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
+    }
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    // Helper threads allocate what the one busy thread frees.
+    crate::memory::use_single_arena();
+    set_latency_sensitive();
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let socket = std::os::unix::net::UnixStream::from(socket);
+    socket
+        .set_nonblocking(true)
+        .context("standard input is no socket: `marram shard` is started by `marram edge`, not by hand")?;
+    let mut passage = IpcChannel::new(UnixStream::from_std(socket));
+    let mut poll = Poll::new()?;
+    poll.registry().register(passage.socket(), token::CONTROL, Interest::READABLE | Interest::WRITABLE)?;
+    let Some(setup) = wait_for_setup(&mut poll, &mut passage)? else { return Ok(()) };
+    Process::new(poll, passage, &setup)?.run()
+}
+
+/// Returns `None` if the supervisor is gone already.
+fn wait_for_setup(poll: &mut Poll, passage: &mut IpcChannel) -> anyhow::Result<Option<Setup>> {
+    let mut events = Events::with_capacity(8);
+    loop {
+        let open = passage.read()?;
+        if let Some((body, lines)) = passage.next_message() {
+            return match ToProcess::decode(body)? {
+                ToProcess::Setup(setup) => {
+                    lines.into_iter().for_each(|lines| logging::send_to(lines.into(), setup.shard));
+                    Ok(Some(*setup))
+                }
+                other => bail!("the supervisor says {other:?} before it has set this shard up"),
+            };
+        }
+        if !open {
+            return Ok(None);
+        }
+        match poll.poll(&mut events, None) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error.into()),
+            _ => {}
+        }
+    }
+}
+
+impl Process {
+    fn new(poll: Poll, passage: IpcChannel, setup: &Setup) -> anyhow::Result<Self> {
+        let waker = Arc::new(Waker::new(poll.registry(), token::WAKER)?);
+        let dialer = match &setup.standby[..] {
+            [] => None,
+            names => {
+                let transport = EdgeTransport::Edges {
+                    connector: WireConnector::new(&setup.standby_security()).context("[standby]")?,
+                    edges: parse_edges(names).context("[standby] edges")?,
+                };
+                Some(EndpointDialer::new(transport, &[], Arc::clone(&waker))?)
+            }
+        };
+        let at = Instant::now();
+        Ok(Self {
+            shard: Shard::new(DomainSecret::from_material(&setup.secret), random()?),
+            executor: Executor::start(setup, waker)?,
+            acceptor: WireAcceptor::new(&setup.security())?,
+            dialer,
+            table: WireTable::new(setup.handshake(), true),
+            inputs: VecDeque::new(),
+            outs: Vec::new(),
+            started: at,
+            at,
+            now: Now { mono_ns: 0, unix_ns: 0 },
+            spent: Duration::ZERO,
+            looks: false,
+            wake_at: None,
+            idle_tasks: IdleTasks::default(),
+            failures: LogLimiter::new(at),
+            poll,
+            passage,
+        })
+    }
+
+    fn run(&mut self) -> anyhow::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        // Messages may have arrived together with the setup, and the poll does not report them again.
+        let mut open = self.read_passage()?;
+        while open {
+            match self.poll.poll(&mut events, self.timeout()) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                polled => polled.context("cannot wait for sockets")?,
+            }
+            self.read_clocks();
+            for event in &events {
+                match (event.token(), token::split(event.token())) {
+                    (token::WAKER, _) => {}
+                    (token::CONTROL, _) => open = self.read_passage()?,
+                    (_, (_, number)) => self.table.on_event(number, event),
+                }
+            }
+            self.table.expire(self.at);
+            self.take_resolved();
+            self.executor.take_answers(&mut self.inputs);
+            let worked = self.work();
+            self.executor.tend(self.at);
+            self.executor.reclaim_memory();
+            let is_quiet = !worked && events.is_empty() && !self.executor.is_freeing();
+            if self.idle_tasks.is_now(self.executor.is_prewarming(), is_quiet, self.at) && !self.is_busy() {
+                self.executor.prewarm_one();
+            }
+            self.passage.flush()?;
+        }
+        Ok(())
+    }
+
+    fn read_clocks(&mut self) {
+        self.at = Instant::now();
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.now = Now {
+            mono_ns: u64::try_from(self.at.duration_since(self.started).as_nanos()).unwrap_or(u64::MAX),
+            unix_ns: i64::try_from(unix.as_nanos()).unwrap_or(i64::MAX),
+        };
+    }
+
+    fn is_busy(&self) -> bool {
+        self.table.is_busy() || !self.inputs.is_empty() || self.executor.is_busy()
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if self.is_busy() || self.executor.is_freeing() {
+            return Some(Duration::ZERO);
+        }
+        let wake = self.wake_at.map(|at| self.started + Duration::from_nanos(at));
+        let next = [wake, self.table.deadline()].into_iter().flatten().min();
+        let next = next.map(|at| at.saturating_duration_since(Instant::now()));
+        [next, self.idle_tasks.timeout()].into_iter().flatten().min()
+    }
+
+    /// Takes inputs, first those of earlier steps and of arrived data, so that the run queue knows every ready handler; then
+    /// gives turns to handlers. Returns after some time of that, to poll again. The result is whether there was work.
+    fn work(&mut self) -> bool {
+        let mut worked = false;
+        while self.take_inputs() + self.give_turns() > 0 {
+            worked = true;
+            if self.spent >= FLUSH_AFTER || self.looks || self.at.elapsed() >= LOOK_AFTER {
+                break;
+            }
+        }
+        self.spent = Duration::ZERO;
+        // Only after reading what has arrived, so that unread data counts as activity.
+        if self.wake_at.is_some_and(|at| at <= self.now.mono_ns) {
+            self.wake_at = None;
+            self.step(ShardInput::Wake);
+            worked = true;
+        }
+        self.looks &= self.executor.is_busy();
+        self.table.flush();
+        worked
+    }
+
+    /// Takes some inputs; returns how many.
+    fn take_inputs(&mut self) -> usize {
+        for taken in 0..INPUTS_BETWEEN_TURNS {
+            let Some(input) = self.next_input() else { return taken };
+            self.step(input);
+        }
+        INPUTS_BETWEEN_TURNS
+    }
+
+    /// Gives some turns; returns how many.
+    fn give_turns(&mut self) -> usize {
+        for given in 0..TURNS_BETWEEN_INPUTS {
+            if self.executor.next_may_be_long() {
+                // Ready output does not wait for a long turn.
+                self.table.flush();
+                // Nor does data that arrived during other turns; but only before every other long turn: before each, a flood
+                // would be processed twice as often as handlers run.
+                self.looks = !self.looks && self.at.elapsed() >= FLUSH_AFTER;
+                if self.looks {
+                    return given;
+                }
+            }
+            let Some((ran, spent)) = self.executor.next_turn() else { return given };
+            if let Some(ran) = ran {
+                self.step(ShardInput::Ran(ran));
+            }
+            self.spent += spent;
+            if self.spent >= FLUSH_AFTER {
+                return given + 1;
+            }
+        }
+        TURNS_BETWEEN_INPUTS
+    }
+
+    fn next_input(&mut self) -> Option<ShardInput> {
+        if let Some(input) = self.inputs.pop_front().or_else(|| self.executor.next_advanced()) {
+            return Some(input);
+        }
+        loop {
+            let (id, happened) = self.table.next_happened()?;
+            let wire = ShardWireId(id);
+            match happened {
+                WireEvent::Up(Origin::Accepted(peer), Some(verified)) => {
+                    let address = peer.map(|peer| peer.to_string());
+                    return Some(ShardInput::WireUp { wire, verified, address });
+                }
+                WireEvent::Up(Origin::Accepted(peer), None) => {
+                    debug_assert!(false, "nothing was verified of the agent at {peer:?}");
+                    self.table.close(id);
+                }
+                WireEvent::Up(Origin::Dialled(target), _) => {
+                    return Some(ShardInput::Dialled { wire, target });
+                }
+                WireEvent::Frame(frame) => return Some(ShardInput::Frame { wire, frame }),
+                WireEvent::Down { error, stood: false, meta: Origin::Dialled(target) } => {
+                    return Some(ShardInput::DialFailed { target, reason: error.to_string() });
+                }
+                WireEvent::Down { stood: true, meta: Origin::Dialled(_), .. } => {
+                    return Some(ShardInput::WireDown { wire });
+                }
+                WireEvent::Down { error, stood, meta: Origin::Accepted(peer) } => {
+                    self.log_end(&error, stood, peer);
+                    if stood {
+                        return Some(ShardInput::WireDown { wire });
+                    }
+                }
+            }
+        }
+    }
+
+    fn log_end(&mut self, error: &WireError, stood: bool, peer: Option<SocketAddr>) {
+        let peer = peer.map_or_else(|| "own gate".to_string(), |peer| peer.to_string());
+        match error {
+            WireError::Closed | WireError::Io(_) if stood => debug!(%peer, %error, "wire closed"),
+            _ => {
+                if let Some(suppressed) = self.failures.pass(self.at) {
+                    let what = if stood { "wire failed" } else { "wire refused" };
+                    warn!(%peer, %error, suppressed, "{what}");
+                }
+            }
+        }
+    }
+
+    /// Takes the supervisor's messages; false when it is gone.
+    fn read_passage(&mut self) -> anyhow::Result<bool> {
+        let open = self.passage.read()?;
+        while let Some((body, descriptor)) = self.passage.next_message() {
+            match (ToProcess::decode(body)?, descriptor) {
+                (ToProcess::Control(message), _) => {
+                    let message = *message;
+                    match &message {
+                        ToShard::Deploy(app) => {
+                            self.executor.cache(&app.name, app.cache.as_ref());
+                            self.executor.deployed(&app.name, Some(app.image));
+                        }
+                        ToShard::Know(app) => {
+                            self.executor.cache_unless_known(&app.name, app.cache.as_ref());
+                            self.executor.prepare(app.image);
+                        }
+                        ToShard::Undeploy(app) => self.executor.deployed(&app.name, None),
+                        _ => {}
+                    }
+                    self.inputs.push_back(ShardInput::Control(message));
+                }
+                (ToProcess::Wire { tls, gate }, Some(descriptor)) => self.take_wire(descriptor, tls, gate),
+                (ToProcess::Wire { .. }, None) => {
+                    if let Some(suppressed) = self.failures.pass(self.at) {
+                        warn!(
+                            suppressed,
+                            "a connection was lost on the way from the supervisor: is this process out of descriptors?"
+                        );
+                    }
+                }
+                (ToProcess::Setup(_), _) => bail!("the supervisor has set this shard up twice"),
+            }
+        }
+        Ok(open)
+    }
+
+    fn take_wire(&mut self, descriptor: OwnedFd, tls: bool, gate: Option<HostId>) {
+        let (peer, wire) = if gate.is_some() {
+            (None, Ok(Wire::trusted(Socket::Unix(UnixStream::from_std(descriptor.into())), gate)))
+        } else {
+            let stream = TcpStream::from_std(descriptor.into());
+            let peer = stream.peer_addr().ok();
+            let socket = Socket::tcp(stream).map_err(WireError::from);
+            (peer, socket.and_then(|socket| self.acceptor.accept(socket, tls)))
+        };
+        if self.table.handshakes() >= HANDSHAKES_MAX {
+            return self.log_end(&WireError::TooMany, false, peer);
+        }
+        let inserted = wire.and_then(|wire| {
+            let token = |id| token::token(WIRE, id);
+            let origin = Origin::Accepted(peer);
+            self.table.insert(self.poll.registry(), token, wire, origin, self.at).map_err(WireError::from)
+        });
+        if let Err(error) = inserted {
+            self.log_end(&error, false, peer);
+        }
+    }
+
+    fn dial(&mut self, target: Target) {
+        if let Some(wire) = self.dialer.as_ref().and_then(|dialer| dialer.wire(target).transpose()) {
+            self.dialled(target, wire);
+        }
+    }
+
+    fn dialled(&mut self, target: Target, wire: anyhow::Result<Wire>) {
+        let inserted = wire.and_then(|wire| {
+            let token = |id| token::token(WIRE, id);
+            let origin = Origin::Dialled(target);
+            Ok(self.table.insert(self.poll.registry(), token, wire, origin, self.at)?)
+        });
+        if let Err(error) = inserted {
+            self.inputs.push_back(ShardInput::DialFailed { target, reason: format!("{error:#}") });
+        }
+    }
+
+    /// Takes wires that waited until the peer's name was resolved.
+    fn take_resolved(&mut self) {
+        while let Some(begun) = self.dialer.as_ref().and_then(EndpointDialer::next_dialed) {
+            if let Dialing::Wire(target, wire) = begun {
+                self.dialled(target, wire.map(|wire| *wire));
+            }
+        }
+    }
+
+    fn step(&mut self, input: ShardInput) {
+        let mut outs = std::mem::take(&mut self.outs);
+        self.shard.step(self.now, input, &mut outs);
+        for out in outs.drain(..) {
+            self.perform(out);
+        }
+        self.outs = outs;
+    }
+
+    fn perform(&mut self, out: ShardOutput) {
+        match out {
+            ShardOutput::Send { wire, frame } => self.table.send(wire.0, frame),
+            ShardOutput::Run(run) => self.executor.run(run),
+            ShardOutput::CloseWire { wire } => {
+                if self.table.close(wire.0).is_some() {
+                    self.inputs.push_back(ShardInput::WireDown { wire });
+                }
+            }
+            ShardOutput::Dial { target } => self.dial(target),
+            ShardOutput::Start { cell, image, seed, app, session, place } => {
+                self.executor.scheduling(cell, (app, session), place);
+                self.executor.start_cell(cell, image, seed, &mut self.inputs);
+            }
+            ShardOutput::Restore { cell, session, image, keys, checkpoints, stands_by, app, place } => {
+                self.executor.scheduling(cell, (app, Some(session)), place);
+                if stands_by {
+                    self.executor.stand_by(cell, Standing::new(session, image, keys.clone()));
+                }
+                self.executor.restore(cell, session, image, keys, checkpoints);
+            }
+            ShardOutput::Advance { cell, meta } => self.executor.advance(cell, meta, &mut self.inputs),
+            ShardOutput::Copy { cell, base } => {
+                // Ready output does not wait for the pause.
+                self.table.flush();
+                self.executor.copy(cell, base);
+            }
+            ShardOutput::Checkpoint { cell, header, seal } => {
+                self.executor.checkpoint(cell, header, seal, &mut self.inputs);
+            }
+            ShardOutput::Hash { cell } => self.executor.hash(cell),
+            ShardOutput::Record { request, gathered, edge, unix_ns } => {
+                self.executor.record(request, gathered, (edge, unix_ns), &mut self.inputs);
+            }
+            ShardOutput::Part { cell, bytes } => self.executor.part(cell, bytes),
+            ShardOutput::Remove { cell } => self.executor.remove(cell),
+            ShardOutput::WakeAt { mono_ns } => self.wake_at = Some(mono_ns),
+            ShardOutput::Control(FromShard::Counted(mut counted)) => {
+                counted.counters.extend(self.executor.counters());
+                for message in Counted::messages(counted.tag, counted.counters) {
+                    self.passage.send(&message.to_bytes(), None);
+                }
+            }
+            ShardOutput::Control(FromShard::Note(mut note)) => {
+                let session = note.session.filter(|_| note.guest);
+                if let Some(words) = session.and_then(|session| self.executor.last_errors(session)) {
+                    note.text += &format!("; it printed: {words}");
+                }
+                self.passage.send(&FromShard::Note(note).to_bytes(), None);
+            }
+            ShardOutput::Control(message) => self.passage.send(&message.to_bytes(), None),
+        }
+    }
+}

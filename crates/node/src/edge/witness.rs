@@ -1,0 +1,81 @@
+//! Asks the coordinator, beside the supervisor's thread, how much of their sessions clients were seen to have.
+
+use marram_shard::{
+    api::{WitnessAnswer, WitnessQuery, WitnessReport},
+    coordinator::{Ask, AskAnswer},
+};
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        mpsc::{Receiver, Sender, channel},
+    },
+};
+
+/// A callback for an answer.
+pub type Answered = Box<dyn FnOnce(AskAnswer) + Send>;
+
+/// Asks the coordinator: does not block, and always answers after a bounded time.
+pub type Coordinating = Arc<dyn Fn(Ask, Answered) + Send + Sync>;
+
+/// Questions in progress.
+pub(super) struct Witnesses {
+    coordinator: Option<Coordinating>,
+    sender: Sender<(u8, WitnessAnswer)>,
+    testified: Receiver<(u8, WitnessAnswer)>,
+    waker: Arc<OnceLock<mio::Waker>>,
+}
+
+impl Witnesses {
+    /// `waker` is woken for each answer.
+    pub(super) fn new(coordinator: Option<Coordinating>, waker: Arc<OnceLock<mio::Waker>>) -> Self {
+        let (sender, testified) = channel();
+        Self { coordinator, sender, testified, waker }
+    }
+
+    /// Whether there is a coordinator.
+    pub(super) fn are_there(&self) -> bool {
+        self.coordinator.is_some()
+    }
+
+    /// Asks, for a shard.
+    pub(super) fn ask(&self, shard: u8, seek: WitnessQuery) {
+        let (sender, waker) = (self.sender.clone(), Arc::clone(&self.waker));
+        let answered = move |answer| {
+            let WitnessQuery { session, generation } = seek;
+            let (seen, away) = match answer {
+                AskAnswer::Witnessed(seen) => (seen, None),
+                AskAnswer::Away(why) | AskAnswer::Refused(why) => (None, Some(why)),
+                other => (None, Some(format!("the coordinator answered {other:?}"))),
+            };
+            // Fails only when the supervisor has stopped.
+            let _ = sender.send((shard, WitnessAnswer { session, generation, seen, away }));
+            if let Some(waker) = waker.get() {
+                let _ = waker.wake();
+            }
+        };
+        match &self.coordinator {
+            Some(coordinator) => coordinator(Ask::Witnessed { session: seek.session }, Box::new(answered)),
+            None => answered(AskAnswer::Away("this edge has no coordinator: add [coordinator]".into())),
+        }
+    }
+
+    /// Sends a report about a session.
+    pub(super) fn tell(&self, saw: WitnessReport) {
+        if let Some(coordinator) = &self.coordinator {
+            let WitnessReport { session, seen } = saw;
+            coordinator(Ask::Witness { session, seen }, Box::new(drop));
+        }
+    }
+
+    /// The next answer, if one is there, and its shard.
+    pub(super) fn take(&self) -> Option<(u8, WitnessAnswer)> {
+        self.testified.try_recv().ok()
+    }
+}
+
+impl fmt::Debug for Witnesses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Witnesses").field("are_there", &self.are_there()).finish_non_exhaustive()
+    }
+}
