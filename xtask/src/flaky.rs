@@ -22,8 +22,9 @@ const OUTPUT_AFTER_END: Duration = Duration::from_secs(1);
 /// A test program of which tests failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Failed {
-    /// As cargo names it, such as `-p marram --test exec`.
+    /// As cargo names it, such as `-p marram --test e2e`.
     target: String,
+    /// With their modules, such as `sessions::exec::redis_cli_keeps_its_connection_when_an_edge_dies`.
     tests: Vec<String>,
     /// Whether the program ran to its end and named every test that failed.
     is_complete: bool,
@@ -160,17 +161,29 @@ mod tests {
         test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
         \n\
         error: test failed, to rerun pass `-p marram --lib`\n\
-        \x20    Running tests/exec.rs (target/release/deps/exec-1)\n\
-        test one ... FAILED\n\
-        test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
+        \x20    Running tests/e2e/main.rs (target/release/deps/e2e-1)\n\
+        test cli::config::one ... ok\n\
+        test sessions::exec::one has been running for over 60 seconds\n\
+        test sessions::exec::one ... FAILED\n\
         \n\
-        error: test failed, to rerun pass `-p marram --test exec`\n\
-        \x20    Running tests/shared.rs (target/release/deps/shared-1)\n\
-        test two ... FAILED\n\
-        error: test failed, to rerun pass `-p marram-shard --test shared`\n\
+        failures:\n\
+        \n\
+        ---- sessions::exec::one stdout ----\n\
+        too late\n\
+        \x20   test sessions::exec::one ... FAILED\n\
+        \n\
+        failures:\n\
+        \x20   sessions::exec::one\n\
+        \n\
+        test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
+        \n\
+        error: test failed, to rerun pass `-p marram --test e2e`\n\
+        \x20    Running tests/edge/main.rs (target/release/deps/edge-1)\n\
+        test shared::two ... FAILED\n\
+        error: test failed, to rerun pass `-p marram-shard --test edge`\n\
         \n\
         Caused by:\n\
-        \x20 process didn't exit successfully: `shared-1` (signal: 9, SIGKILL: kill)\n";
+        \x20 process didn't exit successfully: `edge-1` (signal: 9, SIGKILL: kill)\n";
 
     #[test]
     fn failed_tests_are_found_with_their_programs_and_logs() {
@@ -179,19 +192,20 @@ mod tests {
             found.iter().map(|it| (&it.target[..], it.tests.join(" "), it.is_complete)).collect();
         let expected = [
             ("-p marram --lib", "a::c".to_owned(), true),
-            ("-p marram --test exec", "one".to_owned(), true),
-            ("-p marram-shard --test shared", "two".to_owned(), false),
+            ("-p marram --test e2e", "sessions::exec::one".to_owned(), true),
+            ("-p marram-shard --test edge", "shared::two".to_owned(), false),
         ];
         assert_eq!(names, expected);
         assert_eq!(log_of(TEXT, "a::c"), "it broke\nhere");
-        assert_eq!(log_of(TEXT, "one"), "");
+        assert_eq!(log_of(TEXT, "sessions::exec::one"), "too late\n    test sessions::exec::one ... FAILED");
+        assert_eq!(log_of(TEXT, "one"), "", "a test has its whole path");
     }
 
     #[test]
     fn only_tests_of_real_processes_may_be_flaky() {
         let found = failures(TEXT);
         let programs: Vec<_> = found.iter().map(Failed::process_test).collect();
-        assert_eq!(programs, [None, Some("exec"), None]);
+        assert_eq!(programs, [None, Some("e2e"), None]);
     }
 
     #[test]

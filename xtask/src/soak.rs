@@ -25,6 +25,10 @@ const SOAKS: [Soak; 6] = [
     ("fuzz", "every fuzz target for ten minutes", || fuzz::run_all(600)),
 ];
 
+/// The tests of random faults, and those of taking over: modules of `crates/marram/tests/e2e`.
+const REAL_FAULTS: &str = "recovery::real_faults::";
+const STANDBY: &str = "keepers::standby::";
+
 /// `cargo xtask soak [NAME ...]`: the named ones, or all. Stops at the first that fails.
 pub(crate) fn command(names: &[String]) -> Result<()> {
     let chosen = choose(names)?;
@@ -58,13 +62,13 @@ fn mutants() -> Result<()> {
 }
 
 fn faults() -> Result<()> {
-    let mut tests = tests(&["--package", "marram", "--test", "real_faults"]);
+    let mut tests = tests(&["--package", "marram", "--test", "e2e", REAL_FAULTS]);
     run(tests.env("MARRAM_FAULTS", "200").env("MARRAM_FAULTS_WITH_STATE", "200"))
 }
 
 fn standby() -> Result<()> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    repeat(20, cores, || run(&mut tests(&["--package", "marram", "--test", "standby"])))
+    repeat(20, cores, || run(&mut tests(&["--package", "marram", "--test", "e2e", STANDBY])))
 }
 
 fn suite() -> Result<()> {
@@ -99,7 +103,18 @@ fn repeat(times: u32, loops: usize, action: impl Fn() -> Result<()>) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use super::choose;
+    use super::{REAL_FAULTS, STANDBY, choose};
+    use crate::project;
+
+    #[test]
+    fn the_modules_that_are_run_alone_are_there() {
+        // Cargo succeeds if a filter matches no test.
+        for module in [REAL_FAULTS, STANDBY] {
+            let file = module.strip_suffix("::").unwrap().replace("::", "/") + ".rs";
+            let text = project::read(format!("crates/marram/tests/e2e/{file}").as_ref()).unwrap();
+            assert!(text.contains("#[test]"), "{file}");
+        }
+    }
 
     #[test]
     fn some_all_or_a_list_of_what_there_is() {

@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[path = "../../../crates/marram/tests/support/skip.rs"]
+#[path = "../../../crates/marram/tests/e2e/support/skip.rs"]
 mod skip;
 mod traffic;
 

@@ -1,0 +1,12 @@
+//! How connections come in and go out: sockets, datagrams, WebSocket, routes, the client's address,
+//! and peers that are slow, gone, or speak something else.
+
+mod datagrams;
+mod other_times;
+mod peer;
+mod peer_unreachable;
+mod routes;
+mod unreachable;
+mod websocket;
+mod wires;
+mod wires_ends;

@@ -1,0 +1,7 @@
+//! Edges that die under load, many times and with many sessions: no byte is lost, repeated or changed.
+//! Also the demo and the fault table, which show the same to people.
+
+mod demo;
+mod faults;
+mod many;
+mod real_faults;

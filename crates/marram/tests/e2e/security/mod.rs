@@ -1,0 +1,8 @@
+//! What protects edges from agents and tenants, and sessions from others: certificates, encrypted wires, roles, quotas,
+//! and keys that stay where they belong.
+
+mod admin_tls;
+mod encrypted;
+mod hostile;
+mod rogues;
+mod secrets;

@@ -1,0 +1,8 @@
+//! What sessions can be made of: chains of stages, cells that clients share, tasks and locks, the edge cache,
+//! and unmodified programs that `marram exec` starts.
+
+mod cache;
+mod chains;
+mod exec;
+mod shared;
+mod tasks;

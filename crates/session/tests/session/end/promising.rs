@@ -1,0 +1,295 @@
+//! Promises: to which requests, what is sent with them, and what they end.
+
+use crate::end::bench::{Bench, CHANNEL, KEY, SESSION, TAG, generation, increment, meta, promise};
+use bytes::Bytes;
+use marram_session::end::{End, EndPhase, PromiseRefusal};
+use marram_wire::{
+    frame::{Failed, Failure, Finish, Live, Output, Promise},
+    id::{Generation, HostId, ImageHash},
+    limits::{CHECKPOINT_WINDOW, OUTPUT_WINDOW, PART_SIZE, charge},
+    seal,
+};
+
+const WINDOW: u64 = OUTPUT_WINDOW;
+
+#[test]
+fn an_end_promises_itself_to_ever_newer_generations() {
+    let mut bench = Bench::new();
+    assert_eq!((bench.end.promised(), bench.end.phase()), (Generation::NONE, EndPhase::Detached));
+    bench.promise(&promise(3)).expect("the first one");
+    assert_eq!(bench.look(), [format!("promised after 0 log 0..0 received 0 window {WINDOW} sent 0..0")]);
+    assert_eq!((bench.end.promised(), bench.end.phase()), (generation(3), EndPhase::Promised));
+    let opener = |opener| Promise { generation: Generation { count: 3, opener }, ..promise(3) };
+    for older in [promise(2), opener(39), opener(40)] {
+        assert_eq!(bench.promise(&older), Err(PromiseRefusal::Superseded(generation(3))));
+    }
+    assert_eq!((bench.look().len(), bench.end.promised()), (0, generation(3)));
+    bench.promise(&opener(41)).expect("newer by its opener");
+    bench.promise(&promise(4)).expect("newer by its count");
+    assert_eq!(bench.look().len(), 2);
+}
+
+#[test]
+fn a_promise_is_refused_for_a_reason() {
+    type Change = fn(&mut Promise);
+    // The request, the answer of an end that has not begun, and that of one that has.
+    type Answer = Result<(), PromiseRefusal>;
+    let cases: [(&str, Change, Answer, Answer); 4] = [
+        ("nothing strange", |_| {}, Ok(()), Ok(())),
+        ("without the key", |ask| ask.proven = false, Ok(()), Err(PromiseRefusal::Unproven)),
+        ("another image", |ask| ask.image = ImageHash([9; 32]), Ok(()), Err(PromiseRefusal::Image)),
+        ("another end", |ask| ask.peer = None, Err(PromiseRefusal::Ends), Err(PromiseRefusal::Ends)),
+    ];
+    for (what, change, waiting, begun) in cases {
+        let mut ask = promise(2);
+        change(&mut ask);
+        let mut bench = Bench::new();
+        bench.promise(&promise(1)).expect("the first promise");
+        assert_eq!(bench.promise(&ask), waiting, "{what}");
+        let mut bench = Bench::owned(0);
+        assert_eq!(bench.promise(&ask), begun, "{what}");
+        let (promised, phase) = if begun.is_ok() {
+            (generation(2), EndPhase::Promised)
+        } else {
+            (generation(1), EndPhase::Owned)
+        };
+        assert_eq!((bench.end.promised(), bench.end.phase()), (promised, phase), "{what}");
+        assert_eq!(bench.look().is_empty(), begun.is_err(), "{what}");
+    }
+}
+
+#[test]
+fn an_end_that_keeps_nothing_has_one_owner() {
+    let mut bench = Bench::new();
+    let unprotected = |count| Promise { keep: false, ..promise(count) };
+    bench.promise(&unprotected(1)).expect("the first promise");
+    assert_eq!(bench.promise(&unprotected(2)), Err(PromiseRefusal::Lost));
+}
+
+#[test]
+fn the_first_promise_tells_the_terms() {
+    let mut bench = Bench::new();
+    assert!(bench.end.terms().is_none());
+    bench.promise(&promise(1)).expect("the first promise");
+    let terms = bench.end.terms().expect("told");
+    assert_eq!((terms.image, terms.key, terms.peer), (ImageHash([8; 32]), KEY, Some(HostId([2; 16]))));
+    assert_eq!((terms.keep, terms.linger_ms), (true, 77));
+    assert_eq!((bench.end.session(), bench.end.app()), (SESSION, "app"));
+}
+
+#[test]
+fn who_says_hello_may_begin_a_session() {
+    let challenge = [5; 16];
+    let mut bench = Bench::new();
+    let hello = bench.end.hello(2, &challenge);
+    assert!(hello.fresh && !hello.server && hello.proof.is_none() && hello.image.is_none());
+    bench.promise(&promise(1)).expect("the first promise");
+    let hello = bench.end.hello(2, &challenge);
+    assert!(hello.fresh, "no log was chosen yet");
+    assert_eq!(hello.proof, Some(seal::proof(&KEY, &challenge, SESSION)));
+    bench.chosen(0, "", 0);
+    let hello = bench.end.hello(2, &challenge);
+    assert!(!hello.fresh && bench.end.begun());
+    assert_eq!((hello.promised, hello.peer), (generation(1), Some(HostId([2; 16]))));
+    let server = End::new(SESSION, true, "app".into()).hello(2, &challenge);
+    assert!(server.server && !server.fresh, "a server's end begins nothing");
+}
+
+#[test]
+fn everything_kept_is_handed_over() {
+    let mut bench = Bench::owned(1_000);
+    bench.say("a");
+    bench.say("b");
+    bench.frame(Output { channel: CHANNEL, increment: increment(b"log"), close: false, payload: "A".into() });
+    bench.checkpoint(meta(1, 1, true, 3, 4)).expect("a full one");
+    bench.part("full").expect("its bytes");
+    bench.checkpoint(meta(1, 2, false, 3, 5)).expect("a delta");
+    bench.part("delta").expect("its bytes");
+    bench.close();
+    bench.look();
+    bench.promise(&promise(2)).expect("a newer one");
+    let window = WINDOW - charge(1);
+    let all = [
+        &format!("promised after 1 log 0..3 received 1 window {window} sent 0..3 checkpoint 1 checkpoint 2"),
+        "checkpoint 1 of 4",
+        "part full",
+        "checkpoint 2 of 5",
+        "part delta",
+        "log of 1 at 0 log",
+        "input a",
+        "input b",
+        "close",
+    ];
+    assert_eq!(bench.look(), all);
+    // The next owner's log follows under its own seal.
+    bench.chosen(3, "more", 1_000);
+    assert_eq!(bench.look(), [""; 0], "nothing is sent twice");
+    bench.promise(&promise(3)).expect("a newer one");
+    let lines = bench.look();
+    assert_eq!(lines[0].split(" received").next(), Some("promised after 2 log 0..7"));
+    assert_eq!(lines[5..7], ["log of 1 at 0 log", "log of 2 at 3 more"]);
+    let sealed: Vec<&[u8]> = bench.end.kept_sealed().collect();
+    assert_eq!(sealed, [&b"log"[..], b"more", b"full", b"delta"]);
+}
+
+#[test]
+fn what_is_large_is_handed_over_in_parts() {
+    let size = 2 * PART_SIZE as u64 + 1;
+    let mut bench = Bench::owned(0);
+    bench.log("log");
+    bench.log(vec![0xff; 2 * PART_SIZE + 1]);
+    bench.checkpoint(meta(1, 1, true, 0, size)).expect("it fits");
+    bench.part(vec![0xff; 2 * PART_SIZE + 1]).expect("it fits");
+    bench.look();
+    bench.promise(&promise(2)).expect("a newer one");
+    let parts = ["65536 bytes", "65536 bytes"];
+    let expected = [
+        format!("checkpoint 1 of {size}"),
+        format!("part {}", parts[0]),
+        format!("part {}", parts[1]),
+        "part 1 bytes".into(),
+        format!("log of 1 at 0 {}", parts[0]),
+        format!("log of 1 at 65536 {}", parts[1]),
+        "log of 1 at 131072 4 bytes".into(),
+    ];
+    assert_eq!(bench.look()[1..], expected);
+}
+
+#[test]
+fn an_owner_whose_cell_lives_is_sent_only_what_it_lacks() {
+    let live = |count: u64, took: u64| Promise {
+        live: Some(Live { generation: generation(count), took, log_end: u64::MAX }),
+        ..promise(2)
+    };
+    // The request, with the number of messages that its owner consumed; the promise; and what follows.
+    let cases: [(Promise, &str, &[&str]); 4] = [
+        (live(1, 1), "promised after 1 live log 3..3 received 0 window 1114112 sent 1..2", &["input b"]),
+        (live(1, 2), "promised after 1 live log 3..3 received 0 window 1114112 sent 2..2", &[]),
+        (live(1, 7), "promised after 1 live log 3..3 received 0 window 1114112 sent 2..2", &[]),
+        (
+            live(0, 1),
+            "promised after 1 log 0..3 received 0 window 1114112 sent 0..2",
+            &["log of 1 at 0 log", "input a", "input b"],
+        ),
+    ];
+    for (ask, promised, rest) in cases {
+        let mut bench = Bench::owned(1_000);
+        bench.log("log");
+        bench.say("a");
+        bench.say("b");
+        bench.look();
+        bench.promise(&ask).expect("a newer one");
+        assert_eq!(bench.look(), [&[promised], rest].concat());
+        bench.chosen(3, "", 1_000);
+        bench.say("c");
+        assert_eq!(bench.look(), ["input c"]);
+    }
+}
+
+/// A standby learns of a generation when its owner asks for promises. Here another owner had the session in between. So the
+/// standby's owner chose no log in that generation, and the standby's history differs from the client's.
+#[test]
+fn a_generation_in_which_no_log_was_chosen_leaves_no_cell_that_lives() {
+    let asks = |count: u64, live: u64| Promise {
+        live: Some(Live { generation: generation(live), took: 0, log_end: u64::MAX }),
+        ..promise(count)
+    };
+    let promised = |bench: &mut Bench| bench.look()[0].split(" log").next().map(str::to_owned);
+    let mut bench = Bench::owned(1_000);
+    bench.promise(&promise(2)).expect("another owner");
+    bench.chosen(0, "other", 1_000);
+    bench.look();
+    bench.promise(&asks(3, 1)).expect("the first one is back");
+    assert_eq!(promised(&mut bench).as_deref(), Some("promised after 2"));
+    bench.promise(&asks(4, 3)).expect("its standby");
+    assert_eq!(promised(&mut bench).as_deref(), Some("promised after 3"));
+    bench.chosen(5, "", 1_000);
+    bench.promise(&asks(5, 4)).expect("an owner in whose generation a log was chosen");
+    assert_eq!(promised(&mut bench).as_deref(), Some("promised after 4 live"));
+}
+
+#[test]
+fn a_promise_ends_what_was_under_way() {
+    let mut bench = Bench::owned(1_000);
+    bench.output("A");
+    bench.output("B");
+    bench.taken(charge(1));
+    assert!(bench.end.owes());
+    bench.checkpoint(meta(1, 1, true, 0, 8)).expect("it fits");
+    bench.part("half").expect("it fits");
+    bench.promise(&promise(2)).expect("a newer one");
+    let window = WINDOW - charge(1);
+    assert_eq!(
+        bench.look()[2..],
+        [format!("promised after 1 log 0..0 received 2 window {window} sent 0..0")]
+    );
+    assert!(!bench.end.owes(), "the promise says it all");
+    assert_eq!(bench.log_part(0, b"part"), Ok(()));
+    bench.promise(&promise(3)).expect("a newer one");
+    bench.chosen(0, "log", 1_000);
+    bench.look();
+    // No acknowledgement, credit, checkpoint part or log part is left over.
+    bench.step(|end, out| end.acknowledge(out));
+    bench.say("a");
+    assert_eq!(bench.look(), ["input a"]);
+    assert_eq!(bench.part("half"), Err("a part belongs to no checkpoint"));
+    assert_eq!(bench.end.kept_bytes(), 3 + charge(1));
+    bench.checkpoint(meta(3, 1, true, 3, CHECKPOINT_WINDOW)).expect("it fits");
+    bench.part(vec![0; PART_SIZE - 1]).expect("it fits");
+    assert_eq!(bench.look(), [""; 0]);
+    bench.part("1").expect("it fits");
+    assert_eq!(bench.look(), ["stored 65536"]);
+}
+
+#[test]
+fn a_promise_takes_back_credit_and_the_wish_to_finish() {
+    let mut bench = Bench::owned(1_000);
+    bench.close();
+    bench.output_close();
+    bench.frame(Finish { channel: CHANNEL });
+    assert!(bench.end.finishing() && bench.end.complete());
+    bench.promise(&promise(2)).expect("a newer one");
+    assert!(!bench.end.finishing() && bench.end.complete());
+    let mut bench = Bench::owned(1_000);
+    bench.promise(&promise(2)).expect("a newer one");
+    bench.say("a");
+    assert_eq!(bench.look().len(), 1, "there is no credit before the choice");
+    bench.chosen(0, "", charge(1));
+    assert_eq!(bench.look(), ["input a"]);
+}
+
+#[test]
+fn a_stopped_handler_is_told_to_the_next_owner() {
+    let mut bench = Bench::owned(1_000);
+    let failure = Failure { log_offset: 3, input: 1, reason: "unreachable".into() };
+    bench.frame(Failed { channel: CHANNEL, failure });
+    assert_eq!(bench.end.phase(), EndPhase::Detached);
+    bench.promise(&promise(2)).expect("a newer one");
+    let told = format!("promised after 1 log 0..0 received 0 window {WINDOW} sent 0..0 failed");
+    assert_eq!(bench.look(), [told]);
+}
+
+#[test]
+fn the_tag_is_of_the_log_that_is_there() {
+    let mut bench = Bench::owned(0);
+    bench.log(Bytes::from_static(b"log"));
+    let tag = |bench: &mut Bench, count| {
+        let mut found = None;
+        bench.step(|end, out| {
+            end.promise(&promise(count), out).expect("a newer one");
+            if let marram_session::end::EndEffect::Send(marram_wire::frame::Frame::Promised(promised)) =
+                &out[0]
+            {
+                found = Some((promised.tag, promised.log_start, promised.log_end));
+            }
+        });
+        found.expect("promised")
+    };
+    assert_eq!(tag(&mut bench, 2), (TAG, 0, 3));
+    bench.chosen(3, "", 0);
+    bench.truncate(2, 0).expect("covered");
+    assert_eq!(tag(&mut bench, 3), (TAG, 2, 3));
+    bench.chosen(3, "", 0);
+    bench.truncate(5, 0).expect("covered, and more than this end was sent");
+    assert_eq!(tag(&mut bench, 4), ([9; 8], 5, 5));
+}

@@ -1,0 +1,192 @@
+//! Outputs: strictly in order, acknowledged in time, granted again when the program has read them.
+
+use crate::end::bench::{Bench, CHANNEL, TAG, increment, meta, promise};
+use bytes::Bytes;
+use marram_session::end::EndPhase;
+use marram_wire::{
+    frame::{Chosen, Failed, Failure, Finish, Frame, LogOnly, LogPart, Output, Pong},
+    id::Generation,
+    limits::{OUTPUT_WINDOW, charge},
+};
+
+const ACK_CHARGE: u64 = OUTPUT_WINDOW / 16;
+
+/// A payload with this charge.
+fn charged(bytes: u64) -> Bytes {
+    vec![0xff; usize::try_from(bytes - charge(0)).expect("small")].into()
+}
+
+#[test]
+fn outputs_are_delivered_and_acknowledged_by_the_sixty_fourth() {
+    let mut bench = Bench::owned(0);
+    for _ in 0..63 {
+        bench.output("A");
+    }
+    let lines = bench.look();
+    assert_eq!((lines.len(), lines[0].as_str()), (63, "deliver A"));
+    assert!(bench.end.owes());
+    bench.output("B");
+    assert_eq!(bench.look(), ["deliver B", "credit received 64 bytes 0"]);
+    assert!(!bench.end.owes());
+}
+
+#[test]
+fn what_the_program_takes_is_granted_again() {
+    let mut bench = Bench::owned(0);
+    bench.output(charged(ACK_CHARGE));
+    bench.output("A");
+    bench.look();
+    bench.taken(ACK_CHARGE - 1);
+    assert_eq!(bench.look(), [""; 0]);
+    bench.taken(1);
+    assert_eq!(bench.look(), [format!("credit received 2 bytes {ACK_CHARGE}")]);
+    bench.taken(1_000);
+    assert!(bench.end.owes(), "what it was given, not what it says");
+    bench.step(|end, out| end.acknowledge(out));
+    assert_eq!(bench.look(), [format!("credit received 0 bytes {}", charge(1))]);
+    bench.taken(1);
+    assert!(!bench.end.owes());
+    bench.step(|end, out| end.acknowledge(out));
+    assert_eq!(bench.look(), [""; 0]);
+}
+
+#[test]
+fn an_output_brings_along_what_is_granted() {
+    let mut bench = Bench::owned(0);
+    bench.output(charged(ACK_CHARGE - charge(0)));
+    bench.taken(ACK_CHARGE - charge(0));
+    bench.look();
+    // A close takes no room at the program.
+    bench.output_close();
+    assert_eq!(bench.look(), ["deliver close".to_owned(), format!("credit received 2 bytes {ACK_CHARGE}")]);
+    let mut bench = Bench::owned(0);
+    bench.output(charged(ACK_CHARGE - charge(0) - 1));
+    bench.taken(ACK_CHARGE - charge(0) - 1);
+    bench.look();
+    bench.output_close();
+    assert_eq!(bench.look(), ["deliver close"]);
+}
+
+#[test]
+fn the_last_word_is_acknowledged_at_once() {
+    let mut bench = Bench::owned(1_000);
+    bench.close();
+    bench.output("A");
+    bench.look();
+    bench.output_close();
+    assert_eq!(bench.look(), ["deliver close".to_owned(), format!("credit received 2 bytes {}", charge(0))]);
+}
+
+#[test]
+fn no_one_is_owed_while_the_end_drifts() {
+    let mut bench = Bench::owned(0);
+    bench.output("A");
+    bench.end.drift();
+    assert!(!bench.end.owes());
+    bench.look();
+    bench.step(|end, out| end.acknowledge(out));
+    assert_eq!(bench.look(), [""; 0]);
+}
+
+#[test]
+fn outputs_end_with_the_close() {
+    let mut bench = Bench::owned(0);
+    bench.output_close();
+    let more = Output { channel: CHANNEL, increment: None, close: false, payload: "A".into() };
+    assert_eq!(bench.try_frame(more), Err("an output came after the last one"));
+}
+
+#[test]
+fn a_chosen_log_continues_what_is_there() {
+    // The end has three bytes of log. Parts, the last one, and whether it fits.
+    type Part = (u64, &'static [u8]);
+    let cases: [(&[Part], Part, bool, &str); 8] = [
+        (&[], (3, b""), true, "log 0..3"),
+        (&[], (3, b"de"), true, "log 0..5"),
+        (&[(3, b"d"), (4, b"ef")], (6, b"g"), true, "log 0..7"),
+        (&[(3, b"d")], (5, b"f"), false, ""),
+        (&[(3, b"d")], (3, b"d"), false, ""),
+        (&[], (2, b"cd"), false, ""),
+        // A checkpoint covers the gap.
+        (&[], (9, b"jk"), true, "log 9..11"),
+        (&[(9, b"j")], (10, b"k"), true, "log 9..11"),
+    ];
+    for (parts, (offset, last), fits, log) in cases {
+        let mut bench = Bench::owned(0);
+        bench.log("abc");
+        bench.promise(&promise(2)).expect("a newer one");
+        let held: Result<Vec<()>, _> = parts.iter().map(|(at, bytes)| bench.log_part(*at, bytes)).collect();
+        let chosen = Chosen { channel: CHANNEL, log_offset: offset, log: last.into(), tag: TAG, credit: 0 };
+        assert_eq!(held.and_then(|_| bench.try_frame(chosen)).is_ok(), fits, "{parts:?} {offset}");
+        assert_eq!(bench.end.phase() == EndPhase::Owned, fits);
+        if fits {
+            bench.look();
+            bench.promise(&promise(3)).expect("a newer one");
+            let lines = bench.look();
+            assert!(lines[0].contains(log), "{lines:?}");
+        }
+    }
+}
+
+#[test]
+fn frames_out_of_turn_are_refused() {
+    let waiting: [Frame; 2] = [
+        LogPart { channel: CHANNEL, generation: Generation::NONE, offset: 0, bytes: Bytes::new() }.into(),
+        Chosen { channel: CHANNEL, log_offset: 0, log: Bytes::new(), tag: TAG, credit: 0 }.into(),
+    ];
+    let owned: [Frame; 2] = [
+        Frame::Output(Output { channel: CHANNEL, increment: None, close: false, payload: Bytes::new() }),
+        LogOnly { channel: CHANNEL, entries: Bytes::new(), tag: TAG }.into(),
+    ];
+    for (bench, frames) in [(Bench::owned(0), waiting), (promised(), owned)] {
+        let mut bench = bench;
+        for frame in frames {
+            assert_eq!(bench.try_frame(frame), Err("a frame came out of turn"));
+        }
+        assert_eq!(bench.try_frame(Pong { stamp: 0 }), Err("a frame came out of turn"));
+    }
+    // A handler can be stopped in replay, before a log is chosen.
+    let failure = Failure { log_offset: 3, input: 4, reason: "unreachable".into() };
+    assert_eq!(promised().try_frame(Failed { channel: CHANNEL, failure }), Ok(()));
+}
+
+fn promised() -> Bench {
+    let mut bench = Bench::new();
+    bench.promise(&promise(1)).expect("the first promise");
+    bench
+}
+
+#[test]
+fn a_session_finishes_when_both_directions_are_closed() {
+    let mut bench = Bench::owned(1_000);
+    bench.close();
+    bench.output_close();
+    bench.look();
+    bench.frame(Finish { channel: CHANNEL });
+    assert_eq!(bench.look(), ["finished"]);
+    assert!(bench.end.finishing());
+    for open in ["output", "input"] {
+        let mut bench = Bench::owned(1_000);
+        if open == "output" {
+            bench.close()
+        } else {
+            bench.output_close()
+        }
+        let early = Err("the session finishes before its ends are closed");
+        assert_eq!(bench.try_frame(Finish { channel: CHANNEL }), early, "{open}");
+    }
+}
+
+#[test]
+fn a_place_that_is_filled_is_not_offered_again() {
+    let mut bench = Bench::owned(0);
+    bench.output("A");
+    bench.frame(Output { channel: CHANNEL, increment: increment(b"log"), close: false, payload: "B".into() });
+    bench.look();
+    bench.promise(&promise(2)).expect("a newer one");
+    let window = OUTPUT_WINDOW - 2 * charge(1);
+    let lines = bench.look();
+    assert_eq!(lines[0], format!("promised after 1 log 0..3 received 2 window {window} sent 0..0"));
+    bench.chosen(3, "", 0);
+    bench.checkpoint(meta(2, 1, true, 3, 1)).expect("it is this owner's");
+}

@@ -1,0 +1,127 @@
+//! Hot standbys: their reports of replayed entries, and what happens to one that falls behind.
+
+use crate::owner::bench::{Bench, CLIENT, policy};
+use marram_session::owner::KeeperId;
+use marram_wire::{
+    frame::{Credit, Frame, Replayed, Stored},
+    limits::{REPLAY_LAG_MAX, REPLAYED_EVERY},
+};
+
+const KEEPER: KeeperId = KeeperId(7);
+const CHANNEL: u32 = 3;
+
+/// A session that has been kept since it began: its first entry was fed.
+fn kept(hot: bool) -> Bench {
+    let mut bench = Bench::new(policy());
+    bench.step(|owner, _, out| owner.add_replica(KEEPER, CHANNEL, hot, out));
+    bench.begin();
+    bench.look();
+    bench
+}
+
+fn consume(bench: &mut Bench, entries: u64) {
+    (0..entries).for_each(|_| bench.consume(CLIENT, "", 0));
+}
+
+fn says(bench: &mut Bench, frame: impl Into<Frame>) {
+    bench.step(|owner, _, out| owner.from_keeper(KEEPER, frame.into(), out));
+}
+
+fn replays(bench: &mut Bench, entries: u64) {
+    says(bench, Replayed { channel: CHANNEL, entries });
+}
+
+/// How many entries the keeper has to replay; none if it was dropped.
+fn unreplayed(bench: &Bench) -> Option<u64> {
+    bench.owner.keepers().next().and_then(|fill| fill.unreplayed)
+}
+
+/// The lines about the keeper since the last look, without what it was fed.
+fn lost(bench: &mut Bench) -> Vec<String> {
+    bench.look().into_iter().filter(|line| line.starts_with("keeper")).collect()
+}
+
+#[test]
+fn a_hot_standby_that_does_not_replay_what_it_receives_is_dropped() {
+    let mut bench = kept(true);
+    consume(&mut bench, REPLAY_LAG_MAX - 1);
+    // It has received everything.
+    says(&mut bench, Credit { channel: CHANNEL, received: REPLAY_LAG_MAX, bytes: u64::MAX });
+    assert_eq!((unreplayed(&bench), lost(&mut bench)), (Some(REPLAY_LAG_MAX), Vec::new()));
+    consume(&mut bench, 1);
+    assert_eq!(lost(&mut bench), ["keeper 7 replays too slowly", "keeper 7 lost: Busy"]);
+    assert_eq!(bench.owner.keepers().count(), 0);
+    // Another keeper, or the same one when it is back, begins with a checkpoint of its own.
+    bench.step(|owner, _, out| owner.add_replica(KeeperId(8), CHANNEL + 2, true, out));
+    assert!(bench.taken.is_some());
+    assert_eq!(unreplayed(&bench), Some(0));
+}
+
+#[test]
+fn one_that_keeps_up_stays() {
+    let mut bench = kept(true);
+    for _ in 0..2 * REPLAY_LAG_MAX / REPLAYED_EVERY {
+        consume(&mut bench, REPLAYED_EVERY);
+        replays(&mut bench, REPLAYED_EVERY);
+        says(&mut bench, Credit { channel: CHANNEL, received: REPLAYED_EVERY, bytes: u64::MAX });
+    }
+    assert_eq!((unreplayed(&bench), lost(&mut bench)), (Some(1), Vec::new()));
+}
+
+#[test]
+fn one_that_only_receives_is_not_asked_to_replay() {
+    let mut bench = kept(false);
+    consume(&mut bench, REPLAY_LAG_MAX + 1);
+    assert_eq!((unreplayed(&bench), lost(&mut bench)), (None, Vec::new()));
+    replays(&mut bench, 1);
+    assert_eq!(lost(&mut bench), ["keeper 7 lost: Protocol"]);
+}
+
+#[test]
+fn one_that_replayed_more_than_it_was_fed_is_dropped() {
+    let mut bench = kept(true);
+    consume(&mut bench, 9);
+    replays(&mut bench, 10);
+    assert_eq!(lost(&mut bench), [""; 0]);
+    replays(&mut bench, 1);
+    assert_eq!(lost(&mut bench), ["keeper 7 lost: Protocol"]);
+}
+
+#[test]
+fn what_came_while_its_checkpoint_was_on_its_way_is_not_held_against_it() {
+    let mut bench = Bench::begun(policy());
+    consume(&mut bench, 1);
+    bench.step(|owner, _, out| owner.add_replica(KEEPER, CHANNEL, true, out));
+    consume(&mut bench, REPLAY_LAG_MAX + 9);
+    assert_eq!(lost(&mut bench), [""; 0]);
+    let number = bench.taken.as_ref().expect("it begins with a checkpoint").number;
+    assert_eq!(bench.checkpointed(&b"sealed"[..]), None);
+    says(&mut bench, Stored { channel: CHANNEL, bytes: 6, complete: Some(number) });
+    let began_with = REPLAY_LAG_MAX + 9;
+    assert_eq!((unreplayed(&bench), lost(&mut bench)), (Some(began_with), Vec::new()));
+    // It catches up, and from then on its lag counts from there.
+    replays(&mut bench, began_with);
+    consume(&mut bench, REPLAY_LAG_MAX);
+    assert_eq!((unreplayed(&bench), lost(&mut bench)), (Some(REPLAY_LAG_MAX), Vec::new()));
+    consume(&mut bench, 1);
+    assert_eq!(lost(&mut bench), ["keeper 7 replays too slowly", "keeper 7 lost: Busy"]);
+}
+
+#[test]
+fn one_that_stored_what_it_was_not_sent_is_dropped() {
+    // Stored bytes, the number of the complete checkpoint, and whether its parts were sent before.
+    for (bytes, complete, sent) in
+        [(0, Some(1), false), (1, None, false), (7, Some(1), true), (6, Some(2), true), (5, Some(1), true)]
+    {
+        let mut bench = Bench::begun(policy());
+        consume(&mut bench, 1);
+        bench.step(|owner, _, out| owner.add_replica(KEEPER, CHANNEL, false, out));
+        assert_eq!(bench.taken.as_ref().map(|taken| taken.number), Some(1));
+        if sent {
+            assert_eq!(bench.checkpointed(&b"sealed"[..]), None);
+        }
+        bench.look();
+        says(&mut bench, Stored { channel: CHANNEL, bytes, complete });
+        assert_eq!(lost(&mut bench), ["keeper 7 lost: Protocol"], "{bytes} {complete:?} {sent}");
+    }
+}

@@ -1,0 +1,236 @@
+//! Agents that send any frame in any state, with the largest possible numbers.
+
+use super::world::{World, client, greet, keeper, serving};
+use bytes::Bytes;
+use marram_shard::api::ShardWireId;
+use marram_wire::{
+    frame::{
+        Acknowledged, Base, Channel, CheckpointBegin, CheckpointMeta, CheckpointPart, Chosen, Code, Credit,
+        Drain, Ended, Failed, Failure, Fed, Fetch, Finish, Finished, Frame, Goodbye, Input, Keep, Kept,
+        KeptInput, Live, LogOnly, LogPart, Output, Ping, Pong, Promise, Promised, Recall, Recalled, Reject,
+        Renewed, Standby, Stored, Superseded, Truncate, Welcome,
+    },
+    id::{Generation, HostId, ImageHash, SessionId},
+    rights::Rights,
+};
+
+/// Every kind of frame on this channel, filled with this number.
+#[allow(clippy::too_many_lines, reason = "one of each kind")]
+fn frames(world: &mut World, channel: Channel, n: u64) -> Vec<Frame> {
+    let (session, generation) = (world.session, Generation { count: n, opener: n });
+    let (image, bytes, reason) = (ImageHash([7; 32]), Bytes::from_static(&[7; 300]), "because".to_string());
+    let meta =
+        CheckpointMeta { generation, number: n as u32, full: n.is_multiple_of(2), log_offset: n, size: n };
+    let live = Live { generation, log_end: n, took: n };
+    let failure = Failure { log_offset: n, input: n as u8, reason: reason.clone() };
+    let (app, code) = ("web".to_string(), Code::Finished);
+    vec![
+        greet(&[]).into(),
+        Welcome {
+            version: 1,
+            edge: app.clone(),
+            shard: 0,
+            shards: 1,
+            challenge: [0; 16],
+            draining: true,
+            domain: [0; 8],
+        }
+        .into(),
+        Ping { stamp: n }.into(),
+        Pong { stamp: n }.into(),
+        Drain {}.into(),
+        keeper(&[0; 16], "k", 0).into(),
+        Frame::Hello(world.hello(session, "web")),
+        Promise {
+            channel,
+            session,
+            generation,
+            app: app.clone(),
+            image,
+            server: "origin".into(),
+            peer: None,
+            key: [0; 16],
+            fresh: true,
+            proven: true,
+            keep: true,
+            linger_ms: u32::MAX,
+            live: Some(live),
+            origin: None,
+        }
+        .into(),
+        Promised {
+            channel,
+            previous: generation,
+            live: n.is_multiple_of(2),
+            log_start: n,
+            log_end: n,
+            tag: [7; 8],
+            received: n,
+            window: n,
+            sent_start: n,
+            sent_end: n,
+            checkpoints: vec![meta.clone(); 3],
+            failed: Some(failure.clone()),
+            datagrams: true,
+            origin: None,
+        }
+        .into(),
+        LogPart { channel, generation, offset: n, bytes: bytes.clone() }.into(),
+        CheckpointPart { channel, bytes: bytes.clone() }.into(),
+        Chosen { channel, log_offset: n, log: bytes.clone(), tag: [7; 8], credit: n }.into(),
+        Credit { channel, received: n, bytes: n }.into(),
+        LogOnly { channel, entries: bytes.clone(), tag: [7; 8] }.into(),
+        CheckpointBegin { channel, meta: meta.clone() }.into(),
+        Stored { channel, bytes: n, complete: Some(n as u32) }.into(),
+        Truncate { channel, log_offset: n, tag: [7; 8], sent: n }.into(),
+        Fetch { channel }.into(),
+        Kept { channel, sent_start: n, sent_end: n, checkpoints: vec![meta.clone(); 3] }.into(),
+        KeptInput { channel, close: false, payload: bytes.clone() }.into(),
+        Superseded { channel, promised: generation }.into(),
+        Reject { channel, code, reason: reason.clone() }.into(),
+        Failed { channel, failure }.into(),
+        Ended { channel, code, reason: reason.clone() }.into(),
+        Finish { channel }.into(),
+        Finished { channel }.into(),
+        Standby { channel, edge: app.clone(), shard: 0 }.into(),
+        Keep {
+            channel,
+            session,
+            generation,
+            app,
+            image,
+            hosts: vec![HostId([1; 16]), HostId([2; 16])],
+            hot: true,
+            log_offset: n,
+            head: [7; 32],
+            last_ns: i64::MAX,
+            took: vec![n; 2],
+        }
+        .into(),
+        Base { channel, meta: meta.clone(), took: vec![n; 2] }.into(),
+        Fed {
+            channel,
+            entry: bytes.clone(),
+            tag: [7; 8],
+            from: n as u8,
+            close: true,
+            payload: bytes.clone(),
+        }
+        .into(),
+        Acknowledged { channel, received: vec![n; 2] }.into(),
+        Renewed { channel, generation }.into(),
+        Recall { channel, session }.into(),
+        Recalled {
+            channel,
+            generation,
+            log_start: n,
+            log_end: n,
+            tag: [7; 8],
+            sent_start: vec![n; 2],
+            sent_end: vec![n; 2],
+            checkpoints: vec![meta; 3],
+        }
+        .into(),
+        Input { channel, ack: n, close: false, payload: bytes.clone() }.into(),
+        Input { channel, ack: n, close: true, payload: Bytes::new() }.into(),
+        Output { channel, increment: None, close: false, payload: bytes }.into(),
+        Goodbye { reason }.into(),
+    ]
+}
+
+const NUMBERS: [u64; 4] = [0, 1, 1 << 40, u64::MAX];
+
+/// A wire in this `state`, and the channel of its session, if it has one.
+fn ready(world: &mut World, number: u64, state: usize) -> (ShardWireId, Channel) {
+    let rights = match state {
+        0 => serving("origin"),
+        1 => Rights { recorder: true, edge: true, ..Rights::default() },
+        _ => client(),
+    };
+    let wire = world.rogue(number, 9, rights, &[]);
+    let challenge = world.challenge(wire);
+    match state {
+        1 => world.send(wire, keeper(&challenge, "k", (number % 2) as u8)),
+        2 | 3 => {
+            let mut id = [200; 16];
+            id[..8].copy_from_slice(&number.to_le_bytes());
+            let hello = world.hello(SessionId(id), "alone");
+            let channel = hello.channel;
+            world.send(wire, hello);
+            if state == 3 {
+                world.send(wire, promised(channel));
+            }
+            return (wire, channel);
+        }
+        _ => {}
+    }
+    (wire, 1)
+}
+
+/// The answer of an honest end of a session that begins.
+fn promised(channel: Channel) -> Promised {
+    Promised {
+        channel,
+        previous: Generation::NONE,
+        live: false,
+        log_start: 0,
+        log_end: 0,
+        tag: [0; 8],
+        received: 0,
+        window: 1 << 20,
+        sent_start: 0,
+        sent_end: 0,
+        checkpoints: Vec::new(),
+        failed: None,
+        datagrams: false,
+        origin: None,
+    }
+}
+
+#[test]
+fn no_frame_out_of_turn_reaches_another_session() {
+    let mut world = World::new();
+    let owner = world.owner();
+    let kinds = frames(&mut world, 0, 0).len();
+    let mut number = 0;
+    // A server's agent without a session, a keeper, a client with a session that is being opened, and one with a running session.
+    for state in 0..4 {
+        for kind in 0..kinds {
+            for n in NUMBERS {
+                number += 1;
+                let (wire, own) = ready(&mut world, number, state);
+                for channel in [own, 0, 1, 2, 3, Channel::MAX] {
+                    let frame = frames(&mut world, channel, n).swap_remove(kind);
+                    world.send(wire, frame);
+                }
+                world.shard(marram_shard::api::ShardInput::WireDown { wire });
+            }
+        }
+        assert_eq!(world.owner(), owner);
+        world.unharmed();
+    }
+}
+
+#[test]
+fn no_two_frames_in_any_order_reach_another_session() {
+    let mut world = World::new();
+    let owner = world.owner();
+    let kinds = frames(&mut world, 0, 0).len();
+    let mut number = 0;
+    for state in [2, 3] {
+        for first in 0..kinds {
+            for second in 0..kinds {
+                number += 1;
+                let n = NUMBERS[(first + second) % NUMBERS.len()];
+                let (wire, own) = ready(&mut world, number, state);
+                for kind in [first, second, first] {
+                    let frame = frames(&mut world, own, n).swap_remove(kind);
+                    world.send(wire, frame);
+                }
+                world.shard(marram_shard::api::ShardInput::WireDown { wire });
+            }
+        }
+        assert_eq!(world.owner(), owner);
+        world.unharmed();
+    }
+}

@@ -1,0 +1,7 @@
+//! The machines of an edge, driven by tests that play agents, shards and clocks.
+
+mod admission;
+mod agents;
+mod coordinator;
+mod secrets;
+mod shared;
