@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitCode, Stdio},
 };
 
@@ -16,7 +16,10 @@ use crate::{
 };
 
 /// Default seconds per target.
-pub(crate) const SECONDS_DEFAULT: u64 = 20;
+pub(crate) const SECONDS_DEFAULT: u64 = 10;
+
+/// Sources of the targets that link the Wasm engine.
+const ENGINE_TARGETS: &str = "fuzz/targets/engine";
 
 /// If set, this program acts as the compiler's wrapper. It holds the repository's root.
 const WRAPPER: &str = "MARRAM_FUZZ_WRAPPER";
@@ -54,7 +57,12 @@ pub(crate) fn command(arguments: &[String]) -> Result<()> {
 
 /// Runs every target, as many at a time as there are cores.
 pub(crate) fn run_all(seconds: u64) -> Result<()> {
-    run_some(targets()?, seconds)
+    run_some(targets(|_| true)?, seconds)
+}
+
+/// The same without the targets that link the Wasm engine, which takes minutes to build with their flags.
+pub(crate) fn run_light(seconds: u64) -> Result<()> {
+    run_some(targets(|path| !path.starts_with(ENGINE_TARGETS))?, seconds)
 }
 
 fn run_some(targets: Vec<String>, seconds: u64) -> Result<()> {
@@ -88,6 +96,10 @@ fn build(targets: &[String]) -> Result<()> {
     // Not `--locked`: this lockfile follows the crates of the main workspace, whose own is.
     command.args(["--release", "--manifest-path", project::FUZZ_MANIFEST]);
     command.arg("--target-dir").arg(folder().join("build"));
+    let engine = self::targets(|path| path.starts_with(ENGINE_TARGETS))?;
+    if targets.iter().any(|name| engine.contains(name)) {
+        command.args(["--features", "engine"]);
+    }
     targets.iter().for_each(|name| _ = command.args(["--bin", name]));
     let this = std::env::current_exe().context("cannot find this program")?;
     run(command.env("RUSTC_WRAPPER", this).env(WRAPPER, project::root()))
@@ -126,9 +138,9 @@ fn runs(name: &str) -> Option<String> {
         .find_map(|line| Some(line.strip_prefix("stat::number_of_executed_units:")?.trim().to_owned()))
 }
 
-/// The targets: one file of `fuzz/targets/` each.
-fn targets() -> Result<Vec<String>> {
-    let sources = project::files(|path| path.starts_with("fuzz/targets"))?;
+/// The targets that are chosen by their file: each has one below `fuzz/targets`.
+fn targets(keep: impl Fn(&Path) -> bool) -> Result<Vec<String>> {
+    let sources = project::files(|path| path.starts_with("fuzz/targets") && keep(path))?;
     let names = sources.iter().map(|path| path.file_stem()?.to_str().map(str::to_owned));
     names.collect::<Option<_>>().context("a fuzz target's name is not UTF-8")
 }

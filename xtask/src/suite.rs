@@ -81,7 +81,7 @@ pub(crate) fn run_all(arguments: &[String]) -> Result<()> {
     step("simulation", || programs::sim(&[]))?;
     step("named mutations of the protocol", || programs::sim(&["mutants".into()]))?;
     if fuzz_seconds > 0 {
-        step("fuzz", || fuzz::run_all(fuzz_seconds))?;
+        step("fuzz", || fuzz::run_light(fuzz_seconds))?;
     }
     Ok(())
 }
