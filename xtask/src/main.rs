@@ -4,6 +4,7 @@ mod c;
 mod cells;
 mod ci;
 mod deny;
+mod dist;
 mod flaky;
 mod fuzz;
 mod metadata;
@@ -67,6 +68,12 @@ const TASKS: &[Task] = &[
         WithArguments(programs::bench),
     ),
     Task("soak", "[NAME ...]", "the amounts that CI has no time for: hours", WithArguments(soak::command)),
+    Task(
+        "dist",
+        "",
+        "build a release: a stripped binary, its debug information beside it",
+        Plain(dist::build),
+    ),
     Task("fuzz", "[TARGET] [--seconds N]", "fuzz the decoders", WithArguments(fuzz::command)),
     Task("tidy", "", "check the habits that no compiler holds", Plain(tidy::check)),
     Task("deny", "", "check licences and sources of dependencies", Plain(deny::check)),

@@ -1,12 +1,16 @@
-//! `cargo xtask soak`: longer runs than CI has time for. Hours, all of them together.
+//! `cargo xtask soak`: longer runs than CI has time for. Hours, all of them together. The results are in `docs/soak.md`.
+
+mod results;
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result, bail};
+
+use results::Run;
 
 use crate::{
     cells, fuzz, programs, project, setup,
@@ -16,13 +20,14 @@ use crate::{
 /// One of them: its name, its purpose, and its function.
 type Soak = (&'static str, &'static str, fn() -> Result<()>);
 
-const SOAKS: [Soak; 6] = [
-    ("sim", "200,000 histories that were never simulated before", sim),
+const SOAKS: [Soak; 7] = [
+    ("sim", "2,000,000 histories that were never simulated before", sim),
     ("mutants", "every named mutation of the protocol, slow ones too", mutants),
     ("faults", "200 kills and stops of processes, and 200 over cells with state", faults),
+    ("table", "the table of docs/faults.md, each cell three times", table),
     ("standby", "the tests of taking over, 20 times, a busy loop on every core", standby),
     ("suite", "all tests of the workspace, five times, a busy loop on one core", suite),
-    ("fuzz", "every fuzz target for ten minutes", || fuzz::run_all(600)),
+    ("fuzz", "every fuzz target for six minutes: an hour on two cores", || fuzz::run_all(360)),
 ];
 
 /// The tests of random faults, and those of taking over: modules of `crates/marram/tests/e2e`.
@@ -34,8 +39,11 @@ pub(crate) fn command(names: &[String]) -> Result<()> {
     let chosen = choose(names)?;
     setup::for_tests()?;
     cells::build()?;
-    for (name, what, action) in chosen {
-        step(&format!("soak {name}: {what}"), action)?;
+    for (name, amount, action) in chosen {
+        let started = Instant::now();
+        let result = step(&format!("soak {name}: {amount}"), action);
+        results::record(&Run { name, amount, time: started.elapsed(), passed: result.is_ok() })?;
+        result?;
     }
     Ok(())
 }
@@ -54,7 +62,7 @@ fn sim() -> Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
     let from = (now.as_secs() * 1_000_000).to_string();
     say(format!("from seed {from} on"));
-    programs::sim(&["--from".into(), from, "--count".into(), "200000".into()])
+    programs::sim(&["--from".into(), from, "--count".into(), "2000000".into()])
 }
 
 fn mutants() -> Result<()> {
@@ -64,6 +72,10 @@ fn mutants() -> Result<()> {
 fn faults() -> Result<()> {
     let mut tests = tests(&["--package", "marram", "--test", "e2e", REAL_FAULTS]);
     run(tests.env("MARRAM_FAULTS", "200").env("MARRAM_FAULTS_WITH_STATE", "200"))
+}
+
+fn table() -> Result<()> {
+    programs::bench(&["faults".into(), "--markdown".into()])
 }
 
 fn standby() -> Result<()> {
@@ -119,7 +131,7 @@ mod tests {
     #[test]
     fn some_all_or_a_list_of_what_there_is() {
         let names = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        assert_eq!(choose(&[]).unwrap().len(), 6);
+        assert_eq!(choose(&[]).unwrap().len(), 7);
         let chosen = choose(&names(&["fuzz", "sim"])).unwrap();
         assert_eq!(chosen.iter().map(|(name, ..)| *name).collect::<Vec<_>>(), ["sim", "fuzz"]);
         let refused = choose(&names(&["moon"])).unwrap_err().to_string();

@@ -1,0 +1,100 @@
+//! The file of results that the repository keeps: the last run of each soak. Does not know what a soak does.
+
+use std::{
+    fs,
+    process::Command,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result};
+
+use crate::{project, shell::capture};
+
+/// Where results are kept.
+pub(super) const FILE: &str = "docs/soak.md";
+
+const HEAD: &str = "# Long runs\n\n\
+    Written by `cargo xtask soak`: the last run of each. CI does less of the same ([CONTRIBUTING.md](../CONTRIBUTING.md)).\n\n\
+    | soak | amount | date | commit | time | result |\n\
+    |---|---|---|---|---|---|\n";
+
+/// One run.
+pub(super) struct Run<'a> {
+    pub(super) name: &'a str,
+    pub(super) amount: &'a str,
+    pub(super) time: Duration,
+    pub(super) passed: bool,
+}
+
+/// Puts a run in place of an earlier one of the same soak.
+pub(super) fn record(run: &Run<'_>) -> Result<()> {
+    let mut git = Command::new("git");
+    let commit = capture(git.args(["rev-parse", "--short=10", "HEAD"]).current_dir(project::root()))?;
+    let dirty =
+        capture(Command::new("git").args(["status", "--porcelain", "-uno"]).current_dir(project::root()))?;
+    // The results themselves change the tree.
+    let changed = dirty.lines().any(|line| !line.ends_with(FILE));
+    let commit = format!("{}{}", commit.trim(), if changed { " and changes" } else { "" });
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
+    let path = project::root().join(FILE);
+    let before = fs::read_to_string(&path).unwrap_or_default();
+    fs::write(&path, with(&before, run, &date(seconds.as_secs() / 86_400), &commit))
+        .with_context(|| format!("cannot write {FILE}"))
+}
+
+/// The file's text with a run in it; rows are in the order of their names.
+fn with(before: &str, run: &Run<'_>, date: &str, commit: &str) -> String {
+    let minutes = run.time.as_secs().div_ceil(60);
+    let result = if run.passed { "passed" } else { "**failed**" };
+    let start = format!("| {} |", run.name);
+    let row = format!("{start} {} | {date} | {commit} | {minutes} min | {result} |", run.amount);
+    let is_row = |line: &&str| line.starts_with("| ") && !line.starts_with("| soak |");
+    let mut rows: Vec<&str> =
+        before.lines().filter(is_row).filter(|line| !line.starts_with(&start)).collect();
+    rows.push(&row);
+    rows.sort_unstable();
+    format!("{HEAD}{}\n", rows.join("\n"))
+}
+
+/// A day since 1970 as `2026-11-23`: Howard Hinnant's `civil_from_days`.
+fn date(day: u64) -> String {
+    let z = day + 719_468;
+    let (era, of_era) = (z / 146_097, z % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let of_month = of_year - (153 * month + 2) / 5 + 1;
+    let (month, later) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    format!("{}-{month:02}-{of_month:02}", year + era * 400 + later)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_dates() {
+        for (day, expected) in
+            [(0, "1970-01-01"), (59, "1970-03-01"), (11_016, "2000-02-29"), (20_780, "2026-11-23")]
+        {
+            assert_eq!(date(day), expected);
+        }
+    }
+
+    #[test]
+    fn a_run_replaces_the_one_before() {
+        let run = |name, passed| Run { name, amount: "much", time: Duration::from_secs(61), passed };
+        let one = with("", &run("sim", false), "2026-01-01", "a");
+        let two = with(&one, &run("faults", true), "2026-01-02", "b");
+        let three = with(&two, &run("sim", true), "2026-01-03", "c");
+        let rows: Vec<&str> = three.lines().skip(6).collect();
+        assert_eq!(
+            rows,
+            [
+                "| faults | much | 2026-01-02 | b | 2 min | passed |",
+                "| sim | much | 2026-01-03 | c | 2 min | passed |",
+            ]
+        );
+        assert!(one.contains("**failed**"));
+    }
+}
