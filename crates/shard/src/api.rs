@@ -10,7 +10,7 @@ use marram_session::replay::Gathered;
 pub use marram_session::{
     agent::Target,
     cell::CellError,
-    owner::{Now, RecordRequest},
+    owner::{Now, OwnerPhase, RecordRequest},
 };
 use marram_wire::{
     frame::{CheckpointMeta, Frame},
@@ -346,6 +346,73 @@ pub struct SchedulingParams {
     pub class: Class,
 }
 
+/// The kind of a session's replica other than its ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum KeeperKind {
+    /// A recorder: it keeps log, messages and checkpoints.
+    Recorder = 0,
+    /// An edge that has the last checkpoint in a cell, and the log behind it.
+    Warm = 1,
+    /// An edge that replays the log as it comes.
+    Hot = 2,
+}
+byte_enum!(KeeperKind { Recorder, Warm, Hot });
+
+record! {
+    /// How much a replica has.
+    KeeperProgress {
+        /// Whether it has all that a takeover needs.
+        ready: bool,
+        /// Bytes that were sent to it and that it has not confirmed.
+        behind: u64,
+        /// Log entries that it has and has not replayed, if they are many.
+        unreplayed: Option<u64>,
+    }
+}
+
+record! {
+    /// A replica of a session other than its ends.
+    KeeperRow {
+        /// The edge's or recorder's name.
+        name: String,
+        /// Its kind.
+        kind: KeeperKind,
+        /// What it has; none before it was sent anything.
+        progress: Option<KeeperProgress>,
+    }
+}
+
+impl KeeperRow {
+    /// Whether this is an edge that can take the session over without a rebuild.
+    #[must_use]
+    pub fn can_take_over(&self) -> bool {
+        self.kind != KeeperKind::Recorder && self.progress.as_ref().is_none_or(|progress| progress.ready)
+    }
+}
+
+impl core::fmt::Display for KeeperRow {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let kind = match self.kind {
+            KeeperKind::Recorder => "recorder",
+            KeeperKind::Warm => "warm",
+            KeeperKind::Hot => "hot",
+        };
+        write!(f, "{} ({kind}", self.name)?;
+        match &self.progress {
+            None => {}
+            Some(progress) if !progress.ready => f.write_str(", not ready")?,
+            Some(progress) => {
+                write!(f, ", {} B behind", progress.behind)?;
+                if let Some(entries) = progress.unreplayed {
+                    write!(f, ", {entries} entries to replay")?;
+                }
+            }
+        }
+        f.write_str(")")
+    }
+}
+
 record! {
     /// One session on one shard, for listings.
     SessionRow {
@@ -357,16 +424,16 @@ record! {
         image: ImageHash,
         /// Its generation here.
         generation: Generation,
-        /// `opening`, `restoring`, `replaying`, `running`, `finishing`.
-        phase: String,
+        /// What its owner is doing.
+        phase: OwnerPhase,
         /// The client's agent.
         client: HostId,
         /// The server's agent, where there is one.
         server: Option<HostId>,
         /// How it is protected.
         protect: Protect,
-        /// Its replicas other than its ends: names, roles, whether they are ready, bytes behind. For people.
-        keepers: Vec<String>,
+        /// Its replicas other than its ends.
+        keepers: Vec<KeeperRow>,
         /// Whether the client's agent is the edge's own gate.
         client_in_gate: bool,
         /// Whether the server's agent is the edge's own gate.
@@ -715,11 +782,26 @@ impl Counted {
         })
     }
 }
+/// The level of a line for the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum NoteLevel {
+    /// Something that an operator has to repair.
+    Error = 0,
+    /// Something that an operator should know.
+    Warning = 1,
+    /// What happens in the course of things.
+    Info = 2,
+    /// For a closer look.
+    Debug = 3,
+}
+byte_enum!(NoteLevel { Error, Warning, Info, Debug });
+
 record! {
     /// A line for the log.
     Note {
-        /// 0 error, 1 warning, 2 info, 3 debug.
-        level: u8,
+        /// Its level.
+        level: NoteLevel,
         /// The session that it is about.
         session: Option<SessionId>,
         /// Whether the session ended because of what its cell did.

@@ -1,8 +1,8 @@
 //! The control of one edge: apps, shards, requests about sessions. It knows neither HTTP nor processes.
 
 use crate::api::{
-    App, CheckpointHolder, Configure, Counter, FromShard, Grant, Missing, Name, Protect, SessionRow, Tag,
-    ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport,
+    App, CheckpointHolder, Configure, Counter, FromShard, Grant, Missing, Name, NoteLevel, Protect,
+    SessionRow, Tag, ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport,
 };
 use crate::coordinator::{Parts, Placements};
 use alloc::{
@@ -165,7 +165,7 @@ pub enum ControlOutput {
     /// Report to the coordinator what a client has.
     TellWitness(WitnessReport),
     /// A line for the log: 0 error, 1 warning, 2 info, 3 debug.
-    Log(u8, String),
+    Log(NoteLevel, String),
     /// Every shard is empty after a drain: the process can stop.
     Drained,
 }
@@ -306,7 +306,7 @@ impl Control {
         self.restarts += 1;
         self.placements.shard_gone(shard);
         let text = alloc::format!("shard {shard} died; its sessions recover elsewhere, a new one is started");
-        out.push(ControlOutput::Log(1, text));
+        out.push(ControlOutput::Log(NoteLevel::Warning, text));
         let tags: Vec<u64> = self.questions.keys().copied().collect();
         tags.into_iter().for_each(|tag| self.answered(tag, shard, out));
         if self.draining {
@@ -377,7 +377,7 @@ impl Control {
         if new {
             let text =
                 alloc::format!("a session runs image {image} of `{}`: asking the peers for it", want.app);
-            out.push(ControlOutput::Log(2, text));
+            out.push(ControlOutput::Log(NoteLevel::Info, text));
             out.push(ControlOutput::Fetch { image });
         }
     }
@@ -388,12 +388,15 @@ impl Control {
             Ok(app) => {
                 let text =
                     alloc::format!("image {image} of `{}` is fetched: its sessions can go on here", app.name);
-                out.push(ControlOutput::Log(2, text));
+                out.push(ControlOutput::Log(NoteLevel::Info, text));
                 self.images.insert(image, app.clone());
                 self.tell_all(&ToShard::Know(app), out);
             }
             Err(why) => {
-                out.push(ControlOutput::Log(1, alloc::format!("image {image} cannot be fetched: {why}")));
+                out.push(ControlOutput::Log(
+                    NoteLevel::Warning,
+                    alloc::format!("image {image} cannot be fetched: {why}"),
+                ));
                 for shard in shards.intersection(&self.up) {
                     let missing = Missing { image, why: why.clone() };
                     out.push(ControlOutput::ToShard { shard: *shard, message: ToShard::Missing(missing) });
@@ -544,7 +547,7 @@ impl Control {
                     .into()
             ];
         }
-        if row.phase == OwnerPhase::Following.name() {
+        if row.phase == OwnerPhase::Following {
             return alloc::vec![
                 "note: this edge stands by for the session; ask its owner what it survives".into()
             ];
@@ -556,8 +559,7 @@ impl Control {
             "survives: lost connections between its ends and edges".to_string(),
         ];
         if matches!(row.protect, Protect::Warm | Protect::Hot) {
-            let ready = |keeper: &&String| keeper.contains("(warm, ") || keeper.contains("(hot, ");
-            lines.push(match row.keepers.iter().find(|keeper| ready(keeper) && !keeper.ends_with("not ready)")) {
+            lines.push(match row.keepers.iter().find(|keeper| keeper.can_take_over()) {
                 Some(keeper) => alloc::format!("survives: the death of this edge, without a rebuild: {keeper} goes on with it"),
                 None => "note: no edge stands by at this moment; should this edge die, the session is rebuilt from its ends".into(),
             });

@@ -17,7 +17,7 @@ use crate::logging::{self, Receiver};
 use anyhow::{Context, ensure};
 use marram_sandbox::set_latency_sensitive;
 use marram_shard::{
-    api::FromShard,
+    api::{FromShard, NoteLevel},
     control::{self, Control, ControlRequest},
 };
 use marram_transport::{
@@ -418,14 +418,14 @@ impl Supervisor {
 
 impl Supervisor {
     /// Logs a line. Guests and agents can cause many, so each level is rate-limited, except lines for programs.
-    fn log(&mut self, level: u8, text: &str) {
-        let limiter = self.notes.get_mut(usize::from(level));
+    fn log(&mut self, level: NoteLevel, text: &str) {
+        let limiter = self.notes.get_mut(level as usize);
         let Some(suppressed) = limiter.map_or(Some(None), |limiter| limiter.pass(self.now)) else { return };
         match level {
-            0 => error!(suppressed, "{text}"),
-            1 => warn!(suppressed, "{text}"),
-            2 => info!(suppressed, "{text}"),
-            _ => debug!("{text}"),
+            NoteLevel::Error => error!(suppressed, "{text}"),
+            NoteLevel::Warning => warn!(suppressed, "{text}"),
+            NoteLevel::Info => info!(suppressed, "{text}"),
+            NoteLevel::Debug => debug!("{text}"),
         }
     }
 }

@@ -27,6 +27,7 @@ use end_state::EndState;
 use follow::Follow;
 pub use follow::StandbyError;
 use marram_wire::{
+    codec::Field,
     frame::{CheckpointMeta, Code, Ended, Failure, Frame, Reject},
     header::Header,
     id::{Generation, HostId, Port, SessionId},
@@ -163,6 +164,18 @@ pub enum OwnerPhase {
 }
 
 impl OwnerPhase {
+    /// In the order of their encoding.
+    const ALL: [Self; 8] = [
+        Self::Following,
+        Self::Promising,
+        Self::Restoring,
+        Self::Replaying,
+        Self::Running,
+        Self::Recording,
+        Self::Finishing,
+        Self::Detached,
+    ];
+
     /// The phase in listings.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -176,6 +189,16 @@ impl OwnerPhase {
             Self::Finishing => "finishing",
             Self::Detached => "detached",
         }
+    }
+}
+
+impl Field for OwnerPhase {
+    fn put(&self, out: &mut BytesMut) {
+        (*self as u8).put(out);
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, marram_wire::codec::Error> {
+        Self::ALL.get(usize::from(u8::take(from)?)).copied().ok_or(marram_wire::codec::Error::Unknown)
     }
 }
 

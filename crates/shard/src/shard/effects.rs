@@ -1,7 +1,7 @@
 //! Carries out the owners' effects over this shard's wires and executor.
 
 use super::{Shard, index};
-use crate::api::{FromShard, Note, Now, ShardOutput};
+use crate::api::{FromShard, Note, NoteLevel, Now, ShardOutput};
 use alloc::{string::ToString, vec::Vec};
 use bytes::Bytes;
 use marram_session::{
@@ -217,13 +217,13 @@ impl Shard {
         }
         self.counters.add(&session.owner.totals());
         if session.owner.phase() == OwnerPhase::Following {
-            return self.note(3, Some(id), alloc::format!("stands by no more: {reason}"), out);
+            return self.note(NoteLevel::Debug, Some(id), alloc::format!("stands by no more: {reason}"), out);
         }
         self.counters.count_end(code);
         let level = match code {
-            Code::Guest | Code::Tampered | Code::Protocol | Code::WrongKey => 1,
-            Code::Finished => 3,
-            _ => 2,
+            Code::Guest | Code::Tampered | Code::Protocol | Code::WrongKey => NoteLevel::Warning,
+            Code::Finished => NoteLevel::Debug,
+            _ => NoteLevel::Info,
         };
         let (text, guest) = (alloc::format!("{code:?}: {reason}"), code == Code::Guest);
         out.push(ShardOutput::Control(FromShard::Note(Note { level, session: Some(id), guest, text })));

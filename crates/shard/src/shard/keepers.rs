@@ -6,15 +6,14 @@
 
 use super::{Session, Shard, recalls::Recalls};
 use crate::{
-    api::{self, FromShard, Now, Protect, ShardOutput, ShardWireId},
+    api::{
+        self, FromShard, KeeperKind, KeeperProgress, KeeperRow, NoteLevel, Now, Protect, ShardOutput,
+        ShardWireId,
+    },
     coordinator::contents::Stands,
     ring::Ring,
 };
-use alloc::{
-    collections::BTreeMap,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use marram_session::owner::{KeeperId, OwnerPhase};
 use marram_wire::{
     frame::{Channel, Code, Frame, Keeper, Sender},
@@ -111,7 +110,7 @@ impl Shard {
             alloc::format!("the edge `{name}` (shard {shard}) can stand by")
         };
         wire.role = Some(Role { name, recorder: role == 0, shard, shards: shards.max(1) });
-        self.note(2, None, text, out);
+        self.note(NoteLevel::Info, None, text, out);
         self.keepers_changed(now, out);
     }
 
@@ -324,7 +323,7 @@ impl Shard {
         self.counters.keepers_lost += 1;
         if !at_once {
             let text = alloc::format!("`{}` does not keep the session any more: {reason}", placed.role.name);
-            self.note(2, Some(id), text, out);
+            self.note(NoteLevel::Info, Some(id), text, out);
         }
     }
 
@@ -361,25 +360,20 @@ impl Shard {
     }
 
     /// A session's replicas other than its ends, for listings.
-    pub(super) fn keepers_of(&self, session: &Session) -> Vec<String> {
+    pub(super) fn keepers_of(&self, session: &Session) -> Vec<KeeperRow> {
         let placed = session.placing.placed.iter().map(|placed| {
             let fill = session.owner.keepers().find(|fill| fill.keeper == placed.id);
-            let what = match (placed.role.recorder, placed.hot) {
-                (true, _) => "recorder",
-                (false, false) => "warm",
-                (false, true) => "hot",
+            let kind = match (placed.role.recorder, placed.hot) {
+                (true, _) => KeeperKind::Recorder,
+                (false, false) => KeeperKind::Warm,
+                (false, true) => KeeperKind::Hot,
             };
-            let state = fill.map_or_else(String::new, |fill| {
-                if fill.ready {
-                    let entries = fill.unreplayed.filter(|entries| *entries >= REPLAYED_EVERY);
-                    let replay =
-                        entries.map_or_else(String::new, |n| alloc::format!(", {n} entries to replay"));
-                    alloc::format!(", {} B behind{replay}", fill.behind)
-                } else {
-                    ", not ready".to_string()
-                }
+            let progress = fill.map(|fill| KeeperProgress {
+                ready: fill.ready,
+                behind: fill.behind,
+                unreplayed: fill.unreplayed.filter(|entries| *entries >= REPLAYED_EVERY),
             });
-            alloc::format!("{} ({what}{state})", placed.role.name)
+            KeeperRow { name: placed.role.name.clone(), kind, progress }
         });
         placed.collect()
     }

@@ -20,8 +20,8 @@ pub use record::RECORDINGS_MAX;
 pub use refused::REMEMBERED_MAX;
 
 use crate::api::{
-    App, CheckpointHolder, Configure, FromShard, Now, Protect, SchedulingParams, ShardInput, ShardOutput,
-    ShardWireId, ToShard,
+    App, CheckpointHolder, Configure, FromShard, NoteLevel, Now, Protect, SchedulingParams, ShardInput,
+    ShardOutput, ShardWireId, ToShard,
 };
 use alloc::{
     boxed::Box,
@@ -210,7 +210,12 @@ impl Shard {
                     problem = owner.checkpointed(cell, number, result, effects);
                 });
                 if let Some(problem) = problem {
-                    self.note(1, None, alloc::format!("no checkpoint could be taken: {problem}"), out);
+                    self.note(
+                        NoteLevel::Warning,
+                        None,
+                        alloc::format!("no checkpoint could be taken: {problem}"),
+                        out,
+                    );
                 }
             }
             ShardInput::Recorded { session, tag, result } => self.recorded(session, tag, result, out),

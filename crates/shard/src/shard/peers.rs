@@ -1,7 +1,7 @@
 //! Wires that this shard dials to stand by for its peers' sessions: greeting, heartbeats, feeds.
 
 use super::{Shard, policy};
-use crate::api::{Now, ShardOutput, ShardWireId};
+use crate::api::{NoteLevel, Now, ShardOutput, ShardWireId};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     string::{String, ToString},
@@ -182,7 +182,7 @@ impl Shard {
         let count = sessions.len();
         if count > 0 {
             let text = alloc::format!("no word from the edge `{name}`: taking over {count} of its sessions");
-            self.note(2, None, text, out);
+            self.note(NoteLevel::Info, None, text, out);
         }
         for session in sessions {
             self.take_over(now, session, out);

@@ -1,7 +1,7 @@
 //! Recordings of sessions: requested by operators, or made because a handler was stopped.
 
 use super::Shard;
-use crate::api::{FromShard, Now, Record, Recorded, ShardOutput};
+use crate::api::{FromShard, NoteLevel, Now, Record, Recorded, ShardOutput};
 use alloc::{
     string::{String, ToString},
     vec::Vec,
@@ -59,7 +59,7 @@ impl Shard {
             (None, Some(file)) if self.stops_told.contains(&file) => {}
             (None, Some(file)) => {
                 let text = alloc::format!("a handler was stopped, and left a record: `marram replay {file}`");
-                self.note(2, Some(session), text, out);
+                self.note(NoteLevel::Info, Some(session), text, out);
                 if self.stops_told.len() >= STOPS_TOLD {
                     self.stops_told.pop_front();
                 }
@@ -67,7 +67,7 @@ impl Shard {
             }
             (None, None) => {
                 let text = alloc::format!("a handler was stopped, and there is no record of it: {why}");
-                self.note(1, Some(session), text, out);
+                self.note(NoteLevel::Warning, Some(session), text, out);
             }
         }
     }

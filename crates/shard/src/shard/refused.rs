@@ -2,7 +2,7 @@
 //! nothing.
 
 use super::Shard;
-use crate::api::{Now, ShardOutput, ShardWireId};
+use crate::api::{NoteLevel, Now, ShardOutput, ShardWireId};
 use crate::suggest;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -115,7 +115,7 @@ impl Shard {
             count => alloc::format!(" (and {count} other sessions that were refused something)"),
         };
         let text = alloc::format!("{happens}: {reason}{hint}{others}");
-        self.note(1, Some(hello.session), text, out);
+        self.note(NoteLevel::Warning, Some(hello.session), text, out);
     }
 
     fn reached(&self) -> BTreeSet<&String> {
@@ -152,7 +152,7 @@ impl Shard {
                 "another agent reaches {} already: new sessions go to the one that has been connected for longest",
                 shared.join(", ")
             );
-            self.note(2, None, text, out);
+            self.note(NoteLevel::Info, None, text, out);
         }
     }
 

@@ -1,12 +1,10 @@
 //! Reports to control: listings, counters, log lines.
 
 use super::Shard;
-use crate::api::{Counted, Counter, FromShard, Label, Note, Now, Protect, Rows, SessionRow, ShardOutput};
-use alloc::{
-    collections::BTreeMap,
-    string::{String, ToString},
-    vec::Vec,
+use crate::api::{
+    Counted, Counter, FromShard, Label, Note, NoteLevel, Now, Protect, Rows, SessionRow, ShardOutput,
 };
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use marram_session::owner::OwnerTotals;
 use marram_wire::{
     frame::Code,
@@ -75,7 +73,7 @@ fn sum(a: OwnerTotals, b: OwnerTotals) -> OwnerTotals {
 impl Shard {
     pub(super) fn note(
         &self,
-        level: u8,
+        level: NoteLevel,
         session: Option<SessionId>,
         text: String,
         out: &mut Vec<ShardOutput>,
@@ -108,7 +106,7 @@ impl Shard {
             app: owner.policy().app.clone(),
             image: owner.image(),
             generation: owner.generation(),
-            phase: owner.phase().name().to_string(),
+            phase: owner.phase(),
             client: owner.host(Port::CLIENT).unwrap_or_default(),
             server: owner.host(Port::SERVER),
             protect: self.protect_of(session),

@@ -2,7 +2,7 @@
 //! shell has verified the credential.
 
 use super::{Shard, hello::Refusal, wires::Wire};
-use crate::api::{ShardOutput, ShardWireId};
+use crate::api::{NoteLevel, ShardOutput, ShardWireId};
 use alloc::{
     string::{String, ToString},
     vec::Vec,
@@ -115,7 +115,7 @@ impl Shard {
             wire.described()
         );
         let reason = self.lacks(wire, what, field);
-        self.note(1, None, text, out);
+        self.note(NoteLevel::Warning, None, text, out);
         self.goodbye(id, &reason, out);
     }
 }

@@ -1,7 +1,7 @@
 //! Wires from agents: greeting, channels, timeouts.
 
 use super::{Bound, Shard, index, keepers::Role};
-use crate::api::{Now, ShardOutput, ShardWireId};
+use crate::api::{NoteLevel, Now, ShardOutput, ShardWireId};
 use alloc::{
     collections::BTreeMap,
     string::{String, ToString},
@@ -90,7 +90,7 @@ impl Shard {
             let text = alloc::format!(
                 "an agent's connection is gone; sessions that had an end there: {lost}. They go on if it comes back, here or elsewhere"
             );
-            self.note(2, None, text, out);
+            self.note(NoteLevel::Info, None, text, out);
         }
     }
 

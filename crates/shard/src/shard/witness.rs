@@ -1,7 +1,9 @@
 //! The witness of sessions without a server: passes questions and reports between owners and control.
 
 use super::Shard;
-use crate::api::{FromShard, Now, ShardOutput, WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport};
+use crate::api::{
+    FromShard, NoteLevel, Now, ShardOutput, WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport,
+};
 use crate::coordinator::contents::Witnessed;
 use alloc::{string::ToString, vec::Vec};
 use marram_session::owner::{ClientProgress, WitnessReply, Witnessing};
@@ -37,7 +39,7 @@ impl Shard {
     pub(super) fn witness_missing(&mut self, session: SessionId, out: &mut Vec<ShardOutput>) {
         self.counters.witness_missing += 1;
         let text = "continues although it is not known whether its client went back to an older state";
-        self.note(1, Some(session), text.to_string(), out);
+        self.note(NoteLevel::Warning, Some(session), text.to_string(), out);
     }
 
     /// The answer to a question.

@@ -5,8 +5,8 @@
 
 use marram_shard::{
     api::{
-        App, CheckpointHolder, Configure, Counter, FromShard, Grant, Kill, Label, Now, Protect, ShardInput,
-        ShardOutput, ShardWireId, Tag, ToShard, WitnessMode,
+        App, CheckpointHolder, Configure, Counter, FromShard, Grant, Kill, Label, NoteLevel, Now, Protect,
+        ShardInput, ShardOutput, ShardWireId, Tag, ToShard, WitnessMode,
     },
     shard::Shard,
 };
@@ -213,7 +213,7 @@ fn a_session_that_was_let_in_somewhere_is_not_turned_away_when_it_has_to_move() 
 }
 
 /// The log lines.
-fn notes(told: &[ShardOutput]) -> Vec<(u8, &str)> {
+fn notes(told: &[ShardOutput]) -> Vec<(NoteLevel, &str)> {
     let note = |out| match out {
         &ShardOutput::Control(FromShard::Note(ref note)) => Some((note.level, note.text.as_str())),
         _ => None,
@@ -231,7 +231,7 @@ fn a_session_that_cannot_be_let_in_is_told_of_once_by_one_shard_and_counted_unti
     let told = world.ask(own, &web, false);
     let words = ["`keep.linger`", "`web`", "does not have", "`marram deploy`"];
     assert!(
-        matches!(&notes(&told)[..], [(1, text)] if words.iter().all(|word| text.contains(word))),
+        matches!(&notes(&told)[..], [(NoteLevel::Warning, text)] if words.iter().all(|word| text.contains(word))),
         "{told:?}"
     );
     assert_eq!(notes(&world.ask(own, &web, false)), [], "it was said");

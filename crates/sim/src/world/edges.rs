@@ -296,7 +296,7 @@ impl World {
                 control::ControlOutput::AskWitness { shard, seek } => self.ask_witness(edge, shard, seek),
                 control::ControlOutput::TellWitness(saw) => self.tell_witness(edge, saw),
                 control::ControlOutput::Log(level, text) => {
-                    self.trace.say(self.queue.now_ns(), || format!("E{edge} log {level}: {text}"));
+                    self.trace.say(self.queue.now_ns(), || format!("E{edge} log {level:?}: {text}"));
                 }
                 control::ControlOutput::Drained => self.watch.count_if(Rare::EdgeDrained, true),
             }

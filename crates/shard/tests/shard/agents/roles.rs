@@ -1,6 +1,7 @@
 //! Agents that take roles that their credential does not allow, or ids of other agents.
 
 use super::world::{World, app, client, greet, keeper, refusal, serving};
+use marram_shard::api::NoteLevel;
 use marram_shard::api::{ShardInput, ToShard};
 use marram_wire::{
     frame::{Code, Frame},
@@ -20,8 +21,9 @@ fn a_client_that_announces_a_server_is_refused_and_gets_no_session() {
         assert!(reason.contains(word), "{reason}");
     }
     assert_eq!(world.closed, [rogue]);
-    let warned = |(level, text): &(u8, String)| {
-        *level == 1 && ["192.0.2.1:7", "0909", "its-own", "origin"].iter().all(|word| text.contains(word))
+    let warned = |(level, text): &(NoteLevel, String)| {
+        *level == NoteLevel::Warning
+            && ["192.0.2.1:7", "0909", "its-own", "origin"].iter().all(|word| text.contains(word))
     };
     assert!(world.notes.iter().any(warned), "{:?}", world.notes);
     // The next client waits for a server's agent, and the rogue receives nothing of it.

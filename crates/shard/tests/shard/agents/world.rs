@@ -8,11 +8,12 @@ use marram_session::{
         WireId as AgentWire,
     },
     cell::{CellInput, CellOutput, Ran, RunOutcome},
+    owner::OwnerPhase,
 };
 use marram_shard::{
     api::{
-        App, CheckpointHolder, FromShard, Now, Protect, SessionRow, ShardInput, ShardOutput, ShardWireId,
-        Tag, ToShard, WitnessMode,
+        App, CheckpointHolder, FromShard, NoteLevel, Now, Protect, SessionRow, ShardInput, ShardOutput,
+        ShardWireId, Tag, ToShard, WitnessMode,
     },
     shard::Shard,
 };
@@ -99,7 +100,7 @@ pub(crate) struct World {
     pub(crate) told: Vec<(ShardWireId, Frame)>,
     pub(crate) closed: Vec<ShardWireId>,
     /// Log lines.
-    pub(crate) notes: Vec<(u8, String)>,
+    pub(crate) notes: Vec<(NoteLevel, String)>,
     rows: Vec<SessionRow>,
     channels: Channel,
 }
@@ -164,10 +165,10 @@ impl World {
     }
 
     /// The row of the honest session, without its counters.
-    pub(crate) fn owner(&mut self) -> (Generation, String, HostId, Option<HostId>) {
+    pub(crate) fn owner(&mut self) -> (Generation, OwnerPhase, HostId, Option<HostId>) {
         let rows = self.rows();
         let row = rows.iter().find(|row| row.session == self.session).expect("it is listed");
-        (row.generation, row.phase.clone(), row.client, row.server)
+        (row.generation, row.phase, row.client, row.server)
     }
 
     pub(crate) fn rows(&mut self) -> Vec<SessionRow> {
