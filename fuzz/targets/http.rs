@@ -3,7 +3,7 @@
 //! length of the pieces.
 #![no_main]
 
-#[path = "../../cells/compress/tests/support/plain.rs"]
+#[path = "../../cells/services/compress/tests/support/plain.rs"]
 mod plain;
 
 use compress::config::Config;

@@ -4,7 +4,7 @@
 
 // Only this module: the cell's crate would also bring its image processing.
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate")]
-#[path = "../../cells/background/src/y4m.rs"]
+#[path = "../../cells/services/background/src/y4m.rs"]
 mod y4m;
 
 use libfuzzer_sys::fuzz_target;

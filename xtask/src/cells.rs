@@ -1,4 +1,4 @@
-//! Builds the cells to Wasm modules: `target/cells/NAME.wasm`, one for each folder of `cells/` that has a manifest.
+//! Builds the cells to Wasm modules: `target/cells/NAME.wasm`, one for each folder `cells/GROUP/NAME` that has a manifest.
 
 use std::{fs, path::Path};
 
@@ -60,23 +60,42 @@ fn build_as(toolchain: &Toolchain, profile: &str, names: &[String], modules: &Pa
     Ok(())
 }
 
-/// The cells, in order of name.
+/// The names of the cells, ordered by their folders.
 fn names() -> Result<Vec<String>> {
     let manifests = project::files(|path| path.starts_with("cells") && path.ends_with("marram.toml"))?;
-    let mut names = Vec::new();
-    for manifest in manifests {
-        let name = manifest.parent().and_then(|folder| folder.file_name()?.to_str());
-        names.push(name.context("a cell's folder has no name in UTF-8")?.to_owned());
-    }
-    if names.is_empty() {
-        bail!("no cells/*/marram.toml");
+    if manifests.is_empty() {
+        bail!("no cells/*/*/marram.toml");
     }
     let workspace = project::read(Path::new("cells/Cargo.toml"))?;
-    if let Some(stranger) = names.iter().find(|name| !workspace.contains(&format!("\"{name}\""))) {
+    manifests.iter().map(|manifest| name(manifest, &workspace)).collect()
+}
+
+/// The name of the cell with this manifest: its folder's. Fails if the folder is no member of the workspace.
+fn name(manifest: &Path, workspace: &str) -> Result<String> {
+    let folder = manifest.parent().context("a manifest is in a folder")?;
+    let member = folder.strip_prefix("cells")?.to_str().context("a cell's folder has no name in UTF-8")?;
+    if !workspace.contains(&format!("\"{member}\"")) {
         bail!(
-            "cells/{stranger} has a manifest, but is no member of the workspace of cells: add \"{stranger}\" to `members` in \
+            "cells/{member} has a manifest, but is no member of the workspace of cells: add \"{member}\" to `members` in \
              cells/Cargo.toml, or take its marram.toml away"
         );
     }
-    Ok(names)
+    let (_, name) = member.rsplit_once('/').with_context(|| format!("cells/{member} is in no group"))?;
+    Ok(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_has_its_folders_name_and_is_a_member() {
+        let workspace = "members = [\n    \"services/forward\",\n    \"lone\",\n]\n";
+        let named = |folder: &str| name(&Path::new("cells").join(folder).join("marram.toml"), workspace);
+        assert_eq!(named("services/forward").unwrap(), "forward");
+        for (folder, words) in [("testing/forward", "add \"testing/forward\""), ("lone", "in no group")] {
+            let error = named(folder).unwrap_err().to_string();
+            assert!(error.contains(words), "{error} does not say {words}");
+        }
+    }
 }

@@ -80,6 +80,6 @@ fn manifest_in(directory: &Path) -> Result<PathBuf, String> {
     }
     let (name, shown) = (manifest::FILE_NAME, directory.display());
     Err(format!(
-        "there is no {name} in {shown}: name an app's directory, such as cells/forward, or its manifest"
+        "there is no {name} in {shown}: name an app's directory, such as cells/services/forward, or its manifest"
     ))
 }

@@ -1,6 +1,6 @@
 /*
- * The test cell `counter` of cells/counter, in C: the same commands, the same answers, byte for byte, from the same inputs. Its
- * README is the head of cells/counter/src/lib.rs.
+ * The test cell `counter` of cells/testing/counter, in C: the same commands, the same answers, byte for byte, from the same inputs. Its
+ * README is the head of cells/testing/counter/src/lib.rs.
  */
 
 #define MARRAM_CELL

@@ -30,9 +30,9 @@ const PURE_ROOTS: [&str; 7] = [
     "crates/session/src/lib.rs",
     "crates/shard/src/lib.rs",
     "sdk/rust/src/lib.rs",
-    "cells/chain/algo/src/lib.rs",
-    "cells/limiter/bucket/src/lib.rs",
-    "cells/unscramble/codec/src/lib.rs",
+    "cells/testing/chain/algo/src/lib.rs",
+    "cells/services/limiter/bucket/src/lib.rs",
+    "cells/examples/unscramble/codec/src/lib.rs",
 ];
 
 /// What is wrong with a file.

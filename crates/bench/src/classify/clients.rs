@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
-/// Bytes of an image in the input format of `cells/classify`.
+/// Bytes of an image in the input format of `cells/services/classify`.
 const IMAGE_BYTES: usize = 3_072;
 /// Bytes of an answer.
 const ANSWER_BYTES: usize = 41;

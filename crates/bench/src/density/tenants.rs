@@ -32,7 +32,7 @@ impl Cells {
     fn deploy(&self, plan: &Plan) -> anyhow::Result<()> {
         let client = self.cluster.edges[0].client()?;
         for tenant in 0..self.addresses.len() {
-            // The settings of cells/memcached/marram.toml.
+            // The settings of cells/services/memcached/marram.toml.
             let rest = "cell = \"shared\"\n[quotas]\nmemory = \"64MiB\"\n";
             let manifest =
                 plan.cells.manifest(&self.cluster.directory, &format!("t{tenant}"), "memcached", rest)?;

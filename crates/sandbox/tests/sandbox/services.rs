@@ -30,7 +30,7 @@ fn started(name: &str, quotas: &Quotas) -> Cells {
 
 /// The held-out images of `classify`, drawn as its `src/render.rs` does, with their classes.
 fn held_out() -> Vec<(u8, Vec<u8>)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cells/classify/data/held_out.bin");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cells/services/classify/data/held_out.bin");
     let records = std::fs::read(path).expect("it is part of the tree");
     let colour = |ground: u8, ink: u8, cover: u32| {
         let mixed = u32::from(ground) * (1024 - cover) + u32::from(ink) * cover;

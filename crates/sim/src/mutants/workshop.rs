@@ -14,7 +14,7 @@ use std::{
 
 /// Crates in the copy.
 const MEMBERS: [&str; 5] =
-    ["crates/wire", "crates/session", "crates/shard", "crates/sim", "cells/chain/algo"];
+    ["crates/wire", "crates/session", "crates/shard", "crates/sim", "cells/testing/chain/algo"];
 /// Seeds that a mutant runs at a time: seconds of work.
 const CHUNK: u64 = 1_000;
 /// If a mutant takes longer for that many seeds, it hangs, and so is caught. Not a limit on all of its seeds.

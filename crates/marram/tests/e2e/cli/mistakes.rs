@@ -169,7 +169,7 @@ const COMMANDS: &[Row] = &[
         "no app where one is looked for",
         "deploy @",
         2,
-        &["there is no marram.toml in", "such as cells/forward"],
+        &["there is no marram.toml in", "such as cells/services/forward"],
     ),
     ("undeploying nothing", "undeploy", 2, &["required", "<APP>"]),
     (

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const SOURCE: &str = "../../cells/counter/src/lib.rs";
+const SOURCE: &str = "../../cells/testing/counter/src/lib.rs";
 
 /// The messages of each session's client. The third one sets a timer.
 const SAID: [&str; 4] = ["f", "rc", "ft", "f"];

@@ -32,7 +32,7 @@ impl Table {
         })
         .unwrap();
         cluster.start_edges("").unwrap();
-        let site = serve(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cells/play/web"));
+        let site = serve(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cells/examples/play/web"));
         let (gate, edges) = (free_address().unwrap(), cluster.edge_addresses());
         let listener = format!(
             "[[listen]]\naddress = \"{gate}\"\napp = \"{game}\"\nprotocol = \"websocket\"\norigins = [\"http://{site}\"]\n"

@@ -42,7 +42,7 @@ fn viewer() -> (SocketAddr, Receiver<usize>, thread::JoinHandle<Vec<u8>>) {
 }
 
 fn clip() -> Vec<u8> {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../cells/background/clip.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../cells/services/background/clip.py");
     let mut command = Command::new("python3");
     let frames = FRAMES.to_string();
     let output = command.args([script, "--frames", &frames, "--moving", MOVING]).output().unwrap();

@@ -1,6 +1,6 @@
 //! The cell `classify` while edges are killed: every image gets the same answer as without a kill, and its correct class.
 
-#[path = "../../../../../cells/classify/src/render.rs"]
+#[path = "../../../../../cells/services/classify/src/render.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the cell's own, of which this uses one function")]
 mod render;
 
@@ -20,10 +20,10 @@ const ANSWER_BYTES: usize = 41;
 const BATCH: usize = 10;
 const KILLS: usize = 3;
 
-/// Class, ground, foreground, ink: see `cells/classify/train/train.py`.
+/// Class, ground, foreground, ink: see `cells/services/classify/train/train.py`.
 const RECORD_BYTES: usize = 71;
 /// Images that the network was not trained on; it classifies 358 of 360 correctly.
-const HELD_OUT: &[u8] = include_bytes!("../../../../../cells/classify/data/held_out.bin");
+const HELD_OUT: &[u8] = include_bytes!("../../../../../cells/services/classify/data/held_out.bin");
 
 /// The classes of some of them, and the images.
 fn images() -> (Vec<u8>, Vec<u8>) {
@@ -42,7 +42,7 @@ fn images() -> (Vec<u8>, Vec<u8>) {
 /// each batch but the last, while the next batch is in flight.
 fn answers(purpose: &'static str, images: &[u8], is_killed: bool) -> Vec<u8> {
     let layout = support::layout(purpose, |layout| layout.edges = 2);
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cells/classify/marram.toml");
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cells/services/classify/marram.toml");
     let mut cluster = TestCluster::new(layout, |_| Ok(vec![manifest])).unwrap();
     cluster.start_edges("").unwrap();
     let address = cluster.start_client_agent(&cluster.edge_addresses(), &["classify"]).unwrap()[0].address;

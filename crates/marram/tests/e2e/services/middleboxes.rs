@@ -13,16 +13,17 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const MIB: usize = 1 << 20;
-/// The rates of `cells/limiter/limits` for the server: at once, and in each second.
+/// The rates of `cells/services/limiter/limits` for the server: at once, and in each second.
 const BURST: usize = 4 * MIB;
 const PER_SECOND: usize = 16 * MIB;
 
 /// A cell's manifest as it ships, except for the path of the module.
 fn shipped(place: &TempDir, cell: &str) -> anyhow::Result<PathBuf> {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../cells/{cell}/marram.toml"));
+    let manifest =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../cells/services/{cell}/marram.toml"));
     let module = support::cells().module(cell).display().to_string();
     let text = std::fs::read_to_string(manifest)?;
-    let wired = text.replace(&format!("../../target/cells/{cell}.wasm"), &module);
+    let wired = text.replace(&format!("../../../target/cells/{cell}.wasm"), &module);
     assert_ne!(wired, text, "the manifest names its module");
     place.write(&format!("apps/{cell}/marram.toml"), wired)
 }

@@ -2,7 +2,7 @@
 //! with the same keys before every message, in the handshake and between and within records, its output does not change.
 
 // Shared with the cell's own tests, which are in another workspace.
-#[path = "../../../../../cells/tls/tests/support/mod.rs"]
+#[path = "../../../../../cells/services/tls/tests/support/mod.rs"]
 mod tls_support;
 
 use crate::support::{

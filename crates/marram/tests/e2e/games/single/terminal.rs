@@ -1,4 +1,4 @@
-//! The games' own client, `cells/play/terminal.py`, in a terminal: it sends keys to the game and shows pictures, also from
+//! The games' own client, `cells/examples/play/terminal.py`, in a terminal: it sends keys to the game and shows pictures, also from
 //! another edge, and restores the terminal.
 
 use crate::support;
@@ -8,7 +8,7 @@ use std::{
     process::{ChildStdout, Command, Stdio},
 };
 
-const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../cells/play/terminal.py");
+const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../cells/examples/play/terminal.py");
 
 /// Runs a Python program in a terminal: standard input is its keys, standard output its screen. At the end it prints whether the
 /// terminal is as before, and the program's status.

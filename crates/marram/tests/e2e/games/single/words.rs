@@ -31,7 +31,7 @@ fn scrabble_is_played_with_the_words_of_its_own_manifest() {
     if !Path::new(LIST).is_file() {
         return skip(format_args!("there is no {LIST} on this machine"));
     }
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cells/scrabble/marram.toml");
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cells/examples/scrabble/marram.toml");
     let layout = support::layout("scrabble-words", |layout| layout.edges = 2);
     let mut player = Player::at(TestCluster::new(layout, |_| Ok(vec![manifest])).unwrap(), "scrabble");
     let words = Words::new(&std::fs::read_to_string(LIST).unwrap());
