@@ -1,103 +1,23 @@
-//! The oracle's cell: connects the hash chain of `marram-chain-algo` to the SDK.
+//! The oracle's cell: the hash chain of `marram-chain-algo`.
 
-use core::time::Duration;
-
-use marram_chain_algo::{Chain, Event, Host, Peer};
-use marram_sdk::{Cell, Context, Port, PortKind, cell};
+use marram_chain_adapter::MachineCell;
+use marram_chain_algo::Chain;
+use marram_sdk::cell;
 
 /// The chain as a cell.
-#[derive(Default)]
-pub struct ChainCell {
-    chain: Chain,
-}
-
-impl ChainCell {
-    /// Ignores events of ports that the chain does not know.
-    fn input<'a>(&mut self, context: &mut Context, port: Port, event: impl FnOnce(Peer) -> Event<'a>) {
-        if let Some(peer) = Peer::from_port(port.0) {
-            self.chain.input(event(peer), &mut HostContext(context));
-        }
-    }
-}
-
-impl Cell for ChainCell {
-    fn opened(&mut self, context: &mut Context, port: Port, _: PortKind) {
-        self.input(context, port, Event::Open);
-    }
-
-    fn message(&mut self, context: &mut Context, port: Port, payload: &[u8]) {
-        self.input(context, port, |peer| Event::Message(peer, payload));
-    }
-
-    fn timer(&mut self, context: &mut Context, token: u64) {
-        self.chain.input(Event::Timer(token), &mut HostContext(context));
-    }
-
-    fn task(&mut self, context: &mut Context, token: u64) {
-        self.chain.input(Event::Task(token), &mut HostContext(context));
-    }
-
-    fn closed(&mut self, context: &mut Context, port: Port) {
-        self.input(context, port, Event::Close);
-    }
-}
+pub type ChainCell = MachineCell<Chain>;
 
 cell!(ChainCell);
-
-/// The chain's host is the cell's context.
-struct HostContext<'a>(&'a mut Context);
-
-impl Host for HostContext<'_> {
-    fn now(&mut self) -> i64 {
-        self.0.now().nanoseconds
-    }
-
-    fn random(&mut self, buffer: &mut [u8]) {
-        self.0.fill_random(buffer);
-    }
-
-    fn send(&mut self, to: Peer, payload: &[u8]) {
-        self.0.send(Port(to as u32), payload);
-    }
-
-    fn close(&mut self, to: Peer) {
-        self.0.close(Port(to as u32));
-    }
-
-    fn set_timer(&mut self, delay_ns: i64, token: u64) {
-        self.0.set_timer(Duration::from_nanos(u64::try_from(delay_ns).unwrap_or(0)), token);
-    }
-
-    fn cancel_timer(&mut self, token: u64) {
-        self.0.cancel_timer(token);
-    }
-
-    fn spawn(&mut self, token: u64) {
-        self.0.spawn(token);
-    }
-
-    fn lock(&mut self, id: u64, token: u64) {
-        self.0.lock(id, token);
-    }
-
-    fn unlock(&mut self, id: u64) {
-        self.0.unlock(id);
-    }
-
-    fn pause(&mut self, peer: Peer) {
-        self.0.pause(Port(peer as u32));
-    }
-
-    fn resume(&mut self, peer: Peer) {
-        self.0.resume(Port(peer as u32));
-    }
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::time::Duration;
     use marram_chain_algo::Record;
-    use marram_sdk::double::{Output, Session};
+    use marram_sdk::{
+        Port,
+        double::{Output, Session},
+    };
 
     #[test]
     fn what_both_peers_receive_is_one_chain() {
