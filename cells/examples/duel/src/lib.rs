@@ -17,8 +17,6 @@ use marram_play::Lines;
 use marram_scrabble::words::Words;
 use marram_sdk::{Cell, Context, Port, PortKind, cell};
 
-/// Path of the words in the image.
-const WORDS: &str = "/etc/words";
 /// Most lines of one message; a player that sends more at once is not a person.
 const LINES_MAX: usize = 256;
 
@@ -34,13 +32,8 @@ pub struct Duel {
 }
 
 impl Default for Duel {
-    /// Reads the words, so that deployment refuses an app without them.
     fn default() -> Self {
-        let list = std::fs::read_to_string(WORDS);
-        let list = list.unwrap_or_else(|error| panic!("the app brings no word list as {WORDS}: {error}"));
-        let words = Words::new(&list);
-        assert!(!words.is_empty(), "{WORDS} has no words of 2 to 15 letters from a to z");
-        Self::of(words)
+        Self::of(Words::from_image())
     }
 }
 

@@ -20,9 +20,6 @@ use marram_scrabble::{
 };
 use marram_sdk::{Context, cell};
 
-/// Path of the words in the image.
-const WORDS: &str = "/etc/words";
-
 /// The cell.
 pub type Scrabble = Talk<Game>;
 
@@ -33,19 +30,14 @@ pub struct Game {
 }
 
 impl Default for Game {
-    /// Reads the words, so that deployment refuses an app without them.
     fn default() -> Self {
-        let list = std::fs::read_to_string(WORDS);
-        let list = list.unwrap_or_else(|error| panic!("the app brings no word list as {WORDS}: {error}"));
-        let game = Self::new(&list);
-        assert!(!game.words.is_empty(), "{WORDS} has no words of 2 to 15 letters from a to z");
-        game
+        Self::of(Words::from_image())
     }
 }
 
 impl Game {
-    fn new(list: &str) -> Self {
-        Self { words: Words::new(list), round: None }
+    const fn of(words: Words) -> Self {
+        Self { words, round: None }
     }
 }
 

@@ -11,7 +11,7 @@ const LIST: &str =
     "at\ncat\ncats\nact\nta\nto\nso\nit\nis\non\nno\none\nten\nnet\ntin\nin\nran\near\nare\nera\nquiz\naa";
 
 fn open() -> Session<Scrabble> {
-    let mut session = Session::of(Talk::of(Game::new(LIST)));
+    let mut session = Session::of(Talk::of(Game::of(Words::new(LIST))));
     session.open_client();
     session
 }

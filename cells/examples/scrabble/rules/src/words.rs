@@ -1,5 +1,7 @@
 //! The list of valid words. Does not know the board.
 
+/// Path of the list in a cell's image.
+const PATH: &str = "/etc/words";
 /// The shortest and the longest word.
 const LENGTH_MIN: usize = 2;
 const LENGTH_MAX: usize = 15;
@@ -29,6 +31,19 @@ pub fn mask(letters: &[u8]) -> u32 {
 }
 
 impl Words {
+    /// Reads the list of a cell's image. For a cell's `Default`, so that deployment refuses an app without words.
+    ///
+    /// # Panics
+    /// If the image has no list, or no word is in it.
+    #[must_use]
+    pub fn from_image() -> Self {
+        let list = std::fs::read_to_string(PATH);
+        let list = list.unwrap_or_else(|error| panic!("the app brings no word list as {PATH}: {error}"));
+        let words = Self::new(&list);
+        assert!(!words.is_empty(), "{PATH} has no words of {LENGTH_MIN} to {LENGTH_MAX} letters from a to z");
+        words
+    }
+
     /// Reads a list, one word per line. Invalid words (names, apostrophes, accents, a single letter) are left out.
     #[must_use]
     pub fn new(list: &str) -> Self {
