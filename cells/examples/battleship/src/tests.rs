@@ -1,19 +1,8 @@
 //! Games as a client sees them.
 
 use super::*;
-use marram_sdk::{
-    Port,
-    double::{Output, Session},
-};
-
-fn say(session: &mut Session<Battleship>, line: &str) -> String {
-    let outputs = session.message(Port::CLIENT, format!("{line}\n").as_bytes());
-    let text = |output: &Output| match output {
-        Output::Message { payload, .. } => String::from_utf8_lossy(payload).into_owned(),
-        Output::Close { .. } => "closed".to_owned(),
-    };
-    outputs.iter().map(text).collect()
-}
+use marram_play::double::say;
+use marram_sdk::double::Session;
 
 fn open() -> Session<Battleship> {
     let mut session = Session::new();

@@ -5,6 +5,8 @@ mod arcade;
 mod beat;
 mod board;
 mod dice;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod double;
 mod input;
 mod screen;
 mod talk;

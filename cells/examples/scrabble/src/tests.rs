@@ -1,11 +1,9 @@
 //! Games as a client sees them, with a list of their own.
 
 use super::*;
+use marram_play::double::say;
 use marram_scrabble::{player, tiles::Rack};
-use marram_sdk::{
-    Port,
-    double::{Output, Session},
-};
+use marram_sdk::double::Session;
 
 const LIST: &str =
     "at\ncat\ncats\nact\nta\nto\nso\nit\nis\non\nno\none\nten\nnet\ntin\nin\nran\near\nare\nera\nquiz\naa";
@@ -14,15 +12,6 @@ fn open() -> Session<Scrabble> {
     let mut session = Session::of(Talk::of(Game::of(Words::new(LIST))));
     session.open_client();
     session
-}
-
-fn say(session: &mut Session<Scrabble>, line: &str) -> String {
-    let outputs = session.message(Port::CLIENT, format!("{line}\n").as_bytes());
-    let text = |output: &Output| match output {
-        Output::Message { payload, .. } => String::from_utf8_lossy(payload).into_owned(),
-        Output::Close { .. } => "closed".to_owned(),
-    };
-    outputs.iter().map(text).collect()
 }
 
 /// A game with these racks: the client's, then the edge's.

@@ -19,18 +19,8 @@ cell!(Snake);
 mod tests {
     use super::*;
     use core::time::Duration;
-    use marram_sdk::{
-        Port,
-        double::{Output, Session},
-    };
-
-    fn text(outputs: &[Output]) -> String {
-        let text = |output: &Output| match output {
-            Output::Message { payload, .. } => String::from_utf8_lossy(payload).into_owned(),
-            Output::Close { .. } => "closed".to_owned(),
-        };
-        outputs.iter().map(text).collect()
-    }
+    use marram_play::double::text;
+    use marram_sdk::{Port, double::Session};
 
     #[test]
     fn a_script_is_a_game() {
