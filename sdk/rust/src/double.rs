@@ -47,6 +47,45 @@ impl Output {
     }
 }
 
+/// A generator for tests, `SplitMix64`: any seed is good, and the sequences of adjacent seeds do not overlap.
+#[derive(Clone, Default, Debug)]
+pub struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// The same seed gives the same numbers.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// 64 random bits.
+    pub const fn word(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.state;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    /// Less than `bound`.
+    ///
+    /// # Panics
+    /// If `bound` is 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.word() % bound as u64).expect("it is less than `bound`")
+    }
+
+    /// One of the choices.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+}
+
 /// Signs for a cell under test.
 pub type Signer = Box<dyn Fn(&[u8]) -> Vec<u8>>;
 
@@ -61,7 +100,7 @@ pub(crate) struct Script {
     timers_set: u64,
     tasks: Tasks,
     now_ns: i64,
-    random: u64,
+    random: Random,
     keys: Vec<Signer>,
     objects: BTreeMap<String, Result<Option<Vec<u8>>, Unread>>,
     peers: BTreeMap<(Port, PeerField), String>,
@@ -80,15 +119,9 @@ impl Script {
         self.now_ns
     }
 
-    /// `SplitMix64`: any seed is good, and the sequences of adjacent seeds do not overlap.
     pub(crate) fn random(&mut self, buffer: &mut [u8]) {
         for chunk in buffer.chunks_mut(8) {
-            self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut word = self.random;
-            word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            word ^= word >> 31;
-            chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+            chunk.copy_from_slice(&self.random.word().to_le_bytes()[..chunk.len()]);
         }
     }
 
@@ -229,12 +262,12 @@ impl<T: Cell> Session<T> {
     /// As [`Session::new`], with a cell that was not created by `Default`.
     #[must_use]
     pub fn of(cell: T) -> Self {
-        Self { cell, context: Context { host: Script { random: 1, ..Script::default() } } }
+        Self { cell, context: Context { host: Script { random: Random::new(1), ..Script::default() } } }
     }
 
     /// Seeds the values of [`Context::fill_random`] from now on.
     pub fn seed(&mut self, seed: u64) {
-        self.context.host.random = seed;
+        self.context.host.random = Random::new(seed);
     }
 
     /// Adds the next key of [`Context::sign`].
@@ -435,7 +468,7 @@ mod tests {
     #[test]
     fn randomness_follows_the_seed() {
         let draw = |seed: u64| {
-            let mut context = Context { host: Script { random: seed, ..Script::default() } };
+            let mut context = Context { host: Script { random: Random::new(seed), ..Script::default() } };
             let mut bytes = [0; 13];
             context.fill_random(&mut bytes);
             (bytes, context.random_u64())

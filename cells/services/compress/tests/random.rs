@@ -5,48 +5,34 @@
 mod support;
 
 use compress::codec::{Decoder, Encoder, Format};
+use marram_sdk::double::Random;
 use support::{Conversation, gzip, plain};
 
-struct Random(u64);
+/// Bytes, some of which are compressible.
+fn random_content(random: &mut Random) -> Vec<u8> {
+    let len = random.pick(&[0, 1, 19, 500, 3000, 150_000]);
+    let variety = random.pick(&[1, 4, 256]);
+    (0..len).map(|_| random.below(variety).to_le_bytes()[0]).collect()
+}
 
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) as usize) % bound.max(1)
+/// The body with framing, and the framing's fields.
+fn randomly_framed(random: &mut Random, body: &[u8]) -> Vec<u8> {
+    if random.below(2) == 0 {
+        return [format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat();
     }
-
-    fn pick<'a>(&mut self, of: &[&'a str]) -> &'a str {
-        of[self.below(of.len())]
+    let mut wire = b"Transfer-Encoding: chunked\r\n\r\n".to_vec();
+    let most = random.pick(&[3, 1000, 40_000]);
+    let mut rest = body;
+    // Small chunks only for small bodies.
+    while !rest.is_empty() {
+        let (chunk, after) = rest.split_at((1 + random.below(most.max(body.len() / 50))).min(rest.len()));
+        wire.extend_from_slice(format!("{:X}{}\r\n", chunk.len(), random.pick(&["", ";a=b"])).as_bytes());
+        wire.extend_from_slice(chunk);
+        wire.extend_from_slice(b"\r\n");
+        rest = after;
     }
-
-    /// Bytes, some of which are compressible.
-    fn content(&mut self) -> Vec<u8> {
-        let len = [0, 1, 19, 500, 3000, 150_000][self.below(6)];
-        let variety = [1, 4, 256][self.below(3)];
-        (0..len).map(|_| self.below(variety).to_le_bytes()[0]).collect()
-    }
-
-    /// The body with framing, and the framing's fields.
-    fn framed(&mut self, body: &[u8]) -> Vec<u8> {
-        if self.below(2) == 0 {
-            return [format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat();
-        }
-        let mut wire = b"Transfer-Encoding: chunked\r\n\r\n".to_vec();
-        let most = [3, 1000, 40_000][self.below(3)];
-        let mut rest = body;
-        // Small chunks only for small bodies.
-        while !rest.is_empty() {
-            let (chunk, after) = rest.split_at((1 + self.below(most.max(body.len() / 50))).min(rest.len()));
-            wire.extend_from_slice(
-                format!("{:X}{}\r\n", chunk.len(), ["", ";a=b"][self.below(2)]).as_bytes(),
-            );
-            wire.extend_from_slice(chunk);
-            wire.extend_from_slice(b"\r\n");
-            rest = after;
-        }
-        wire.extend_from_slice(["0\r\n\r\n", "00\r\nX-Sum: 1\r\n\r\n"][self.below(2)].as_bytes());
-        wire
-    }
+    wire.extend_from_slice(random.pick(&["0\r\n\r\n", "00\r\nX-Sum: 1\r\n\r\n"]).as_bytes());
+    wire
 }
 
 /// The expected result of one exchange on both sides.
@@ -69,19 +55,19 @@ fn exchange(random: &mut Random) -> Exchange {
     let content =
         random.pick(&["", "Content-Type: text/html\r\n", "Content-Type: application/octet-stream\r\n"]);
     let head = format!("{method} /{} HTTP/1.1\r\nHost: a\r\n{accept}{content}", random.below(1000));
-    let asked = if matches!(method, "POST" | "PUT") { random.content() } else { Vec::new() };
+    let asked = if matches!(method, "POST" | "PUT") { random_content(random) } else { Vec::new() };
     let mut request = head.into_bytes();
     if asked.is_empty() {
         request.extend_from_slice(b"\r\n");
     } else {
-        request.extend(random.framed(&asked));
+        request.extend(randomly_framed(random, &asked));
     }
     Exchange {
         request,
         asked,
         is_head: method == "HEAD",
         takes_gzip: accept.contains("gzip,"),
-        answer: random.content(),
+        answer: random_content(random),
     }
 }
 
@@ -94,7 +80,7 @@ fn answer(random: &mut Random, exchange: &Exchange, fields: &str) -> Vec<u8> {
     let early = random.pick(&["", "", "HTTP/1.1 100 Continue\r\n\r\n"]);
     let head =
         format!("{early}HTTP/1.1 {}\r\n{content}{coding}", random.pick(&["200 OK", "404 Not Found", "403 "]));
-    let framed = random.framed(&body);
+    let framed = randomly_framed(random, &body);
     let kept = if exchange.is_head {
         framed.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4
     } else {
@@ -106,12 +92,12 @@ fn answer(random: &mut Random, exchange: &Exchange, fields: &str) -> Vec<u8> {
 #[test]
 fn any_cut_of_any_conversation_brings_each_side_what_the_other_said() {
     for seed in 0..200 {
-        let random = &mut Random(seed);
+        let random = &mut Random::new(seed);
         let requests = random.pick(&["", "requests compress", "requests decompress"]);
         let mut talk = Conversation::new(requests);
         let exchanges: Vec<Exchange> = (0..12).map(|_| exchange(random)).collect();
         let said: Vec<u8> = exchanges.iter().flat_map(|exchange| exchange.request.clone()).collect();
-        let piece = [1, 5, 300, 70_000, 1 << 20][random.below(5)].max(said.len() / 3000);
+        let piece = random.pick(&[1, 5, 300, 70_000, 1 << 20]).max(said.len() / 3000);
         talk.client(&said, piece);
         let (mut heard, mut answers) = (talk.take_server(), Vec::new());
         plain::assert_passes_again(&heard);
@@ -121,7 +107,7 @@ fn any_cut_of_any_conversation_brings_each_side_what_the_other_said() {
             answers.extend(answer(random, exchange, &asked.fields));
         }
         assert!(heard.is_empty());
-        let piece = [1, 5, 300, 70_000, 1 << 20][random.below(5)].max(answers.len() / 3000);
+        let piece = random.pick(&[1, 5, 300, 70_000, 1 << 20]).max(answers.len() / 3000);
         talk.server(&answers, piece);
         let mut heard = talk.take_client();
         for exchange in &exchanges {
@@ -162,7 +148,7 @@ fn noise_ends_in_order_and_what_passes_of_it_would_pass_again() {
         "Accept-Encoding: gzip\r\n",
     ];
     for seed in 0..3000 {
-        let random = &mut Random(seed);
+        let random = &mut Random::new(seed);
         let config = random.pick(&[
             "",
             "requests compress",
@@ -188,17 +174,17 @@ fn noise_ends_in_order_and_what_passes_of_it_would_pass_again() {
 #[test]
 fn two_cells_are_a_pair_and_so_are_a_cell_and_a_server_with_zlib() {
     for seed in 0..60 {
-        let random = &mut Random(seed);
+        let random = &mut Random::new(seed);
         let (name, format) =
-            [("gzip", Format::Gzip), ("zlib", Format::Zlib), ("deflate", Format::Deflate)][random.below(3)];
+            random.pick(&[("gzip", Format::Gzip), ("zlib", Format::Zlib), ("deflate", Format::Deflate)]);
         let mut near =
             Conversation::new(&format!("mode stream\nformat {name}\nlevel {}", 1 + random.below(9)));
         let mut far = Conversation::new(&format!("mode stream\nformat {name}\ndirection decompress"));
         let (mut encoder, mut decoder) = (Encoder::new(format, 6), Decoder::new(format));
         let (mut wire_bytes, mut plain_bytes) = (0, 0);
         for _ in 0..20 {
-            let word = random.content();
-            let piece = [7, 1000, 1 << 20][random.below(3)].max(word.len() / 100);
+            let word = random_content(random);
+            let piece = random.pick(&[7, 1000, 1 << 20]).max(word.len() / 100);
             // Forward.
             near.client(&word, piece);
             let wire = near.take_server();

@@ -18,8 +18,9 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use marram_sdk::double::Random;
 use memcached::{clock::Seconds, connection::Connection, server::Server};
-use traffic::{Naive, Random, Request, request, store_bytes};
+use traffic::{Naive, Request, request, store_bytes};
 
 /// Sent after every request: a request of the meta protocol that does nothing, and its reply. It marks the end of the reply
 /// before it.
@@ -132,7 +133,7 @@ fn the_answers_are_those_of_a_real_memcached() {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let now = Seconds(u32::try_from(unix).unwrap());
     let (mut server, mut connection) = (Server::new(32 << 20, [1; 16], now), Connection::default());
-    let (mut random, mut naive) = (Random(20_260), Naive::default());
+    let (mut random, mut naive) = (Random::new(20_260), Naive::default());
     let (mut seen_here, mut seen_there) = (Seen::new(), Seen::new());
     for n in 0..20_000 {
         let request = request(&mut random);

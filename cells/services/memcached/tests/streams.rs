@@ -3,12 +3,13 @@
 
 mod traffic;
 
+use marram_sdk::double::Random;
 use memcached::{
     clock::Seconds,
     connection::{Connection, Progress},
     server::Server,
 };
-use traffic::{Naive, Random, request};
+use traffic::{Naive, request};
 
 /// After the dates that the traffic uses as past, before those it uses as future.
 const NOW: Seconds = Seconds(1_800_000_000);
@@ -39,7 +40,7 @@ fn answers(server: &mut Server, stream: &[u8], mut piece: impl FnMut() -> usize)
 #[test]
 fn any_cut_of_any_stream_gets_the_answers_of_the_naive_cache() {
     for seed in 0..300 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let (mut naive, mut stream, mut expected) = (Naive::default(), Vec::new(), Vec::new());
         for _ in 0..200 {
             let (sent, answer) = naive.exchange(&request(&mut random));
@@ -66,7 +67,7 @@ fn noise_is_answered_alike_however_it_is_cut_and_leaks_no_memory() {
         b"\0\xff", b"append ",
     ];
     for seed in 0..500 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let stream: Vec<u8> = (0..400).flat_map(|_| words[random.below(words.len())]).copied().collect();
         let (mut whole, mut cut) = (server(), server());
         let expected = answers(&mut whole, &stream, || usize::MAX);

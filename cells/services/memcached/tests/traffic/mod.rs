@@ -5,26 +5,7 @@
 
 use std::collections::BTreeMap;
 
-/// `SplitMix64`.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound as u64).unwrap()
-    }
-
-    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len())]
-    }
-}
+use marram_sdk::double::Random;
 
 /// One request. Values of `cas` are those that a client has seen last.
 #[derive(Clone, Debug)]
@@ -95,29 +76,29 @@ pub fn request(random: &mut Random) -> Request {
     match random.below(20) {
         0..=4 => {
             let keys = (0..=random.below(4)).map(|_| self::key(random)).collect();
-            Request::Get { name: random.one_of(&["get", "gets"]), keys }
+            Request::Get { name: random.pick(&["get", "gets"]), keys }
         }
         5 => {
             let keys = (0..=random.below(2)).map(|_| self::key(random)).collect();
-            Request::Touching { name: random.one_of(&["gat", "gats"]), exptime: exptime(random), keys }
+            Request::Touching { name: random.pick(&["gat", "gats"]), exptime: exptime(random), keys }
         }
         6..=12 => Request::Store {
-            name: random.one_of(&["set", "set", "set", "add", "replace", "append", "prepend", "cas"]),
+            name: random.pick(&["set", "set", "set", "add", "replace", "append", "prepend", "cas"]),
             key,
-            flags: random.one_of(&[0, 1, 17, u32::MAX]),
+            flags: random.pick(&[0, 1, 17, u32::MAX]),
             exptime: exptime(random),
             value: value(random),
             noreply,
         },
         13 => Request::Delete { key, noreply },
         14..=16 => {
-            let delta = random.one_of(&[0, 1, 5, 999, u64::MAX]);
-            Request::Count { name: random.one_of(&["incr", "decr"]), key, delta, noreply }
+            let delta = random.pick(&[0, 1, 5, 999, u64::MAX]);
+            Request::Count { name: random.pick(&["incr", "decr"]), key, delta, noreply }
         }
         17 => Request::Touch { key, exptime: exptime(random), noreply },
         18 if random.below(10) == 0 => Request::FlushAll { noreply },
         _ => {
-            let (bytes, answer) = random.one_of(&WRONG);
+            let (bytes, answer) = random.pick(&WRONG);
             Request::Wrong(bytes, answer)
         }
     }
@@ -132,13 +113,13 @@ fn key(random: &mut Random) -> String {
 
 /// Never, past, or too far in the future for any test; numbers beyond 30 days are dates.
 fn exptime(random: &mut Random) -> i64 {
-    random.one_of(&[0, 0, 0, -1, 100_000, 2_592_001, 2_100_000_000])
+    random.pick(&[0, 0, 0, -1, 100_000, 2_592_001, 2_100_000_000])
 }
 
 fn value(random: &mut Random) -> Vec<u8> {
     match random.below(8) {
         0 => Vec::new(),
-        1..=3 => random.one_of(&["0", "9", "10", "99", "18446744073709551615", "7 apples", " 8"]).into(),
+        1..=3 => random.pick(&["0", "9", "10", "99", "18446744073709551615", "7 apples", " 8"]).into(),
         4 => b"line\r\nset x 0 0 1\r\n\n\r".to_vec(),
         5 => vec![b'v'; random.below(5000)],
         _ => (0..random.below(300)).map(|_| u8::try_from(random.below(256)).unwrap()).collect(),
