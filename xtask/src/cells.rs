@@ -98,4 +98,14 @@ mod tests {
             assert!(error.contains(words), "{error} does not say {words}");
         }
     }
+
+    #[test]
+    fn each_group_has_cells_and_no_two_have_one_name() {
+        let mut names = names().unwrap();
+        let count = names.len();
+        assert!(["forward", "snake", DEBUGGED].iter().all(|name| names.iter().any(|other| other == name)));
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "modules of one name would replace each other");
+    }
 }
