@@ -35,16 +35,16 @@ pub fn parse(names: &[String]) -> anyhow::Result<Vec<EdgeAddress>> {
     let mut edges = Vec::new();
     for name in names {
         let port = name.rsplit_once(':').map(|(_, port)| port).context(name.clone());
-        let port = port.context("an edge is written host:port")?;
+        let port = port.context("write an edge as host:port")?;
         ensure!(
             port.parse::<u16>().is_ok_and(|port| port > 0),
-            "an edge is written host:port, and {port} is no port"
+            "write an edge as host:port; {port} is not a port"
         );
         let count = resolver::resolve(name).map_or(1, |addresses| addresses.len());
         edges.extend((0..count).map(|nth| EdgeAddress { name: name.clone(), nth }));
     }
     ensure!(!edges.is_empty(), "no edge is configured: name at least one as host:port");
-    ensure!(edges.len() <= EDGES_MAX, "{} edges are configured; the most is {EDGES_MAX}", edges.len());
+    ensure!(edges.len() <= EDGES_MAX, "{} edges are configured; the maximum is {EDGES_MAX}", edges.len());
     Ok(edges)
 }
 
@@ -60,7 +60,7 @@ mod tests {
             edges.iter().map(EdgeAddress::host).collect::<Vec<_>>(),
             ["127.0.0.1", "::1", "localhost"]
         );
-        for (wrong, says) in [("edge", "host:port"), ("edge:http", "no port"), ("edge:0", "no port")] {
+        for (wrong, says) in [("edge", "host:port"), ("edge:http", "not a port"), ("edge:0", "not a port")] {
             let error = format!("{:#}", parse(&names(&[wrong])).expect_err(wrong));
             assert!(error.contains(says), "{error}");
         }

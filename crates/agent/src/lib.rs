@@ -128,11 +128,12 @@ impl Timeouts {
             ("drain", self.drain),
         ];
         for (name, time) in times {
-            ensure!(!time.is_zero(), "`timeouts.{name}` is zero: it is a time that something takes");
+            ensure!(!time.is_zero(), "`timeouts.{name}` is zero: set it to a longer time");
         }
         ensure!(
             self.heartbeat_timeout >= 2 * self.heartbeat_interval,
-            "`timeouts.heartbeat_timeout` is less than two heartbeats: one that is late would be an edge's death"
+            "`timeouts.heartbeat_timeout` is less than two heartbeats: one late answer would make the agent suspect \
+             the edge"
         );
         ensure!(self.backoff_max >= self.backoff_min, "`timeouts.backoff_max` is less than `backoff_min`");
         Ok(())

@@ -96,7 +96,7 @@ impl Locals {
         for connection in some {
             let gone = |local: &Local| !local.connecting && local.socket.has_vanished(self.peer_unreachable);
             if self.all.get(&connection).is_some_and(gone) {
-                let reason = "its host is out of reach".to_owned();
+                let reason = "its host is unreachable".to_owned();
                 self.reset(connection, ConnectionFailure { session: None, code: Code::Reset, reason });
                 inputs.push_back(AgentInput::Broken { connection });
             }

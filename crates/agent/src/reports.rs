@@ -54,8 +54,8 @@ impl EdgeReports {
             let address = self.name(target);
             warn!(
                 edge = %name, %address, suppressed,
-                "its domain secret is not that of edge `{other}`: neither can go on with the other's sessions; give both the \
-                 same `secret_file`"
+                "it and edge `{other}` have different domain secrets: neither can recover the other's sessions; give \
+                 both the same `secret_file`"
             );
         }
     }
@@ -160,12 +160,13 @@ impl Reports {
             AgentReport::Waiting { session, app, target, code, reason, left_ns } => {
                 if let Some(suppressed) = self.waits.pass(now) {
                     let (address, left_s) = (self.name(*target), left_ns / 1_000_000_000);
-                    warn!(%session, %app, edge = %address, ?code, %reason, suppressed, "session waits, for {left_s} s more at the most");
+                    warn!(%session, %app, edge = %address, ?code, %reason, suppressed, "session waits for an edge, \
+                        at most {left_s} s more");
                 }
             }
             AgentReport::FailingBack { session, target } => {
                 let (address, shard) = (self.name(*target), target.shard);
-                debug!(%session, %address, shard, "session goes back to the shard where it belongs");
+                debug!(%session, %address, shard, "session fails back to its home shard");
             }
             AgentReport::Orphaned { session, reason } => {
                 if let Some(suppressed) = self.moves.pass(now) {
@@ -206,7 +207,7 @@ impl Reports {
         if code == Code::Finished && !lingered {
             debug!(%session, "session ended");
         } else if let Some(suppressed) = self.ends.pass(now) {
-            warn!(%session, ?code, %reason, lingered, suppressed, "session ended before its time");
+            warn!(%session, ?code, %reason, lingered, suppressed, "session ended early");
         }
     }
 }

@@ -161,11 +161,11 @@ impl Routing {
         let Some(index) = rules.iter().position(strange) else { return Ok(()) };
         let names: Vec<_> = self.listeners().map(|(listener, _)| listener.name.as_str()).collect();
         let there = if names.is_empty() {
-            "none: rules are for those who come in by one".into()
+            "none, and rules apply to listeners only".into()
         } else {
             names.join(", ")
         };
-        let what = format!("is no listener of this configuration; there are: {there}");
+        let what = format!("is not a listener of this configuration; there are: {there}");
         Err(RouteError { index, field: "listener", what })
     }
 

@@ -236,7 +236,8 @@ impl Shell {
             let (sessions, limit) = (self.reports.sessions(), self.drain_limit);
             let s = if sessions == 1 { "" } else { "s" };
             info!(
-                "stopping: taking no new connections, waiting for {sessions} session{s}, {limit:?} at most (`timeouts.drain`)"
+                "stopping: accepting no new connections, waiting for {sessions} session{s}, {limit:?} at most \
+                 (`timeouts.drain`)"
             );
             self.drain_deadline = Some(self.clock.now() + self.drain_limit);
             // Accepts what the program opened before the stop.

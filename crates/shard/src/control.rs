@@ -305,8 +305,8 @@ impl Control {
         self.up.remove(&shard);
         self.restarts += 1;
         self.placements.shard_gone(shard);
-        let text = alloc::format!("shard {shard} died; its sessions recover elsewhere, a new one is started");
-        out.push(ControlOutput::Log(NoteLevel::Warning, text));
+        let text = alloc::format!("shard {shard} died; its sessions recover elsewhere; starting a new shard");
+        out.push(ControlOutput::Log(1, text));
         let tags: Vec<u64> = self.questions.keys().copied().collect();
         tags.into_iter().for_each(|tag| self.answered(tag, shard, out));
         if self.draining {
@@ -368,16 +368,18 @@ impl Control {
             return out.push(ControlOutput::ToShard { shard, message: ToShard::Know(app.clone()) });
         }
         if self.fetching.len() >= FETCHES_MAX && !self.fetching.contains_key(&image) {
-            let why = "it asks its peers for as many other images as it may".to_string();
+            let why = "it already requests the maximum number of images from its peers".to_string();
             return out
                 .push(ControlOutput::ToShard { shard, message: ToShard::Missing(Missing { image, why }) });
         }
         let new = !self.fetching.contains_key(&image);
         self.fetching.entry(image).or_default().insert(shard);
         if new {
-            let text =
-                alloc::format!("a session runs image {image} of `{}`: asking the peers for it", want.app);
-            out.push(ControlOutput::Log(NoteLevel::Info, text));
+            let text = alloc::format!(
+                "a session runs image {image} of `{}`: requesting it from the peers",
+                want.app
+            );
+            out.push(ControlOutput::Log(2, text));
             out.push(ControlOutput::Fetch { image });
         }
     }
@@ -386,9 +388,11 @@ impl Control {
         let shards = self.fetching.remove(&image).unwrap_or_default();
         match result {
             Ok(app) => {
-                let text =
-                    alloc::format!("image {image} of `{}` is fetched: its sessions can go on here", app.name);
-                out.push(ControlOutput::Log(NoteLevel::Info, text));
+                let text = alloc::format!(
+                    "image {image} of `{}` is fetched: its sessions can continue here",
+                    app.name
+                );
+                out.push(ControlOutput::Log(2, text));
                 self.images.insert(image, app.clone());
                 self.tell_all(&ToShard::Know(app), out);
             }
@@ -463,8 +467,8 @@ impl Control {
         }
         if app.witness != WitnessMode::None && !self.config.coordinator {
             return ControlAnswer::Refused(
-                "keep.witness asks the coordinator what clients were seen to have, and this edge has none: add [coordinator] to its \
-                 configuration, or leave keep.witness out"
+                "keep.witness requires a coordinator, and this edge has none: add [coordinator] to its \
+                 configuration, or remove keep.witness"
                     .into(),
             );
         }
@@ -543,29 +547,31 @@ impl Control {
     fn survives(&self, row: &SessionRow) -> Vec<String> {
         if row.protect == Protect::None {
             return alloc::vec![
-                "ends with: the death of this edge, or of a connection: protect = \"none\" keeps nothing"
+                "ends with: the failure of this edge or of a connection: protect = \"none\" keeps nothing"
                     .into()
             ];
         }
         if row.phase == OwnerPhase::Following {
             return alloc::vec![
-                "note: this edge stands by for the session; ask its owner what it survives".into()
+                "note: this edge stands by for the session; its owner shows what it survives".into()
             ];
         }
         let mut lines = alloc::vec![
-            "survives: any number of edges and whole sites: log, messages and checkpoints are at its ends; one edge that both ends \
-             reach is enough to go on"
+            "survives: any number of edges and whole sites: log, messages and checkpoints are at its ends; one edge \
+             that both ends reach is enough to continue"
                 .to_string(),
             "survives: lost connections between its ends and edges".to_string(),
         ];
         if matches!(row.protect, Protect::Warm | Protect::Hot) {
-            lines.push(match row.keepers.iter().find(|keeper| keeper.can_take_over()) {
-                Some(keeper) => alloc::format!("survives: the death of this edge, without a rebuild: {keeper} goes on with it"),
-                None => "note: no edge stands by at this moment; should this edge die, the session is rebuilt from its ends".into(),
+            let ready = |keeper: &&String| keeper.contains("(warm, ") || keeper.contains("(hot, ");
+            lines.push(match row.keepers.iter().find(|keeper| ready(keeper) && !keeper.ends_with("not ready)")) {
+                Some(keeper) => alloc::format!("survives: the failure of this edge, without a rebuild: {keeper} \
+                    continues it"),
+                None => "note: no edge stands by now; if this edge fails, the session is rebuilt from its ends".into(),
             });
         }
         if row.client_in_gate || row.server_in_gate {
-            lines.push("ends with: the death of this edge: an end runs in its gate".into());
+            lines.push("ends with: the failure of this edge: an end runs in its gate".into());
         }
         let ends = if row.server.is_some() {
             "the client's agent or the server's agent"
@@ -573,12 +579,14 @@ impl Control {
             "the client's agent"
         };
         lines.push(alloc::format!(
-            "ends with: the death of {ends}, or of the host it runs on: an end is there (another edge's gate counts as an agent)"
+            "ends with: the failure of {ends}, or of its host: an end runs there (another edge's gate counts as an \
+             agent)"
         ));
         if row.server.is_none() {
             let watched = self.images.get(&row.image).is_some_and(|app| app.witness != WitnessMode::None);
             lines.push(if watched {
-                "note: there is no server end, and the coordinator is witness: a client can go back by what it acknowledged in the last second, or did not acknowledge"
+                "note: there is no server end, and the coordinator is the witness: a client can go back only by what \
+                 it acknowledged in the last second, or did not acknowledge"
                     .into()
             } else {
                 "note: there is no server end: a client that keeps an old copy of what its agent stores can go back to it".into()

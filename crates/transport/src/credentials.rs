@@ -98,7 +98,11 @@ impl Credentials {
     /// The rights and names of the credentials that an agent has presented; or why it is refused.
     pub(crate) fn admit(&self, shown: &Shown<'_>) -> Result<(String, Rights), String> {
         if self.ca && shown.certificate.is_none() {
-            return Err("the edge wants a certificate that its `security.ca` signed: give this agent certificate and key".into());
+            return Err(
+                "the edge requires a certificate that its `security.ca` signed: give this agent certificate \
+                and key"
+                    .into(),
+            );
         }
         let names = shown.certificate.unwrap_or_default();
         let holds = |known: &&Known| {
@@ -122,7 +126,9 @@ impl Credentials {
             return Ok((String::new(), Rights::all()));
         }
         Err(match names {
-            [] => "the edge knows no credential that this agent has shown: give it the token of one (`security.token_file`)".into(),
+            [] => "this agent presented no credential that the edge knows: give it the token of one \
+                (`security.token_file`)"
+                .into(),
             names => format!(
                 "the edge knows no credential with a name of this agent's certificate ({}): add a [[credential]] with such a \
                  `certificate` to the edge, or give this agent another certificate or a token",

@@ -48,7 +48,7 @@ impl WireConnector {
         let tls = match &self.tls {
             Some(config) => {
                 let name = ServerName::try_from(host.to_string()).with_context(|| {
-                    format!("{host} is neither a name nor an address that a certificate can be for")
+                    format!("{host} is not a valid host name or address for a certificate")
                 })?;
                 Some((Arc::clone(config), name))
             }
@@ -88,7 +88,7 @@ impl WireAcceptor {
     pub fn complete(security: &Security) -> anyhow::Result<Security> {
         let mut security = security.clone();
         if security.identity.is_none() && Credentials::new(&security).has_tokens() {
-            security.identity = Some(trust::self_signed().context("cannot make a certificate")?);
+            security.identity = Some(trust::self_signed().context("cannot create a certificate")?);
         }
         Ok(security)
     }

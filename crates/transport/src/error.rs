@@ -69,19 +69,19 @@ impl fmt::Display for WireError {
                 )
             }
             Self::WrongSignature => f.write_str(
-                "the agent's signature does not belong to its key and this connection: it claims another agent's id",
+                "the agent's signature does not match its key and this connection: it may claim another agent's id",
             ),
             Self::NoCredential(reason) => f.write_str(reason),
             Self::Garbage(what) => write!(
                 f,
-                "the peer does not speak Marram's protocol: it sent {what}; compare the address with `listen` of the edge \
-                 (operators' and gates' addresses are others)"
+                "the peer does not use Marram's protocol: it sent {what}; compare the address with the edge's \
+                 `listen` (the admin API and gates have other addresses)"
             ),
             Self::Frame(error) => write!(f, "{error}"),
-            Self::NotRead => f.write_str("the peer does not read what it is sent"),
+            Self::NotRead => f.write_str("the peer does not read from the connection"),
             Self::Overdue => f.write_str("the handshake took too long"),
             Self::TooMany => {
-                f.write_str("too many connections are in their handshake; it can be tried again")
+                f.write_str("too many connections are in their handshake; try again")
             }
         }
     }
@@ -97,8 +97,8 @@ fn tls(error: &rustls::Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => write!(
             f,
-            "the edge's certificate is for another name than the one it was dialled by ({error}): add the name or address \
-             to its certificate, or dial it by one that is there"
+            "the edge's certificate does not contain the name that was dialled ({error}): add the name or address to \
+             the certificate, or dial a name that it contains"
         ),
         Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => write!(
             f,
@@ -113,13 +113,15 @@ fn tls(error: &rustls::Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ),
         Error::InvalidCertificate(why) => write!(f, "the peer's certificate was refused: {why}"),
         Error::NoCertificatesPresented => {
-            f.write_str("the agent showed no certificate and the edge wants one: give the agent certificate and key")
+            f.write_str("the agent presented no certificate, and the edge requires one: give the agent certificate \
+                and key")
         }
         Error::AlertReceived(AlertDescription::CertificateRequired) => {
-            f.write_str("the edge wants a certificate: give this agent certificate and key")
+            f.write_str("the edge requires a certificate: give this agent certificate and key")
         }
         Error::AlertReceived(AlertDescription::UnknownCA | AlertDescription::BadCertificate | AlertDescription::DecryptError) => f.write_str(
-            "the peer does not trust this side's certificate: it must be signed by the ca that the peer was given",
+            "the peer does not trust this side's certificate: the `ca` that is configured at the peer must have \
+             signed it",
         ),
         other => write!(f, "TLS: {other}"),
     }

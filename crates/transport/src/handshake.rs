@@ -131,7 +131,7 @@ impl Handshake {
                     }
                     Ok(Some(Step::Done))
                 }
-                Some(_) => Err(WireError::Garbage("something else than an edge's proof")),
+                Some(_) => Err(WireError::Garbage("something other than an edge's proof")),
             },
             Step::Answer(credentials) => {
                 let credentials = Arc::clone(credentials);
@@ -152,7 +152,7 @@ impl Handshake {
             None => return Ok(None),
             Some(0) => false,
             Some(&WITH_PROOF) => true,
-            Some(_) => return Err(WireError::Garbage("something else than an agent's answer")),
+            Some(_) => return Err(WireError::Garbage("something other than an agent's answer")),
         };
         let proof_size = if with_proof { proof::SIZE } else { 0 };
         if input.len() < ANSWER_SIZE + proof_size {

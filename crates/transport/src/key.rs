@@ -65,18 +65,26 @@ impl AgentKey {
         }
         .with_context(|| format!("cannot use {shown} for this agent's key (`identity_file`)"))?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            bail!("another agent uses the key in {shown}: give each its own `identity_file`");
+            bail!("another agent uses the key in {shown}: give each agent its own `identity_file`");
         }
         let metadata = file.metadata()?;
         ensure!(
             metadata.permissions().mode() & 0o077 == 0,
-            "{shown} holds this agent's private key, and others can read it: `chmod 600 {shown}`"
+            "other users can read this agent's private key in {shown}: run `chmod 600 {shown}`"
         );
-        ensure!(metadata.len() <= FILE_SIZE_MAX, "{shown} is no agent's key: name another file");
+        ensure!(
+            metadata.len() <= FILE_SIZE_MAX,
+            "{shown} does not contain an agent's key: set `identity_file` to \
+            another file"
+        );
         let mut text = String::new();
         file.read_to_string(&mut text).with_context(|| format!("cannot read {shown}"))?;
-        let seed = seed(text.trim_end())
-            .with_context(|| format!("{shown} is no agent's key: remove it to have a new one made"))?;
+        let seed = seed(text.trim_end()).with_context(|| {
+            format!(
+                "{shown} does not contain an agent's key: remove the file, and the agent \
+                creates a new one"
+            )
+        })?;
         Ok(Self { _file: Some(Arc::new(file)), ..Self::from_seed(&seed)? })
     }
 
@@ -99,8 +107,9 @@ impl AgentKey {
     }
 
     fn from_seed(seed: &[u8; SEED_SIZE]) -> anyhow::Result<Self> {
-        let pair = Ed25519KeyPair::from_seed_unchecked(seed).ok().context("a seed that is no key")?;
-        let public = pair.public_key().as_ref().try_into().context("a public key of another size")?;
+        let pair = Ed25519KeyPair::from_seed_unchecked(seed).ok().context("the seed is not a valid key")?;
+        let public =
+            pair.public_key().as_ref().try_into().context("the public key has an unexpected size")?;
         Ok(Self { pair: Arc::new(pair), public, _file: None })
     }
 
@@ -163,7 +172,7 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("ours");
         std::fs::write(&path, "no key").expect("ours");
         let error = AgentKey::open(&path).expect_err("no key").to_string();
-        assert!(error.contains("is no agent's key"), "{error}");
+        assert!(error.contains("does not contain an agent's key"), "{error}");
         std::fs::remove_file(&path).expect("there");
     }
 }

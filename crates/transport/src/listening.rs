@@ -7,13 +7,15 @@ use std::{fmt::Display, io};
 pub fn cannot_listen(address: impl Display, whom: &str, error: &io::Error) -> anyhow::Error {
     let fix = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "stop what uses it (`ss -lntup` shows that to root, and another Marram may be running), or choose another port"
+            "stop the program that uses it (`ss -lntup` as root shows it; another Marram may be running), or choose \
+             another port"
         }
         io::ErrorKind::AddrNotAvailable => {
-            "this machine has no such address; `ip address` shows those that it has"
+            "this machine does not have that address; `ip address` lists its addresses"
         }
         io::ErrorKind::PermissionDenied => {
-            "ports below 1024 take a right: choose a higher one, or give CAP_NET_BIND_SERVICE (AmbientCapabilities= in a unit)"
+            "ports below 1024 require a capability: choose a higher one, or grant CAP_NET_BIND_SERVICE \
+             (AmbientCapabilities= in a unit)"
         }
         _ => "choose another address",
     };
@@ -27,8 +29,8 @@ mod tests {
     #[test]
     fn each_reason_has_its_fix() {
         for (kind, fix) in [
-            (io::ErrorKind::AddrInUse, "stop what uses it"),
-            (io::ErrorKind::AddrNotAvailable, "no such address"),
+            (io::ErrorKind::AddrInUse, "stop the program"),
+            (io::ErrorKind::AddrNotAvailable, "does not have that address"),
             (io::ErrorKind::PermissionDenied, "CAP_NET_BIND_SERVICE"),
             (io::ErrorKind::OutOfMemory, "choose another address"),
         ] {

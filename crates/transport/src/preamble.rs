@@ -130,10 +130,10 @@ impl PreambleAnswer {
 impl fmt::Display for PreambleAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.verdict {
-            PreambleVerdict::Welcome => f.write_str("the edge lets this agent in"),
+            PreambleVerdict::Welcome => f.write_str("the edge accepts this agent"),
             PreambleVerdict::Version => write!(
                 f,
-                "the edge speaks wire versions {} to {}, this agent {WIRE_VERSION_OLDEST} to {WIRE_VERSION}: \
+                "the edge supports wire versions {} to {}, this agent {WIRE_VERSION_OLDEST} to {WIRE_VERSION}: \
                  upgrade the older of the two",
                 self.oldest, self.newest
             ),
@@ -142,20 +142,23 @@ impl fmt::Display for PreambleAnswer {
                  or set insecure_plain = true at both",
             ),
             PreambleVerdict::NoTls => f.write_str(
-                "the edge cannot encrypt: give it a certificate and key, or the token that this agent has",
+                "the edge has neither certificate nor token, so it cannot encrypt: give it a certificate and key, or \
+                 this agent's token",
             ),
             PreambleVerdict::TokenMissing => {
-                f.write_str("the edge wants to see a token: give this agent the edge's token (`--token-file`, or `security.token_file`)")
+                f.write_str("the edge requires a token: give this agent the edge's token (`--token-file`, or \
+                    `security.token_file`)")
             }
             PreambleVerdict::TokenUnknown => {
-                f.write_str("the edge has no token to compare this agent's with: give it one, or take this agent's away")
+                f.write_str("this agent has a token and the edge has none: configure the token at the edge too, or \
+                    remove it from this agent")
             }
             PreambleVerdict::CertificateMissing => f.write_str(
-                "the edge wants a certificate, also on loopback: give this agent a ca, certificate and key, and take \
-                 insecure_plain away",
+                "the edge requires a certificate, also on loopback: give this agent a ca, certificate and key, and \
+                 remove insecure_plain",
             ),
             PreambleVerdict::Busy => {
-                f.write_str("the edge has too many new connections or is restarting a shard; will try again")
+                f.write_str("the edge has too many new connections or is restarting a shard; retrying")
             }
         }
     }

@@ -168,12 +168,12 @@ fn each_refusal_says_what_to_do() {
     for (agent, edge, agent_says, edge_says) in [
         (&security(Some("a")), &security(Some("b")), "different tokens", "different tokens"),
         (&plain_token, &security(Some("y")), "different tokens", "different tokens"),
-        (&security(None), &security(Some("b")), "wants to see a token", "not passed on"),
-        (&plain_token, &security(None), "no token to compare", "not passed on"),
+        (&security(None), &security(Some("b")), "requires a token", "not passed on"),
+        (&plain_token, &security(None), "the edge has none", "not passed on"),
         (&security(Some("a")), &security(None), "cannot encrypt", "not passed on"),
         (&misled, &edge_signed, "compare the ca", "does not trust this side"),
-        (&trusting, &elsewhere, "another name", "certificate"),
-        (&trusting, &mutual, "give this agent certificate and key", "showed no certificate"),
+        (&trusting, &elsewhere, "does not contain the name", "certificate"),
+        (&trusting, &mutual, "give this agent certificate and key", "presented no certificate"),
     ] {
         let (at_agent, at_edge) = outcome(agent, edge);
         let (at_agent, at_edge) = (at_agent.expect_err(agent_says), at_edge.expect_err(edge_says));
@@ -197,7 +197,7 @@ fn plain_needs_loopback_or_the_word() {
     assert!(error.contains("insecure_plain"), "{error}");
     let own = Security { identity: Some(Authority::new().sign("x")), ..Security::default() };
     let error = WireConnector::new(&own).err().expect("no one to trust").to_string();
-    assert!(error.contains("give a ca or a token"), "{error}");
+    assert!(error.contains("give it a ca or a token"), "{error}");
 }
 
 #[test]
@@ -236,11 +236,11 @@ fn frames_flow_both_ways_and_a_slow_reader_holds_them_up() {
 #[test]
 fn garbage_and_cut_streams_are_told_apart() {
     for (bytes, says) in [
-        (&b"HTTP/1.1 400 Bad Request\r\n"[..], "does not speak Marram"),
-        (&b""[..], "does not speak Marram"),
-        (&b"MARM"[..], "does not speak Marram"),
+        (&b"HTTP/1.1 400 Bad Request\r\n"[..], "does not use Marram"),
+        (&b""[..], "does not use Marram"),
+        (&b"MARM"[..], "does not use Marram"),
         (&b"MARM\x01\x07\x09\x00"[..], "upgrade the older"),
-        (&b"MARM\x06\x01\x01\x00"[..], "will try again"),
+        (&b"MARM\x06\x01\x01\x00"[..], "retrying"),
         (&b"MARM\x00\x01\x01\x00x"[..], "closed the connection"),
         (&b"MARM\x00\x01\x01\x00a nonce of thirty-two bytes here\xff\xff\xff\xff"[..], "claims to be larger"),
         (&b"MARM\x00\x01\x01\x00a nonce of thirty-two bytes here\x03\xee\x01\x02"[..], "cannot be decoded"),
@@ -417,7 +417,7 @@ fn a_signature_that_is_replayed_forged_or_another_keys_is_refused() {
     }
     for first in [2, 0x80, 0xff] {
         let error = refused(&open, &|nonce| [&[first][..], &answer(&mine, nonce, None)[1..]].concat());
-        assert!(error.contains("something else than an agent's answer"), "{error}");
+        assert!(error.contains("something other than an agent's answer"), "{error}");
     }
 }
 

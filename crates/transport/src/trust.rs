@@ -24,11 +24,11 @@ fn roots(ca_pem: &[u8]) -> anyhow::Result<Arc<RootCertStore>> {
     let mut store = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(ca_pem) {
         let certificate = certificate.context("the ca file is not PEM")?;
-        store.add(certificate).context("the ca file holds a certificate that cannot be a root")?;
+        store.add(certificate).context("the ca file contains a certificate that cannot be a root")?;
     }
     ensure!(
         !store.is_empty(),
-        "the ca file holds no certificate: give the PEM file of the signing certificate"
+        "the ca file contains no certificate: give the PEM file of the signing certificate"
     );
     Ok(Arc::new(store))
 }
@@ -39,9 +39,9 @@ fn chain(identity: &Identity) -> anyhow::Result<Chain> {
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&identity.chain_pem)
         .collect::<Result<_, _>>()
         .context("the certificate file is not PEM")?;
-    ensure!(!chain.is_empty(), "the certificate file holds no certificate");
+    ensure!(!chain.is_empty(), "the certificate file contains no certificate");
     let key = PrivateKeyDer::from_pem_slice(&identity.key_pem)
-        .context("the key file holds no private key in PEM")?;
+        .context("the key file contains no private key in PEM")?;
     Ok((chain, key))
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn server_config(security: &Security) -> anyhow::Result<Option<Arc<Se
         ),
     };
     let mut config =
-        builder.with_single_cert(chain, key).context("the certificate and the key do not belong together")?;
+        builder.with_single_cert(chain, key).context("the private key does not match the certificate")?;
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(Some(Arc::new(config)))
@@ -70,7 +70,7 @@ pub(crate) fn client_config(security: &Security) -> anyhow::Result<Arc<ClientCon
         None => {
             ensure!(
                 security.token.is_some(),
-                "a certificate of this agent alone does not show whether the edge is the right one: give a ca or a token"
+                "the agent has a certificate but nothing to authenticate the edge with: give it a ca or a token"
             );
             Arc::new(TokenVouches(provider().signature_verification_algorithms))
         }
@@ -85,7 +85,7 @@ pub(crate) fn client_config(security: &Security) -> anyhow::Result<Arc<ClientCon
             let (chain, key) = chain(identity)?;
             builder
                 .with_client_auth_cert(chain, key)
-                .context("the certificate and the key do not belong together")?
+                .context("the private key does not match the certificate")?
         }
     };
     config.resumption = Resumption::disabled();
@@ -124,7 +124,7 @@ impl ServerCertVerifier for TokenVouches {
         _cert: &CertificateDer<'_>,
         _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not spoken here".into()))
+        Err(rustls::Error::General("TLS 1.2 is not supported".into()))
     }
 
     fn verify_tls13_signature(

@@ -244,7 +244,7 @@ impl Wire {
         }
         let Stage::Answer { got, count, .. } = &mut self.stage else { return Ok(ReadProgress::Nothing) };
         match self.socket.read(&mut got[*count..]) {
-            Ok(0) => return Err(WireError::Garbage("nothing in answer to an agent's first bytes")),
+            Ok(0) => return Err(WireError::Garbage("no answer to the preamble")),
             Ok(read) => *count += read,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(ReadProgress::Nothing),
             Err(error) => return Err(error.into()),
@@ -252,8 +252,8 @@ impl Wire {
         if *count < preamble::SIZE {
             return Ok(ReadProgress::More);
         }
-        let answer =
-            PreambleAnswer::decode(*got).ok_or(WireError::Garbage("something else than an edge's answer"))?;
+        let answer = PreambleAnswer::decode(*got)
+            .ok_or(WireError::Garbage("something other than an edge's answer"))?;
         if answer.verdict != PreambleVerdict::Welcome {
             return Err(WireError::Refused(answer));
         }

@@ -73,7 +73,7 @@ impl Shell {
                         // For example out of file descriptors: the connection stays in the queue and is retried with the next.
                         self.accepting[index] = false;
                         if let Some(suppressed) = self.accept_errors.pass(self.clock.now()) {
-                            warn!(%error, suppressed, "cannot take a client's connection");
+                            warn!(%error, suppressed, "cannot accept a client's connection");
                         }
                     }
                 }
@@ -177,8 +177,7 @@ impl Shell {
             match proxy::read(&waiting.first) {
                 Ok(ProxyHeader::More) if !last => return,
                 Ok(ProxyHeader::More) => {
-                    let reason =
-                        "its PROXY protocol header did not come, or not in time (`timeouts.first_bytes`)";
+                    let reason = "its PROXY protocol header did not arrive in time (`timeouts.first_bytes`)";
                     return self.refuse_unproxied(connection, reason);
                 }
                 Ok(ProxyHeader::Header { len, ends }) => {

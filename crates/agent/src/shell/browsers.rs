@@ -45,7 +45,7 @@ impl Shell {
                             self.websockets.refuse(now, connection, &Refusal::by_rule(&reason));
                             self.tell_refused(client, &rule, &reason);
                         }
-                        Route::More => debug_assert!(false, "the routes were told that there is no more"),
+                        Route::More => debug_assert!(false, "the routes know that no more bytes follow"),
                     }
                 }
             }

@@ -57,14 +57,14 @@ impl Closing {
 
     /// All connections together hold too many bytes of partial messages, and this client's is the oldest.
     pub fn crowded() -> Self {
-        Self { code: 1013, words: "too many messages are on their way here; send it again later".into() }
+        Self { code: 1013, words: "too many messages are in transit; send it again later".into() }
     }
 
     /// The client's protocol error.
     fn broken(error: &Error) -> Self {
         let (code, words) = match error {
-            Error::Capacity(_) => (1009, format!("a message has at most {MESSAGE_SIZE_MAX} bytes here")),
-            Error::Utf8(_) => (1007, "a text is not UTF-8".into()),
+            Error::Capacity(_) => (1009, format!("a message can have at most {MESSAGE_SIZE_MAX} bytes")),
+            Error::Utf8(_) => (1007, "a text message is not UTF-8".into()),
             other => (1002, other.to_string()),
         };
         Self { code, words }

@@ -38,12 +38,12 @@ impl Refusal {
 
     /// It did not arrive in time.
     pub fn late() -> Self {
-        Self::new("408 Request Timeout", "no request came in time")
+        Self::new("408 Request Timeout", "no request arrived in time")
     }
 
     /// The agent stops and admits no new clients.
     pub fn stopping() -> Self {
-        Self::new("503 Service Unavailable", "this gate is about to stop; try another, or later")
+        Self::new("503 Service Unavailable", "this gate is shutting down; try another one, or later")
     }
 
     /// The complete HTTP answer.
@@ -67,10 +67,7 @@ impl Refusal {
 /// host and port.
 pub fn read(head: &[u8], from: usize, origins: &[String]) -> Option<Result<(usize, Bytes), Refusal>> {
     if head.first().is_some_and(|byte| !byte.is_ascii_uppercase()) {
-        return Some(Err(Refusal::new(
-            "400 Bad Request",
-            "this is no HTTP; a WebSocket begins with ws:// here",
-        )));
+        return Some(Err(Refusal::new("400 Bad Request", "this is not HTTP; connect to ws:// here")));
     }
     let may_end = head.get(from..head.len().min(HEAD_MAX)).unwrap_or_default();
     let Some(at) = may_end.windows(END.len()).position(|end| end == END) else {
@@ -79,13 +76,13 @@ pub fn read(head: &[u8], from: usize, origins: &[String]) -> Option<Result<(usiz
     let head = &head[..from + at + END.len()];
     Some(match Request::try_parse(head) {
         Ok(Some((len, request))) => grant(&request, origins).map(|answer| (len, answer)),
-        Ok(None) => Err(Refusal::new("400 Bad Request", "the request has no end where it should")),
+        Ok(None) => Err(Refusal::new("400 Bad Request", "the head of the request does not end properly")),
         Err(error) => Err(refuse(&error)),
     })
 }
 
 fn too_large() -> Refusal {
-    let words = format!("the head of the request is longer than {HEAD_MAX} bytes, or of too many lines");
+    let words = format!("the head of the request is longer than {HEAD_MAX} bytes, or has too many lines");
     Refusal::new("431 Request Header Fields Too Large", words)
 }
 
@@ -93,7 +90,8 @@ fn grant(request: &Request, origins: &[String]) -> Result<Bytes, Refusal> {
     let answer = create_response(request).map_err(|error| refuse(&error))?;
     if let Some(origin) = stranger(request, origins) {
         let words = format!(
-            "pages from {origin} may not connect here; who runs this gate can allow it with `origins = [...]`"
+            "pages from {origin} are not allowed to connect; the operator of this gate can allow them with `origins \
+             = [...]`"
         );
         return Err(Refusal::new("403 Forbidden", words));
     }
@@ -138,18 +136,18 @@ fn refuse(error: &Error) -> Refusal {
             | ProtocolError::MissingUpgradeWebSocketHeader,
         ) => Refusal::new(
             "426 Upgrade Required",
-            "only WebSocket is spoken here: connect to ws://, not to http://",
+            "only WebSocket is supported here: connect to ws://, not to http://",
         ),
         Error::Protocol(ProtocolError::MissingSecWebSocketVersionHeader) => {
-            Refusal::new("426 Upgrade Required", "version 13 of WebSocket is spoken here, and no other")
+            Refusal::new("426 Upgrade Required", "only version 13 of WebSocket is supported")
         }
         Error::Protocol(ProtocolError::MissingSecWebSocketKey | ProtocolError::InvalidSecWebSocketKey) => {
             Refusal::new("400 Bad Request", "Sec-WebSocket-Key is not 16 bytes in base64")
         }
         Error::Protocol(ProtocolError::WrongHttpVersion) => {
-            Refusal::new("400 Bad Request", "WebSocket takes HTTP/1.1")
+            Refusal::new("400 Bad Request", "WebSocket requires HTTP/1.1")
         }
-        other => Refusal::new("400 Bad Request", format!("this is no HTTP request: {other}")),
+        other => Refusal::new("400 Bad Request", format!("this is not a valid HTTP request: {other}")),
     }
 }
 

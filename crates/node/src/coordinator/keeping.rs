@@ -256,7 +256,7 @@ mod tests {
         let bytes = fs::read(&file).unwrap();
         fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
         let why = StoreHandle::start(file).unwrap_err().to_string();
-        assert!(why.contains("cut short or was altered"), "{why}");
+        assert!(why.contains("truncated or was altered"), "{why}");
         fs::remove_dir_all(directory).unwrap();
     }
 

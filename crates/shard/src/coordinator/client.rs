@@ -259,10 +259,10 @@ impl CoordinatorClient {
         match self.state {
             CoordinatorState::There => &[],
             CoordinatorState::Away { .. } => &[
-                "no news of who stands by for whom",
+                "no updates about standbys of sessions",
                 "no decision between a primary and its backup",
                 "no witness",
-                "no news of other edges and their images",
+                "no updates about other edges and their images",
             ],
         }
     }
@@ -313,7 +313,7 @@ impl CoordinatorClient {
                 self.watched(changes, out)
             }
             CoordinatorInput::WatchEnded { watch, why } if self.watch == Some(watch) => {
-                out.push(CoordinatorOutput::Log(3, format!("the coordinator's news broke off: {why}")));
+                out.push(CoordinatorOutput::Log(3, format!("the coordinator's watch ended: {why}")));
                 self.watch = None;
             }
             CoordinatorInput::Watched { .. } | CoordinatorInput::WatchEnded { .. } => {}
@@ -360,7 +360,7 @@ impl CoordinatorClient {
                 self.figures.parts_refused += 1;
                 if self.figures.parts_refused == 1 {
                     let text = format!(
-                        "the coordinator does not take who stands by for this edge's sessions: {why}"
+                        "the coordinator refuses the list of standbys of this edge's sessions: {why}"
                     );
                     out.push(CoordinatorOutput::Log(1, text));
                 }
@@ -407,7 +407,7 @@ impl CoordinatorClient {
             (Step::KeepAlive | Step::Write(..) | Step::ListStandbys(..), Ok(StoreReply::NoLease)) => {
                 out.push(CoordinatorOutput::Log(
                     1,
-                    "this edge's lease at the coordinator is over: it registers again".into(),
+                    "this edge's lease at the coordinator has expired: registering again".into(),
                 ));
                 self.figures.leases_lost += 1;
                 self.lease = None;
@@ -418,7 +418,8 @@ impl CoordinatorClient {
             }
             (step, Ok(reply)) => {
                 self.failures = failures;
-                let why = format!("the store answered {step:?} with {reply:?}, as none of this version does");
+                let why =
+                    format!("the store answered {step:?} with {reply:?}, which this version does not expect");
                 self.failed(now_ns, &StoreFailure::Refused(why), out);
             }
         }
@@ -456,7 +457,7 @@ impl CoordinatorClient {
         if !core::mem::replace(&mut self.complained, true) {
             let cannot = self.cannot().join(", ");
             let text =
-                format!("the coordinator is away ({why}): {cannot}; sessions go on, and it is asked again");
+                format!("the coordinator is unreachable ({why}): {cannot}; sessions continue, retrying");
             out.push(CoordinatorOutput::Log(1, text));
         }
         // Changes in the meantime are unknown.
@@ -557,7 +558,7 @@ impl CoordinatorClient {
             let edges = self.registrations.len();
             out.push(CoordinatorOutput::Log(
                 2,
-                format!("the coordinator is there (after {away_s} s): {edges} edges"),
+                format!("the coordinator is reachable (after {away_s} s): {edges} edges"),
             ));
             self.state = CoordinatorState::There;
             self.complained = false;
@@ -598,8 +599,8 @@ impl CoordinatorClient {
             self.unread += 1;
             if self.unread == 1 {
                 let text = format!(
-                    "the coordinator has {key} in words that this version does not know: is an edge of another version in \
-                     this domain?"
+                    "the coordinator has {key} in a format that this version does not know: is an edge of another \
+                     version in this domain?"
                 );
                 out.push(CoordinatorOutput::Log(1, text));
             }
@@ -614,7 +615,7 @@ impl CoordinatorClient {
         if own && !self.usurped {
             self.usurped = true;
             let text = format!(
-                "another edge registers itself as `{edge}`: give each its own `name`, or neither can be told from the other"
+                "another edge registers itself with the same name, `{edge}`: give each edge its own `name`"
             );
             out.push(CoordinatorOutput::Log(0, text));
         }
@@ -625,7 +626,7 @@ impl CoordinatorClient {
         if edge == self.config.edge && self.written.remove(&edge_key(edge)).is_some() {
             out.push(CoordinatorOutput::Log(
                 1,
-                "this edge's registration vanished at the coordinator: it registers again".into(),
+                "this edge's registration is missing at the coordinator: registering again".into(),
             ));
             self.written.clear();
         }
@@ -635,7 +636,7 @@ impl CoordinatorClient {
         let known: Vec<String> = self.registrations.keys().cloned().collect();
         for (there, previous, what) in [
             (&known, &self.reported, "registered at the coordinator"),
-            (&self.reported, &known, "not registered any more"),
+            (&self.reported, &known, "no longer registered"),
         ] {
             let new: Vec<String> = there.iter().filter(|name| !previous.contains(name)).cloned().collect();
             if !new.is_empty() {

@@ -38,12 +38,12 @@ pub enum Damage {
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Magic => f.write_str("it is no store of a coordinator"),
+            Self::Magic => f.write_str("it is not a coordinator's store"),
             Self::Version(version) => write!(
                 f,
-                "it is of version {version} and this program writes {VERSION}; start the version that wrote it"
+                "it has version {version}, and this program supports {VERSION}; start the version that wrote it"
             ),
-            Self::Altered => f.write_str("it is cut short or was altered; put back a copy"),
+            Self::Altered => f.write_str("it is truncated or was altered; restore a copy"),
         }
     }
 }

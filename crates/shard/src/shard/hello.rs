@@ -176,8 +176,7 @@ impl Shard {
         let app = self.app_of(now, hello, proven, out)?;
         self.may_hold_end(wire, hello, app.server.as_deref())?;
         if let Some(home) = self.is_elsewhere(&app) {
-            let reason =
-                alloc::format!("the cell that all clients of `{}` share is on shard {home}", app.name);
+            let reason = alloc::format!("the shared cell of `{}` is on shard {home}", app.name);
             return refuse(Code::Elsewhere, reason);
         }
         let host = self.wires.get(&wire).and_then(|wire| wire.host).unwrap_or_default();
@@ -210,13 +209,13 @@ impl Shard {
             Some(_) => refuse(
                 Code::WrongKey,
                 alloc::format!(
-                    "the proof does not fit the session's key: it is another session's, or the secret of edge `{}` is not the \
-                     one that the session began under; give all edges the same `secret_file`",
+                    "the proof does not match the session's key: it is of another session, or edge `{}` has another \
+                     domain secret than the edge where the session began; give all edges the same `secret_file`",
                     self.config.edge
                 ),
             ),
             None if hello.fresh && !hello.server => Ok(false),
-            None => refuse(Code::WrongKey, "resuming a session takes its key"),
+            None => refuse(Code::WrongKey, "a session can be resumed only with its key"),
         }
     }
 
@@ -245,7 +244,11 @@ impl Shard {
         match self.apps.get(&hello.app).filter(|app| app.image == image).or(self.images.get(&image)) {
             Some(app) => Ok(app.clone()),
             // Without a proof, no image is fetched from peers.
-            None if !proven => refuse(Code::UnknownImage, "no session here has ever run that image"),
+            None if !proven => refuse(
+                Code::UnknownImage,
+                "this edge does not have that image, and the session's key \
+                was not proved",
+            ),
             // The end retries, also at this edge if no other edge has the image.
             None => refuse(Code::UnknownImage, self.want(now, &hello.app, image, out)),
         }
@@ -286,8 +289,8 @@ impl Shard {
         if app.protect != Protect::None && in_gate {
             return refuse(
                 Code::Protocol,
-                "the app is deployed with protect = \"endpoints\", but an end of this session runs in the edge's own gate and \
-                 would die with it: use an agent on that host, or deploy the app with protect = \"none\"",
+                "the app is deployed with protect = \"endpoints\", but an end of this session runs in the edge's own \
+                 gate and would be lost with it: use an agent on that host, or deploy the app with protect = \"none\"",
             );
         }
         Ok(())
@@ -296,7 +299,10 @@ impl Shard {
     fn room_for(&mut self, hello: &Hello, app: &App) -> Result<(), Refusal> {
         let limit = self.config.sessions_max as usize;
         if limit > 0 && self.sessions.len() >= limit {
-            return refuse(Code::Busy, "the shard has as many sessions as it may (limits.sessions)");
+            return refuse(
+                Code::Busy,
+                "the shard has reached its maximum number of sessions (limits.sessions)",
+            );
         }
         if !hello.fresh {
             return Ok(());
@@ -384,7 +390,11 @@ impl Shard {
         match self.known_ends(id) {
             Some(ends) if !tired => self.attempt(now, id, count, &ends, out),
             _ => self.with_owner(now, id, out, |owner, effects| {
-                owner.step_down(Code::Superseded, "other attempts were in the way".to_string(), effects);
+                owner.step_down(
+                    Code::Superseded,
+                    "too many other attempts to own the session interfered".to_string(),
+                    effects,
+                );
             }),
         }
     }

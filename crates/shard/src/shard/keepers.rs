@@ -88,24 +88,23 @@ impl Shard {
                 return self.refuse_role(id, "stand by as an edge", "roles = [\"edge\"]", out);
             }
             0 | 1 => {}
-            _ => return self.goodbye(id, "a keeper of a kind that this edge does not know: update it", out),
+            _ => return self.goodbye(id, "this edge does not know the keeper's role: update the edge", out),
         }
         if !wire.channels.is_empty() || !wire.servers.is_empty() {
-            return self.goodbye(id, "a wire that carries sessions does not lead to a keeper", out);
+            return self.goodbye(id, "a wire that carries sessions cannot become a keeper's", out);
         }
         let Some(wire) = self.wires.get_mut(&id) else { return };
         let genuine = seal::same(&keeper.proof, &key.proof(&wire.challenge, &keeper.name));
         if !genuine {
-            let reason =
-                "a keeper showed another key than this edge's domain has: is its key file the edges' one?";
+            let reason = "the keeper's proof does not match this edge's domain secret: does it have the edges' `secret_file`?";
             return self.goodbye(id, reason, out);
         }
         if keeper.name == self.config.edge || wire.role.is_some() {
-            return self.goodbye(id, "a keeper greeted twice, or has this edge's own name", out);
+            return self.goodbye(id, "the keeper introduced itself twice, or has this edge's own name", out);
         }
         let Keeper { name, role, shard, shards, .. } = keeper;
         let text = if role == 0 {
-            alloc::format!("the recorder `{name}` is here")
+            alloc::format!("the recorder `{name}` is connected")
         } else {
             alloc::format!("the edge `{name}` (shard {shard}) can stand by")
         };
@@ -322,8 +321,8 @@ impl Shard {
         placing.again_ns = Some(now.mono_ns + wait_ns);
         self.counters.keepers_lost += 1;
         if !at_once {
-            let text = alloc::format!("`{}` does not keep the session any more: {reason}", placed.role.name);
-            self.note(NoteLevel::Info, Some(id), text, out);
+            let text = alloc::format!("`{}` no longer keeps the session: {reason}", placed.role.name);
+            self.note(2, Some(id), text, out);
         }
     }
 
@@ -336,7 +335,7 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) {
         let Some(channel) = frame.channel(Sender::End) else {
-            return self.goodbye(wire, "keepers do not send such frames", out);
+            return self.goodbye(wire, "keepers must not send such frames", out);
         };
         let Some((id, keeper)) = self.keepers.channels.get(&(wire, channel)).copied() else {
             self.counters.stale_frames += 1;

@@ -103,9 +103,11 @@ impl Shard {
             out.push(ShardOutput::Control(FromShard::Want(Want { image, app: app.to_string() })));
         }
         match verdict {
-            Verdict::Asked => alloc::format!("{what} yet: it asks its peers"),
+            Verdict::Asked => alloc::format!("{what} yet: it is requesting it from its peers"),
             Verdict::Failed(why) => alloc::format!("{what}: {why}; deploy that version here, or at a peer"),
-            Verdict::Full => alloc::format!("{what}, and it asks its peers for too many others: try again"),
+            Verdict::Full => {
+                alloc::format!("{what}, and it is requesting too many others from its peers: try again")
+            }
         }
     }
 

@@ -371,7 +371,11 @@ impl Shard {
             if session.owner.phase() == OwnerPhase::Following {
                 if session.feed_lost_until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
                     self.with_owner(now, id, out, |owner, effects| {
-                        owner.step_down(Code::Lost, "no owner feeds it any more".to_string(), effects);
+                        owner.step_down(
+                            Code::Lost,
+                            "its owner's feed did not return in time".to_string(),
+                            effects,
+                        );
                     });
                 }
                 continue;
@@ -383,7 +387,7 @@ impl Shard {
             let Some(session) = self.sessions.get_mut(&id) else { continue };
             if session.adrift_until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
                 self.with_owner(now, id, out, |owner, effects| {
-                    let reason = "the other end did not come back within the app's linger time";
+                    let reason = "the other end did not reconnect within the app's linger time";
                     owner.terminate(Code::Lost, reason.to_string(), effects);
                 });
             } else {

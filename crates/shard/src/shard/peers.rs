@@ -181,8 +181,8 @@ impl Shard {
         let name = peer.name.clone().unwrap_or_default();
         let count = sessions.len();
         if count > 0 {
-            let text = alloc::format!("no word from the edge `{name}`: taking over {count} of its sessions");
-            self.note(NoteLevel::Info, None, text, out);
+            let text = alloc::format!("no frame from the edge `{name}`: taking over {count} of its sessions");
+            self.note(2, None, text, out);
         }
         for session in sessions {
             self.take_over(now, session, out);
@@ -287,7 +287,7 @@ impl Shard {
         }
         let limit = self.config.sessions_max as usize;
         if limit > 0 && self.sessions.len() >= limit {
-            return busy("the shard has as many sessions as it may (limits.sessions)");
+            return busy("the shard has reached its maximum number of sessions (limits.sessions)");
         }
         let app = match self.apps.get(&keep.app).filter(|app| app.image == keep.image) {
             Some(app) => app.clone(),
@@ -332,7 +332,7 @@ impl Shard {
         session.feeder = None;
         if session.owner.phase() == OwnerPhase::Following {
             self.with_owner(now, id, out, |owner, effects| {
-                owner.step_down(Code::Superseded, "it is not kept here any more".to_string(), effects);
+                owner.step_down(Code::Superseded, "it is no longer kept here".to_string(), effects);
             });
         }
     }

@@ -174,7 +174,7 @@ impl Shard {
                 self.sessions.get(&id).is_some_and(|it| it.owner.phase() == OwnerPhase::Following);
             if following {
                 self.with_owner(now, id, out, |owner, effects| {
-                    owner.step_down(Code::Waiting, "the recorder gave only a part".to_string(), effects);
+                    owner.step_down(Code::Waiting, "the recorder sent only a part".to_string(), effects);
                 });
             }
         }
@@ -192,7 +192,7 @@ impl Shard {
             self.with_owner(now, id, out, |owner, effects| {
                 owner.step_down(
                     Code::Waiting,
-                    "the end that asked for the session is gone".to_string(),
+                    "the end that asked for the session has disconnected".to_string(),
                     effects,
                 );
             });

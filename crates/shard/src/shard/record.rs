@@ -24,8 +24,7 @@ impl Shard {
             return out.push(ShardOutput::Control(FromShard::Recorded(recorded)));
         }
         if self.sessions.values().filter(|session| session.owner.is_recording()).count() >= RECORDINGS_MAX {
-            let why =
-                "as many other sessions are being recorded as may be at a time; try again when one is done";
+            let why = "the maximum number of sessions is being recorded; try again when one is done";
             return self.recorded(session, Some(tag), Err(why.to_string()), out);
         }
         self.with_owner(now, session, out, |owner, effects| {
@@ -58,16 +57,17 @@ impl Shard {
             // A handler is tried twice, and both tries make the same file.
             (None, Some(file)) if self.stops_told.contains(&file) => {}
             (None, Some(file)) => {
-                let text = alloc::format!("a handler was stopped, and left a record: `marram replay {file}`");
-                self.note(NoteLevel::Info, Some(session), text, out);
+                let text =
+                    alloc::format!("a handler was stopped; run its recording with `marram replay {file}`");
+                self.note(2, Some(session), text, out);
                 if self.stops_told.len() >= STOPS_TOLD {
                     self.stops_told.pop_front();
                 }
                 self.stops_told.push_back(file);
             }
             (None, None) => {
-                let text = alloc::format!("a handler was stopped, and there is no record of it: {why}");
-                self.note(NoteLevel::Warning, Some(session), text, out);
+                let text = alloc::format!("a handler was stopped, and could not be recorded: {why}");
+                self.note(1, Some(session), text, out);
             }
         }
     }

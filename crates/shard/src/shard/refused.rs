@@ -101,18 +101,18 @@ impl Shard {
         };
         let Some(suppressed) = self.refused.tell(now.mono_ns, hello.session, code) else { return };
         let happens = match code {
-            Code::WrongKey | Code::Forbidden => "it is refused for good",
+            Code::WrongKey | Code::Forbidden => "it is refused permanently",
             Code::UnknownApp if hello.fresh => {
-                "it is refused, and over unless its agent knows an edge with that app or misses one"
+                "it is refused, and ends unless its agent knows an edge with that app, or waits for one"
             }
             _ if hello.fresh => {
-                "it waits, and asks again until the agent's `timeouts.edge_wait` is over or another edge takes it"
+                "it waits and retries until the agent's `timeouts.edge_wait` is over or another edge accepts it"
             }
-            _ => "it waits, and asks again until its app's `keep.linger` is over or another edge takes it",
+            _ => "it waits and retries until its app's `keep.linger` is over or another edge accepts it",
         };
         let others = match suppressed {
             0 => String::new(),
-            count => alloc::format!(" (and {count} other sessions that were refused something)"),
+            count => alloc::format!(" (and {count} other refused sessions)"),
         };
         let text = alloc::format!("{happens}: {reason}{hint}{others}");
         self.note(NoteLevel::Warning, Some(hello.session), text, out);
@@ -127,9 +127,11 @@ impl Shard {
     pub(super) fn reached_instead(&self, server: &str) -> String {
         let names = self.reached();
         match suggest::nearest(server, names.iter().map(|name| name.as_str())) {
-            _ if names.is_empty() => "; none is that reaches any server: `marram agent server`".to_string(),
-            Some(name) => alloc::format!("; one that reaches `{name}` is"),
-            None => "; those that are reach others, which the edge's log names".to_string(),
+            _ if names.is_empty() => {
+                "; no agent of any server is connected: start `marram agent server`".to_string()
+            }
+            Some(name) => alloc::format!("; an agent that reaches `{name}` is connected"),
+            None => "; connected agents reach other servers, which the edge's log names".to_string(),
         }
     }
 
@@ -149,7 +151,7 @@ impl Shard {
             .collect();
         if !shared.is_empty() {
             let text = alloc::format!(
-                "another agent reaches {} already: new sessions go to the one that has been connected for longest",
+                "another agent already reaches {}: new sessions go to the agent that has been connected for longest",
                 shared.join(", ")
             );
             self.note(NoteLevel::Info, None, text, out);
@@ -165,7 +167,7 @@ impl Shard {
         let quoted: Vec<String> =
             names.iter().take(NAMES_MAX).map(|name| alloc::format!("`{name}`")).collect();
         let more = if names.len() > NAMES_MAX { " and others" } else { "" };
-        alloc::format!("; those that are connected reach {}{more}", quoted.join(", "))
+        alloc::format!("; connected agents reach {}{more}", quoted.join(", "))
     }
 }
 

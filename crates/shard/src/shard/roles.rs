@@ -89,7 +89,8 @@ impl Shard {
     /// The refusal of an agent with insufficient rights: what it may not do, and what to configure.
     fn lacks(&self, wire: &Wire, what: &str, field: &str) -> String {
         alloc::format!(
-            "this agent, {}, may not {what}: show edge `{}` a credential for it (a [[credential]] of the edge with {field})",
+            "this agent, {}, may not {what}: present a credential for it to edge `{}` (a [[credential]] of the edge \
+             with {field})",
             credential(&wire.verified.credential),
             self.config.edge
         )

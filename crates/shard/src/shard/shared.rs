@@ -241,8 +241,7 @@ impl Shard {
                 SharedEffect::Stopped(members, reason) => {
                     self.forget_shared(id);
                     for member in members {
-                        let reason =
-                            alloc::format!("the cell that this session shared was stopped: {reason}");
+                        let reason = alloc::format!("the session's shared cell was stopped: {reason}");
                         self.with_cell(now, member, out, |owner, effects| {
                             owner.terminate(Code::Guest, reason, effects);
                         });

@@ -106,7 +106,7 @@ impl Tenants {
         let sessions = self.by_app.entry(app.name.clone()).or_default();
         if !sessions.have_room(app.sessions_max as usize) {
             return Err(alloc::format!(
-                "the app `{}` has as many sessions on this shard as its manifest lets it have (quotas.sessions = {})",
+                "the app `{}` has reached its maximum number of sessions on this shard (quotas.sessions = {})",
                 app.name,
                 app.sessions_max
             ));
@@ -115,7 +115,7 @@ impl Tenants {
         let Some(account) = self.account(tenant) else { return Ok(()) };
         if !account.sessions.have_room(account.sessions_max) {
             return Err(alloc::format!(
-                "the tenant `{}` has as many sessions on this shard as the edge grants it (tenant.sessions = {})",
+                "the tenant `{}` has reached its maximum number of sessions on this shard (tenant.sessions = {})",
                 app.tenant,
                 account.sessions_max
             ));

@@ -88,7 +88,8 @@ impl Shard {
         }
         if lost > 0 {
             let text = alloc::format!(
-                "an agent's connection is gone; sessions that had an end there: {lost}. They go on if it comes back, here or elsewhere"
+                "an agent's connection was lost; sessions with an end there: {lost}. They continue when the agent \
+                 reconnects, here or elsewhere"
             );
             self.note(NoteLevel::Info, None, text, out);
         }
@@ -105,7 +106,7 @@ impl Shard {
                 out.push(ShardOutput::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() })
             }
             Frame::Pong(_) => {}
-            _ if !greeted => self.goodbye(id, "the first frame is not a greeting", out),
+            _ if !greeted => self.goodbye(id, "the first frame must be a greeting", out),
             Frame::Keeper(keeper) => self.keeper(now, id, keeper, out),
             other if wire.role.is_some() => self.keeper_frame(now, id, other, out),
             Frame::Hello(hello) => self.hello(now, id, hello, out),
@@ -117,8 +118,8 @@ impl Shard {
         let version = greet.version_newest.min(WIRE_VERSION);
         if version < greet.version_oldest.max(WIRE_VERSION_OLDEST) {
             let reason = alloc::format!(
-                "this edge speaks wire versions {WIRE_VERSION_OLDEST} to {WIRE_VERSION}, the agent {} to {}: update \
-                 the older of the two",
+                "this edge supports wire versions {WIRE_VERSION_OLDEST} to {WIRE_VERSION}, the agent {} to {}: \
+                 update the older of the two",
                 greet.version_oldest,
                 greet.version_newest
             );
@@ -155,7 +156,7 @@ impl Shard {
     /// A frame on a channel. Frames of an older attempt are dropped.
     fn session_frame(&mut self, now: Now, id: ShardWireId, frame: Frame, out: &mut Vec<ShardOutput>) {
         let Some(channel) = frame.channel(Sender::End) else {
-            return self.goodbye(id, "agents do not send such frames", out);
+            return self.goodbye(id, "agents must not send such frames", out);
         };
         let Some(bound) = self.wires.get(&id).and_then(|wire| wire.channels.get(&channel)).copied() else {
             self.counters.stale_frames += 1;

@@ -38,8 +38,9 @@ impl Shard {
 
     pub(super) fn witness_missing(&mut self, session: SessionId, out: &mut Vec<ShardOutput>) {
         self.counters.witness_missing += 1;
-        let text = "continues although it is not known whether its client went back to an older state";
-        self.note(NoteLevel::Warning, Some(session), text.to_string(), out);
+        let text = "continues without a check that its client did not go back to an older state: the witness is \
+            unreachable";
+        self.note(1, Some(session), text.to_string(), out);
     }
 
     /// The answer to a question.

@@ -268,7 +268,7 @@ fn a_server_that_no_one_reaches_is_named_with_those_that_another_does() {
         told.extend(world.step(ShardInput::Frame { wire: ShardWireId(wire), frame: greet.into() }));
         let told = notes(&told);
         assert_eq!(told.len(), news, "{told:?}");
-        assert!(told.iter().all(|(_, text)| text.contains("another agent reaches `db` already")), "{told:?}");
+        assert!(told.iter().all(|(_, text)| text.contains("another agent already reaches `db`")), "{told:?}");
     }
 }
 

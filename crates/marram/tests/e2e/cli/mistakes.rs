@@ -109,7 +109,7 @@ const COMMANDS: &[Row] = &[
         "the port is in use",
         "agent client --edge 127.0.0.1:1 --listen %=x",
         1,
-        &["cannot listen on", "Address already in use", "stop what uses it"],
+        &["cannot listen on", "Address already in use", "stop the program"],
     ),
     (
         "the admin port is in use",
@@ -121,7 +121,7 @@ const COMMANDS: &[Row] = &[
         "an address of another machine",
         "agent client --edge a:1 --listen 192.0.2.1:1=x",
         1,
-        &["cannot listen on 192.0.2.1:1", "no such address", "ip address"],
+        &["cannot listen on 192.0.2.1:1", "does not have that address", "ip address"],
     ),
     (
         "a state directory that is a file",

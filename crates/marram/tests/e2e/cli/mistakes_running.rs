@@ -206,7 +206,7 @@ fn agents_that_no_edge_takes() {
         (
             "no token",
             &["--edge", &edge][..],
-            &["wants to see a token", "give this agent the edge's", "--token-file"][..],
+            &["requires a token", "give this agent the edge's", "--token-file"][..],
         ),
         (
             "another token",
@@ -216,7 +216,7 @@ fn agents_that_no_edge_takes() {
         (
             "an admin's address",
             &["--edge", &admin],
-            &["does not speak Marram's protocol", "`listen` of the edge"],
+            &["does not use Marram's protocol", "the edge's `listen`"],
         ),
         ("an edge of another version", &["--edge", &version], &["version", "upgrade"]),
         ("no one there", &["--edge", "127.0.0.1:1"], &["edge down", "Connection refused"]),
@@ -230,7 +230,7 @@ fn agents_that_no_edge_takes() {
     agent.says(&["edge up"]);
     let _client = TcpStream::connect(address).unwrap();
     agent.says(&["no app `countng`", "marram deploy", "did you mean `counting`?"]);
-    let words = "it is refused, and over unless its agent knows an edge with that app or misses one";
+    let words = "it is refused, and ends unless its agent knows an edge with that app, or waits for one";
     let told = |event: &LogEvent| event.text("message").contains(words);
     cluster.logs.wait(0, Duration::from_secs(60), told).expect("the edge tells it, too");
 }
@@ -310,15 +310,15 @@ fn edges_of_different_secrets() {
     second.says(&["an app is deployed"]);
     // The agent warns before it matters, and again when it does.
     agent.says(&[
-        "its domain secret is not that of edge `first`",
-        "neither can go on with the other's sessions",
+        "it and edge `first` have different domain secrets",
+        "neither can recover the other's sessions",
         "the same `secret_file`",
         "edge=second",
     ]);
     drop(first);
     agent.says(&[
-        "the secret of edge `second` is not the one that the session began under",
+        "edge `second` has another domain secret than the edge where the session began",
         "the same `secret_file`",
     ]);
-    second.says(&["it is refused for good", "the same `secret_file`"]);
+    second.says(&["it is refused permanently", "the same `secret_file`"]);
 }

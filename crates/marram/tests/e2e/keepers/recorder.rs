@@ -210,6 +210,6 @@ fn a_recorder_of_another_domain_is_told_so_and_nothing_else_happens() {
         marram_cluster::TestProcess::start("stranger", &mut command, &cluster.logs, &errors).unwrap();
     let told = |event: &LogEvent| *event.who == *"stranger" && event.name() == "edge_down";
     let told = cluster.logs.wait(start, PATIENCE, told).expect("it is told").1;
-    assert!(told.text("reason").contains("key"), "{}", told.fields);
+    assert!(told.text("reason").contains("secret"), "{}", told.fields);
     drop(stranger);
 }

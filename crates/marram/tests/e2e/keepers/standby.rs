@@ -384,7 +384,7 @@ fn operators_see_who_stands_by() {
     assert!(listed.contains("KEEPERS") && listed.contains(&format!("{name} (hot, ")), "{listed}");
     assert!(listed.contains("standing by") && listed.contains("standby (hot)"), "{listed}");
     let shown = world.marram_first("inspect", owner);
-    assert!(shown.contains(&format!("{name} (hot, ")) && shown.contains("goes on with it"), "{shown}");
+    assert!(shown.contains(&format!("{name} (hot, ")) && shown.contains("continues it"), "{shown}");
     // The owner answers, in whichever order the edges are asked.
     let session = world.sessions(owner)[0]["session"].as_str().unwrap().to_owned();
     let both = world.marram(&["inspect", &session]);

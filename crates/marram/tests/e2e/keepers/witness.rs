@@ -69,7 +69,7 @@ fn recoveries_ask_the_witness_and_wait_while_it_is_away() {
     // While the witness is away, no recovery can be confirmed.
     let start = cluster.logs.end();
     cluster.edges[0].kill();
-    said(&cluster, start, "message", "the coordinator is away");
+    said(&cluster, start, "message", "the coordinator is unreachable");
     let start = cluster.logs.end();
     cluster.edges[other].kill();
     client.get_mut().write_all(b"f").unwrap();

@@ -85,7 +85,7 @@ fn an_etcd_that_answers_too_late_is_away_and_sessions_go_on() {
     let mut client = Client::start(&mut cluster);
     let start = cluster.logs.end();
     slow.is_slow.store(true, Ordering::SeqCst);
-    let away = said(&cluster, start, &["the coordinator is away", "sessions go on"]);
+    let away = said(&cluster, start, &["the coordinator is unreachable", "sessions continue"]);
     assert!(away.fields.to_string().contains("no answer in"), "{}", away.fields);
     client.count();
     let owner = cluster.owner().unwrap();
@@ -93,15 +93,16 @@ fn an_etcd_that_answers_too_late_is_away_and_sessions_go_on() {
     let shown = || shown.json(hyper::Method::GET, "/v1/coordinator").unwrap();
     // The other edge detects this itself, and takes over the session without the coordinator.
     let other = cluster.edges[1 - owner].who();
-    let finds_out =
-        |event: &LogEvent| *event.who == *other && event.text("message").contains("the coordinator is away");
+    let finds_out = |event: &LogEvent| {
+        *event.who == *other && event.text("message").contains("the coordinator is unreachable")
+    };
     cluster.logs.wait(start, PATIENCE, finds_out).expect("it is asked by both");
     assert_eq!(shown()["state"], "away");
     cluster.edges[owner].kill();
     client.count();
     let start = cluster.logs.end();
     slow.is_slow.store(false, Ordering::SeqCst);
-    said(&cluster, start, &["the coordinator is there"]);
+    said(&cluster, start, &["the coordinator is reachable"]);
     client.count();
 }
 

@@ -116,7 +116,7 @@ fn who_does_not_say_what_a_proxy_says_is_refused_with_a_line_in_the_log() {
     for (said, reason) in [
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "does not begin with a PROXY protocol header"),
         (b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n".to_vec(), "version 1"),
-        (header()[..short].to_vec(), "did not come"),
+        (header()[..short].to_vec(), "did not arrive"),
         // Routes match the client's address, and not the proxy's.
         (refused, "not from there"),
     ] {

@@ -124,7 +124,7 @@ fn routes_that_are_wrong_are_refused_whole() {
     for (routes, says) in [
         (
             route(json!({ "listener": "nowhere" })),
-            "`listener` is no listener of this configuration; there are: door",
+            "`listener` is not a listener of this configuration; there are: door",
         ),
         (route(json!({ "client": "10.0.0.1/8" })), "`client` is no prefix"),
         (route(json!({ "refuse": "both" })), "`refuse` is there beside `app`"),

@@ -78,7 +78,11 @@ fn a_server_that_no_agent_reaches_is_named_at_once() {
     let waits = cluster.logs.wait(0, PATIENCE, waits).expect("the client's agent says so").1;
     assert_eq!((waits.text("code"), waits.text("app")), ("NoServerAgent", "forward"), "{}", waits.fields);
     let reason = waits.text("reason");
-    assert!(reason.contains("`peer`") && reason.contains("one that reaches `pear` is"), "{}", waits.fields);
+    assert!(
+        reason.contains("`peer`") && reason.contains("an agent that reaches `pear` is connected"),
+        "{}",
+        waits.fields
+    );
     let told = |event: &LogEvent| {
         let text = event.text("message");
         event.text("level") == "WARN" && text.contains("server `peer`") && text.contains("reach `pear`")

@@ -117,7 +117,7 @@ fn unknown_peers_are_sent_away_in_words_and_agents_still_get_in() {
     for (preamble, answer, says) in [
         (&b"MARM\x07\x09\x00\x00"[..], &b"MARM\x01\x01\x01\x00"[..], "upgrade the older"),
         (b"MARM\x01\x01\x00\x01", b"MARM\x03\x01\x01\x00", "cannot encrypt"),
-        (b"MARM\x01\x01\x00\x02", b"MARM\x05\x01\x01\x00", "no token to compare"),
+        (b"MARM\x01\x01\x00\x02", b"MARM\x05\x01\x01\x00", "the edge has none"),
     ] {
         let mut stream = connect(&cluster);
         stream.write_all(preamble).expect("open");
@@ -136,7 +136,7 @@ fn an_edge_with_a_token_lets_no_one_in_without() {
     let mut stream = connect(&cluster);
     stream.write_all(PREAMBLE).expect("open");
     assert_eq!(rest(stream), b"MARM\x04\x01\x01\x00");
-    wait(&cluster, "connection refused", "wants to see a token");
+    wait(&cluster, "connection refused", "requires a token");
     // A wrong token: without TLS, the proof is a digest over two nonces.
     let mut stream = connect(&cluster);
     stream.write_all(b"MARM\x01\x01\x00\x02").expect("open");

@@ -83,28 +83,28 @@ fn edges_find_one_another_and_images_through_the_one_that_serves_the_store() {
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        text.contains("is there") && ["A-1", "B-1", "C-1"].iter().all(|name| text.contains(name)),
+        text.contains("is reachable") && ["A-1", "B-1", "C-1"].iter().all(|name| text.contains(name)),
         "{text}"
     );
     assert!(metrics(&cluster, 1).contains("marram_coordinator_edges{edge=\"B-1\"} 3"));
     // A killed edge disappears when its lease expires; an edge that shuts down in order disappears at once.
     let start = cluster.logs.end();
     cluster.edges[2].kill();
-    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["not registered any more: C-1"]));
+    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["no longer registered: C-1"]));
     assert_eq!(names(&cluster, 0), ["A-1", "B-1"]);
     client.count();
     cluster.edges[1].terminate();
-    wait(&cluster, 0, start, &["not registered any more: B-1"]);
+    wait(&cluster, 0, start, &["no longer registered: B-1"]);
     // The store restarts empty, since its edge's directory is empty: the running edges register again.
     cluster.start_edge(1, &table(&format!("urls = [\"http://{store}\"]"))).unwrap();
-    wait(&cluster, 1, start, &["the coordinator is there"]);
+    wait(&cluster, 1, start, &["the coordinator is reachable"]);
     let start = cluster.logs.end();
     cluster.edges[0].kill();
-    wait(&cluster, 1, start, &["coordinator is away", "no witness"]);
+    wait(&cluster, 1, start, &["coordinator is unreachable", "no witness"]);
     assert!(metrics(&cluster, 1).contains("marram_coordinator_away{edge=\"B-2\"} 1"));
     client.count();
     cluster.start_edge(0, &table(&format!("serve = \"{store}\""))).unwrap();
-    wait(&cluster, 1, start, &["the coordinator is there"]);
+    wait(&cluster, 1, start, &["the coordinator is reachable"]);
     wait(&cluster, 1, start, &["registered at the coordinator", "A-2"]);
     wait(&cluster, 0, start, &["registered at the coordinator", "B-2"]);
     client.count();
@@ -143,7 +143,7 @@ fn an_edge_without_peers_fetches_an_image_from_whom_the_coordinator_names() {
     let start = cluster.logs.end();
     let drained = cluster.edges[0].client().unwrap();
     drained.json(hyper::Method::POST, "/v1/drain").unwrap();
-    wait(&cluster, 1, start, &["asking the peers"]);
+    wait(&cluster, 1, start, &["requesting it from the peers"]);
     wait(&cluster, 1, start, &["is fetched"]);
     client.count();
     // Each edge has another token for its operators: B received the image because of the secret that the domain's edges share.
@@ -167,7 +167,7 @@ fn edges_find_one_another_through_etcd_which_is_killed_and_stopped_while_session
     let start = cluster.logs.end();
     etcd.kill(0);
     for edge in 0..2 {
-        wait(&cluster, edge, start, &["the coordinator is away", "sessions go on"]);
+        wait(&cluster, edge, start, &["the coordinator is unreachable", "sessions continue"]);
     }
     let shown = known(&cluster, 0);
     assert_eq!(shown["state"], "away", "{shown}");
@@ -176,21 +176,23 @@ fn edges_find_one_another_through_etcd_which_is_killed_and_stopped_while_session
     client.count();
     let start = cluster.logs.end();
     etcd.restart(0);
-    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is there", "2 edges"]));
+    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is reachable", "2 edges"]));
     // A stopped etcd accepts connections and does not answer.
     let start = cluster.logs.end();
     etcd.signal(0, Signal::STOP);
-    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is away", "no answer in"]));
+    (0..2).for_each(|edge| {
+        _ = wait(&cluster, edge, start, &["the coordinator is unreachable", "no answer in"])
+    });
     client.count();
     let start = cluster.logs.end();
     etcd.signal(0, Signal::CONT);
-    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is there"]));
+    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is reachable"]));
     // A killed edge disappears when its lease expires, and its session continues at the other edge.
     let start = cluster.logs.end();
     let (owner, other) = (cluster.owner().unwrap(), 1 - cluster.owner().unwrap());
     cluster.edges[owner].kill();
     client.count();
-    wait(&cluster, other, start, &["not registered any more", ["A-1", "B-1"][owner]]);
+    wait(&cluster, other, start, &["no longer registered", ["A-1", "B-1"][owner]]);
 }
 
 #[test]
@@ -204,17 +206,17 @@ fn an_etcd_in_minority_decides_nothing_and_sessions_go_on() {
     let start = cluster.logs.end();
     etcd.signal(0, Signal::STOP);
     cluster.edges[1].kill();
-    wait(&cluster, 0, start, &["not registered any more", "B-1"]);
+    wait(&cluster, 0, start, &["no longer registered", "B-1"]);
     cluster.start_edge(1, &format!("coordinator = {{ urls = {}, lease = \"5s\" }}", etcd.urls())).unwrap();
     wait(&cluster, 0, start, &["registered at the coordinator", "B-2"]);
-    wait(&cluster, 1, start, &["the coordinator is there"]);
+    wait(&cluster, 1, start, &["the coordinator is reachable"]);
     let start = cluster.logs.end();
     etcd.signal(1, Signal::STOP);
-    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is away"]));
+    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is unreachable"]));
     client.count();
     let start = cluster.logs.end();
     etcd.signal(0, Signal::CONT);
-    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is there"]));
+    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is reachable"]));
     client.count();
     etcd.signal(1, Signal::CONT);
 }
@@ -223,7 +225,7 @@ fn an_etcd_in_minority_decides_nothing_and_sessions_go_on() {
 fn said(purpose: &'static str, table: &str, words: &[&str]) {
     let mut cluster = cluster(purpose, 1);
     cluster.start_edge(0, table).unwrap();
-    wait(&cluster, 0, 0, &["it is asked again"]);
+    wait(&cluster, 0, 0, &["sessions continue, retrying"]);
     // The first attempt may have timed out before the answer.
     let why = || known(&cluster, 0)["why"].as_str().unwrap().to_owned();
     until(|| words.iter().all(|words| why().contains(words)), || format!("{words:?}: {}", why()));
@@ -272,7 +274,7 @@ fn a_wrong_address_token_user_or_version_is_said_in_words_that_help() {
     said("coordinator-password", &user(&wrong), &["does not take user `root`"]);
     let mut cluster = cluster("coordinator-right", 1);
     cluster.start_edge(0, &user(&right)).unwrap();
-    wait(&cluster, 0, 0, &["the coordinator is there"]);
+    wait(&cluster, 0, 0, &["the coordinator is reachable"]);
     // The server answers in another protocol.
     let odd = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = odd.local_addr().unwrap();

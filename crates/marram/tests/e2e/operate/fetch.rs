@@ -85,7 +85,7 @@ fn an_edge_fetches_the_image_of_a_session_that_comes_to_it() {
         cluster.logs.wait(start, PATIENCE, says).expect(words);
         cluster.logs.count(start, says)
     };
-    assert_eq!((said("asking the peers"), said("is fetched")), (1, 1), "once for all of them");
+    assert_eq!((said("requesting it from the peers"), said("is fetched")), (1, 1), "once for all of them");
     assert_eq!(image(&cluster.edges[1]), new, "new sessions run the version that is deployed");
     assert_eq!(Client::connect(address).count().unwrap(), "count=1");
     // The edge now serves the image to others.
@@ -119,8 +119,8 @@ fn where_no_one_has_the_image_the_session_ends_and_says_so() {
         cluster.logs.wait(0, PATIENCE, about).expect(words);
         cluster.logs.count(0, about)
     };
-    assert_eq!(told("asks again until its app's `keep.linger` is over"), 1, "by the edge, once");
-    told("session waits, for");
+    assert_eq!(told("retries until its app's `keep.linger` is over"), 1, "by the edge, once");
+    told("session waits for an edge");
     let shown = Command::new(env!("CARGO_BIN_EXE_marram"))
         .args(["inspect", "--edge", &url(&cluster.edges[1])])
         .output()
@@ -136,6 +136,6 @@ fn where_no_one_has_the_image_the_session_ends_and_says_so() {
         assert!(ended.text("reason").contains(words), "{}", ended.fields);
     }
     // The agent retried many times in these two seconds.
-    let asked = cluster.logs.count(0, |event| event.text("message").contains("asking the peers"));
+    let asked = cluster.logs.count(0, |event| event.text("message").contains("requesting it from the peers"));
     assert!((1..=4).contains(&asked), "{asked}");
 }

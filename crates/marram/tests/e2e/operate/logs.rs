@@ -217,7 +217,7 @@ fn an_agent_that_has_an_address_for_operators_says_what_it_knows_among_edges() {
     client.read_exact(&mut [0; 7]).unwrap();
     let id = marram(&["ps", "-q", "--token-file", &token, &edge]).1.trim().to_owned();
     assert_eq!(marram(&["kill", &id, "--token-file", &token, &edge]).0, Some(0));
-    let said = Following::until(&mut lines, "session ended before its time");
+    let said = Following::until(&mut lines, "session ended early");
     let of_it = said.lines().last().unwrap();
     assert!(of_it.contains(" WARN web-1: ") && of_it.contains(&format!("session={id}")), "{said}");
 

@@ -103,7 +103,7 @@ fn edges_find_one_another_and_fetch_images_over_tls_alone() {
     cluster
         .start_edge(2, &table(&format!("urls = [\"https://{store}\"]"), &fields(&cluster, "b", true)))
         .unwrap();
-    said(&cluster, start, &["the coordinator is away", "is not believed"]);
+    said(&cluster, start, &["the coordinator is unreachable", "is not believed"]);
     cluster.edges[2].kill();
     let rest = "[quotas]\nscratch = \"1MiB\"\n";
     let manifest = support::cells().manifest(&cluster.directory, "count", "counter", rest).unwrap();
@@ -208,5 +208,5 @@ fn etcd_is_asked_over_tls_with_a_certificate() {
     let ca = cluster.directory.path().join("a.ca").display().to_string();
     let start = cluster.logs.end();
     cluster.start_edge(0, &format!("{url}, ca = {ca:?} }}")).unwrap();
-    said(&cluster, start, &["the coordinator is away"]);
+    said(&cluster, start, &["the coordinator is unreachable"]);
 }

@@ -86,7 +86,7 @@ const APPS: [App; 12] = [
         name: "crowd",
         handlers: [answer, nothing],
         manifest: "",
-        ended: "the tenant `crowd` has as many sessions on this shard as the edge grants it",
+        ended: "the tenant `crowd` has reached its maximum number of sessions on this shard",
     },
 ];
 

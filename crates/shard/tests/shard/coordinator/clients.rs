@@ -251,7 +251,7 @@ fn while_it_is_away_everybody_is_told_so_at_once_and_afterwards_all_is_as_before
     assert!(!world.edges[0].client.cannot().is_empty());
     assert_eq!(world.names(0).len(), 3, "what was known is not forgotten");
     let told: Vec<&String> =
-        world.edges[0].log.iter().filter(|line| line.contains("coordinator is away")).collect();
+        world.edges[0].log.iter().filter(|line| line.contains("coordinator is unreachable")).collect();
     assert_eq!(told.len(), 1, "once: {told:?}");
     world.ask(0, 7, Ask::Holder { subject: Subject::Group("g".into()) });
     assert!(matches!(world.answer(0, 7), Some(AskAnswer::Away(_))), "no one waits");
