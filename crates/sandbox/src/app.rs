@@ -85,7 +85,7 @@ impl App {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut reader = Reader::new(bytes);
         if reader.take(4) != Some(&MAGIC) {
-            return Err("it does not begin as an app".into());
+            return Err("it does not begin with the header of an app".into());
         }
         let has_keys = match reader.u32() {
             Some(VERSION) => false,
@@ -105,9 +105,11 @@ impl App {
             reader.u32().filter(|count| *count as usize <= IMAGE_FILES_MAX).ok_or("too many files")?;
         let mut files = Vec::new();
         for _ in 0..count {
-            let path =
-                reader.bytes().and_then(|path| std::str::from_utf8(path).ok()).ok_or("a path is cut off")?;
-            let contents = reader.bytes().ok_or("a file is cut off")?;
+            let path = reader
+                .bytes()
+                .and_then(|path| std::str::from_utf8(path).ok())
+                .ok_or("a path is truncated")?;
+            let contents = reader.bytes().ok_or("a file is truncated")?;
             files.push(ImageFile { path: path.into(), contents: contents.into() });
         }
         check_files(&files)?;
@@ -140,7 +142,7 @@ pub(crate) fn hash_of(encoded: &[u8]) -> ImageHash {
 /// Checks that these can be an app's files. Fails if paths are out of order, or if a file is also a directory.
 pub(crate) fn check_files(files: &[ImageFile]) -> Result<(), String> {
     if files.len() > IMAGE_FILES_MAX {
-        return Err(format!("{} files; the most is {IMAGE_FILES_MAX}", files.len()));
+        return Err(format!("{} files; the maximum is {IMAGE_FILES_MAX}", files.len()));
     }
     if files.iter().map(|file| file.contents.len()).sum::<usize>() > IMAGE_FILES_BYTES_MAX {
         return Err(format!("they have more than {IMAGE_FILES_BYTES_MAX} bytes together"));
@@ -148,7 +150,7 @@ pub(crate) fn check_files(files: &[ImageFile]) -> Result<(), String> {
     for file in files {
         if !ImageFile::is_path(&file.path) {
             return Err(format!(
-                "`{}` is no path from the root; write it as `dir/name`",
+                "`{}` is not a path from the root; write it as `dir/name`",
                 file.path.escape_debug()
             ));
         }

@@ -90,14 +90,14 @@ impl Chain {
     /// In words, if there are too few or too many, or a name is empty, too long, or has control characters.
     pub fn new(server: bool, stages: Vec<(String, ImageHash)>) -> Result<Self, String> {
         if !(2..=STAGES_MAX).contains(&stages.len()) {
-            return Err(format!("a chain of {} stages; it takes 2 to {STAGES_MAX}", stages.len()));
+            return Err(format!("a chain has {} stages; it must have 2 to {STAGES_MAX}", stages.len()));
         }
         let bad = |name: &str| {
             name.is_empty() || name.len() > STAGE_NAME_BYTES_MAX || name.chars().any(char::is_control)
         };
         match stages.iter().find(|(name, _)| bad(name)) {
             Some((name, _)) => Err(format!(
-                "a stage is called `{}`; give it a name of 1 to {STAGE_NAME_BYTES_MAX} bytes",
+                "a stage has the name `{}`; give it a name of 1 to {STAGE_NAME_BYTES_MAX} bytes",
                 name.escape_debug()
             )),
             None => Ok(Self { server, stages }),
@@ -146,26 +146,26 @@ impl Chain {
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut reader = Reader::new(bytes);
         if reader.take(4) != Some(&MAGIC) {
-            return Err("it does not begin as a chain".into());
+            return Err("it does not begin with the header of a chain".into());
         }
         if reader.u8() != Some(VERSION) {
             return Err("it has another format version".into());
         }
-        let cut = "it is cut short";
+        let cut = "it is truncated";
         let server = match reader.u8().ok_or(cut)? {
             flag @ (0 | 1) => flag == 1,
-            _ => return Err("it is not clear whether it has a server".into()),
+            _ => return Err("its server flag is invalid".into()),
         };
         let count = reader.u8().ok_or(cut)?;
         let mut stages = Vec::new();
         for _ in 0..count {
             let len = reader.u8().ok_or(cut)?;
             let name = reader.take(len.into()).ok_or(cut)?;
-            let name = std::str::from_utf8(name).map_err(|_| "a name is no text")?;
+            let name = std::str::from_utf8(name).map_err(|_| "a name is not UTF-8")?;
             stages.push((name.to_owned(), ImageHash(reader.array().ok_or(cut)?)));
         }
         if !reader.is_empty() {
-            return Err("there are bytes behind it".into());
+            return Err("it has extra bytes at its end".into());
         }
         Self::new(server, stages)
     }

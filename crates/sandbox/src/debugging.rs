@@ -34,7 +34,8 @@ impl fmt::Display for DebugError {
                 "it has no debug information: give the module as it was before it was stripped (Rust: `debug = true` in the profile, C: -g)",
             ),
             Self::Stranger(_) => f.write_str(
-                "it is another program than the app: give the very module that was stripped and deployed, not one that was built again",
+                "it is not the app's module: give the module that was stripped and deployed, not one that was built \
+                 again",
             ),
             Self::Image(error) => write!(f, "{error}"),
         }

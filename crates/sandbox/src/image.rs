@@ -189,8 +189,8 @@ impl fmt::Display for ImageFault {
             Self::Unreadable(why) => write!(f, "the compiled image cannot be read: {why}"),
             Self::Corrupt(why) => write!(f, "the compiled image is damaged ({why}); check the disk"),
             Self::NotAuthentic => f.write_str(
-                "the compiled image does not authenticate: it was changed, or brought here from elsewhere; find out who can \
-                 write there, and check the disk",
+                "the compiled image fails authentication: it was changed, or copied from another machine; check \
+                 which users can write there, and check the disk",
             ),
             Self::Foreign => f.write_str(
                 "the compiled image was made by another version of the engine or for another processor",
@@ -246,13 +246,13 @@ impl StageImage {
     ) -> Result<Self, ImageFault> {
         let mut reader = Reader::new(bytes);
         if reader.take(4) != Some(&MAGIC) {
-            return Err(ImageFault::Corrupt("it does not begin as an image"));
+            return Err(ImageFault::Corrupt("it does not begin with the header of an image"));
         }
         if reader.u32() != Some(VERSION) {
             return Err(ImageFault::Foreign);
         }
-        let len = reader.u64().ok_or(ImageFault::Corrupt("it is cut short"))?;
-        let mac: [u8; 32] = reader.array().ok_or(ImageFault::Corrupt("it is cut short"))?;
+        let len = reader.u64().ok_or(ImageFault::Corrupt("it is truncated"))?;
+        let mac: [u8; 32] = reader.array().ok_or(ImageFault::Corrupt("it is truncated"))?;
         let body = reader.rest();
         if body.len() as u64 != len {
             return Err(ImageFault::Corrupt("its length is wrong"));

@@ -103,7 +103,7 @@ impl Images {
     pub fn deploy_chain(&self, chain: &Chain) -> Result<ImageHash, LoadError> {
         for (_, stage) in chain.stages() {
             if Chain::is_chain(&self.app(*stage)?) {
-                let why = "it is a chain, and a stage is one app; name that chain's stages instead";
+                let why = "it is a chain, and a stage must be one app; name that chain's stages instead";
                 return Err(LoadError::App { hash: *stage, why: why.into() });
             }
         }
@@ -165,7 +165,7 @@ impl Images {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(bad(error.to_string())),
             Ok(bytes) if chain::hash_of(&bytes) != hash => {
-                Err(bad("its bytes are not what its name says; check the disk".into()))
+                Err(bad("its bytes do not match its digest; check the disk".into()))
             }
             Ok(bytes) => Chain::decode(&bytes).map(Some).map_err(bad),
         }
@@ -187,7 +187,7 @@ impl Images {
         if hash_of(&bytes) != hash {
             return Err(LoadError::App {
                 hash,
-                why: "its bytes are not what its name says; check the disk".into(),
+                why: "its bytes do not match its digest; check the disk".into(),
             });
         }
         Ok(bytes)
@@ -206,7 +206,7 @@ impl Images {
         if hash_of(app) != hash {
             return Err(LoadError::App {
                 hash,
-                why: "the bytes that came are another app's; fetch it elsewhere".into(),
+                why: "the received bytes are of another app; fetch it elsewhere".into(),
             });
         }
         let decoded = App::decode(app).map_err(|why| LoadError::App { hash, why })?;
@@ -220,7 +220,7 @@ impl Images {
     fn insert_chain(&self, hash: ImageHash, bytes: &[u8]) -> Result<Arc<Image>, LoadError> {
         let chain = Chain::decode(bytes).map_err(|why| LoadError::App { hash, why })?;
         if chain.hash() != hash {
-            let why = "the bytes that came are another chain's; fetch it elsewhere".into();
+            let why = "the received bytes are of another chain; fetch it elsewhere".into();
             return Err(LoadError::App { hash, why });
         }
         self.deploy_chain(&chain)?;
@@ -392,7 +392,7 @@ impl fmt::Display for LoadError {
                 )
             }
             Self::App { hash, why } => write!(f, "the app of image {hash} cannot be used: {why}"),
-            Self::Build(error) => write!(f, "the image cannot be made: {error}"),
+            Self::Build(error) => write!(f, "the image cannot be created: {error}"),
         }
     }
 }

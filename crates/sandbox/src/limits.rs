@@ -126,7 +126,7 @@ const _: () = assert!(
 );
 const _: () = assert!(
     OUTPUTS_PER_HANDLER_MAX <= marram_wire::limits::OUTPUTS_MAX,
-    "what a handler may send can be told to the ends"
+    "what a handler may send can be sent to the ends"
 );
 const _: () = assert!(
     BETWEEN_STAGES_BYTES_MAX
@@ -139,4 +139,4 @@ const _: () =
 const _: () = assert!(STACK_BYTES >= 2 * WASM_STACK_BYTES, "host calls need room above the guest's stack");
 const _: () = assert!(WASM_PAGE.is_multiple_of(PAGE), "memory grows by whole tracked pages");
 const _: () = assert!(REASON_BYTES_MAX <= marram_wire::limits::TEXT_MAX, "a reason fits a frame");
-const _: () = assert!(IO_BYTES_MAX <= u32::MAX as usize, "lengths that a guest is told fit its 32 bits");
+const _: () = assert!(IO_BYTES_MAX <= u32::MAX as usize, "lengths that a guest receives fit its 32 bits");

@@ -53,7 +53,7 @@ impl Quotas {
             return Some("handler_time is 0; give a handler at least a millisecond".into());
         }
         if self.scratch_max > SCRATCH_MAX {
-            return Some(format!("scratch_max is {} bytes; the most is {SCRATCH_MAX}", self.scratch_max));
+            return Some(format!("scratch_max is {} bytes; the maximum is {SCRATCH_MAX}", self.scratch_max));
         }
         None
     }

@@ -69,8 +69,9 @@ impl fmt::Display for ReplayError {
         match self {
             Self::NoApp(image) => write!(
                 f,
-                "the record file is without its app: name an edge that has image {image} by --from http://ADMIN, or a directory \
-                 that has it by --images, such as `images` in an edge's state directory"
+                "the record file does not contain its app: name an edge that has image {image} with --from \
+                 http://ADMIN, or a directory that has it with --images, such as `images` in an edge's state \
+                 directory"
             ),
             Self::Image(error) => write!(f, "{error}"),
             Self::Debug(error) => write!(f, "{error}"),

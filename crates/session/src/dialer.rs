@@ -250,7 +250,7 @@ impl Dialer {
 
 /// The message about an edge that does not answer.
 pub(crate) fn silence(silent_ns: u64) -> String {
-    format!("no word from the edge for {} ms", silent_ns / 1_000_000)
+    format!("no frame from the edge for {} ms", silent_ns / 1_000_000)
 }
 
 #[cfg(test)]

@@ -176,13 +176,13 @@ impl Header {
             return Err("the checkpoint is of another image");
         }
         if (self.generation, self.number) != (meta.generation, meta.number) {
-            return Err("the checkpoint is another one than it was announced as");
+            return Err("the checkpoint is not the announced one");
         }
         if self.log_offset != meta.log_offset || meta.full != (base.0 == Generation::NONE) {
-            return Err("the checkpoint is announced as covering something else");
+            return Err("the checkpoint does not cover what was announced");
         }
         if (self.base_generation, self.base_number) != base {
-            return Err("the checkpoint builds on another one than the one before it");
+            return Err("the checkpoint does not build on the one before it");
         }
         Ok(())
     }

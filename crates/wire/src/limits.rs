@@ -88,8 +88,7 @@ const _: () = assert!(
     FRAME_SIZE_MAX as u64 > (MESSAGE_SIZE_MAX + ENTRY_SIZE_MAX) as u64 + LOG_AHEAD,
     "a frame holds a whole message and its increment, and a whole message and the entry that consumed it"
 );
-const _: () =
-    assert!(CACHED_SIZE_MAX * 2 <= READS_SIZE_MAX, "an input can read two objects, whatever they are");
+const _: () = assert!(CACHED_SIZE_MAX * 2 <= READS_SIZE_MAX, "an input can read any two objects");
 const _: () = assert!(CACHED_SIZE_MAX <= MESSAGE_SIZE_MAX, "an object fits a message");
 const _: () =
     assert!(READS_MAX * 32 <= ENTRY_SIZE_MAX - READS_SIZE_MAX, "an entry holds what one input can read");

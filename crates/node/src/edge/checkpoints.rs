@@ -282,11 +282,11 @@ mod tests {
         let skipping = sealed((FIRST, 3), (FIRST, 2), |_| {});
         for (checkpoints, says) in [
             (vec![flipped], "altered"),
-            (vec![full(), renamed], "covering something else"),
-            (vec![promoted], "builds on another"),
-            (vec![delta()], "covering something else"),
-            (vec![full(), skipping], "builds on another"),
-            (vec![full(), full()], "covering something else"),
+            (vec![full(), renamed], "does not cover what was announced"),
+            (vec![promoted], "does not build on"),
+            (vec![delta()], "does not cover what was announced"),
+            (vec![full(), skipping], "does not build on"),
+            (vec![full(), full()], "does not cover what was announced"),
             (vec![foreign], "another session's"),
             (vec![other], "another image"),
         ] {
@@ -310,9 +310,9 @@ mod tests {
         let second = *opened.header;
         assert_eq!(next(&second, &later).expect("it is the next one").header.generation, SECOND);
         for (on, delta, says) in [
-            (&first, &later, "builds on another"),
-            (&second, &delta, "builds on another"),
-            (&first, &full(), "covering something else"),
+            (&first, &later, "does not build on"),
+            (&second, &delta, "does not build on"),
+            (&first, &full(), "does not cover what was announced"),
         ] {
             let error = next(on, delta).expect_err("refused");
             assert!(error.code == Code::Tampered && error.reason.contains(says), "{error:?}");

@@ -402,14 +402,15 @@ impl fmt::Display for StartError {
                 f,
                 "the machine cannot hold this many cells: {why}; lower the number of slots or raise vm.max_map_count and the address-space limit"
             ),
-            Self::Taken(cell) => write!(f, "cell {} lives already", cell.0),
+            Self::Taken(cell) => write!(f, "cell {} exists already", cell.0),
             Self::Image { hash, why } => {
                 write!(f, "the engine refuses image {hash}: {why}; load it again to rebuild it")
             }
             Self::Key { hash, key } => {
                 write!(
                     f,
-                    "this machine does not hold the key {key} that image {hash} signs with; give it that key, or start the cell elsewhere"
+                    "this machine does not have the key {key} that image {hash} signs with; configure that key, or \
+                     start the cell elsewhere"
                 )
             }
             Self::Slot(why) => write!(f, "no slot for another cell: {why}; end some or configure more slots"),

@@ -106,7 +106,7 @@ impl Cells {
     /// If they do not fit the cell: the cell is unchanged. Only after [`RestoreError::Lost`] is it gone.
     pub fn advance(&mut self, cell: CellId, by: &Decoded) -> Result<(), RestoreError> {
         let misfit = RestoreError::Misfit;
-        let stages = self.quiet(cell).ok_or(misfit("the cell is gone or in the middle of a handler"))?;
+        let stages = self.quiet(cell).ok_or(misfit("the cell does not exist or runs a handler"))?;
         let files = {
             let live = stages.live().borrow();
             let hosts = live.store.data();
@@ -433,7 +433,7 @@ fn name(host: &Host, snapshot: &StageSnapshot) -> CheckpointId {
 }
 
 /// Errors for the cell of a restore: it is missing or busy, or has run.
-const GONE: RestoreError = RestoreError::Misfit("the cell is gone or in the middle of a handler");
+const GONE: RestoreError = RestoreError::Misfit("the cell does not exist or runs a handler");
 const HAS_RUN: RestoreError = RestoreError::Misfit("the cell has run since it was begun");
 
 /// From this many consecutive bytes on, one call that maps their pages pays off.

@@ -104,11 +104,11 @@ fn once<T>(field: &mut Option<T>, value: T) -> Result<(), &'static str> {
     }
 }
 
-const TWICE: &str = "a section is there twice";
+const TWICE: &str = "a section occurs twice";
 
 fn check_index(kind: Kind, index: u64) -> Result<(), &'static str> {
     if kind != Kind::FilePages && index != 0 {
-        return Err("a section has an index that means nothing");
+        return Err("a section has an invalid index");
     }
     Ok(())
 }

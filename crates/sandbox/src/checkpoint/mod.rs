@@ -136,12 +136,13 @@ pub enum SnapshotError {
 impl fmt::Display for SnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotIdle => {
-                f.write_str("the cell is gone or in the middle of a handler; ask between handlers")
-            }
+            Self::NotIdle => f.write_str("the cell does not exist or runs a handler; ask between handlers"),
             Self::NoBase => f.write_str("the cell has no checkpoint to build on; ask for a full one"),
             Self::Tracking(why) => {
-                write!(f, "the kernel cannot say what was written ({why}); ask for a full checkpoint")
+                write!(
+                    f,
+                    "the kernel cannot report which pages were written ({why}); ask for a full checkpoint"
+                )
             }
         }
     }
@@ -206,7 +207,8 @@ impl fmt::Display for RestoreError {
             Self::Lost(error) => {
                 write!(
                     f,
-                    "the cell was brought forward in part and is gone ({error}); restore it from its full checkpoint on"
+                    "a delta was applied only in part, so the cell was removed ({error}); restore it from its full \
+                     checkpoint"
                 )
             }
         }

@@ -108,7 +108,7 @@ pub(super) fn read_runs(mut reader: Reader<'_>, count: u32, end: u64) -> Result<
     let mut next = 0;
     for _ in 0..count {
         let (Some(first), Some(len), Some(kind)) = (reader.u32(), reader.u32(), reader.u8()) else {
-            return Err("a page section is cut short");
+            return Err("a page section is truncated");
         };
         let last = first.checked_add(len).ok_or("a page number is too large")?;
         if first < next || len == 0 || u64::from(last) > end {
@@ -162,14 +162,14 @@ impl Chunk {
 
 /// Reads what [`Writer::write`] wrote, for pages below `end`.
 pub(super) fn read(section: &Bytes, end: u64) -> Result<Pages, &'static str> {
-    let cut = "a page section is cut short";
+    let cut = "a page section is truncated";
     let mut reader = Reader::new(section);
     let count = reader.u32().ok_or(cut)?;
     let runs = reader.take((count as usize).saturating_mul(RUN_BYTES)).ok_or(cut)?;
     let runs = read_runs(Reader::new(runs), count, end)?;
     let (mut left, mut chunks) = (data_bytes(&runs), Vec::new());
     while left > 0 {
-        let cut = "a chunk of pages is cut short";
+        let cut = "a chunk of pages is truncated";
         let chunk = Chunk::read(reader.u32().ok_or(cut)?, left)?;
         let stored = reader.take(chunk.stored).ok_or(cut)?;
         left -= chunk.unpacked;

@@ -131,7 +131,7 @@ impl CheckpointReader {
     /// If there is no checkpoint, or the last one is incomplete.
     pub fn finish(self) -> Result<Decoded, RestoreError> {
         if !self.one.is_empty() {
-            return Err(RestoreError::Corrupt("it is cut short"));
+            return Err(RestoreError::Corrupt("it is truncated"));
         }
         let (image, stages) = self.whole.ok_or(RestoreError::Empty)?;
         Ok(Decoded { image, stages })
@@ -177,7 +177,7 @@ impl One {
 
     /// Makes one step. False if more bytes are needed first.
     fn step(&mut self, is_checked: bool) -> Result<bool, RestoreError> {
-        let cut = RestoreError::Corrupt("it is cut short");
+        let cut = RestoreError::Corrupt("it is truncated");
         self.awaited = match self.awaited {
             Awaited::Kind => match self.come.peek() {
                 None => return Ok(false),
@@ -242,7 +242,7 @@ impl One {
         let over =
             matches!(self.awaited, Awaited::Only | Awaited::Nothing) && self.stages.len() == self.count;
         if !over {
-            return Err(RestoreError::Corrupt("it is cut short"));
+            return Err(RestoreError::Corrupt("it is truncated"));
         }
         let stages = self.stages.into_iter().map(StageReading::finish).collect::<Result<_, _>>()?;
         Ok((self.image, stages))

@@ -109,14 +109,14 @@ impl StageReading {
     /// The whole checkpoint, if all of it has arrived.
     pub(super) fn finish(self) -> Result<Envelope, RestoreError> {
         if !matches!(self.awaited, Awaited::Nothing) {
-            return Err(RestoreError::Corrupt("it is cut short"));
+            return Err(RestoreError::Corrupt("it is truncated"));
         }
         if let Some((hasher, expected)) = self.checksum
             && hasher.finalize().as_bytes()[..CHECKSUM_BYTES] != expected
         {
             return Err(RestoreError::Corrupt("its checksum is wrong"));
         }
-        let (image, base, id, full) = self.envelope.ok_or(RestoreError::Corrupt("it is cut short"))?;
+        let (image, base, id, full) = self.envelope.ok_or(RestoreError::Corrupt("it is truncated"))?;
         let parsed = self.fields.finish(id).map_err(RestoreError::Corrupt)?;
         Ok((image, base, full, parsed))
     }
@@ -139,7 +139,7 @@ impl StageReading {
     fn header(&mut self, header: &[u8]) -> Result<(), RestoreError> {
         let mut header = Reader::new(header);
         if header.take(4) != Some(&MAGIC) {
-            return Err(RestoreError::Corrupt("it does not begin as a checkpoint"));
+            return Err(RestoreError::Corrupt("it does not begin with the header of a checkpoint"));
         }
         match header.u32() {
             Some(VERSION) => {}
@@ -177,14 +177,14 @@ impl StageReading {
         if len > self.section {
             return Err(cut);
         }
-        let taken = self.take(len, "a section is cut short")?;
+        let taken = self.take(len, "a section is truncated")?;
         Ok(taken.inspect(|_| self.section -= len))
     }
 
     fn body(&mut self) -> Result<bool, &'static str> {
-        let cut = "its fields are cut short";
-        let pages_cut = "a page section is cut short";
-        let chunk_cut = "a chunk of pages is cut short";
+        let cut = "its fields are truncated";
+        let pages_cut = "a page section is truncated";
+        let chunk_cut = "a chunk of pages is truncated";
         self.awaited = match self.awaited {
             Awaited::Header | Awaited::Nothing => return Ok(false),
             Awaited::BodyHeader => {
@@ -205,7 +205,7 @@ impl StageReading {
                 self.section(&mut Reader::new(&header))?
             }
             Awaited::Payload(kind, index) => {
-                let Some(payload) = self.take_of_section(self.section, "a section is cut short")? else {
+                let Some(payload) = self.take_of_section(self.section, "a section is truncated")? else {
                     return Ok(false);
                 };
                 self.fields.section(kind, index, &payload)?;
@@ -257,7 +257,7 @@ impl StageReading {
     }
 
     fn section(&mut self, header: &mut Reader<'_>) -> Result<Awaited, &'static str> {
-        let cut = "its fields are cut short";
+        let cut = "its fields are truncated";
         let kind = header.u8().and_then(Kind::from_number).ok_or("it has a section of unknown kind")?;
         let index = header.u64().ok_or(cut)?;
         if header.u32() != u32::try_from(PAGE).ok() {
@@ -265,7 +265,7 @@ impl StageReading {
         }
         let len = header.u64().and_then(|len| usize::try_from(len).ok()).ok_or(cut)?;
         if len > self.left {
-            return Err("a section is cut short");
+            return Err("a section is truncated");
         }
         self.section = len;
         if kind != Kind::MemoryPages {

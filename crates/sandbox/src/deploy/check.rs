@@ -37,7 +37,7 @@ pub(crate) struct Facts {
 pub(crate) fn check(app: &App) -> Result<Facts, DeployError> {
     let module = &app.module[..];
     if app.keys.len() > KEYS_MAX {
-        return Err(DeployError::Keys(format!("{} are named and the most is {KEYS_MAX}", app.keys.len())));
+        return Err(DeployError::Keys(format!("{} are named and the maximum is {KEYS_MAX}", app.keys.len())));
     }
     if module.len() > MODULE_BYTES_MAX {
         return Err(DeployError::TooLarge { bytes: module.len(), bytes_max: MODULE_BYTES_MAX });
@@ -222,13 +222,13 @@ fn check_tables(types: &Types) -> Result<(), DeployError> {
         let elements = types.as_ref().table_at(index).initial;
         if elements > TABLE_ELEMENTS_MAX as u64 {
             return Err(DeployError::Invalid(format!(
-                "table {index} has {elements} elements and the most is {TABLE_ELEMENTS_MAX}"
+                "table {index} has {elements} elements and the maximum is {TABLE_ELEMENTS_MAX}"
             )));
         }
     }
     if types.as_ref().table_count() > crate::limits::TABLES_MAX {
         return Err(DeployError::Invalid(format!(
-            "it has {} tables and the most is {}",
+            "it has {} tables and the maximum is {}",
             types.as_ref().table_count(),
             crate::limits::TABLES_MAX
         )));
@@ -253,7 +253,7 @@ fn mutable_globals(types: &Types) -> Result<Vec<u32>, DeployError> {
     }
     if globals.len() > GLOBALS_MAX {
         return Err(DeployError::Invalid(format!(
-            "it has {} mutable globals and the most is {GLOBALS_MAX}",
+            "it has {} mutable globals and the maximum is {GLOBALS_MAX}",
             globals.len()
         )));
     }

@@ -78,17 +78,18 @@ impl DeployError {
             ),
             Self::TooLarge { bytes, bytes_max } => {
                 format!(
-                    "the module has {bytes} bytes and the most is {bytes_max}; strip its debug information"
+                    "the module has {bytes} bytes and the maximum is {bytes_max}; strip its debug information"
                 )
             }
             Self::Invalid(why) => format!(
-                "the module is invalid or uses a proposal that cells cannot have: {why}; docs/abi.md lists the proposals"
+                "the module is invalid or uses a WebAssembly proposal that cells do not support: {why}; docs/abi.md \
+                 lists the proposals"
             ),
             Self::ExportMissing(name) => format!(
                 "the module does not export `{name}`, which marram_v1 requires; use the SDK's app macro or export it by hand (docs/abi.md)"
             ),
             Self::ExportType { name, found, expected } => {
-                format!("the export `{name}` is {found}, and marram_v1 says {expected}")
+                format!("the export `{name}` is {found}, and marram_v1 requires {expected}")
             }
             Self::ExportForbidden { name, reason } => format!("the module exports `{name}`: {reason}"),
             Self::ImportForbidden { name, reason } => format!("the module imports `{name}`: {reason}"),

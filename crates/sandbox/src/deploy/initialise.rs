@@ -92,7 +92,8 @@ fn freeze(store: &mut Store<Hosts>, instance: &Instance, facts: &Facts) -> Resul
     let memory = InitialMemory::scan(memory.data(&mut *store));
     if memory.span() > IMAGE_SPAN_MAX {
         return Err(DeployError::Initialisation(format!(
-            "it left data spread over {} bytes of memory and the most is {IMAGE_SPAN_MAX}; allocate large buffers in a handler instead",
+            "it left data spread over {} bytes of memory and the maximum is {IMAGE_SPAN_MAX}; allocate large buffers \
+             in a handler instead",
             memory.span()
         )));
     }
@@ -102,7 +103,7 @@ fn freeze(store: &mut Store<Hosts>, instance: &Instance, facts: &Facts) -> Resul
             global.and_then(|global| GlobalValue::from_val(&global.get(&mut *store)))
         })
         .collect::<Option<Vec<_>>>()
-        .ok_or_else(|| DeployError::Unsavable("a mutable global is no number".into()))?;
+        .ok_or_else(|| DeployError::Unsavable("a mutable global is not a number".into()))?;
     let host = store.data_mut().running();
     let files = host.files.freeze();
     Ok(Frozen { memory, globals, files, prints: std::mem::take(&mut host.prints) })

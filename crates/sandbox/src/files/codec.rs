@@ -203,7 +203,7 @@ impl Files {
     /// Makes the tree the one of a checkpoint; files that already existed keep their contents.
     pub(crate) fn restore_directory(&mut self, bytes: &[u8]) -> Result<(), FilesError> {
         self.touched = true;
-        let broken = FilesError("the directory section is cut short");
+        let broken = FilesError("the directory section is truncated");
         let mut reader = Reader::new(bytes);
         let mut tree = Tree::new(&self.image);
         let next = reader.u64().ok_or(broken)?;
@@ -251,7 +251,7 @@ impl Files {
         pages: Vec<(u32, Option<Page>)>,
     ) -> Result<(), FilesError> {
         let tree = Arc::make_mut(&mut self.tree);
-        let arena = tree.arena_mut(inode).ok_or(FilesError("pages of a file that is not there"))?;
+        let arena = tree.arena_mut(inode).ok_or(FilesError("pages of a file that does not exist"))?;
         let end = arena.len().div_ceil(PAGE as u64);
         for (index, page) in pages {
             if u64::from(index) >= end {
@@ -265,7 +265,7 @@ impl Files {
     /// Makes the open descriptors those of a checkpoint.
     pub(crate) fn restore_descriptors(&mut self, bytes: &[u8]) -> Result<(), FilesError> {
         self.touched = true;
-        let broken = FilesError("the descriptor section is cut short");
+        let broken = FilesError("the descriptor section is truncated");
         let mut reader = Reader::new(bytes);
         let count = reader.u32().ok_or(broken)?;
         let mut list = Vec::new();
@@ -302,7 +302,7 @@ impl Files {
             _ => false,
         });
         if missing {
-            return Err(FilesError("a descriptor of a file that is not there"));
+            return Err(FilesError("a descriptor of a file that does not exist"));
         }
         let leaked = self.tree.nodes.iter().any(|(inode, entry)| {
             entry.parent.is_none() && *inode != ROOT && !self.descriptors.holds(*inode)
@@ -347,10 +347,10 @@ fn link(tree: &mut Tree, named: Vec<(Inode, String, Inode)>) -> Result<(), Files
             || name == ".."
             || name.contains('/');
         let Some(Node::Directory(names)) = tree.nodes.get_mut(&parent).map(|entry| &mut entry.node) else {
-            return Err(FilesError("a file in a directory that is not there"));
+            return Err(FilesError("a file in a directory that does not exist"));
         };
         if bad || names.insert(name, inode).is_some() {
-            return Err(FilesError("a name that is impossible or there twice"));
+            return Err(FilesError("a name that is invalid or occurs twice"));
         }
     }
     // From the root every name is reached once. Names in a cycle, or below a removed directory, are not reached.
@@ -364,7 +364,7 @@ fn link(tree: &mut Tree, named: Vec<(Inode, String, Inode)>) -> Result<(), Files
     }
     let named = tree.nodes.values().filter(|entry| entry.parent.is_some()).count();
     if reached != named + 1 {
-        return Err(FilesError("directories that the root does not lead to"));
+        return Err(FilesError("directories that are not reachable from the root"));
     }
     Ok(())
 }

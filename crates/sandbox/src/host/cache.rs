@@ -107,7 +107,7 @@ impl Reading {
         let Some(logged) = &mut self.logged else { return Ok(None) };
         match logged.pop_front() {
             Some(read) if read.key == key => Ok(Some(read.found)),
-            _ => Err(guest_error("cache_read: the replay reads another object than the log says")),
+            _ => Err(guest_error("cache_read: the replay reads another object than the logged one")),
         }
     }
 
@@ -134,7 +134,7 @@ pub(super) fn link(linker: &mut Linker<Hosts>, waits: bool) -> Result<()> {
     } else {
         let refuse = |mut caller: Caller<'_, Hosts>, _: u32, _: u32, _: u32, _: u32| -> Result<i32> {
             caller.data_mut().running().only_when_running("cache_read")?;
-            Err(guest_error("cache_read: there is no cache here"))
+            Err(guest_error("cache_read: the app has no cache"))
         };
         linker.func_wrap(super::ABI_MODULE, "cache_read", refuse)?;
     }

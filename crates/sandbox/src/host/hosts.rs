@@ -281,7 +281,7 @@ impl Hosts {
         }
         let Some(host) = self.list.get_mut(at) else {
             return self.fail(CellStop::Kill(
-                "a timer or task came up of a stage that the chain does not have".into(),
+                "a timer or task of a stage that the chain does not have is due".into(),
             ));
         };
         if let Some(stop) = host.too_long() {
@@ -293,7 +293,7 @@ impl Hosts {
                 let len = payload.bytes().len();
                 if len > MESSAGE_BYTES_MAX {
                     return self.fail(CellStop::Trap(format!(
-                        "a message of {len} bytes arrived; the most is {MESSAGE_BYTES_MAX}"
+                        "a message of {len} bytes arrived; the maximum is {MESSAGE_BYTES_MAX}"
                     )));
                 }
                 self.arriving = payload;
@@ -411,9 +411,9 @@ impl Hosts {
         let why = if self.waiting_charge > BETWEEN_STAGES_BYTES_MAX {
             format!("more than {BETWEEN_STAGES_BYTES_MAX} bytes wait between stages")
         } else if self.made.outputs.len() > OUTPUTS_PER_HANDLER_MAX {
-            format!("one input brought more than {OUTPUTS_PER_HANDLER_MAX} outputs out of its chain")
+            format!("one input produced more than {OUTPUTS_PER_HANDLER_MAX} outputs of its chain")
         } else if self.made.output_bytes > OUTPUT_BYTES_PER_HANDLER_MAX {
-            format!("one input brought more than {OUTPUT_BYTES_PER_HANDLER_MAX} bytes out of its chain")
+            format!("one input produced more than {OUTPUT_BYTES_PER_HANDLER_MAX} bytes of its chain")
         } else if self.made.timers.len() > TIMER_CHANGES_PER_HANDLER_MAX {
             format!("one input changed more than {TIMER_CHANGES_PER_HANDLER_MAX} timers of its chain")
         } else if self.made.tasks.len() > TASK_CHANGES_PER_HANDLER_MAX {

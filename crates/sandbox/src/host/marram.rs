@@ -62,7 +62,9 @@ fn send(mut caller: Caller<'_, Hosts>, port: u32, ptr: u32, len: u32) -> Result<
         PortState::Unknown => return Err(guest_error(format!("send: port {port} was never opened"))),
     }
     if len as usize > MESSAGE_BYTES_MAX {
-        return Err(guest_error(format!("send: a message of {len} bytes; the most is {MESSAGE_BYTES_MAX}")));
+        return Err(guest_error(format!(
+            "send: a message of {len} bytes; the maximum is {MESSAGE_BYTES_MAX}"
+        )));
     }
     let range = range(memory, ptr, len, "send")?;
     make_room(host, "send", range.len())?;
@@ -162,7 +164,9 @@ fn random(mut caller: Caller<'_, Hosts>, ptr: u32, len: u32) -> Result<()> {
     let (memory, host) = split(&mut caller)?;
     host.only_when_running("random")?;
     if len as usize > RANDOM_BYTES_MAX {
-        return Err(guest_error(format!("random: {len} bytes in one call; the most is {RANDOM_BYTES_MAX}")));
+        return Err(guest_error(format!(
+            "random: {len} bytes in one call; the maximum is {RANDOM_BYTES_MAX}"
+        )));
     }
     let range = range(memory, ptr, len, "random")?;
     host.generator.fill(&mut memory[range]);
@@ -181,7 +185,7 @@ fn sign(mut caller: Caller<'_, Hosts>, key: u32, ptr: u32, len: u32, out: u32, r
     let out = range(memory, out, room, "sign")?;
     if !is_certificate_verify(message) {
         let what =
-            "sign: the message is not what a TLS 1.3 server signs in a handshake, and nothing else is signed";
+            "sign: the message is not what a TLS 1.3 server signs in a handshake; nothing else can be signed";
         return Err(guest_error(what));
     }
     if host.signatures >= SIGNATURES_PER_HANDLER_MAX {
@@ -248,7 +252,8 @@ fn unlock(mut caller: Caller<'_, Hosts>, id: u64) -> Result<()> {
     host.only_when_running("unlock")?;
     let stage = host.stage;
     let Some(token) = host.task else {
-        let what = "only the task that holds a lock gives it back, and this handler is no task's";
+        let what =
+            "only the task that holds a lock can release it, and this handler does not belong to a task";
         return Err(guest_error(format!("unlock: lock {id}: {what}")));
     };
     change_task(caller.data_mut(), "unlock", TaskChange::Unlock { stage, id, token })

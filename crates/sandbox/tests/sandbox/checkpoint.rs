@@ -355,7 +355,7 @@ fn what_fails_half_way_leaves_nothing_and_says_so() {
     }
     let (lost, left) = resized(5);
     assert!(matches!(&lost, Err(RestoreError::Lost(_))) && left.is_none(), "{lost:?} {left:?}");
-    assert!(lost.unwrap_err().to_string().contains("is gone"));
+    assert!(lost.unwrap_err().to_string().contains("was removed"));
     // Its slot is free for the next cell.
     cells.restore(CellId(2), &image, &full).unwrap();
     cells.advance(CellId(2), &Decoded::decode(&[delta]).unwrap()).unwrap();

@@ -169,7 +169,7 @@ impl ShardAffinity {
     pub(super) fn all(&self) -> BTreeSet<(Target, EndId)> {
         assert!(
             self.away.values().all(|ids| !ids.is_empty()),
-            "a home that no one is away from is forgotten"
+            "a home shard that no session is away from is forgotten"
         );
         self.away.iter().flat_map(|(home, ids)| ids.iter().map(|id| (*home, *id))).collect()
     }

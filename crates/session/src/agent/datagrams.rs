@@ -13,7 +13,7 @@ use marram_wire::{frame::Code, limits::DATAGRAM_SIZE_MAX};
 pub(super) fn oversize(bytes: &Bytes) -> Option<String> {
     (bytes.len() > DATAGRAM_SIZE_MAX).then(|| {
         alloc::format!(
-            "the cell sent a message of {} bytes to a peer that speaks in datagrams, which hold at most {DATAGRAM_SIZE_MAX}",
+            "the cell sent a message of {} bytes to a peer that uses datagrams; the maximum is {DATAGRAM_SIZE_MAX}",
             bytes.len()
         )
     })
@@ -22,7 +22,7 @@ pub(super) fn oversize(bytes: &Bytes) -> Option<String> {
 /// Why a session cannot continue without its program.
 pub(super) fn broken(flow: bool) -> &'static str {
     if flow {
-        "its peer cannot be reached, or was silent and the cell did not end the session in the same time again"
+        "its peer cannot be reached; or it was silent, and the cell did not end the session in as much time again"
     } else {
         "the program reset its connection"
     }

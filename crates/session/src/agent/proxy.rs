@@ -53,9 +53,11 @@ pub fn read(first: &[u8]) -> Result<ProxyHeader, &'static str> {
     let known = first.len().min(SIGNATURE.len());
     if first[..known] != SIGNATURE[..known] {
         return Err(if b"PROXY ".starts_with(&first[..first.len().min(6)]) {
-            "it begins as PROXY protocol version 1 does; have the proxy send version 2 (haproxy: `send-proxy-v2`)"
+            "it begins with a PROXY protocol header of version 1; configure the proxy to send version 2 (haproxy: \
+             `send-proxy-v2`)"
         } else {
-            "it does not begin with a PROXY protocol header; have the proxy send version 2, or leave `proxy_protocol` out"
+            "it does not begin with a PROXY protocol header; configure the proxy to send version 2, or remove \
+             `proxy_protocol`"
         });
     }
     let Some((head, rest)) = first.split_first_chunk::<HEAD>() else { return Ok(ProxyHeader::More) };

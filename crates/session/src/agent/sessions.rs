@@ -208,7 +208,7 @@ impl Agent {
             self.sessions.insert(id, session);
         }
         let Some(session) = self.sessions.get_mut(&id) else {
-            let reason = "this end does not know the session (any more)".to_string();
+            let reason = "this end does not know the session, or no longer knows it".to_string();
             let ended = Ended { channel: ask.channel, code: Code::Forgotten, reason };
             return out.push(AgentOutput::Send { wire: wire_id, frame: ended.into() });
         };
@@ -527,11 +527,14 @@ impl Agent {
         session.lingered = true;
         let last = session.refusal.take();
         let (code, reason) = if session.end.complete() {
-            (Code::Finished, "everything was received; the owner's last word never came".to_string())
+            (Code::Finished, "everything was received; the owner's last frame did not arrive".to_string())
         } else if let Some((code, reason)) = last {
-            (code, alloc::format!("no edge took the session in time; the last one said: {reason}"))
+            (code, alloc::format!("no edge accepted the session in time; the last refusal: {reason}"))
         } else {
-            (Code::NoEdge, "no edge could be reached in time; is one running, and listed here?".to_string())
+            (
+                Code::NoEdge,
+                "no edge could be reached in time; is one running, and configured here?".to_string(),
+            )
         };
         self.end_session(now_ns, id, code, reason, out);
     }
@@ -551,7 +554,7 @@ fn refuse(channel: Channel, refusal: &PromiseRefusal) -> Frame {
     match refusal {
         PromiseRefusal::Superseded(promised) => Superseded { channel, promised: *promised }.into(),
         PromiseRefusal::Unproven => {
-            let reason = "the session is known here, and its key was not shown".to_string();
+            let reason = "the session is known here, and its key was not proved".to_string();
             Ended { channel, code: Code::Superseded, reason }.into()
         }
         PromiseRefusal::Lost => {

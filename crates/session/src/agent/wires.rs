@@ -157,7 +157,7 @@ impl Agent {
     fn welcome(&mut self, now_ns: u64, id: WireId, welcome: Welcome, out: &mut Vec<AgentOutput>) {
         let Some(wire) = self.wires.get_mut(&id) else { return };
         if !(WIRE_VERSION_OLDEST..=WIRE_VERSION).contains(&welcome.version) || welcome.shards == 0 {
-            let reason = "the edge speaks another version; update the older of the two".to_string();
+            let reason = "the edge supports another version only; update the older of the two".to_string();
             out.push(AgentOutput::Send { wire: id, frame: Goodbye { reason: reason.clone() }.into() });
             out.push(AgentOutput::CloseWire { wire: id, reason: reason.clone() });
             return self.wire_down(now_ns, id, reason, out);

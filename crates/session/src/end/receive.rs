@@ -20,9 +20,10 @@ impl End {
     /// If the owner violates the protocol.
     pub fn receive(&mut self, frame: Frame, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
         match (frame, self.phase) {
-            (Frame::LogPart(part), EndPhase::Promised) => {
-                check(self.log.hold(part.offset, part.bytes), "a part of the chosen log does not fit")
-            }
+            (Frame::LogPart(part), EndPhase::Promised) => check(
+                self.log.hold(part.offset, part.bytes),
+                "a part of the chosen log does not continue the log",
+            ),
             (Frame::Chosen(chosen), EndPhase::Promised) => self.chosen(chosen, out),
             (Frame::Output(output), EndPhase::Owned) => self.output(output, out),
             (Frame::LogOnly(log), EndPhase::Owned) => {
@@ -37,7 +38,7 @@ impl End {
                 let own = begin.meta.generation == self.promised;
                 check(
                     own && self.checkpoints.begin(begin.meta),
-                    "a checkpoint does not fit what this end has",
+                    "a checkpoint does not follow what this end has",
                 )
             }
             (Frame::CheckpointPart(part), EndPhase::Owned) => self.checkpoint_part(&part.bytes, out),
@@ -45,7 +46,10 @@ impl End {
                 // Before a chosen log, to make room for it: only log that this end has may be covered.
                 let has = phase == EndPhase::Owned || truncate.log_offset <= self.log.end();
                 check(has, "a checkpoint covers more than this end has of the log")?;
-                check(truncate.log_offset < LOG_OFFSET_MAX, "a checkpoint covers more than there can be")?;
+                check(
+                    truncate.log_offset < LOG_OFFSET_MAX,
+                    "a checkpoint covers more than the maximum log offset",
+                )?;
                 check(truncate.sent <= self.sent.sent_end(), "a checkpoint covers more than was sent")?;
                 self.log.truncate(truncate.log_offset, truncate.tag);
                 self.sent.truncate(truncate.sent);
@@ -71,7 +75,7 @@ impl End {
                 out.push(EndEffect::Send(Finished { channel: self.channel }.into()));
                 Ok(())
             }
-            _ => Err(Violation("a frame came out of turn")),
+            _ => Err(Violation("a frame is not allowed in this phase")),
         }
     }
 
@@ -88,11 +92,11 @@ impl End {
 
     fn increment(&mut self, increment: &Increment) -> Result<(), Violation> {
         let fits = self.log.append(self.promised, &increment.entries, increment.tag);
-        check(fits, "the log outgrew what this end keeps")
+        check(fits, "the log exceeds what this end keeps")
     }
 
     fn output(&mut self, output: Output, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
-        check(!self.output_closed, "an output came after the last one")?;
+        check(!self.output_closed, "an output arrived after the close")?;
         if let Some(increment) = &output.increment {
             self.increment(increment)?;
         }
@@ -114,11 +118,12 @@ impl End {
     }
 
     fn checkpoint_part(&mut self, bytes: &Bytes, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
-        let whole = self.checkpoints.part(bytes).ok_or(Violation("a part belongs to no checkpoint"))?;
+        let whole =
+            self.checkpoints.part(bytes).ok_or(Violation("a part does not belong to a checkpoint"))?;
         let mut complete = None;
         if whole {
             let covered = self.checkpoints.arriving().map_or(0, |meta| meta.log_offset);
-            check(covered <= self.log.end(), "a checkpoint came before the log that it covers")?;
+            check(covered <= self.log.end(), "a checkpoint arrived before the log that it covers")?;
             complete = self.checkpoints.arriving().map(|meta| meta.number);
             self.checkpoints.complete();
         }

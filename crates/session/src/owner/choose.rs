@@ -223,16 +223,13 @@ impl Owner {
                 return self.tampered("an end does not have the messages that the log needs", out);
             }
             Err(LogMismatch::Unreadable | LogMismatch::Short) => {
-                return self.tampered("the log cannot be read", out);
+                return self.tampered("the log cannot be decoded", out);
             }
             Err(LogMismatch::Altered(offset)) if offset < self.log.end() => {
-                return self.tampered("the client's log is another one than it was seen to have", out);
+                return self.tampered("the client's log is not the one that the witness has seen", out);
             }
             Err(LogMismatch::Altered(_)) => {
-                return self.tampered(
-                    "log or messages were altered: they do not give the digest that came with them",
-                    out,
-                );
+                return self.tampered("log or messages were altered: they do not match their digest", out);
             }
         };
         self.digest = digest;
@@ -247,9 +244,9 @@ impl Owner {
         let Some(mut course) = self.replay.take() else { return };
         let Some(cell) = self.cell else { return };
         match course.next_handler(|event| self.inputs_of(event)) {
-            Err(_) if self.is_following() => self.cannot_follow("the log cannot be followed", out),
-            Err(LogReplayError::Unreadable) => self.tampered("the log cannot be read", out),
-            Err(_) => self.tampered("the log consumes what never was", out),
+            Err(_) if self.is_following() => self.cannot_follow("the log cannot be replayed", out),
+            Err(LogReplayError::Unreadable) => self.tampered("the log cannot be decoded", out),
+            Err(_) => self.tampered("the log consumes messages that do not exist", out),
             // More entries will follow.
             Ok(None) if self.waits_for_more() => self.replay = Some(course),
             Ok(None) => self.chosen(now, out),
@@ -314,7 +311,7 @@ impl Owner {
                     LogReplayError::Reads => "the handler read something else from the cache",
                     _ => "the handler read the clock",
                 };
-                let reason = alloc::format!("replay took another course than the log: {what}");
+                let reason = alloc::format!("the replay diverged from the log: {what}");
                 if self.waits_for_more() {
                     return self.cannot_follow(&reason, out);
                 }
@@ -350,7 +347,7 @@ impl Owner {
         }
         self.finish_takeover();
         if !resumed {
-            return self.tampered("an end has received what the chosen log does not produce", out);
+            return self.tampered("an end has received outputs that the chosen log does not produce", out);
         }
         let logged_ns = self.log.cursor.last_ns;
         let session_ns = logged_ns.max(now.unix_ns);

@@ -119,7 +119,7 @@ impl Owner {
         let owner = Self::new(keep.session, keep.image, keys, policy, &keep.hosts, seed);
         let mut owner = owner.following(keep.generation)?;
         if keep.took.len() != owner.sides.len() || keep.log_offset >= LOG_OFFSET_MAX {
-            return standby_error(Code::Protocol, "a session is to be kept from a place that does not exist");
+            return standby_error(Code::Protocol, "a feed begins at an invalid log offset");
         }
         owner.log.floor = keep.log_offset;
         owner.log.cursor = Cursor { last_ns: keep.last_ns };
@@ -137,7 +137,7 @@ impl Owner {
     fn following(mut self, generation: Generation) -> Result<Self, StandbyError> {
         let ports = 1 + usize::from(self.policy.server.is_some());
         if self.sides.len() != ports || !self.policy.keep {
-            return standby_error(Code::Protocol, "the app is not deployed here as it is there");
+            return standby_error(Code::Protocol, "the app is deployed differently here and at the owner");
         }
         self.generation = generation;
         self.seal = self.keys.seal(generation);
@@ -192,13 +192,16 @@ impl Owner {
             }
             Frame::Renewed(renewed) => {
                 if renewed.generation <= self.generation {
-                    return standby_error(Code::Protocol, "an owner renewed itself with an old generation");
+                    return standby_error(
+                        Code::Protocol,
+                        "an owner renewed its generation with one that is not newer",
+                    );
                 }
                 self.generation = renewed.generation;
                 self.seal = self.keys.seal(renewed.generation);
                 Ok(())
             }
-            _ => standby_error(Code::Protocol, "a keeper's frame came out of turn"),
+            _ => standby_error(Code::Protocol, "a frame is not allowed in a feed"),
         }
     }
 
@@ -207,7 +210,7 @@ impl Owner {
         if (self.log.bytes.len() + fed.entry.len()) as u64 > LOG_SIZE_MAX
             || offset + fed.entry.len() as u64 >= LOG_OFFSET_MAX
         {
-            return standby_error(Code::Busy, "more log came than a checkpoint covers");
+            return standby_error(Code::Busy, "the log exceeds the limit without a checkpoint");
         }
         let mut entry = fed.entry.to_vec();
         self.seal.log(offset, &mut entry);
@@ -215,7 +218,7 @@ impl Owner {
         let mut rest = entry.clone();
         let read = self.log.cursor.take(&mut rest);
         let Some(read) = read.ok().filter(|_| rest.is_empty()) else {
-            return standby_error(Code::Protocol, "an entry cannot be read");
+            return standby_error(Code::Protocol, "an entry cannot be decoded");
         };
         let cost = charge(fed.payload.len()) + entry.len() as u64;
         let message = match read.event {
@@ -238,7 +241,7 @@ impl Owner {
         let said = message.as_ref().map(|message| (message.close, &message.payload[..]));
         self.digest.absorb(&self.keys, &entry, said);
         if self.digest.tag() != fed.tag {
-            return standby_error(Code::Tampered, "what was fed does not give the digest that came with it");
+            return standby_error(Code::Tampered, "the fed data does not match its digest");
         }
         self.log.bytes.extend_from_slice(&entry);
         if let Some(course) = &mut self.replay {
@@ -290,7 +293,7 @@ impl Owner {
             && (meta.full || follow.standing)
             && !(follow.hot && follow.standing);
         if !fits || meta.log_offset > self.log.end() || meta.log_offset < self.log.floor {
-            return standby_error(Code::Protocol, "a checkpoint does not fit what is kept here");
+            return standby_error(Code::Protocol, "a checkpoint does not follow what is kept here");
         }
         if meta.full {
             follow.former = self.cell.take().map(|cell| Former { cell, standing: follow.standing });
@@ -305,7 +308,7 @@ impl Owner {
     fn fed_part(&mut self, bytes: Bytes, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
         let Some(follow) = &mut self.follow else { return Ok(()) };
         let Some((meta, got)) = &mut follow.arriving else {
-            return standby_error(Code::Protocol, "a part belongs to no checkpoint");
+            return standby_error(Code::Protocol, "a part does not belong to a checkpoint");
         };
         *got += bytes.len() as u64;
         follow.stored += bytes.len() as u64;
@@ -444,11 +447,11 @@ impl Owner {
             if recalled && side.took != state.took {
                 return standby_error(
                     Code::Tampered,
-                    "a recorder's messages do not begin where its checkpoint stands",
+                    "a recorder's messages do not begin at the position of its checkpoint",
                 );
             }
             if !side.skip(state.took) {
-                return standby_error(Code::Tampered, "a checkpoint consumed what is not there");
+                return standby_error(Code::Tampered, "a checkpoint consumed messages that do not exist");
             }
             side.restore(state);
         }
@@ -480,7 +483,7 @@ impl Owner {
 
 fn push(side: &mut super::EndState, message: Message) -> Result<(), StandbyError> {
     if side.inputs_charge + charge(message.payload.len()) > 2 * RETAINED_MAX {
-        return standby_error(Code::Busy, "more messages came than a checkpoint covers");
+        return standby_error(Code::Busy, "the messages exceed the limit without a checkpoint");
     }
     side.inputs_charge += charge(message.payload.len());
     side.inputs.push_back(message);

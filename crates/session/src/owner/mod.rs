@@ -462,7 +462,11 @@ impl Owner {
             Frame::Ended(ended) if ended.code.is_retryable() => self.step_down(ended.code, ended.reason, out),
             Frame::Ended(ended) => self.terminate(ended.code, ended.reason, out),
             Frame::Finished(_) if self.phase == OwnerPhase::Finishing => self.finished(index, out),
-            _ => self.terminate(Code::Protocol, "an end sent a frame out of turn".into(), out),
+            _ => self.terminate(
+                Code::Protocol,
+                "an end sent a frame that is not allowed in this phase".into(),
+                out,
+            ),
         }
     }
 

@@ -103,7 +103,7 @@ impl Owner {
             && promised.sent_start <= promised.sent_end
             && is_chain(&promised.checkpoints);
         if !sound || side.promised.is_some() {
-            return self.terminate(Code::Protocol, "an end's promise does not make sense".into(), out);
+            return self.terminate(Code::Protocol, "an end's promise is inconsistent".into(), out);
         }
         if self.follow.is_some() && !promised.live {
             // The end has promised another generation since: the fed state is useless.
@@ -160,7 +160,7 @@ impl Owner {
         let end = part.offset.saturating_add(part.bytes.len() as u64);
         let fits = side.promised.as_ref().is_some_and(|promised| end <= promised.log_end);
         if expected != Some(part.offset) || !fits {
-            return self.terminate(Code::Protocol, "an end's log has a hole".into(), out);
+            return self.terminate(Code::Protocol, "an end's log has a gap".into(), out);
         }
         let at = side.got_log.len();
         side.got_log.extend_from_slice(&part.bytes);
@@ -171,7 +171,7 @@ impl Owner {
     pub(super) fn got_checkpoint(&mut self, index: usize, meta: CheckpointMeta, out: &mut Vec<OwnerEffect>) {
         let side = &self.sides[index];
         if side.arriving() != Some(&meta) || side.got_size > 0 || meta.size == 0 {
-            self.terminate(Code::Protocol, "an end sends another checkpoint than it announced".into(), out);
+            self.terminate(Code::Protocol, "an end sends a checkpoint that it did not announce".into(), out);
         }
     }
 

@@ -279,7 +279,7 @@ impl Owner {
     }
 
     fn out_of_turn(&mut self, out: &mut Vec<OwnerEffect>) {
-        self.terminate(Code::Protocol, "an end shows what it was not asked for".into(), out);
+        self.terminate(Code::Protocol, "an end sent recording data that was not requested".into(), out);
     }
 
     fn recorded_if_whole(&mut self, out: &mut Vec<OwnerEffect>) {

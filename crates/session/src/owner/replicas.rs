@@ -176,7 +176,7 @@ impl Owner {
         if let Some(at) = self.replicas.streams.iter().position(|stream| stream.keeper == keeper) {
             let stream = self.replicas.streams.swap_remove(at);
             let (channel, code) = (stream.channel, Code::Finished);
-            let ended = Ended { channel, code, reason: "the session is not kept here any more".to_string() };
+            let ended = Ended { channel, code, reason: "the session is no longer kept here".to_string() };
             out.push(OwnerEffect::ToKeeper(keeper, ended.into()));
         }
     }
@@ -230,18 +230,18 @@ impl Owner {
                 if stream.stored(&stored) {
                     send_parts(stream, out);
                 } else {
-                    self.lose(at, Code::Protocol, "it stored what it was not sent".into(), out);
+                    self.lose(at, Code::Protocol, "it acknowledged parts that it was not sent".into(), out);
                 }
             }
             Frame::Replayed(replayed) => {
                 if !stream.replayed(replayed.entries) {
-                    self.lose(at, Code::Protocol, "it replayed what it was not fed".into(), out);
+                    self.lose(at, Code::Protocol, "it replayed entries that it was not fed".into(), out);
                 }
             }
             Frame::Reject(reject) => self.lose(at, reject.code, reject.reason, out),
-            Frame::Superseded(_) => self.lose(at, Code::Superseded, "it keeps another owner's".into(), out),
+            Frame::Superseded(_) => self.lose(at, Code::Superseded, "another owner feeds it".into(), out),
             Frame::Ended(ended) => self.lose(at, ended.code, ended.reason, out),
-            _ => self.lose(at, Code::Protocol, "it sent a frame out of turn".into(), out),
+            _ => self.lose(at, Code::Protocol, "it sent a frame that is not allowed".into(), out),
         }
     }
 

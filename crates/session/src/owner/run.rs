@@ -440,7 +440,11 @@ impl Owner {
         let side = &mut self.sides[index];
         side.credit = side.credit.saturating_add(bytes);
         if self.policy.keep && !side.acknowledge(received) {
-            return self.terminate(Code::Protocol, "an end acknowledges what it was not sent".into(), out);
+            return self.terminate(
+                Code::Protocol,
+                "an end acknowledges outputs that it was not sent".into(),
+                out,
+            );
         }
         self.feed_received(received, out);
         self.report(now, out);

@@ -173,7 +173,7 @@ impl Tasks {
         let ((stage, id), held) = self.locks.iter().find(|(_, held)| !held.waiting.is_empty())?;
         let count = self.waits.len();
         let holder = named((*stage, held.holder));
-        Some(format!("{count} tasks still waited for locks: lock {id} was never given back by {holder}"))
+        Some(format!("{count} tasks still waited for locks: lock {id} was never released by {holder}"))
     }
 
     pub(crate) fn counts(&self) -> TaskCounts {
@@ -359,7 +359,7 @@ mod tests {
         assert!(tasks.is_quiet());
         assert_eq!(
             tasks.left().unwrap(),
-            "1 tasks still waited for locks: lock 1 was never given back by task 7"
+            "1 tasks still waited for locks: lock 1 was never released by task 7"
         );
     }
 }

@@ -138,7 +138,7 @@ impl Owner {
             (WitnessReply::Seen(seen), _) => Asked::Answered(seen),
             (WitnessReply::Away(why), Some(Witnessing::Strict)) => {
                 let reason = format!(
-                    "it is not known whether this client goes back to an older state: the witness is away ({why})"
+                    "cannot check whether this client goes back to an older state: the witness is unreachable ({why})"
                 );
                 return self.abort_attempt(Code::Waiting, &reason, out);
             }
@@ -161,7 +161,8 @@ impl Owner {
             return true;
         }
         let reason = format!(
-            "the client shows {log_end} bytes of log and was seen to have {}: it went back to an older state of the session",
+            "the client has {log_end} bytes of log, and the witness has seen {}: the client went back to an older \
+             state of the session",
             seen.log_end
         );
         self.terminate(Code::Tampered, reason, out);

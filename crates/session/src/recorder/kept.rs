@@ -67,7 +67,7 @@ impl Kept {
     pub(super) fn new(keep: Keep) -> Result<Self, Refused> {
         let ports = keep.hosts.len();
         check((1..=2).contains(&ports) && keep.took.len() == ports, "a session has one end or two")?;
-        check(keep.log_offset < LOG_OFFSET_MAX, "a session is to be kept from a place that does not exist")?;
+        check(keep.log_offset < LOG_OFFSET_MAX, "a feed begins at an invalid log offset")?;
         check(!keep.hot, "a recorder does not replay what it keeps")?;
         let mut tag = [0; 8];
         tag.copy_from_slice(&keep.head[..8]);
@@ -121,30 +121,34 @@ impl Kept {
             Frame::Renewed(renewed) => {
                 check(
                     renewed.generation > self.generation,
-                    "an owner renewed itself with an old generation",
+                    "an owner renewed its generation with one that is not newer",
                 )?;
                 self.generation = renewed.generation;
                 Ok(Taken::default())
             }
             // Only standbys use this.
             Frame::Acknowledged(_) => Ok(Taken::default()),
-            _ => Err(Refused(Code::Protocol, "a frame came out of turn")),
+            _ => Err(Refused(Code::Protocol, "a frame is not allowed in a feed")),
         }
     }
 
     fn fed(&mut self, fed: Fed) -> Result<Taken, Refused> {
         let (channel, size) = (fed.channel, fed.entry.len() as u64);
-        check(size > 0 && self.log.end() + size < LOG_OFFSET_MAX, "an entry has no place in the log")?;
+        check(
+            size > 0 && self.log.end() + size < LOG_OFFSET_MAX,
+            "an entry is empty, or exceeds the maximum log \
+            offset",
+        )?;
         let port = usize::from(fed.from);
         if port == 2 {
-            check(!fed.close && fed.payload.is_empty(), "a message came without a sender")?;
+            check(!fed.close && fed.payload.is_empty(), "a message has no sender")?;
         } else {
             let ends = self.inputs.get(port).filter(|inputs| !inputs.closed());
-            check(ends.is_some(), "a message came from an end that is not there any more")?;
+            check(ends.is_some(), "a message is from an end that does not exist, or has closed")?;
             let fits = fed.payload.len() <= MESSAGE_SIZE_MAX && (!fed.close || fed.payload.is_empty());
-            check(fits, "a message is larger than there can be")?;
+            check(fits, "a message is larger than the maximum")?;
         }
-        let busy = Refused(Code::Busy, "more came than a checkpoint covers");
+        let busy = Refused(Code::Busy, "log or messages exceed the limit without a checkpoint");
         let cost = charge(fed.payload.len());
         let room = self.inputs.get(port).is_none_or(|inputs| inputs.charge() + cost <= 2 * RETAINED_MAX);
         if self.log.size() + size > LOG_SIZE_MAX || !room {
@@ -165,25 +169,25 @@ impl Kept {
     }
 
     fn base(&mut self, Base { meta, took, .. }: Base) -> Result<Taken, Refused> {
-        check(self.checkpoints.arriving().is_none(), "a checkpoint came in the middle of another")?;
+        check(self.checkpoints.arriving().is_none(), "a checkpoint began before the last one was complete")?;
         check(
             meta.size > 0 && meta.generation <= self.generation,
             "a checkpoint is empty, or of a later generation",
         )?;
         let place = self.covered.unwrap_or(self.keep.log_offset)..=self.log.end();
-        check(place.contains(&meta.log_offset), "a checkpoint stands where there is no log")?;
+        check(place.contains(&meta.log_offset), "a checkpoint's log offset is outside the log")?;
         let counts = self.inputs.iter().zip(&took);
         let fits = took.len() == self.inputs.len()
             && counts.clone().all(|(inputs, took)| (inputs.start()..=inputs.end()).contains(took));
-        check(fits, "a checkpoint consumed what was not fed")?;
-        check(self.checkpoints.begin(meta), "a checkpoint does not fit what is kept")?;
+        check(fits, "a checkpoint consumed messages that were not fed")?;
+        check(self.checkpoints.begin(meta), "a checkpoint does not follow what is kept")?;
         self.took = took;
         Ok(Taken::default())
     }
 
     fn part(&mut self, channel: Channel, bytes: &[u8]) -> Result<Taken, Refused> {
         let whole = self.checkpoints.part(bytes);
-        let whole = whole.ok_or(Refused(Code::Protocol, "a part belongs to no checkpoint"))?;
+        let whole = whole.ok_or(Refused(Code::Protocol, "a part does not belong to a checkpoint"))?;
         let mut taken = Taken::default();
         let mut complete = None;
         if whole && let Some(meta) = self.checkpoints.arriving().cloned() {
@@ -204,7 +208,7 @@ impl Kept {
     }
 
     fn truncate(&mut self, truncate: &Truncate) -> Result<Taken, Refused> {
-        check(truncate.log_offset <= self.log.end(), "ends forgot log that was not fed")?;
+        check(truncate.log_offset <= self.log.end(), "ends deleted log that was not fed")?;
         self.truncated = self.truncated.max(truncate.log_offset);
         self.cut();
         Ok(Taken::default())
@@ -284,7 +288,7 @@ impl Restoring {
     /// Begins with the frame that announced the session.
     pub(super) fn begin(frame: Frame) -> Result<Self, Refused> {
         let Frame::Keep(keep) = frame else {
-            return Err(Refused(Code::Protocol, "it does not begin with how the session was announced"));
+            return Err(Refused(Code::Protocol, "it does not begin with the session's announcement"));
         };
         Ok(Self { kept: Kept::new(keep)?, missing: None })
     }
@@ -302,7 +306,7 @@ impl Restoring {
                 Ok(())
             }
             other => {
-                check(self.missing.is_none(), "it goes on before what it announced is whole")?;
+                check(self.missing.is_none(), "it continues before the announced data is complete")?;
                 self.kept.take(other).map(drop)
             }
         }
@@ -321,7 +325,7 @@ impl Restoring {
             && recalled.sent_start.len() == ports
             && recalled.sent_end.len() == ports
             && recalled.sent_start.iter().zip(&recalled.sent_end).all(|(start, end)| start <= end);
-        check(sound, "what it announces does not make sense")?;
+        check(sound, "its announcement is inconsistent")?;
         kept.generation = recalled.generation;
         kept.keep.log_offset = recalled.log_start;
         kept.truncated = recalled.log_start;
@@ -337,7 +341,7 @@ impl Restoring {
             part.offset == self.kept.log.end() && part.offset + part.bytes.len() as u64 <= missing.log_end
         });
         let Some(tag) = announced.map(|missing| missing.tag) else {
-            return Err(Refused(Code::Protocol, "its log has a hole"));
+            return Err(Refused(Code::Protocol, "its log has a gap"));
         };
         self.kept.log.append(part.generation, &part.bytes, tag);
         self.settle();
@@ -348,10 +352,13 @@ impl Restoring {
         let ends = self.missing.as_ref().map_or(&[][..], |missing| &missing.sent_end);
         let open = self.kept.inputs.iter_mut().zip(ends).find(|(inputs, end)| inputs.end() < **end);
         let Some((inputs, _)) = open.filter(|(inputs, _)| !inputs.closed()) else {
-            return Err(Refused(Code::Protocol, "it holds more messages than it announced"));
+            return Err(Refused(Code::Protocol, "it contains more messages than it announced"));
         };
         inputs.push(input.close, own(input.payload));
-        check(inputs.charge() <= 2 * RETAINED_MAX, "it holds more messages than a checkpoint covers")?;
+        check(
+            inputs.charge() <= 2 * RETAINED_MAX,
+            "it contains more messages than the limit without a checkpoint",
+        )?;
         self.settle();
         Ok(())
     }
@@ -360,7 +367,10 @@ impl Restoring {
         let nth = self.kept.checkpoints.all().count();
         let announced = self.missing.as_ref().and_then(|missing| missing.checkpoints.get(nth));
         let fits = announced == Some(&meta) && self.kept.checkpoints.arriving().is_none() && meta.size > 0;
-        check(fits && self.kept.checkpoints.begin(meta), "it holds a checkpoint that it did not announce")?;
+        check(
+            fits && self.kept.checkpoints.begin(meta),
+            "it contains a checkpoint that it did not announce",
+        )?;
         // Its messages were dropped before the file was written.
         self.kept.took = self.kept.inputs.iter().map(Sent::start).collect();
         Ok(())

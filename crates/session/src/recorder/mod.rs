@@ -334,14 +334,14 @@ impl Recorder {
             Frame::Recall(recall) if welcomed => self.recall(id, recall.channel, recall.session, out),
             other => match other.channel(Sender::Edge) {
                 Some(channel) if welcomed => self.fed(now_ns, id, channel, other, out),
-                _ => self.close(now_ns, id, "a frame came that is not for a recorder", out),
+                _ => self.close(now_ns, id, "the frame is not for a recorder", out),
             },
         }
     }
 
     fn welcome(&mut self, now_ns: u64, id: WireId, welcome: Welcome, out: &mut Vec<RecorderOutput>) {
         if !(WIRE_VERSION_OLDEST..=WIRE_VERSION).contains(&welcome.version) || welcome.shards == 0 {
-            let reason = "the edge speaks another version; update the older of the two";
+            let reason = "the edge supports another version only; update the older of the two";
             return self.close(now_ns, id, reason, out);
         }
         self.dialer.welcomed(now_ns, id.0, welcome.shards);
@@ -502,7 +502,8 @@ impl Recorder {
                 self.silent.insert((entry.heard_ns, session));
                 continue;
             }
-            let full = Refused(Code::Busy, "the recorder's memory is full, and others have been heard since");
+            let full =
+                Refused(Code::Busy, "the recorder's memory is full, and this session was silent for longest");
             match entry.feed.take() {
                 Some((wire, channel)) => {
                     self.unbind(wire, channel);

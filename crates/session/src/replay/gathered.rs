@@ -87,7 +87,7 @@ impl Gathered {
         let Some(log) =
             covered.filter(|covered| *covered <= self.log.len()).map(|covered| self.log.slice(covered..))
         else {
-            return Err("the ends' newest checkpoint and the owner's log do not meet".to_string());
+            return Err("the ends' newest checkpoint is outside the owner's log".to_string());
         };
         let mut inputs = Vec::new();
         for (index, end) in self.ends.iter().enumerate() {
@@ -163,12 +163,12 @@ impl Gathered {
         match follow(&self.keys, begin, log, message) {
             Ok((digest, _)) if digest.tag() == self.tag => Ok(()),
             Ok(_) => {
-                Err("messages or a checkpoint were altered: they do not give the owner's digest".to_string())
+                Err("messages or a checkpoint were altered: they do not match the owner's digest".to_string())
             }
             Err(LogReplayError::Missing) => {
                 Err("an end does not have the messages that the log needs".to_string())
             }
-            Err(_) => Err("the log cannot be read".to_string()),
+            Err(_) => Err("the log cannot be decoded".to_string()),
         }
     }
 }

@@ -75,13 +75,12 @@ impl fmt::Display for PlayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Redacted => f.write_str(
-                "the record file is redacted: it says what happened when, and not what was said; record the session without \
-                 --redact to run it",
+                "the record file is redacted: it contains no messages; record the session without --redact to run it",
             ),
             Self::Empty => f.write_str("the recording has neither a beginning nor a checkpoint: nothing had happened yet"),
             Self::Inconsistent => f.write_str("the recording's log, messages and checkpoint do not fit together"),
             Self::Diverged { entry, how } => {
-                write!(f, "the replay took another course than the session at entry {entry}: {how}")
+                write!(f, "the replay diverged from the session at entry {entry}: {how}")
             }
         }
     }
@@ -263,7 +262,7 @@ impl Player {
             return Ok(StepResult::Handler);
         }
         if self.stopping {
-            return diverged("the handler that was stopped in the session came to its end".into());
+            return diverged("the handler that was stopped in the session completed".into());
         }
         self.entry += 1;
         Ok(StepResult::Entry)

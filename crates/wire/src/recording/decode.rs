@@ -57,7 +57,7 @@ impl Recording {
         let mut next = |wanted: u8| sections.next_if(|section| section.kind == wanted);
 
         let section = next(kind::ABOUT)
-            .ok_or(RecordingError { offset: HEAD as u64, what: "it does not say what it is" })?;
+            .ok_or(RecordingError { offset: HEAD as u64, what: "the section `about` is missing" })?;
         let about: About = section.read()?;
         let mut header = None;
         if let Some(mut section) = next(kind::HEADER) {
@@ -79,7 +79,7 @@ impl Recording {
             let fits =
                 checkpoints.len() <= DELTAS_MAX && size + section.payload.len() as u64 <= CHECKPOINT_SIZE_MAX;
             if header.is_none() || !fits {
-                return Err(section.broken("there are more checkpoints than there can be"));
+                return Err(section.broken("there are too many checkpoints"));
             }
             checkpoints.push(section.payload);
         }
@@ -92,7 +92,7 @@ impl Recording {
             let read: Inputs = section.read()?;
             let place = [Port::CLIENT, Port::SERVER].get(inputs.len());
             if place != Some(&read.port) || read.messages.0.len() as u64 > MESSAGES_MAX {
-                return Err(section.broken("there are messages of another port, or more than there can be"));
+                return Err(section.broken("there are messages of an unknown port, or too many messages"));
             }
             inputs.push((section, read));
         }
@@ -128,7 +128,7 @@ impl Recording {
 fn sections(file: &Bytes) -> Result<(u32, Vec<Section>), RecordingError> {
     let broken = |offset: usize, what| RecordingError { offset: offset as u64, what };
     if file.len() < HEAD || file[..4] != MAGIC {
-        return Err(broken(0, "it does not begin as a record file"));
+        return Err(broken(0, "it does not begin with the header of a record file"));
     }
     let mut rest = file.slice(4..);
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte));
@@ -137,7 +137,7 @@ fn sections(file: &Bytes) -> Result<(u32, Vec<Section>), RecordingError> {
         return Err(broken(4, "it is of a version that this build does not read"));
     }
     if word(&rest.split_to(8)) != rest.len() as u64 || file.len() as u64 > RECORDING_SIZE_MAX {
-        return Err(broken(8, "it is not as long as it says: cut short, or written to behind its end"));
+        return Err(broken(8, "its length differs from its header: it was truncated, or bytes were added"));
     }
     let mut sections = Vec::new();
     while !rest.is_empty() {
@@ -150,7 +150,7 @@ fn sections(file: &Bytes) -> Result<(u32, Vec<Section>), RecordingError> {
         let Some(length) = length else { return Err(broken(at, "a section is longer than the file")) };
         let payload = rest.split_to(length);
         if checksum(head[0], &payload) != head[9..] {
-            return Err(broken(at, "the checksum of a section does not hold"));
+            return Err(broken(at, "the checksum of a section is wrong"));
         }
         sections.push(Section { kind: head[0], offset: at as u64, payload });
     }
@@ -169,7 +169,7 @@ fn check_ports(
     }
     for (port, (section, inputs)) in header.ports.iter().zip(inputs) {
         if (port.port, port.took) != (inputs.port, inputs.first) {
-            return Err(section.broken("the messages do not go on where the checkpoint left off"));
+            return Err(section.broken("the messages do not continue at the checkpoint"));
         }
     }
     Ok(())
@@ -184,9 +184,7 @@ fn check_said(about: &About, inputs: &[(Section, Inputs)]) -> Result<(), Recordi
             RecordedMessage::Close => true,
         };
         if !inputs.messages.0.iter().all(fits) {
-            return Err(
-                section.broken("messages are redacted, and the file says otherwise, or the other way round")
-            );
+            return Err(section.broken("the messages are redacted and the file is not, or the reverse"));
         }
     }
     Ok(())
@@ -202,7 +200,7 @@ fn check_log(
 ) -> Result<(), RecordingError> {
     let size = log.payload.len();
     if size as u64 > LOG_SIZE_MAX {
-        return Err(log.broken("the log is longer than one can be"));
+        return Err(log.broken("the log is longer than the maximum"));
     }
     let (mut cursor, mut rest) = (Cursor { last_ns }, log.payload.clone());
     let mut consumed = [0; 2];
@@ -211,18 +209,21 @@ fn check_log(
         let offset = log.offset + (SECTION_HEAD + size - rest.len()) as u64;
         let entry = cursor
             .take(&mut rest)
-            .map_err(|_| RecordingError { offset, what: "a log entry cannot be read" })?;
+            .map_err(|_| RecordingError { offset, what: "a log entry cannot be decoded" })?;
         if matches!(entry.event, Event::Start { .. }) != core::mem::take(&mut first) {
-            return Err(RecordingError { offset, what: "a session starts with its log, and only there" });
+            return Err(RecordingError {
+                offset,
+                what: "a start entry is missing, or not at the beginning of the log",
+            });
         }
         consume(&mut consumed, entry.event, inputs).map_err(|what| RecordingError { offset, what })?;
     }
     let Some((section, stop)) = stop else { return Ok(()) };
     let mut rest = stop.entry.clone();
     let entry = cursor.take(&mut rest).ok().filter(|entry| rest.is_empty() && entry.now_ns.is_some());
-    let entry = entry.ok_or(section.broken("what was stopped cannot be read"))?;
+    let entry = entry.ok_or(section.broken("the stopped handler's entry cannot be decoded"))?;
     if matches!(entry.event, Event::Start { .. }) != first {
-        return Err(section.broken("a session starts with its log, and only there"));
+        return Err(section.broken("a start entry is missing, or not at the beginning of the log"));
     }
     consume(&mut consumed, entry.event, inputs).map_err(|what| section.broken(what))
 }
@@ -235,8 +236,8 @@ fn consume(
     let Event::Message(port) = event else { return Ok(()) };
     let index = usize::from(port != Port::CLIENT);
     let messages = inputs.get(index).map_or(&[][..], |(_, inputs)| &inputs.messages.0);
-    let said = messages.get(consumed[index]).ok_or("the log consumes a message that is not there")?;
+    let said = messages.get(consumed[index]).ok_or("the log consumes a message that does not exist")?;
     consumed[index] += 1;
     let last = matches!(said, RecordedMessage::Close);
-    if last && consumed[index] < messages.len() { Err("a peer speaks after it has closed") } else { Ok(()) }
+    if last && consumed[index] < messages.len() { Err("a peer has messages after its close") } else { Ok(()) }
 }

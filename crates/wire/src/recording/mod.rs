@@ -40,7 +40,7 @@ pub const APPS_MAX: usize = 17;
 
 const _: () = assert!(
     RECORDING_SIZE_MAX > CHECKPOINT_SIZE_MAX + LOG_SIZE_MAX + 2 * RETAINED_MAX,
-    "whatever ends keep of a session fits a file"
+    "everything that ends keep of a session fits a file"
 );
 
 /// Bytes before the first section.

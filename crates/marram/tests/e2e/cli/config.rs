@@ -382,11 +382,15 @@ fn routes_and_listeners_say_what_is_wrong_with_them() {
         ("app = \"a\"\nclient_port = \"9-8\"", "route.client_port", "ends before it begins"),
         ("app = \"a\"\nclient_port = \"http\"", "route.client_port", "1024-65535"),
         ("app = \"a\"\nprotocol = \"sctp\"", "route.protocol", "\"udp\" or \"websocket\""),
-        ("app = \"a\"\nprotocol = \"udp\"\nsni = \"x\"", "route.sni", "not spoken in datagrams"),
+        (
+            "app = \"a\"\nprotocol = \"udp\"\nsni = \"x\"",
+            "route.sni",
+            "datagrams and WebSocket listeners do not use",
+        ),
         ("app = \"a\"\nfirst_bytes = \"\"", "route.first_bytes", "1 to 64"),
         ("app = \"a\"\nfirst_bytes_hex = \"160\"", "route.first_bytes_hex", "two hexadecimal digits"),
         ("app = \"a b\"", "route.app", "a name of at most"),
-        ("app = \"a\"\n[[route]]\nname = \"r\"\napp = \"b\"", "route.name", "another rule's"),
+        ("app = \"a\"\n[[route]]\nname = \"r\"\napp = \"b\"", "route.name", "another rule"),
     ] {
         let said = place.agent(&route(fields), AgentRole::Client).unwrap_err();
         assert!(said.contains(&format!("`{field}`")) && said.contains(says), "{fields}: {said}");

@@ -242,7 +242,12 @@ const COMMANDS: &[Row] = &[
         2,
         &["gone.marram cannot be read", "slip in the path"],
     ),
-    ("replaying something else", "replay @/secret", 1, &["secret", "does not begin as a record file"]),
+    (
+        "replaying something else",
+        "replay @/secret",
+        1,
+        &["secret", "does not begin with the header of a record file"],
+    ),
     (
         "a session that is none",
         "logs --session the-first",

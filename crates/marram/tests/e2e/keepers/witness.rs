@@ -73,7 +73,7 @@ fn recoveries_ask_the_witness_and_wait_while_it_is_away() {
     let start = cluster.logs.end();
     cluster.edges[other].kill();
     client.get_mut().write_all(b"f").unwrap();
-    said(&cluster, start, "message", "the witness is away");
+    said(&cluster, start, "message", "the witness is unreachable");
     cluster.start_edge(0, &serves).unwrap();
     let mut line = String::new();
     client.read_line(&mut line).unwrap();

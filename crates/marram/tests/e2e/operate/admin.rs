@@ -205,8 +205,8 @@ fn native_code_that_does_not_authenticate_is_compiled_again_and_said() {
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
-        let says = |event: &marram_cluster::LogEvent| {
-            event.text("level") == "WARN" && event.text("message").contains("does not authenticate")
+        let says = |event: &marram::harness::LogEvent| {
+            event.text("level") == "WARN" && event.text("message").contains("fails authentication")
         };
         assert!(
             cluster.logs.wait(start, Duration::from_secs(60), says).is_some(),

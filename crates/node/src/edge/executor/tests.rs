@@ -336,7 +336,7 @@ fn what_is_refused_leaves_the_cell_where_it_was() {
     let (next, later) = (pair.next(), pair.next());
     let mut altered = next.1.to_vec();
     altered[100] ^= 1;
-    for (wrong, says) in [((next.0.clone(), altered.into()), "altered"), (later.clone(), "builds on another")]
+    for (wrong, says) in [((next.0.clone(), altered.into()), "altered"), (later.clone(), "does not build on")]
     {
         pair.send(&wrong);
         let (cell, refused) = pair.answer();

@@ -46,7 +46,7 @@ fn nothing_but_a_tls_servers_proof_is_signed() {
         start_in(&mut cells, CELL, &image);
         let mut witness = Witness::beside(&mut cells);
         let CellStop::Trap(reason) = stop(&mut cells, message(&order(0, 1, &what))) else { panic!("a trap") };
-        assert!(reason.contains("nothing else is signed"), "{what:?}: {reason}");
+        assert!(reason.contains("nothing else can be signed"), "{what:?}: {reason}");
         witness.is_untouched(&mut cells, "a wish for a signature");
         witness.answers(&mut cells);
     }
@@ -87,8 +87,8 @@ fn a_cell_whose_key_is_not_on_this_machine_does_not_start() {
     for (mut cells, missing) in [(cells(), KEYS[0]), (cells().with_keys(half), KEYS[1])] {
         let error = cells.start(CELL, &image, crate::support::SEED).unwrap_err();
         assert_eq!(error, StartError::Key { hash: image.hash(), key: missing });
-        assert!(error.to_string().contains("does not hold the key"), "{error}");
-        start_in(&mut cells, CELL, &deploy(&crate::support::echo()));
+        assert!(error.to_string().contains("does not have the key"), "{error}");
+        start_in(&mut cells, CELL, &deploy(&super::support::echo()));
     }
 }
 

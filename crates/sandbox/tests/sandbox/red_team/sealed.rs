@@ -103,7 +103,7 @@ fn an_altered_app_on_disk_is_refused_by_its_digest() {
             let _ = std::fs::remove_file(images.image_path(hash));
             let error = images.load(hash).unwrap_err();
             assert!(matches!(error, LoadError::App { .. }), "{error}");
-            assert!(error.to_string().contains("its bytes are not what its name says"), "{error}");
+            assert!(error.to_string().contains("its bytes do not match its digest"), "{error}");
             assert!(images.app(hash).is_err(), "nor is it given to others");
         }
         std::fs::write(&path, whole).unwrap();
@@ -142,9 +142,9 @@ fn altered_native_code_is_refused_and_made_again() {
         (whole[..whole.len() / 2].to_vec(), "length"),
         (vec![], "begin"),
         (flipped(0), "begin"),
-        (flipped(20), "does not authenticate"),
-        (flipped(whole.len() / 2), "does not authenticate"),
-        (flipped(whole.len() - 1), "does not authenticate"),
+        (flipped(20), "fails authentication"),
+        (flipped(whole.len() / 2), "fails authentication"),
+        (flipped(whole.len() - 1), "fails authentication"),
         (flipped(4), "another version"),
     ];
     for (bytes, word) in cases {

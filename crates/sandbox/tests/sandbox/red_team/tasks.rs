@@ -76,7 +76,7 @@ fn a_lock_is_given_back_by_a_task_alone_and_what_a_handler_did_before_is_undone(
     );
     let ran = run(&mut cells, CELL, message(&1_u32.to_le_bytes()), 0);
     let RunOutcome::Stopped(CellStop::Trap(reason)) = ran.outcome else { panic!("a trap") };
-    assert!(reason.contains("unlock: lock 3") && reason.contains("no task's"), "{reason}");
+    assert!(reason.contains("unlock: lock 3") && reason.contains("does not belong to a task"), "{reason}");
     assert_eq!(ran.tasks, []);
 }
 
@@ -93,7 +93,7 @@ fn a_task_of_one_stage_is_none_of_the_others() {
     let CellStop::Trap(reason) = stop(&mut cells, CellInput::Task { stage: 1, token: 7 }) else {
         panic!("a trap")
     };
-    assert!(reason.contains("quiet") && reason.contains("no task's"), "{reason}");
+    assert!(reason.contains("quiet") && reason.contains("does not belong to a task"), "{reason}");
     let mut cells = start(&chain);
     let CellStop::Kill(reason) = stop(&mut cells, CellInput::Task { stage: 2, token: 7 }) else {
         panic!("a kill")

@@ -90,16 +90,16 @@ impl RouteTable {
     pub fn new(rules: Vec<RouteRule>) -> Result<Self, RouteError> {
         let refused = |index, field, what: String| Err(RouteError { index, field, what });
         if rules.len() > RULES_MAX {
-            return refused(
-                RULES_MAX,
-                "name",
-                format!("is one more than the {RULES_MAX} rules that there can be"),
-            );
+            return refused(RULES_MAX, "name", format!("exceeds the maximum of {RULES_MAX} rules"));
         }
         let mut names = BTreeSet::new();
         for (index, rule) in rules.iter().enumerate() {
             if !names.insert(rule.name.as_str()) {
-                return refused(index, "name", "is another rule's; give each its own".to_string());
+                return refused(
+                    index,
+                    "name",
+                    "is the name of another rule too; give each rule its own".to_string(),
+                );
             }
             if let Some((field, what)) = rule.wrong() {
                 return refused(index, field, what);

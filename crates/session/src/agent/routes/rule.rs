@@ -47,8 +47,8 @@ pub struct BadPrefix;
 impl fmt::Display for BadPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "is no prefix of addresses; write \"10.1.0.0/16\", \"2001:db8::/32\" or one address, with no bit set behind \
-             the prefix",
+            "is not an address prefix; write \"10.1.0.0/16\", \"2001:db8::/32\" or one address, with no bit set \
+             after the prefix",
         )
     }
 }
@@ -194,8 +194,8 @@ impl RouteRule {
             return Some(("client_port", "ends before it begins; write it as \"1024-65535\"".to_string()));
         }
         if self.protocol.is_some_and(|protocol| protocol != RouteProtocol::Tcp) && self.sni.is_some() {
-            let what = "is of TLS, which is not spoken in datagrams and not to a WebSocket listener; leave it out, or write \
-                        protocol = \"tcp\"";
+            let what = "is for TLS, which datagrams and WebSocket listeners do not use; remove it, or write protocol \
+                        = \"tcp\"";
             return Some(("sni", what.to_string()));
         }
         let len = self.first_bytes.as_ref().map_or(1, Vec::len);

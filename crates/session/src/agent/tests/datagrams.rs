@@ -156,8 +156,7 @@ fn an_output_that_no_datagram_holds_ends_the_session_and_says_so() {
     assert_eq!(stage.frame(1, fits), ["p1 is given 65507 bytes"]);
     let lines = stage.frame(1, output(2, Bytes::from(vec![0; DATAGRAM_SIZE_MAX + 1])));
     assert_eq!(lines[0], "p1 is reset");
-    let why =
-        "the cell sent a message of 65508 bytes to a peer that speaks in datagrams, which hold at most 65507";
+    let why = "the cell sent a message of 65508 bytes to a peer that uses datagrams; the maximum is 65507";
     assert!(lines[1].starts_with("w1 ended c2") && lines[1].contains(why), "{lines:?}");
     assert_eq!(lines[2..], [alloc::format!("s1 over, Guest: {why}")]);
 }

@@ -114,7 +114,7 @@ fn many_agents_do_not_come_back_as_one() {
 
 #[test]
 fn an_edge_of_another_version_is_left_and_tried_again_later() {
-    let reason = "the edge speaks another version; update the older of the two";
+    let reason = "the edge supports another version only; update the older of the two";
     let edges = [
         Welcome { version: 0, ..welcome(1) },
         Welcome { version: 2, ..welcome(1) },

@@ -18,7 +18,7 @@ fn ask(count: u64, linger_ms: u64) -> Promise {
 
 #[test]
 fn a_session_that_ended_at_its_server_is_not_taken_up_again_for_its_linger_time() {
-    let forgotten = "w1 ended c1 Forgotten: this end does not know the session (any more)";
+    let forgotten = "w1 ended c1 Forgotten: this end does not know the session, or no longer knows it";
     // The longer of the session's linger time and the agent's.
     for (linger_ms, buried_ms) in [(SESSION_LINGER, SESSION_LINGER), (5, LINGER)] {
         let mut stage = Stage::server(1);

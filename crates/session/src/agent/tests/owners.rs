@@ -148,9 +148,9 @@ fn an_owner_that_breaks_the_protocol_is_told_and_the_session_is_over() {
     stage.accept(1);
     stage.frame(1, promise(stage.session(1), 2, 1));
     let expected = [
-        "w1 ended c2 Protocol: a frame came out of turn",
+        "w1 ended c2 Protocol: a frame is not allowed in this phase",
         "p1 is reset",
-        "s1 over, Protocol: a frame came out of turn",
+        "s1 over, Protocol: a frame is not allowed in this phase",
     ];
     assert_eq!(stage.output(1, 2, "too early"), expected);
 }

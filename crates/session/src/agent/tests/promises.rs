@@ -18,7 +18,7 @@ fn a_promise_is_refused_with_its_reason_and_the_owner_stays() {
         (Promise { generation: super::stage::generation(1), ..asked() }, "superseded c1 by g1"),
         (
             Promise { proven: false, ..asked() },
-            "ended c1 Superseded: the session is known here, and its key was not shown",
+            "ended c1 Superseded: the session is known here, and its key was not proved",
         ),
         (
             Promise { image: ImageHash([7; 32]), ..asked() },
@@ -48,7 +48,7 @@ fn a_session_that_no_one_keeps_has_one_owner() {
 
 #[test]
 fn an_agent_takes_up_sessions_that_begin_for_servers_that_it_has() {
-    let forgotten = "w1 ended c1 Forgotten: this end does not know the session (any more)";
+    let forgotten = "w1 ended c1 Forgotten: this end does not know the session, or no longer knows it";
     let cases = [
         ("db", true, "w1 promised c1 after g0"),
         ("db", false, forgotten),

@@ -9,7 +9,7 @@ use alloc::{format, string::ToString};
 use marram_wire::frame::{Code, Ended, Finish, Promise};
 
 const NO_EDGE: &str =
-    "s1 over, NoEdge: no edge could be reached in time; is one running, and listed here? (lingered)";
+    "s1 over, NoEdge: no edge could be reached in time; is one running, and configured here? (lingered)";
 
 #[test]
 fn a_connection_without_an_edge_is_given_up_with_a_clear_reason() {
@@ -51,7 +51,7 @@ fn a_connection_that_no_edge_takes_is_told_what_the_last_one_said() {
     let mut stage = Stage::client(2);
     stage.accept(1);
     stage.reject(1, 2, Code::NoServerAgent);
-    let reason = "no edge took the session in time; the last one said: no";
+    let reason = "no edge accepted the session in time; the last refusal: no";
     let over = format!("10000 s1 over, NoServerAgent: {reason} (lingered)");
     assert_eq!(only(stage.wait(60_000), "over"), [over]);
 }
@@ -73,7 +73,8 @@ fn a_servers_session_is_remembered_for_its_linger_time_though_it_never_began() {
 
 #[test]
 fn a_session_whose_ends_are_both_done_is_no_failure() {
-    let finished = "s1 over, Finished: everything was received; the owner's last word never came (lingered)";
+    let finished =
+        "s1 over, Finished: everything was received; the owner's last frame did not arrive (lingered)";
     for finish in [false, true] {
         let mut stage = Stage::owned(1);
         stage.end_of_input(1);

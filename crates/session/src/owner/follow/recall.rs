@@ -47,12 +47,12 @@ impl Owner {
         if recalled.generation != promised {
             return standby_error(
                 Code::Superseded,
-                "a recorder keeps another generation than the end has promised",
+                "the recorder's generation is not the one that the end has promised",
             );
         }
         let mut owner = self.following(recalled.generation)?;
         if !makes_sense(&recalled, owner.sides.len()) {
-            return standby_error(Code::Protocol, "a recorder's answer does not make sense");
+            return standby_error(Code::Protocol, "a recorder's answer is inconsistent");
         }
         owner.log.floor = recalled.log_start;
         for (side, start) in owner.sides.iter_mut().zip(&recalled.sent_start) {
@@ -81,7 +81,7 @@ impl Owner {
             Frame::KeptInput(input) => self.recalled_input(input),
             Frame::CheckpointBegin(begin) => self.recalled_checkpoint(&begin.meta),
             Frame::CheckpointPart(part) => self.recalled_part(part.bytes, out),
-            _ => standby_error(Code::Protocol, "a recorder sent what only an owner may"),
+            _ => standby_error(Code::Protocol, "a recorder sent a frame that only an owner may send"),
         }
     }
 
@@ -95,7 +95,7 @@ impl Owner {
         if part.offset != self.log.end() || !announced {
             return standby_error(
                 Code::Protocol,
-                "a recorder's log has a hole, or is longer than it announced",
+                "a recorder's log has a gap, or is longer than it announced",
             );
         }
         let mut bytes = part.bytes.to_vec();
@@ -109,7 +109,7 @@ impl Owner {
         let ends = recall.map_or(&[][..], |recall| &recall.said.sent_end);
         let open = self.sides.iter_mut().zip(ends).find(|(side, end)| side.fed_end() < **end);
         let Some((side, _)) = open else {
-            return standby_error(Code::Protocol, "a recorder gives more messages than it announced");
+            return standby_error(Code::Protocol, "a recorder sent more messages than it announced");
         };
         push(side, Message { close: input.close, payload: input.payload })
     }
@@ -119,7 +119,7 @@ impl Owner {
             recall.said.checkpoints.get(recall.begun) == Some(meta) && recall.given == recall.begun_size()
         });
         let Some(recall) = next else {
-            return standby_error(Code::Protocol, "a recorder gives another checkpoint than it announced");
+            return standby_error(Code::Protocol, "a recorder sent a checkpoint that it did not announce");
         };
         recall.begun += 1;
         Ok(())
@@ -129,7 +129,7 @@ impl Owner {
         let size = bytes.len() as u64;
         let fits = self.recall().filter(|recall| recall.given.saturating_add(size) <= recall.begun_size());
         let Some(recall) = fits else {
-            return standby_error(Code::Protocol, "a recorder gives more of a checkpoint than it announced");
+            return standby_error(Code::Protocol, "a recorder sent more of a checkpoint than it announced");
         };
         recall.given += size;
         out.push(OwnerEffect::Part(bytes));

@@ -55,7 +55,7 @@ impl Owner {
             match self.phase {
                 OwnerPhase::Following => {
                     self.forget_fed(out);
-                    self.step_down(Code::Waiting, "the recorder gave only a part".to_string(), out);
+                    self.step_down(Code::Waiting, "the recorder sent only a part".to_string(), out);
                 }
                 _ => self.restart_from_ends(out),
             }

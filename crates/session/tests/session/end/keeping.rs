@@ -8,7 +8,7 @@ use marram_wire::{
     seal::LOG_OFFSET_MAX,
 };
 
-const MISFIT: Result<(), &str> = Err("a checkpoint does not fit what this end has");
+const MISFIT: Result<(), &str> = Err("a checkpoint does not follow what this end has");
 
 fn zeros(size: u64) -> Bytes {
     vec![0; usize::try_from(size).expect("it fits memory")].into()
@@ -21,11 +21,11 @@ fn a_log_has_a_largest_size() {
     bench.frame(log(zeros(100)));
     bench.frame(log(zeros(LOG_SIZE_MAX - 100)));
     assert_eq!(bench.end.kept_bytes(), LOG_SIZE_MAX);
-    assert_eq!(bench.try_frame(log(zeros(1))), Err("the log outgrew what this end keeps"));
+    assert_eq!(bench.try_frame(log(zeros(1))), Err("the log exceeds what this end keeps"));
     bench.truncate(40, 0).expect("covered");
     assert_eq!(bench.end.kept_bytes(), LOG_SIZE_MAX - 40);
     assert_eq!(bench.try_frame(log(zeros(40))), Ok(()));
-    assert_eq!(bench.try_frame(log(zeros(1))), Err("the log outgrew what this end keeps"));
+    assert_eq!(bench.try_frame(log(zeros(1))), Err("the log exceeds what this end keeps"));
 }
 
 #[test]
@@ -51,9 +51,12 @@ fn a_chosen_log_has_a_largest_size_and_a_last_offset() {
     }
     let mut bench = Bench::owned(0);
     bench.promise(&promise(2)).expect("a newer one");
-    assert_eq!(bench.log_part(u64::MAX, b"a"), Err("a part of the chosen log does not fit"));
+    assert_eq!(bench.log_part(u64::MAX, b"a"), Err("a part of the chosen log does not continue the log"));
     let mut bench = Bench::owned(0);
-    assert_eq!(bench.truncate(LOG_OFFSET_MAX, 0), Err("a checkpoint covers more than there can be"));
+    assert_eq!(
+        bench.truncate(LOG_OFFSET_MAX, 0),
+        Err("a checkpoint covers more than the maximum log offset")
+    );
     assert_eq!(bench.truncate(LOG_OFFSET_MAX - 1, 0), Ok(()));
 }
 
@@ -86,7 +89,7 @@ fn a_checkpoint_arrives_in_parts_and_is_kept_when_it_is_whole() {
     // Then what it covers can be deleted.
     bench.truncate(3, 0).expect("covered");
     assert_eq!(bench.end.kept_bytes(), 6);
-    assert_eq!(bench.part("more"), Err("a part belongs to no checkpoint"));
+    assert_eq!(bench.part("more"), Err("a part does not belong to a checkpoint"));
 }
 
 #[test]
@@ -106,14 +109,15 @@ fn parts_are_acknowledged_by_quarters_of_the_window() {
 #[test]
 fn a_checkpoint_is_as_long_as_it_said() {
     let mut bench = Bench::owned(0);
-    assert_eq!(bench.part("a"), Err("a part belongs to no checkpoint"));
+    assert_eq!(bench.part("a"), Err("a part does not belong to a checkpoint"));
     bench.checkpoint(meta(1, 1, true, 0, 3)).expect("it fits");
-    assert_eq!(bench.part("long"), Err("a part belongs to no checkpoint"));
+    assert_eq!(bench.part("long"), Err("a part does not belong to a checkpoint"));
 }
 
 #[test]
 fn a_checkpoint_comes_behind_the_log_that_it_covers() {
-    for (log_offset, result) in [(3, Ok(())), (4, Err("a checkpoint came before the log that it covers"))] {
+    for (log_offset, result) in [(3, Ok(())), (4, Err("a checkpoint arrived before the log that it covers"))]
+    {
         let mut bench = Bench::owned(0);
         bench.log("log");
         bench.checkpoint(meta(1, 1, true, log_offset, 1)).expect("it fits");
@@ -199,5 +203,5 @@ fn an_end_shows_what_it_keeps_and_goes_on() {
 fn an_end_shows_nothing_to_an_owner_that_has_not_chosen() {
     let mut bench = Bench::new();
     bench.promise(&promise(1)).expect("the first promise");
-    assert_eq!(bench.try_frame(Fetch { channel: CHANNEL }), Err("a frame came out of turn"));
+    assert_eq!(bench.try_frame(Fetch { channel: CHANNEL }), Err("a frame is not allowed in this phase"));
 }

@@ -232,7 +232,7 @@ fn a_promise_ends_what_was_under_way() {
     bench.step(|end, out| end.acknowledge(out));
     bench.say("a");
     assert_eq!(bench.look(), ["input a"]);
-    assert_eq!(bench.part("half"), Err("a part belongs to no checkpoint"));
+    assert_eq!(bench.part("half"), Err("a part does not belong to a checkpoint"));
     assert_eq!(bench.end.kept_bytes(), 3 + charge(1));
     bench.checkpoint(meta(3, 1, true, 3, CHECKPOINT_WINDOW)).expect("it fits");
     bench.part(vec![0; PART_SIZE - 1]).expect("it fits");

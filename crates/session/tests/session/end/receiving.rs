@@ -93,7 +93,7 @@ fn outputs_end_with_the_close() {
     let mut bench = Bench::owned(0);
     bench.output_close();
     let more = Output { channel: CHANNEL, increment: None, close: false, payload: "A".into() };
-    assert_eq!(bench.try_frame(more), Err("an output came after the last one"));
+    assert_eq!(bench.try_frame(more), Err("an output arrived after the close"));
 }
 
 #[test]
@@ -141,9 +141,9 @@ fn frames_out_of_turn_are_refused() {
     for (bench, frames) in [(Bench::owned(0), waiting), (promised(), owned)] {
         let mut bench = bench;
         for frame in frames {
-            assert_eq!(bench.try_frame(frame), Err("a frame came out of turn"));
+            assert_eq!(bench.try_frame(frame), Err("a frame is not allowed in this phase"));
         }
-        assert_eq!(bench.try_frame(Pong { stamp: 0 }), Err("a frame came out of turn"));
+        assert_eq!(bench.try_frame(Pong { stamp: 0 }), Err("a frame is not allowed in this phase"));
     }
     // A handler can be stopped in replay, before a log is chosen.
     let failure = Failure { log_offset: 3, input: 4, reason: "unreachable".into() };

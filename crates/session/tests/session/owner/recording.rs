@@ -172,7 +172,7 @@ fn what_an_end_altered_is_found_out() {
         (|it| it.ends[0].messages[0].close = true, "altered"),
         (|it| drop(it.ends[0].messages.pop()), "does not have the messages"),
         (|it| it.ends[0].sent_start += 1, "does not have the messages"),
-        (|it| it.ends[0].checkpoints.clear(), "do not meet"),
+        (|it| it.ends[0].checkpoints.clear(), "outside the owner's log"),
     ];
     for (change, says) in changes {
         let mut changed = gathered.clone();

@@ -156,5 +156,5 @@ fn tasks_that_waited_to_the_end_for_a_lock_are_told_of() {
         };
         reason = out.iter().find_map(over).expect("the session is over");
     });
-    assert!(reason.contains("lock 1 was never given back by task 7"), "{reason}");
+    assert!(reason.contains("lock 1 was never released by task 7"), "{reason}");
 }
