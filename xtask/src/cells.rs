@@ -76,8 +76,8 @@ fn name(manifest: &Path, workspace: &str) -> Result<String> {
     let member = folder.strip_prefix("cells")?.to_str().context("a cell's folder has no name in UTF-8")?;
     if !workspace.contains(&format!("\"{member}\"")) {
         bail!(
-            "cells/{member} has a manifest, but is no member of the workspace of cells: add \"{member}\" to `members` in \
-             cells/Cargo.toml, or take its marram.toml away"
+            "cells/{stranger} has a manifest, but is no member of the workspace of cells: add \"{stranger}\" to \
+             `members` in cells/Cargo.toml, or remove its marram.toml"
         );
     }
     let (_, name) = member.rsplit_once('/').with_context(|| format!("cells/{member} is in no group"))?;

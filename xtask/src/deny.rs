@@ -46,8 +46,9 @@ fn check_all(manifest: &str) -> Result<()> {
     deny(&["bans", "licenses", "sources"])?;
     deny(&["advisories"]).with_context(|| {
         format!(
-            "advisories of {manifest}: update the dependencies that are named above; if none is, {DATABASE} could not be \
-             fetched: run this where it can, or clone it there and copy it to `db-path` of deny.toml's [advisories]"
+            "advisories of {manifest}: update the dependencies that are named above; if none is, {DATABASE} could \
+             not be fetched: run this on a machine that can fetch it, or clone it there and copy it to `db-path` of \
+             deny.toml's [advisories]"
         )
     })
 }
@@ -55,8 +56,8 @@ fn check_all(manifest: &str) -> Result<()> {
 /// What a run without `cargo deny` does not check, and how to check it.
 fn unchecked() -> String {
     format!(
-        "NOT CHECKED: advisories (known vulnerabilities), yanked and duplicate versions. They take `cargo install --locked \
-         cargo-deny` and a machine that can fetch {DATABASE}; there, `cargo xtask deny` checks them too."
+        "NOT CHECKED: advisories (known vulnerabilities), yanked and duplicate versions. They require `cargo install \
+         --locked cargo-deny` and a machine that can fetch {DATABASE}; there, `cargo xtask deny` checks them too."
     )
 }
 

@@ -35,17 +35,12 @@ use Action::{Plain, WithArguments};
 
 const TASKS: &[Task] = &[
     Task("setup", "", "install what the other commands need", Plain(setup::everything)),
-    Task(
-        "demo",
-        "[OPTIONS]",
-        "the main job: a download that outlives its edges",
-        WithArguments(programs::demo),
-    ),
-    Task("test", "[--fuzz-seconds N]", "every test there is", WithArguments(suite::test)),
+    Task("demo", "[OPTIONS]", "the demo: a download that survives its edges", WithArguments(programs::demo)),
+    Task("test", "[--fuzz-seconds N]", "all tests", WithArguments(suite::test)),
     Task(
         "ci",
         "[--keep-going]",
-        "what must hold before anything lands; ends in `test`",
+        "all checks that a change must pass; ends in `test`",
         WithArguments(ci::all),
     ),
     Task("cells", "", "build the cells to target/cells/NAME.wasm", Plain(cells::build)),
@@ -58,7 +53,7 @@ const TASKS: &[Task] = &[
     Task(
         "mutants",
         "[--file TEXT] [--quick] [--every N] ...",
-        "change the protocol by rule; do the tests notice?",
+        "mutate the protocol's code: the tests must fail",
         WithArguments(programs::mutants),
     ),
     Task(
@@ -67,15 +62,9 @@ const TASKS: &[Task] = &[
         "measure what docs/benchmarks.md claims",
         WithArguments(programs::bench),
     ),
-    Task("soak", "[NAME ...]", "the amounts that CI has no time for: hours", WithArguments(soak::command)),
-    Task(
-        "dist",
-        "",
-        "build a release: a stripped binary, its debug information beside it",
-        Plain(dist::build),
-    ),
+    Task("soak", "[NAME ...]", "long runs, for hours, that do not fit CI", WithArguments(soak::command)),
     Task("fuzz", "[TARGET] [--seconds N]", "fuzz the decoders", WithArguments(fuzz::command)),
-    Task("tidy", "", "check the habits that no compiler holds", Plain(tidy::check)),
+    Task("tidy", "", "check rules that the compiler cannot check", Plain(tidy::check)),
     Task("deny", "", "check licences and sources of dependencies", Plain(deny::check)),
     Task("purity", "", "build the pure crates for Wasm", Plain(purity::check)),
 ];
@@ -84,7 +73,7 @@ impl Task {
     fn run(&self, arguments: &[String]) -> Result<()> {
         match (&self.3, arguments.first()) {
             (Plain(run), None) => run(),
-            (Plain(_), Some(word)) => bail!("it takes no arguments, and `{word}` is one"),
+            (Plain(_), Some(word)) => bail!("it takes no arguments, but got `{word}`"),
             (WithArguments(run), _) => run(arguments),
         }
     }

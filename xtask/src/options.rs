@@ -38,7 +38,7 @@ impl Options {
     /// Fails if arguments are left.
     pub(crate) fn finish(self) -> Result<()> {
         match self.words.front() {
-            Some(word) => bail!("`{word}` is not understood here"),
+            Some(word) => bail!("unknown argument `{word}`"),
             None => Ok(()),
         }
     }

@@ -23,7 +23,7 @@ pub(crate) fn demo(arguments: &[String]) -> Result<()> {
     setup::wish(setup::DEMO);
     cells::build()?;
     if !project::target().join("release/marram").is_file() {
-        say("building marram: some minutes the first time");
+        say("building marram: the first time takes some minutes");
     }
     run(project::cargo("build").args(["--release", "--locked", "--package", "marram"]))?;
     let mut demo = release("marram");
@@ -38,7 +38,7 @@ pub(crate) fn demo(arguments: &[String]) -> Result<()> {
 /// The meaning of the demo's exit status after a bit was flipped.
 fn verdict(code: Option<i32>) -> Result<&'static str> {
     match code {
-        Some(BIT) => Ok("the flipped bit was found: the check bites"),
+        Some(BIT) => Ok("the check found the flipped bit"),
         Some(0) => bail!("a bit was flipped, and the check did not find it"),
         _ => bail!("the demo failed before its check"),
     }

@@ -21,7 +21,8 @@ const OURS: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
 pub(crate) fn find_root() -> Result<()> {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     let working = std::env::current_dir().context("there is no working directory")?;
-    let root = find(manifest.as_deref(), &working).context("this is no checkout of Marram: run it in one")?;
+    let root =
+        find(manifest.as_deref(), &working).context("this is not a checkout of Marram: run it in one")?;
     set_root(root);
     Ok(())
 }

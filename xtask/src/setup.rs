@@ -128,7 +128,7 @@ pub(crate) const CLIENTS: &[Program] = &[
     Program {
         name: "nft",
         package: "nftables",
-        purpose: "a kernel that redirects connections",
+        purpose: "redirection of connections in the kernel",
         folder: "/usr/sbin",
     },
     Program {
@@ -232,7 +232,7 @@ pub(crate) fn for_tests() -> Result<()> {
         optional.into_iter().for_each(wish);
     }
     if let Err(error) = c::ensure_zig() {
-        say(format!("going on without: {error:#}"));
+        say(format!("continuing without: {error:#}"));
     }
     Ok(())
 }
@@ -266,7 +266,7 @@ pub(crate) fn ensure(programs: &[Program]) -> Result<()> {
     let packages: Vec<_> = missing.iter().flat_map(|program| program.package.split(' ')).collect();
     let by_hand = format!("apt-get install --no-install-recommends {}", packages.join(" "));
     if !installed("apt-get") {
-        bail!("install by hand what the lines above name: there is no apt-get here");
+        bail!("install what the lines above name by hand: there is no apt-get on this machine");
     }
     let Some(prefix) = privilege() else {
         bail!("installing needs root and there is no sudo; as root, run `{by_hand}`");
@@ -275,7 +275,7 @@ pub(crate) fn ensure(programs: &[Program]) -> Result<()> {
     run(apt_get(prefix).args(["-q", "update"]))?;
     run(apt_get(prefix).args(["-q", "-y", "install", "--no-install-recommends"]).args(&packages))?;
     match missing.iter().find(|program| program.is_missing()) {
-        Some(program) => bail!("`{by_hand}` succeeded, yet there is still no `{}`", program.name),
+        Some(program) => bail!("`{by_hand}` succeeded, but `{}` is still missing", program.name),
         None => Ok(()),
     }
 }
@@ -283,7 +283,7 @@ pub(crate) fn ensure(programs: &[Program]) -> Result<()> {
 /// Installs what is missing if possible; the caller has an alternative.
 pub(crate) fn wish(programs: &[Program]) {
     if let Err(error) = ensure(programs) {
-        say(format!("going on without: {error:#}"));
+        say(format!("continuing without: {error:#}"));
     }
 }
 

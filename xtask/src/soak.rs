@@ -24,8 +24,7 @@ const SOAKS: [Soak; 7] = [
     ("sim", "2,000,000 histories that were never simulated before", sim),
     ("mutants", "every named mutation of the protocol, slow ones too", mutants),
     ("faults", "200 kills and stops of processes, and 200 over cells with state", faults),
-    ("table", "the table of docs/faults.md, each cell three times", table),
-    ("standby", "the tests of taking over, 20 times, a busy loop on every core", standby),
+    ("standby", "the tests of takeovers, 20 times, a busy loop on every core", standby),
     ("suite", "all tests of the workspace, five times, a busy loop on one core", suite),
     ("fuzz", "every fuzz target for six minutes: an hour on two cores", || fuzz::run_all(360)),
 ];
@@ -59,7 +58,7 @@ fn choose(names: &[String]) -> Result<Vec<Soak>> {
 
 /// Uses other seeds each time; the simulator prints them.
 fn sim() -> Result<()> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
     let from = (now.as_secs() * 1_000_000).to_string();
     say(format!("from seed {from} on"));
     programs::sim(&["--from".into(), from, "--count".into(), "2000000".into()])

@@ -44,10 +44,9 @@ impl Toolchain {
         }
         Self::private().map_err(|debian_error| {
             anyhow::anyhow!(
-                "no Rust compiler for {CELL_TARGET}.\n\
-                 With rustup: {rustup_error:#}\n\
-                 From Debian's packages: {debian_error:#}\n\
-                 Run `rustup target add {CELL_TARGET} {PURE_TARGET}` where it can download, or use Debian."
+                "no Rust compiler for {CELL_TARGET}.\nWith rustup: {rustup_error:#}\nFrom Debian's packages: \
+                 {debian_error:#}\nRun `rustup target add {CELL_TARGET} {PURE_TARGET}` on a machine that can \
+                 download, or use Debian."
             )
         })
     }

@@ -15,7 +15,7 @@ impl AdminApi for AgentAdmin {
         if call.method == Method::GET && call.path.trim_matches('/') == "healthz" {
             return Ok(Answer::json(&json!({ "agent": name })));
         }
-        let what = format!("an agent has no {} {}", call.method, call.path);
+        let what = format!("an agent does not support {} {}", call.method, call.path);
         let fix = "it answers GET /healthz and /v1/logs; ask an edge for the rest";
         Err(Refusal::new(StatusCode::NOT_FOUND, what, fix))
     }

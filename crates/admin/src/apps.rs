@@ -67,7 +67,7 @@ fn announce(state: &AdminState, manifest: &Manifest, text: &str, image: ImageHas
             let fix = "change the manifest and deploy again";
             return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, fix));
         }
-        _ => return Err(Refusal::bug("the control answered something else than was asked")),
+        _ => return Err(Refusal::bug("the control gave an unexpected answer")),
     }
     keep(state, &manifest.name, text, image)?;
     tracing::info!(event = "deployed", app = manifest.name, image = %image, "an app is deployed");
@@ -90,7 +90,7 @@ fn promises_kept(state: &AdminState, manifest: &Manifest) -> Result<(), String> 
         return Err(format!(
             "`protect = \"endpoints\"` promises that sessions survive this edge, but it has a gate for `{}`, and the \
              client ends of sessions through that gate are in this edge: they would survive a shard process, not the \
-             edge. Write protect = \"none\", or take the gate away and let clients connect to `marram agent client`",
+             edge. Write protect = \"none\", or remove the gate and have clients connect to `marram agent client`",
             manifest.name
         ));
     }
@@ -98,8 +98,8 @@ fn promises_kept(state: &AdminState, manifest: &Manifest) -> Result<(), String> 
         Some(server) if state.gate_servers.contains(server) => Err(format!(
             "`protect = \"endpoints\"` promises that sessions survive this edge, but it connects to the server \
              `{server}` itself, so their server ends are in this edge: they would survive a shard process, not the \
-             edge. Write protect = \"none\", or take `{server}` out of the edge's `servers` and run \
-             `marram agent server` beside it"
+             edge. Write protect = \"none\", or remove `{server}` from the edge's `servers` and run `marram agent \
+             server` beside it"
         )),
         _ => Ok(()),
     }
@@ -119,12 +119,12 @@ fn survives(manifest: &Manifest) -> &'static str {
             "any number of edges, one after the other or all at once, while the client's and the server's agents live"
         }
         (Protect::Warm | Protect::Hot, None) => {
-            "any number of edges, one after the other or all at once, while the client's agent lives; where another edge \
-             stands by, it goes on without a rebuild"
+            "any number of edges, one after the other or all at once, while the client's agent lives; where another \
+             edge stands by, it continues without a rebuild"
         }
         (Protect::Warm | Protect::Hot, Some(_)) => {
-            "any number of edges, one after the other or all at once, while the client's and the server's agents live; \
-             where another edge stands by, it goes on without a rebuild"
+            "any number of edges, one after the other or all at once, while the client's and the server's agents \
+             live; where another edge stands by, it continues without a rebuild"
         }
     }
 }
@@ -166,10 +166,10 @@ pub(super) fn refused(error: &DeployError) -> Refusal {
         DeployError::Store(store) if store.is_full() => Refusal::new(
             StatusCode::INSUFFICIENT_STORAGE,
             error.to_string(),
-            "free space in the edge's state directory and deploy again; sessions run on",
+            "free space in the edge's state directory and deploy again; sessions continue",
         ),
         DeployError::Store(_) => {
-            let fix = "make the edge's state directory writable and deploy again; sessions run on";
+            let fix = "make the edge's state directory writable and deploy again; sessions continue";
             Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), fix)
         }
         _ => Refusal::new(
@@ -195,7 +195,7 @@ fn keep(state: &AdminState, name: &str, text: &str, image: ImageHash) -> Result<
         .and_then(|()| fs::write(image_path(state, name), image.to_string()))
         .map_err(|error| {
             let what =
-                format!("the app runs, but will be gone after a restart: {}: {error}", state.apps.display());
+                format!("the app runs, but is not stored for a restart: {}: {error}", state.apps.display());
             let fix = "make the edge's state directory writable and deploy again";
             Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, what, fix)
         })
@@ -206,7 +206,8 @@ pub(super) fn forget(state: &AdminState, name: &str) -> Result<(), Refusal> {
     for path in [image_path(state, name), manifest_path(state, name)] {
         match fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                let what = format!("the app will be back after a restart: {}: {error}", path.display());
+                let what =
+                    format!("the app will be deployed again after a restart: {}: {error}", path.display());
                 return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, what, "remove that file"));
             }
             _ => {}

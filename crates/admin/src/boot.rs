@@ -22,9 +22,7 @@ pub(super) fn deploy_all(state: &AdminState) {
             let source = Source::new(manifest::FILE_NAME, upload.manifest.clone());
             let name = Manifest::parse(&source).map(|manifest| manifest.name).unwrap_or_default();
             if !names.insert(name.clone()) {
-                return Err(format!(
-                    "another one of `apps` is called `{name}` as well; give one of them another `name`"
-                ));
+                return Err(format!("two of `apps` have the name `{name}`; give one of them another `name`"));
             }
             apps::deploy(state, &upload).map_err(|refusal| refusal.to_string())
         });
@@ -49,7 +47,7 @@ pub fn check(path: &Path) -> Result<(), String> {
     let manifest = Manifest::parse(&source).map_err(|problem| problem.to_string())?;
     let directory = std::env::temp_dir().join(format!("marram-check-{}", std::process::id()));
     let made = Images::open(&directory)
-        .map_err(|error| format!("there is no room to try it in {}: {error}", directory.display()))
+        .map_err(|error| format!("there is no space to compile it in {}: {error}", directory.display()))
         .and_then(|images| {
             let why = |refusal| format!("{}: {refusal}", path.display());
             chains::check(&images, &manifest, &upload).map(drop).map_err(why)

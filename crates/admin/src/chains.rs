@@ -79,7 +79,7 @@ fn all_came(manifest: &Manifest, parts: &[Bytes]) -> Result<(), Refusal> {
     }
     let named = if modules == 1 { "".into() } else { format!("{modules} modules and ") };
     let came = parts.len().saturating_sub(modules);
-    let what = format!("the manifest names {named}{files} files, and {came} came");
+    let what = format!("the manifest names {named}{files} files, and {came} were sent");
     Err(Refusal::new(StatusCode::BAD_REQUEST, what, "send the app with `marram deploy`"))
 }
 
@@ -130,16 +130,14 @@ pub(super) fn keys_are_granted(
         for id in &stage.keys {
             let Some(key) = state.keys.iter().find(|key| key.id == *id) else {
                 let what = format!(
-                    "`{owner}` wants to sign with the key {id} of a certificate, and this edge does not hold it"
+                    "`{owner}` signs with the key {id} of a certificate, and this edge does not have it"
                 );
                 let fix = "give every edge of the domain the certificate's private key, as a [[key]] of its configuration";
                 return refuse(what, fix.to_owned());
             };
             if !key.apps.iter().any(|granted| granted == owner) {
-                let what = format!(
-                    "`{owner}` wants to sign with the key `{}`, which this edge does not grant it",
-                    key.name
-                );
+                let what =
+                    format!("`{owner}` signs with the key `{}`, which this edge does not grant it", key.name);
                 return refuse(
                     what,
                     format!("add \"{owner}\" to the key's `apps` in the edge's configuration"),
@@ -188,17 +186,16 @@ fn forced_one(state: &AdminState, images: &Images, app: &str) -> Result<Named, R
     let unprocessable = |what: String, fix: String| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, what, fix);
     let Some(image) = apps::kept_image(state, app) else {
         let what = format!(
-            "this edge puts the app `{app}` before or behind every other, and it is not deployed here"
+            "this edge puts the app `{app}` before or after every other, and it is not deployed here"
         );
-        let fix = format!("deploy `{app}` first, or take it out of [chain] in the edge's configuration");
+        let fix = format!("deploy `{app}` first, or remove it from [chain] in the edge's configuration");
         return Err(unprocessable(what, fix));
     };
     match images.chain(image) {
         Ok(None) => Ok((app.to_owned(), image)),
         Ok(Some(_)) => {
-            let what = format!(
-                "`{app}` is a chain, and only an app of one stage can be put before or behind others"
-            );
+            let what =
+                format!("`{app}` is a chain, and only an app of one stage can be put before or after others");
             let fix = format!(
                 "name its stages one by one in [chain] in the edge's configuration instead of `{app}`"
             );
@@ -241,8 +238,9 @@ pub(super) fn agrees(
     if agrees {
         return Ok(());
     }
-    let what = format!("`{}` has other stages before or behind its own there than here", manifest.name);
-    let fix = "let all edges of a domain have one [chain] in their configurations, and one version of the apps in it";
+    let what = format!("`{}` has other stages before or after its own there than here", manifest.name);
+    let fix = "give all edges of a domain the same [chain] in their configurations, and the same version of the apps \
+        in it";
     Err(Refusal::new(StatusCode::CONFLICT, what, fix))
 }
 

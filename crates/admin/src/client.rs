@@ -72,7 +72,7 @@ impl fmt::Display for ClientError {
             }
             Self::Refused { error, fix, .. } => write!(f, "{error}; {fix}"),
             Self::NotUnderstood(why) => {
-                write!(f, "what answers does not speak this version's admin API: {why}")
+                write!(f, "the answer is not one of this version's admin API: {why}")
             }
         }
     }
@@ -89,8 +89,8 @@ impl ApiClient {
     pub fn new(url: &str, token: Option<String>) -> Result<Self, String> {
         let encrypted = url.strip_prefix("https://");
         let authority = encrypted.or(url.strip_prefix("http://")).unwrap_or(url).trim_end_matches('/');
-        let address: marram_config::units::Address = authority.parse().map_err(|_| {
-            format!("{url:?} is no admin address; write http://HOST:PORT or https://HOST:PORT")
+        let address: crate::config::units::Address = authority.parse().map_err(|_| {
+            format!("{url:?} is not an admin address; write http://HOST:PORT or https://HOST:PORT")
         })?;
         let is_encrypted = encrypted.is_some();
         Ok(Self { authority: address.0, is_encrypted, ca: None, token, patience: PATIENCE })
@@ -117,7 +117,8 @@ impl ApiClient {
     /// If there is no answer, or the edge refuses.
     pub fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| ClientError::Unreachable(format!("no runtime: {error}")))?;
+        let runtime = runtime
+            .map_err(|error| ClientError::Unreachable(format!("cannot start the runtime: {error}")))?;
         runtime.block_on(async {
             tokio::time::timeout(self.patience, self.exchange(method, path, body))
                 .await
@@ -132,7 +133,8 @@ impl ApiClient {
     /// If there is no answer, the edge refuses, or it becomes silent.
     pub fn lines(&self, path: &str, mut take: impl FnMut(&str) -> bool) -> Result<(), ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| ClientError::Unreachable(format!("no runtime: {error}")))?;
+        let runtime = runtime
+            .map_err(|error| ClientError::Unreachable(format!("cannot start the runtime: {error}")))?;
         runtime.block_on(async {
             let silent = |_| ClientError::Silent(self.patience);
             let asked = tokio::time::timeout(self.patience, self.ask(Method::GET, path, Bytes::new()));
@@ -157,7 +159,7 @@ impl ApiClient {
                     }
                 }
                 if rest.len() > LINE_BYTES_MAX {
-                    return Err(ClientError::NotUnderstood("a line without an end".into()));
+                    return Err(ClientError::NotUnderstood("a line that is too long".into()));
                 }
             }
             Ok(())
@@ -197,7 +199,7 @@ impl ApiClient {
             .map_err(|_| self.unreachable("its handshake takes too long; is it https://?"))?
             .map_err(|error| {
                 let fix = "is it https://, and its certificate, or its signer's, the one in --ca FILE or `admin.ca`?";
-                self.unreachable(format_args!("it is not believed: {error}; {fix}"))
+                self.unreachable(format_args!("its certificate is not trusted: {error}; {fix}"))
             })
     }
 
@@ -254,8 +256,8 @@ impl ApiClient {
         let request =
             request.body(Full::new(body)).map_err(|error| ClientError::NotUnderstood(error.to_string()))?;
         sender.send_request(request).await.map_err(|error| {
-            let what = "it takes connections and gives no answer of an admin API, as where agents connect (`listen`), or where \
-                        https:// is spoken";
+            let what = "it accepts connections but does not answer as an admin API: it may be an address where \
+                        agents connect (`listen`), or require https://";
             self.unreachable(format!("{what} ({error})"))
         })
     }

@@ -66,14 +66,14 @@ pub(super) fn stands_by(state: &AdminState, session: SessionId) -> Result<Answer
         }))),
         AskAnswer::Standby(None) => Err(Refusal::new(
             StatusCode::NOT_FOUND,
-            "the coordinator knows of no standby for such a session",
+            "the coordinator knows no standby for that session",
             "look with `marram ps`: sessions that are over, or have no standby, are not listed, nor are those of an edge whose \
              lease is over",
         )),
         AskAnswer::Away(why) | AskAnswer::Refused(why) => Err(Refusal::new(
             StatusCode::SERVICE_UNAVAILABLE,
-            format!("the coordinator does not say: {why}"),
-            "`marram coordinator` shows how it is",
+            format!("the coordinator gave no answer: {why}"),
+            "`marram coordinator` shows its state",
         )),
         other => Err(Refusal::bug(&format!("the coordinator answered {other:?}"))),
     }

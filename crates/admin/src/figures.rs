@@ -70,10 +70,10 @@ pub(super) fn unreached(server: &str, figures: &[MetricSample]) -> Option<String
         return None;
     }
     let connected = match names.len() {
-        0 => "none is that reaches any server".to_owned(),
+        0 => "no agent of any server is connected".to_owned(),
         _ => {
             let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-            format!("those that are reach {}", quoted.join(", "))
+            format!("connected agents reach {}", quoted.join(", "))
         }
     };
     Some(format!(
@@ -130,7 +130,7 @@ mod tests {
         for (server, figures, words) in [
             ("wbe", &figures[..], ["`wbe`", "reach `db`, `web`"]),
             ("gone", &figures, ["`gone`", "reach `db`, `web`"]),
-            ("web", &[], ["`web`", "none is"]),
+            ("web", &[], ["`web`", "no agent of any server"]),
         ] {
             let told = unreached(server, figures).expect("it cannot be reached");
             assert!(words.iter().all(|word| told.contains(word)), "{told}");

@@ -136,7 +136,7 @@ impl Asked {
                 "follow" => asked.follow = value == "1",
                 "run" => asked.run = Some(number()?),
                 "after" => asked.after = number()?,
-                _ => return Err(format!("nothing is called `{name}` here")),
+                _ => return Err(format!("there is no parameter `{name}`")),
             }
         }
         Ok(asked)
@@ -151,8 +151,8 @@ pub(super) fn is_asked_for(call: &Call) -> bool {
 /// Answers a request for lines.
 pub(super) fn answer(edge: &str, call: &Call) -> Result<Answer, Refusal> {
     let Some(kept) = logging::kept() else {
-        let fix = "look at what the process that embeds it writes";
-        return Err(Refusal::new(StatusCode::NOT_FOUND, "no log lines are kept here", fix));
+        let fix = "read the output of the process that embeds it";
+        return Err(Refusal::new(StatusCode::NOT_FOUND, "this process keeps no log lines", fix));
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let asked = Asked::read(&call.query, u64::try_from(now.as_micros()).unwrap_or(u64::MAX));

@@ -35,12 +35,12 @@ pub(super) fn copy_from(state: &AdminState, peer: &str) -> anyhow::Result<()> {
 
 fn copy_app(state: &AdminState, client: &ApiClient, app: &Value) -> anyhow::Result<()> {
     let text =
-        |field: &str| app[field].as_str().with_context(|| format!("the peer did not give its {field}"));
+        |field: &str| app[field].as_str().with_context(|| format!("the peer's answer lacks its {field}"));
     let (name, manifest, hash) = (text("name")?, text("manifest")?, text("image")?);
     if apps::kept_manifest(state, name).is_some() {
         return Ok(());
     }
-    let image = ImageHash(parse_hex(hash).context("the peer's image name is no digest")?);
+    let image = ImageHash(parse_hex(hash).context("the peer's image name is not a digest")?);
     bring(client, &Images::open(&state.images)?, image)?;
     apps::deploy_copied(state, manifest, image).map_err(|refusal| anyhow!("{refusal}"))?;
     Ok(())
@@ -57,7 +57,7 @@ fn bring(client: &ApiClient, images: &Images, image: ImageHash) -> anyhow::Resul
     let bytes = get(image)?;
     if Chain::is_chain(&bytes) {
         let chain = Chain::decode(&bytes).map_err(anyhow::Error::msg)?;
-        ensure!(chain.hash() == image, "the peer gave another chain");
+        ensure!(chain.hash() == image, "the peer sent another chain");
         for (_, stage) in chain.stages() {
             if images.app(*stage).is_err() {
                 images.insert(*stage, &get(*stage)?)?;
@@ -90,11 +90,11 @@ pub fn fetch(state: &AdminState, image: ImageHash) -> Result<App, String> {
         }
     }
     let away = state.coordinator.as_ref().and_then(Coordinator::away);
-    let away = away.map_or("", |_| "; the coordinator, which knows who has what, is away");
+    let away = away.map_or("", |_| "; the coordinator, which knows which edges have it, is unreachable");
     let peers = peers.len();
     Err(match peers - unknown {
         0 => format!("none of its {peers} peers has it either{away}"),
-        failed => format!("{failed} of its {peers} peers could not give it (its log says why){away}"),
+        failed => format!("{failed} of its {peers} peers could not send it (its log says why){away}"),
     })
 }
 
@@ -110,7 +110,7 @@ fn asked_for(state: &AdminState, image: ImageHash) -> Vec<String> {
 fn fetch_from(state: &AdminState, peer: &str, image: ImageHash) -> anyhow::Result<App> {
     let client = client(state, peer)?;
     let app = client.json(Method::GET, &format!("/v1/images/{image}/app")).map_err(of_this_domain)?;
-    let app = view::read_app(&app).context("the peer describes the app in another version's words")?;
+    let app = view::read_app(&app).context("the peer describes the app in another version's format")?;
     ensure!(app.image == image, "the peer describes another image");
     let images = Images::open(&state.images)?;
     bring(&client, &images, image)?;
@@ -122,7 +122,7 @@ fn fetch_from(state: &AdminState, peer: &str, image: ImageHash) -> anyhow::Resul
 fn of_this_domain(error: ClientError) -> anyhow::Error {
     match error {
         ClientError::Refused { status: 401, .. } => anyhow::Error::new(error)
-            .context("it gives apps to edges of its own domain only: is `secret_file` the same on both?"),
+            .context("it sends apps only to edges of its own domain: is `secret_file` the same on both?"),
         error => error.into(),
     }
 }

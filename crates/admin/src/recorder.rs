@@ -42,7 +42,7 @@ impl AdminApi for RecorderAdmin {
                 _ => {}
             }
         }
-        let what = format!("a recorder has no {} {}", call.method, call.path);
+        let what = format!("a recorder does not support {} {}", call.method, call.path);
         let fix = "it answers GET /healthz, /metrics, /v1/sessions and /v1/logs; ask an edge for the rest";
         Err(Refusal::new(StatusCode::NOT_FOUND, what, fix))
     }

@@ -105,7 +105,7 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "images", hash]) if method == get => image(state, hash),
         (method, ["v1", "images", hash, "app"]) if method == get => image_app(state, hash),
         (method, _) => {
-            let what = format!("there is no {method} {}", call.path);
+            let what = format!("the admin API has no {method} {}", call.path);
             Err(Refusal::new(StatusCode::NOT_FOUND, what, "docs/operating-monitor.md lists the admin API"))
         }
     }
@@ -131,7 +131,7 @@ fn ask_patiently(
 }
 
 fn unexpected() -> Refusal {
-    Refusal::bug("the control answered something else than was asked")
+    Refusal::bug("the control gave an unexpected answer")
 }
 
 fn done(answer: control::ControlAnswer) -> Result<Answer, Refusal> {
@@ -272,7 +272,7 @@ fn record(state: &AdminState, id: &str, redact: bool) -> Result<Answer, Refusal>
         control::ControlAnswer::Refused(why) => Err(Refusal::new(
             StatusCode::CONFLICT,
             format!("the session cannot be recorded: {why}"),
-            "`marram inspect` shows how it is",
+            "`marram inspect` shows its state",
         )),
         other => done(other),
     }

@@ -101,7 +101,7 @@ fn of(route: &str, field: &str, what: &str) -> String {
 /// A gate's sessions end with this edge (docs/protocol.md, "Failure model"): refuses a rule for an app that promises otherwise.
 fn promises_kept(state: &AdminState, rules: &[RouteRule]) -> Result<(), Refusal> {
     let ControlAnswer::Apps(apps) = ask(state, ControlRequest::Apps)? else {
-        return Err(Refusal::bug("the control answered something else than was asked"));
+        return Err(Refusal::bug("the control gave an unexpected answer"));
     };
     for rule in rules {
         let RouteAction::App(name) = &rule.action else { continue };

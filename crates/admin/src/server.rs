@@ -88,7 +88,7 @@ fn token_of(
         listener.local_addr().map_err(Into::into).and_then(|address| token::publish(address, &token));
     if let Err(error) = &published {
         tracing::warn!(
-            "commands will not find the admin token by themselves: {error:#}; name one with `admin.token_file`"
+            "commands cannot find the admin token by themselves: {error:#}; name one with `admin.token_file`"
         );
     }
     Ok((token, published.ok()))
@@ -132,7 +132,7 @@ async fn read(guard: &Guard, request: Request<Incoming>) -> Result<Call, Refusal
         Ok(Err(error)) => {
             return Err(Refusal::new(
                 StatusCode::BAD_REQUEST,
-                format!("the body broke off: {error}"),
+                format!("the body ended early: {error}"),
                 "try again",
             ));
         }

@@ -31,7 +31,7 @@ pub(super) fn kept(path: &Path) -> anyhow::Result<String> {
             let token = text.trim().to_owned();
             ensure!(
                 token.len() >= 2 * RANDOM_BYTES,
-                "{} holds no admin token: remove it, and another one is made",
+                "{} contains no admin token: remove it, and a new one is created",
                 path.display()
             );
             Ok(token)
@@ -42,9 +42,10 @@ pub(super) fn kept(path: &Path) -> anyhow::Result<String> {
                 .with_context(|| format!("the admin token cannot be written to {}", path.display()))?;
             Ok(token)
         }
-        Err(error) => {
-            Err(anyhow!("the admin token {} cannot be read: {error}; give it to this user", path.display()))
-        }
+        Err(error) => Err(anyhow!(
+            "the admin token {} cannot be read: {error}; make it readable for this user",
+            path.display()
+        )),
     }
 }
 
@@ -55,7 +56,7 @@ pub(super) fn kept(path: &Path) -> anyhow::Result<String> {
 pub(super) fn fresh() -> anyhow::Result<String> {
     let mut random = [0; RANDOM_BYTES];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .context("the machine gives no random bytes")?;
+        .context("the operating system provides no random bytes")?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

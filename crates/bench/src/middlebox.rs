@@ -75,7 +75,7 @@ fn over(plan: &Plan, extent: &Extent, report: &mut Report) -> anyhow::Result<()>
     for count in wanted {
         progress(&format!("middlebox: {}{count} clients", plan.wires.prefix()));
         let measured = measure(&groups, &addresses, count, extent)
-            .with_context(|| format!("what edge and agents said last:\n{}", cluster.logs.tail(10)))?;
+            .with_context(|| format!("the last lines of edge and agents:\n{}", cluster.logs.tail(10)))?;
         found.push((count, measured));
     }
     show(&found, report);

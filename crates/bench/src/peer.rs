@@ -48,7 +48,7 @@ pub(super) fn round_trips(stream: &mut TcpStream, message: &[u8], count: usize) 
     for _ in 0..count {
         let start = Instant::now();
         stream.write_all(message)?;
-        stream.read_exact(&mut answer).context("the answer did not come")?;
+        stream.read_exact(&mut answer).context("the answer did not arrive")?;
         times.push(start.elapsed().as_secs_f64() * 1e6);
         anyhow::ensure!(answer == message, "the answer is not what was sent");
     }
@@ -73,7 +73,10 @@ pub(super) fn throughput(stream: &mut TcpStream, message: &[u8], count: usize) -
     for _ in 0..count {
         stream.write_all(message)?;
     }
-    reader.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?.context("the answers did not come")?;
+    reader
+        .join()
+        .map_err(|_| anyhow::anyhow!("the reader panicked"))?
+        .context("the answers did not arrive")?;
     #[expect(clippy::cast_precision_loss, reason = "megabytes")]
     Ok(total as f64 / 1e6 / start.elapsed().as_secs_f64())
 }

@@ -73,11 +73,12 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
         "the same kills and the same traffic in this run, with protect = \"endpoints\"",
     );
     report.note(
-        "client_gap: what the client sees, the longest time between two answers when it asks all the time, detection included",
+        "client_gap: as the client sees it: the longest time between two answers when it sends requests \
+         continuously, detection included",
     );
     report.note(
-        "p50 and p99 without that name: the part of it from when the client's agent notices that the owner is gone to the next \
-         owner's chosen log",
+        "p50 and p99 without that name: the part of it from when the client's agent notices the loss of the owner to \
+         the next owner's chosen log",
     );
     report.note(
         "edge: from asking for promises to the first release, by the clock of the edge that takes over",

@@ -110,7 +110,7 @@ impl TestCluster {
         let directory = TempDir::new(layout.purpose)?;
         let mut secret = [0; 32];
         rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
-            .context("the system gives no random bytes")?;
+            .context("the operating system provides no random bytes")?;
         let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
         directory.write_private("secret", &secret)?;
         // A value derived from the domain's secret: agents know the token and must not know the secret.

@@ -130,7 +130,8 @@ impl Namespace {
     /// # Errors
     /// If no process listens there, or this process may not enter the namespace.
     pub fn connect(&self, to: SocketAddr) -> anyhow::Result<TcpStream> {
-        let file = File::open(format!("/var/run/netns/{}", self.name)).context("the namespace is gone")?;
+        let file = File::open(format!("/var/run/netns/{}", self.name))
+            .context("the namespace does not exist any more")?;
         // On a new thread: a thread that enters a namespace stays in it. The socket stays in it too.
         let connected = thread::spawn(move || {
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))

@@ -101,7 +101,7 @@ impl TestCluster {
             while !up {
                 let found = self.logs.wait(start, PATIENCE, news);
                 let (next, event) =
-                    found.with_context(|| format!("the {} does not come back", side.agent()))?;
+                    found.with_context(|| format!("the {} does not reconnect", side.agent()))?;
                 (start, up) = (next, event.name() == "edge_up");
             }
         }

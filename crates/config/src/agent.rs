@@ -102,7 +102,7 @@ impl AgentSettings {
     pub fn from_flags(source: &Source, flags: Flags, side: AgentRole) -> Result<Self, Problem> {
         if let Some((variable, _)) = environment::chosen(environment::AGENT, source.environment())?.first() {
             let what = format!(
-                "{variable} overrides a field of a file; name one with --config, or take it out of the environment"
+                "{variable} overrides a field of a file; name one with --config, or remove it from the environment"
             );
             return Err(source.complaint(what));
         }
@@ -165,7 +165,8 @@ pub fn redirects(source: &Source) -> Result<Vec<Redirect>, Problem> {
             RouteProtocol::Udp => preload::Protocol::Udp,
             RouteProtocol::WebSocket if destinations.is_empty() => continue,
             RouteProtocol::WebSocket => {
-                let what = "is for browsers, which nothing has to redirect; `redirect` is for the protocols \"tcp\" and \"udp\"";
+                let what = "is for browsers, which need no redirection; `redirect` is for the protocols \"tcp\" and \
+                    \"udp\"";
                 return Err(source.problem(&address, what));
             }
         };

@@ -66,7 +66,7 @@ impl WrittenCoordinator {
             );
         }
         if let Some(many) = self.addresses.as_ref().and_then(|addresses| addresses.get(ADDRESSES_MAX)) {
-            let what = format!("is one too many; at most {ADDRESSES_MAX} are told");
+            let what = format!("is one too many; at most {ADDRESSES_MAX} are published");
             return Err(source.problem(&many.span(), what));
         }
         let stores = self.urls.iter().map(|url| place(source, url)).collect::<Result<Vec<_>, Problem>>()?;
@@ -102,7 +102,7 @@ impl WrittenCoordinator {
                 let password = shared::file(source, path)?;
                 shared::warn_if_shown(source, path);
                 let password = String::from_utf8(password).map_err(|_| {
-                    source.problem(&path.span(), "names a file that is no text; write one line")
+                    source.problem(&path.span(), "names a file that is not text; write one line")
                 })?;
                 Ok(Credentials::User {
                     name: user.get_ref().clone(),
@@ -135,7 +135,7 @@ fn place(source: &Source, url: &Spanned<String>) -> Result<StoreAddress, Problem
     let address = authority.and_then(|authority| authority.parse::<Address>().ok());
     let place = |address: Address| StoreAddress { authority: address.0, is_encrypted: encrypted.is_some() };
     address.map(place).ok_or_else(|| {
-        source.problem(&url.span(), "is no address; write \"http://HOST:PORT\" or \"https://HOST:PORT\"")
+        source.problem(&url.span(), "is not an address; write \"http://HOST:PORT\" or \"https://HOST:PORT\"")
     })
 }
 
@@ -146,7 +146,8 @@ fn lease(source: &Source, written: Option<&Spanned<Time>>) -> Result<u32, Proble
         return Ok(seconds);
     }
     let what = format!(
-        "is not between {} and {} seconds: a shorter one ends with every hiccup, a longer one leaves the dead among the living",
+        "is not between {} and {} seconds: a shorter one expires at every short delay, a longer one keeps failed \
+         edges listed",
         CoordinatorOptions::LEASE_S_MIN,
         CoordinatorOptions::LEASE_S_MAX
     );

@@ -42,8 +42,8 @@ pub(super) fn resolve(
         let shares = |token: &String| others.flatten().any(|other| other == token);
         if credential.token.as_ref().is_some_and(shares) {
             let what = format!(
-                "`{}` has the token of another credential, or of `security.token_file`; give it its own, since the token is all that \
-                 tells them apart",
+                "`{}` has the token of another credential, or of `security.token_file`; give it its own, since only \
+                 the token distinguishes them",
                 credential.name
             );
             return Err(source.problem(&span, what));
@@ -63,16 +63,16 @@ impl WrittenCredential {
         let Self { name, token_file, certificate, roles, servers } = self;
         match (&token_file, &certificate) {
             (None, None) => {
-                let what = "is known by nothing; name a token with `token_file`, or a name in agents' certificates with `certificate`";
+                let what = "has neither a token nor a certificate; name a token with `token_file`, or a name in \
+                    agents' certificates with `certificate`";
                 return Err(source.problem(span, what));
             }
             (Some(_), Some(certificate)) => {
-                let what =
-                    "belongs into a credential of its own: one is known by `token_file` or by `certificate`";
+                let what = "belongs into a separate credential: one has either `token_file` or `certificate`";
                 return Err(source.problem(&certificate.span(), what));
             }
             (None, Some(certificate)) if security.ca_pem.is_none() => {
-                let what = "is never believed, since agents show no certificates; name who signs them with `security.ca`";
+                let what = "has no effect, since agents present no certificates; name their signer with `security.ca`";
                 return Err(source.problem(&certificate.span(), what));
             }
             _ => {}
@@ -90,11 +90,12 @@ impl WrittenCredential {
                 }
                 "server" => {}
                 "operator" => {
-                    let what = "is no role of wires; operators show the token of `admin.token_file`";
+                    let what = "is not a role of agents; operators use the token of `admin.token_file`";
                     return Err(source.problem(&role.span(), what));
                 }
                 _ => {
-                    let what = "is no role; there are \"client\", \"server\" (with `servers`), \"recorder\" and \"edge\"";
+                    let what = "is not a role; there are \"client\", \"server\" (with `servers`), \"recorder\" and \
+                        \"edge\"";
                     return Err(source.problem(&role.span(), what));
                 }
             }

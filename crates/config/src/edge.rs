@@ -199,7 +199,11 @@ impl Written {
             return Err(source.missing("listen", "write listen = [\"0.0.0.0:7400\"]"));
         }
         if let Some(shards) = self.shards.as_ref().filter(|shards| *shards.get_ref() == 0) {
-            return Err(source.problem(&shards.span(), "an edge needs a shard; leave it out for one a core"));
+            return Err(source.problem(
+                &shards.span(),
+                "an edge needs at least one shard; remove it for one on each \
+                core",
+            ));
         }
         let (state, listens) = (source.path(&self.state), self.listen.first().map(Spanned::span));
         let gates = self.gate.into_iter().map(|gate| gate.resolve(source)).collect::<Result<_, _>>()?;
@@ -229,8 +233,8 @@ impl Written {
             sabotage: 0,
         };
         if let Some(span) = listens.filter(|_| edge.lacks_authentication()) {
-            let what = "is not on loopback, and there is nothing by which agents elsewhere know this edge, so they refuse it; name a \
-                        token with `security.token_file`, or a certificate";
+            let what = "is not on loopback, and agents elsewhere cannot authenticate this edge, so they refuse it; \
+                        name a token with `security.token_file`, or a certificate";
             source.warn(&span, what);
         }
         let apps = self.apps.iter().map(|path| source.path(path)).collect();
@@ -315,10 +319,10 @@ fn tenants(source: &Source, written: Vec<Spanned<WrittenTenant>>) -> Result<Vec<
         let span = tenant.span();
         let WrittenTenant { name, weight, sessions, priority } = tenant.into_inner();
         if grants.iter().any(|grant| grant.tenant == name.0) {
-            return Err(source.problem(&span, format!("`{}` is granted twice; make one of the two", name.0)));
+            return Err(source.problem(&span, format!("`{}` is listed twice; merge the two", name.0)));
         }
         if weight == Some(0) {
-            return Err(source.problem(&span, "a weight is at least 1; 100 is everybody else's"));
+            return Err(source.problem(&span, "a weight is at least 1; the default is 100"));
         }
         grants.push(Grant {
             tenant: name.0,

@@ -55,7 +55,7 @@ pub fn chosen(prefix: &str, variables: &[(String, String)]) -> Result<Vec<(Strin
             let guess =
                 guess.map_or_else(String::new, |known| format!("; did you mean MARRAM_{known}__{rest}?"));
             let what = format!(
-                "no program is called {program}{guess}; there are {EDGE}..., {AGENT}... and {RECORDER}..."
+                "there is no program {program}{guess}; there are {EDGE}..., {AGENT}... and {RECORDER}..."
             );
             return Err(problem(what));
         }
@@ -89,7 +89,9 @@ impl Source {
         if path.iter().any(|name| {
             name.is_empty() || name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '-')
         }) {
-            return Err(problem(format!("is no name of a field; write it as in {EDGE}LIMITS__SESSIONS")));
+            return Err(problem(format!(
+                "is not the name of a field; write it as in {EDGE}LIMITS__SESSIONS"
+            )));
         }
         // Errors in the file itself are reported for the file.
         let Ok(root) = DeTable::parse(self.text()) else { return Ok(self.clone()) };
@@ -191,7 +193,7 @@ fn within(text: &str, table: &DeTable<'_>, home: Home, path: &[String], value: &
                 within(text, inner, home, rest, value)
             }
             DeValue::Array(items) => in_list(text, name, items, rest, value),
-            _ => Err(format!("`{name}` is no table")),
+            _ => Err(format!("`{name}` is not a table")),
         },
         (None, [place, _, ..]) if place == "0" => in_list(text, name, &[], rest, value),
         (None, _) => Ok(appended(text, &format!("[{name}]\n{} = {value}\n", rest.join(".")))),
@@ -302,7 +304,7 @@ mod tests {
             ("MARRAM_EDGE__GATE", "a", &["GATE", "list"]),
             ("MARRAM_EDGE_LIMITS__SESSIONS", "5", &["two underscores", "MARRAM_EDGE__LIMITS__SESSIONS?"]),
             ("MARRAM_EGDE__LIMITS__SESSIONS", "5", &["did you mean MARRAM_EDGE__LIMITS__SESSIONS?"]),
-            ("MARRAM_EDGE____X", "5", &["no name of a field"]),
+            ("MARRAM_EDGE____X", "5", &["not the name of a field"]),
         ] {
             let said = message(TEXT, name, value);
             assert!(said.starts_with(name), "{said}");
@@ -318,7 +320,7 @@ mod tests {
         );
         // A value of the field's type that another rule forbids.
         let said = message(TEXT, "MARRAM_EDGE__SHARDS", "0");
-        assert!(said.starts_with("MARRAM_EDGE__SHARDS: ") && said.contains("leave it out"), "{said}");
+        assert!(said.starts_with("MARRAM_EDGE__SHARDS: ") && said.contains("remove it"), "{said}");
         // Variables of other programs are ignored.
         let said = message(TEXT, "MARRAM_AGENT__NONSENSE", "0");
         assert!(said.starts_with("edge.toml:3: `secret_file`"), "{said}");

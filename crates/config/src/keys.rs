@@ -30,14 +30,14 @@ pub(super) fn resolve(
         let span = written.span();
         let written = written.into_inner();
         if plain && !written.insecure_plain {
-            let what = "signs for encrypted connections, and `security.insecure_plain` lets agents talk in plain, where \
-                        who listens may see two records of one connection under one nonce after a recovery, and break it; \
-                        take that out, or write `insecure_plain = true` here as well";
+            let what = "signs for encrypted connections, and `security.insecure_plain` allows unencrypted wires: \
+                        after a recovery, an eavesdropper may see two records of one connection under one nonce, and \
+                        break its encryption; remove that setting, or write `insecure_plain = true` here as well";
             return Err(source.problem(&span, what));
         }
         let key = written.resolve(source)?;
         if let Some(other) = keys.iter().find(|other| other.id == key.id || other.name == key.name) {
-            let what = format!("is the key or has the name of `{}`; make one of the two", other.name);
+            let what = format!("has the key or the name of `{}`; remove one of the two", other.name);
             return Err(source.problem(&span, what));
         }
         keys.push(key);
@@ -51,7 +51,7 @@ impl WrittenKey {
         // If the metadata cannot be read, reading the file fails too, and its error is reported below.
         if std::fs::metadata(&place).is_ok_and(|file| file.permissions().mode() & 0o007 != 0) {
             let what = format!(
-                "names {0}, which everybody on this machine can use; `chmod o= {0}`",
+                "names {0}, which every user of this machine can use; `chmod o= {0}`",
                 place.display()
             );
             return Err(source.problem(&self.file.span(), what));

@@ -157,7 +157,7 @@ impl Written {
     fn resolve(self, source: &Source) -> Result<Manifest, Problem> {
         let shared = self.cell == Some(Sharing::Shared);
         if let Some(server) = self.server.as_ref().filter(|_| shared) {
-            let what = "a shared cell has clients only, in this build; leave `server` out, or write `cell = \"client\"`";
+            let what = "a shared cell has clients only, in this build; remove `server`, or write `cell = \"client\"`";
             return Err(source.problem(&server.span(), what));
         }
         let (stage_quotas, quotas) = self.quotas.resolve(source)?;
@@ -199,10 +199,10 @@ fn protect(source: &Source, written: Option<&Spanned<String>>, shared: bool) -> 
         "standby" => return Ok(Protect::Warm),
         "none" => return Ok(Protect::None),
         planned @ ("epoch" | "transaction" | "deadline") => format!(
-            "\"{planned}\" is planned, but this build cannot keep that promise; write \"endpoints\" (the session \
-             survives edges), \"standby\" (and another edge is ready to go on with it) or \"none\" (it survives nothing)"
+            "\"{planned}\" is planned, but not implemented in this build; write \"endpoints\" (the session survives \
+             edges), \"standby\" (and another edge is ready to continue it) or \"none\" (it survives nothing)"
         ),
-        other => format!("\"{other}\" is no protection; write \"endpoints\", \"standby\" or \"none\""),
+        other => format!("\"{other}\" is not a protection; write \"endpoints\", \"standby\" or \"none\""),
     };
     Err(source.problem(&written.span(), what))
 }
@@ -223,8 +223,8 @@ fn stand_by(
         }
         (other, _) => {
             let what = format!(
-                "\"{other}\" is no way to stand by; write \"warm\" (checkpoint and log at hand) or \"hot\" (replayed as \
-                 the session goes)"
+                "\"{other}\" is not a kind of standby; write \"warm\" (checkpoint and log at hand) or \"hot\" \
+                 (replayed while the session runs)"
             );
             Err(source.problem(&written.span(), what))
         }
@@ -236,7 +236,7 @@ impl WrittenSchedule {
         let Some(written) = &self.priority else { return Ok(0) };
         if *written.get_ref() > PRIORITY_MAX {
             let what =
-                format!("a priority is at most {PRIORITY_MAX}, which goes first; 0 is in turn with others");
+                format!("a priority is at most {PRIORITY_MAX}, which runs first; 0 shares time with others");
             return Err(source.problem(&written.span(), what));
         }
         Ok(*written.get_ref())
@@ -249,16 +249,16 @@ impl WrittenKeep {
         let what = match written.get_ref().as_str() {
             "none" => return Ok(WitnessMode::None),
             "strict" | "lenient" if protect == Protect::None => {
-                "nothing is kept that a client could go back to; leave it out, or write `protect = \"endpoints\"`".to_string()
+                "nothing is kept that a client could go back to; remove it, or write `protect = \"endpoints\"`".to_string()
             }
             "strict" | "lenient" if has_server => {
-                "the server's end remembers how far the session came; leave it out".to_string()
+                "the server's end already keeps how far the session came; remove it".to_string()
             }
             "strict" => return Ok(WitnessMode::Strict),
             "lenient" => return Ok(WitnessMode::Lenient),
             other => format!(
-                "\"{other}\" is no witness; write \"strict\" (while the coordinator is away, recoveries wait), \"lenient\" (they \
-                 go on without its word) or \"none\""
+                "\"{other}\" is not a kind of witness; write \"strict\" (while the coordinator is away, recoveries \
+                 wait), \"lenient\" (they continue without its answer) or \"none\""
             ),
         };
         Err(source.problem(&written.span(), what))
@@ -315,7 +315,7 @@ mod tests {
         for (text, words) in [
             ("protect = 1", &["marram.toml:3", "`protect`", "expected a string"][..]),
             ("protect = \"epoch\"", &[":3", "`protect`", "planned", "\"endpoints\""]),
-            ("protect = \"raid\"", &[":3", "`protect`", "no protection", "\"none\""]),
+            ("protect = \"raid\"", &[":3", "`protect`", "not a protection", "\"none\""]),
             ("protct = \"none\"", &[":3", "protct", "expected one of", "`protect`"]),
             ("[quotas]\nmemory = 16", &[":4", "`quotas.memory`", "\"16MiB\""]),
             ("[quotas]\nmemory = \"100B\"", &[":4", "`quotas.memory`", "\"64KiB\""]),

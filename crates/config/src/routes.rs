@@ -85,7 +85,7 @@ impl WrittenRoute {
                 None => {
                     return wrong(
                         "sni",
-                        "is no server's name; write \"www.example.org\" or \"*.example.org\"",
+                        "is not a server's name; write \"www.example.org\" or \"*.example.org\"",
                     );
                 }
             },
@@ -116,9 +116,7 @@ impl WrittenRoute {
                 Some(bytes) => Ok(Some(bytes)),
                 None => wrong("first_bytes_hex", "is not two hexadecimal digits a byte, such as \"1603\""),
             },
-            (Some(_), Some(_)) => {
-                wrong("first_bytes_hex", "is there beside `first_bytes`; write one of them")
-            }
+            (Some(_), Some(_)) => wrong("first_bytes_hex", "conflicts with `first_bytes`; write one of them"),
         }
     }
 
@@ -133,7 +131,7 @@ impl WrittenRoute {
                 wrong("refuse", format!("is longer than {REASON_MAX} bytes; say it in fewer words"))
             }
             (None, None) => wrong("app", "is missing; write app = \"...\", or refuse = \"why\""),
-            (Some(_), Some(_)) => wrong("refuse", "is there beside `app`; write one of them"),
+            (Some(_), Some(_)) => wrong("refuse", "conflicts with `app`; write one of them"),
         }
     }
 }
@@ -242,24 +240,27 @@ impl WrittenListener {
         if protocol != RouteProtocol::Udp {
             let span = self.idle.as_ref().map(Spanned::span).or(self.flows.as_ref().map(Spanned::span));
             if let Some(span) = span {
-                return problem(span, "is for datagrams; write protocol = \"udp\", or leave it out");
+                return problem(span, "is for datagrams; write protocol = \"udp\", or remove it");
             }
         }
         let proxy_protocol = self.proxy_protocol.as_ref().is_some_and(|on| *on.get_ref());
         if let Some(on) =
             self.proxy_protocol.as_ref().filter(|_| proxy_protocol && protocol == RouteProtocol::Udp)
         {
-            return problem(on.span(), "is for streams; datagrams come from their clients, so leave it out");
+            return problem(
+                on.span(),
+                "is for streams; datagrams come directly from their clients, so remove it",
+            );
         }
         if let Some(origin) = self.origins.iter().find(|_| protocol != RouteProtocol::WebSocket) {
             return problem(
                 origin.span(),
-                "are for browsers; write protocol = \"websocket\", or leave them out",
+                "are for browsers; write protocol = \"websocket\", or remove them",
             );
         }
         if let Some(origin) = self.origins.iter().find(|origin| !is_origin(origin.get_ref())) {
-            let what = "is not where a page comes from, as browsers say it; write \"https://play.example.org\" (in lower case, with \
-                        the port if it is not the scheme's, and no path), \"null\" or \"*\"";
+            let what = "is not an origin as browsers send it; write \"https://play.example.org\" (in lower case, \
+                        with the port if it is not the scheme's, and no path), \"null\" or \"*\"";
             return problem(origin.span(), what);
         }
         let origins = self.origins.into_iter().map(Spanned::into_inner).collect();
@@ -267,10 +268,10 @@ impl WrittenListener {
         let flows_max = self.flows.as_ref().map_or(FLOWS_MAX, |flows| *flows.get_ref());
         match (&self.idle, &self.flows) {
             (Some(written), _) if idle.is_zero() => {
-                problem(written.span(), "must be more than nothing; leave it out for the default")
+                problem(written.span(), "must be more than zero; remove it for the default")
             }
             (_, Some(written)) if flows_max == 0 => {
-                problem(written.span(), "lets no client in; leave it out for the default")
+                problem(written.span(), "admits no client; remove it for the default")
             }
             _ => {
                 let name = self.name.map_or_else(|| address.to_string(), |name| name.0);
@@ -314,9 +315,7 @@ impl<'de> Visitor<'de> for ServerReader {
         }
         let Table { address, proxy_protocol } = Table::deserialize(MapAccessDeserializer::new(table))?;
         if proxy_protocol && address.datagrams {
-            return Err(de::Error::custom(
-                "`proxy_protocol` is for servers that are spoken to in streams; leave it out",
-            ));
+            return Err(de::Error::custom("`proxy_protocol` is for servers that use streams; remove it"));
         }
         Ok(WrittenServer { peer: address, proxy_protocol })
     }
@@ -340,7 +339,7 @@ fn protocol(text: &str) -> Result<RouteProtocol, String> {
     let known = [RouteProtocol::Tcp, RouteProtocol::Udp, RouteProtocol::WebSocket]
         .into_iter()
         .find(|protocol| protocol.name() == text);
-    known.ok_or_else(|| "is no protocol here; write \"tcp\", \"udp\" or \"websocket\"".to_string())
+    known.ok_or_else(|| "is not a protocol; write \"tcp\", \"udp\" or \"websocket\"".to_string())
 }
 
 fn ports(text: &str) -> Result<RangeInclusive<u16>, Wrong> {

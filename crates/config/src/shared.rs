@@ -37,10 +37,7 @@ impl WrittenLog {
             Some(size) => usize::try_from(size.get_ref().0).unwrap_or(usize::MAX),
         };
         if let Some(size) = self.keep.filter(|_| kept < logging::RING_BYTES_MIN) {
-            let what = format!(
-                "is too little to be of use; write \"{}\" or more",
-                Size(logging::RING_BYTES_MIN as u64)
-            );
+            let what = format!("is too small; write \"{}\" or more", Size(logging::RING_BYTES_MIN as u64));
             return Err(source.problem(&size.span(), what));
         }
         Ok(logging::LogOptions {
@@ -110,7 +107,7 @@ impl WrittenAdmin {
             (Some(written), Some(path)) => match written.get_ref().as_str() {
                 "token" => token(source, path).map(Metrics::Token),
                 _ => {
-                    let what = "needs no token; take `metrics_token_file` away, or write metrics = \"token\"";
+                    let what = "needs no token; remove `metrics_token_file`, or write metrics = \"token\"";
                     Err(source.problem(&written.span(), what))
                 }
             },
@@ -121,7 +118,8 @@ impl WrittenAdmin {
 /// Parses an address to listen on: numeric, since a name could have several addresses.
 pub(super) fn socket(source: &Source, text: &Spanned<String>) -> Result<SocketAddr, Problem> {
     text.get_ref().parse().map_err(|_| {
-        let what = "is no address to listen on; write numbers, such as \"127.0.0.1:7400\" or \"[::]:7400\"";
+        let what =
+            "is not an address to listen on; write numbers, such as \"127.0.0.1:7400\" or \"[::]:7400\"";
         source.problem(&text.span(), what)
     })
 }
@@ -158,7 +156,8 @@ impl WrittenSecurity {
     pub(super) fn resolve_edge(&self, source: &Source) -> Result<Security, Problem> {
         let security = self.resolve(source)?;
         if let Some(ca) = self.ca.as_ref().filter(|_| security.insecure_plain) {
-            let what = "demands certificates of agents, and `insecure_plain` lets them talk without; take one of the two out";
+            let what = "requires certificates of agents, and `insecure_plain` allows agents without; remove one of \
+                the two";
             return Err(source.problem(&ca.span(), what));
         }
         Ok(security)
@@ -204,7 +203,7 @@ pub(super) fn token(source: &Source, path: &Spanned<String>) -> Result<String, P
     let bytes = random_file(source, path)?;
     warn_if_shown(source, path);
     let text = std::str::from_utf8(&bytes)
-        .map_err(|_| source.problem(&path.span(), "is no text; write one line"))?;
+        .map_err(|_| source.problem(&path.span(), "is not text; write one line"))?;
     let token = text.trim();
     if token.len() < SECRET_BYTES_MIN {
         return Err(too_short(source, &path.span(), token.len()));
@@ -230,7 +229,7 @@ fn random_file(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Probl
     file(source, path).map_err(|mut problem| {
         if gone {
             problem.what +=
-                &format!(", or make one: `(umask 077; openssl rand -hex 32 > {})`", place.display());
+                &format!("; or create one: `(umask 077; openssl rand -hex 32 > {})`", place.display());
         }
         problem
     })
@@ -241,7 +240,7 @@ pub(super) fn warn_if_shown(source: &Source, path: &Spanned<String>) {
     let place = source.path(path.get_ref());
     if std::fs::metadata(&place).is_ok_and(|file| file.permissions().mode() & 0o004 != 0) {
         let what =
-            format!("names {0}, which everybody on this machine can read; `chmod o= {0}`", place.display());
+            format!("names {0}, which every user of this machine can read; `chmod o= {0}`", place.display());
         source.warn(&path.span(), what);
     }
 }
@@ -295,13 +294,13 @@ pub(super) struct WrittenTimeouts {
 impl WrittenTimeouts {
     pub(super) fn resolve(&self, source: &Source) -> Result<Timeouts, Problem> {
         let default = Timeouts::default();
-        let time =
-            |written: &Option<Spanned<Time>>, default: Duration| match written {
-                None => Ok(default),
-                Some(written) if written.get_ref().0.is_zero() => Err(source
-                    .problem(&written.span(), "must be more than nothing; leave it out for the default")),
-                Some(written) => Ok(written.get_ref().0),
-            };
+        let time = |written: &Option<Spanned<Time>>, default: Duration| match written {
+            None => Ok(default),
+            Some(written) if written.get_ref().0.is_zero() => {
+                Err(source.problem(&written.span(), "must be more than zero; remove it for the default"))
+            }
+            Some(written) => Ok(written.get_ref().0),
+        };
         let timeouts = Timeouts {
             heartbeat_interval: time(&self.heartbeat, default.heartbeat_interval)?,
             heartbeat_timeout: time(&self.suspect_after, default.heartbeat_timeout)?,
@@ -319,7 +318,7 @@ impl WrittenTimeouts {
         if let Some(written) =
             self.peer_unreachable.as_ref().filter(|_| timeouts.peer_unreachable < PEER_UNREACHABLE_MIN)
         {
-            let what = "a host would be taken for gone for one lost packet; write \"2s\" or more";
+            let what = "one lost packet would make a host count as unreachable; write \"2s\" or more";
             return Err(source.problem(&written.span(), what));
         }
         if let Some(written) =
@@ -333,7 +332,8 @@ impl WrittenTimeouts {
         if let Some(written) = heartbeat_span
             && timeouts.heartbeat_timeout < 2 * timeouts.heartbeat_interval
         {
-            let what = "an edge would be suspected for one late answer; let `suspect_after` be at least twice `heartbeat`";
+            let what = "one late answer would make an edge suspected; set `suspect_after` to at least twice \
+                `heartbeat`";
             return Err(source.problem(&written.span(), what));
         }
         let backoff_span = self.backoff_max.as_ref().or(self.backoff_min.as_ref());

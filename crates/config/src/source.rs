@@ -208,14 +208,14 @@ pub fn unreadable(path: &Path, error: &std::io::Error) -> String {
     let fix = match error.kind() {
         std::io::ErrorKind::NotFound if path.is_relative() => {
             let here = std::env::current_dir().unwrap_or_default();
-            format!("; look for a slip in the path, which starts at {}", here.display())
+            format!("; check the path, which starts at {}", here.display())
         }
-        std::io::ErrorKind::NotFound => "; look for a slip in the path".into(),
+        std::io::ErrorKind::NotFound => "; check the path".into(),
         std::io::ErrorKind::IsADirectory => "; name a file in it".into(),
         std::io::ErrorKind::PermissionDenied => {
-            format!("; let the user that this runs as read it (`ls -l {}`)", path.display())
+            format!("; make it readable for the user that this runs as (`ls -l {}`)", path.display())
         }
-        std::io::ErrorKind::InvalidData => "; it is no text in UTF-8".into(),
+        std::io::ErrorKind::InvalidData => "; it is not text in UTF-8".into(),
         _ => String::new(),
     };
     format!("cannot be read: {error}{fix}")

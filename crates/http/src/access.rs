@@ -90,11 +90,11 @@ impl Guard {
         }
         let what = match shown {
             None => "the admin token is missing",
-            Some(_) => "the admin token is wrong: another one was shown than is expected here",
+            Some(_) => "the admin token is wrong: another one is expected here",
         };
-        let fix = "run the command as the user and on the machine of what it asks, or show the token: --token-file, or \
-                   `Authorization: Bearer ...`; it is in the file that `admin.token_file` names, or, where none is named, in \
-                   `admin-token` in an edge's state directory";
+        let fix = "run the command as the same user and on the same machine as the process that it asks, or give the \
+                   token: --token-file, or `Authorization: Bearer ...`; it is in the file that `admin.token_file` \
+                   names, or, where none is named, in `admin-token` in an edge's state directory";
         Err(Refusal::new(StatusCode::UNAUTHORIZED, what, fix))
     }
 }
@@ -113,8 +113,8 @@ fn is_for_edges(path: &str) -> bool {
 }
 
 fn too_little(what: &str) -> Refusal {
-    let error = format!("the token that was shown reads {what} and nothing else");
-    Refusal::new(StatusCode::FORBIDDEN, error, "show the admin token")
+    let error = format!("this token allows reading {what} and nothing else");
+    Refusal::new(StatusCode::FORBIDDEN, error, "give the admin token")
 }
 
 /// Refuses a request that names another host, as a page does if its own host name resolves to this machine. A request without a
@@ -126,10 +126,10 @@ pub fn is_own_host(headers: &HeaderMap, uri: &Uri, hosts: &[String]) -> Result<(
         Some(named) => Err(Refusal::new(
             StatusCode::FORBIDDEN,
             format!(
-                "the request is for a host `{}`, which is none of the names of this one",
+                "the request is for a host `{}`, which is not a name of this one",
                 named.escape_default()
             ),
-            "ask it by its address, or add the name to `admin.hosts`",
+            "use its address, or add the name to `admin.hosts`",
         )),
     }
 }
@@ -152,7 +152,7 @@ pub fn is_no_page(headers: &HeaderMap) -> Result<(), Refusal> {
     let origin = origin.and_then(|origin| origin.to_str().ok()).unwrap_or("another origin");
     Err(Refusal::new(
         StatusCode::FORBIDDEN,
-        format!("a web page asks ({}), and none may", origin.escape_default()),
+        format!("requests of web pages ({}) are not allowed", origin.escape_default()),
         "use `marram`, or a program that sends no `Origin`",
     ))
 }

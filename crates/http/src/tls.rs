@@ -28,14 +28,14 @@ fn provider() -> Arc<CryptoProvider> {
 
 fn certificates(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().context("it is not PEM")?;
-    ensure!(!all.is_empty(), "it holds no certificate in PEM");
+    ensure!(!all.is_empty(), "it contains no certificate in PEM");
     Ok(all)
 }
 
 fn chain(identity: &Identity) -> anyhow::Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
     let chain = certificates(&identity.chain_pem).context("the certificate's file cannot be used")?;
     let key = PrivateKeyDer::from_pem_slice(&identity.key_pem)
-        .context("the key's file holds no private key in PEM")?;
+        .context("the key's file contains no private key in PEM")?;
     Ok((chain, key))
 }
 
@@ -54,7 +54,7 @@ impl Acceptor {
             .with_protocol_versions(&[&TLS13])?
             .with_no_client_auth()
             .with_single_cert(chain, key)
-            .context("the certificate and the key do not belong together")?;
+            .context("the private key does not match the certificate")?;
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
@@ -86,12 +86,13 @@ impl Connector {
             Some(pem) => pem,
             None => {
                 system = SYSTEM.iter().find_map(|path| std::fs::read(path).ok()).ok_or_else(|| {
-                    anyhow!("this machine has no list of certificates to believe: name the server's, or its signer's, as `ca`")
+                    anyhow!("this machine has no list of trusted certificates: name the server's, or its signer's, \
+                        as `ca`")
                 })?;
                 &system
             }
         };
-        let known = certificates(pem).context("the file of certificates to believe cannot be used")?;
+        let known = certificates(pem).context("the file of trusted certificates cannot be used")?;
         let mut roots = RootCertStore::empty();
         let (added, _) = roots.add_parsable_certificates(known.iter().cloned());
         let signed = (added > 0)
@@ -110,7 +111,7 @@ impl Connector {
                 let (chain, key) = chain(identity)?;
                 builder
                     .with_client_auth_cert(chain, key)
-                    .context("the certificate and the key do not belong together")?
+                    .context("the private key does not match the certificate")?
             }
         };
         Ok(Self(TlsConnector::from(Arc::new(config))))
@@ -159,7 +160,7 @@ impl ServerCertVerifier for Believed {
         _cert: &CertificateDer<'_>,
         _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not spoken here".into()))
+        Err(rustls::Error::General("TLS 1.2 is not supported".into()))
     }
 
     fn verify_tls13_signature(

@@ -39,10 +39,10 @@ impl fmt::Debug for Key {
 /// # Errors
 /// The text continues "names a file that ...".
 pub fn read(pem: &[u8]) -> Result<(KeyId, Arc<dyn Signer>), String> {
-    let der = PrivateKeyDer::from_pem_slice(pem).map_err(|_| "holds no private key in PEM".to_owned())?;
+    let der = PrivateKeyDer::from_pem_slice(pem).map_err(|_| "contains no private key in PEM".to_owned())?;
     let other = || {
-        "holds a private key that is neither Ed25519 nor on P-256; signatures of others are not the same each time, and \
-         a session's must be"
+        "contains a private key that is neither Ed25519 nor on P-256; signatures of others are not the same each \
+         time, and a session's must be"
             .to_owned()
     };
     let key = any_supported_type(&der).map_err(|_| other())?;
@@ -64,9 +64,10 @@ pub fn read(pem: &[u8]) -> Result<(KeyId, Arc<dyn Signer>), String> {
 /// # Errors
 /// The text continues "names a file that ...".
 pub fn of_certificate(pem: &[u8]) -> Result<KeyId, String> {
-    let leaf = CertificateDer::from_pem_slice(pem).map_err(|_| "holds no certificate in PEM".to_owned())?;
+    let leaf =
+        CertificateDer::from_pem_slice(pem).map_err(|_| "contains no certificate in PEM".to_owned())?;
     let leaf = ParsedCertificate::try_from(&leaf)
-        .map_err(|error| format!("begins with a certificate that makes no sense: {error}"))?;
+        .map_err(|error| format!("begins with an invalid certificate: {error}"))?;
     Ok(KeyId::of(&leaf.subject_public_key_info()))
 }
 

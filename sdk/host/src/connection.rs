@@ -73,12 +73,12 @@ impl Connection {
     /// [`io::ErrorKind::InvalidInput`] if the message has more than 1 MiB, or more than the 65,507 bytes of a datagram.
     pub fn send(&self, message: &[u8]) -> io::Result<()> {
         let max = match self.kind() {
-            ConnectionKind::Stream => return Err(other_kind("a stream is written, not sent")),
+            ConnectionKind::Stream => return Err(other_kind("this is a stream: write to it instead")),
             ConnectionKind::Messages => MESSAGE_SIZE_MAX,
             ConnectionKind::Datagrams => DATAGRAM_SIZE_MAX,
         };
         if message.len() > max {
-            let words = format!("a message of {} bytes: at most {max} fit", message.len());
+            let words = format!("a message of {} bytes: the maximum is {max}", message.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
         }
         let sent = lock(&self.sending).send(message, |slices| self.stream().write_vectored(slices));
@@ -94,7 +94,7 @@ impl Connection {
     /// As for all of them; [`io::ErrorKind::WouldBlock`] if none arrived in time; a partly received message is kept.
     pub fn recv(&self) -> io::Result<Option<Vec<u8>>> {
         if self.kind() == ConnectionKind::Stream {
-            return Err(other_kind("a stream is read: it has no messages to receive"));
+            return Err(other_kind("this is a stream: read from it instead"));
         }
         lock(&self.receiving).receive(|buffer| self.has_read(self.stream().read(buffer), buffer.len()))
     }
@@ -104,7 +104,7 @@ impl Connection {
         match self.kind() {
             ConnectionKind::Stream => Ok(()),
             ConnectionKind::Messages | ConnectionKind::Datagrams => {
-                Err(other_kind("messages are sent and received (`send`, `recv`)"))
+                Err(other_kind("this connection has messages: use `send` and `recv`"))
             }
         }
     }

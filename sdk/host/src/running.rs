@@ -98,7 +98,7 @@ impl Running {
         while up.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let words = "no edge answers: are the addresses and the token right, and does one run?";
+                let words = "no edge answers: check the addresses and the token, and that an edge runs";
                 return Err(io::Error::new(io::ErrorKind::TimedOut, words));
             }
             up = self.edges.changed.wait_timeout(up, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -121,7 +121,7 @@ impl Running {
         match thread.take().map(JoinHandle::join) {
             None | Some(Ok(Ok(true))) => Ok(()),
             Some(Ok(Ok(false))) => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, "sessions were not over in `timeouts.drain`"))
+                Err(io::Error::new(io::ErrorKind::TimedOut, "sessions did not end within `timeouts.drain`"))
             }
             Some(Ok(Err(reason))) => Err(io::Error::other(reason)),
             Some(Err(_)) => Err(io::Error::other("the agent in this program has panicked")),
@@ -211,11 +211,11 @@ impl Server {
     pub fn start_as(settings: Settings, servers: &[(&str, ConnectionKind)]) -> io::Result<Self> {
         let wrong = |words: String| Err(io::Error::new(io::ErrorKind::InvalidInput, words));
         if servers.is_empty() || servers.iter().any(|(name, _)| name.is_empty()) {
-            return wrong("a server has a name: the manifest's `server`".to_owned());
+            return wrong("a server needs a name: the manifest's `server`".to_owned());
         }
         let mut names = BTreeSet::new();
         if let Some((name, _)) = servers.iter().find(|(name, _)| !names.insert(name)) {
-            return wrong(format!("`{name}` is named twice: a server is of one kind"));
+            return wrong(format!("`{name}` is named twice: a server has one kind"));
         }
         let (running, accepted) = Running::start(settings, servers)?;
         Ok(Self { running, accepted })

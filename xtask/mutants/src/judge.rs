@@ -57,7 +57,7 @@ impl Judge {
     pub(crate) fn new(programs: Programs) -> Result<Self> {
         // Applies to this process from here on, and so to every process that it starts.
         let limit = Rlimit { current: Some(MEMORY_MAX), ..getrlimit(Resource::Data) };
-        setrlimit(Resource::Data, limit).context("cannot limit the memory of what is tried")?;
+        setrlimit(Resource::Data, limit).context("cannot limit the memory of the tested programs")?;
         let first = Duration::from_secs(600);
         let mut judge = Self { programs, unit_tests_max: first, simulation_max: first };
         let started = Instant::now();
@@ -158,7 +158,7 @@ fn passes(command: &mut Command, number: u32, patience: Duration) -> Result<bool
 }
 
 fn end(child: &mut Child) -> Result<()> {
-    child.kill().context("cannot end a mutant that hangs")?;
+    child.kill().context("cannot kill a mutant that hangs")?;
     child.wait().context("cannot wait for a mutant that hangs")?;
     Ok(())
 }

@@ -28,11 +28,14 @@ const HARMLESS: &str = "harmless: ";
 
 const USAGE: &str =
     "usage: cargo xtask mutants [--crate NAME] [--file TEXT] [--every N] [--from K] [--quick] [--list]
-  --crate NAME   whose code is changed (session)
-  --file TEXT    try mutants of files only whose path has this in it
-  --every N      try each N-th mutant only (1)
+  --crate \
+     NAME   the crate to change (session)
+  --file TEXT    try only mutants of files with this text in their path
+  \
+     --every N      try each N-th mutant only (1)
   --from K       beginning with the K-th (1)
-  --quick        ask the unit tests only, not the simulation
+  --quick        run \
+     the unit tests only, not the simulation
   --list         name the mutants and try none";
 
 struct Arguments {
@@ -91,7 +94,7 @@ fn report(verdicts: &[(&Mutant, Verdict)], known: &str) -> Result<bool> {
     }
     let (caught, harmful) = (verdicts.len() - count(Verdict::Survived), verdicts.len() - harmless);
     if harmful == 0 {
-        bail!("there was nothing to try");
+        bail!("no mutant was tried");
     }
     println!("caught {caught} of {harmful} that change what a peer can see ({} %)", caught * 100 / harmful);
     Ok(caught * 100 >= harmful * CAUGHT_PERCENT_MIN)
@@ -109,7 +112,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments> {
             "--from" => arguments.from = value()?.parse().ok().context(USAGE)?,
             "--quick" => arguments.quick = true,
             "--list" => arguments.list = true,
-            _ => bail!("`{word}` is not understood\n{USAGE}"),
+            _ => bail!("unknown argument `{word}`\n{USAGE}"),
         }
     }
     Ok(arguments)

@@ -42,10 +42,10 @@ pub(super) fn check(path: &str, text: &str) -> Vec<String> {
     let lines = text.lines().count();
     let lines_max = LONG.iter().find(|(long, _)| *long == path).map_or(LINES_MAX, |(_, lines)| *lines);
     if lines > lines_max {
-        say(lines, format!("{lines} lines; split it, {lines_max} are the most"));
+        say(lines, format!("{lines} lines; split it, {lines_max} are the maximum"));
     }
     if !text.starts_with("//!") {
-        say(1, "no `//!` header: say what this file is and what it refuses to know".to_owned());
+        say(1, "no `//!` header: write what this file is and what it does not know".to_owned());
     }
     if PURE_ROOTS.contains(&path) && !text.contains("\n#![no_std]") {
         say(1, "a pure crate is `#![no_std]`".to_owned());
@@ -60,7 +60,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<String> {
             say(index + 1, format!("{UNSAFE} code belongs into {}", UNSAFE_ALLOWED.join(", ")));
         }
         if code.trim_start().starts_with("#[ignore") {
-            say(index + 1, "a test that does not run is no test".to_owned());
+            say(index + 1, "a test must not be ignored".to_owned());
         }
     }
     wrong

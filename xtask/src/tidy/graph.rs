@@ -113,7 +113,7 @@ pub(super) fn check(metadata: &Metadata) -> Vec<String> {
     for package in metadata.members() {
         let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == package.name) else {
             wrong.push(format!(
-                "crate {}: say in xtask/src/tidy/graph.rs which of our crates it may use",
+                "crate {}: list in xtask/src/tidy/graph.rs which crates of the workspace it may use",
                 package.name
             ));
             continue;
@@ -133,7 +133,7 @@ pub(super) fn check(metadata: &Metadata) -> Vec<String> {
 /// Whether the lockfile is within its budget.
 pub(super) fn check_lockfile(text: &str) -> Option<String> {
     let count = text.lines().filter(|line| *line == "[[package]]").count();
-    (count > PACKAGES_MAX).then(|| format!("Cargo.lock has {count} packages; {PACKAGES_MAX} are the most"))
+    (count > PACKAGES_MAX).then(|| format!("Cargo.lock has {count} packages; {PACKAGES_MAX} are the maximum"))
 }
 
 #[cfg(test)]

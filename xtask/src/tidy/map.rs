@@ -39,7 +39,7 @@ fn differences(map: &str, folders: &BTreeSet<String>) -> Vec<String> {
         .filter(|folder| !map.contains(&format!("{folder}/")) && !map.contains(&format!("`{folder}`")));
     let unnamed = missing.map(|folder| format!("{MAP} does not name {folder}/"));
     let gone = crates_named(map).into_iter().filter(|named| !folders.contains(named));
-    unnamed.chain(gone.map(|named| format!("{MAP} names {named}, which is not there"))).collect()
+    unnamed.chain(gone.map(|named| format!("{MAP} names {named}, which does not exist"))).collect()
 }
 
 /// Every `crates/NAME` in a text.

@@ -18,7 +18,7 @@ pub(super) fn check(path: &str, text: &str, exists: impl Fn(&Path) -> bool) -> V
             let folder = Path::new(path).parent().unwrap_or(Path::new(""));
             missing.extend(links(prose).filter(|link| !exists(&resolve(folder, link))));
         }
-        wrong.extend(missing.iter().map(|name| format!("{path}:{}: there is no {name}", index + 1)));
+        wrong.extend(missing.iter().map(|name| format!("{path}:{}: {name} does not exist", index + 1)));
     }
     wrong
 }

@@ -40,7 +40,7 @@ pub(super) fn judge(found: Vec<String>) -> Vec<String> {
         return Vec::new();
     }
     let say = |place: String| {
-        format!("{place}: say it in the field's words ({LEFT} may be left in the tree, there are {count})")
+        format!("{place}: use the field's term ({LEFT} may be left in the tree, there are {count})")
     };
     found.into_iter().map(say).collect()
 }

@@ -52,7 +52,7 @@ pub(crate) fn ensure(folder: &Path) -> Result<PathBuf> {
 
 /// The archive of the Debian release of this machine, from its own sources.
 fn machine_archive() -> Result<Archive> {
-    let release = fs::read_to_string("/etc/os-release").context("cannot tell which system this is")?;
+    let release = fs::read_to_string("/etc/os-release").context("cannot determine which system this is")?;
     let field = |name: &str| {
         let value = release.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
         value.map(|value| value.trim_matches('"').to_owned())
@@ -151,9 +151,7 @@ impl Apt {
             queue.extend(answer.lines().filter_map(library_of_line));
             found.insert(package);
             if found.len() > PACKAGES_MAX {
-                bail!(
-                    "Debian {SUITE}'s rustc needs more than {PACKAGES_MAX} packages: not what was expected"
-                );
+                bail!("Debian {SUITE}'s rustc needs more than {PACKAGES_MAX} packages, more than expected");
             }
         }
         Ok(found)
@@ -188,7 +186,7 @@ fn write_wrapper(script: &Path, sysroot: &Path, architecture: &str) -> Result<()
     let (triplet, loader) = match architecture {
         "amd64" => ("x86_64-linux-gnu", "ld-linux-x86-64.so.2"),
         "arm64" => ("aarch64-linux-gnu", "ld-linux-aarch64.so.1"),
-        other => bail!("no knowledge of Debian's architecture {other}"),
+        other => bail!("Debian's architecture {other} is not supported"),
     };
     let (usr, libraries) = (sysroot.join("usr"), sysroot.join("usr/lib").join(triplet));
     let text = format!(

@@ -58,7 +58,7 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     drop(serving);
     let _core = cpu::OneCore::enter_other()?;
     added(&extent, addresses[0], addresses[1], report)
-        .with_context(|| format!("what edge and agents said last:\n{}", cluster.logs.tail(10)))?;
+        .with_context(|| format!("the last lines of edge and agents:\n{}", cluster.logs.tail(10)))?;
     for (index, level) in LEVELS.iter().enumerate() {
         progress(&format!("apps: compress at level {level}"));
         let cell = Side::new(addresses[index + 1], cluster.groups())?;
@@ -102,7 +102,7 @@ fn added(extent: &Extent, bare: SocketAddr, guarded: SocketAddr, report: &mut Re
     let mut ask = |index: usize| {
         let begun = Instant::now();
         let is_gzip = clients[index].get(SMALL, true)?;
-        anyhow::ensure!(is_gzip && clients[index].body.len() < SMALL_BYTES, "it came as it was");
+        anyhow::ensure!(is_gzip && clients[index].body.len() < SMALL_BYTES, "it was not compressed");
         anyhow::Ok(begun.elapsed().as_secs_f64() * 1e6)
     };
     let [_, guarded] = added::measure("compress", (extent.repeats, extent.requests), &mut ask, report)?;
@@ -128,7 +128,7 @@ impl Side {
         for (path, text) in FILES {
             let is_gzip = client.get(path, false)?;
             anyhow::ensure!(!is_gzip && client.body == text.as_bytes(), "{path} is not what was served");
-            anyhow::ensure!(client.get(path, true)?, "{path} came as it was");
+            anyhow::ensure!(client.get(path, true)?, "{path} was not compressed");
             bytes = [bytes[0] + text.len(), bytes[1] + client.body.len()];
         }
         let ratio = float(bytes[0]) / float(bytes[1]);

@@ -60,7 +60,7 @@ impl Nginx {
         let mut process = TestProcess::start(name, &mut command, &LogCollector::default(), &errors)?;
         let deadline = Instant::now() + PATIENCE;
         while TcpStream::connect(address).is_err() {
-            let said = || std::fs::read_to_string(&errors).context("it said nothing").unwrap_or_default();
+            let said = || std::fs::read_to_string(&errors).context("it printed nothing").unwrap_or_default();
             anyhow::ensure!(
                 !process.ended() && Instant::now() < deadline,
                 "nginx does not listen: {}",

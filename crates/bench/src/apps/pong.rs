@@ -56,8 +56,8 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let name = jitter.name("pong_tick_jitter_p99_ms");
     report.metric_with_bar(&name, jitter.value(), Bar::Most(JITTER_MS_MAX));
     report.note(
-        "pong: how far a tick that is seen comes from its place in a row of 60 a second, either way, in a game of one player \
-         beside nine others; the median of the repeats' p99",
+        "pong: how far an observed tick is from its place in a sequence of 60 a second, early or late, in a game of \
+         one player beside nine others; the median of the repeats' p99",
     );
     Ok(())
 }

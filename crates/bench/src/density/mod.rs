@@ -72,8 +72,8 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
          processes' capacity unless said, from when a request was due; drops: answers that took more than a second",
     );
     report.note(
-        "the side that is not measured stands still (SIGSTOP): three hundred memcached have a thousand threads that wake by themselves; \
-         unpaused: a control, measured again while it does not stand still",
+        "the side that is not measured is stopped (SIGSTOP): three hundred memcached have a thousand threads that \
+         wake by themselves; unpaused: a control, measured again while it is not stopped",
     );
     report.note("clients_busy: near 1, capacity is the clients' and not the side's");
     report.note("memory: proportional set size of all processes of a side, after everything");
@@ -113,11 +113,11 @@ fn compare(plan: &Plan, count: usize, extent: &Extent, report: &mut Report) -> a
     };
     let measured = |others| {
         measure(&cells, &processes, extent, others)
-            .with_context(|| format!("what the edge said last:\n{}", cells.said()))
+            .with_context(|| format!("the last lines of the edge:\n{}", cells.said()))
     };
     let (of_cells, of_processes) = measured(Others::StandStill)?;
     if count >= BARRED {
-        progress(&format!("density: {count} tenants, nothing stands still"));
+        progress(&format!("density: {count} tenants, without pauses"));
         let (of_cells, of_processes) = measured(Others::Run)?;
         show_control(report, count, &of_cells, &of_processes);
     }

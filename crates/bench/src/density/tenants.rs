@@ -25,7 +25,7 @@ impl Cells {
         let mut cluster = TestCluster::new(layout, |_| Ok(Vec::new()))?;
         cluster.start_edges("")?;
         let cells = Self { cluster, addresses };
-        cells.deploy(plan).with_context(|| format!("what the edge said last:\n{}", cells.said()))?;
+        cells.deploy(plan).with_context(|| format!("the last lines of the edge:\n{}", cells.said()))?;
         Ok(cells)
     }
 

@@ -42,10 +42,10 @@ impl Fault {
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Kill => "an edge is killed (SIGKILL), its directory lost",
-            Self::Hang => "an edge hangs (SIGSTOP) and wakes later (SIGCONT)",
+            Self::Hang => "an edge is stopped (SIGSTOP) and resumed later (SIGCONT)",
             Self::Reset => "all connections of an edge are reset",
-            Self::OneWay => "one-way partition: an edge hears and is not heard, or the other way",
-            Self::TwoWay => "two-way partition: an edge is cut off, and comes back",
+            Self::OneWay => "one-way partition: an edge receives and cannot send, or the reverse",
+            Self::TwoWay => "two-way partition: an edge is unreachable, and reachable again later",
             Self::Slow => "slow link: 4 Mbit/s each way, a queue of 50 ms",
             Self::FullDisk => "the disks of an edge and its recorder are full",
             Self::Clock => "clock jump: on to an edge 30 days ahead or behind",

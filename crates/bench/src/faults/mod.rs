@@ -70,7 +70,7 @@ fn report(table: &Table, wanted: usize) -> Report {
         report.add_not_run(format!("{} combinations ({}): {why}", names.len(), names.join(", ")));
     }
     report.note(format!(
-        "{hits} faults were there while what was under way still was; the others came right behind it (`hits`)"
+        "{hits} faults took effect while the operation was still in progress; the others came right after it (`hits`)"
     ));
     report.note(
         "gaps: the median, over moments and trials, of the longest wait for an answer; client with an agent / behind another \
@@ -121,7 +121,7 @@ fn made(plan: &Plan, means: Means, wanted: &[Combination]) -> anyhow::Result<Tab
             table.rows.append(&mut rows);
         }
         if gate_dies {
-            progress(&format!("faults: {}: the gate dies", policy.name()));
+            progress(&format!("faults: {}: the gate is killed", policy.name()));
             let mut death = GateDeath::default();
             for _ in 0..trials {
                 gate_death(&mut scene, &mut death)?;

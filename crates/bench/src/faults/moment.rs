@@ -100,7 +100,7 @@ fn while_talking(
         while !done.load(Ordering::Acquire) && talk.is_whole() {
             gap = gap.max(ask(talk));
         }
-        let hit = striker.join().ok().context("the thread that strikes panicked")??;
+        let hit = striker.join().ok().context("the thread that injects faults panicked")??;
         Ok((hit, gap))
     })
 }
@@ -109,7 +109,7 @@ fn while_talking(
 fn wait_for_checkpoint(scene: &Scene, owner: usize, before: u64) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while scene.machine(owner)?.sent_bytes()?.saturating_sub(before) < CHECKPOINT_BYTES {
-        anyhow::ensure!(Instant::now() < deadline, "no checkpoint was on its way in {PATIENCE:?}");
+        anyhow::ensure!(Instant::now() < deadline, "no checkpoint was in flight within {PATIENCE:?}");
         std::thread::yield_now();
     }
     Ok(())

@@ -295,7 +295,7 @@ impl Scene {
             };
             anyhow::ensure!(
                 Instant::now() < deadline,
-                "{what}: {}\n{list}; what was said of it last:\n{}",
+                "{what}: {}\n{list}; the last lines about it:\n{}",
                 session.id,
                 self.cluster.logs.tail_of(20, |event| event.text("session") == session.id)
             );

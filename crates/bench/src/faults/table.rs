@@ -140,7 +140,7 @@ impl Table {
             }
             out.push('\n');
         }
-        out += "| the machine of a client's gate dies |";
+        out += "| the machine of a client's gate fails |";
         for policy in Policy::ALL {
             let _ = write!(out, " {} |", self.gate_cell(policy));
         }

@@ -132,7 +132,7 @@ pub(super) fn ask_steadily(stream: &TcpStream, count: u32, every: Duration) -> a
     let mut times = Vec::new();
     for number in 0..count {
         let mut answer = [0; SIZE];
-        reading.read_exact(&mut answer).context("the quiet client's answer did not come")?;
+        reading.read_exact(&mut answer).context("the quiet client's answer did not arrive")?;
         anyhow::ensure!(answer == request(number), "the quiet client's answer is not what was asked");
         times.push((begun + every * number).elapsed().as_secs_f64() * 1e6);
     }

@@ -119,7 +119,7 @@ fn report(cells: &Times, processes: &Times) -> anyhow::Result<Report> {
     );
     report.note(
         "64 bytes every millisecond, counted from when they were due; two endless loops, two floods, two that fill \
-         64 MiB again and again, two with eight timers of 1 ns, two with clients that come and go",
+         64 MiB again and again, two with eight timers of 1 ns, two with clients that connect and disconnect",
     );
     report.note("the edge has one core for one shard and its supervisor; agents and clients have another, the hostile ones at the lowest priority");
     Ok(report)
@@ -161,7 +161,8 @@ impl Stage {
             }
             anyhow::ensure!(
                 Instant::now() < deadline,
-                "{sessions} sessions are left though the hostile clients are gone: what follows would not be measured alone"
+                "{sessions} sessions are left after the hostile clients disconnected: what follows would not be \
+                 measured alone"
             );
             std::thread::sleep(LOOK_FOR_PEACE_EVERY);
         }

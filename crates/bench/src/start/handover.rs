@@ -44,7 +44,10 @@ pub(super) fn run(plan: &Plan, rounds: usize, report: &mut Report) -> anyhow::Re
     report.metric("no_handover_p50_us", stats::median(&kept));
     report.tail("no_handover_p99_us", &stats::Tail::of(&kept));
     report.baseline("no_handover", "the same connection, accepted and read in one process, by the same poll");
-    report.note("handover: from accept() in one process to the first bytes read in another, which slept; once a wire, not a session");
+    report.note(
+        "handover: from accept() in one process to the first bytes read in another, idle one; once a wire, \
+        not a session",
+    );
     Ok(())
 }
 
@@ -92,7 +95,7 @@ impl Door {
             self.passage.flush()?;
             anyhow::ensure!(self.passage.read()?, "the other process ended");
             if let Some((told, _)) = self.passage.next_message() {
-                let read = <[u8; 8]>::try_from(&told[..]).context("it tells a time")?;
+                let read = <[u8; 8]>::try_from(&told[..]).context("it reports a time")?;
                 return Ok(micros(Duration::from_nanos(u64::from_le_bytes(read)).saturating_sub(begun)));
             }
             wait(&mut self.poll, &mut self.events)?;

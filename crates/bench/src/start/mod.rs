@@ -80,8 +80,8 @@ fn cached(images: &Images, rounds: usize, report: &mut Report) -> anyhow::Result
     }
     report.metric("activate_used_slot_p50_us", stats::median(&slow));
     report.note(
-        "activate is the cached start: the cell was started ahead, while nothing else was to be done, and waited for its client. \
-         activate_used_slot: nothing was started ahead; the slot was another client's before",
+        "activate is the cached start: the cell was started ahead, while the shard was idle, and waited for its \
+         client. activate_used_slot: nothing was started ahead; another client used the slot before",
     );
     Ok(activate)
 }

@@ -136,7 +136,7 @@ impl To {
             match tls.reader().read_to_end(&mut page) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && len > 0 => {}
                 read => {
-                    read.context("a connection ended without the server's last word")?;
+                    read.context("a connection ended without the server's close")?;
                     break;
                 }
             }

@@ -65,8 +65,8 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     plan.over_all_wires(&mut report, over)?;
     report.baseline("proxy", "haproxy -f tls.conf (one thread, mode tcp, bind ... ssl, TLS 1.3, no tickets)");
     report.note(
-        "a page of 1 KiB, each over a new TCP and TLS connection with a P-256 certificate; every page is read to the server's \
-         last word",
+        "a page of 1 KiB, each over a new TCP and TLS connection with a P-256 certificate; every page is read to the \
+         end of the connection",
     );
     report.note(
         "cells: through agents on both sides and an edge with one shard, protected by endpoints; bare: through the edge's own \
@@ -101,7 +101,7 @@ fn over(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         progress(&format!("tls: {}{count} clients", plan.wires.prefix()));
         let groups = [&ours[..], &ours[..], &theirs[..]];
         compare(plan, &site, count, addresses, groups, report)
-            .with_context(|| format!("what edge and agents said last:\n{}", cluster.logs.tail(10)))?;
+            .with_context(|| format!("the last lines of edge and agents:\n{}", cluster.logs.tail(10)))?;
     }
     Ok(())
 }

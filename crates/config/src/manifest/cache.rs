@@ -88,7 +88,7 @@ fn check(origin: &str) -> Result<(), &'static str> {
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@%/".contains(&byte);
     if authority.contains('@') || !path.bytes().all(legal) {
-        return Err("an origin has no user and no question: \"http://host:port/path/\"");
+        return Err("an origin has no user and no query: \"http://host:port/path/\"");
     }
     let host = authority.rsplit_once(':').filter(|_| !authority.ends_with(']'));
     let (host, port) = host.unwrap_or((authority, "80"));
@@ -136,7 +136,7 @@ mod tests {
             ("origin = \"http://o:99999/\"", &[":4", "`cache.origin`", "http://"]),
             ("origin = \"http:///x\"", &[":4", "`cache.origin`", "http://"]),
             ("origin = \"http://u:p@o/\"", &[":4", "`cache.origin`", "no user"]),
-            ("origin = \"http://o/x?y=1\"", &[":4", "`cache.origin`", "no question"]),
+            ("origin = \"http://o/x?y=1\"", &[":4", "`cache.origin`", "no query"]),
             ("origin = \"http://o/\"\ntimeout = \"31s\"", &[":5", "`cache.timeout`", "30s"]),
             ("origin = \"http://o/\"\nmax_bytes = \"1KiB\"", &[":5", "`cache.max_bytes`", "64KiB"]),
             ("origin = \"http://o/\"\nmax_bytes = \"4097MiB\"", &[":5", "`cache.max_bytes`", "4GiB"]),

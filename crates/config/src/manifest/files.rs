@@ -40,18 +40,18 @@ pub(super) fn resolve(source: &Source, written: Vec<Written>) -> Result<Vec<Tree
     for entry in written {
         let complain = |what: String| Err(source.problem(&entry.path.span(), what));
         if files.len() == IMAGE_FILES_MAX {
-            return complain(format!("is one file too many: the most is {IMAGE_FILES_MAX}"));
+            return complain(format!("is one file too many: the maximum is {IMAGE_FILES_MAX}"));
         }
         let shown = entry.path.get_ref();
         let Some(path) = shown.strip_prefix('/').filter(|path| ImageFile::is_path(path)) else {
             return complain(
-                "is no path in a cell's file tree; write it from the root, as \"/etc/words\"".into(),
+                "is not a path in a cell's file tree; write it from the root, as \"/etc/words\"".into(),
             );
         };
         for other in &files {
             let below = |a: &str, b: &str| a.strip_prefix(b).is_some_and(|rest| rest.starts_with('/'));
             if other.path == path {
-                return complain(format!("\"{shown}\" is named twice; take one of them out"));
+                return complain(format!("\"{shown}\" is named twice; remove one of them"));
             }
             if below(path, &other.path) || below(&other.path, path) {
                 return complain(format!(
@@ -76,7 +76,7 @@ impl Written {
                 "is an absolute path, which means another file on another machine; write it relative to the manifest, \
                  or add `absolute = true`"
             }
-            (false, true) => "is relative; write it from the root, or take `absolute = true` out",
+            (false, true) => "is relative; write it from the root, or remove `absolute = true`",
             (false, false) if from.components().any(|part| part == Component::ParentDir) => {
                 "leads out of the manifest's folder; move the file into it, or write its absolute path and add \
                  `absolute = true`"
@@ -123,7 +123,7 @@ impl TreeFile {
         // Checked before it is opened: opening a pipe would block until its other end is opened.
         if !fs::metadata(&real).map_err(unreadable)?.is_file() {
             return Err(format!(
-                "names {shown}, which is no regular file; name each file in an entry of its own"
+                "names {shown}, which is not a regular file; name each file in an entry of its own"
             ));
         }
         let mut contents = Vec::new();
@@ -132,7 +132,7 @@ impl TreeFile {
         if contents.len() > left {
             return Err(format!(
                 "names {shown}, which makes an app's files larger than {IMAGE_FILES_BYTES_MAX} bytes together; \
-                 take some out"
+                 remove some"
             ));
         }
         Ok(contents)
@@ -209,7 +209,7 @@ mod tests {
             }
         }
         fs::create_dir(place.path().join("app/folder")).unwrap();
-        assert!(read(&entry("/a", "folder")).unwrap_err().contains("no regular file"));
+        assert!(read(&entry("/a", "folder")).unwrap_err().contains("not a regular file"));
         let large = File::create(place.path().join("app/large")).unwrap();
         large.set_len(IMAGE_FILES_BYTES_MAX as u64 - 3).unwrap();
         let both = entry("/a", "words.txt") + &entry("/b", "large");

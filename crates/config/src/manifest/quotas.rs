@@ -98,7 +98,7 @@ impl WrittenStage {
         if let Some(written) = self.memory.filter(|_| memory == 0 || !memory.is_multiple_of(PAGE)) {
             let up = Size(memory.div_ceil(PAGE).max(1) * PAGE);
             return Err(
-                source.problem(&written.span(), format!("memory comes in steps of 64KiB; write \"{up}\""))
+                source.problem(&written.span(), format!("memory is a multiple of 64KiB; write \"{up}\""))
             );
         }
         let handler_time = self.handler_time.as_ref().map_or(default.handler_time, |time| time.get_ref().0);

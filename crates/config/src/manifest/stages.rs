@@ -68,7 +68,7 @@ pub(super) fn resolve(
         return Ok(vec![Stage::new(source, only.name, &module, (files, keys), quotas)]);
     };
     if let Some(module) = only.module {
-        let what = "stands for the only stage, and there are `[[stage]]`s; move it into one of them, or take them out";
+        let what = "is for an app of one stage, and there are `[[stage]]`s; move it into one of them, or remove them";
         return Err(source.problem(&module.span(), what));
     }
     if !only.files.is_empty() {
@@ -81,7 +81,7 @@ pub(super) fn resolve(
         return Err(source.problem(&key.span(), what));
     }
     if let Some(excess) = stages.get(STAGES_MAX) {
-        let what = format!("is one stage too many: the most is {STAGES_MAX}");
+        let what = format!("is one stage too many: the maximum is {STAGES_MAX}");
         return Err(source.problem(&excess.name.span(), what));
     }
     stages.into_iter().map(|stage| stage.resolve(source, &quotas)).collect()
@@ -90,7 +90,7 @@ pub(super) fn resolve(
 /// The certificates of the keys that a stage signs with; each must be one of its files.
 fn keys(source: &Source, written: &[Spanned<String>], files: &[TreeFile]) -> Result<Vec<String>, Problem> {
     if let Some(excess) = written.get(KEYS_MAX) {
-        let what = format!("is one key too many: the most is {KEYS_MAX}");
+        let what = format!("is one key too many: the maximum is {KEYS_MAX}");
         return Err(source.problem(&excess.span(), what));
     }
     let one = |key: &Spanned<String>| match files
@@ -186,12 +186,12 @@ mod tests {
         let many = "[[stage]]\nname = \"a\"\nmodule = \"a\"\n".repeat(STAGES_MAX + 1);
         for (text, words) in [
             ("", &["marram.toml", "`module`", "is missing", "[[stage]]"][..]),
-            (&format!("module = \"m\"\n{TWO}"), &[":2", "`module`", "only stage", "take them out"]),
+            (&format!("module = \"m\"\n{TWO}"), &[":2", "`module`", "an app of one stage", "remove them"]),
             (
                 &format!("{TWO}[[files]]\npath = \"/a\"\nsource = \"a\"\n"),
                 &[":3", "`stage.name`", "[[stage.files]]"],
             ),
-            (&many, &[":51", "`stage.name`", "the most is 16"]),
+            (&many, &[":51", "`stage.name`", "the maximum is 16"]),
             (&format!("keys = [\"/a\"]\n{TWO}"), &[":2", "`keys", "[[stage]]"]),
             ("module = \"m\"\nkeys = [\"/a\"]\n", &[":3", "`keys", "`path`", "`files`"]),
             (

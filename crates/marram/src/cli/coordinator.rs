@@ -16,11 +16,11 @@ fn shown(answer: &Value) -> String {
     }
     let mut out = format!("{edge}: the coordinator at {} is ", text(answer, "store"));
     match answer["away_ms"].as_u64() {
-        None => out += "there\n",
+        None => out += "reachable\n",
         Some(away_ms) => {
             let cannot: Vec<&str> =
                 answer["cannot"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-            out += &format!("away for {} s: {}\n", away_ms / 1_000, cannot.join(", "));
+            out += &format!("unreachable for {} s: {}\n", away_ms / 1_000, cannot.join(", "));
             out += &format!("why: {}\n", text(answer, "why"));
         }
     }

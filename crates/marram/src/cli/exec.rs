@@ -35,8 +35,8 @@ pub(super) fn run(arguments: &Exec) -> Result<(), Failure> {
     };
     if arguments.config.is_none() && redirects.is_empty() && !Path::new(CONFIG).exists() {
         return Err(Failure::Usage(anyhow::anyhow!(
-            "nothing says which connections go to an agent: write `--redirect HOST:PORT=LISTENER`, or name the agent's \
-             configuration with --config (there is no {CONFIG})"
+            "no connections to redirect to an agent are named: write `--redirect HOST:PORT=LISTENER`, or name the \
+             agent's configuration with --config (there is no {CONFIG})"
         )));
     }
     if let Some(path) = config {

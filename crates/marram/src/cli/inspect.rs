@@ -73,7 +73,7 @@ fn edge(edge: &Value) -> String {
     let waiting = match figure("sessions_waiting") {
         0 => String::new(),
         count => {
-            format!("waiting to be let in: {}; its log says what for\n", counted(count, "session"))
+            format!("waiting to be admitted: {}; the edge's log shows why\n", counted(count, "session"))
         }
     };
     format!(
@@ -122,7 +122,8 @@ fn elsewhere(session: &str, edges: &Edges, unknown: Failure) -> Result<(), Failu
         let how = if answer["hot"].as_bool().unwrap_or(false) { "hot" } else { "warm" };
         let of = |field: &str| text(&answer, field);
         format!(
-            "no edge that was asked has it; the coordinator was told by its owner, `{}`, in generation {}: `{}` stands by ({how})\n",
+            "no edge that was asked has it; its owner, `{}`, reported to the coordinator in generation {}: `{}` \
+             stands by ({how})\n",
             of("owner"),
             of("generation"),
             of("standby"),

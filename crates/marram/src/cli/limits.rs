@@ -66,9 +66,9 @@ fn on_the_wire() -> Vec<Row> {
         ("frame", size(wire::FRAME_SIZE_MAX), "the wire is closed"),
         ("piece of a byte stream", size(wire::STREAM_CUT), "it becomes several messages"),
         ("part of a checkpoint", size(wire::PART_SIZE), "it travels in several"),
-        ("messages on their way to an edge", size64(wire::INPUT_WINDOW), "the end waits"),
-        ("messages on their way to an end", size64(wire::OUTPUT_WINDOW), "the cell waits"),
-        ("checkpoint parts on their way to an end", size64(wire::CHECKPOINT_WINDOW), "the edge waits"),
+        ("messages in flight to an edge", size64(wire::INPUT_WINDOW), "the end waits"),
+        ("messages in flight to an end", size64(wire::OUTPUT_WINDOW), "the cell waits"),
+        ("checkpoint parts in flight to an end", size64(wire::CHECKPOINT_WINDOW), "the edge waits"),
         ("text in a frame", size(wire::TEXT_MAX), "it is cut"),
     ]
 }
@@ -120,7 +120,7 @@ fn at_an_end() -> Vec<Row> {
             "the connection with the oldest is closed with 1013",
         ),
         (
-            "connections that a program with its end inside has asked for and not got",
+            "connections that a program with its end inside has requested and that are not open yet",
             agent::ASKED_MAX.to_string(),
             "`connect` fails",
         ),
@@ -136,7 +136,12 @@ fn on_an_edge() -> Vec<Row> {
     let limits = edge::Limits::default();
     vec![
         ("sessions on a shard (c)", or_none(limits.sessions_max), "new ones go to another edge"),
-        ("sessions of an app on a shard (m)", or_none(0), "new ones go to another edge, or are told why not"),
+        (
+            "sessions of an app on a shard (m)",
+            or_none(0),
+            "new ones go to another edge, or are refused with the \
+            reason",
+        ),
         ("sessions of a tenant on a shard (c)", or_none(0), "as above; those that move here are accepted"),
         (
             "recordings that operators have made at a time on a shard",
@@ -169,7 +174,7 @@ fn on_an_edge() -> Vec<Row> {
         (
             "outputs of a shared cell that wait for one client",
             size64(wire::UNSENT_SHARED_MAX),
-            "its connection is reset, and the log says why: the others are not held up",
+            "its connection is reset, and the log says why: the others do not wait",
         ),
     ]
 }
@@ -179,10 +184,10 @@ fn of_a_cache() -> Vec<Row> {
         (
             "an app's objects on an edge, over all shards (m: cache.max_bytes)",
             size64(CACHE_BYTES),
-            "what was read longest ago goes",
+            "the least recently read one is removed",
         ),
         ("the same, at most", size64(CACHE_BYTES_MAX), "the manifest is refused"),
-        ("an object", size(wire::CACHED_SIZE_MAX), "the cell is told that it cannot be had"),
+        ("an object", size(wire::CACHED_SIZE_MAX), "the cell's read fails"),
         ("a key", size(wire::CACHE_KEY_MAX), "as above"),
         ("reads for one input", wire::READS_MAX.to_string(), "the guest traps"),
         ("different objects for one input", size(wire::READS_SIZE_MAX), "the guest traps"),
@@ -190,7 +195,7 @@ fn of_a_cache() -> Vec<Row> {
         (
             "fetches of an app at a time on a shard",
             cache::FETCHES_MAX.to_string(),
-            "the cell gets what is old, or is told to come later",
+            "the cell gets the old object, or its read fails for now",
         ),
         (
             "names of origins that are looked up at a time on a shard",
@@ -216,7 +221,7 @@ fn on_a_recorder() -> Vec<Row> {
         ),
         ("messages of one end of a session", size64(2 * wire::RETAINED_MAX), "the session is refused"),
         (
-            "inputs of a session on their way, not acknowledged",
+            "inputs of a session in flight, not acknowledged",
             size64(wire::FEED_WINDOW),
             "the edge starts again",
         ),
@@ -309,18 +314,18 @@ fn of_the_coordinator() -> Vec<Row> {
         (
             "an edge's lease (c)",
             seconds(coordinator::CoordinatorOptions::LEASE_S),
-            "the edge is off the list",
+            "the edge is no longer listed",
         ),
         (
             "an answer of the store",
             time(coordinator::PATIENCE),
-            "the coordinator is away, and is asked again",
+            "the coordinator counts as unreachable; retried",
         ),
         ("before it is asked again", ns(store::BACKOFF_MIN_NS), "doubles with each failure"),
         ("before it is asked again, at most", ns(store::BACKOFF_MAX_NS), ""),
-        ("between looks at what this edge has", time(coordinator::NEWS_INTERVAL), ""),
-        ("between looks at how much it has to do", time(coordinator::LOAD_INTERVAL), ""),
-        ("images that an edge says it has", store::contents::HELD_MAX.to_string(), "others are not named"),
+        ("between checks of what this edge has", time(coordinator::NEWS_INTERVAL), ""),
+        ("between checks of its load", time(coordinator::LOAD_INTERVAL), ""),
+        ("images that an edge lists", store::contents::HELD_MAX.to_string(), "others are not listed"),
         ("edges on the ring of standbys", ring::EDGES_MAX.to_string(), "the last ones by name take no part"),
         (
             "sessions that an edge lists with their standby",
@@ -328,7 +333,7 @@ fn of_the_coordinator() -> Vec<Row> {
             "further ones are not listed, and counted",
         ),
         ("between writes of that list's parts", ns(store::LISTING_NS), "the rest waits"),
-        ("questions on their way at a time", store::ASKS_MAX.to_string(), "the others wait"),
+        ("requests in progress at a time", store::ASKS_MAX.to_string(), "the others wait"),
         (
             "witness reports that wait to be written",
             store::REPORTS_MAX.to_string(),
@@ -377,7 +382,7 @@ fn waiting() -> Vec<Row> {
         ("making a wire (c)", time(timeouts.dial), "another edge is tried"),
         ("connecting to a server (c)", time(timeouts.connect), "the session ends with the reason"),
         (
-            "a client's or server's host out of reach (c)",
+            "a client's or server's host is unreachable (c)",
             time(timeouts.peer_unreachable),
             "its connections are broken",
         ),
@@ -401,7 +406,7 @@ fn waiting() -> Vec<Row> {
             time(Duration::from_nanos(shard::RETRY_MAX_NS)),
             "",
         ),
-        ("a silent client that speaks in datagrams (c)", time(agent::IDLE), "its session ends in order"),
+        ("a silent client that uses datagrams (c)", time(agent::IDLE), "its session ends in order"),
         ("first bytes that a rule asks for (c)", time(timeouts.first_bytes), "such rules do not fit"),
         ("an agent's proof (c)", time(limits.handshake), "the connection is closed"),
         (
@@ -412,7 +417,7 @@ fn waiting() -> Vec<Row> {
         (
             "the ends of a session that is recorded since it was stopped",
             time(Duration::from_nanos(owner::RECORD_STOPPED_NS)),
-            "they are told, and there is no recording",
+            "they are informed, and there is no recording",
         ),
         ("draining (c)", time(limits.drain), "the process stops; what is left recovers elsewhere"),
     ]
@@ -430,9 +435,13 @@ fn for_operators() -> Vec<Row> {
             time(super::operate::LONG),
             "as above",
         ),
-        ("connections to the admin API", marram_admin::CONNECTIONS_MAX.to_string(), "further ones wait"),
-        ("operators that follow a log", marram_admin::FOLLOWERS_MAX.to_string(), "further ones are refused"),
-        ("log lines that are kept (c)", size(logging::RING_BYTES), "the oldest go; the answer says how many"),
+        ("connections to the admin API", admin::CONNECTIONS_MAX.to_string(), "further ones wait"),
+        ("operators that follow a log", admin::FOLLOWERS_MAX.to_string(), "further ones are refused"),
+        (
+            "log lines that are kept (c)",
+            size(logging::RING_BYTES),
+            "the oldest are dropped; the answer says how many",
+        ),
         ("log line that is kept", size(logging::LINE_BYTES_MAX), "it is counted as lost"),
         ("body of a request", size(marram_admin::body::SIZE_MAX), "refused"),
         ("an operator's request head", time(marram_admin::HEAD_PATIENCE), "the connection is closed"),

@@ -269,7 +269,7 @@ impl Screen {
             News::Away(error) => {
                 let again = matches!(error, ClientError::Unreachable(_) | ClientError::Silent(_));
                 if again && !std::mem::replace(&mut seen.away, true) && self.follow {
-                    eprintln!("marram: {} is away: {error}", seen.name);
+                    eprintln!("marram: {} is unreachable: {error}", seen.name);
                 }
                 // If the edge comes back, the failure does not count in the end.
                 seen.failure = Some(failure(&seen.url, error));
@@ -282,17 +282,18 @@ impl Screen {
             seen.name = name.to_owned();
             seen.failure = None;
             if std::mem::take(&mut seen.away) {
-                eprintln!("marram: {name} is there again");
+                eprintln!("marram: {name} is reachable again");
             }
             if let Some(missing) = line["missing"].as_u64().filter(|count| *count > 0) {
                 eprintln!(
-                    "marram: {name} keeps no more: {missing} older lines have gone (`log.keep` says how much it keeps)"
+                    "marram: {name} keeps no more: {missing} older lines were dropped (`log.keep` sets how much it \
+                     keeps)"
                 );
             }
             return None;
         }
         if let Some(gone) = line["gone"].as_u64().filter(|_| line["number"].is_null()) {
-            eprintln!("marram: {gone} lines of {} have gone before they could be read", seen.name);
+            eprintln!("marram: {gone} lines of {} were dropped before they could be read", seen.name);
             return None;
         }
         if line["caught_up"].is_boolean() {

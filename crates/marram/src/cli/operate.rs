@@ -193,7 +193,7 @@ impl Edges {
                 let some: Vec<String> = std::iter::once(first).chain(found).take(NAMED_MAX).collect();
                 let rest = if count > NAMED_MAX { ", ..." } else { "" };
                 Err(Failure::Usage(anyhow!(
-                    "{count} sessions begin with {session}: {}{rest}; write more of the one that is meant",
+                    "{count} sessions begin with {session}: {}{rest}; write more digits of the one that is meant",
                     some.join(", ")
                 )))
             }
@@ -223,7 +223,7 @@ impl Edges {
             serde_json::from_slice(answer).is_ok_and(|answer| best(&answer))
         })?;
         serde_json::from_slice(&answer)
-            .map_err(|error| Failure::Other(anyhow!("the answer is no JSON: {error}")))
+            .map_err(|error| Failure::Other(anyhow!("the answer is not JSON: {error}")))
     }
 
     /// As [`Self::ask_first`], for an answer that is not JSON and may take long; returns the edge as well.
@@ -270,7 +270,7 @@ pub(super) fn can_be_session(text: &str) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Usage(anyhow!(
-        "{text:?} is no session: its identifier, or how it begins, is hexadecimal digits; look with `marram ps`"
+        "{text:?} is not a session: write its identifier, or its first digits, in hexadecimal; look with `marram ps`"
     )))
 }
 
@@ -300,7 +300,7 @@ fn call(
 
 fn json_of(url: &str, answer: &Bytes) -> Result<Value, Failure> {
     serde_json::from_slice(answer).map_err(|error| {
-        Failure::Other(anyhow!("{url}: the answer is no JSON ({error}); is it an edge of this version?"))
+        Failure::Other(anyhow!("{url}: the answer is not JSON ({error}); is it an edge of this version?"))
     })
 }
 
@@ -364,7 +364,7 @@ pub(super) fn undeploy(arguments: &Undeploy) -> Result<(), Failure> {
         (&Method::DELETE, &format!("/v1/apps/{name}"), &Bytes::new()),
         PATIENCE,
         |answers| {
-            let line = |_: &Value| format!("{name} takes no new sessions; those that run go on\n");
+            let line = |_: &Value| format!("{name} accepts no new sessions; existing sessions continue\n");
             answers.first().map(line).unwrap_or_default()
         },
     )

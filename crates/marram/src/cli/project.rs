@@ -45,7 +45,7 @@ pub(super) fn new(arguments: &New) -> Result<(), Failure> {
     project::create(&arguments.name, arguments.lang, &directory).map_err(Failure::Usage)?;
     let shown = directory.display();
     emit(&format!(
-        "{shown} is made; what to do next is in {shown}/README.md, in short:\n\n    cd {shown} && marram dev\n"
+        "{shown} is created; the next steps are in {shown}/README.md, in short:\n\n    cd {shown} && marram dev\n"
     ));
     Ok(())
 }

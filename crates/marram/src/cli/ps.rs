@@ -99,15 +99,15 @@ enum Order {
 
 /// The phases of sessions on edges, and of those that recorders keep.
 const PHASES: [(&str, &str); 11] = [
-    ("running", "its cell takes what its ends say"),
+    ("running", "its cell handles messages of its ends"),
     ("standing by", "another edge owns it; here is its standby"),
     ("opening", "waits for its ends' promises and what they keep: it begins, or recovers"),
-    ("restoring", "its cell is started, or made from a checkpoint"),
-    ("replaying", "its cell is run to where it stood"),
-    ("recording", "its handler was stopped, and what its ends keep is recorded before they are told"),
-    ("finishing", "both sides are done; its ends are told"),
-    ("detached", "its cell lives, and no end is connected to it here"),
-    ("receiving", "a recorder is being fed it"),
+    ("restoring", "its cell is started, or restored from a checkpoint"),
+    ("replaying", "its cell replays the log"),
+    ("recording", "its handler was stopped, and what its ends keep is recorded before they are informed"),
+    ("finishing", "both sides are done; its ends are informed"),
+    ("detached", "its cell is kept, and no end is connected to it here"),
+    ("receiving", "a recorder is receiving it"),
     ("recorded", "a recorder has it"),
     ("orphaned", "a recorder has it, and no edge feeds it"),
 ];
@@ -172,7 +172,7 @@ fn waiting(answers: &[Value]) -> String {
         0 => String::new(),
         count => {
             format!(
-                "{} to be let in; `marram logs` says what for\n",
+                "{} to be admitted; `marram logs` shows why\n",
                 counted(count, "session") + if count == 1 { " waits" } else { " wait" }
             )
         }

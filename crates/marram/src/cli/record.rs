@@ -36,7 +36,7 @@ pub(super) fn record(arguments: &Record) -> Result<(), Failure> {
     let session = arguments.edges.whole(&arguments.session)?;
     let output = arguments.output.clone().unwrap_or_else(|| format!("{session}.marram").into());
     if output.exists() {
-        let what = anyhow!("{} is there already: name another file with --output", output.display());
+        let what = anyhow!("{} exists already: name another file with --output", output.display());
         return Err(Failure::Usage(what));
     }
     if let Some(directory) = output.parent().filter(|path| !path.as_os_str().is_empty() && !path.is_dir()) {
@@ -46,7 +46,8 @@ pub(super) fn record(arguments: &Record) -> Result<(), Failure> {
     let kind = if arguments.redact { "/redacted" } else { "" };
     let path = format!("/v1/sessions/{session}/record{kind}");
     let (client, file) = arguments.edges.call_first(&Method::POST, &path)?;
-    let mut recording = Recording::decode(&file).context("the edge gave no record file of this version")?;
+    let mut recording =
+        Recording::decode(&file).context("the edge did not send a record file of this version")?;
     if !arguments.without_app && !arguments.redact {
         recording.apps = apps(&client, recording.about.image)?;
     }
@@ -66,7 +67,7 @@ pub(super) fn record(arguments: &Record) -> Result<(), Failure> {
     });
     arguments.edges.show(&[answer], || {
         let apps = if recording.apps.is_empty() { "without its app" } else { "with its app" };
-        let what = if about.redacted { "redacted: what was said is not in it" } else { apps };
+        let what = if about.redacted { "redacted: without the contents of messages" } else { apps };
         format!("{}: {} bytes, {what}\n", output.display(), bytes.len())
     });
     Ok(())
@@ -76,13 +77,14 @@ pub(super) fn record(arguments: &Record) -> Result<(), Failure> {
 pub(super) fn apps(client: &ApiClient, image: ImageHash) -> Result<Vec<(ImageHash, Bytes)>, Failure> {
     let get = |image: ImageHash| {
         let app = client.call(Method::GET, &format!("/v1/images/{image}"), Bytes::new());
-        app.with_context(|| format!("the edge cannot give image {image}; record without it by --without-app"))
+        app.with_context(|| {
+            format!("the edge cannot send image {image}; record without it with --without-app")
+        })
     };
     let first = get(image)?;
     let mut apps = vec![(image, first.clone())];
     if Chain::is_chain(&first) {
-        let chain =
-            Chain::decode(&first).map_err(|why| anyhow!("the edge gave a chain that is none: {why}"))?;
+        let chain = Chain::decode(&first).map_err(|why| anyhow!("the edge sent an invalid chain: {why}"))?;
         for (_, stage) in chain.stages() {
             if !apps.iter().any(|(hash, _)| hash == stage) {
                 apps.push((*stage, get(*stage)?));

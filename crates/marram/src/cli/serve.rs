@@ -163,7 +163,7 @@ fn reload_on_hangup(path: PathBuf, side: AgentRole, routing: marram_agent::Routi
                 Ok(count) => {
                     tracing::info!(event = "routes", count, "routes are those of the configuration now")
                 }
-                Err(why) => tracing::warn!(event = "routes_kept", "routes stay as they are: {why}"),
+                Err(why) => tracing::warn!(event = "routes_kept", "routes are unchanged: {why}"),
             }
         }
     })?;

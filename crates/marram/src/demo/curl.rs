@@ -109,7 +109,7 @@ impl Curl {
     /// Waits for the end.
     pub(super) fn finish(mut self) -> anyhow::Result<Download> {
         self.go_on();
-        let reader = self.reader.take().expect("it is there until the end");
+        let reader = self.reader.take().expect("it exists until the end");
         let sha256 = reader.join().map_err(|_| anyhow::anyhow!("reading from curl panicked"))?;
         let mut words = String::new();
         let errors = self.child.stderr.take().expect("it is piped");

@@ -106,9 +106,9 @@ fn stop_the_owner(cluster: &mut TestCluster, curl: &Curl, timeline: &Timeline) -
             timeline.say(&format!("frames of edge {who} are refused: its generation is over"));
             return Ok(stops);
         }
-        timeline.say(&format!("edge {who} had nothing to say: once more"));
+        timeline.say(&format!("edge {who} sent no frame: trying again"));
     }
-    bail!("{ATTEMPTS} times the woken edge said nothing that had to be refused")
+    bail!("in {ATTEMPTS} attempts the resumed edge sent no frame that had to be refused")
 }
 
 /// Kills the owner, then the edge that recovers the session, before the recovery is complete. Returns the number of kills.
@@ -131,7 +131,7 @@ fn kill_within_a_recovery(
         );
         cluster.edges[index].kill();
         let orphaned = |event: &LogEvent| event.name() == "orphaned";
-        cluster.logs.wait(start, PATIENCE, orphaned).context("no agent noticed that the edge is gone")?;
+        cluster.logs.wait(start, PATIENCE, orphaned).context("no agent noticed that the edge died")?;
         cluster.edges[other].kill();
         // So that the session still exists for the next attempt, however long both edges take to start.
         curl.hold();
@@ -145,13 +145,13 @@ fn kill_within_a_recovery(
             owners += usize::from(TestCluster::is_report(AgentSide::Client, "owned", event));
             owners > recovered
         });
-        again.context("no edge recovered the session when both were there again")?;
+        again.context("no edge recovered the session when both were running again")?;
         if recovered == 0 {
             curl.go_on();
-            timeline.say(&format!("edge {next} was killed within the recovery that it had begun"));
+            timeline.say(&format!("edge {next} was killed during the recovery that it had begun"));
             return Ok(kills);
         }
-        timeline.say(&format!("edge {next} was quicker than the signal: once more"));
+        timeline.say(&format!("edge {next} recovered before the signal: trying again"));
     }
     bail!("{ATTEMPTS} times the recovery was over before the kill")
 }

@@ -58,7 +58,7 @@ pub fn run(options: &DemoOptions) -> Result<(), Failure> {
             Ok(())
         }
         Err(wrong) if options.sabotage => Err(Failure::Check(anyhow::anyhow!(
-            "the check bites: a bit was flipped inside an edge on purpose, and the run failed as it must ({wrong})"
+            "the check works: a bit was flipped inside an edge on purpose, and the run failed as it must ({wrong})"
         ))),
         Err(wrong) => Err(Failure::Check(anyhow::anyhow!("{wrong}"))),
     }

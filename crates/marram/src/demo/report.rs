@@ -80,7 +80,7 @@ fn sentence(event: &LogEvent) -> Option<String> {
         }
         "owned" => {
             let gap = Duration::from_micros(event.number("gap_us")).as_secs_f64() * 1e3;
-            Some(format!("    {who}: the session goes on at {} after {gap:.1} ms", event.text("edge")))
+            Some(format!("    {who}: the session continues at {} after {gap:.1} ms", event.text("edge")))
         }
         "orphaned" => Some(format!("    {who}: the session has no owner: {}", event.text("reason"))),
         "ended" => Some(format!("    {who}: the session is over: {}", event.text("reason"))),
@@ -111,7 +111,7 @@ impl Outcome {
             row(&format!("requests logged by {}", self.web), "1".into(), self.requests.to_string()),
             row("edges killed", "3 or more".into(), faults.kills.to_string()),
             row("  of them within a recovery", "1".into(), faults.kills_in_recovery.to_string()),
-            row("edges stopped and woken", "1 or more".into(), faults.stops.to_string()),
+            row("edges stopped and resumed", "1 or more".into(), faults.stops.to_string()),
             row("recoveries", "3 or more".into(), faults.recoveries.to_string()),
             row("frames of replaced edges refused", "1 or more".into(), faults.zombies_refused.to_string()),
             row("time without an owner, ms", String::new(), gaps.join(", ")),
@@ -131,7 +131,7 @@ impl Outcome {
             (download.success, "curl failed"),
             (download.connections == 1, "curl did not make exactly one connection"),
             (self.requests == 1, "the server did not log exactly one request"),
-            (faults.kills >= 3 && faults.kills_in_recovery >= 1, "not every kill was played"),
+            (faults.kills >= 3 && faults.kills_in_recovery >= 1, "not every kill was made"),
             (faults.recoveries >= 3, "the session did not recover three times"),
             (faults.zombies_refused >= 1, "no frame of a replaced edge was refused"),
         ];

@@ -38,7 +38,8 @@ fn prepare(redirects: &[Redirect], program: &OsStr) -> anyhow::Result<Command> {
     let rules = rules::resolve(redirects)?;
     for address in rules::idle(&rules) {
         eprintln!(
-            "marram: nothing listens on {address} yet: connections that are to go there are refused until an agent does"
+            "marram: no agent listens on {address} yet: connections that are redirected there are refused until one \
+             does"
         );
     }
     let object = object::place()?;
@@ -68,7 +69,7 @@ fn list(rules: &[Rule]) -> anyhow::Result<String> {
     let count = list.split(',').count();
     if count > marram_preload::rules::RULES_MAX {
         bail!(
-            "{count} destinations by address; the most is {}: name fewer, or hosts with fewer addresses",
+            "{count} destinations by address; the maximum is {}: name fewer, or hosts with fewer addresses",
             marram_preload::rules::RULES_MAX
         );
     }
@@ -88,7 +89,7 @@ pub fn redirect(text: &str) -> anyhow::Result<Redirect> {
     };
     let destination: marram_config::units::Address =
         destination.parse().map_err(|why: String| anyhow!("{destination:?}: {why}; {form}"))?;
-    let via = via.parse().map_err(|_| anyhow!("{via:?} is no address and port in numbers; {form}"))?;
+    let via = via.parse().map_err(|_| anyhow!("{via:?} is not a numeric address and port; {form}"))?;
     Ok(Redirect { destination: destination.0, protocol, via })
 }
 

@@ -22,7 +22,8 @@ pub(super) fn place() -> anyhow::Result<PathBuf> {
         }
     }
     bail!(
-        "what the program is to load cannot be put anywhere ({}): set XDG_RUNTIME_DIR to a directory of yours that programs may be run from",
+        "no directory is suitable for the library that the program loads ({}): set XDG_RUNTIME_DIR to your own \
+         directory on a file system that allows execution",
         refusals.join("; ")
     )
 }
@@ -51,7 +52,7 @@ fn place_in(directory: &Path) -> anyhow::Result<PathBuf> {
         bail!("another user may change a directory above it");
     }
     if statvfs(directory)?.f_flag.contains(StatVfsMountFlags::NOEXEC) {
-        bail!("nothing may be run from its file system");
+        bail!("its file system does not allow execution (noexec)");
     }
     let name = format!("preload-{}.so", &blake3::hash(OBJECT).to_hex()[..16]);
     let path = directory.join(&name);

@@ -44,7 +44,7 @@ pub(super) fn check(path: &Path) -> anyhow::Result<()> {
             Kind::Program => return Ok(()),
         }
     }
-    bail!("{}: scripts that run each other; start the last one's program", path.display())
+    bail!("{}: too many scripts that run each other; start the last one's program", path.display())
 }
 
 /// The loader ignores the variable for a program that gains another user's rights.
@@ -54,7 +54,8 @@ fn privileges(path: &Path) -> anyhow::Result<()> {
     let gains = |bit, id, own| meta.mode() & bit != 0 && id != own;
     if gains(0o4000, meta.uid(), user) || gains(0o2000, meta.gid(), group) {
         bail!(
-            "{} gets another user's or group's rights when it starts (set-user-ID), and loads nothing of ours: run it as that user, or redirect in the kernel (docs/exec.md)",
+            "{} is set-user-ID or set-group-ID, so it does not load Marram's library: run it as that user, or \
+             redirect in the kernel (docs/exec.md)",
             path.display()
         );
     }
@@ -79,10 +80,10 @@ fn kind(path: &Path) -> anyhow::Result<Kind> {
         .read_to_end(&mut head)
         .with_context(|| format!("{name} cannot be read"))?;
     if let Some(line) = head.strip_prefix(b"#!") {
-        return script(line).map(Kind::Script).with_context(|| format!("{name} names no program to run it"));
+        return script(line).map(Kind::Script).with_context(|| format!("{name} names no interpreter"));
     }
     if !head.starts_with(b"\x7fELF") {
-        bail!("{name} is neither a program nor a script with #! on its first line; start what runs it");
+        bail!("{name} is neither a program nor a script with #! on its first line; start its interpreter");
     }
     elf(&file, &head).with_context(|| format!("{name} cannot be redirected"))?;
     Ok(Kind::Program)
@@ -127,26 +128,26 @@ fn elf(file: &File, head: &[u8]) -> anyhow::Result<()> {
         Some(u64::from_le_bytes(bytes))
     };
     let instead =
-        "redirect in the kernel instead (docs/exec.md), or have it connect to the agent's address itself";
+        "redirect in the kernel instead (docs/exec.md), or configure it to connect to the agent's address";
     if head.get(CLASS_AT) != Some(&CLASS_64) || number(MACHINE_AT, 2) != Some(MACHINE.into()) {
         bail!("it is for another kind of processor or for 32 bits; {instead}");
     }
     let fields = || Some((number(HEADERS_AT, 8)?, number(HEADER_SIZE_AT, 2)?, number(HEADER_COUNT_AT, 2)?));
-    let (at, size, count) = fields().context("it is cut short")?;
+    let (at, size, count) = fields().context("it is truncated")?;
     let mut loader = false;
     for index in 0..count {
         let mut header = [0; HEADER_BYTES];
         let place = at.checked_add(index * size).context("its header is wrong")?;
-        file.read_exact_at(&mut header, place).context("it is cut short")?;
+        file.read_exact_at(&mut header, place).context("it is truncated")?;
         let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| header[at + n]));
         match u32::from_le_bytes(std::array::from_fn(|n| header[n])) {
             INTERPRETER => loader = true,
             NOTES => {
                 let len = usize::try_from(field(SIZE_AT)).unwrap_or(usize::MAX).min(NOTES_BYTES_MAX);
                 let mut notes = vec![0; len];
-                file.read_exact_at(&mut notes, field(OFFSET_AT)).context("it is cut short")?;
+                file.read_exact_at(&mut notes, field(OFFSET_AT)).context("it is truncated")?;
                 if has_go_note(&notes) {
-                    bail!("it is written in Go, and asks the kernel directly; {instead}");
+                    bail!("it is written in Go, and calls the kernel directly; {instead}");
                 }
             }
             _ => {}
@@ -155,7 +156,7 @@ fn elf(file: &File, head: &[u8]) -> anyhow::Result<()> {
     match loader {
         true => Ok(()),
         false => {
-            bail!("it is statically linked, so it loads nothing and asks the kernel directly; {instead}")
+            bail!("it is statically linked, so it loads no library and calls the kernel directly; {instead}")
         }
     }
 }
@@ -204,10 +205,10 @@ mod tests {
             ("static", &bare[..], "statically linked"),
             ("other", &other[..], "another kind of processor"),
             ("short", &own[..40], "another kind of processor"),
-            ("cut", &own[..64], "cut short"),
+            ("cut", &own[..64], "truncated"),
             ("text", b"hello", "neither a program"),
             ("empty", b"", "neither a program"),
-            ("nameless", b"#! \n", "names no program"),
+            ("nameless", b"#! \n", "names no interpreter"),
         ] {
             let contents = if name == "short" { &contents[..17] } else { contents };
             let said = format!("{:#}", check(&make(name, contents)).unwrap_err());

@@ -13,7 +13,9 @@ pub(super) fn resolve(redirects: &[Redirect]) -> anyhow::Result<Vec<Rule>> {
     for Redirect { destination, protocol, via } in redirects {
         let via = reached(*via);
         let addresses = destination.to_socket_addrs().with_context(|| {
-            format!("the destination {destination} has no address; name one that has, or write it in numbers")
+            format!(
+                "the destination {destination} has no address; name one that has, or write a numeric address"
+            )
         })?;
         for address in addresses {
             if address.ip().to_canonical().is_ipv4() && !via.ip().to_canonical().is_ipv4() {
@@ -30,7 +32,7 @@ pub(super) fn resolve(redirects: &[Redirect]) -> anyhow::Result<Vec<Rule>> {
                 None => rules.push(rule),
                 Some(other) if *other == rule => {}
                 Some(other) => {
-                    bail!("{address} is to go to two places: {other} and {rule}; leave one of them out")
+                    bail!("{address} has two redirections: {other} and {rule}; remove one of them")
                 }
             }
         }
@@ -106,7 +108,7 @@ mod tests {
         assert!(refused(&[]).contains("--redirect"));
         assert!(refused(&[redirect("10.0.0.7:1", "[::1]:7000")]).contains("127.0.0.1"));
         let twice = [redirect("10.0.0.7:1", "127.0.0.1:1"), redirect("[::ffff:10.0.0.7]:1", "127.0.0.1:2")];
-        assert!(refused(&twice).contains("two places"));
+        assert!(refused(&twice).contains("two redirections"));
         assert!(resolve(&[twice[0].clone(), twice[0].clone()]).unwrap().len() == 1, "said twice, meant once");
         assert!(refused(&[redirect("nowhere.invalid:1", "127.0.0.1:1")]).contains("nowhere.invalid"));
     }

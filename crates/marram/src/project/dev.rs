@@ -110,7 +110,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
         // Before the next line: a script that waits for it may change a source at once, which the build did not write.
         built = project.look();
         match done {
-            Ok(()) => say("deployed: new sessions have it"),
+            Ok(()) => say("deployed: new sessions use it"),
             Err(error) => say(&format!("not deployed: {error:#}")),
         }
     }
@@ -120,7 +120,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
 fn again(project: &mut Project, options: &DevOptions, cluster: &TestCluster) -> anyhow::Result<()> {
     let now = Project::open(options)?;
     if (&now.name, &now.server) != (&project.name, &project.server) {
-        bail!("the app's name or its server is another now: start `marram dev` again");
+        bail!("the app's name or its server has changed: start `marram dev` again");
     }
     *project = now;
     project.build()?;
@@ -154,7 +154,7 @@ impl Project {
         let source = Source::read(&path)?;
         let manifest = Manifest::parse(&source)?;
         if let (Some(name), None) = (&manifest.server, &options.server) {
-            bail!("the app's sessions talk to the server `{name}`: say where it is with --server HOST:PORT");
+            bail!("the app's sessions talk to the server `{name}`: give its address with --server HOST:PORT");
         }
         let build = match &options.build {
             Some(command) => Some(command.clone()),
@@ -187,10 +187,20 @@ fn missing(command: &str, status: Option<i32>) -> String {
     const NOT_FOUND: i32 = 127;
     let program = command.split(' ').next().unwrap_or_default();
     match (program, status) {
-        ("cargo", Some(NOT_FOUND)) => "; there is no cargo: install Rust as https://rustup.rs says, and open a new terminal".into(),
-        (_, Some(NOT_FOUND)) => format!("; there is no `{program}`: install it, or say how to build with --build"),
-        ("cargo", _) if !has_target() => format!("; Rust's target {TARGET} is not installed: `rustup target add {TARGET}`"),
-        ("make", _) => "; if it names a compiler that there is not: a cell in C takes clang with lld, and README.md says what else".into(),
+        ("cargo", Some(NOT_FOUND)) => {
+            "; there is no cargo: install Rust as https://rustup.rs says, and open a new terminal".into()
+        }
+        (_, Some(NOT_FOUND)) => {
+            format!("; there is no `{program}`: install it, or say how to build with --build")
+        }
+        ("cargo", _) if !has_target() => {
+            format!("; Rust's target {TARGET} is not installed: `rustup target add {TARGET}`")
+        }
+        ("make", _) => {
+            "; if it names a compiler that is missing: a cell in C needs clang with lld, and README.md \
+            says what else"
+                .into()
+        }
         _ => String::new(),
     }
 }
@@ -224,7 +234,7 @@ fn deploy(cluster: &TestCluster, upload: &Upload) -> anyhow::Result<()> {
 
 /// The error text if a process did not start, with the last lines.
 fn errors(cluster: &TestCluster) -> String {
-    format!("its edge or agent on this machine does not run; the last lines:\n{}", cluster.logs.tail(10))
+    format!("its edge or agent on this machine has stopped; the last lines:\n{}", cluster.logs.tail(10))
 }
 
 fn say(what: &str) {

@@ -72,7 +72,7 @@ pub fn create(name: &Name, language: Language, directory: &Path) -> anyhow::Resu
         bail!("`{name}` cannot name a crate: begin with a letter, and leave out dots and capitals");
     }
     if directory.exists() {
-        bail!("{} is there already: choose another name, or --directory", directory.display());
+        bail!("{} exists already: choose another name, or --directory", directory.display());
     }
     let file = name.replace('-', "_");
     let fill = |text: &str| text.replace("{{name}}", name).replace("{{file}}", &file);
@@ -81,7 +81,7 @@ pub fn create(name: &Name, language: Language, directory: &Path) -> anyhow::Resu
     for (path, text) in filled.chain(as_it_is) {
         let path = directory.join(path);
         let parent = path.parent().unwrap_or(directory);
-        fs::create_dir_all(parent).with_context(|| format!("{} cannot be made", parent.display()))?;
+        fs::create_dir_all(parent).with_context(|| format!("{} cannot be created", parent.display()))?;
         fs::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))?;
     }
     Ok(())
@@ -107,7 +107,7 @@ mod tests {
                 assert!(!text.contains("{{"), "{}: {text}", entry.path().display());
             }
             let again = create(&Name("my-cell".into()), language, &directory).unwrap_err();
-            assert!(again.to_string().contains("there already"));
+            assert!(again.to_string().contains("exists already"));
         }
         for bad in ["1st", "a.b", "A"] {
             assert!(create(&Name(bad.into()), Language::Rust, &base.join("never")).is_err());

@@ -41,7 +41,8 @@ impl FromStr for Span {
             Some(Self { stage: stage?, at: number(at)?, len: number(len).filter(|len| *len > 0)? })
         };
         parse().ok_or_else(|| {
-            format!("{text:?} is no range of memory; write AT+LENGTH, such as 0x1000+64, and @STAGE behind it for a chain")
+            format!("{text:?} is not a range of memory; write AT+LENGTH, such as 0x1000+64, followed by @STAGE for a \
+                chain")
         })
     }
 }

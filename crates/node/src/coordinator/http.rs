@@ -80,7 +80,7 @@ impl Store {
         }
         let value: Value = serde_json::from_slice(&body).unwrap_or_default();
         protocol::reply(request, &value).ok_or_else(|| {
-            let why = "what answers there is neither etcd 3.4 or newer nor an edge with `coordinator.serve`";
+            let why = "the server there is neither etcd 3.4 or newer nor an edge with `coordinator.serve`";
             StoreFailure::Refused(format!("{}: {why}: correct `coordinator.urls`", self.current()))
         })
     }
@@ -122,7 +122,7 @@ impl Store {
                 }
             }
             if rest.len() > LINE_BYTES_MAX {
-                return "a line of it has no end".into();
+                return "a line of it is too long".into();
             }
         }
     }
@@ -153,9 +153,9 @@ impl Store {
                 Ok(session.to_owned())
             }
             None if status < 500 => {
-                let said = value["error"].as_str().unwrap_or("it knows no users");
+                let said = value["error"].as_str().unwrap_or("it has no users");
                 let why = format!(
-                    "it does not take user `{name}` ({said}): correct `coordinator.user` and `password_file`"
+                    "it refuses user `{name}` ({said}): correct `coordinator.user` and `password_file`"
                 );
                 Err(self.named(StoreFailure::Refused(why)))
             }
@@ -175,7 +175,9 @@ impl Store {
         let _ = stream.set_nodelay(true);
         let connector = self.connector.as_ref().filter(|_| self.place().is_encrypted);
         let stream = tls::connected(connector, &authority, stream).await.map_err(|error| {
-            self.unreachable(format_args!("it is not believed: {error}: is `coordinator.ca` its signer's?"))
+            self.unreachable(format_args!(
+                "its certificate is not trusted: {error}: is `coordinator.ca` its signer's?"
+            ))
         })?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| self.unreachable(error))?;

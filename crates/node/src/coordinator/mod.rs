@@ -156,7 +156,8 @@ impl Coordinator {
             let keeping = StoreHandle::start(serve.file.clone())?;
             let listener = TcpListener::bind(serve.listen).with_context(|| {
                 let listen = serve.listen;
-                format!("cannot listen on {listen} for other edges: choose another `coordinator.serve`, or stop what uses it")
+                format!("cannot listen on {listen} for other edges: choose another `coordinator.serve`, or stop the \
+                    program that uses it")
             })?;
             let tls = options.identity.as_ref().map(Acceptor::new).transpose().context(IDENTITY)?;
             if stores.is_empty() {
@@ -179,7 +180,7 @@ impl Coordinator {
         let store = http::Store::new(stores, connector.transpose()?, credentials);
         let mut life = [0; 8];
         rustix::rand::getrandom(&mut life, rustix::rand::GetRandomFlags::empty())
-            .context("the machine gives no random bytes")?;
+            .context("the operating system provides no random bytes")?;
         let here = Registration {
             life: u64::from_le_bytes(life),
             addresses: options.addresses.clone(),
@@ -245,7 +246,9 @@ impl Coordinator {
             && let link::Event::Ask(ask, answered) = why.into_inner()
         {
             self.unheard.fetch_add(u64::from(matches!(ask, Ask::Witness { .. })), Ordering::Relaxed);
-            answered(AskAnswer::Away("this edge asks its coordinator too much at a time".into()));
+            answered(AskAnswer::Away(
+                "this edge has too many requests to its coordinator in progress".into(),
+            ));
         }
     }
 

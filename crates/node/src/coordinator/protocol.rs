@@ -26,7 +26,8 @@ const INVALID: u64 = 3;
 const EXHAUSTED: u64 = 8;
 const NO_LEASE: &str = "requested lease not found";
 /// The error text if the peer is no store.
-const NO_STORE: &str = "what answers there is neither etcd 3.4 or newer nor an edge with `coordinator.serve`: correct `coordinator.urls`";
+const NO_STORE: &str = "the server there is neither etcd 3.4 or newer nor an edge with `coordinator.serve`: correct \
+    `coordinator.urls`";
 
 pub(super) fn base64(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -173,16 +174,17 @@ pub fn failure(status: u16, body: &[u8]) -> Result<StoreReply, StoreFailure> {
         // Only an admin API adds this field.
         (401 | 403, _) if body["fix"].is_string() => Err(StoreFailure::Refused(NO_STORE.into())),
         (401 | 403, _) => Err(StoreFailure::Refused(format!(
-            "it does not take this edge's credentials ({said}): correct `coordinator.token_file`, or `user` and `password_file`"
+            "it refuses this edge's credentials ({said}): correct `coordinator.token_file`, or `user` and \
+             `password_file`"
         ))),
         (404, None) => Err(StoreFailure::Refused(NO_STORE.into())),
         (429 | 500..600, _) => {
             Err(StoreFailure::Unreachable(format!("it cannot decide now ({status}: {said})")))
         }
         _ if said.contains("user name is empty") || said.contains("auth") => Err(StoreFailure::Refused(
-            format!("it wants a user ({said}): write `coordinator.user` and `password_file`"),
+            format!("it requires a user ({said}): write `coordinator.user` and `password_file`"),
         )),
-        _ => Err(StoreFailure::Refused(format!("it says no ({status}: {said})"))),
+        _ => Err(StoreFailure::Refused(format!("it refused the request ({status}: {said})"))),
     }
 }
 
@@ -200,12 +202,14 @@ pub enum Seen {
 /// Reads one line of a watch.
 pub fn seen(line: &[u8]) -> Seen {
     let Ok(line) = serde_json::from_slice::<Value>(line) else {
-        return Seen::Over("a line of the watch is no JSON".into());
+        return Seen::Over("a line of the watch is not JSON".into());
     };
     let result = &line["result"];
     if result["canceled"].as_bool().unwrap_or(false) {
         return match number(&result["compact_revision"]) {
-            Some(revision) => Seen::Over(format!("what was before revision {revision} is forgotten")),
+            Some(revision) => {
+                Seen::Over(format!("changes before revision {revision} are no longer available"))
+            }
             None => Seen::Over(result["cancel_reason"].as_str().unwrap_or("it was cancelled").into()),
         };
     }

@@ -86,7 +86,7 @@ async fn respond(
         None => whole(protocol::error(
             400,
             12,
-            "this store knows no such request: docs/decisions/coordinator.md lists them",
+            "this store does not know that request: docs/decisions/coordinator.md lists them",
         )),
         Some(Asked::Request(request)) => match keeping.ask(request.clone()).await {
             Some((revision, result)) => whole(protocol::answer(revision, &request, result)),

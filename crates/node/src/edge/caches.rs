@@ -124,9 +124,8 @@ impl Caches {
             match Origins::start(Arc::clone(&self.waker)) {
                 Ok(origins) => self.origins = Some(origins),
                 Err(error) => {
-                    let (found, _) =
-                        entry.cache.fetched(now_ns, key, marram_shard::cache::OriginAnswer::Away);
-                    self.complain(app, key, &format!("the machine gives no thread to fetch it: {error}"));
+                    let (found, _) = entry.cache.fetched(now_ns, key, marram_shard::cache::OriginAnswer::Away);
+                    self.complain(app, key, &format!("cannot start a thread to fetch it: {error}"));
                     return Some(found);
                 }
             }
@@ -162,7 +161,7 @@ impl Caches {
     fn complain(&mut self, app: &str, key: &Bytes, why: &str) {
         if let Some(suppressed) = self.log_limiter.pass(Instant::now()) {
             let key = String::from_utf8_lossy(key);
-            warn!(app, %key, suppressed, "an object for the cache cannot be had: {why}");
+            warn!(app, %key, suppressed, "an object for the cache cannot be fetched: {why}");
         }
     }
 

@@ -68,14 +68,13 @@ impl Drain {
         let ControlAnswer::Sessions(rows, _) = answer else { return };
         let sessions = counted(rows.len() as u64, "session");
         if tag == Own::Left as u64 {
-            warn!(
-                "stops with {sessions} left; what is left goes on elsewhere if its ends reach another edge"
-            );
+            warn!("stopping with {sessions} left, which continue elsewhere if their ends reach another edge");
             self.reported = true;
         } else if !rows.is_empty() {
             let limit = self.limit;
             info!(
-                "{sessions} to move; waits {limit:?} for that at most (`limits.drain`), and stops at once at a second signal"
+                "{sessions} to move; waiting for at most {limit:?} (`limits.drain`); a second signal stops the edge \
+                 at once"
             );
         }
     }

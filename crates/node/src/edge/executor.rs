@@ -313,7 +313,7 @@ impl Executor {
             self.reclaims += 1;
             self.prewarming = false;
             if let Some(suppressed) = self.log_limiter.pass(now) {
-                let what = "the machine is short of memory: gave up what was kept ahead of clients";
+                let what = "the machine is short of memory: released cells and images that were prepared for clients";
                 warn!(cells, slots, images, suppressed, "{what}");
             }
         } else {

@@ -55,7 +55,7 @@ impl Fetcher {
         let thread = thread::Builder::new().name("fetch".into()).spawn(move || {
             let no_peers = || Err("this edge has no peers".to_owned());
             let asked = catch_unwind(AssertUnwindSafe(|| fetch.map_or_else(no_peers, |fetch| fetch(image))));
-            answer(asked.unwrap_or_else(|_| Err("asking its peers failed; the edge's log says how".into())));
+            answer(asked.unwrap_or_else(|_| Err("asking its peers failed; the edge's log says why".into())));
         });
         if let Err(error) = thread {
             unasked(Err(format!("its peers cannot be asked: {error}")));

@@ -46,7 +46,7 @@ impl Gate {
             theirs.set_nonblocking(true)?;
             sender
                 .try_send((shard, theirs))
-                .map_err(|_| io::Error::other("the supervisor is busy or gone"))?;
+                .map_err(|_| io::Error::other("the supervisor is busy or has stopped"))?;
             if let Some(waker) = waker.get() {
                 waker.wake()?;
             }

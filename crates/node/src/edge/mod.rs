@@ -95,8 +95,9 @@ impl EdgeOptions {
         if token.is_some() {
             return Some((
                 true,
-                "the token of `security.token_file` opens every role: an agent that has it can be any client, server, recorder or \
-                 edge; where not all agents are trusted so far, give each kind its own [[credential]]",
+                "the token of `security.token_file` grants every role: an agent that has it can be any client, \
+                 server, recorder or edge; if not all agents are trusted that far, give each kind its own \
+                 [[credential]]",
             ));
         }
         if !credentials.is_empty() {
@@ -105,13 +106,13 @@ impl EdgeOptions {
         Some(match ca_pem {
             Some(_) => (
                 true,
-                "any certificate that `security.ca` signed opens every role; where not all agents are trusted so far, give each kind \
-                 its own [[credential]]",
+                "any certificate that `security.ca` signed grants every role; if not all agents are trusted that \
+                 far, give each kind its own [[credential]]",
             ),
             None if elsewhere && *insecure_plain => (
                 true,
-                "there is no credential, and `security.insecure_plain` lets agents in from anywhere: every program that reaches this edge can be \
-                 any client, server, recorder or edge",
+                "there is no credential, and `security.insecure_plain` accepts agents from anywhere: every program \
+                 that reaches this edge can be any client, server, recorder or edge",
             ),
             None => (
                 false,

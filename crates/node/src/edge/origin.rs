@@ -188,10 +188,10 @@ async fn read(fetch: &FetchRequest, response: Response<Incoming>) -> Result<Orig
         headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     let chunked = headers.get(header::TRANSFER_ENCODING).is_some();
     if length.is_none() && !chunked {
-        return Err(refused("it has no length: whether all of it arrived cannot be told"));
+        return Err(refused("it has no length, so it cannot be checked whether all of it arrived"));
     }
     let large =
-        || refused(format_args!("it is larger than {} bytes, which is the most here", fetch.bytes_max));
+        || refused(format_args!("it is larger than {} bytes, which is the maximum here", fetch.bytes_max));
     if length.is_some_and(|length| length > fetch.bytes_max as u64) {
         return Err(large());
     }
@@ -203,8 +203,8 @@ async fn read(fetch: &FetchRequest, response: Response<Incoming>) -> Result<Orig
     let mut body = response.into_body();
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|error| away(format_args!("it broke off after {} bytes: {error}", bytes.len())))?;
+        let frame = frame
+            .map_err(|error| away(format_args!("it ended early, after {} bytes: {error}", bytes.len())))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > fetch.bytes_max {
             return Err(large());

@@ -96,9 +96,9 @@ pub(super) fn run() -> anyhow::Result<()> {
     set_latency_sensitive();
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let socket = std::os::unix::net::UnixStream::from(socket);
-    socket
-        .set_nonblocking(true)
-        .context("standard input is no socket: `marram shard` is started by `marram edge`, not by hand")?;
+    socket.set_nonblocking(true).context(
+        "standard input is not a socket: `marram edge` starts `marram shard`; do not start it by hand",
+    )?;
     let mut passage = IpcChannel::new(UnixStream::from_std(socket));
     let mut poll = Poll::new()?;
     poll.registry().register(passage.socket(), token::CONTROL, Interest::READABLE | Interest::WRITABLE)?;

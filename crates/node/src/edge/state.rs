@@ -27,9 +27,9 @@ pub fn lock(directory: &Path) -> anyhow::Result<StateDirLock> {
     };
     let mut file = open().map_err(|error: std::io::Error| {
         let fix = match error.kind() {
-            std::io::ErrorKind::StorageFull => "make room there",
+            std::io::ErrorKind::StorageFull => "free space there",
             std::io::ErrorKind::PermissionDenied => {
-                "give it to the user that the edge runs as, or name another `state`"
+                "make it writable for the user that the edge runs as, or name another `state`"
             }
             _ => "name another `state`",
         };
@@ -42,7 +42,7 @@ pub fn lock(directory: &Path) -> anyhow::Result<StateDirLock> {
             // The file is empty for a moment after the other edge has started.
             let _ = file.read_to_string(&mut holder);
             let holder = if holder.is_empty() { "another process" } else { holder.trim() };
-            bail!("{name} is in use by {holder}: give each edge a `state` of its own, or stop that one");
+            bail!("{name} is in use by {holder}: give each edge its own `state`, or stop that process");
         }
         Err(TryLockError::Error(error)) => {
             return Err(error).with_context(|| format!("{name} cannot be locked"));

@@ -240,7 +240,7 @@ impl Supervisor {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
                     if let Some(suppressed) = self.accept_errors.pass(self.now) {
-                        warn!(%error, suppressed, "cannot take a connection");
+                        warn!(%error, suppressed, "cannot accept a connection");
                     }
                     return;
                 }
@@ -450,13 +450,13 @@ fn listen(options: &EdgeOptions, poll: &Poll) -> anyhow::Result<Vec<TcpListener>
 fn rejection(why: Rejected) -> &'static str {
     match why {
         Rejected::NotUnderstood(NotUnderstood::Garbage) => {
-            "it is not an agent's: something else dials this port"
+            "it is not an agent's: another program connects to this port"
         }
         Rejected::NotUnderstood(NotUnderstood::Version { .. }) => {
-            "its agent speaks no version that this edge speaks: upgrade the older of the two"
+            "its agent and this edge have no wire version in common: upgrade the older of the two"
         }
-        Rejected::Gone => "it closed before it had said what it wants",
-        Rejected::Slow => "it did not say what it wants in time",
-        Rejected::TooMany => "too many connections have not said what they want; it was the oldest",
+        Rejected::Gone => "it closed before its first bytes were complete",
+        Rejected::Slow => "its first bytes did not arrive in time",
+        Rejected::TooMany => "too many connections have not sent their first bytes; it was the oldest",
     }
 }

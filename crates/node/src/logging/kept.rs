@@ -109,7 +109,8 @@ impl LogBuffer {
     /// Adds a line that says how many lines were lost.
     fn lost(&self, shard: Option<u8>, count: u64) {
         let text = format!(
-            "{{\"level\":\"WARN\",\"target\":\"crate::logging\",\"message\":\"{count} lines were lost on their way to those that are kept\"}}"
+            "{{\"level\":\"WARN\",\"target\":\"marram::logging\",\"message\":\"{count} lines were lost before they \
+             could be kept\"}}"
         );
         self.push(shard, text.into());
     }

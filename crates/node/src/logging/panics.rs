@@ -32,7 +32,7 @@ fn line(panic: &PanicHookInfo<'_>, suppressed: Option<u64>) {
     let thread = thread.name().unwrap_or("without a name");
     let thread = &thread[..thread.floor_char_boundary(NAME_BYTES_MAX)];
     let place = panic.location().map(tracing::field::display);
-    let text = panic.payload_as_str().unwrap_or("it says nothing");
+    let text = panic.payload_as_str().unwrap_or("without a message");
     let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
     tracing::error!(event = "panicked", thread, place, suppressed, "a thread panicked: {text}");
 }

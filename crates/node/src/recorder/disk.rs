@@ -132,7 +132,8 @@ impl Disk {
                 self.behind.insert(session);
                 self.figures.skipped.fetch_add(1, Ordering::Relaxed);
                 if let Some(suppressed) = self.limiter.pass(now) {
-                    warn!(%session, suppressed, "the disk is slow: a session goes on in memory alone until its next checkpoint");
+                    warn!(%session, suppressed, "the disk is slow: a session is kept in memory alone until its next \
+                        checkpoint");
                 }
                 // The file has an older state, which remains valid, unless the new file has another history: then it must go.
                 match other {
@@ -312,7 +313,8 @@ impl Writer {
         let _ = fs::remove_file(path(&self.directory, session, KEPT));
         if let Some(suppressed) = self.limiter.pass(Instant::now()) {
             let directory = self.directory.display();
-            error!(%session, %directory, %error, suppressed, "a session cannot be written: it goes on in memory alone until its next checkpoint");
+            error!(%session, %directory, %error, suppressed, "a session cannot be written: it is kept in memory \
+                alone until its next checkpoint");
         }
     }
 }
@@ -367,7 +369,7 @@ pub(super) fn load(
             Ok(false) => fs::remove_file(&path).with_context(cannot)?,
             Err(why) => {
                 refused += 1;
-                error!(file = %path.display(), "a session's file is refused and put aside: {why}");
+                error!(file = %path.display(), "a session's file is refused and renamed: {why}");
                 fs::rename(&path, path.with_extension(REFUSED)).with_context(cannot)?;
             }
         }
@@ -398,7 +400,7 @@ fn read(
     }
     let content = file::decode(&fs::read(path)?)?;
     let named = path.file_stem().is_some_and(|stem| stem.to_str() == Some(&content.session.to_string()));
-    anyhow::ensure!(named, "it is of session {}, and named otherwise", content.session);
+    anyhow::ensure!(named, "it contains session {}, which is not its name", content.session);
     let (offsets, frames): (Vec<u64>, Vec<Frame>) = content.frames.into_iter().unzip();
     let of_use = restore(content.session, frames).map_err(|(index, what)| {
         let offset = offsets.get(index).copied().unwrap_or(content.end);
@@ -406,7 +408,8 @@ fn read(
     })?;
     if of_use && content.end < size {
         File::options().write(true).open(path)?.set_len(content.end)?;
-        warn!(file = %path.display(), from = size, to = content.end, "the end of a session's file was not whole, and is cut");
+        warn!(file = %path.display(), from = size, to = content.end, "the end of a session's file was incomplete, \
+            and is removed");
     }
     Ok(of_use)
 }

@@ -111,7 +111,7 @@ fn broken<T>(offset: usize, what: &str) -> Result<T, KeptFileError> {
 fn head(bytes: &[u8]) -> Result<SessionId, KeptFileError> {
     let Some(head) = bytes.get(..HEAD) else { return broken(0, "it is shorter than its head; remove it") };
     if head[..4] != MAGIC {
-        return broken(0, "it is no session of a recorder; it does not belong in this directory");
+        return broken(0, "it is not a recorder's file; it does not belong in this directory");
     }
     let mut version = [0; 4];
     version.copy_from_slice(&head[4..8]);

@@ -145,7 +145,7 @@ fn read(path: &Path) -> Result<Recording, Failure> {
     let missing = |error: std::io::Error| Failure::Usage(anyhow!("{name} {}", unreadable(path, &error)));
     let meta = std::fs::metadata(path).map_err(missing)?;
     if !meta.is_file() {
-        return Err(Failure::Usage(anyhow!("{name} is no file: name what `marram record` wrote")));
+        return Err(Failure::Usage(anyhow!("{name} is not a file: name a file that `marram record` wrote")));
     }
     let size = meta.len();
     if size > RECORDING_SIZE_MAX {
@@ -231,7 +231,7 @@ impl Place {
     fn new(given: Option<&Path>) -> Result<Self, Failure> {
         let own = std::env::temp_dir().join(format!("marram-replay-{}", std::process::id()));
         let images = Images::open(given.unwrap_or(&own));
-        let images = images.map_err(|error| Failure::Other(anyhow!("images cannot be made: {error}")))?;
+        let images = images.map_err(|error| Failure::Other(anyhow!("images cannot be created: {error}")))?;
         Ok(Self { images, own: given.is_none().then_some(own) })
     }
 }
@@ -262,7 +262,7 @@ fn about(recording: &Recording) -> String {
         count => format!("from a checkpoint in {}", counted(count as u64, "part")),
     };
     let redacted =
-        if about.redacted { "\nredacted: what was said is not in it, and it cannot be run" } else { "" };
+        if about.redacted { "\nredacted: without the contents of messages; it cannot be run" } else { "" };
     format!(
         "session {} of {}, recorded by {} {begins}\nimage {}, generation {}, log offset {} and {} bytes on{redacted}\n",
         about.session,
@@ -331,14 +331,12 @@ fn tell(arguments: &Replay, breaks: &Breaks, replayer: &Replayer, halt: &Halt) -
         emit(&out);
     }
     let failed = match (halt, same) {
-        (Halt::End, Some(false)) => {
-            "the replay ends in another state than the session had: it is another run"
-        }
+        (Halt::End, Some(false)) => "the replay ends in another state than the session: it diverged",
         (Halt::Stopped(_), Some(false)) => "the handler was stopped for another reason than in the session",
         (Halt::End | Halt::Stopped(_), _) if breaks.until.is_some() => {
             return Err(too_far(replayer, "--until one of at most that many"));
         }
-        (Halt::End | Halt::Stopped(_), _) if wanted => "the recording ended before what was to be stopped at",
+        (Halt::End | Halt::Stopped(_), _) if wanted => "the recording ended before the place to stop at",
         _ => return arguments.dump.iter().try_for_each(|dump| there_is(replayer, dump)),
     };
     Err(Failure::Check(anyhow!(failed)))

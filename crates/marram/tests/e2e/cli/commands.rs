@@ -82,9 +82,9 @@ fn an_app_comes_and_goes() {
     let unknown = "0".repeat(32);
     check(&["inspect", &unknown, "--edge", &admin], 3, &["no such app or session"]);
     check(&["kill", &unknown, "--edge", &admin], 3, &["no such app or session"]);
-    check(&["inspect", "xyz", "--edge", &admin], 2, &["\"xyz\" is no session", "hexadecimal"]);
+    check(&["inspect", "xyz", "--edge", &admin], 2, &["\"xyz\" is not a session", "hexadecimal"]);
     check(&["deploy", &manifest, "--edge", &admin], 0, &["again is unchanged", "build it first"]);
-    check(&["undeploy", "again", "--edge", &admin], 0, &["again takes no new sessions"]);
+    check(&["undeploy", "again", "--edge", &admin], 0, &["again accepts no new sessions"]);
     check(&["undeploy", "again", "--edge", &admin], 3, &["no such app", "marram ps"]);
     check(&["logs", "--app", "forwrd", "--edge", &admin], 0, &["no line is about `forwrd`", "`forward`?"]);
     let silent = "http://127.0.0.1:1";
@@ -158,7 +158,7 @@ fn an_edge_that_stops_says_what_it_waits_for_and_what_is_left() {
     client.read_exact(&mut [0; 7]).unwrap();
     let admin = cluster.edges[0].admin().to_string();
     check(&["drain", "--edge", &admin], 0, &["The edge stops when none is left", "`limits.drain`"]);
-    for words in ["1 session to move; waits 1s", "stops with 1 session left"] {
+    for words in ["1 session to move; waiting for at most 1s", "stopping with 1 session left"] {
         let says = |event: &LogEvent| event.text("message").contains(words);
         cluster.logs.wait(0, PATIENCE, says).expect(words);
     }
@@ -235,7 +235,7 @@ fn two_edges_with_one_directory_do_not_start() {
         .replace(&cluster.edges[0].admin().to_string(), "127.0.0.1:0");
     let other =
         cluster.directory.write(&format!("{}/other.toml", cluster.edges[0].directory()), other).unwrap();
-    let words = [&state, " is in use by process ", "a `state` of its own"];
+    let words = [&state, " is in use by process ", "its own `state`"];
     check(&["edge", "--config", &other.display().to_string()], 1, &words);
 }
 

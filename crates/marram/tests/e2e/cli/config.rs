@@ -185,8 +185,11 @@ fn an_edges_errors_name_line_field_and_fix() {
     let place = Place::new("edge");
     for (text, words) in [
         ("listn = 1", &[":4", "listn", "expected one of", "`listen`"][..]),
-        ("shards = 0", &[":4", "`shards`", "leave it out"]),
-        ("[[credential]]\nname = \"x\"\nroles = [\"client\"]", &["known by nothing", "`token_file`"]),
+        ("shards = 0", &[":4", "`shards`", "remove it"]),
+        (
+            "[[credential]]\nname = \"x\"\nroles = [\"client\"]",
+            &["neither a token nor a certificate", "`token_file`"],
+        ),
         (
             "[[credential]]\nname = \"x\"\ntoken_file = \"token\"",
             &["allows nothing", "servers = [\"origin\"]"],
@@ -197,7 +200,7 @@ fn an_edges_errors_name_line_field_and_fix() {
         ),
         (
             "[[credential]]\nname = \"x\"\ntoken_file = \"token\"\nroles = [\"king\"]",
-            &[":7", "no role", "\"recorder\""],
+            &[":7", "not a role", "\"recorder\""],
         ),
         (
             "[[credential]]\nname = \"x\"\ntoken_file = \"token\"\nroles = [\"operator\"]",
@@ -236,9 +239,9 @@ fn an_edges_errors_name_line_field_and_fix() {
         ("[[gate]]\nlisten = \"0.0.0.0:80\"", &[":4", "gate", "missing field `app`"]),
         ("[timeouts]\nheartbeat = \"150ms\"", &[":5", "`timeouts.heartbeat`", "twice"]),
         ("[timeouts]\nbackoff_max = \"1ms\"", &[":5", "`timeouts.backoff_max`", "backoff_min"]),
-        ("[timeouts]\nlinger = \"0s\"", &[":5", "`timeouts.linger`", "more than nothing"]),
+        ("[timeouts]\nlinger = \"0s\"", &[":5", "`timeouts.linger`", "more than zero"]),
         ("[limits]\ndrain = \"5\"", &[":5", "`limits.drain`", "\"30s\""]),
-        ("[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"a\"", &["granted twice"]),
+        ("[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"a\"", &["listed twice"]),
         ("[[tenant]]\nname = \"a\"\nweight = 0", &["at least 1"]),
         ("[log]\nlevel = \"loud\"", &[":5", "`log.level`", "`debug`"]),
         ("[coordinator]\nlease = \"10s\"", &["`coordinator", "urls = ", "serve = "]),
@@ -340,7 +343,7 @@ fn a_recorders_errors_name_line_field_and_fix_and_its_sample_shows_the_defaults(
         ("[limits]\nmemory = \"1MiB\"", &[":4", "`limits.memory`", "64MiB"]),
         ("[admin]\nlisten = \"0.0.0.0:7402\"", &[":4", "`admin.listen`", "token_file"]),
         ("[timeouts]\nedge_wait = \"5s\"", &[":4", "edge_wait", "expected one of"]),
-        ("[timeouts]\nlinger = \"0s\"", &[":4", "`timeouts.linger`", "more than nothing"]),
+        ("[timeouts]\nlinger = \"0s\"", &[":4", "`timeouts.linger`", "more than zero"]),
     ] {
         let error = place.recorder(&format!("{short}{text}\n")).map(|_| ()).unwrap_err();
         assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
@@ -401,8 +404,8 @@ fn routes_and_listeners_say_what_is_wrong_with_them() {
         ("protocol = \"websocket\"\nflows = 9", "listen.flows", "protocol = \"udp\""),
         ("origins = [\"*\"]", "listen.origins", "protocol = \"websocket\""),
         ("protocol = \"websocket\"\norigins = [\"play.example.org\"]", "listen.origins", "no path"),
-        ("protocol = \"udp\"\nflows = 0", "listen.flows", "lets no client in"),
-        ("protocol = \"udp\"\nidle = \"0s\"", "listen.idle", "more than nothing"),
+        ("protocol = \"udp\"\nflows = 0", "listen.flows", "admits no client"),
+        ("protocol = \"udp\"\nidle = \"0s\"", "listen.idle", "more than zero"),
     ] {
         let said = place.agent(&format!("{AGENT}{fields}\n"), AgentRole::Client).unwrap_err();
         assert!(said.contains(&format!("`{field}`")) && said.contains(says), "{fields}: {said}");

@@ -96,7 +96,7 @@ const COMMANDS: &[Row] = &[
         "a secret that is not there",
         "config check edge @/nosecret.toml",
         2,
-        &["`secret_file`", "gone", "cannot be read", "slip in the path", "or make one", "openssl rand"],
+        &["`secret_file`", "gone", "cannot be read", "check the path", "or create one", "openssl rand"],
     ),
     ("a certificate that is none", "config check edge @/pem.toml", 2, &["`security.certificate`", "PEM"]),
     (
@@ -145,7 +145,7 @@ const COMMANDS: &[Row] = &[
         "an admin URL of another kind",
         "apps --edge ftp://127.0.0.1:7401",
         2,
-        &["no admin address", "http://HOST:PORT"],
+        &["not an admin address", "http://HOST:PORT"],
     ),
     (
         "no one is there",
@@ -163,7 +163,7 @@ const COMMANDS: &[Row] = &[
         "an admin token that is not there",
         "apps --token-file @/gone",
         2,
-        &["the token file", "gone cannot be read", "slip in the path"],
+        &["the token file", "gone cannot be read", "check the path"],
     ),
     (
         "no app where one is looked for",
@@ -218,7 +218,7 @@ const COMMANDS: &[Row] = &[
         "a project over another",
         "new counter --directory @/counter",
         2,
-        &["is there already", "choose another name"],
+        &["exists already", "choose another name"],
     ),
     (
         "a project's name that names no crate",
@@ -240,7 +240,7 @@ const COMMANDS: &[Row] = &[
         "replaying what is not there",
         "replay @/gone.marram",
         2,
-        &["gone.marram cannot be read", "slip in the path"],
+        &["gone.marram cannot be read", "check the path"],
     ),
     (
         "replaying something else",
@@ -252,7 +252,7 @@ const COMMANDS: &[Row] = &[
         "a session that is none",
         "logs --session the-first",
         2,
-        &["\"the-first\" is no session", "hexadecimal"],
+        &["\"the-first\" is not a session", "hexadecimal"],
     ),
     ("a time that is none", "logs --since yesterday", 2, &["yesterday", "\"10m\""]),
 ];

@@ -140,7 +140,7 @@ fn commands_to_a_running_edge() {
             &["inspect", "it"],
             &token,
             2,
-            &["\"it\" is no session", "hexadecimal", "marram ps"],
+            &["\"it\" is not a session", "hexadecimal", "marram ps"],
         ),
         ("a server that no agent reaches", &["deploy", &unreached], &token, 0, &["`wbe`", "no agent"]),
         (
@@ -167,7 +167,7 @@ fn commands_to_a_running_edge() {
         &["where agents connect", "`listen`"],
     );
     let other = other.to_string();
-    let words = ["does not speak this version's admin API"];
+    let words = ["the answer is not one of this version's admin API"];
     check("an admin API of another version", marram().args(["apps", "--edge", &other]), 1, &words);
     drop(clients);
 }
@@ -255,7 +255,7 @@ fn two_apps_of_one_name_are_told() {
     };
     let apps = format!("apps = [{:?}, {:?}]", manifest("a"), manifest("b"));
     let (mut edge, _) = edge(&place, "e", &"s".repeat(32), &apps);
-    edge.says(&["b/marram.toml", "another one of `apps` is called `one`", "another `name`"]);
+    edge.says(&["b/marram.toml", "two of `apps` have the name `one`", "another `name`"]);
 }
 
 #[test]

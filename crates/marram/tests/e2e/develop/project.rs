@@ -96,13 +96,13 @@ fn a_project_in_c_is_built_deployed_and_deployed_again_when_it_changes() {
 
     let source = directory.join("my_lines.c");
     edit(&source, "\": %.*s", "\" says %.*s");
-    dev.until("deployed: new sessions have it");
+    dev.until("deployed: new sessions use it");
     assert_eq!(ask(listen, "hello"), "1 says hello\n");
     edit(&source, "count += 1;", "count += ;");
     dev.until("not deployed");
     assert_eq!(ask(listen, "hello"), "1 says hello\n", "what was deployed stays");
     edit(&source, "count += ;", "count += 10;");
-    dev.until("deployed: new sessions have it");
+    dev.until("deployed: new sessions use it");
     assert_eq!(ask(listen, "hello"), "10 says hello\n");
     dev.interrupt();
     assert!(TcpStream::connect(listen).is_err(), "nothing stays behind");
@@ -162,7 +162,7 @@ fn a_project_in_rust_goes_by_its_own_readme() {
     };
     assert_eq!(said("hello"), "1: hello");
     edit(&directory.join("src/lib.rs"), "self.count += 1;", "self.count += 10;");
-    dev.until("deployed: new sessions have it");
+    dev.until("deployed: new sessions use it");
     assert_eq!(said("hello"), "2: hello", "sessions keep the version with which they began");
     assert_eq!(ask(listen, "hello"), "10: hello\n");
     let _ = curl.kill();
@@ -201,5 +201,5 @@ fn what_is_missing_is_named() {
     assert!(said(&["dev", here]).contains("--server"));
     assert!(said(&["dev", here, "--server", "127.0.0.1:1", "--build", "exit 3"]).contains("`exit 3` failed"));
     assert!(said(&["dev", here, "--server", "127.0.0.1:1"]).contains("x.wasm"));
-    assert!(said(&["new", "a", "--directory", here]).contains("there already"));
+    assert!(said(&["new", "a", "--directory", here]).contains("exists already"));
 }

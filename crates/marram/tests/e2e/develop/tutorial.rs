@@ -87,7 +87,7 @@ echo two >&3; until_done grep -q '^2: two' ../curl.out
 sed -i '/{behind}/r /dev/stdin' src/lib.rs <<'LINE'
 {line}
 LINE
-until_done grep -q 'deployed: new sessions have it' ../3.out
+until_done grep -q 'deployed: new sessions use it' ../3.out
 echo three >&3; until_done grep -q '^3: three' ../curl.out
 grep -q 'INFO cell' ../3.out && fail 'an old session has the new version'
 {curl} < ../more > ../curl2.out 2>&1 &

@@ -113,7 +113,7 @@ fn unknown_peers_are_sent_away_in_words_and_agents_still_get_in() {
     assert_eq!(rest(browser), b"");
     wait(&cluster, "connection refused", "not an agent's");
     drop(connect(&cluster));
-    wait(&cluster, "connection refused", "before it had said");
+    wait(&cluster, "connection refused", "before its first bytes");
     for (preamble, answer, says) in [
         (&b"MARM\x07\x09\x00\x00"[..], &b"MARM\x01\x01\x01\x00"[..], "upgrade the older"),
         (b"MARM\x01\x01\x00\x01", b"MARM\x03\x01\x01\x00", "cannot encrypt"),

@@ -271,7 +271,7 @@ fn a_wrong_address_token_user_or_version_is_said_in_words_that_help() {
             path.display().to_string()
         )
     };
-    said("coordinator-password", &user(&wrong), &["does not take user `root`"]);
+    said("coordinator-password", &user(&wrong), &["refuses user `root`"]);
     let mut cluster = cluster("coordinator-right", 1);
     cluster.start_edge(0, &user(&right)).unwrap();
     wait(&cluster, 0, 0, &["the coordinator is reachable"]);

@@ -128,7 +128,7 @@ fn where_no_one_has_the_image_the_session_ends_and_says_so() {
     let ended = |event: &LogEvent| event.name() == "ended";
     let over = cluster.logs.count(0, ended) > 0;
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-    assert!(over || shown.contains("waiting to be let in: 1 session"), "{shown}");
+    assert!(over || shown.contains("waiting to be admitted: 1 session"), "{shown}");
     assert!(client.count().map_or(true, |line| line.is_empty()), "no one can go on with it");
     let (_, ended) = cluster.logs.wait(0, PATIENCE, ended).expect("the agent reports it");
     assert_eq!(ended.text("code"), "UnknownImage", "{}", ended.fields);

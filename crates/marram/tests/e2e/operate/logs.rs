@@ -126,7 +126,7 @@ fn what_has_gone_is_said() {
         client.call(Method::PUT, "/v1/routes", Bytes::from_static(b"{\"routes\":[]}")).unwrap();
     }
     let (_, _, said) = marram(&["logs", "-n", "100000", &url]);
-    assert!(said.contains("older lines have gone") && said.contains("log.keep"), "{said}");
+    assert!(said.contains("older lines were dropped") && said.contains("log.keep"), "{said}");
     let (_, lines, said) = marram(&["logs", "-n", "3", &url]);
     assert!(lines.lines().count() == 3 && said.is_empty(), "enough is left: {said}");
 }
@@ -164,9 +164,9 @@ fn an_edge_that_goes_away_is_said_and_asked_again() {
     let mut errors = BufReader::new(following.0.stderr.take().unwrap()).lines();
     let mut said = Following::until(&mut lines, "B-1: listening for operators");
     cluster.edges[1].kill();
-    Following::until(&mut errors, "B-1 is away: ");
+    Following::until(&mut errors, "B-1 is unreachable: ");
     cluster.start_edge(1, "").unwrap();
-    Following::until(&mut errors, "B-2 is there again");
+    Following::until(&mut errors, "B-2 is reachable again");
     // The restarted edge's log from its beginning, and no line of the other edge twice.
     said += &Following::until(&mut lines, "B-2: listening for operators");
     assert_eq!(said.matches("A-1: listening for operators").count(), 1, "{said}");
@@ -204,7 +204,10 @@ fn an_agent_that_has_an_address_for_operators_says_what_it_knows_among_edges() {
     let (code, _, said) = marram(&["logs", &agent]);
     assert!(code == Some(3) && said.contains("token is missing"), "{code:?} {said}");
     let (code, _, said) = marram(&["ps", "--token-file", &token, &agent]);
-    assert!(code == Some(3) && said.contains("an agent has no GET /v1/sessions"), "{code:?} {said}");
+    assert!(
+        code == Some(3) && said.contains("an agent does not support GET /v1/sessions"),
+        "{code:?} {said}"
+    );
 
     let both = ["--level", "info", "--token-file", &token, &edge, &agent];
     let mut following = follow(&[&["logs", "--follow"], &both[..]].concat());

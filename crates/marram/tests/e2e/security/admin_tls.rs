@@ -73,8 +73,8 @@ fn commands_believe_an_edge_by_its_signer_or_by_its_own_certificate() {
     let localhost = format!("--edge=https://localhost:{}", admin.port());
     assert_eq!(marram(&["apps", &localhost, &ca("a.ca")]).status.code(), Some(0));
     for (arguments, code, words) in [
-        (vec!["apps", &url(admin), &ca("b.ca")], 4, "is not believed"),
-        (vec!["apps", &url(admin), &ca("b.pem")], 4, "is not believed"),
+        (vec!["apps", &url(admin), &ca("b.ca")], 4, "is not trusted"),
+        (vec!["apps", &url(admin), &ca("b.pem")], 4, "is not trusted"),
         (vec!["apps", &format!("--edge={admin}")], 4, "https://"),
         (vec!["apps", &url(admin), &ca("a.key")], 2, "no certificate"),
         (vec!["apps", &url(admin), &ca("none")], 2, "none"),
@@ -103,7 +103,7 @@ fn edges_find_one_another_and_fetch_images_over_tls_alone() {
     cluster
         .start_edge(2, &table(&format!("urls = [\"https://{store}\"]"), &fields(&cluster, "b", true)))
         .unwrap();
-    said(&cluster, start, &["the coordinator is unreachable", "is not believed"]);
+    said(&cluster, start, &["the coordinator is unreachable", "is not trusted"]);
     cluster.edges[2].kill();
     let rest = "[quotas]\nscratch = \"1MiB\"\n";
     let manifest = support::cells().manifest(&cluster.directory, "count", "counter", rest).unwrap();

@@ -95,5 +95,5 @@ fn an_edge_says_at_start_what_one_token_or_none_opens() {
     refused(&cluster, &["there is no credential", "every program on this machine"]);
     let mut cluster = support::cluster_with("rogues-shared", |_| {});
     cluster.start_edges("").unwrap();
-    refused(&cluster, &["`security.token_file` opens every role", "[[credential]]"]);
+    refused(&cluster, &["`security.token_file` grants every role", "[[credential]]"]);
 }

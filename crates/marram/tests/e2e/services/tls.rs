@@ -285,8 +285,8 @@ fn an_edge_that_does_not_hold_the_key_or_does_not_grant_it_refuses_the_app() {
     let (site, other) = (Site::new(&rcgen::PKCS_ED25519), Site::new(&rcgen::PKCS_ED25519));
     let apps = ["elsewhere"];
     for (tables, words) in [
-        (String::new(), "does not hold it"),
-        (other.table(&["site"]), "does not hold it"),
+        (String::new(), "does not have it"),
+        (other.table(&["site"]), "does not have it"),
         (site.table(&apps), "does not grant it"),
     ] {
         let layout = support::layout("tls-refused", |layout| layout.edge_tables = tables);
@@ -317,7 +317,7 @@ fn keys_that_anybody_can_read_or_plain_wires_would_give_away_are_refused() {
     std::fs::set_permissions(&site.certificate, PermissionsExt::from_mode(0o600)).unwrap();
     for (tables, words) in [
         (format!("{key}{plain}"), &["edge.toml:4", "`key", "insecure_plain", "nonce"][..]),
-        (format!("{key}{key}"), &[":8", "make one of the two"]),
+        (format!("{key}{key}"), &[":8", "remove one of the two"]),
         (no_key, &["`key", "no private key in PEM"]),
         (site.table(&[]), &["`key", "names no app"]),
     ] {

@@ -228,7 +228,7 @@ fn what_an_origin_does_wrong_is_told_to_the_cell_and_in_the_log() {
             "refused",
             "larger than",
         ),
-        ("cut", raw("HTTP/1.1 200 OK\r\ncontent-length: 90\r\n\r\nhalf"), "away", "broke off"),
+        ("cut", raw("HTTP/1.1 200 OK\r\ncontent-length: 90\r\n\r\nhalf"), "away", "ended early"),
         (
             "moved",
             raw("HTTP/1.1 302 Found\r\nlocation: /x\r\ncontent-length: 0\r\n\r\n"),

@@ -319,7 +319,7 @@ fn what_cannot_be_redirected_is_explained() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(7));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("nothing listens on 127.0.0.1:1"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("no agent listens on 127.0.0.1:1"));
 }
 
 /// A server that is ended on drop.

@@ -46,8 +46,9 @@ impl Names {
             return Ok(vec![address]);
         }
         let mut result = self.begin(app, authority)?;
-        let said = result.wait_for(Option::is_some).await.map_err(|_| "the lookup broke off".to_owned())?;
-        said.clone().unwrap_or_else(|| Err("nothing came of it".into()))
+        let said =
+            result.wait_for(Option::is_some).await.map_err(|_| "the lookup was cancelled".to_owned())?;
+        said.clone().unwrap_or_else(|| Err("it gave no result".into()))
     }
 
     fn begin(
