@@ -98,7 +98,7 @@ fn named_keys(stage: &Stage, files: &[ImageFile]) -> Result<Vec<KeyId>, Refusal>
         let file = files.iter().find(|file| file.path == *path);
         let contents = file.map_or(&[][..], |file| &file.contents);
         keys::of_certificate(contents).map_err(|why| {
-            let fix = "let `keys` name the stage's files that hold certificates, in PEM, and deploy again";
+            let fix = "name in `keys` the stage's files that contain certificates, in PEM, and deploy again";
             Refusal::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 format!("`keys` names /{path}, a file that {why}"),

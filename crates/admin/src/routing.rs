@@ -107,8 +107,8 @@ fn promises_kept(state: &AdminState, rules: &[RouteRule]) -> Result<(), Refusal>
         let RouteAction::App(name) = &rule.action else { continue };
         let promises = |app: &&marram_shard::api::App| app.name == *name && app.protect != Protect::None;
         if apps.iter().any(|app| promises(&app)) {
-            let what = "leads from a gate of this edge to an app with protect = \"endpoints\", whose sessions would have \
-                        their client ends in this edge and not survive it";
+            let what = "leads from a gate of this edge to an app with protect = \"endpoints\": the client ends of \
+                        these sessions would be in this edge and not survive it";
             let fix =
                 "let its clients connect to `marram agent client`, or deploy it with protect = \"none\"";
             return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, of(&rule.name, "app", what), fix));

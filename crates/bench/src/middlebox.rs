@@ -195,10 +195,10 @@ fn describe(report: &mut Report) {
          edge with one shard and server have one core, the clients, one thread, the other",
     );
     report.note(
-        "added_us_per_client: how much longer the mean answer takes for each further client, if every client asks again when it \
-         has its answer; from a line through all numbers of clients",
+        "added_us_per_client: how much longer the mean answer takes for each further client, if every client sends \
+         its next request when it has its answer; the slope of a line through all numbers of clients",
     );
-    report.note("added_cpu_us: processor time of edge and agents that an answer takes longer meanwhile");
+    report.note("added_cpu_us: additional processor time of edge and agents for an answer in the same runs");
     report.note(
         "added_p50 and added_p99: open loop at half of what the plain way can carry, from when a request was due",
     );

@@ -145,7 +145,7 @@ impl Report {
     #[must_use]
     pub(super) fn wrong(&self) -> Option<String> {
         let (lost, repeated) = self.lost?;
-        (lost + repeated > 0).then(|| format!("{lost} answers were lost and {repeated} came twice"))
+        (lost + repeated > 0).then(|| format!("{lost} answers were lost and {repeated} arrived twice"))
     }
 
     /// The bars that do not hold, if there are any.

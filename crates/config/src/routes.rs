@@ -127,9 +127,7 @@ impl WrittenRoute {
                 Err(error) => wrong("app", error),
             },
             (None, Some(reason)) if reason.len() <= REASON_MAX => Ok(RouteAction::Refuse(reason.clone())),
-            (None, Some(_)) => {
-                wrong("refuse", format!("is longer than {REASON_MAX} bytes; say it in fewer words"))
-            }
+            (None, Some(_)) => wrong("refuse", format!("is longer than {REASON_MAX} bytes; shorten it")),
             (None, None) => wrong("app", "is missing; write app = \"...\", or refuse = \"why\""),
             (Some(_), Some(_)) => wrong("refuse", "conflicts with `app`; write one of them"),
         }

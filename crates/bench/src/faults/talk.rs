@@ -152,7 +152,7 @@ impl Talk {
             // The question has no answer.
             self.wrong.lost += 1;
             self.broken = Some(match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer came in time".into(),
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer arrived in time".into(),
                 _ => error.to_string(),
             });
         }

@@ -127,7 +127,7 @@ fn at_an_end() -> Vec<Row> {
         (
             "sessions that a program with its end inside has not accepted",
             agent::BACKLOG_MAX.to_string(),
-            "the session ends: the server takes no more",
+            "the session ends: the server accepts no more",
         ),
     ]
 }
@@ -326,7 +326,7 @@ fn of_the_coordinator() -> Vec<Row> {
         ("between checks of what this edge has", time(coordinator::NEWS_INTERVAL), ""),
         ("between checks of its load", time(coordinator::LOAD_INTERVAL), ""),
         ("images that an edge lists", store::contents::HELD_MAX.to_string(), "others are not listed"),
-        ("edges on the ring of standbys", ring::EDGES_MAX.to_string(), "the last ones by name take no part"),
+        ("edges on the ring of standbys", ring::EDGES_MAX.to_string(), "the last ones by name are left out"),
         (
             "sessions that an edge lists with their standby",
             (usize::from(store::contents::PARTS) * store::contents::PART_SESSIONS_MAX).to_string(),
@@ -341,7 +341,7 @@ fn of_the_coordinator() -> Vec<Row> {
         ),
         ("key in the store", size(store::KEY_BYTES_MAX), "refused"),
         ("value in the store", size(store::VALUE_BYTES_MAX), "refused"),
-        ("keys in an embedded store", store::KEYS_MAX.to_string(), "refused; etcd takes more"),
+        ("keys in an embedded store", store::KEYS_MAX.to_string(), "refused; etcd has room for more"),
         ("bytes in an embedded store", size(store::STORE_BYTES_MAX), "as above"),
         ("leases in an embedded store", store::LEASES_MAX.to_string(), "as above"),
         ("lease in an embedded store", seconds(store::LEASE_S_MAX), "refused"),
@@ -368,7 +368,7 @@ fn waiting() -> Vec<Row> {
             "it is suspected; its sessions recover elsewhere",
         ),
         (
-            "no edge that takes a session (c)",
+            "no edge that accepts a session (c)",
             time(timeouts.edge_wait),
             "the connection is reset with a clear log line",
         ),
@@ -431,7 +431,7 @@ fn for_operators() -> Vec<Row> {
             "the others' are printed; status 4",
         ),
         (
-            "the same where it compiles or records, if it is there at all",
+            "the same where it compiles or records, if it is reachable at all",
             time(super::operate::LONG),
             "as above",
         ),

@@ -188,7 +188,7 @@ fn missing(command: &str, status: Option<i32>) -> String {
     let program = command.split(' ').next().unwrap_or_default();
     match (program, status) {
         ("cargo", Some(NOT_FOUND)) => {
-            "; there is no cargo: install Rust as https://rustup.rs says, and open a new terminal".into()
+            "; there is no cargo: install Rust from https://rustup.rs, and open a new terminal".into()
         }
         (_, Some(NOT_FOUND)) => {
             format!("; there is no `{program}`: install it, or say how to build with --build")

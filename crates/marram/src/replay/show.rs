@@ -70,11 +70,11 @@ pub fn input(input: &CellInput) -> String {
         CellInput::Open { port: at, kind, peer } => {
             format!("{} opens as {kind:?}{}", port(*at), client(peer.as_deref()))
         }
-        CellInput::Message { port: at, payload } => format!("{} says {}", port(*at), bytes(payload)),
+        CellInput::Message { port: at, payload } => format!("{} sends {}", port(*at), bytes(payload)),
         CellInput::Close { port: at } => format!("{} closes", port(*at)),
-        CellInput::Gone { port: at } => format!("{} is gone", port(*at)),
+        CellInput::Gone { port: at } => format!("{} is disconnected", port(*at)),
         CellInput::Timer { stage, token } => format!("timer {token} of stage {stage} fires"),
-        CellInput::Task { stage, token } => format!("task {token} of stage {stage} has its turn"),
+        CellInput::Task { stage, token } => format!("task {token} of stage {stage} runs"),
     }
 }
 
@@ -109,9 +109,9 @@ pub fn step(step: &ReplayStep) -> String {
         let text = match change {
             TaskChange::Spawn { stage, token } => format!("spawns task {token} of stage {stage}"),
             TaskChange::Lock { stage, id, token } => {
-                format!("wants lock {id} of stage {stage} for task {token}")
+                format!("requests lock {id} of stage {stage} for task {token}")
             }
-            TaskChange::Unlock { stage, id, .. } => format!("gives back lock {id} of stage {stage}"),
+            TaskChange::Unlock { stage, id, .. } => format!("releases lock {id} of stage {stage}"),
         };
         writeln!(out, "          {text}").expect("a string takes it");
     }
@@ -137,7 +137,7 @@ pub fn listing(recording: &Recording) -> String {
                     format!("{} {}", port(at), said.map_or_else(String::new, message))
                 }
                 Event::Timer => "a timer fires".into(),
-                Event::Task => "a task has its turn".into(),
+                Event::Task => "a task runs".into(),
                 Event::Start { peers, .. } => {
                     format!("the session starts{}", client(peers.client.as_deref()))
                 }
@@ -160,9 +160,9 @@ pub fn listing(recording: &Recording) -> String {
 
 fn message(said: &RecordedMessage) -> String {
     match said {
-        RecordedMessage::Payload(payload) => format!("says {}", bytes(payload)),
+        RecordedMessage::Payload(payload) => format!("sends {}", bytes(payload)),
         RecordedMessage::Close => "closes".into(),
-        RecordedMessage::Redacted { size, digest } => format!("says {size} B of digest {}", hex(digest)),
+        RecordedMessage::Redacted { size, digest } => format!("sends {size} B of digest {}", hex(digest)),
     }
 }
 

@@ -117,7 +117,7 @@ fn wait_for_setup(poll: &mut Poll, passage: &mut IpcChannel) -> anyhow::Result<O
                     lines.into_iter().for_each(|lines| logging::send_to(lines.into(), setup.shard));
                     Ok(Some(*setup))
                 }
-                other => bail!("the supervisor says {other:?} before it has set this shard up"),
+                other => bail!("the supervisor sent {other:?} before it had set this shard up"),
             };
         }
         if !open {

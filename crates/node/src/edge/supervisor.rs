@@ -103,7 +103,7 @@ impl Supervisor {
         let shards = shards(options);
         let token = |shard: u8| token::token(SHARD, shard.into());
         let lines =
-            logging::kept().map(Receiver::start).transpose().context("cannot take shards' log lines")?;
+            logging::kept().map(Receiver::start).transpose().context("cannot receive shards' log lines")?;
         let lines = lines.map(Arc::new);
         let fetcher = Fetcher::new(fetch, Arc::clone(&admin.waker));
         let witnesses = Witnesses::new(coordinating, Arc::clone(&admin.waker));

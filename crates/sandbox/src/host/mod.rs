@@ -193,7 +193,7 @@ impl fmt::Display for Refusal {
             Self::Guest(text) | Self::Exit(text) => f.write_str(text),
             Self::AtInitialisation(call) => write!(
                 f,
-                "initialisation called `{call}`, whose effect every session would share; call it in a handler"
+                "initialisation called `{call}`, and every session would share its effect; call it in a handler"
             ),
             Self::MachineMemory(text) => {
                 write!(f, "the machine has no memory left for a growth within the quota: {text}")

@@ -155,9 +155,7 @@ fn read(path: &Path) -> Result<Recording, Failure> {
     }
     let bytes = std::fs::read(path).map_err(missing)?;
     Recording::decode(&bytes.into()).map_err(|broken| {
-        Failure::Other(anyhow!(
-            "{name}: {broken}; record the session again, or take another copy of the file"
-        ))
+        Failure::Other(anyhow!("{name}: {broken}; record the session again, or use another copy of the file"))
     })
 }
 

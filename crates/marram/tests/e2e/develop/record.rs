@@ -148,7 +148,7 @@ fn again_and_again(file: &str, whole: &Value, count: &str) {
     let entries = whole["entries"].as_u64().unwrap();
     let listed = told(&["replay", file, "--list"]);
     assert_eq!(
-        listed.lines().filter(|line| line.contains("says") || line.contains("starts")).count() as u64,
+        listed.lines().filter(|line| line.contains("sends") || line.contains("starts")).count() as u64,
         entries
     );
     let stepped = told(&["replay", file, "--step"]);
@@ -197,7 +197,7 @@ fn damaged(cluster: &TestCluster, file: &str) {
         assert!(code == 1 && said.contains(says), "{code} {said}");
     }
     let (code, said) = complaint(&["replay", "/dev/zero"]);
-    assert!(code == 2 && said.contains("no file"), "{code} {said}");
+    assert!(code == 2 && said.contains("not a file"), "{code} {said}");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_file_without_its_app_says_how_to_get_it_and_a_redacted_one_has_nothing_that
     assert!(!bytes.windows(SAID.len()).any(|window| window == SAID.as_bytes()));
     let listed = told(&["replay", &redacted, "--list"]);
     assert!(
-        listed.contains("redacted") && listed.contains(&format!("says {} B of digest", SAID.len())),
+        listed.contains("redacted") && listed.contains(&format!("sends {} B of digest", SAID.len())),
         "{listed}"
     );
     let (code, said) = complaint(&["replay", &redacted]);

@@ -126,7 +126,7 @@ fn routes_that_are_wrong_are_refused_whole() {
             route(json!({ "listener": "nowhere" })),
             "`listener` is not a listener of this configuration; there are: door",
         ),
-        (route(json!({ "client": "10.0.0.1/8" })), "`client` is no prefix"),
+        (route(json!({ "client": "10.0.0.1/8" })), "`client` is not an address prefix"),
         (route(json!({ "refuse": "both" })), "`refuse` conflicts with `app`"),
         (route(json!({ "colour": "blue" })), "unknown field `colour`"),
         (json!({ "routes": [], "revision": 7 }), "revision 0 now"),

@@ -122,8 +122,8 @@ fn who_is_turned_away_or_left_is_told_why() {
     for (request, status, words) in [
         ("GET / HTTP/1.1\r\nHost: gate\r\n\r\n".to_owned(), "426", "ws://"),
         (request("/", "").replace("dGhl", ""), "400", "Sec-WebSocket-Key"),
-        ("\u{16}\u{3}\u{1}\u{2}".into(), "400", "no HTTP"),
-        (request("/", "Origin: http://gate\r\n"), "403", "http://gate may not"),
+        ("\u{16}\u{3}\u{1}\u{2}".into(), "400", "not HTTP"),
+        (request("/", "Origin: http://gate\r\n"), "403", "http://gate are not allowed"),
         (request("/not", ""), "403", "closed on Mondays"),
     ] {
         let mut client = Raw::new(address);

@@ -79,7 +79,7 @@ fn a_flood_through_a_chain_is_killed_before_it_leaves() {
                    (br_if $l (local.tee $n (i32.sub (local.get $n) (i32.const 1))))))"#
             ))
         };
-        for (size, says) in [(1, "16384 outputs"), (8_192, "67108864 bytes out")] {
+        for (size, says) in [(1, "16384 outputs"), (8_192, "67108864 bytes of its chain")] {
             let mut cells = start(&deploy_chain(&[("flood", flood(1)), ("flood", flood(size))]));
             let CellStop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
             assert!(reason.contains(says) && reason.contains("stage 1 (flood)"), "{reason}");

@@ -214,8 +214,8 @@ fn a_server_of_streams_and_datagrams_is_told_which() {
     }
     assert_eq!(told.len(), 3);
     for (servers, says) in [
-        (&[][..], "has a name"),
-        (&[("", ConnectionKind::Datagrams)], "has a name"),
+        (&[][..], "needs a name"),
+        (&[("", ConnectionKind::Datagrams)], "needs a name"),
         (&[("a", ConnectionKind::Stream), ("a", ConnectionKind::Datagrams)], "`a` is named twice"),
     ] {
         let error = Server::start_as(settings(&cluster), servers).unwrap_err();
@@ -290,7 +290,7 @@ fn failures_of_messages_are_told_apart_from_ends_with_reasons() {
     near.send(&[0; 65_508]).unwrap();
     for end in [&near, &far] {
         let error = end.recv().unwrap_err();
-        assert!(error.to_string().contains("hold at most 65507"), "{error}");
+        assert!(error.to_string().contains("the maximum is 65507"), "{error}");
     }
     // Without an edge.
     let mut elsewhere = settings(&cluster);
