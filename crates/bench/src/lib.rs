@@ -104,7 +104,7 @@ enum BenchName {
     Forward,
     /// How long clients wait when an edge dies.
     Recover,
-    /// How long a session is without an owner when another edge stands by, and what standing by costs.
+    /// How long a session is without an owner when another edge stands by, and what a standby costs.
     Standby,
     /// What clients see of every fault, under every policy, at every moment: the table of docs/faults.md.
     Faults,
@@ -114,19 +114,19 @@ enum BenchName {
     Checkpoint,
     /// How soon a new client has a cell of its own.
     Start,
-    /// What a stage costs a message, against a process a stage.
+    /// What a stage costs a message, compared with one process for each stage.
     Chain,
-    /// What a cell a client gains for work that takes long, over a process a client.
+    /// Long computations: one cell for each client, compared with one process for each client.
     Classify,
-    /// What many small tenants feel of one another, against a memcached process a tenant.
+    /// How much many small tenants affect one another, compared with one memcached process for each tenant.
     Density,
     /// What a client's own firewall, and a monitor behind it, add to a message, for up to 2,000 clients.
     Middlebox,
-    /// What a quiet tenant feels of hostile ones beside it.
+    /// How much hostile tenants affect a quiet one on the same shard.
     Noisy,
-    /// What TLS that ends in a cell a connection costs, against a proxy.
+    /// What it costs to terminate TLS in one cell for each connection, compared with a proxy.
     Tls,
-    /// What protection adds to whole applications, and what an edge gains them.
+    /// What protection costs whole applications, and what they gain from an edge.
     Apps,
 }
 
@@ -138,7 +138,7 @@ struct BenchOptions {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
-    /// Measure little: to see that it works, not what it costs.
+    /// Measure little: checks that the benchmark works; the figures mean nothing.
     #[arg(long)]
     pub quick: bool,
     /// Of `apps`, `classify`, `density`, `faults`, `forward`, `middlebox`, `recover`, `standby`, `start` and `tls`, only the parts whose

@@ -28,14 +28,11 @@ const HARMLESS: &str = "harmless: ";
 
 const USAGE: &str =
     "usage: cargo xtask mutants [--crate NAME] [--file TEXT] [--every N] [--from K] [--quick] [--list]
-  --crate \
-     NAME   the crate to change (session)
+  --crate NAME   the crate to change (session)
   --file TEXT    try only mutants of files with this text in their path
-  \
-     --every N      try each N-th mutant only (1)
+  --every N      try each N-th mutant only (1)
   --from K       beginning with the K-th (1)
-  --quick        run \
-     the unit tests only, not the simulation
+  --quick        run the unit tests only, not the simulation
   --list         name the mutants and try none";
 
 struct Arguments {

@@ -92,11 +92,9 @@ fn unit_of(role: Role, program: &Path) -> String {
     };
     format!(
         "# /etc/systemd/system/marram-{name}.service
-# The user `marram` must be able to read what {file} names: \
-         useradd --system marram
+# The user `marram` must be able to read what {file} names: useradd --system marram
 [Unit]
-Description=Marram \
-         {what}
+Description=Marram {what}
 Documentation=man:marram-{page}(1)
 After=network-online.target
 Wants=network-online.target
@@ -104,24 +102,18 @@ Wants=network-online.target
 [Service]
 Type=exec
 User=marram
-ExecStartPre={program} \
-         config check {kind} /etc/marram/{file}
+ExecStartPre={program} config check {kind} /etc/marram/{file}
 ExecStart={program} {command} --config /etc/marram/{file}
-{reload}# \
-         SIGTERM has sessions moved away \
-         first.
+{reload}# SIGTERM has sessions moved away first.
 TimeoutStopSec={STOP_S}
 KillMode=mixed
 Restart=on-failure
 RestartSec=1
-# A restart does not repair a \
-         wrong configuration.
+# A restart does not repair a wrong configuration.
 RestartPreventExitStatus=2
 LimitNOFILE=1048576
 StateDirectory=marram
-# Where root's \
-         commands find the admin token, if none is configured. Units share it; it stays while one \
-         runs.
+# Where root's commands find the admin token, if none is configured. Units share it; it stays while one runs.
 RuntimeDirectory=marram
 RuntimeDirectoryMode=0700
 RuntimeDirectoryPreserve=yes
@@ -130,8 +122,7 @@ WorkingDirectory=/var/lib/marram
 ProtectSystem=strict
 ProtectHome=yes
 PrivateTmp=yes
-RestrictAddressFamilies=AF_INET \
-         AF_INET6 AF_UNIX AF_NETLINK
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK
 
 [Install]
 WantedBy=multi-user.target

@@ -39,7 +39,7 @@ pub(super) struct Logs {
 /// The filter for lines.
 #[derive(Args, Clone)]
 struct Wanted {
-    /// Also show new lines as they are logged, and reconnect to edges that go away.
+    /// Also show new lines as they are logged, and reconnect to edges whose connection breaks.
     #[arg(short, long)]
     follow: bool,
     /// Only lines about this app, such as what its cells print.

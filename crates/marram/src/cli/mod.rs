@@ -43,7 +43,7 @@ enum Command {
     /// One shard of an edge; started by `marram edge`.
     #[command(hide = true)]
     Shard,
-    /// An edge that flips a bit on purpose; started by `marram demo --sabotage`.
+    /// An edge that flips one bit on purpose; started by `marram demo --sabotage`.
     #[command(hide = true)]
     DemoEdge(serve::DemoEdge),
     /// Create the project of a cell.

@@ -34,7 +34,7 @@ pub(super) struct Edges {
     /// File with the edges' admin token.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Certificates (PEM) to verify edges at https:// with: their own, or their signer's; the system's if left out.
+    /// Certificates (PEM) to verify edges at https:// with: their own, or their signer's. Default: the system's.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
     /// Print JSON: one array with one object for each edge; for log lines, one object for each line.

@@ -42,16 +42,16 @@ struct Wanted {
     /// Kept by this edge or recorder; "none": kept by none.
     #[arg(long, value_name = "NAME")]
     keeper: Option<Name>,
-    /// With the client's end at this place.
+    /// With the client's end in this place.
     #[arg(long, value_enum, value_name = "WHERE")]
     client: Option<Client>,
-    /// With the server's end at this place; "none": without a server.
+    /// With the server's end in this place; "none": without a server.
     #[arg(long, value_enum, value_name = "WHERE")]
     server: Option<Server>,
-    /// That edges have had for longer than this time, such as "10m".
+    /// That have been on edges for longer than this time, such as "10m".
     #[arg(long, value_name = "TIME")]
     older: Option<Time>,
-    /// That edges have had for less than this time.
+    /// That have been on edges for less than this time.
     #[arg(long, value_name = "TIME")]
     younger: Option<Time>,
 }

@@ -111,7 +111,7 @@ pub(super) struct AgentArguments {
     /// File with the token that agents and edges share.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Never encrypt. Then everything can be read on the network.
+    /// Never encrypt: everything can be read on the network.
     #[arg(long)]
     insecure_plain: bool,
     /// The format of log lines; overrides the configuration.

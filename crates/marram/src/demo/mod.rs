@@ -26,13 +26,13 @@ const SABOTAGED_OUTPUT: u64 = 50;
 /// What the demo is asked to do.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DemoOptions {
-    /// Flip one bit inside an edge, to see that the check notices: the run must fail.
+    /// Flip one bit inside an edge, to test the check: the run must fail.
     #[arg(long)]
     pub sabotage: bool,
     /// Size of the file, in MiB.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(8..=4096))]
     pub mebibytes: u64,
-    /// What curl reads a second, in MiB: slow enough that the faults fall into the download.
+    /// curl's rate limit, in MiB per second: low enough that all faults occur during the download.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub rate: u64,
     /// Serve the file with the bundled server, even where nginx is installed.

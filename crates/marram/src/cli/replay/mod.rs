@@ -58,7 +58,7 @@ pub(super) struct Replay {
     /// Certificates (PEM) to verify that edge with, if its address is https://.
     #[arg(long, value_name = "FILE", requires = "from")]
     ca: Option<PathBuf>,
-    /// A private key that the edge signs with for the cell; a session that uses one cannot be run without it.
+    /// A private key that the edge signs with for the cell. A session that uses one cannot be replayed without it.
     #[arg(long = "key", value_name = "FILE")]
     keys: Vec<PathBuf>,
     /// Wait for gdb or lldb when the cell has consumed this many entries (0 if left out). Its code is then compiled so that it
