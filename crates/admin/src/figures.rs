@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_no_one_reaches_is_told_with_those_that_another_does() {
+    fn a_server_without_an_agent_is_reported_with_the_servers_that_have_one() {
         let wires =
             |server: &str, wires| figure(0, Counter::gauge("server_wires", wires).of(Label::server(server)));
         let figures = [figures(), vec![wires("web", 1), wires("db", 2), wires("gone", 0)]].concat();

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_gone_is_told_to_whom_it_could_matter() {
+    fn dropped_lines_are_reported_to_readers_that_missed_them() {
         let kept = LogBuffer::new(200);
         for count in 0..9 {
             kept.add(None, format!("{{\"level\":\"INFO\",\"message\":\"{count}\"}}").as_bytes());

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_gets_nothing_whatever_it_shows() {
+    fn a_web_page_gets_nothing_with_any_credentials() {
         let guard = guard(Metrics::Open);
         for host in [
             "evil.example:7401",

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_an_answer_keeps_no_place() {
+    fn a_client_that_does_not_read_its_answer_is_disconnected() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let server = Server {

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_is_told_what_it_wanted_even_if_several_destinations_lead_to_one_place() {
+    fn the_program_sees_its_own_destination_even_if_several_lead_to_one_listener() {
         let rules = rules("10.0.0.7:1=127.0.0.1:9,10.0.0.8:2=127.0.0.1:9,10.0.0.9:3=127.0.0.1:8");
         let original = |hint, text| rules.original_peer(hint, Protocol::Tcp, place(text));
         assert_eq!(original(Some(1), "127.0.0.1:9"), Some(place("10.0.0.8:2")));

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn encoding_round_trips_whatever_the_order_of_files() {
+    fn encoding_round_trips_in_any_order_of_files() {
         let quotas = Quotas::default();
         let app = App::new(b"module", &[file("b/c"), file("a")], &[], &quotas).unwrap();
         assert_eq!(App::decode(&app.encode()), Ok(app.clone()));

@@ -318,13 +318,13 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_reached_is_tried_ever_less_often() {
+    fn an_unreachable_edge_is_dialled_ever_less_often() {
         let (waits, _) = waits(|dialer, random, now_ns, _| dialer.failed(now_ns, FIRST, random));
         assert!(waits[0] <= 10 * MS && waits[7] >= 40 * MS && waits[7] <= 80 * MS, "{waits:?}");
     }
 
     #[test]
-    fn who_takes_wires_and_closes_them_is_not_dialled_in_a_circle() {
+    fn an_edge_that_closes_new_wires_is_not_dialled_in_a_loop() {
         let (waits, _) = waits(|dialer, random, now_ns, wire| {
             dialer.up(now_ns, wire, FIRST);
             dialer.down(now_ns, wire, random);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn who_welcomes_wires_and_closes_them_is_dialled_at_once_only_the_first_time() {
+    fn an_edge_that_closes_welcomed_wires_is_dialled_at_once_only_the_first_time() {
         let (waits, mut dialer) = waits(|dialer, random, now_ns, wire| {
             dialer.up(now_ns, wire, FIRST);
             dialer.welcomed(now_ns, wire, 1);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stood_still_for_long_suspects_again_soon() {
+    fn a_process_that_was_stopped_for_long_suspects_again_soon() {
         let mut dialer = dialer();
         due(&mut dialer, 0);
         dialer.up(0, 7, FIRST);

@@ -629,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_comes_back_is_told_every_image_and_which_are_current() {
+    fn a_restarted_shard_receives_every_image_and_which_are_current() {
         let mut control = control();
         for (name, image) in [("a", 2), ("a", 1), ("gone", 3)] {
             step(
@@ -672,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_several_shards_want_is_fetched_once_and_told_to_all() {
+    fn an_image_that_several_shards_need_is_fetched_once_and_announced_to_all() {
         let mut control = control();
         (0..3).for_each(|shard| drop(step(&mut control, ControlInput::ShardUp { shard })));
         let fetch = ControlOutput::Fetch { image: ImageHash([7; 32]) };
@@ -699,7 +699,7 @@ mod tests {
     }
 
     #[test]
-    fn an_app_whose_clients_are_watched_needs_a_coordinator() {
+    fn an_app_with_a_witness_needs_a_coordinator() {
         for coordinator in [false, true] {
             let mut control = control();
             control.config.coordinator = coordinator;

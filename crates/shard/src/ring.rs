@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn no_one_stands_by_for_itself_and_the_shares_are_even() {
+    fn no_edge_stands_by_for_itself_and_the_shares_are_even() {
         let ring = Ring::new((0..10).map(edge));
         for owner in 0..10 {
             let shares = shares(&ring, &edge(owner));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn alone_there_is_no_one_and_an_owner_that_takes_no_part_is_no_matter() {
+    fn a_single_edge_has_no_standby_and_an_owner_outside_the_ring_has_one() {
         assert_eq!(Ring::new(core::iter::empty()).standby_of(session(1), "a"), None);
         let ring = Ring::new(vec![String::from("a")].into_iter());
         assert_eq!(ring.standby_of(session(1), "a"), None);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_idle_is_next_but_saves_nothing_up() {
+    fn an_idle_tenant_is_next_but_saves_nothing_up() {
         let mut queue = RunQueue::default();
         queue.push(A, Class::Fair, A);
         run(&mut queue, 1_000, |_| 1_000_000);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_idle_goes_before_those_that_stand_side_by_side() {
+    fn an_idle_tenant_runs_before_tenants_with_equal_positions() {
         let mut queue = RunQueue::default();
         let loops: Vec<_> = (0..8).map(Tenant).collect();
         loops.iter().for_each(|tenant| queue.push(*tenant, Class::Fair, *tenant));

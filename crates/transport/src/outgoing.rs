@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_leave_in_order_whatever_the_socket_takes() {
+    fn frames_are_written_in_order_for_any_sizes_of_writes() {
         for room in [1, 7, 999, 1_000_000] {
             let (mut queue, mut socket) = (Outgoing::default(), Narrow { taken: Vec::new(), room: 0 });
             frames().into_iter().for_each(|frame| queue.push(frame));

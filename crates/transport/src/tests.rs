@@ -234,7 +234,7 @@ fn frames_flow_both_ways_and_a_slow_reader_holds_them_up() {
 }
 
 #[test]
-fn garbage_and_cut_streams_are_told_apart() {
+fn garbage_and_truncated_streams_are_distinguished() {
     for (bytes, says) in [
         (&b"HTTP/1.1 400 Bad Request\r\n"[..], "does not use Marram"),
         (&b""[..], "does not use Marram"),

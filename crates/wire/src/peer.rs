@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cell_is_told_is_what_is_read_from_the_log() {
+    fn a_cells_answer_is_what_is_read_from_the_log() {
         let scoped = SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::LOCALHOST, 9, 5, 7));
         let origin = Origin { client: Some(scoped), local: None, listener: "ü".repeat(TEXT_MAX) };
         survives(&Origin { listener: "web".into(), client: None, ..origin.clone() });

@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_tells_apart_what_reads_alike_in_a_row() {
+    fn the_digest_distinguishes_inputs_with_the_same_concatenation() {
         let keys = keys();
         let start = Digest::start(SessionId([1; 16]));
         let digest = |entry: &[u8], message: Option<(bool, &[u8])>| {

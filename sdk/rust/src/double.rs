@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_asks_who_its_clients_are() {
+    fn a_cell_asks_for_its_clients_identities() {
         let mut session = Session::<Who>::new();
         let further = Port(2);
         session.client(further, ([192, 0, 2, 9], 4_000).into(), Some("web"), Some("a"));

@@ -93,7 +93,7 @@ impl Evening {
 }
 
 #[test]
-fn two_play_a_whole_game_and_are_told_the_same() {
+fn two_players_receive_the_same_game() {
     let mut evening = Evening::new();
     assert!(evening.players[0].told[1..] != [""; 0] && evening.players[0].told[1] == "begin you are first");
     let mut turn = 0;
@@ -129,7 +129,7 @@ fn two_play_a_whole_game_and_are_told_the_same() {
 }
 
 #[test]
-fn a_player_who_may_not_is_told_why_and_the_server_is_not_asked() {
+fn a_move_that_is_not_allowed_is_refused_with_the_reason_without_asking_the_server() {
     let mut player = Player::new();
     for (line, why) in [
         ("pass", "say sit and the name of a table"),

@@ -139,7 +139,7 @@ fn a_client_plays_by_lines_and_chance_is_the_cells() {
 }
 
 #[test]
-fn a_whole_game_ends_and_its_scores_are_what_was_told() {
+fn a_whole_game_ends_with_the_scores_that_were_sent() {
     let mut session = open();
     let mut said = say(&mut session, "start 11");
     let mut turns = 0;

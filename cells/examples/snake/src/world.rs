@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snake_goes_on_and_turns_where_it_is_told() {
+    fn a_snake_continues_and_turns_on_command() {
         let mut world = world();
         moves(&mut world, 3);
         assert_eq!(head(&world), (23, 10));

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pixel_fades_into_its_neighbours() {
+    fn a_pixel_blends_into_adjacent_pixels() {
         let mut ink = [0; 64];
         ink[0] = 16;
         let image = render(&ink, [0; 3], [255; 3]);

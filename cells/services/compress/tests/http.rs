@@ -27,7 +27,7 @@ fn response(head: &str, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_server_is_asked_for_gzip_and_the_client_who_did_not_ask_gets_it_plain() {
+fn the_server_is_asked_for_gzip_and_a_client_that_did_not_ask_gets_plain_text() {
     let body = gzip(b"a page");
     let head = format!(
         "200 OK\r\nETag: \"x\"\r\n{HTML}Content-Encoding: gzip\r\nAccept-Ranges: bytes\r\nContent-Length: {}\r\n",
@@ -61,7 +61,7 @@ fn the_server_is_asked_for_gzip_and_the_client_who_did_not_ask_gets_it_plain() {
 }
 
 #[test]
-fn what_the_server_did_not_compress_is_compressed_for_who_takes_it() {
+fn an_uncompressed_response_is_compressed_for_a_client_that_accepts_gzip() {
     let page = "page ".repeat(100);
     let ask = "GET /a?b HTTP/1.1\r\nHost: a\r\nAccept-Encoding: deflate, gzip\r\n\r\n";
     let plain = format!("200 OK\r\n{HTML}ETag: W/\"1\"\r\nContent-Length: {}\r\n", page.len());
@@ -420,7 +420,7 @@ fn a_bomb_is_streamed() {
 }
 
 #[test]
-fn the_server_is_told_who_the_client_is_and_the_client_cannot_say_otherwise() {
+fn the_server_receives_the_clients_address_and_the_client_cannot_forge_it() {
     let said = "X-Forwarded-For: 10.0.0.1\r\nforwarded: for=10.0.0.1;proto=https\r\nx-forwarded-for: 10.0.0.2\r\n\
                 X_Forwarded_For: 10.0.0.3\r\n";
     let own = "X-Forwarded-For: 192.0.2.7\r\nForwarded: for=192.0.2.7\r\n";

@@ -24,7 +24,7 @@ mod tests {
     use marram_sdk::double::{Output, Session};
 
     #[test]
-    fn each_side_hears_the_other() {
+    fn each_side_receives_what_the_other_sends() {
         let mut session = Session::<Forward>::new();
         assert_eq!(session.open_client(), []);
         assert_eq!(session.open_server(), []);

@@ -152,7 +152,7 @@ fn each_side_may_be_done_before_the_other() {
 }
 
 #[test]
-fn a_client_that_goes_on_when_it_was_told_the_last_word_is_heard_and_not_answered() {
+fn a_client_that_sends_after_the_servers_close_is_read_and_not_answered() {
     for garbage in [false, true] {
         let (mut cell, mut sent, mut random) = (cell(ED25519), Sent::default(), Random::new(10));
         let mut client = client(client_config(ED25519.0, None));
@@ -177,8 +177,8 @@ fn a_client_that_goes_on_when_it_was_told_the_last_word_is_heard_and_not_answere
 }
 
 #[test]
-fn a_further_client_of_a_shared_cell_hears_and_says_nothing() {
-    let (mut cell, mut sent, mut random) = (cell(ED25519), Sent::default(), Random::new(11));
+fn a_further_client_of_a_shared_cell_receives_and_sends_nothing() {
+    let (mut cell, mut sent, mut dice) = (cell(ED25519), Sent::default(), Dice(11));
     let mut client = client(client_config(ED25519.0, None));
     converse(&mut client, &mut cell, &mut sent, &mut random);
     let further = Port(2);
@@ -188,8 +188,8 @@ fn a_further_client_of_a_shared_cell_hears_and_says_nothing() {
 }
 
 #[test]
-fn a_server_that_speaks_first_is_heard_when_the_handshake_is_over() {
-    let (mut cell, mut sent, mut random) = (cell(ED25519), Sent::default(), Random::new(8));
+fn data_of_a_server_that_sends_first_is_delivered_after_the_handshake() {
+    let (mut cell, mut sent, mut dice) = (cell(ED25519), Sent::default(), Dice(8));
     sent.take(cell.message(Port::SERVER, b"220 ready"));
     sent.take(cell.close(Port::SERVER));
     assert!(sent.client.is_empty() && sent.closed.is_empty());
@@ -270,7 +270,7 @@ fn a_client_that_leaves_in_the_handshake_ends_the_session() {
 }
 
 #[test]
-fn a_client_with_other_protocols_or_older_tls_is_told() {
+fn a_client_with_other_protocols_or_older_tls_gets_an_alert() {
     for (offer, older) in [(&b"h2"[..], false), (b"", true)] {
         let (mut cell, mut sent) = (cell(ED25519), Sent::default());
         let mut config = client_config(ED25519.0, None);

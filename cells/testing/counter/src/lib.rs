@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_the_client_is_told() {
+    fn the_cell_reports_what_is_known_of_the_client() {
         let mut session = Session::<Counter>::new();
         session.message(Port::CLIENT, b"A");
         session.client(Port::CLIENT, ([192, 0, 2, 1], 40_000).into(), Some("web"), None);

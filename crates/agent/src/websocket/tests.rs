@@ -124,7 +124,7 @@ fn received(connection: ConnectionId, text: &'static str) -> AgentInput {
 }
 
 #[test]
-fn a_proxy_says_who_asks_before_it_does() {
+fn a_proxys_header_names_the_client_before_its_request() {
     use marram_session::agent::proxy::{ProxyAddresses, write};
     let mut bench = Bench { proxied: true, ..Bench::new() };
     let source = SocketAddr::from(([192, 0, 2, 1], 40_000));
@@ -150,7 +150,7 @@ fn a_proxy_says_who_asks_before_it_does() {
 }
 
 #[test]
-fn who_does_not_ask_is_not_waited_for() {
+fn a_client_without_a_request_times_out() {
     let mut bench = Bench::new();
     let mut client = bench.connect();
     client.write_all(&ASK[..50]).unwrap();
@@ -168,7 +168,7 @@ fn who_does_not_ask_is_not_waited_for() {
 }
 
 #[test]
-fn of_too_many_who_have_not_asked_the_oldest_goes() {
+fn of_too_many_clients_without_a_request_the_oldest_is_closed() {
     let mut bench = Bench::new();
     bench.all.asking_max = 2;
     let (_talks, connection) = bench.upgrade();
@@ -178,7 +178,7 @@ fn of_too_many_who_have_not_asked_the_oldest_goes() {
 }
 
 #[test]
-fn those_who_were_refused_and_stay_count_and_go_first() {
+fn refused_clients_that_stay_count_and_are_closed_first() {
     let mut bench = Bench::new();
     bench.all.asking_max = 2;
     let asks = bench.connect();
@@ -192,7 +192,7 @@ fn those_who_were_refused_and_stay_count_and_go_first() {
 }
 
 #[test]
-fn who_has_asked_in_time_is_not_late_for_being_read_late() {
+fn a_request_in_time_is_accepted_even_if_it_is_read_late() {
     let mut bench = Bench::new();
     let mut client = bench.connect();
     client.write_all(ASK).unwrap();
@@ -278,7 +278,7 @@ fn of_too_much_that_is_not_whole_the_oldest_goes() {
 }
 
 #[test]
-fn what_follows_the_request_at_once_is_heard() {
+fn data_right_after_the_request_is_read() {
     let mut bench = Bench::new();
     let mut client = bench.connect();
     client.write_all(&[ASK, &frame(0x81, b"hi")].concat()).unwrap();
@@ -286,7 +286,7 @@ fn what_follows_the_request_at_once_is_heard() {
 }
 
 #[test]
-fn nothing_is_heard_while_no_one_reads() {
+fn nothing_is_read_while_the_reader_is_paused() {
     let mut bench = Bench::new();
     let (mut client, connection) = bench.upgrade();
     bench.all.set_reading(connection, false);
@@ -385,7 +385,7 @@ fn a_client_that_closes_and_goes_lets_its_session_end_in_order() {
 }
 
 #[test]
-fn a_session_that_is_over_tells_its_client_why() {
+fn a_session_that_ends_sends_its_client_the_reason() {
     let mut bench = Bench::new();
     let (mut client, connection) = bench.upgrade();
     bench.all.fail(bench.now, connection, Code::NoEdge, "no edge took it");

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_with_a_stream_is_told_apart() {
+    fn kinds_of_errors_in_a_stream_are_distinguished() {
         let heard = |skip: std::ops::Range<usize>, again: std::ops::Range<usize>| {
             let whole = stream(800, 1_000);
             [&whole[..skip.start], &whole[again], &whole[skip.end..]].concat()

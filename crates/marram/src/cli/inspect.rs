@@ -157,7 +157,7 @@ pub(super) fn age(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn an_age_is_told_in_two_units() {
+    fn an_age_is_shown_in_two_units() {
         for (seconds, formatted) in
             [(0, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7_199, "1 h 59 min"), (90_000, "1 d 1 h")]
         {

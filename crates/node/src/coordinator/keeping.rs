@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn while_the_file_cannot_be_written_no_one_is_answered_and_no_one_told() {
+    fn while_the_file_cannot_be_written_there_are_no_answers_and_no_events() {
         let directory = place("disk");
         let file = directory.join("store");
         let keeping = StoreHandle::start(file.clone()).unwrap();

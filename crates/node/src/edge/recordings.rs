@@ -195,7 +195,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn the_oldest_make_room_and_no_one_else_reads() {
+    fn the_oldest_are_removed_and_other_users_cannot_read() {
         let directory = std::env::temp_dir().join(format!("marram-recordings-{}", std::process::id()));
         let _ = fs::remove_dir_all(&directory);
         let from = "--from edge".to_owned();

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_all_takes_them_by_and_by() {
+    fn a_reader_of_all_lines_gets_them_in_pieces() {
         let kept = LogBuffer::new(RING_BYTES);
         (0..2 * TAKE_LINES_MAX + 1).for_each(|_| kept.add(None, b"{}"));
         let (mut after, mut sizes) = (0, Vec::new());

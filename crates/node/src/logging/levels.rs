@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_heard_at_its_own_level() {
+    fn a_part_is_logged_at_its_own_level() {
         let filter = "warn,agent=debug,guest=error".parse::<Levels>().expect("it is right").filter();
         for (target, level, heard) in [
             ("marram_agent::reports", tracing::Level::DEBUG, true),

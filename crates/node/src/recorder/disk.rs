@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_fails_or_is_slow_stops_no_one() {
+    fn a_disk_that_fails_or_is_slow_stops_no_session() {
         let place = TempDir::new("failing");
         let mut disk = place.start();
         let now = Instant::now();

@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_workload_writes_the_pages_that_it_is_told_to() {
+    fn the_workload_writes_the_requested_pages() {
         let dir = std::env::temp_dir().join(format!("marram-bench-{}", std::process::id()));
         let images = Images::open(&dir).unwrap();
         let mut workload = Workload::new(&images, 1 << 20).unwrap();

@@ -106,7 +106,7 @@ fn an_object_that_does_not_fit_says_how_large_it_is_and_writes_nothing() {
 }
 
 #[test]
-fn a_key_that_is_no_path_is_refused_and_no_one_asked() {
+fn a_key_that_is_not_a_path_is_refused_without_a_request() {
     let mut cells = start(&deploy(&reader()));
     for key in ["", "/a", "../a", "a/%2E./b", "a b", "a?b"] {
         let ran = run(&mut cells, format!("\x01{key}").as_bytes(), None, never);
@@ -132,7 +132,7 @@ fn a_replay_that_reads_something_else_is_stopped() {
 }
 
 #[test]
-fn reads_are_bounded_and_what_was_read_before_a_trap_is_told() {
+fn reads_are_bounded_and_reads_before_a_trap_are_reported() {
     let image = deploy(&module(
         r#"(module (import "marram_v1" "cache_read" (func $read (param i32 i32 i32 i32) (result i32)))
            (memory (export "memory") 1) (data (i32.const 0) "abcdefgh")

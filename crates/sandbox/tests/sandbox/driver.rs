@@ -38,7 +38,7 @@ fn after(messages: usize, guest: &[u8]) -> Cells {
 }
 
 #[test]
-fn whatever_a_guest_does_wrong_ends_it_for_the_same_reason() {
+fn every_error_of_a_guest_ends_it_for_the_same_reason() {
     for (at, harm, why) in [
         ("alloc", "unreachable", "unreachable"),
         ("recv", "unreachable", "unreachable"),

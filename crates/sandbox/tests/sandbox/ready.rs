@@ -53,7 +53,7 @@ fn a_cell_from_the_shelf_is_the_same_as_one_that_was_started() {
 }
 
 #[test]
-fn a_shelf_that_is_found_empty_gets_longer_and_one_that_no_one_needs_shorter() {
+fn an_empty_pool_grows_and_an_unused_pool_shrinks() {
     let image = diary();
     let mut cells = stocked(256, &image);
     let first = cells.ready_stats().ready;
@@ -74,7 +74,7 @@ fn a_shelf_that_is_found_empty_gets_longer_and_one_that_no_one_needs_shorter() {
 }
 
 #[test]
-fn clients_come_before_cells_that_are_no_one_s() {
+fn clients_come_before_prewarmed_cells() {
     let image = diary();
     let mut cells = stocked(32, &image);
     assert_eq!(cells.ready_stats().ready, 8, "a quarter of the slots");

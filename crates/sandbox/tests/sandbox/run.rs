@@ -68,7 +68,7 @@ fn handlers_see_time_timers_and_ports_and_say_what_they_did() {
 }
 
 #[test]
-fn pauses_come_in_call_order_with_what_is_sent_whatever_the_cell_has_closed() {
+fn pauses_are_in_call_order_with_outputs_even_for_closed_ports() {
     let image = deploy(&guest(
         r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
              (call $pause (i32.const 1))
@@ -193,7 +193,7 @@ fn what_a_cell_printed_before_it_stopped_can_be_read() {
 }
 
 #[test]
-fn equal_inputs_make_equal_cells_whatever_happens_between() {
+fn equal_inputs_make_equal_cells_even_with_other_events_between() {
     let image = deploy(&mixer());
     let inputs: [&[u8]; 6] = [b"one", b"grow", b"floats", b"zero", b"", b"g"];
     let mut cells = cells();

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_lock_gets_it_again_at_once() {
+    fn a_task_that_holds_a_lock_gets_it_again_at_once() {
         let mut tasks = Tasks::default();
         tasks.change(&[lock(1, 7), lock(1, 7)]).unwrap();
         assert_eq!(rest(&mut tasks), [7]);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_one_will_give_back_is_told() {
+    fn locks_that_no_task_will_release_are_reported() {
         let mut tasks = Tasks::default();
         tasks.change(&[lock(1, 7)]).unwrap();
         rest(&mut tasks);

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn restored_timers_are_told_apart_by_name() {
+    fn restored_timers_are_distinguished_by_name() {
         let mut timers = Timers::default();
         for token in [1, 2, 3] {
             assert!(timers.change(0, TimerChange::Set { stage: 0, token, delay_ns: 10 }));

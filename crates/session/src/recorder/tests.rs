@@ -502,7 +502,7 @@ fn what_does_not_fit_is_refused_and_nothing_else_suffers() {
 }
 
 #[test]
-fn an_older_generation_is_told_so_and_a_newer_one_takes_over() {
+fn an_older_generation_is_refused_and_a_newer_one_takes_over() {
     let mut world = World::new(1 << 20, false);
     let (first, second) = (world.wire(), world.wire());
     let (mut old, mut new) = (Model::new(0, 1), Model::new(0, 1));
@@ -519,7 +519,7 @@ fn an_older_generation_is_told_so_and_a_newer_one_takes_over() {
 }
 
 #[test]
-fn what_no_one_feeds_is_kept_for_its_time() {
+fn a_session_without_a_feed_is_kept_for_its_linger_time() {
     for (code, kept_ns) in [
         (None, LINGER_NS),
         (Some(Code::Superseded), GRACE_NS),
@@ -598,7 +598,7 @@ fn entries_and_parts_are_acknowledged_as_they_come() {
 }
 
 #[test]
-fn it_shows_who_it_is_and_dials_again_ever_less_often_where_it_is_refused() {
+fn it_proves_its_identity_and_dials_ever_less_often_after_refusals() {
     let mut world = World::new(1 << 20, false);
     assert_eq!(world.dials.len(), 2);
     let wire = world.wire();

@@ -101,7 +101,7 @@ fn idle(cell: CellId) -> Ran {
 }
 
 #[test]
-fn members_wait_for_the_cell_and_are_told_when_it_is_there() {
+fn members_wait_for_the_cell_and_are_informed_when_it_runs() {
     let mut shared = SharedCell::new(at(0), CELL);
     let mut out = Vec::new();
     shared.join(ANNA, &mut out);
@@ -140,7 +140,7 @@ fn one_handler_at_a_time_in_the_order_of_asking() {
 }
 
 #[test]
-fn outputs_go_to_whom_they_are_for_and_the_asker_s_are_its_answer() {
+fn outputs_go_to_their_ports_and_the_senders_are_its_answer() {
     let mut bench = Bench::of(&[ANNA, BELA]);
     bench.say(ANNA, "hello all");
     bench.seen();
@@ -279,7 +279,7 @@ fn resume(stage: u8, port: Port) -> CellOutput {
 }
 
 #[test]
-fn a_pause_holds_for_the_client_whose_port_it_is() {
+fn a_pause_applies_to_the_client_of_its_port() {
     let mut bench = Bench::of(&[ANNA, BELA]);
     bench.say(ANNA, "a");
     bench.answer(&[pause(0, Port(2)), pause(0, Port::CLIENT), resume(0, Port::CLIENT)]);

@@ -61,7 +61,7 @@ fn hit(cache: &mut Cache<u32>, now_ns: u64, name: &str) -> bool {
 }
 
 #[test]
-fn many_who_wait_cause_one_fetch_and_all_get_its_answer() {
+fn many_waiting_reads_cause_one_fetch_and_all_get_its_answer() {
     let mut cache = cache(1 << 20);
     assert_eq!(cache.read(0, &key("a"), 1), CacheRead::Fetch(Validators::default()));
     for waiter in 2..100 {
@@ -101,7 +101,7 @@ fn an_object_is_good_for_as_long_as_its_answer_and_the_policy_say() {
 }
 
 #[test]
-fn that_there_is_nothing_is_believed_for_a_while() {
+fn a_missing_object_is_cached_for_a_while() {
     for freshness in [Freshness::Unsaid, Freshness::For(2_000), Freshness::For(9_000_000)] {
         let mut cache = cache(1 << 20);
         assert_eq!(fill(&mut cache, 0, "a", OriginAnswer::Nothing(freshness)), Found::Nothing);
@@ -116,7 +116,7 @@ fn that_there_is_nothing_is_believed_for_a_while() {
 }
 
 #[test]
-fn while_the_origin_is_away_an_old_object_is_given_for_a_while_and_no_one_waits_again_so_soon() {
+fn while_the_origin_is_unreachable_an_old_object_is_served_for_a_while_without_a_wait() {
     let mut cache = cache(1 << 20);
     assert_eq!(fill(&mut cache, 0, "new", OriginAnswer::Away), Found::Away);
     assert_eq!(cache.read(RETRY_NS - 1, &key("new"), 1), CacheRead::Found(Found::Away));
@@ -169,7 +169,7 @@ fn one_that_went_while_the_origin_was_asked_is_there_again() {
 }
 
 #[test]
-fn fetches_are_bounded_and_those_who_wait_can_be_told_that_it_ends() {
+fn fetches_are_bounded_and_waiting_reads_can_be_cancelled() {
     let mut cache = cache(1 << 20);
     for n in 0..u32::try_from(FETCHES_MAX).unwrap() {
         assert!(matches!(cache.read(0, &key(&format!("{n}")), n), CacheRead::Fetch(_)));

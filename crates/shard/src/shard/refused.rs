@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn each_session_is_told_of_once_while_it_asks() {
+    fn each_session_is_logged_once_while_it_asks() {
         let mut refused = Refused::default();
         for second in 0..20 {
             let told = refused.tell(second * LINE_NS / 2, session(1), Code::UnknownImage);

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_app_has_as_many_sessions_as_its_manifest_says_whatever_version_they_run() {
+    fn an_app_has_as_many_sessions_as_its_manifest_allows_over_all_its_versions() {
         let mut tenants = Tenants::default();
         let old = limited("web", "acme", 2);
         let new = App { image: marram_wire::id::ImageHash([2; 32]), ..old.clone() };

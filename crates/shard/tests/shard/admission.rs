@@ -222,7 +222,7 @@ fn notes(told: &[ShardOutput]) -> Vec<(NoteLevel, &str)> {
 }
 
 #[test]
-fn a_session_that_cannot_be_let_in_is_told_of_once_by_one_shard_and_counted_until_it_can() {
+fn a_session_that_cannot_be_admitted_is_logged_once_by_one_shard_and_counted_until_it_can() {
     let web = app("web", "acme", 0);
     let mut world = World::new(&[], &[]);
     world.tell(ToShard::Configure(Configure { shard: 1, shards: 2, ..Configure::default() }));
@@ -242,7 +242,7 @@ fn a_session_that_cannot_be_let_in_is_told_of_once_by_one_shard_and_counted_unti
 }
 
 #[test]
-fn a_server_that_no_one_reaches_is_named_with_those_that_another_does() {
+fn a_server_without_an_agent_is_named_with_the_servers_that_have_one() {
     let web = App { server: Some("origin".into()), ..app("web", "acme", 0) };
     let mut world = World::new(std::slice::from_ref(&web), &[]);
     let told = world.ask(1, &web, true);

@@ -257,7 +257,7 @@ fn all_clients_share_one_cell_wherever_they_knock() {
 }
 
 #[test]
-fn who_leaves_is_not_missed_and_the_next_has_its_port() {
+fn a_client_that_leaves_is_not_waited_for_and_the_next_one_gets_its_port() {
     let mut world = World::new();
     (1..=3).for_each(|client| world.connect(client));
     world.agent(AgentInput::EndOfInput { connection: ConnectionId(2) });
@@ -290,7 +290,7 @@ fn a_stop_ends_all_its_sessions_and_the_next_client_has_a_new_cell() {
 }
 
 #[test]
-fn a_cell_that_cannot_start_says_so_to_all_who_wait() {
+fn a_cell_that_cannot_start_ends_all_waiting_sessions_with_the_reason() {
     let mut world = World::new();
     world.full = true;
     world.connect(1);

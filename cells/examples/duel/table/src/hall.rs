@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn two_who_say_the_same_name_sit_at_one_table() {
+    fn two_players_with_the_same_table_name_sit_at_one_table() {
         let mut hall = Hall::default();
         assert_eq!(hear(&mut hall, 1, "sit dune 180"), ["1 wait dune"]);
         assert_eq!(hear(&mut hall, 1, "pass"), ["1 refused you sit alone there"]);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_out_ends_the_game_and_both_are_told_the_scores() {
+    fn a_player_without_tiles_ends_the_game_and_both_receive_the_scores() {
         let mut hall = table(["?at", "vq"]);
         let said = hear(&mut hall, 1, "play ?cat h8 across");
         let expected = ["1 yours - 0", "2 other play ?cat h8 across 0", "1 end qv 18 -14", "2 end - -14 18"];
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_loses() {
+    fn a_player_that_leaves_loses() {
         let mut hall = table(["cat", "vq"]);
         assert_eq!(hall.leave(2), [(1, "left".to_owned())]);
         assert_eq!(hall.leave(1), []);

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sits_alone_and_says_nothing_makes_room() {
+    fn a_player_that_waits_alone_and_is_silent_makes_room() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (mut near, far) = pair(&listener);
         let (mut idle, stranger) = pair(&listener);

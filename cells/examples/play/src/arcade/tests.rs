@@ -70,7 +70,7 @@ fn ticks(session: &mut Cabinet, count: u32) -> String {
 }
 
 #[test]
-fn a_game_is_told_by_its_changes_and_its_end() {
+fn a_game_is_sent_as_its_changes_and_its_end() {
     let mut session = open();
     assert_eq!(say(&mut session, "start 2"), "0:0 is 2\n");
     assert_eq!(ticks(&mut session, 10), "");

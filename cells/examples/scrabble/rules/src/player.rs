@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_lays_may_be_laid_whatever_the_tiles_are() {
+    fn its_moves_are_legal_with_any_tiles() {
         let words = Words::new(
             "at\ncat\ncats\nact\nta\nto\nso\nit\nis\non\nno\none\nten\nnet\ntin\nin\nran\near\nare\nera",
         );

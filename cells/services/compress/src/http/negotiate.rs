@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_takes_gzip() {
+    fn clients_that_accept_gzip() {
         // Whether gzip is accepted, whether no coding is, and what the server is asked for if gzip is not.
         let cases: [(&[&str], bool, bool, &str); 12] = [
             (&[], false, true, "gzip"),

@@ -102,7 +102,7 @@ fn messages_keep_their_boundaries_wherever_the_bytes_are_cut() {
 }
 
 #[test]
-fn who_breaks_the_protocol_is_told_how() {
+fn a_protocol_violation_is_answered_with_its_reason() {
     let mut unmasked = frame(FIN | TEXT, b"");
     unmasked[1] &= 0x7f;
     let most = vec![b'x'; MESSAGE_SIZE_MAX];

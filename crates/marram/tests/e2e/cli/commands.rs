@@ -47,7 +47,7 @@ fn wrong_flags_and_files_are_usage_errors() {
 }
 
 #[test]
-fn no_one_there_has_an_exit_code_of_its_own() {
+fn an_unreachable_edge_has_its_own_exit_code() {
     // No process listens on port 1.
     check(&["ps", "--edge", "http://127.0.0.1:1"], 4, &["127.0.0.1:1", "is the edge running"]);
 }
@@ -166,7 +166,7 @@ fn an_edge_that_stops_says_what_it_waits_for_and_what_is_left() {
 }
 
 #[test]
-fn one_session_too_many_is_refused_and_the_reason_is_told() {
+fn one_session_too_many_is_refused_with_the_reason() {
     let cells = support::cells();
     let apps =
         |place: &_| Ok(vec![cells.manifest(place, "counting", "counter", "[quotas]\nsessions = 1\n")?]);
@@ -195,7 +195,7 @@ fn one_session_too_many_is_refused_and_the_reason_is_told() {
 }
 
 #[test]
-fn an_edge_that_hangs_keeps_no_one_from_seeing_the_others() {
+fn an_edge_that_hangs_does_not_hide_the_others() {
     let mut cluster = support::cluster("cli-hangs", 2, 1);
     cluster.start_edges("").unwrap();
     let urls: Vec<String> =

@@ -301,7 +301,7 @@ fn an_agents_errors_name_line_field_and_fix() {
 }
 
 #[test]
-fn an_agent_answers_operators_and_keeps_lines_for_them_only_where_it_is_told_to() {
+fn an_agent_answers_operators_and_keeps_log_lines_only_if_configured() {
     let place = Place::new("agent-admin");
     let parse = |text: &str| {
         let source = place.source(&format!("{AGENT}{text}"));

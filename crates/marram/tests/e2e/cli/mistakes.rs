@@ -326,7 +326,7 @@ const VARIABLES: &[Set] = &[
 ];
 
 #[test]
-fn each_mistake_is_told_with_what_to_do_about_it() {
+fn each_mistake_is_reported_with_what_to_do_about_it() {
     // The address is in use as long as this runs.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let used = listener.local_addr().unwrap().to_string();

@@ -236,7 +236,7 @@ fn agents_that_no_edge_takes() {
 }
 
 #[test]
-fn too_few_descriptors_are_told_at_the_start() {
+fn too_few_descriptors_are_reported_at_the_start() {
     let line = format!(
         "ulimit -n 64; exec {} agent client --edge 127.0.0.1:1 --listen 127.0.0.1:0=x",
         env!("CARGO_BIN_EXE_marram")
@@ -246,7 +246,7 @@ fn too_few_descriptors_are_told_at_the_start() {
 }
 
 #[test]
-fn two_apps_of_one_name_are_told() {
+fn two_apps_of_one_name_are_reported() {
     let place = TempDir::new("mistakes-apps").unwrap();
     let manifest = |folder: &str| {
         let module = support::cells().module("counter");

@@ -203,7 +203,7 @@ fn a_client_that_is_closed_at_once_has_said_what_it_said() {
 }
 
 #[test]
-fn failures_are_told_apart_from_ends_with_reasons() {
+fn failures_are_distinguished_from_ends_with_reasons() {
     let cluster = cluster("host-fails", 1);
     let mut settings = settings(&cluster);
     settings.timeouts.drain = Duration::from_millis(300);

@@ -158,7 +158,7 @@ fn play(purpose: &'static str, kills: &[usize]) -> [Vec<String>; 2] {
 }
 
 #[test]
-fn both_players_hear_the_same_lines_whichever_edges_die() {
+fn both_players_receive_the_same_lines_whichever_edges_die() {
     let calm = play("duel", &[]);
     assert_eq!(play("duel-killed", &[3, 8, 13]), calm);
     for told in &calm {

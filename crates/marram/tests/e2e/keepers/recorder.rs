@@ -191,7 +191,7 @@ fn what_lies_on_disk_is_read_back_and_damage_refused_by_name_and_place() {
 }
 
 #[test]
-fn a_recorder_of_another_domain_is_told_so_and_nothing_else_happens() {
+fn a_recorder_of_another_domain_is_refused_and_nothing_else_happens() {
     let mut cluster = support::cluster("stranger", 1, 1);
     cluster.start_edges("").unwrap();
     let start = cluster.logs.end();

@@ -375,7 +375,7 @@ fn one_that_stands_by_and_dies_is_missed_and_replaced() {
 }
 
 #[test]
-fn operators_see_who_stands_by() {
+fn operators_see_the_standby() {
     let world = World::new("standby-shown", 2, HOT);
     let stream = Stream::start(world.address);
     let (owner, standby) = world.protected();
@@ -463,7 +463,7 @@ fn an_owner_that_sleeps_is_replaced_and_stands_by_when_it_wakes() {
 }
 
 #[test]
-fn any_edge_tells_from_the_coordinator_where_a_session_stood_by_when_its_owner_is_dead() {
+fn any_edge_reports_from_the_coordinator_the_standby_of_a_dead_owners_session() {
     let mut world = World::with_coordinator("standby-listed", 2, WARM);
     let store = 2;
     let stream = Stream::start(world.address);

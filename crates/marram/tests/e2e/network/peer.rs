@@ -83,7 +83,7 @@ fn ask(stream: &mut BufReader<TcpStream>) -> String {
 }
 
 #[test]
-fn the_client_that_a_proxy_names_is_the_cells_and_the_servers_whatever_edge_dies() {
+fn cell_and_server_see_the_client_that_a_proxy_names_whichever_edge_dies() {
     let (server, heard) = server();
     let (mut cluster, listen) = cluster("peer", 2, server);
     let mut stream = connect(listen);
@@ -107,7 +107,7 @@ fn the_client_that_a_proxy_names_is_the_cells_and_the_servers_whatever_edge_dies
 }
 
 #[test]
-fn who_does_not_say_what_a_proxy_says_is_refused_with_a_line_in_the_log() {
+fn a_connection_without_a_proxy_header_is_refused_and_logged() {
     let (server, _heard) = server();
     let (cluster, listen) = cluster("peer-refused", 1, server);
     let mut refused = header();

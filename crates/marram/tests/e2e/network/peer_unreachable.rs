@@ -96,7 +96,7 @@ impl World {
 }
 
 #[test]
-fn a_silent_client_whose_machine_is_gone_is_found_out() {
+fn a_silent_client_on_a_lost_machine_is_detected() {
     let Some(world) = World::new("vanished-silent") else { return };
     let (mut client, mut server, alive) = world.near();
     let (_gone, mut its_server, session) = world.far();
@@ -112,7 +112,7 @@ fn a_silent_client_whose_machine_is_gone_is_found_out() {
 }
 
 #[test]
-fn so_is_one_that_was_being_told_something() {
+fn a_client_on_a_lost_machine_is_detected_while_it_is_sent_data() {
     let Some(world) = World::new("vanished-told") else { return };
     let (_gone, mut server, session) = world.far();
     world.away.cut().unwrap();

@@ -139,7 +139,7 @@ fn routes_that_are_wrong_are_refused_whole() {
 }
 
 #[test]
-fn an_agent_reads_its_routes_again_when_it_is_told_to() {
+fn an_agent_reads_its_routes_again_at_a_signal() {
     let (listen, server) = (free_address().unwrap(), server("plain:"));
     let mut cluster = support::cluster("routes-agent", 1, 1);
     cluster.start_edges("").unwrap();

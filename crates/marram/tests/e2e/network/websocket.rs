@@ -114,7 +114,7 @@ fn counter(purpose: &'static str, tables: &str) -> (TestCluster, SocketAddr) {
 }
 
 #[test]
-fn who_is_turned_away_or_left_is_told_why() {
+fn a_client_that_is_refused_or_disconnected_gets_the_reason() {
     let rules = "origins = [\"https://play.example.org\"]\n\
         [[route]]\nname = \"not\"\nfirst_bytes = \"GET /not \"\nrefuse = \"closed on Mondays\"\n\
         [[route]]\nname = \"missing\"\nfirst_bytes = \"GET /missing \"\napp = \"missing\"\n";

@@ -131,7 +131,7 @@ fn unknown_peers_are_sent_away_in_words_and_agents_still_get_in() {
 }
 
 #[test]
-fn an_edge_with_a_token_lets_no_one_in_without() {
+fn an_edge_with_a_token_refuses_agents_without_one() {
     let cluster = edge(true, "");
     let mut stream = connect(&cluster);
     stream.write_all(PREAMBLE).expect("open");

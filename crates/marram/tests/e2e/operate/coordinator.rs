@@ -111,7 +111,7 @@ fn edges_find_one_another_and_images_through_the_one_that_serves_the_store() {
 }
 
 #[test]
-fn an_edge_without_peers_fetches_an_image_from_whom_the_coordinator_names() {
+fn an_edge_without_peers_fetches_an_image_from_the_edge_that_the_coordinator_names() {
     let mut cluster = TestCluster::new(
         support::layout("coordinator-images", |layout| layout.edges = 2),
         |_| Ok(Vec::new()),

@@ -95,7 +95,7 @@ fn an_edge_fetches_the_image_of_a_session_that_comes_to_it() {
 }
 
 #[test]
-fn where_no_one_has_the_image_the_session_ends_and_says_so() {
+fn without_an_edge_that_has_the_image_the_session_ends_with_the_reason() {
     let keeper = empty("fetch-none-keeper", 1, &[], None);
     let mut cluster = empty("fetch-none", 2, &[url(&keeper.edges[0])], Some(&keeper));
     deploy(&cluster, ["1MiB", "2s"], &[&cluster.edges[0]]);

@@ -178,7 +178,7 @@ fn knock(cluster: &TestCluster, shard: u64) -> TcpStream {
 }
 
 #[test]
-fn a_shard_that_dies_in_the_middle_of_hand_overs_takes_no_one_else_with_it() {
+fn a_shard_that_dies_during_hand_overs_affects_no_other_shard() {
     let (mut cluster, address) = world(1, "protect = \"endpoints\"\n");
     let mut clients: Vec<_> = (0..8).map(|_| Client::connect(address)).collect();
     let owned = owned(&cluster, clients.len());
@@ -227,7 +227,7 @@ fn shards_do_not_outlive_their_supervisor() {
 }
 
 #[test]
-fn an_edge_that_is_told_to_stop_moves_its_sessions_and_exits_in_order() {
+fn an_edge_that_is_asked_to_stop_moves_its_sessions_and_exits_in_order() {
     let (mut cluster, address) = world(2, "protect = \"endpoints\"\n");
     let mut clients: Vec<_> = (0..8).map(|_| Client::connect(address)).collect();
     let watched: Vec<_> = shards(&cluster, 0).into_values().map(watch).collect();

@@ -81,6 +81,6 @@ fn a_killed_edge_costs_no_client_anything_under_any_policy() {
 }
 
 #[test]
-fn an_edge_whose_connections_are_reset_costs_no_client_anything_and_keepers_are_found_again() {
+fn a_reset_of_an_edges_connections_costs_no_client_anything_and_keepers_are_found_again() {
     costs_no_one_anything("reset.idle");
 }

@@ -61,7 +61,7 @@ fn url(address: SocketAddr) -> String {
 }
 
 #[test]
-fn commands_believe_an_edge_by_its_signer_or_by_its_own_certificate() {
+fn commands_trust_an_edge_by_its_signer_or_by_its_own_certificate() {
     let mut cluster = edges("tls-admin", 1);
     cluster.start_edges("").unwrap();
     let (admin, place) = (cluster.edges[0].admin(), cluster.directory.path().display().to_string());

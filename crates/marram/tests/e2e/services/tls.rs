@@ -299,7 +299,7 @@ fn an_edge_that_does_not_hold_the_key_or_does_not_grant_it_refuses_the_app() {
 }
 
 #[test]
-fn keys_that_anybody_can_read_or_plain_wires_would_give_away_are_refused() {
+fn keys_that_are_readable_for_all_or_used_with_plain_wires_are_refused() {
     let site = Site::new(&rcgen::PKCS_ED25519);
     site.directory.write_private("secret", "0123456789abcdef").unwrap();
     let check = |tables: &str| {

@@ -187,7 +187,7 @@ fn a_handler_that_waits_when_its_edge_is_killed_waits_at_another() {
 }
 
 #[test]
-fn many_who_wait_cause_one_request_and_one_that_waits_is_no_hurdle_for_others() {
+fn many_waiting_reads_cause_one_request_and_do_not_delay_other_reads() {
     let origin = Origin::start();
     let mut cluster = cluster("cache-many", 1, &origin, "timeout = \"30s\"\n");
     let address = connect(&mut cluster);
@@ -211,7 +211,7 @@ fn many_who_wait_cause_one_request_and_one_that_waits_is_no_hurdle_for_others() 
 }
 
 #[test]
-fn what_an_origin_does_wrong_is_told_to_the_cell_and_in_the_log() {
+fn an_origins_errors_are_reported_to_the_cell_and_logged() {
     let origin = Origin::start();
     let rest = "timeout = \"3s\"\nmax_bytes = \"64KiB\"\nstale = \"1h\"\nnegative_ttl = \"1h\"\n";
     let mut cluster = cluster("cache-wrong", 1, &origin, rest);
@@ -322,7 +322,7 @@ fn a_large_object_is_read_twice_once() {
 }
 
 #[test]
-fn a_module_that_reads_is_refused_without_a_cache_and_told_what_to_add() {
+fn a_module_that_reads_is_refused_without_a_cache_with_a_hint() {
     let layout = support::layout("cache-refused", |_| {});
     let mut cluster = TestCluster::new(layout, |_| Ok(Vec::new())).unwrap();
     cluster.start_edges("").unwrap();

@@ -129,7 +129,7 @@ fn curl_connects_by_either_version_and_survives_the_edges_while_all_else_is_left
 }
 
 #[test]
-fn python_is_told_the_truth_about_its_peer_in_threads_children_and_without_blocking() {
+fn python_gets_the_right_peer_address_in_threads_children_and_without_blocking() {
     const SCRIPT: &str = r#"
 import asyncio, os, socket, subprocess, sys, threading
 

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_were_stopped_lately_are_remembered_and_no_others() {
+    fn cells_that_were_stopped_recently_are_remembered_and_no_others() {
         let mut guest_log = GuestLog::default();
         let session = |of: usize| SessionId([u8::try_from(of).unwrap(); 16]);
         for of in 0..=STOPPED_MAX {

@@ -98,7 +98,7 @@ fn a_flood_through_a_chain_is_killed_before_it_leaves() {
 }
 
 #[test]
-fn a_stage_that_sends_past_its_neighbour_reaches_no_one() {
+fn a_stage_that_sends_past_the_next_stage_reaches_no_stage() {
     twice(|| {
         let nothing = || guest(r#"(func (export "marram_recv") (param i32 i32 i32))"#);
         let mut cells = start(&deploy_chain(&[("sender", sender()), ("wall", nothing())]));
@@ -116,7 +116,7 @@ fn a_stage_that_sends_past_its_neighbour_reaches_no_one() {
 }
 
 #[test]
-fn a_stage_that_reads_its_neighbour_sees_its_own_memory() {
+fn a_stage_that_reads_at_another_stages_address_sees_its_own_memory() {
     twice(|| {
         // On `k`, keeps a secret in memory and a global; on anything else, sends both.
         let keeper = || {
@@ -142,7 +142,7 @@ fn a_stage_that_reads_its_neighbour_sees_its_own_memory() {
 }
 
 #[test]
-fn a_stage_that_speaks_as_its_neighbour_is_heard_as_itself() {
+fn a_stage_that_sends_as_another_stage_is_received_as_itself() {
     twice(|| {
         // The first stage sends to its server what the server would send: the next stage gets it from its client.
         let mut cells = start(&deploy_chain(&[("sender", sender()), ("marker", marker())]));
@@ -157,7 +157,7 @@ fn a_stage_that_speaks_as_its_neighbour_is_heard_as_itself() {
 }
 
 #[test]
-fn a_stage_that_closes_its_neighbours_port_closes_its_own_side_of_it() {
+fn a_stage_that_closes_another_stages_port_closes_its_own_side_of_it() {
     twice(|| {
         // Closes towards the server, and then sends there.
         let rude = guest(
@@ -177,7 +177,7 @@ fn a_stage_that_closes_its_neighbours_port_closes_its_own_side_of_it() {
 }
 
 #[test]
-fn a_stage_that_starves_its_neighbours_is_killed_by_name() {
+fn a_stage_that_starves_other_stages_is_killed_by_name() {
     twice(|| {
         let starver = guest(r#"(func (export "marram_recv") (param i32 i32 i32) (loop $l (br $l)))"#);
         let quotas = Quotas { handler_time_ns: 5_000_000, ..Quotas::default() };

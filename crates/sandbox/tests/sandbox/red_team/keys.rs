@@ -80,7 +80,7 @@ fn a_key_that_was_not_granted_cannot_be_named() {
 }
 
 #[test]
-fn a_cell_whose_key_is_not_on_this_machine_does_not_start() {
+fn a_cell_with_a_key_that_this_machine_lacks_does_not_start() {
     let image = deploy_signing(&signer());
     let mut half = Keyring::default();
     half.add(KEYS[0], Arc::new(Stamp(1)));

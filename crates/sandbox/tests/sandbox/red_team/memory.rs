@@ -132,7 +132,7 @@ fn growth_beyond_the_quota_is_refused_however_it_is_asked() {
 }
 
 #[test]
-fn a_storm_of_growth_ends_at_the_quota_and_costs_no_one_else() {
+fn a_storm_of_growth_ends_at_the_quota_and_costs_no_other_cell() {
     let quotas = Quotas { memory_max: 64 * 65_536, ..Quotas::default() };
     let greedy = guest(
         r#"(func (export "marram_recv") (param i32 i32 i32) (local $n i32)

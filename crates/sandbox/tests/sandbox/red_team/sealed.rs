@@ -187,7 +187,7 @@ fn native_code_that_was_planted_is_refused_and_made_again() {
 }
 
 #[test]
-fn no_one_else_looks_into_the_image_directory() {
+fn other_users_cannot_read_the_image_directory() {
     use std::os::unix::fs::PermissionsExt;
     let dir = Dir::new();
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;

@@ -79,7 +79,7 @@ fn deed(what: u8, at: usize) -> CellInput {
 }
 
 #[test]
-fn a_call_with_a_neighbours_address_reaches_its_own_memory() {
+fn a_call_with_another_stages_address_reaches_its_own_memory() {
     twice(|| {
         let stages = [("large", large('L')), ("small", small()), ("other", large('O'))];
         let image = deploy_chain(&stages);
@@ -106,7 +106,7 @@ fn a_call_with_a_neighbours_address_reaches_its_own_memory() {
 }
 
 #[test]
-fn a_call_beyond_its_memory_is_a_trap_though_its_neighbours_have_more() {
+fn a_call_beyond_its_memory_is_a_trap_though_other_stages_have_more() {
     twice(|| {
         let image = deploy_chain(&[("large", large('L')), ("small", small()), ("other", large('O'))]);
         for what in 0..DEEDS {

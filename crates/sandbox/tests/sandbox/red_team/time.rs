@@ -56,7 +56,7 @@ fn a_bottomless_recursion_is_a_trap_and_the_next_cell_runs() {
 }
 
 #[test]
-fn an_endless_loop_is_killed_and_its_neighbours_are_served_meanwhile() {
+fn an_endless_loop_is_killed_and_other_cells_are_served_meanwhile() {
     let spinner = guest(r#"(func (export "marram_recv") (param i32 i32 i32) (loop $l (br $l)))"#);
     let endless_alloc = module(
         r#"(module (memory (export "memory") 1) (func (export "marram_recv") (param i32 i32 i32))

@@ -19,7 +19,7 @@ fn answers(stage: &mut Stage, wire: u64, edge: u16, domain: [u8; 8]) -> Vec<Stri
 }
 
 #[test]
-fn an_edge_of_another_domain_is_told_of_once() {
+fn an_edge_of_another_domain_is_reported_once() {
     let mut stage = Stage::new(config(3, &[]), 1);
     let none: [&str; 0] = [];
     assert_eq!(answers(&mut stage, 1, 0, NORTH), none);

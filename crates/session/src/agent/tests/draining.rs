@@ -101,7 +101,7 @@ fn a_servers_session_leaves_it_to_the_client() {
 }
 
 #[test]
-fn a_session_that_no_one_keeps_stays() {
+fn an_unprotected_session_stays() {
     let mut stage = Stage::client(2);
     stage.accept(1);
     stage.frame(1, Promise { keep: false, ..promise(stage.session(1), 2, 1) });

@@ -191,7 +191,7 @@ fn a_home_that_does_not_answer_is_asked_again_later() {
 }
 
 #[test]
-fn a_session_whose_owner_dies_on_its_way_home_goes_on() {
+fn a_session_continues_if_its_owner_dies_during_the_failback() {
     let mut stage = away();
     goes(&mut stage);
     stage.wire_down(2);
@@ -200,7 +200,7 @@ fn a_session_whose_owner_dies_on_its_way_home_goes_on() {
 }
 
 #[test]
-fn a_session_stays_that_no_one_keeps_or_whose_agent_drains() {
+fn an_unprotected_session_or_one_of_a_draining_agent_stays() {
     let mut stage = at_home();
     stage.wire_down(1);
     stage.frame(2, Promise { keep: false, ..promise(stage.session(1), 2, 2) });

@@ -48,7 +48,7 @@ fn an_edge_that_answers_is_never_suspected() {
 }
 
 #[test]
-fn a_suspected_edge_is_up_when_it_is_heard_again() {
+fn a_suspected_edge_is_up_after_its_next_frame() {
     let mut stage = silent();
     stage.wait(TIMEOUT);
     assert_eq!(stage.frame(1, Pong { stamp: stage.now_ns }), ["edge 0.0 is north"]);

@@ -91,7 +91,7 @@ fn a_clients_session_of_a_silent_owner_asks_another_edge_as_soon_as_it_is_suspec
 }
 
 #[test]
-fn a_clients_session_of_a_silent_owner_asks_it_again_when_it_is_heard() {
+fn a_clients_session_of_a_silent_owner_asks_it_again_after_its_next_frame() {
     let mut stage = Stage::owned(1);
     stage.silence(1);
     assert_eq!(stage.wait(TIMEOUT), ["2000 s1 orphaned: no word from the edge for 2000 ms"]);
@@ -129,7 +129,7 @@ fn a_servers_session_does_not_ask_when_the_client_did() {
 }
 
 #[test]
-fn an_edge_that_may_be_asked_again_is_asked_by_those_only_who_need_it() {
+fn an_edge_that_may_be_asked_again_is_asked_only_by_sessions_that_need_it() {
     let mut stage = Stage::owned(2);
     stage.frame(2, Drain {});
     stage.wire_down(2);

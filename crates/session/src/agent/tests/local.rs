@@ -152,7 +152,7 @@ fn a_program_that_resets_its_connection_ends_the_session_at_the_other_end_too() 
 }
 
 #[test]
-fn a_program_that_goes_before_anybody_promised_leaves_nothing() {
+fn a_program_that_leaves_before_the_first_promise_leaves_nothing() {
     let mut stage = Stage::client(1);
     stage.accept(1);
     assert_eq!(stage.broken(1), [format!("s1 over, {RESET}")]);
@@ -161,7 +161,7 @@ fn a_program_that_goes_before_anybody_promised_leaves_nothing() {
 }
 
 #[test]
-fn the_next_owner_is_told_of_a_program_that_went_while_there_was_none() {
+fn the_next_owner_learns_of_a_program_that_left_without_an_owner() {
     let mut stage = Stage::owned(2);
     stage.wire_down(1);
     assert_eq!(stage.broken(1), [""; 0]);
@@ -182,7 +182,7 @@ fn a_program_that_went_is_forgotten_with_the_session_when_no_owner_comes() {
 }
 
 #[test]
-fn an_owner_is_told_that_the_server_is_down() {
+fn an_owner_learns_that_the_server_is_down() {
     let mut stage = connecting();
     let failed = AgentInput::ConnectFailed { connection: asked(1), reason: "refused".to_string() };
     assert_eq!(
@@ -215,7 +215,7 @@ fn a_server_that_answers_in_time_may_be_silent_for_ever() {
 }
 
 #[test]
-fn a_server_that_is_down_while_the_session_has_no_owner_is_told_to_the_next() {
+fn a_server_that_is_down_without_an_owner_is_reported_to_the_next_owner() {
     let mut stage = connecting();
     stage.wait(500);
     stage.wire_down(1);
@@ -228,7 +228,7 @@ fn a_server_that_is_down_while_the_session_has_no_owner_is_told_to_the_next() {
 }
 
 #[test]
-fn a_session_whose_server_is_down_is_forgotten_when_no_owner_comes() {
+fn a_session_with_its_server_down_is_forgotten_without_an_owner() {
     let mut stage = connecting();
     stage.wait(500);
     stage.wire_down(1);

@@ -49,7 +49,7 @@ fn last_words(channel: u32) -> [Frame; 3] {
 }
 
 #[test]
-fn an_owner_is_told_of_once_however_much_it_says() {
+fn a_replaced_owner_is_reported_once_for_any_number_of_frames() {
     let mut stage = Stage::client(1);
     stage.accept(1);
     let lines = stage.own(1, 2, 1);
@@ -143,7 +143,7 @@ fn an_owner_ends_the_session() {
 }
 
 #[test]
-fn an_owner_that_breaks_the_protocol_is_told_and_the_session_is_over() {
+fn an_owner_that_breaks_the_protocol_gets_the_reason_and_the_session_ends() {
     let mut stage = Stage::client(1);
     stage.accept(1);
     stage.frame(1, promise(stage.session(1), 2, 1));
@@ -156,7 +156,7 @@ fn an_owner_that_breaks_the_protocol_is_told_and_the_session_is_over() {
 }
 
 #[test]
-fn a_session_whose_handler_was_stopped_is_tried_once_more() {
+fn a_session_with_a_stopped_handler_is_tried_once_more() {
     let mut stage = Stage::owned(1);
     let expected = ["s1 orphaned: a handler was stopped", "w1 hello c4 s1 after g1"];
     assert_eq!(stage.frame(1, failed(2)), expected);
@@ -173,7 +173,7 @@ fn an_owner_that_gives_a_session_up_is_followed_by_another() {
 }
 
 #[test]
-fn a_session_that_no_one_keeps_is_lost_with_its_owner() {
+fn an_unprotected_session_is_lost_with_its_owner() {
     let over = |reason: &str| alloc::format!("s1 over, Lost: {reason}");
     let none = || {
         let mut stage = Stage::client(2);

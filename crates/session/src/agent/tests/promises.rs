@@ -37,7 +37,7 @@ fn a_promise_is_refused_with_its_reason_and_the_owner_stays() {
 }
 
 #[test]
-fn a_session_that_no_one_keeps_has_one_owner() {
+fn an_unprotected_session_has_one_owner() {
     let mut stage = Stage::client(2);
     stage.accept(1);
     stage.frame(1, Promise { keep: false, ..promise(stage.session(1), 2, 1) });

@@ -130,7 +130,7 @@ fn an_app_that_was_known_is_waited_for() {
 }
 
 #[test]
-fn what_a_session_waits_for_is_told_once_an_edge_until_it_has_an_owner() {
+fn what_a_session_waits_for_is_reported_once_an_edge_until_it_has_an_owner() {
     let mut stage = Stage::owned(2);
     stage.wire_down(1);
     let image = Code::UnknownImage;
@@ -149,7 +149,7 @@ fn what_a_session_waits_for_is_told_once_an_edge_until_it_has_an_owner() {
 }
 
 #[test]
-fn what_may_be_otherwise_at_the_next_edge_is_told_when_all_were_asked() {
+fn a_refusal_that_another_edge_may_not_give_is_reported_when_all_were_asked() {
     let mut stage = Stage::client(2);
     stage.accept(1);
     assert_eq!(stage.reject(1, 2, Code::NoServerAgent), ["w2 hello c2 s1 fresh"]);

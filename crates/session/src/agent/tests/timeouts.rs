@@ -20,7 +20,7 @@ fn a_connection_without_an_edge_is_given_up_with_a_clear_reason() {
 }
 
 #[test]
-fn a_connection_whose_edge_is_silent_is_given_up_likewise() {
+fn a_connection_with_a_silent_edge_is_given_up_likewise() {
     let mut stage = Stage::client(1);
     stage.accept(1);
     let expected = ["5000 w1 hello c4 s1 fresh", "10000 p1 is reset", &format!("10000 {NO_EDGE}")];
@@ -47,7 +47,7 @@ fn what_an_edge_said_before_another_took_the_session_is_no_reason_later() {
 }
 
 #[test]
-fn a_connection_that_no_edge_takes_is_told_what_the_last_one_said() {
+fn a_connection_that_no_edge_accepts_ends_with_the_last_refusal() {
     let mut stage = Stage::client(2);
     stage.accept(1);
     stage.reject(1, 2, Code::NoServerAgent);
@@ -72,7 +72,7 @@ fn a_servers_session_is_remembered_for_its_linger_time_though_it_never_began() {
 }
 
 #[test]
-fn a_session_whose_ends_are_both_done_is_no_failure() {
+fn a_session_with_both_ends_done_is_no_failure() {
     let finished =
         "s1 over, Finished: everything was received; the owner's last frame did not arrive (lingered)";
     for finish in [false, true] {
@@ -88,7 +88,7 @@ fn a_session_whose_ends_are_both_done_is_no_failure() {
 }
 
 #[test]
-fn the_time_runs_from_the_loss_of_the_owner_whatever_is_tried_meanwhile() {
+fn the_time_runs_from_the_loss_of_the_owner_through_all_attempts() {
     let mut stage = Stage::owned(1);
     stage.wire_down(1);
     stage.wait(10_000);
@@ -137,7 +137,7 @@ fn the_other_end_may_have_forgotten_what_is_done_here() {
 }
 
 #[test]
-fn a_promise_tells_for_how_long_to_remember() {
+fn a_promise_contains_the_linger_time() {
     let mut stage = Stage::server(1);
     let ask = Promise { server: "db".to_string(), linger_ms: 7, ..promise(SERVED, 1, 1) };
     stage.frame(1, ask);

@@ -369,7 +369,7 @@ fn text(payload: &Bytes) -> &str {
 }
 
 #[test]
-fn who_was_fed_everything_goes_on_and_says_what_the_client_lacks() {
+fn a_standby_that_was_fed_everything_continues_and_sends_what_the_client_lacks() {
     for hot in [false, true] {
         let mut standby = Standby::new(0, hot).fed(0..4);
         assert_eq!(standby.heard(), if hot { &SAID[..3] } else { &[] }, "only who is hot runs ahead");
@@ -405,7 +405,7 @@ fn what_only_ends_have_is_taken_in_and_what_they_lack_is_given() {
 }
 
 #[test]
-fn a_message_that_no_one_consumed_is_consumed_behind_the_log() {
+fn a_message_that_was_not_consumed_is_consumed_after_the_log() {
     let mut standby = Standby::new(0, false).fed(0..2);
     standby.opens(&Says { sent: 1..3, ..level(2, 1) }, &silent(2));
     assert!(standby.goes_on(), "{:?}", standby.out);
@@ -413,7 +413,7 @@ fn a_message_that_no_one_consumed_is_consumed_behind_the_log() {
 }
 
 #[test]
-fn who_promised_another_since_makes_it_start_again() {
+fn an_end_that_promised_another_owner_since_makes_it_start_again() {
     for other in [Port::CLIENT, Port::SERVER] {
         let mut standby = Standby::new(0, true).fed(0..3);
         let says = |port| Says { live: port != other, ..level(3, 2) };
@@ -446,7 +446,7 @@ fn fed_from_the_middle() -> Standby {
 }
 
 #[test]
-fn who_was_fed_from_a_checkpoint_on_goes_on_from_there() {
+fn a_standby_that_was_fed_from_a_checkpoint_continues_from_there() {
     let mut standby = fed_from_the_middle();
     standby.opens(&level(5, 3), &Says { log: 3..3, tag_of: 3, ..silent(5) });
     assert!(standby.goes_on(), "{:?}", standby.out);
@@ -471,7 +471,7 @@ fn an_end_that_lacks_log_from_before_that_checkpoint_makes_it_start_again() {
 }
 
 #[test]
-fn who_was_fed_nothing_yet_asks_for_all_that_ends_keep() {
+fn a_standby_that_was_fed_nothing_asks_for_all_that_ends_keep() {
     let mut standby = Standby::new(0, true);
     standby.opens(&Says { live: false, ..level(0, 0) }, &Says { live: false, ..level(0, 0) });
     let promise = standby.sent(Port::CLIENT).find_map(|frame| match frame {

@@ -67,7 +67,7 @@ fn an_end_that_keeps_nothing_has_one_owner() {
 }
 
 #[test]
-fn the_first_promise_tells_the_terms() {
+fn the_first_promise_contains_the_terms() {
     let mut bench = Bench::new();
     assert!(bench.end.terms().is_none());
     bench.promise(&promise(1)).expect("the first promise");
@@ -78,7 +78,7 @@ fn the_first_promise_tells_the_terms() {
 }
 
 #[test]
-fn who_says_hello_may_begin_a_session() {
+fn an_end_that_sends_a_hello_may_begin_a_session() {
     let challenge = [5; 16];
     let mut bench = Bench::new();
     let hello = bench.end.hello(2, &challenge);
@@ -156,7 +156,7 @@ fn what_is_large_is_handed_over_in_parts() {
 }
 
 #[test]
-fn an_owner_whose_cell_lives_is_sent_only_what_it_lacks() {
+fn an_owner_with_a_live_cell_is_sent_only_what_it_lacks() {
     let live = |count: u64, took: u64| Promise {
         live: Some(Live { generation: generation(count), took, log_end: u64::MAX }),
         ..promise(2)
@@ -259,7 +259,7 @@ fn a_promise_takes_back_credit_and_the_wish_to_finish() {
 }
 
 #[test]
-fn a_stopped_handler_is_told_to_the_next_owner() {
+fn a_stopped_handler_is_reported_to_the_next_owner() {
     let mut bench = Bench::owned(1_000);
     let failure = Failure { log_offset: 3, input: 1, reason: "unreachable".into() };
     bench.frame(Failed { channel: CHANNEL, failure });

@@ -78,7 +78,7 @@ fn the_last_word_is_acknowledged_at_once() {
 }
 
 #[test]
-fn no_one_is_owed_while_the_end_drifts() {
+fn nothing_is_owed_while_the_end_is_detached() {
     let mut bench = Bench::owned(0);
     bench.output("A");
     bench.end.drift();

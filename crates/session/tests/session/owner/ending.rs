@@ -76,7 +76,7 @@ fn a_cell_that_waits_for_a_timer_is_not_spent() {
 }
 
 #[test]
-fn without_protection_nothing_is_kept_and_no_one_acknowledges() {
+fn without_protection_nothing_is_kept_or_acknowledged() {
     let mut bench = Bench::begun(unprotected());
     bench.say(CLIENT, "a");
     bench.ran(&[(CLIENT, "A"), (SERVER, "B")]);
@@ -98,7 +98,7 @@ fn without_protection_the_last_close_ends_the_session() {
 }
 
 #[test]
-fn without_protection_an_end_that_counts_is_not_believed() {
+fn without_protection_acknowledgements_are_ignored() {
     let mut bench = Bench::begun(unprotected());
     bench.credit(CLIENT, 5, 0);
     assert_eq!((bench.look().len(), bench.phase()), (0, OwnerPhase::Running));

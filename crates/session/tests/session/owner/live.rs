@@ -178,7 +178,7 @@ fn an_owner_that_begins_again_lets_ends_forget_nothing_that_it_does_not_know_cov
 }
 
 #[test]
-fn a_session_of_which_no_end_was_told_starts_again() {
+fn a_session_that_no_end_has_seen_starts_again() {
     let mut bench = Bench::begun(policy());
     bench.say(CLIENT, "a");
     bench.ran_with(|ran| (ran.clock_read, ran.timers) = (true, vec![set(1, 10)]));
@@ -346,7 +346,7 @@ fn a_checkpoint_on_its_way_to_an_end_that_breaks_off_is_taken_again() {
 }
 
 #[test]
-fn ends_are_told_once_more_what_is_covered() {
+fn ends_receive_once_more_what_is_covered() {
     let mut bench = Bench::begun(policy());
     bench.cover(b"sealed");
     break_links(&mut bench);

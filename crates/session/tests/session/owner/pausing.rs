@@ -206,7 +206,7 @@ fn pauses_that_a_timer_or_a_task_could_end_hold_until_it_has_run() {
 }
 
 #[test]
-fn a_session_whose_paused_port_closes_finishes() {
+fn a_session_finishes_when_its_paused_port_closes() {
     let mut bench = pausing();
     bench.close(SERVER);
     bench.ran_with(|ran| ran.timers = vec![set(1, 10)]);

@@ -235,7 +235,7 @@ fn an_end_that_was_away_while_the_log_was_cut_makes_room_for_what_it_lacks() {
 }
 
 #[test]
-fn a_session_whose_log_is_full_and_that_cannot_be_covered_ends_with_the_reason() {
+fn a_session_with_a_full_log_and_without_checkpoint_ends_with_the_reason() {
     let mut bench = Bench::begun(policy());
     let mut key = 0;
     while bench.log_end() + ENTRY_SIZE_MAX as u64 <= LOG_SIZE_MAX {

@@ -311,7 +311,7 @@ fn an_end_that_shows_what_it_was_not_asked_for_breaks_the_protocol() {
 }
 
 #[test]
-fn a_stopped_handler_is_recorded_before_the_ends_are_told() {
+fn a_stopped_handler_is_recorded_before_the_ends_are_informed() {
     for killed in [false, true] {
         let mut bench = Bench::begun(recorded_stops());
         bench.consume(CLIENT, "a", 0);
@@ -360,7 +360,7 @@ fn stops_again(recording: &Recording) {
 }
 
 #[test]
-fn ends_are_told_of_a_stop_however_its_recording_goes() {
+fn ends_are_informed_of_a_stop_even_if_its_recording_fails() {
     type Fault = fn(&mut Bench);
     let faults: [Fault; 2] = [
         |bench| {
@@ -420,7 +420,7 @@ fn a_redacted_recording_is_not_run() {
 }
 
 #[test]
-fn what_is_sent_behind_a_close_is_heard_by_no_one() {
+fn outputs_after_a_close_are_not_delivered() {
     let mut bench = Bench::begun(policy());
     bench.consume(CLIENT, "a", 0);
     record_whole(&mut bench, 1);

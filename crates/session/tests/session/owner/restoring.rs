@@ -90,7 +90,7 @@ fn messages_that_a_checkpoint_covers_are_not_needed_but_may_come() {
 }
 
 #[test]
-fn a_checkpoint_brings_back_what_was_closed_and_what_no_one_acknowledged() {
+fn a_checkpoint_restores_closed_ports_and_unacknowledged_outputs() {
     let mut bench = Bench::begun(policy());
     bench.close(CLIENT);
     bench.ran_with(|ran| ran.timers = vec![set(1, 1)]);

@@ -139,7 +139,7 @@ fn credit_comes_back_in_pieces_of_the_window() {
 }
 
 #[test]
-fn an_end_whose_messages_are_all_consumed_has_room_for_the_largest() {
+fn after_all_its_messages_are_consumed_an_end_has_credit_for_the_largest() {
     let most = charge(MESSAGE_SIZE_MAX);
     for size in [charge(0), 1_000, 200_000, most - 1, most] {
         let mut bench = Bench::begun(policy());
@@ -219,7 +219,7 @@ fn messages_that_wait_are_held_and_counted() {
 }
 
 #[test]
-fn outputs_to_no_one_and_behind_a_close_are_dropped() {
+fn outputs_to_unknown_ports_and_after_a_close_are_dropped() {
     let mut bench = Bench::begun(policy());
     bench.say(CLIENT, "a");
     bench.ran_with(|ran| {
@@ -294,7 +294,7 @@ fn a_cell_is_asked_for_nothing_while_an_owner_is_not_running() {
 }
 
 #[test]
-fn timers_are_told_apart_by_token() {
+fn timers_are_distinguished_by_token() {
     let mut bench = Bench::begun(policy());
     bench.say(CLIENT, "a");
     let changes = vec![
@@ -314,7 +314,7 @@ fn timers_are_told_apart_by_token() {
 }
 
 #[test]
-fn a_handler_that_is_stopped_tells_where() {
+fn a_stopped_handler_reports_its_position() {
     let stopped = |bench: &mut Bench, stop| bench.ran_with(|ran| ran.outcome = RunOutcome::Stopped(stop));
     let trap = || CellStop::Trap("unreachable".into());
     let mut start = Bench::new(policy());

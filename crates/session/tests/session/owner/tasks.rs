@@ -139,7 +139,7 @@ fn what_no_cell_may_do_with_locks_ends_the_session() {
 }
 
 #[test]
-fn tasks_that_waited_to_the_end_for_a_lock_are_told_of() {
+fn tasks_that_waited_to_the_end_for_a_lock_are_reported() {
     let mut bench = Bench::begun(OwnerPolicy { server: None, ..policy() });
     bench.say(CLIENT, "a");
     does(&mut bench, &[lock(1, 7), lock(1, 8)]);

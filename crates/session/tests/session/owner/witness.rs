@@ -85,7 +85,7 @@ fn only_what_the_client_acknowledged_is_reported_and_not_all_the_time() {
 }
 
 #[test]
-fn no_one_is_told_of_a_session_that_is_not_watched() {
+fn a_session_without_a_witness_is_not_reported() {
     let mut bench = Bench::begun(OwnerPolicy { server: None, ..policy() });
     (0..4).for_each(|_| speak_later(&mut bench, "word"));
     assert_eq!(bench.seen, None);
@@ -96,7 +96,7 @@ fn no_one_is_told_of_a_session_that_is_not_watched() {
 }
 
 #[test]
-fn who_has_what_was_seen_goes_on_whichever_answers_first() {
+fn a_client_that_has_what_was_seen_continues_whichever_answers_first() {
     for witness_first in [false, true] {
         let (mut bench, _, after) = spoken(Witnessing::Strict);
         let testimony = seen(&bench);
@@ -120,7 +120,7 @@ fn who_has_what_was_seen_goes_on_whichever_answers_first() {
 }
 
 #[test]
-fn who_goes_back_is_refused() {
+fn a_client_that_goes_back_is_refused() {
     let (mut bench, before, _) = spoken(Witnessing::Strict);
     let testimony = seen(&bench);
     ask(&mut bench, &before);
@@ -130,7 +130,7 @@ fn who_goes_back_is_refused() {
 }
 
 #[test]
-fn so_is_who_shows_another_past_of_the_same_length() {
+fn a_client_with_another_past_of_the_same_length_is_refused() {
     let (mut bench, before, _) = spoken(Witnessing::Strict);
     let testimony = seen(&bench);
     // An edge that did not ask the witness continued from there, and this is the result.
@@ -154,7 +154,7 @@ fn so_is_who_shows_another_past_of_the_same_length() {
 }
 
 #[test]
-fn so_is_who_says_that_its_session_begins() {
+fn a_client_that_claims_that_its_session_begins_is_refused() {
     let (mut bench, before, _) = spoken(Witnessing::Strict);
     let testimony = seen(&bench);
     bench.kept[0] = before;
@@ -170,7 +170,7 @@ fn so_is_who_says_that_its_session_begins() {
 }
 
 #[test]
-fn so_is_who_comes_back_to_an_edge_whose_cell_is_behind() {
+fn a_client_that_returns_to_an_edge_with_an_older_cell_is_refused() {
     let (mut bench, _, _) = spoken(Witnessing::Strict);
     // The session continued at another edge meanwhile, and the client denies it.
     let seen = bench.seen.expect("something was seen");

@@ -169,7 +169,7 @@ fn a_greeting_that_is_replayed_is_its_senders_own() {
 }
 
 #[test]
-fn before_it_has_greeted_an_agent_is_no_one() {
+fn before_its_greeting_an_agent_can_do_nothing() {
     let mut world = World::new();
     let owner = world.owner();
     let session = world.session;

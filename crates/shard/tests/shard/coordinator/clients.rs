@@ -239,7 +239,7 @@ fn edges_know_one_another_and_a_dead_one_vanishes_with_its_lease() {
 }
 
 #[test]
-fn while_it_is_away_everybody_is_told_so_at_once_and_afterwards_all_is_as_before() {
+fn while_it_is_unreachable_requests_fail_at_once_and_afterwards_all_is_as_before() {
     let mut world = World::new(3, 2);
     world.run(2);
     world.there = false;
@@ -302,7 +302,7 @@ fn an_answer_that_is_lost_behind_one_that_came_costs_no_lease() {
 }
 
 #[test]
-fn of_those_who_claim_the_same_generation_exactly_one_wins_whatever_is_lost() {
+fn of_several_claims_of_one_generation_exactly_one_wins_even_if_messages_are_lost() {
     let (mut unknown, mut rounds_won) = (0, 0);
     for seed in 0..40 {
         let mut world = World::new(5, seed);
@@ -357,7 +357,7 @@ fn of_those_who_claim_the_same_generation_exactly_one_wins_whatever_is_lost() {
 }
 
 #[test]
-fn a_witness_remembers_the_newest_whatever_comes_late() {
+fn a_witness_keeps_the_newest_report_even_if_older_ones_arrive_late() {
     let mut world = World::new(3, 9);
     world.run(2);
     let session = SessionId([4; 16]);
@@ -427,7 +427,7 @@ impl World {
 }
 
 #[test]
-fn who_stands_by_is_listed_for_all_to_find_until_the_session_or_the_edge_is_gone() {
+fn a_standby_is_listed_until_the_session_or_the_edge_ends() {
     let mut world = World::new(3, 3);
     let (mut zero, mut one) = (Lists::default(), Lists::default());
     world.run(2);
@@ -640,7 +640,7 @@ fn a_registration_that_comes_late_does_not_replace_a_newer_one() {
 }
 
 #[test]
-fn two_edges_of_one_name_are_told() {
+fn two_edges_of_one_name_are_logged() {
     let mut world = World::new(2, 8);
     world.edges[1].client =
         CoordinatorClient::new(CoordinatorConfig { edge: "edge-0".into(), lease_s: LEASE_S, salt: 1 }, 0);
@@ -652,7 +652,7 @@ fn two_edges_of_one_name_are_told() {
 }
 
 #[test]
-fn through_losses_stops_and_restarts_everybody_finds_everybody_again() {
+fn through_losses_stops_and_restarts_all_edges_find_all_edges_again() {
     for seed in 0..40 {
         let mut world = World::new(4, seed);
         for _ in 0..30 {

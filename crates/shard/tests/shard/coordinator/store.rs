@@ -185,7 +185,7 @@ fn the_store_does_as_its_model_and_followers_see_the_same() {
 }
 
 #[test]
-fn who_is_too_far_behind_is_told_so_and_so_is_who_is_ahead() {
+fn a_watcher_that_is_too_far_behind_or_ahead_gets_an_error() {
     let mut store = Store::new();
     for number in 0..10_000 {
         store.apply(0, put("k", &format!("{number}"))).unwrap();

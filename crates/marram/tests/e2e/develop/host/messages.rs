@@ -147,7 +147,7 @@ fn messages_of_every_size_are_kept_apart_and_delivered_before_a_client_is_closed
 }
 
 #[test]
-fn who_leaves_in_the_middle_of_a_message_has_broken() {
+fn a_client_that_leaves_within_a_message_counts_as_broken() {
     let cluster = cluster("host-middle", 1);
     let server = Server::start_as(settings(&cluster), &[("peer", ConnectionKind::Messages)]).unwrap();
     let client = Client::start(settings(&cluster)).unwrap();
@@ -167,7 +167,7 @@ fn who_leaves_in_the_middle_of_a_message_has_broken() {
 }
 
 #[test]
-fn a_server_of_streams_and_datagrams_is_told_which() {
+fn a_server_of_streams_and_datagrams_learns_the_kind() {
     let mut cluster = TestCluster::new(support::layout("host-kinds", |_| {}), |place| {
         let manifests = [("forward", "peer"), ("other", "lines"), ("third", "whole")];
         let manifest = |(app, server): (&str, &str)| {
@@ -256,7 +256,7 @@ fn datagrams_without_a_place_are_dropped_before_they_have_a_number() {
 }
 
 #[test]
-fn failures_of_messages_are_told_apart_from_ends_with_reasons() {
+fn failures_of_messages_are_distinguished_from_ends_with_reasons() {
     let cluster = cluster("host-messages-fail", 1);
     let server = Server::start_as(settings(&cluster), &[("peer", ConnectionKind::Datagrams)]).unwrap();
     let mut impatient = settings(&cluster);
