@@ -76,7 +76,7 @@ fn name(manifest: &Path, workspace: &str) -> Result<String> {
     let member = folder.strip_prefix("cells")?.to_str().context("a cell's folder has no name in UTF-8")?;
     if !workspace.contains(&format!("\"{member}\"")) {
         bail!(
-            "cells/{stranger} has a manifest, but is no member of the workspace of cells: add \"{stranger}\" to \
+            "cells/{member} has a manifest, but is no member of the workspace of cells: add \"{member}\" to \
              `members` in cells/Cargo.toml, or remove its marram.toml"
         );
     }

@@ -63,6 +63,12 @@ const TASKS: &[Task] = &[
         WithArguments(programs::bench),
     ),
     Task("soak", "[NAME ...]", "long runs, for hours, that do not fit CI", WithArguments(soak::command)),
+    Task(
+        "dist",
+        "",
+        "build a release: a stripped binary, with debug information beside it",
+        Plain(dist::build),
+    ),
     Task("fuzz", "[TARGET] [--seconds N]", "fuzz the decoders", WithArguments(fuzz::command)),
     Task("tidy", "", "check rules that the compiler cannot check", Plain(tidy::check)),
     Task("deny", "", "check licences and sources of dependencies", Plain(deny::check)),

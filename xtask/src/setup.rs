@@ -96,7 +96,7 @@ pub(crate) const CLIENTS: &[Program] = &[
     Program {
         name: "websockets/__init__.py",
         package: "python3-websockets",
-        purpose: "a client that speaks WebSocket",
+        purpose: "a client that uses WebSocket",
         folder: "/usr/lib/python3/dist-packages",
     },
     Program {

@@ -24,6 +24,7 @@ const SOAKS: [Soak; 7] = [
     ("sim", "2,000,000 histories that were never simulated before", sim),
     ("mutants", "every named mutation of the protocol, slow ones too", mutants),
     ("faults", "200 kills and stops of processes, and 200 over cells with state", faults),
+    ("table", "the table of docs/faults.md, each cell three times", table),
     ("standby", "the tests of takeovers, 20 times, a busy loop on every core", standby),
     ("suite", "all tests of the workspace, five times, a busy loop on one core", suite),
     ("fuzz", "every fuzz target for six minutes: an hour on two cores", || fuzz::run_all(360)),

@@ -89,7 +89,7 @@ impl ApiClient {
     pub fn new(url: &str, token: Option<String>) -> Result<Self, String> {
         let encrypted = url.strip_prefix("https://");
         let authority = encrypted.or(url.strip_prefix("http://")).unwrap_or(url).trim_end_matches('/');
-        let address: crate::config::units::Address = authority.parse().map_err(|_| {
+        let address: marram_config::units::Address = authority.parse().map_err(|_| {
             format!("{url:?} is not an admin address; write http://HOST:PORT or https://HOST:PORT")
         })?;
         let is_encrypted = encrypted.is_some();

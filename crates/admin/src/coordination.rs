@@ -67,8 +67,8 @@ pub(super) fn stands_by(state: &AdminState, session: SessionId) -> Result<Answer
         AskAnswer::Standby(None) => Err(Refusal::new(
             StatusCode::NOT_FOUND,
             "the coordinator knows no standby for that session",
-            "look with `marram ps`: sessions that are over, or have no standby, are not listed, nor are those of an edge whose \
-             lease is over",
+            "look with `marram ps`: sessions that are over, or have no standby, are not listed, nor are those of an \
+             edge with an expired lease",
         )),
         AskAnswer::Away(why) | AskAnswer::Refused(why) => Err(Refusal::new(
             StatusCode::SERVICE_UNAVAILABLE,

@@ -257,8 +257,8 @@ impl WrittenKeep {
             "strict" => return Ok(WitnessMode::Strict),
             "lenient" => return Ok(WitnessMode::Lenient),
             other => format!(
-                "\"{other}\" is not a kind of witness; write \"strict\" (while the coordinator is away, recoveries \
-                 wait), \"lenient\" (they continue without its answer) or \"none\""
+                "\"{other}\" is not a kind of witness; write \"strict\" (while the coordinator is unreachable, \
+                 recoveries wait), \"lenient\" (they continue without its answer) or \"none\""
             ),
         };
         Err(source.problem(&written.span(), what))

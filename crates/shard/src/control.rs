@@ -306,7 +306,7 @@ impl Control {
         self.restarts += 1;
         self.placements.shard_gone(shard);
         let text = alloc::format!("shard {shard} died; its sessions recover elsewhere; starting a new shard");
-        out.push(ControlOutput::Log(1, text));
+        out.push(ControlOutput::Log(NoteLevel::Warning, text));
         let tags: Vec<u64> = self.questions.keys().copied().collect();
         tags.into_iter().for_each(|tag| self.answered(tag, shard, out));
         if self.draining {
@@ -379,7 +379,7 @@ impl Control {
                 "a session runs image {image} of `{}`: requesting it from the peers",
                 want.app
             );
-            out.push(ControlOutput::Log(2, text));
+            out.push(ControlOutput::Log(NoteLevel::Info, text));
             out.push(ControlOutput::Fetch { image });
         }
     }
@@ -392,7 +392,7 @@ impl Control {
                     "image {image} of `{}` is fetched: its sessions can continue here",
                     app.name
                 );
-                out.push(ControlOutput::Log(2, text));
+                out.push(ControlOutput::Log(NoteLevel::Info, text));
                 self.images.insert(image, app.clone());
                 self.tell_all(&ToShard::Know(app), out);
             }
@@ -563,11 +563,15 @@ impl Control {
             "survives: lost connections between its ends and edges".to_string(),
         ];
         if matches!(row.protect, Protect::Warm | Protect::Hot) {
-            let ready = |keeper: &&String| keeper.contains("(warm, ") || keeper.contains("(hot, ");
-            lines.push(match row.keepers.iter().find(|keeper| ready(keeper) && !keeper.ends_with("not ready)")) {
-                Some(keeper) => alloc::format!("survives: the failure of this edge, without a rebuild: {keeper} \
-                    continues it"),
-                None => "note: no edge stands by now; if this edge fails, the session is rebuilt from its ends".into(),
+            lines.push(match row.keepers.iter().find(|keeper| keeper.can_take_over()) {
+                Some(keeper) => alloc::format!(
+                    "survives: the failure of this edge, without a rebuild: {keeper} \
+                    continues it"
+                ),
+                None => {
+                    "note: no edge stands by now; if this edge fails, the session is rebuilt from its ends"
+                        .into()
+                }
             });
         }
         if row.client_in_gate || row.server_in_gate {

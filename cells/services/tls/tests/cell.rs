@@ -178,7 +178,7 @@ fn a_client_that_sends_after_the_servers_close_is_read_and_not_answered() {
 
 #[test]
 fn a_further_client_of_a_shared_cell_receives_and_sends_nothing() {
-    let (mut cell, mut sent, mut dice) = (cell(ED25519), Sent::default(), Dice(11));
+    let (mut cell, mut sent, mut random) = (cell(ED25519), Sent::default(), Random::new(11));
     let mut client = client(client_config(ED25519.0, None));
     converse(&mut client, &mut cell, &mut sent, &mut random);
     let further = Port(2);
@@ -189,7 +189,7 @@ fn a_further_client_of_a_shared_cell_receives_and_sends_nothing() {
 
 #[test]
 fn data_of_a_server_that_sends_first_is_delivered_after_the_handshake() {
-    let (mut cell, mut sent, mut dice) = (cell(ED25519), Sent::default(), Dice(8));
+    let (mut cell, mut sent, mut random) = (cell(ED25519), Sent::default(), Random::new(8));
     sent.take(cell.message(Port::SERVER, b"220 ready"));
     sent.take(cell.close(Port::SERVER));
     assert!(sent.client.is_empty() && sent.closed.is_empty());

@@ -31,7 +31,7 @@ fn shown(answer: &Value) -> String {
     }
     let rows: Vec<Vec<String>> = answer["edges"].as_array().into_iter().flatten().map(row).collect();
     out + &table::format(
-        &["EDGE", "ADDRESSES", "ADMIN", "SHARDS", "SESSIONS", "IMAGES", "TAKES NEW ONES"],
+        &["EDGE", "ADDRESSES", "ADMIN", "SHARDS", "SESSIONS", "IMAGES", "ACCEPTS SESSIONS"],
         &rows,
     )
 }

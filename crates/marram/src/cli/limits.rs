@@ -435,8 +435,8 @@ fn for_operators() -> Vec<Row> {
             time(super::operate::LONG),
             "as above",
         ),
-        ("connections to the admin API", admin::CONNECTIONS_MAX.to_string(), "further ones wait"),
-        ("operators that follow a log", admin::FOLLOWERS_MAX.to_string(), "further ones are refused"),
+        ("connections to the admin API", marram_admin::CONNECTIONS_MAX.to_string(), "further ones wait"),
+        ("operators that follow a log", marram_admin::FOLLOWERS_MAX.to_string(), "further ones are refused"),
         (
             "log lines that are kept (c)",
             size(logging::RING_BYTES),

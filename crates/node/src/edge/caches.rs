@@ -124,7 +124,8 @@ impl Caches {
             match Origins::start(Arc::clone(&self.waker)) {
                 Ok(origins) => self.origins = Some(origins),
                 Err(error) => {
-                    let (found, _) = entry.cache.fetched(now_ns, key, marram_shard::cache::OriginAnswer::Away);
+                    let (found, _) =
+                        entry.cache.fetched(now_ns, key, marram_shard::cache::OriginAnswer::Away);
                     self.complain(app, key, &format!("cannot start a thread to fetch it: {error}"));
                     return Some(found);
                 }

@@ -73,7 +73,7 @@ impl Recordings {
                 if file.len() > BODY_BYTES_MAX {
                     let size = file.len();
                     return Err(format!(
-                        "the recording has {size} bytes; the admin API sends at most {ANSWER_BYTES_MAX}"
+                        "the recording has {size} bytes; the admin API sends at most {BODY_BYTES_MAX}"
                     ));
                 }
                 let name = format!("{session}-{}-{tag}.{ENDING}", std::process::id());

@@ -109,7 +109,7 @@ impl LogBuffer {
     /// Adds a line that says how many lines were lost.
     fn lost(&self, shard: Option<u8>, count: u64) {
         let text = format!(
-            "{{\"level\":\"WARN\",\"target\":\"marram::logging\",\"message\":\"{count} lines were lost before they \
+            "{{\"level\":\"WARN\",\"target\":\"marram_node::logging\",\"message\":\"{count} lines were lost before they \
              could be kept\"}}"
         );
         self.push(shard, text.into());

@@ -11,10 +11,10 @@ use tracing_subscriber::filter::Targets;
 /// The parts of the program with a level of their own, and the log targets of each.
 const PARTS: [(&str, &str); 6] = [
     ("agent", "marram_agent"),
-    ("edge", "crate::edge"),
+    ("edge", "marram_node::edge"),
     ("admin", "marram_admin"),
-    ("coordinator", "crate::coordinator"),
-    ("recorder", "crate::recorder"),
+    ("coordinator", "marram_node::coordinator"),
+    ("recorder", "marram_node::recorder"),
     // What cells print.
     ("guest", "guest"),
 ];
@@ -162,8 +162,8 @@ mod tests {
         let filter = "warn,agent=debug,guest=error".parse::<Levels>().expect("it is right").filter();
         for (target, level, heard) in [
             ("marram_agent::reports", tracing::Level::DEBUG, true),
-            ("crate::edge::shard", tracing::Level::INFO, false),
-            ("crate::edge::shard", tracing::Level::WARN, true),
+            ("marram_node::edge::shard", tracing::Level::INFO, false),
+            ("marram_node::edge::shard", tracing::Level::WARN, true),
             ("guest", tracing::Level::WARN, false),
         ] {
             assert_eq!(filter.would_enable(target, &level), heard, "{target} {level}");

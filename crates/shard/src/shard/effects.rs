@@ -217,7 +217,12 @@ impl Shard {
         }
         self.counters.add(&session.owner.totals());
         if session.owner.phase() == OwnerPhase::Following {
-            return self.note(3, Some(id), alloc::format!("no longer stands by: {reason}"), out);
+            return self.note(
+                NoteLevel::Debug,
+                Some(id),
+                alloc::format!("no longer stands by: {reason}"),
+                out,
+            );
         }
         self.counters.count_end(code);
         let level = match code {

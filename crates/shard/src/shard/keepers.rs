@@ -322,7 +322,7 @@ impl Shard {
         self.counters.keepers_lost += 1;
         if !at_once {
             let text = alloc::format!("`{}` no longer keeps the session: {reason}", placed.role.name);
-            self.note(2, Some(id), text, out);
+            self.note(NoteLevel::Info, Some(id), text, out);
         }
     }
 

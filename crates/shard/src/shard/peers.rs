@@ -182,7 +182,7 @@ impl Shard {
         let count = sessions.len();
         if count > 0 {
             let text = alloc::format!("no frame from the edge `{name}`: taking over {count} of its sessions");
-            self.note(2, None, text, out);
+            self.note(NoteLevel::Info, None, text, out);
         }
         for session in sessions {
             self.take_over(now, session, out);

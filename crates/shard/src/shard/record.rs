@@ -59,7 +59,7 @@ impl Shard {
             (None, Some(file)) => {
                 let text =
                     alloc::format!("a handler was stopped; run its recording with `marram replay {file}`");
-                self.note(2, Some(session), text, out);
+                self.note(NoteLevel::Info, Some(session), text, out);
                 if self.stops_told.len() >= STOPS_TOLD {
                     self.stops_told.pop_front();
                 }
@@ -67,7 +67,7 @@ impl Shard {
             }
             (None, None) => {
                 let text = alloc::format!("a handler was stopped, and could not be recorded: {why}");
-                self.note(1, Some(session), text, out);
+                self.note(NoteLevel::Warning, Some(session), text, out);
             }
         }
     }

@@ -40,7 +40,7 @@ impl Shard {
         self.counters.witness_missing += 1;
         let text = "continues without a check that its client did not go back to an older state: the witness is \
             unreachable";
-        self.note(1, Some(session), text.to_string(), out);
+        self.note(NoteLevel::Warning, Some(session), text.to_string(), out);
     }
 
     /// The answer to a question.

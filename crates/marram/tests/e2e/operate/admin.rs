@@ -205,7 +205,7 @@ fn native_code_that_does_not_authenticate_is_compiled_again_and_said() {
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
-        let says = |event: &marram::harness::LogEvent| {
+        let says = |event: &marram_cluster::LogEvent| {
             event.text("level") == "WARN" && event.text("message").contains("fails authentication")
         };
         assert!(

@@ -1,7 +1,7 @@
 //! Standby cells, from checkpoint to checkpoint.
 
 use super::*;
-use marram_cluster;
+
 use marram_sandbox::Quotas;
 use marram_session::cell::PortKind;
 use marram_wire::{
@@ -93,7 +93,7 @@ impl Pair {
         let name = format!("marram-executor-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let directory = env::temp_dir().join(name);
         let images = Images::open(&directory).unwrap();
-        let module = harness::CellFiles::find(None).unwrap().module("counter");
+        let module = marram_cluster::CellFiles::find(None).unwrap().module("counter");
         let info = images.deploy(&fs::read(module).unwrap(), &[], &Quotas::default()).unwrap();
         let image = images.load(info.hash).unwrap();
         let mut there = Cells::new(CellsConfig { slots: 1, ..CellsConfig::default() }).unwrap();

@@ -88,7 +88,7 @@ fn a_cell_with_a_key_that_this_machine_lacks_does_not_start() {
         let error = cells.start(CELL, &image, crate::support::SEED).unwrap_err();
         assert_eq!(error, StartError::Key { hash: image.hash(), key: missing });
         assert!(error.to_string().contains("does not have the key"), "{error}");
-        start_in(&mut cells, CELL, &deploy(&super::support::echo()));
+        start_in(&mut cells, CELL, &deploy(&crate::support::echo()));
     }
 }
 
