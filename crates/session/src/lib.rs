@@ -7,6 +7,7 @@
 extern crate alloc;
 
 pub mod agent;
+pub mod bug;
 pub mod cell;
 pub mod dialer;
 pub mod end;
@@ -15,3 +16,4 @@ pub mod owner;
 pub mod recorder;
 pub mod replay;
 pub mod shared;
+pub mod trace;

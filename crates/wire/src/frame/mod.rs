@@ -52,6 +52,16 @@ macro_rules! frames {
         })*
 
         impl Frame {
+            /// The frame's kind, for logs.
+            #[must_use]
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$name(_) => stringify!($name),)*
+                    Self::Input(_) => "Input",
+                    Self::Output(_) => "Output",
+                }
+            }
+
             fn put_body(&self, out: &mut BytesMut) -> Bytes {
                 match self {
                     $(Self::$name(frame) => { out.extend_from_slice(&[$kind]); frame.put(out); Bytes::new() })*
