@@ -27,6 +27,7 @@ use watch::Watch;
 /// Runs one seed. A panic of a machine counts as a violation.
 #[must_use]
 pub fn run(seed: u64, verbose: bool) -> Outcome {
+    marram_session::bug::panic_on_bugs();
     let world = AssertUnwindSafe(|| world::World::new(Plan::of(seed), verbose).run());
     catch_unwind(world).unwrap_or_else(|panic| {
         let text = panic

@@ -1,8 +1,23 @@
 //! The events of a run as one number, which is equal for equal runs, and, if requested, as text.
 
-use std::{collections::VecDeque, fmt::Write};
+use marram_session::trace::{self, TraceEvent, TraceHook};
+use std::{cell::RefCell, collections::VecDeque, fmt::Write};
 
 const LINES_KEPT: usize = 20_000;
+
+thread_local! {
+    /// What the machines of this thread have traced since it was last collected; none if this thread's seed has no text.
+    static TRACED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Receives what the machines trace.
+static HOOK: TraceHook = TraceHook(keep);
+
+fn keep(event: TraceEvent<'_>) {
+    TRACED.with_borrow_mut(|lines| {
+        lines.iter_mut().for_each(|lines| lines.push(format!("{}: {}", event.context, event.text)));
+    });
+}
 
 /// The trace of one seed.
 #[derive(Debug)]
@@ -16,6 +31,11 @@ impl Trace {
     /// With text only if `verbose`: it costs more than the rest of the simulation.
     #[must_use]
     pub(crate) fn new(verbose: bool) -> Self {
+        TRACED.set(verbose.then(Vec::new));
+        if verbose {
+            trace::set_hook(&HOOK);
+            trace::switch(true);
+        }
         Self { hash: 0, events: 0, lines: verbose.then(VecDeque::new) }
     }
 
@@ -47,6 +67,17 @@ impl Trace {
         let (ms, ns) = (now_ns / 1_000_000, now_ns % 1_000_000);
         write!(line, "{ms:>6}.{ns:06} {}", text()).expect("writing to a string");
         lines.push_back(line);
+    }
+
+    /// Adds what a machine has traced in its last step.
+    pub(crate) fn collect(&mut self, now_ns: u64, machine: impl Fn() -> String) {
+        if self.lines.is_some() {
+            for line in
+                TRACED.with_borrow_mut(|lines| lines.as_mut().map(std::mem::take)).into_iter().flatten()
+            {
+                self.say(now_ns, || format!("{} traces {line}", machine()));
+            }
+        }
     }
 
     fn mix(&mut self, word: u64) {

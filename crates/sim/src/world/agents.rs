@@ -185,6 +185,7 @@ impl World {
             self.trace.say(now_ns, || format!("A{agent} <- {input:?}"));
         }
         machine.step(now_ns + node.origin_ns, input, &mut out);
+        self.trace.collect(now_ns, || format!("A{agent}"));
         if self.checks_invariants
             && let Err(broken) = machine.invariants()
         {

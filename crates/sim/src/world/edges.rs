@@ -395,6 +395,7 @@ impl World {
         }
         let mut out = Vec::new();
         machine.step(now, input, &mut out);
+        self.trace.collect(now_ns, || position.to_string());
         if self.checks_invariants
             && let Err(broken) = machine.invariants()
         {

@@ -125,6 +125,7 @@ impl World {
         let Some(machine) = &mut node.machine else { return };
         let mut out = Vec::new();
         machine.step(now_ns + node.origin_ns, input, &mut out);
+        self.trace.collect(now_ns, || "recorder".into());
         if node.lies {
             let lies = lies::lie(&mut self.chance, &mut out);
             self.watch.counts.add(Rare::RecorderLied, lies);
