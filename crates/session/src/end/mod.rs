@@ -277,6 +277,7 @@ impl End {
         self.sent.invariants()?;
         self.checkpoints.invariants(self.log.end())?;
         holds!("I10", self.unacknowledged <= self.received);
+        holds!("I10", self.backlog + self.taken <= OUTPUT_WINDOW);
         holds!("I10", !self.finishing || (self.output_closed && self.sent.closed()));
         Ok(())
     }
@@ -358,7 +359,7 @@ impl End {
             log_end: self.log.end(),
             tag: self.log.tag(),
             received: self.received,
-            window: OUTPUT_WINDOW.saturating_sub(self.backlog),
+            window: OUTPUT_WINDOW - self.backlog,
             sent_start: from,
             sent_end: self.sent.end(),
             checkpoints: self.checkpoints.metas(),

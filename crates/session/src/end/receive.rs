@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use marram_wire::{
     frame::{Chosen, Finished, Frame, Increment, Output, Stored},
-    limits::charge,
+    limits::{OUTPUT_WINDOW, charge},
     seal::LOG_OFFSET_MAX,
 };
 
@@ -30,7 +30,8 @@ impl End {
                 self.increment(&Increment { entries: log.entries, tag: log.tag })
             }
             (Frame::Credit(credit), EndPhase::Owned) => {
-                self.credit = self.credit.saturating_add(credit.bytes);
+                let credit = self.credit.checked_add(credit.bytes);
+                self.credit = credit.ok_or(Violation("the owner grants more credit than can be counted"))?;
                 self.pump(out);
                 Ok(())
             }
@@ -100,9 +101,11 @@ impl End {
         if let Some(increment) = &output.increment {
             self.increment(increment)?;
         }
+        let cost = charge(output.payload.len());
+        let fits = self.backlog + self.taken + cost <= OUTPUT_WINDOW;
+        check(fits, "an output came that the owner had no credit for")?;
         self.received += 1;
         self.unacknowledged += 1;
-        let cost = charge(output.payload.len());
         if output.close {
             self.output_closed = true;
             self.taken += cost;

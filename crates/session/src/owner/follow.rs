@@ -118,7 +118,9 @@ impl Owner {
     ) -> Result<Self, StandbyError> {
         let owner = Self::new(keep.session, keep.image, keys, policy, &keep.hosts, seed);
         let mut owner = owner.following(keep.generation)?;
-        if keep.took.len() != owner.sides.len() || keep.log_offset >= LOG_OFFSET_MAX {
+        // Each message that was consumed has an entry of at least a byte.
+        let consumed = keep.took.iter().all(|took| *took <= keep.log_offset);
+        if keep.took.len() != owner.sides.len() || keep.log_offset >= LOG_OFFSET_MAX || !consumed {
             return standby_error(Code::Protocol, "a feed begins at an invalid log offset");
         }
         owner.log.floor = keep.log_offset;

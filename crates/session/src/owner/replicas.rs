@@ -225,7 +225,10 @@ impl Owner {
         };
         let stream = &mut self.replicas.streams[at];
         match frame {
-            Frame::Credit(credit) => stream.behind = stream.behind.saturating_sub(credit.bytes),
+            Frame::Credit(credit) => match stream.behind.checked_sub(credit.bytes) {
+                Some(behind) => stream.behind = behind,
+                None => self.lose(at, Code::Protocol, "it acknowledged more than it was fed".into(), out),
+            },
             Frame::Stored(stored) => {
                 if stream.stored(&stored) {
                     send_parts(stream, out);

@@ -438,7 +438,14 @@ impl Owner {
         out: &mut Vec<OwnerEffect>,
     ) {
         let side = &mut self.sides[index];
-        side.credit = side.credit.saturating_add(bytes);
+        let Some(credit) = side.credit.checked_add(bytes) else {
+            return self.terminate(
+                Code::Protocol,
+                "an end grants more credit than can be counted".into(),
+                out,
+            );
+        };
+        side.credit = credit;
         if self.policy.keep && !side.acknowledge(received) {
             return self.terminate(
                 Code::Protocol,

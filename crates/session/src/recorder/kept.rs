@@ -68,6 +68,9 @@ impl Kept {
         let ports = keep.hosts.len();
         check((1..=2).contains(&ports) && keep.took.len() == ports, "a session has one end or two")?;
         check(keep.log_offset < LOG_OFFSET_MAX, "a feed begins at an invalid log offset")?;
+        // Each message that was consumed has an entry of at least a byte.
+        let consumed = keep.took.iter().all(|took| *took <= keep.log_offset);
+        check(consumed, "a feed begins behind more messages than its log can have consumed")?;
         check(!keep.hot, "a recorder does not replay what it keeps")?;
         let mut tag = [0; 8];
         tag.copy_from_slice(&keep.head[..8]);

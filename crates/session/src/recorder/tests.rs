@@ -228,15 +228,11 @@ impl Model {
         self.log.len() as u64
     }
 
-    /// Its owner makes a recorder keep it from here on.
-    fn keep(&mut self, world: &mut World, wire: WireId) {
-        self.channel += 2;
-        (self.fed_by, self.from, self.arriving) = (Some(wire), self.end(), None);
-        self.truncated = self.from;
-        (self.ready, self.chain) = (self.from == 0, Vec::new());
+    /// What its owner announces to a recorder.
+    fn announcement(&self) -> Keep {
         let mut head = [0; 32];
         head[..8].copy_from_slice(&self.tag);
-        let keep = Keep {
+        Keep {
             channel: self.channel,
             session: self.session,
             generation: self.generation,
@@ -248,8 +244,16 @@ impl Model {
             head,
             last_ns: 0,
             took: self.took(),
-        };
-        world.hear(wire, keep);
+        }
+    }
+
+    /// Its owner makes a recorder keep it from here on.
+    fn keep(&mut self, world: &mut World, wire: WireId) {
+        self.channel += 2;
+        (self.fed_by, self.from, self.arriving) = (Some(wire), self.end(), None);
+        self.truncated = self.from;
+        (self.ready, self.chain) = (self.from == 0, Vec::new());
+        world.hear(wire, self.announcement());
         if !self.ready {
             self.base(world, true, 100);
         }
@@ -498,6 +502,21 @@ fn what_does_not_fit_is_refused_and_nothing_else_suffers() {
         assert_eq!(world.recall(wire, model.session), None);
         assert!(!world.files.contains_key(&model.session));
         assert_eq!(world.recall(wire, other.session), other.expected());
+    }
+}
+
+#[test]
+fn a_session_that_consumed_more_messages_than_its_log_has_entries_is_refused() {
+    let mut world = World::new(1 << 20, false);
+    let wire = world.wire();
+    for (channel, took, refused) in [(1, 0, false), (3, 7, false), (5, 8, true), (7, u64::MAX, true)] {
+        let model = Model::new(0, 1);
+        world.hear(wire, Keep { channel, took: vec![took], log_offset: 7, ..model.announcement() });
+        assert_eq!(
+            matches!(&world.said()[..], [Frame::Reject(it)] if it.code == Code::Protocol),
+            refused,
+            "{took}"
+        );
     }
 }
 

@@ -1,9 +1,9 @@
 //! The program's messages: numbered, kept, and sent within credit.
 
-use crate::end::bench::{Bench, promise};
+use crate::end::bench::{Bench, CHANNEL, promise};
 use bytes::Bytes;
 use marram_wire::{
-    frame::Promise,
+    frame::{Credit, Promise},
     limits::{DATAGRAMS_WAITING_MAX, MESSAGE_SIZE_MAX, RETAINED_MAX, STREAM_CUT, charge},
 };
 
@@ -35,7 +35,8 @@ fn messages_go_within_the_last_byte_of_credit() {
     bench.credit(1);
     assert_eq!(bench.look(), ["input "]);
     bench.credit(u64::MAX);
-    bench.credit(u64::MAX);
+    let more = Credit { channel: CHANNEL, received: 0, bytes: 1 };
+    assert_eq!(bench.try_frame(more), Err("the owner grants more credit than can be counted"));
     bench.say("four");
     assert_eq!(bench.look(), ["input four"]);
 }

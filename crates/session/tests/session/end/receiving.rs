@@ -51,6 +51,20 @@ fn what_the_program_takes_is_granted_again() {
 }
 
 #[test]
+fn an_output_beyond_the_window_is_refused() {
+    let mut bench = Bench::owned(0);
+    let output = |payload| Output { channel: CHANNEL, increment: None, close: false, payload };
+    bench.output(charged(OUTPUT_WINDOW - charge(0)));
+    let refused = Err("an output came that the owner had no credit for");
+    assert_eq!(bench.try_frame(output(charged(charge(1)))), refused);
+    bench.output("");
+    assert_eq!(bench.try_frame(output(Bytes::new())), refused, "the window is full to the last byte");
+    // What the program has read makes room, once the owner has been told.
+    bench.taken(OUTPUT_WINDOW);
+    bench.output("A");
+}
+
+#[test]
 fn an_output_brings_along_what_is_granted() {
     let mut bench = Bench::owned(0);
     bench.output(charged(ACK_CHARGE - charge(0)));

@@ -31,6 +31,12 @@ fn replays(bench: &mut Bench, entries: u64) {
     says(bench, Replayed { channel: CHANNEL, entries });
 }
 
+/// It acknowledges all that it was fed, so many entries.
+fn receives(bench: &mut Bench, entries: u64) {
+    let bytes = bench.owner.keepers().next().map_or(0, |keeper| keeper.behind);
+    says(bench, Credit { channel: CHANNEL, received: entries, bytes });
+}
+
 /// How many entries the keeper has to replay; none if it was dropped.
 fn unreplayed(bench: &Bench) -> Option<u64> {
     bench.owner.keepers().next().and_then(|fill| fill.unreplayed)
@@ -46,7 +52,7 @@ fn a_hot_standby_that_does_not_replay_what_it_receives_is_dropped() {
     let mut bench = kept(true);
     consume(&mut bench, REPLAY_LAG_MAX - 1);
     // It has received everything.
-    says(&mut bench, Credit { channel: CHANNEL, received: REPLAY_LAG_MAX, bytes: u64::MAX });
+    receives(&mut bench, REPLAY_LAG_MAX);
     assert_eq!((unreplayed(&bench), lost(&mut bench)), (Some(REPLAY_LAG_MAX), Vec::new()));
     consume(&mut bench, 1);
     assert_eq!(lost(&mut bench), ["keeper 7 replays too slowly", "keeper 7 lost: Busy"]);
@@ -63,7 +69,7 @@ fn one_that_keeps_up_stays() {
     for _ in 0..2 * REPLAY_LAG_MAX / REPLAYED_EVERY {
         consume(&mut bench, REPLAYED_EVERY);
         replays(&mut bench, REPLAYED_EVERY);
-        says(&mut bench, Credit { channel: CHANNEL, received: REPLAYED_EVERY, bytes: u64::MAX });
+        receives(&mut bench, REPLAYED_EVERY);
     }
     assert_eq!((unreplayed(&bench), lost(&mut bench)), (Some(1), Vec::new()));
 }
@@ -84,6 +90,16 @@ fn one_that_replayed_more_than_it_was_fed_is_dropped() {
     replays(&mut bench, 10);
     assert_eq!(lost(&mut bench), [""; 0]);
     replays(&mut bench, 1);
+    assert_eq!(lost(&mut bench), ["keeper 7 lost: Protocol"]);
+}
+
+#[test]
+fn one_that_acknowledges_more_than_it_was_fed_is_dropped() {
+    let mut bench = kept(false);
+    consume(&mut bench, 1);
+    receives(&mut bench, 2);
+    assert_eq!(lost(&mut bench), [""; 0]);
+    says(&mut bench, Credit { channel: CHANNEL, received: 0, bytes: 1 });
     assert_eq!(lost(&mut bench), ["keeper 7 lost: Protocol"]);
 }
 

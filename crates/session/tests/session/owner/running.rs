@@ -208,6 +208,16 @@ fn what_was_not_sent_cannot_be_acknowledged() {
 }
 
 #[test]
+fn more_credit_than_can_be_counted_ends_the_session() {
+    let mut bench = Bench::begun(policy());
+    bench.credit(CLIENT, 0, 1);
+    assert_eq!(bench.phase(), OwnerPhase::Running);
+    bench.look();
+    bench.credit(CLIENT, 0, u64::MAX);
+    assert_eq!(bench.look().last().map(String::as_str), Some("over Protocol"));
+}
+
+#[test]
 fn messages_that_wait_are_held_and_counted() {
     let mut bench = Bench::begun(policy());
     bench.say(CLIENT, "one");
