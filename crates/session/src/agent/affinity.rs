@@ -99,6 +99,16 @@ impl ShardAffinity {
         }
     }
 
+    /// The sessions that are away, with their homes.
+    pub(super) fn away(&self) -> impl Iterator<Item = (Target, EndId)> {
+        self.away.iter().flat_map(|(home, ids)| ids.iter().map(|id| (*home, *id)))
+    }
+
+    /// Whether a session is away from this home.
+    pub(super) fn is_away(&self, home: Target, id: EndId) -> bool {
+        self.away.get(&home).is_some_and(|ids| ids.contains(&id))
+    }
+
     /// When to look again, if any session is away.
     pub(super) fn wake_ns(&self) -> Option<u64> {
         (!self.away.is_empty()).then_some(self.look_ns)
@@ -110,6 +120,7 @@ impl Agent {
     pub(super) fn note_home(&mut self, now_ns: u64, id: EndId, wire: WireId) {
         self.forget_home(id);
         let keeps = !self.is_lost_with_its_owner(id);
+        // Only clients' sessions fail back, and only those that another owner can recover.
         let Some(wire) = self.wires.get(&wire).filter(|_| keeps && !id.server) else { return };
         let home = Target { edge: wire.target.edge, shard: wire.home(id.session) };
         // If an edge restarts with fewer shards, the wires of the missing shards lead to others.
@@ -171,6 +182,6 @@ impl ShardAffinity {
             self.away.values().all(|ids| !ids.is_empty()),
             "a home shard that no session is away from is forgotten"
         );
-        self.away.iter().flat_map(|(home, ids)| ids.iter().map(|id| (*home, *id))).collect()
+        self.away().collect()
     }
 }

@@ -7,6 +7,7 @@
 mod affinity;
 mod api;
 mod datagrams;
+mod invariants;
 mod local;
 pub mod proxy;
 pub mod routes;
@@ -23,7 +24,6 @@ pub use api::{
 use crate::{
     dialer::{self, Dialer, DialerAction},
     end::EndEffect,
-    invariant::BrokenInvariant,
 };
 use affinity::ShardAffinity;
 use alloc::{
@@ -107,14 +107,6 @@ impl Agent {
             effects: Vec::new(),
             acts: Vec::new(),
         }
-    }
-
-    /// Checks the local invariants of all ends, by their numbers in docs/protocol.md.
-    ///
-    /// # Errors
-    /// If one does not hold.
-    pub fn invariants(&self) -> Result<(), BrokenInvariant> {
-        self.sessions.values().try_for_each(|session| session.end.invariants())
     }
 
     /// Takes one event at `now_ns` (monotonic) and appends the actions. The first event should be [`AgentInput::Wake`].

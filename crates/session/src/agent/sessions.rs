@@ -89,6 +89,16 @@ impl Session {
     fn is_server(&self) -> bool {
         !self.server.is_empty()
     }
+
+    /// Whether it has no owner.
+    pub(super) fn is_orphaned(&self) -> bool {
+        self.orphaned_ns.is_some()
+    }
+
+    /// Whether a channel is one of its own, of any generation.
+    pub(super) fn uses(&self, channel: (WireId, Channel)) -> bool {
+        [self.attached, self.asking, self.silent].contains(&Some(channel)) || self.stale.contains(&channel)
+    }
 }
 
 impl Agent {

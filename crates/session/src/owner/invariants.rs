@@ -5,7 +5,7 @@ use crate::invariant::{BrokenInvariant, holds};
 use marram_wire::limits::charge;
 
 impl Owner {
-    /// Checks I15, I19, I23, I28 to I30, I35 and I38 of docs/protocol.md, as far as they relate fields of this owner.
+    /// Checks I15, I19, I23, I28 to I30, I35, I37 and I38 of docs/protocol.md, as far as they relate fields of this owner.
     ///
     /// # Errors
     /// If one does not hold.
@@ -29,6 +29,9 @@ impl Owner {
             holds!("I38", follow.received.len() == self.sides.len());
             holds!("I38", follow.arriving.as_ref().is_none_or(|(meta, got)| *got <= meta.size));
         }
+        self.timers.invariants()?;
+        self.tasks.invariants()?;
+        self.witness.invariants()?;
         self.checkpointer.invariants()?;
         self.replicas.invariants()
     }

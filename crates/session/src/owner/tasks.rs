@@ -3,7 +3,10 @@
 //! A task is identified by a stage and a token, as a timer is. It is runnable, waits for one lock, or is idle. It keeps its
 //! locks while it is idle. So the holder of every lock can be run.
 
-use crate::cell::{CellInput, TaskChange};
+use crate::{
+    cell::{CellInput, TaskChange},
+    invariant::{BrokenInvariant, holds},
+};
 use alloc::{
     collections::{BTreeMap, VecDeque},
     format,
@@ -182,6 +185,25 @@ impl Tasks {
             locked_out: (self.waits.len() - self.runnable.len()) as u64,
             locks: self.locks.len() as u64,
         }
+    }
+
+    /// I37 of docs/protocol.md.
+    pub(super) fn invariants(&self) -> Result<(), BrokenInvariant> {
+        holds!("I37", self.waits.len() <= TASKS_MAX && self.locks.len() <= LOCKS_MAX);
+        for task in &self.runnable {
+            holds!("I37", self.waits.get(task) == Some(&Waits::Turn));
+        }
+        let mut waiting = 0;
+        for ((stage, id), held) in &self.locks {
+            waiting += held.waiting.len();
+            holds!("I37", !held.waiting.contains(&held.holder));
+            for token in &held.waiting {
+                holds!("I37", self.waits.get(&(*stage, *token)) == Some(&Waits::Lock(*id)));
+            }
+        }
+        // Each task is in one queue, and once.
+        holds!("I37", self.runnable.len() + waiting == self.waits.len());
+        Ok(())
     }
 
     pub(crate) fn to_header(&self) -> (Many<Task>, Many<Lock>) {

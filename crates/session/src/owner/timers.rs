@@ -1,6 +1,9 @@
 //! The cell's timers: one for each stage and token, fired in the order of their due times.
 
-use crate::cell::{CellInput, TimerChange};
+use crate::{
+    cell::{CellInput, TimerChange},
+    invariant::{BrokenInvariant, holds},
+};
 use alloc::{collections::BTreeMap, vec::Vec};
 use marram_wire::{
     header::{Many, Timer},
@@ -58,6 +61,16 @@ impl Timers {
         self.by_due.is_empty()
     }
 
+    /// I37 of docs/protocol.md.
+    pub(super) fn invariants(&self) -> Result<(), BrokenInvariant> {
+        holds!("I37", self.by_due.len() == self.by_name.len() && self.by_due.len() <= TIMERS_MAX);
+        for (key, name) in &self.by_due {
+            holds!("I37", self.by_name.get(name) == Some(key));
+            holds!("I37", key.1 < self.set);
+        }
+        Ok(())
+    }
+
     pub(crate) fn to_header(&self) -> (u64, Many<Timer>) {
         let timers: Vec<Timer> = self
             .by_due
@@ -99,6 +112,15 @@ mod tests {
         assert_eq!(fired, [(0, 4), (0, 1), (0, 2), (1, 3), (2, 1)].map(timer));
         assert!(timers.is_empty());
         assert!(timers.by_name.is_empty(), "a name is not remembered longer than its timer");
+    }
+
+    #[test]
+    fn a_timer_without_its_name_breaks_an_invariant() {
+        let mut timers = Timers::default();
+        assert!(timers.change(0, TimerChange::Set { stage: 0, token: 1, delay_ns: 10 }));
+        assert_eq!(timers.invariants(), Ok(()));
+        timers.by_name.clear();
+        assert_eq!(timers.invariants().map_err(|broken| broken.number), Err("I37"));
     }
 
     #[test]

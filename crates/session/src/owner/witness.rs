@@ -7,7 +7,10 @@
 //! since the last report.
 
 use super::{Now, Owner, OwnerEffect};
-use crate::replay::{LogReplayError, follow};
+use crate::{
+    invariant::{BrokenInvariant, holds},
+    replay::{LogReplayError, follow},
+};
 use alloc::{format, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -73,6 +76,17 @@ pub(super) struct Witness {
     /// What the client has acknowledged and the witness was not told yet.
     unreported: Option<ClientProgress>,
     next_ns: u64,
+}
+
+impl Witness {
+    /// I37 of docs/protocol.md.
+    pub(super) fn invariants(&self) -> Result<(), BrokenInvariant> {
+        if let [first, Some(second)] = self.marks {
+            holds!("I37", first.is_some_and(|first| first.outputs <= second.outputs));
+            holds!("I37", first.is_some_and(|first| first.seen.log_end <= second.seen.log_end));
+        }
+        Ok(())
+    }
 }
 
 /// Why a log cannot be followed to its end.
