@@ -6,12 +6,19 @@
 
 use crate::cell::{CellId, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome};
 use crate::owner::{Kind, Now, Tasks, Timers};
+use crate::{
+    bug, trace,
+    trace::{TraceContext, TraceRole},
+};
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     string::String,
     vec::Vec,
 };
 use marram_wire::id::Port;
+
+/// What a shared cell is in traces.
+const SHARED: TraceContext = TraceContext::of(TraceRole::SharedCell);
 
 /// An action for the shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -150,7 +157,9 @@ impl SharedCell {
 
     /// A member's owner runs a handler.
     pub fn run(&mut self, now: Now, run: Run, out: &mut Vec<SharedEffect>) {
-        let Some(entry) = self.members.get_mut(&run.cell) else { return };
+        let Some(entry) = self.members.get_mut(&run.cell) else {
+            return trace!(SHARED, "ignores an input of member {}, which has left", run.cell.0);
+        };
         entry.opened |= matches!(run.input, CellInput::Open { .. });
         entry.closed |= matches!(run.input, CellInput::Close { .. });
         let input = at_port(run.input, entry.port);
@@ -160,7 +169,9 @@ impl SharedCell {
 
     /// A member's session has ended: the cell receives that the client is gone. Its port is free again after that.
     pub fn leave(&mut self, now: Now, member: CellId, out: &mut Vec<SharedEffect>) {
-        let Some(Member { port, opened, closed }) = self.members.remove(&member) else { return };
+        let Some(Member { port, opened, closed }) = self.members.remove(&member) else {
+            return trace!(SHARED, "ignores that member {} left again", member.0);
+        };
         self.by_port.remove(&port);
         // Its queued inputs are handled, but their answers are dropped.
         let handlers = self.queue.iter_mut().chain(&mut self.running);
@@ -179,7 +190,10 @@ impl SharedCell {
 
     /// The answer to [`SharedEffect::Run`].
     pub fn ran(&mut self, now: Now, ran: Ran, out: &mut Vec<SharedEffect>) {
-        let Some(handler) = self.running.take() else { return };
+        let Some(handler) = self.running.take() else {
+            bug!("a shared cell's handler finishes once", ran.cell);
+            return;
+        };
         if let RunOutcome::Stopped(CellStop::Trap(reason) | CellStop::Kill(reason)) = ran.outcome {
             let members = self.members.keys().copied().collect();
             return out.push(SharedEffect::Stopped(members, reason));
@@ -214,7 +228,10 @@ impl SharedCell {
                 CellOutput::Message { port, .. } | CellOutput::Close { port } => port,
                 CellOutput::Pause { port, .. } | CellOutput::Resume { port, .. } => port,
             };
-            let Some(to) = self.by_port.get(port).copied() else { continue };
+            let Some(to) = self.by_port.get(port).copied() else {
+                trace!(SHARED, "drops an output to port {}: its member has left", port.0);
+                continue;
+            };
             let output = to_client(output);
             if Some(to) == member {
                 answer.push(output);

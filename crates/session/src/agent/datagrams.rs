@@ -3,7 +3,7 @@
 //!
 //! A datagram may be dropped before an end has numbered it, never after (docs/protocol.md, "Datagrams").
 
-use super::{Agent, AgentOutput, EndId, local::reset};
+use super::{Agent, AgentOutput, EndId, local::reset, sessions::known_mut};
 use crate::end::{End, EndEffect};
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
@@ -43,7 +43,7 @@ impl Agent {
     /// The cell has closed its output: a program that cannot signal its end is treated as closed, too.
     pub(super) fn answered(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
         let mut effects: Vec<EndEffect> = core::mem::take(&mut self.effects);
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
         session.end.close(&mut effects);
         self.perform(now_ns, id, effects, out);
     }

@@ -1,12 +1,17 @@
 //! Local connections: input from and output to programs.
 
 use super::{
-    ACK_DELAY_NS, Agent, AgentOutput, AgentReport, ConnectionFailure, ConnectionId, EndId,
+    ACK_DELAY_NS, AGENT, Agent, AgentOutput, AgentReport, ConnectionFailure, ConnectionId, EndId,
     datagrams::{broken, oversize},
-    sessions::Session,
+    sessions::{Session, known_mut},
     wires::unbind,
 };
-use crate::end::{End, EndEffect};
+use crate::{
+    bug,
+    bug::Bug,
+    end::{End, EndEffect},
+    trace,
+};
 use alloc::{
     boxed::Box,
     collections::VecDeque,
@@ -122,12 +127,14 @@ impl Agent {
     fn new_session(&mut self) -> SessionId {
         let mut id = self.random.bytes();
         id[0] = self.turn;
+        // Shards are chosen by its remainder: it starts again on purpose.
         self.turn = self.turn.wrapping_add(1);
         SessionId(id)
     }
 
     /// Connects the new server's end to its server.
     pub(super) fn connect(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
+        // What the cell has sent with the chosen log may have ended it.
         let Some(session) = self.sessions.get_mut(&id) else { return };
         self.connections_made += 1;
         let connection = ConnectionId(self.connections_made | 1 << 63);
@@ -142,6 +149,7 @@ impl Agent {
 
     pub(super) fn connected(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<AgentOutput>) {
         let Some((id, session)) = self.by_connection(connection) else {
+            trace!(AGENT, "resets connection {}: its session is over", connection.0);
             return out.push(reset(connection, None, Code::Forgotten, "the session is over"));
         };
         session.connect_by_ns = None;
@@ -165,6 +173,8 @@ impl Agent {
         if let Some((id, _)) = self.by_connection(connection) {
             self.connections.remove(&connection);
             self.give_up(now_ns, id, Code::ServerDown, reason, out);
+        } else {
+            trace!(AGENT, "ignores that connection {} failed: its session is over", connection.0);
         }
     }
 
@@ -176,8 +186,12 @@ impl Agent {
         out: &mut Vec<AgentOutput>,
     ) {
         let mut effects = core::mem::take(&mut self.effects);
-        let Some((id, session)) = self.by_connection(connection) else { return };
+        let Some((id, session)) = self.by_connection(connection) else {
+            let len = bytes.len();
+            return trace!(AGENT, "ignores {len} bytes of connection {}: its session is over", connection.0);
+        };
         if Self::drops(&session.end, &bytes) {
+            trace!(session.end.context(), "drops a datagram of {} bytes: there is no room", bytes.len());
             self.datagrams_dropped += 1;
             return;
         }
@@ -191,7 +205,9 @@ impl Agent {
 
     pub(super) fn local_end(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<AgentOutput>) {
         let mut effects = core::mem::take(&mut self.effects);
-        let Some((id, session)) = self.by_connection(connection) else { return };
+        let Some((id, session)) = self.by_connection(connection) else {
+            return trace!(AGENT, "ignores the end of connection {}: its session is over", connection.0);
+        };
         session.end.close(&mut effects);
         self.perform(now_ns, id, effects, out);
     }
@@ -208,6 +224,8 @@ impl Agent {
             } else {
                 self.give_up(now_ns, id, Code::Reset, reason.into(), out);
             }
+        } else {
+            trace!(AGENT, "ignores that connection {} broke: its session is over", connection.0);
         }
     }
 
@@ -218,7 +236,9 @@ impl Agent {
         bytes: u64,
         out: &mut Vec<AgentOutput>,
     ) {
-        let Some((id, session)) = self.by_connection(connection) else { return };
+        let Some((id, session)) = self.by_connection(connection) else {
+            return trace!(AGENT, "ignores {bytes} written bytes of connection {}", connection.0);
+        };
         let taken = session.local.take(bytes);
         self.taken(now_ns, id, taken, out);
     }
@@ -232,7 +252,7 @@ impl Agent {
         reason: String,
         out: &mut Vec<AgentOutput>,
     ) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
         session.local.id = None;
         if let Some((wire, channel)) = session.attached {
             let ended = Ended { channel, code, reason: reason.clone() };
@@ -247,7 +267,7 @@ impl Agent {
     }
 
     pub(super) fn taken(&mut self, now_ns: u64, id: EndId, taken: u64, out: &mut Vec<AgentOutput>) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
         let mut effects = core::mem::take(&mut self.effects);
         session.end.taken(taken, &mut effects);
         self.perform(now_ns, id, effects, out);
@@ -261,7 +281,7 @@ impl Agent {
         mut effects: Vec<EndEffect>,
         out: &mut Vec<AgentOutput>,
     ) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
         let (datagrams, flow) = (session.local.datagrams, session.local.is_flow());
         let (mut taken, mut answered, mut overflow) = (0, false, None);
         for effect in effects.drain(..) {
@@ -269,6 +289,8 @@ impl Agent {
                 EndEffect::Send(frame) => {
                     if let Some((wire, _)) = session.attached {
                         out.push(AgentOutput::Send { wire, frame });
+                    } else {
+                        trace!(session.end.context(), "does not send {}: it has no owner", frame.name());
                     }
                 }
                 EndEffect::Deliver(bytes) => {
@@ -285,13 +307,16 @@ impl Agent {
             }
         }
         self.effects = effects;
+        if let Some(bug) = session.end.bug() {
+            return self.end_for_bug(now_ns, id, bug, out);
+        }
         if let Some(reason) = overflow {
             return self.overflowed(now_ns, id, reason, out);
         }
         if answered {
             self.answered(now_ns, id, out);
         }
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
         if session.local.paused && session.end.readable() {
             session.local.paused = false;
             if let Some(connection) = session.local.id {
@@ -307,6 +332,16 @@ impl Agent {
         }
     }
 
+    /// The end of a session is in a state that only a bug explains: the session ends, and its owner is told.
+    fn end_for_bug(&mut self, now_ns: u64, id: EndId, bug: Bug, out: &mut Vec<AgentOutput>) {
+        let attached = self.sessions.get(&id).and_then(|session| session.attached);
+        if let Some((wire, channel)) = attached {
+            let ended = Ended { channel, code: Code::Protocol, reason: bug.to_string() };
+            out.push(AgentOutput::Send { wire, frame: ended.into() });
+        }
+        self.end_session(now_ns, id, Code::Protocol, bug.to_string(), out);
+    }
+
     /// Removes a session and its program's connection: closed in order if both directions are closed, otherwise reset.
     pub(super) fn end_session(
         &mut self,
@@ -317,7 +352,11 @@ impl Agent {
         out: &mut Vec<AgentOutput>,
     ) {
         self.forget_home(id);
-        let Some(session) = self.sessions.remove(&id) else { return };
+        let Some(session) = self.sessions.remove(&id) else {
+            bug!("I36: a session ends once", id);
+            return;
+        };
+        trace!(session.end.context(), "ends: {code:?}: {reason}");
         if id.server {
             let linger_ms = session.end.terms().map_or(0, |terms| u64::from(terms.linger_ms));
             self.add_tombstone(now_ns + (linger_ms * 1_000_000).max(self.config.linger_ns), id.session);

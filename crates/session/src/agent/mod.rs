@@ -24,6 +24,7 @@ pub use api::{
 use crate::{
     dialer::{self, Dialer, DialerAction},
     end::EndEffect,
+    trace::{TraceContext, TraceRole},
 };
 use affinity::ShardAffinity;
 use alloc::{
@@ -32,8 +33,11 @@ use alloc::{
 };
 use local::Local;
 use marram_wire::{id::SessionId, random::Random};
-use sessions::Session;
+use sessions::{Session, known_mut};
 use wires::{Gone, Wire};
+
+/// What an agent is in traces that concern no session.
+const AGENT: TraceContext = TraceContext::of(TraceRole::Agent);
 
 /// Acknowledgements wait at most this long to be sent with a message.
 const ACK_DELAY_NS: u64 = 5_000_000;
@@ -202,7 +206,7 @@ impl Agent {
 
     /// Makes the session due at `at_ns`, or earlier if it is due earlier already.
     fn arm(&mut self, id: EndId, at_ns: u64) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
         if session.timer_ns.is_some_and(|timer_ns| timer_ns <= at_ns) {
             return;
         }

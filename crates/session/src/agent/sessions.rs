@@ -1,11 +1,16 @@
 //! Sessions of an agent: their owners, the choice of an owner, and the recovery without one.
 
 use super::{
-    Agent, AgentOutput, AgentReport, EndId, Target, WireId,
+    AGENT, Agent, AgentOutput, AgentReport, EndId, Target, WireId,
     local::{Local, reset},
-    wires::{Bound, is_bound, unbind},
+    wires::{self, Bound, is_bound, unbind},
 };
-use crate::end::{End, EndPhase, PromiseRefusal};
+use crate::{
+    bug,
+    end::{End, EndPhase, PromiseRefusal},
+    trace,
+    trace::{TraceContext, TraceRole},
+};
 use alloc::{
     collections::BTreeMap,
     string::{String, ToString},
@@ -101,11 +106,30 @@ impl Session {
     }
 }
 
+/// A session that exists as long as what refers to it: the caller has just looked it up, or a timer, a connection or a channel names
+/// it.
+pub(super) fn known(sessions: &BTreeMap<EndId, Session>, id: EndId) -> Option<&Session> {
+    let session = sessions.get(&id);
+    if session.is_none() {
+        bug!("I36: an agent acts only on sessions that it has", id);
+    }
+    session
+}
+
+/// As [`known`].
+pub(super) fn known_mut(sessions: &mut BTreeMap<EndId, Session>, id: EndId) -> Option<&mut Session> {
+    let session = sessions.get_mut(&id);
+    if session.is_none() {
+        bug!("I36: an agent acts only on sessions that it has", id);
+    }
+    session
+}
+
 impl Agent {
     /// Asks the best edge for a generation of this session.
     pub(super) fn lead(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
         let (candidates, settled) = (self.candidates(id), self.is_settled(id));
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
         session.lead_ns = None;
         let asked = session.asking.take();
         if let Some(wire) = asked.and_then(|(wire, _)| self.wires.get(&wire)) {
@@ -133,6 +157,7 @@ impl Agent {
         }
         let Some(wire_id) = open.or(candidates.first().copied()) else {
             // The next wire that becomes usable starts this again.
+            trace!(session.end.context(), "waits: no edge can be asked for a generation");
             return self.arm_deadline(now_ns, id);
         };
         self.ask(now_ns, id, wire_id, out);
@@ -140,14 +165,18 @@ impl Agent {
 
     /// Asks this edge for a generation.
     pub(super) fn ask(&mut self, now_ns: u64, id: EndId, wire_id: WireId, out: &mut Vec<AgentOutput>) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        let Some(wire) = self.wires.get_mut(&wire_id) else { return };
-        let Some(welcome) = &wire.welcome else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let Some(wire) = wires::known_mut(&mut self.wires, wire_id) else { return };
+        let Some(welcome) = &wire.welcome else {
+            bug!("a session is asked for only on a wire that was welcomed", wire_id);
+            return;
+        };
         let challenge = welcome.challenge;
         let channel = wire.channel();
         wire.channels.insert(channel, Bound { session: id, generation: Generation::NONE });
         session.asking = Some((wire_id, channel));
         session.lead_ns = Some(now_ns + HELLO_PATIENCE_NS);
+        trace!(session.end.context(), "asks {:?} for a generation, on wire {}", wire.target, wire_id.0);
         out.push(AgentOutput::Send { wire: wire_id, frame: session.end.hello(channel, &challenge).into() });
         self.arm(id, now_ns + HELLO_PATIENCE_NS);
         self.arm_deadline(now_ns, id);
@@ -218,12 +247,15 @@ impl Agent {
             self.sessions.insert(id, session);
         }
         let Some(session) = self.sessions.get_mut(&id) else {
+            let context = TraceContext::of_session(TraceRole::Agent, id.session, ask.generation);
+            trace!(context, "refuses a promise: it does not have this end of the session");
             let reason = "this end does not know the session, or no longer knows it".to_string();
             let ended = Ended { channel: ask.channel, code: Code::Forgotten, reason };
             return out.push(AgentOutput::Send { wire: wire_id, frame: ended.into() });
         };
         let mut effects = core::mem::take(&mut self.effects);
         if let Err(refusal) = session.end.promise(ask, &mut effects) {
+            trace!(session.end.context(), "refuses a promise to {}: {refusal:?}", ask.generation);
             let frame = refuse(ask.channel, &refusal);
             return out.push(AgentOutput::Send { wire: wire_id, frame });
         }
@@ -261,13 +293,17 @@ impl Agent {
         frame: Frame,
         out: &mut Vec<AgentOutput>,
     ) {
-        let Some(channel) = frame.channel(Sender::Edge) else { return };
-        let Some(wire) = self.wires.get_mut(&wire_id) else { return };
+        let Some(channel) = frame.channel(Sender::Edge) else {
+            return trace!(AGENT, "ignores {} on wire {}: no edge sends it", frame.name(), wire_id.0);
+        };
+        let Some(wire) = wires::known_mut(&mut self.wires, wire_id) else { return };
         let bound = wire.channels.get(&channel).copied();
         let known =
             bound.and_then(|bound| self.sessions.get_mut(&bound.session).map(|session| (bound, session)));
         let Some((bound, session)) = known else {
             // An owner sends to an end that does not exist any more: it must not wait for the end.
+            let name = frame.name();
+            trace!(AGENT, "ignores {name} on wire {}: channel {channel} is not bound", wire_id.0);
             let last = matches!(frame, Frame::Ended(_) | Frame::Reject(_) | Frame::Failed(_));
             if !last {
                 let promised = Generation::NONE;
@@ -280,11 +316,19 @@ impl Agent {
             return match frame {
                 Frame::Reject(reject) => self.rejected(now_ns, id, wire_id, &reject, out),
                 Frame::Ended(ended) => self.end_session(now_ns, id, ended.code, ended.reason, out),
-                _ => {}
+                other => {
+                    trace!(session.end.context(), "ignores {}: its edge has no promise yet", other.name());
+                }
             };
         }
         let promised = session.end.promised();
         if bound.generation < promised || session.attached != Some((wire_id, channel)) {
+            let older = bound.generation;
+            trace!(
+                session.end.context(),
+                "refuses {} of generation {older}: it promised a newer one",
+                frame.name()
+            );
             wire.channels.remove(&channel);
             out.push(AgentOutput::Send { wire: wire_id, frame: Superseded { channel, promised }.into() });
             let generation = bound.generation;
@@ -311,10 +355,11 @@ impl Agent {
         frame: Frame,
         out: &mut Vec<AgentOutput>,
     ) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
         let before = session.end.phase();
         let mut effects = core::mem::take(&mut self.effects);
         if let Err(violation) = session.end.receive(frame, &mut effects) {
+            trace!(session.end.context(), "the owner broke the protocol: {}", violation.0);
             let reason = violation.0.to_string();
             let ended = Ended { channel, code: Code::Protocol, reason: reason.clone() };
             out.push(AgentOutput::Send { wire, frame: ended.into() });
@@ -339,8 +384,8 @@ impl Agent {
     }
 
     fn owned(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<AgentOutput>) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let Some(target) = wires::known_mut(&mut self.wires, wire).map(|wire| wire.target) else { return };
         let generation = session.end.promised();
         let since_ns = session.orphaned_ns.take().filter(|_| session.had_owner);
         let gap_ns = since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
@@ -371,8 +416,9 @@ impl Agent {
     ) {
         let (usable, settled) = (self.candidates(id).len(), self.is_settled(id));
         let misses = self.misses_an_edge(now_ns);
-        let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(target) = wires::known_mut(&mut self.wires, wire).map(|wire| wire.target) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        trace!(session.end.context(), "{target:?} rejects it: {:?}: {}", reject.code, reject.reason);
         unbind(&mut self.wires, session.asking.take());
         if settled {
             // The home shard refuses, perhaps only for now: the session stays where it is.
@@ -410,7 +456,7 @@ impl Agent {
             session.reported_reasons.insert(target.edge, reject.reason.clone());
             self.tell_waiting(now_ns, id, target, reject, out);
         }
-        let Some(session) = self.sessions.get(&id) else { return };
+        let Some(session) = known(&self.sessions, id) else { return };
         let wait_ns = if everywhere { session.retry_ns } else { 0 };
         let jitter_ns = self.random.below(wait_ns / 2 + 1);
         self.lead_at(id, now_ns + wait_ns + jitter_ns);
@@ -424,7 +470,7 @@ impl Agent {
         reject: &Reject,
         out: &mut Vec<AgentOutput>,
     ) {
-        let Some(session) = self.sessions.get(&id) else { return };
+        let Some(session) = known(&self.sessions, id) else { return };
         let left_ns = self.deadline_ns(session).map_or(0, |until_ns| until_ns.saturating_sub(now_ns));
         let (session, app) = (id.session, session.end.app().to_string());
         let Reject { code, reason, .. } = reject.clone();
@@ -440,11 +486,12 @@ impl Agent {
         reason: &str,
         out: &mut Vec<AgentOutput>,
     ) {
+        // An earlier channel of the same wire may have ended it.
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.asking.is_some_and(|(at, _)| at == wire) {
             self.lead_at(id, now_ns);
         }
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
         if session.attached.is_some_and(|(at, _)| at == wire) {
             self.orphan(now_ns, id, reason, out);
         }
@@ -458,7 +505,7 @@ impl Agent {
 
     /// The session has no owner. The client's end asks at once; the server's end first waits for a heartbeat timeout.
     fn orphan(&mut self, now_ns: u64, id: EndId, reason: &str, out: &mut Vec<AgentOutput>) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
         if session.end.phase() == EndPhase::Promised {
             // The owner failed after the promise: avoid a tight retry loop.
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
@@ -481,7 +528,7 @@ impl Agent {
             unbind(&mut self.wires, former);
             return self.end_session(now_ns, id, Code::Lost, reason.to_string(), out);
         }
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
         session.silent = former;
         if session.asking.is_none() {
             let grace_ns = if session.is_server() { self.config.heartbeat_timeout_ns } else { 0 };
@@ -493,7 +540,7 @@ impl Agent {
 
     /// The edge drains: ask another edge, if there is one, and stay until that one answers.
     pub(super) fn move_away(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<AgentOutput>) {
-        let Some(session) = self.sessions.get(&id) else { return };
+        let Some(session) = known(&self.sessions, id) else { return };
         let keeps = session.end.terms().is_none_or(|terms| terms.keep);
         let here = keeps && session.attached.is_some_and(|(at, _)| at == wire);
         if here && !session.is_server() && session.asking.is_none() && !self.candidates(id).is_empty() {
@@ -503,14 +550,14 @@ impl Agent {
 
     /// Handles what is due for the session.
     pub(super) fn session_due(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
         if session.acknowledging {
             session.acknowledging = false;
             let mut effects = core::mem::take(&mut self.effects);
             session.end.acknowledge(&mut effects);
             self.perform(now_ns, id, effects, out);
         }
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
         if session.connect_by_ns.is_some_and(|by_ns| by_ns <= now_ns) {
             session.connect_by_ns = None;
             let reason = "the server did not answer in time".to_string();
@@ -520,7 +567,7 @@ impl Agent {
             }
             return self.give_up(now_ns, id, Code::ServerDown, reason, out);
         }
-        let Some(session) = self.sessions.get(&id) else { return };
+        let Some(session) = known(&self.sessions, id) else { return };
         let expired = self.deadline_ns(session).is_some_and(|deadline_ns| deadline_ns <= now_ns);
         if expired && session.attached.is_none() {
             return self.expire(now_ns, id, out);
@@ -533,7 +580,7 @@ impl Agent {
 
     /// The session was without an owner for too long.
     fn expire(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = known_mut(&mut self.sessions, id) else { return };
         session.lingered = true;
         let last = session.refusal.take();
         let (code, reason) = if session.end.complete() {
@@ -551,7 +598,7 @@ impl Agent {
 
     /// Everything that was due is done: arms the timer for the next time.
     fn rearm(&mut self, id: EndId) {
-        let Some(session) = self.sessions.get(&id) else { return };
+        let Some(session) = known(&self.sessions, id) else { return };
         let deadline_ns = self.deadline_ns(session).filter(|_| session.attached.is_none());
         let next = [session.lead_ns, session.connect_by_ns, deadline_ns].into_iter().flatten().min();
         if let Some(next_ns) = next {

@@ -1,7 +1,11 @@
 //! Wires to edges: welcomes, heartbeats, lost wires, and the order of edges by distance.
 
-use super::{Agent, AgentOutput, AgentReport, EndId, Target, WireId};
-use crate::dialer::{self, DialerAction};
+use super::{AGENT, Agent, AgentOutput, AgentReport, EndId, Target, WireId};
+use crate::{
+    bug,
+    dialer::{self, DialerAction},
+    trace,
+};
 use alloc::{
     collections::BTreeMap,
     string::{String, ToString},
@@ -52,10 +56,14 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// An unused channel number of this wire.
+    /// An unused channel number of this wire. After billions of attempts the numbers start again, and old channels may be bound.
     pub(super) fn channel(&mut self) -> Channel {
-        self.next_channel = self.next_channel.wrapping_add(2);
-        self.next_channel
+        loop {
+            self.next_channel = self.next_channel.wrapping_add(2);
+            if !self.channels.contains_key(&self.next_channel) {
+                return self.next_channel;
+            }
+        }
     }
 
     /// Number of shards of its edge.
@@ -67,6 +75,24 @@ impl Wire {
     pub(super) fn home(&self, session: SessionId) -> u8 {
         session.0[0] % self.shards()
     }
+}
+
+/// A wire that exists as long as what refers to it.
+fn known(wires: &BTreeMap<WireId, Wire>, id: WireId) -> Option<&Wire> {
+    let wire = wires.get(&id);
+    if wire.is_none() {
+        bug!("I36: an agent acts only on wires that it has", id);
+    }
+    wire
+}
+
+/// As [`known`].
+pub(super) fn known_mut(wires: &mut BTreeMap<WireId, Wire>, id: WireId) -> Option<&mut Wire> {
+    let wire = wires.get_mut(&id);
+    if wire.is_none() {
+        bug!("I36: an agent acts only on wires that it has", id);
+    }
+    wire
 }
 
 /// Unbinds a channel, if there is one and its wire is still there.
@@ -117,7 +143,9 @@ impl Agent {
 
     pub(super) fn wire_down(&mut self, now_ns: u64, id: WireId, reason: String, out: &mut Vec<AgentOutput>) {
         let usable = self.is_usable(id);
-        let Some(wire) = self.wires.remove(&id) else { return };
+        let Some(wire) = self.wires.remove(&id) else {
+            return trace!(AGENT, "ignores that wire {} broke, which this agent has closed: {reason}", id.0);
+        };
         self.dialer.down(now_ns, id.0, &mut self.random);
         if usable {
             self.note_gone(now_ns, wire.target.edge);
@@ -131,7 +159,9 @@ impl Agent {
     }
 
     pub(super) fn frame(&mut self, now_ns: u64, id: WireId, frame: Frame, out: &mut Vec<AgentOutput>) {
-        let Some(wire) = self.wires.get(&id) else { return };
+        let Some(wire) = self.wires.get(&id) else {
+            return trace!(AGENT, "ignores {} on wire {}, which is closed", frame.name(), id.0);
+        };
         if self.dialer.heard(now_ns, id.0) {
             self.affinity.back(now_ns, wire.target);
             let name = wire.welcome.as_ref().map_or_else(String::new, |welcome| welcome.edge.clone());
@@ -155,7 +185,7 @@ impl Agent {
     }
 
     fn welcome(&mut self, now_ns: u64, id: WireId, welcome: Welcome, out: &mut Vec<AgentOutput>) {
-        let Some(wire) = self.wires.get_mut(&id) else { return };
+        let Some(wire) = known_mut(&mut self.wires, id) else { return };
         if !(WIRE_VERSION_OLDEST..=WIRE_VERSION).contains(&welcome.version) || welcome.shards == 0 {
             let reason = "the edge supports another version only; update the older of the two".to_string();
             out.push(AgentOutput::Send { wire: id, frame: Goodbye { reason: reason.clone() }.into() });
@@ -197,13 +227,14 @@ impl Agent {
 
     fn pong(&mut self, now_ns: u64, id: WireId, stamp: u64) {
         if let Some(wire) = self.wires.get_mut(&id) {
+            // 0 if the edge has made up a later time.
             let sample_ns = now_ns.saturating_sub(stamp);
             wire.rtt_ns = if wire.rtt_ns == 0 { sample_ns } else { (wire.rtt_ns * 7 + sample_ns) / 8 };
         }
     }
 
     fn drain_edge(&mut self, now_ns: u64, id: WireId, out: &mut Vec<AgentOutput>) {
-        let Some(wire) = self.wires.get(&id) else { return };
+        let Some(wire) = known(&self.wires, id) else { return };
         let (edge, new) = (wire.target.edge, !wire.draining);
         if new {
             self.note_gone(now_ns, edge);
@@ -253,7 +284,7 @@ impl Agent {
     /// The wire stays: the edge may only be slow and answer later, and a stale owner must learn of its successor. Sessions
     /// without kept data stay with it: no other owner could recover them, so they would be lost even if the edge was only slow.
     fn suspect(&mut self, now_ns: u64, id: WireId, reason: &str, out: &mut Vec<AgentOutput>) {
-        let Some(wire) = self.wires.get(&id) else { return };
+        let Some(wire) = known(&self.wires, id) else { return };
         let (target, was_there) = (wire.target, wire.welcome.is_some() && !wire.draining);
         let sessions: Vec<EndId> = wire.channels.values().map(|bound| bound.session).collect();
         if was_there {

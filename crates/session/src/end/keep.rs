@@ -91,7 +91,7 @@ impl Sent {
 
     /// The kept messages that were sent on the current channel, or that need not be sent.
     pub(crate) fn shown(&self) -> impl ExactSizeIterator<Item = &Message> {
-        let count = usize::try_from(self.next.saturating_sub(self.start)).unwrap_or(usize::MAX);
+        let count = usize::try_from(self.next - self.start).unwrap_or(usize::MAX);
         self.messages.iter().take(count)
     }
 
@@ -183,6 +183,7 @@ impl Log {
             Some((at, part)) => offset == at + part.len() as u64,
             None => offset >= self.end,
         };
+        // A peer chooses the offset; a sum that is too large is refused below.
         let end = offset.saturating_add(bytes.len() as u64);
         let fits = follows && end <= LOG_OFFSET_MAX && (held + bytes.len()) as u64 <= LOG_SIZE_MAX;
         if fits {
@@ -220,6 +221,7 @@ impl Log {
             return self.jump(offset, tag);
         }
         while let Some((_, start, bytes)) = self.segments.front_mut() {
+            // 0 if all of the segment is behind the offset.
             let covered =
                 usize::try_from(offset.saturating_sub(*start)).unwrap_or(usize::MAX).min(bytes.len());
             if covered < bytes.len() {

@@ -8,8 +8,12 @@ pub(crate) mod keep;
 mod receive;
 
 use crate::{
+    bug,
+    bug::Bug,
     end::keep::{Checkpoints, Log, Sent},
     invariant::{BrokenInvariant, holds},
+    trace,
+    trace::{TraceContext, TraceRole},
 };
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
@@ -118,6 +122,8 @@ pub struct End {
     failed: Option<Failure>,
     /// The standby edge and its shard, as the owner announced.
     standby: Option<(String, u8)>,
+    /// The first bug that was found in this end's state: the session must end.
+    bug: Option<Bug>,
 }
 
 /// Outputs are acknowledged after at most this many, or this much charge.
@@ -153,6 +159,7 @@ impl End {
             finishing: false,
             failed: None,
             standby: None,
+            bug: None,
         }
     }
 
@@ -203,6 +210,30 @@ impl End {
     #[must_use]
     pub fn phase(&self) -> EndPhase {
         self.phase
+    }
+
+    /// A bug that was found in this end's state. The caller must end the session.
+    #[must_use]
+    pub fn bug(&self) -> Option<Bug> {
+        self.bug
+    }
+
+    /// What this end is in traces.
+    #[must_use]
+    pub fn context(&self) -> TraceContext {
+        let role = if self.server { TraceRole::ServerEnd } else { TraceRole::ClientEnd };
+        TraceContext::of_session(role, self.session, self.promised)
+    }
+
+    fn found(&mut self, bug: Bug) {
+        self.bug.get_or_insert(bug);
+    }
+
+    fn enter(&mut self, phase: EndPhase, why: &str) {
+        if self.phase != phase {
+            trace!(self.context(), "{:?} -> {phase:?}: {why}", self.phase);
+        }
+        self.phase = phase;
     }
 
     /// The session's terms; none before the first promise.
@@ -324,7 +355,7 @@ impl End {
         }
         let previous = core::mem::replace(&mut self.promised, ask.generation);
         self.channel = ask.channel;
-        self.phase = EndPhase::Promised;
+        self.enter(EndPhase::Promised, "an edge asked for this generation");
         self.terms = Some(Terms {
             image: ask.image,
             key: ask.key,
@@ -386,8 +417,11 @@ impl End {
 
     /// Sends again what an owner needs for a recording, after everything else: checkpoints, and the messages that were sent on
     /// this channel. The owner has the log.
-    fn show(&self, out: &mut Vec<EndEffect>) {
-        let channel = self.channel;
+    fn show(&mut self, out: &mut Vec<EndEffect>) {
+        let (channel, start, sent) = (self.channel, self.sent.start(), self.sent.sent_end());
+        if start > sent {
+            return self.found(bug!("I8: no message is dropped before it was sent", start, sent));
+        }
         let messages = self.sent.shown();
         out.push(EndEffect::Send(Frame::Kept(Kept {
             channel,
@@ -442,11 +476,12 @@ impl End {
 
     /// The owner is gone; messages wait for the next owner.
     pub fn drift(&mut self) {
-        self.phase = EndPhase::Detached;
+        self.enter(EndPhase::Detached, "the owner is gone");
     }
 
     /// The program has read outputs of this charge.
     pub fn taken(&mut self, charge: u64, out: &mut Vec<EndEffect>) {
+        // A program may claim more than it was given.
         let charge = charge.min(self.backlog);
         self.backlog -= charge;
         self.taken += charge;
@@ -475,7 +510,7 @@ impl End {
             return;
         }
         while let Some(message) = self.sent.next(Some(self.credit)) {
-            // The mark that ends the stream needs no credit: it takes no room, and otherwise a paused cell would not receive
+            // Not below 0: the mark that ends the stream needs no credit. It takes no room, and otherwise a paused cell would not receive
             // it.
             self.credit = self.credit.saturating_sub(charge(message.payload.len()));
             self.send_input(message, out);

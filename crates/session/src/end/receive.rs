@@ -83,7 +83,7 @@ impl End {
     fn chosen(&mut self, chosen: Chosen, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
         let fits = self.log.choose(self.promised, chosen.log_offset, chosen.log, chosen.tag);
         check(fits, "the chosen log does not continue what this end has")?;
-        self.phase = EndPhase::Owned;
+        self.enter(EndPhase::Owned, "the owner has chosen a log");
         self.begun = true;
         self.chosen = self.promised;
         self.credit = chosen.credit;

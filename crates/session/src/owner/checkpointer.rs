@@ -7,8 +7,10 @@
 //! megabyte in flight.
 
 use super::{Holder, Owner, OwnerEffect, OwnerPhase};
+use crate::bug;
 use crate::cell::{CellId, CheckpointBase};
 use crate::invariant::{BrokenInvariant, holds};
+use crate::trace;
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -192,6 +194,7 @@ impl Owner {
         let read_size = self.log.known.size();
         self.checkpointer.spent_ns > self.replay_ns_max()
             || charge >= CHECKPOINT_AFTER_BYTES
+            // A rough measure: at a recovery the log is there before what was read is counted.
             || log_size.saturating_sub(read_size) >= COVER_LOG
             || read_size >= COVER_READS
     }
@@ -265,7 +268,13 @@ impl Owner {
         let Some(waits) = &taken.waits else { return };
         let mut settled = self.sides.iter().zip(&waits.settled);
         let charges = self.sides.iter().zip(&taken.uncovered);
-        let charge = charges.map(|(side, then)| side.uncovered.saturating_sub(*then)).max().unwrap_or(0);
+        let charges: Option<Vec<u64>> =
+            charges.map(|(side, then)| side.uncovered.checked_sub(*then)).collect();
+        let Some(charges) = charges else {
+            let bug = bug!("messages stay uncovered while a checkpoint is taken", taken.uncovered);
+            return self.end_for_bug(bug, out);
+        };
+        let charge = charges.into_iter().max().unwrap_or(0);
         let late = self.log_is_full() || self.is_much(charge, self.log.end() - taken.log_offset);
         if !late && settled.any(|(side, count)| side.acknowledged() < *count) {
             return;
@@ -273,7 +282,8 @@ impl Owner {
         let Some(Waits { mut header, .. }) =
             self.checkpointer.taken.as_mut().and_then(|taken| taken.waits.take())
         else {
-            return;
+            let bug = bug!("a copy is sealed once", self.session);
+            return self.end_for_bug(bug, out);
         };
         for (side, port) in self.sides.iter().zip(&mut header.ports) {
             port.outbox = side.unacknowledged(port.produced);
@@ -292,6 +302,7 @@ impl Owner {
         let due = self.cell == Some(cell)
             && self.checkpointer.taken.as_ref().is_some_and(|taken| taken.number == number);
         if !due || self.phase != OwnerPhase::Running {
+            trace!(self.context(), "ignores checkpoint {number}, which was given up");
             return None;
         }
         let bytes = match result {
@@ -349,7 +360,7 @@ impl Owner {
             let Some(channel) = side.channel else { continue };
             while progress.sent < sending.meta.size && progress.sent - progress.stored < CHECKPOINT_WINDOW {
                 let at = usize::try_from(progress.sent).unwrap_or(usize::MAX);
-                let bytes = sending.bytes.slice(at..sending.bytes.len().min(at.saturating_add(PART_SIZE)));
+                let bytes = sending.bytes.slice(at..sending.bytes.len().min(at + PART_SIZE));
                 progress.sent += bytes.len() as u64;
                 out.push(OwnerEffect::Send(side.port, CheckpointPart { channel, bytes }.into()));
             }
@@ -364,16 +375,22 @@ impl Owner {
         complete: Option<u32>,
         out: &mut Vec<OwnerEffect>,
     ) {
-        let Some(sending) = &mut self.checkpointer.sending else { return };
-        let Some(progress) = sending.holders.iter_mut().find(|progress| progress.index == index) else {
-            return;
+        let sending = self.checkpointer.sending.as_mut();
+        let progress = sending.and_then(|sending| {
+            let progress = sending.holders.iter_mut().find(|progress| progress.index == index)?;
+            Some((&sending.meta, progress))
+        });
+        let Some((meta, progress)) = progress else {
+            return trace!(self.context(), "ignores {bytes} stored bytes of a checkpoint that was given up");
         };
+        // An end counts them; a sum that is too large is refused below.
         progress.stored = progress.stored.saturating_add(bytes);
         if progress.stored > progress.sent {
             return self.terminate(Code::Protocol, "an end stored more than it was sent".into(), out);
         }
-        progress.complete |= complete == Some(sending.meta.number) && progress.stored == sending.meta.size;
-        if sending.holders.iter().all(|progress| progress.complete) {
+        progress.complete |= complete == Some(meta.number) && progress.stored == meta.size;
+        let sending = self.checkpointer.sending.as_ref();
+        if sending.is_some_and(|sending| sending.holders.iter().all(|progress| progress.complete)) {
             self.covered(out);
             self.checkpoint_if_due(out);
         } else {
@@ -385,7 +402,8 @@ impl Owner {
     fn covered(&mut self, out: &mut Vec<OwnerEffect>) {
         let (Some(sending), Some(taken)) = (self.checkpointer.sending.take(), self.checkpointer.taken.take())
         else {
-            return;
+            let bug = bug!("I28: a checkpoint is sent while it is taken", self.session);
+            return self.end_for_bug(bug, out);
         };
         self.totals.checkpoints += 1;
         self.totals.checkpoint_bytes += sending.meta.size;
@@ -400,7 +418,11 @@ impl Owner {
         }
         self.log.truncate(taken.log_offset);
         for (side, uncovered) in self.sides.iter_mut().zip(&taken.uncovered) {
-            side.uncovered = side.uncovered.saturating_sub(*uncovered);
+            let Some(rest) = side.uncovered.checked_sub(*uncovered) else {
+                let bug = bug!("a checkpoint covers what was uncovered", side.uncovered, uncovered);
+                return self.end_for_bug(bug, out);
+            };
+            side.uncovered = rest;
         }
         let Taken { log_offset, tag, took, .. } = taken;
         self.checkpointer.covered = Some(Covered { log_offset, tag, took });
@@ -437,7 +459,7 @@ impl Owner {
             let start = if promised.live { 0 } else { promised.log_start };
             let Covered { log_offset, tag, .. } = *covered;
             let end = self.log.end();
-            let fits = promised.log_end >= end || end.saturating_sub(start) <= LOG_SIZE_MAX;
+            let fits = promised.log_end >= end || end - start <= LOG_SIZE_MAX;
             // Otherwise the log that it is sent begins after the end of its own log, which it then deletes.
             if !fits && (start..=promised.log_end).contains(&log_offset) {
                 let truncate = Truncate { channel, log_offset, tag, sent: *sent };

@@ -5,8 +5,10 @@
 //! is verified before any of it runs.
 
 use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::Message, witness::LogMismatch};
+use crate::bug;
 use crate::cell::{CellError, CellId, CellInput, CellStop, Ran, Run, RunOutcome, Seed};
 use crate::replay::{Handler, LogReplayError, ReplayCursor, opens};
+use crate::trace;
 use alloc::{boxed::Box, string::ToString, sync::Arc, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -35,11 +37,14 @@ impl Owner {
             }
             self.drop_streams(out);
             // Another generation may have been chosen meanwhile: only what the ends keep is valid.
+            trace!(self.context(), "opens again: its live cell may have been overtaken");
             out.extend(self.cell.take().map(OwnerEffect::Remove));
             self.running = None;
             return out.push(OwnerEffect::Reopen(self.generation.count));
         }
-        let Some(best) = self.longest() else { return };
+        let Some(best) = self.longest() else {
+            return self.end_for_bug(bug!("an owner has at least one side", self.session), out);
+        };
         let log_end = self.sides[best].promised.as_ref().map_or(0, |promised| promised.log_end);
         if !self.reaches_what_was_seen(log_end, out) {
             return;
@@ -47,10 +52,15 @@ impl Owner {
         let checkpoints = self.source.map_or(Vec::new(), |at| self.sides[at].announced().to_vec());
         let base = checkpoints.last().map_or(0, |checkpoint| checkpoint.log_offset);
         let start = self.sides[best].promised.as_ref().map_or(0, |promised| promised.log_start);
+        let mut bytes = self.sides[best].got_log.clone();
+        // `gather` has refused a log that begins behind its checkpoint, or ends before it.
+        let covered = base.checked_sub(start).and_then(|covered| usize::try_from(covered).ok());
+        let Some(covered) = covered.filter(|covered| *covered <= bytes.len()) else {
+            let bug = bug!("the chosen log reaches from its checkpoint on", base, start, bytes.len());
+            return self.end_for_bug(bug, out);
+        };
         self.log.floor = base;
-        self.log.bytes = self.sides[best].got_log.clone();
-        // The log begins there or earlier: `gather` has checked that.
-        let _ = self.log.bytes.split_to(usize::try_from(base.saturating_sub(start)).unwrap_or(0));
+        self.log.bytes = bytes.split_off(covered);
         self.log.cursor = Cursor::default();
         self.log.known.forget();
         self.opened = self.log.end() > 0;
@@ -59,7 +69,7 @@ impl Owner {
         self.tasks = super::Tasks::default();
         self.pauses = super::Pauses::default();
         self.sides.iter_mut().for_each(super::EndState::reset);
-        self.phase = OwnerPhase::Restoring;
+        self.enter(OwnerPhase::Restoring, "a log is chosen");
         let agreed = !checkpoints.is_empty() && self.holders_agree(&checkpoints);
         self.checkpointer.restored(&checkpoints, agreed);
         if self.source.is_some() {
@@ -121,14 +131,17 @@ impl Owner {
         result: Result<(), CellError>,
         out: &mut Vec<OwnerEffect>,
     ) {
-        if self.former_started(cell, &result, out) || self.cell != Some(cell) {
+        if self.former_started(cell, &result, out) {
             return;
+        }
+        if self.cell != Some(cell) {
+            return trace!(self.context(), "ignores that a cell started: it was removed");
         }
         if self.is_following() {
             return self.stands(now, result.map(|()| None), out);
         }
         if self.phase != OwnerPhase::Restoring {
-            return;
+            return trace!(self.context(), "ignores that its cell started: it is {}", self.phase.name());
         }
         match result {
             Ok(()) => self.verify(now, out),
@@ -145,11 +158,13 @@ impl Owner {
         out: &mut Vec<OwnerEffect>,
     ) {
         match self.phase {
-            _ if self.cell != Some(cell) => {}
+            _ if self.cell != Some(cell) => {
+                trace!(self.context(), "ignores that a cell was restored: it was removed");
+            }
             _ if self.is_following() => self.stands(now, result.map(Some), out),
             OwnerPhase::Promising if self.source.is_some() => self.early = Some(result),
             OwnerPhase::Restoring => self.stand_restored(now, result, out),
-            _ => {}
+            _ => trace!(self.context(), "ignores that its cell was restored: it is {}", self.phase.name()),
         }
     }
 
@@ -212,7 +227,8 @@ impl Owner {
         }
         let Some(tag) = self.longest().and_then(|best| self.sides[best].promised.as_ref()).map(|p| p.tag)
         else {
-            return;
+            return self
+                .end_for_bug(bug!("a log is chosen when all ends have promised", self.generation), out);
         };
         let mut places: Vec<_> = self.seen_behind(self.log.floor).into_iter().collect();
         places.extend((self.log.end() > 0 && self.policy.keep).then_some((self.log.end(), tag)));
@@ -234,15 +250,16 @@ impl Owner {
         };
         self.digest = digest;
         let whole = self.log.bytes.clone().freeze();
-        self.phase = OwnerPhase::Replaying;
+        self.enter(OwnerPhase::Replaying, "its cell stands and the log is verified");
         self.replay = Some(ReplayCursor::new(whole, self.log.cursor));
         self.log.cursor = cursor;
         self.replay_next(now, out);
     }
 
     pub(super) fn replay_next(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        let Some(mut course) = self.replay.take() else { return };
-        let Some(cell) = self.cell else { return };
+        let (Some(mut course), Some(cell)) = (self.replay.take(), self.cell) else {
+            return self.end_for_bug(bug!("a replay has a log and a cell", self.phase, self.cell), out);
+        };
         match course.next_handler(|event| self.inputs_of(event)) {
             Err(_) if self.is_following() => self.cannot_follow("the log cannot be replayed", out),
             Err(LogReplayError::Unreadable) => self.tampered("the log cannot be decoded", out),
@@ -296,7 +313,9 @@ impl Owner {
     /// A handler finished in replay.
     pub(super) fn replayed(&mut self, now: Now, ran: Ran, out: &mut Vec<OwnerEffect>) {
         self.mark_idle();
-        let Some(course) = &mut self.replay else { return };
+        let Some(course) = &mut self.replay else {
+            return trace!(self.context(), "ignores a handler that finished: nothing is replayed");
+        };
         let now_ns = course.now_ns();
         if let RunOutcome::Stopped(CellStop::Trap(reason) | CellStop::Kill(reason)) = ran.outcome {
             if self.waits_for_more() {
@@ -366,6 +385,7 @@ impl Owner {
             let has = side.promised.as_ref().map_or(0, |promised| promised.log_end);
             let mut offset = has.max(self.log.floor);
             let missing = self.log.since(offset);
+            // 0 also if nothing is missing.
             let last = missing.chunks(PART_SIZE).count().saturating_sub(1);
             let mut tail = Bytes::new();
             for (index, part) in missing.chunks(PART_SIZE).enumerate() {
@@ -384,7 +404,7 @@ impl Owner {
             (side.known, side.known_tag) = (end, self.digest.tag());
             side.got_log = bytes::BytesMut::new();
         }
-        self.phase = OwnerPhase::Running;
+        self.enter(OwnerPhase::Running, "the ends are sent the chosen log");
         self.live = Some(self.generation);
         self.tell_covered(out);
         self.tell_ends_standby_again(out);

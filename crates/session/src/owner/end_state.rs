@@ -181,9 +181,10 @@ impl EndState {
         self.took == took
     }
 
-    pub(super) fn produce(&mut self, close: bool, payload: Bytes) {
+    /// Adds an output. False if the output was closed before: it is dropped.
+    pub(super) fn produce(&mut self, close: bool, payload: Bytes) -> bool {
         if self.output_closed {
-            return;
+            return false;
         }
         self.output_closed = close;
         self.produced += 1;
@@ -191,6 +192,7 @@ impl EndState {
         self.outbox_charge += cost;
         self.unsent_charge += cost;
         self.outbox.push_back(Message { close, payload });
+        true
     }
 
     /// The entry that produced the last outputs is logged: they may be sent.
@@ -201,6 +203,7 @@ impl EndState {
     /// How many outputs of the outbox may have been sent, independent of what an end claims.
     fn releasable(&self) -> usize {
         let unlogged = usize::try_from(self.produced - self.logged).unwrap_or(usize::MAX);
+        // Ends may have received outputs of an entry that a standby is still replaying.
         self.outbox.len().saturating_sub(unlogged)
     }
 
@@ -254,7 +257,7 @@ impl EndState {
         self.acknowledged() + self.sent as u64
     }
 
-    /// Those of the first `produced` outputs that the end has not acknowledged.
+    /// Those of the first `produced` outputs that the end has not acknowledged: none if it has acknowledged later ones.
     pub(super) fn unacknowledged(&self, produced: u64) -> Many<Message> {
         let count = produced.saturating_sub(self.acknowledged());
         Many(self.outbox.iter().take(usize::try_from(count).unwrap_or(usize::MAX)).cloned().collect())

@@ -16,8 +16,10 @@ mod tests;
 
 use super::{Now, Owner, OwnerEffect, OwnerPhase, OwnerPolicy, end_state::Message};
 use crate::{
+    bug,
     cell::{CellError, CellId, Seed},
     replay::ReplayCursor,
+    trace,
 };
 use alloc::{
     boxed::Box,
@@ -30,7 +32,7 @@ use marram_wire::{
         Acknowledged, CheckpointMeta, Code, Credit, Fed, Frame, Keep, Reject, Replayed, Stored, Truncate,
     },
     header::Header,
-    id::Generation,
+    id::{Generation, SessionId},
     limits::{CHECKPOINT_WINDOW, FEED_WINDOW, LOG_SIZE_MAX, REPLAYED_EVERY, RETAINED_MAX, charge},
     log::{Cursor, Event},
     seal::{Digest, LOG_OFFSET_MAX, SessionKeys},
@@ -101,6 +103,14 @@ struct Point {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StandbyError(pub Code, pub String);
 
+/// What a standby knows, where only one that stands by can be.
+fn known(follow: &mut Option<Box<Follow>>, session: SessionId) -> Option<&mut Follow> {
+    if follow.is_none() {
+        bug!("only a standby is fed", session);
+    }
+    follow.as_deref_mut()
+}
+
 fn standby_error<T>(code: Code, reason: &str) -> Result<T, StandbyError> {
     Err(StandbyError(code, reason.to_string()))
 }
@@ -143,7 +153,7 @@ impl Owner {
         }
         self.generation = generation;
         self.seal = self.keys.seal(generation);
-        self.phase = OwnerPhase::Following;
+        self.enter(OwnerPhase::Following, "it is fed");
         self.follow = Some(Box::new(Follow {
             own_seed: self.seed,
             hot: false,
@@ -169,9 +179,14 @@ impl Owner {
 
     /// A frame from the owner or recorder that feeds this one.
     pub fn fed(&mut self, now: Now, frame: Frame, out: &mut Vec<OwnerEffect>) {
-        if self.follow.is_some()
-            && let Err(why) = self.take_fed(now, frame, out)
-        {
+        if self.follow.is_none() {
+            return trace!(
+                self.context(),
+                "ignores {} of a feed: it does not stand by any more",
+                frame.name()
+            );
+        }
+        if let Err(why) = self.take_fed(now, frame, out) {
             self.fail_standby(why, out);
         }
     }
@@ -249,7 +264,7 @@ impl Owner {
         if let Some(course) = &mut self.replay {
             course.extend(entry);
         }
-        let Some(follow) = &mut self.follow else { return Ok(()) };
+        let Some(follow) = known(&mut self.follow, self.session) else { return Ok(()) };
         follow.unacknowledged.0 += 1;
         follow.unacknowledged.1 += cost;
         if let Some(channel) = follow.channel
@@ -275,7 +290,7 @@ impl Owner {
 
     /// Continues the replay, if the cell can run, is hot and no handler runs.
     fn follow_on(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        let Some(follow) = &mut self.follow else { return };
+        let Some(follow) = known(&mut self.follow, self.session) else { return };
         if !follow.standing || follow.busy || !(follow.hot || follow.chosen) {
             return;
         }
@@ -287,7 +302,7 @@ impl Owner {
     }
 
     fn fed_base(&mut self, meta: CheckpointMeta, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
-        let Some(follow) = &mut self.follow else { return Ok(()) };
+        let Some(follow) = known(&mut self.follow, self.session) else { return Ok(()) };
         // A hot cell needs one checkpoint to begin with, and no other.
         let fits = meta.size > 0
             && super::open::is_chain(core::slice::from_ref(&meta)) == meta.full
@@ -308,7 +323,7 @@ impl Owner {
     }
 
     fn fed_part(&mut self, bytes: Bytes, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
-        let Some(follow) = &mut self.follow else { return Ok(()) };
+        let Some(follow) = known(&mut self.follow, self.session) else { return Ok(()) };
         let Some((meta, got)) = &mut follow.arriving else {
             return standby_error(Code::Protocol, "a part does not belong to a checkpoint");
         };
@@ -469,6 +484,7 @@ impl Owner {
 
     /// This owner cannot be a standby any more.
     fn fail_standby(&mut self, StandbyError(code, reason): StandbyError, out: &mut Vec<OwnerEffect>) {
+        trace!(self.context(), "cannot stand by: {code:?}: {reason}");
         if matches!(self.phase, OwnerPhase::Following) {
             let channel = self.follow.as_ref().and_then(|follow| follow.channel);
             out.extend(channel.map(|channel| {

@@ -18,9 +18,16 @@ mod tasks;
 mod timers;
 mod witness;
 
+use crate::bug::Bug;
 use crate::cell::{CellError, CellId, CellImage, CheckpointBase, Ran, Run, Seed};
 use crate::replay::{Gathered, ReplayCursor};
-use alloc::{boxed::Box, string::String, vec::Vec};
+use crate::trace;
+use crate::trace::{TraceContext, TraceRole};
+use alloc::{
+    boxed::Box,
+    string::{String, ToString},
+    vec::Vec,
+};
 use bytes::{Bytes, BytesMut};
 use checkpointer::Checkpointer;
 use end_state::EndState;
@@ -283,12 +290,18 @@ impl Log {
         self.floor + self.bytes.len() as u64
     }
 
-    /// The log from `offset` on; empty past the end.
+    /// The log from `offset` on; empty past the end. The log before `floor` is not here any more.
     fn since(&self, offset: u64) -> &[u8] {
+        debug_assert!(
+            offset >= self.floor,
+            "the log from {offset} on is asked for, and it begins at {}",
+            self.floor
+        );
         let at = usize::try_from(offset.saturating_sub(self.floor)).unwrap_or(usize::MAX);
         self.bytes.get(at..).unwrap_or_default()
     }
 
+    /// Drops the log before `offset`, as far as it is here.
     fn truncate(&mut self, offset: u64) {
         if let Ok(covered) = usize::try_from(offset.saturating_sub(self.floor)) {
             let covered = covered.min(self.bytes.len());
@@ -358,6 +371,19 @@ impl Owner {
     #[must_use]
     pub fn image(&self) -> CellImage {
         self.image
+    }
+
+    /// What this owner is in traces.
+    #[must_use]
+    pub fn context(&self) -> TraceContext {
+        TraceContext::of_session(TraceRole::Owner, self.session, self.generation)
+    }
+
+    fn enter(&mut self, phase: OwnerPhase, why: &str) {
+        if self.phase != phase {
+            trace!(self.context(), "{} -> {}: {why}", self.phase.name(), phase.name());
+        }
+        self.phase = phase;
     }
 
     /// Its keys.
@@ -475,7 +501,7 @@ impl Owner {
         let index = self.index(port);
         self.sides[index].channel = None;
         if matches!(self.phase, OwnerPhase::Detached | OwnerPhase::Following) {
-            return;
+            return trace!(self.context(), "ignores that a link broke: it is {}", self.phase.name());
         }
         if !self.policy.keep {
             return self.terminate(
@@ -492,7 +518,9 @@ impl Owner {
             return self.abort_attempt(Code::Waiting, "the other end's connection broke", out);
         }
         if self.sides.iter().all(|side| side.channel.is_none()) {
-            self.phase = OwnerPhase::Detached;
+            self.enter(OwnerPhase::Detached, "no end is linked");
+        } else {
+            trace!(self.context(), "continues without the end at port {}", port.0);
         }
     }
 
@@ -502,6 +530,7 @@ impl Owner {
             return self.unlinked(port, out);
         }
         if self.phase == OwnerPhase::Promising {
+            trace!(self.context(), "opens again: the end at port {} promised {promised}", port.0);
             out.push(OwnerEffect::Reopen(promised.count));
         } else {
             self.step_down(Code::Superseded, "a newer owner has the session".into(), out);
@@ -514,11 +543,12 @@ impl Owner {
             return self.step_down(code, reason.into(), out);
         }
         self.reject(code, reason, out);
-        self.phase = OwnerPhase::Detached;
+        self.enter(OwnerPhase::Detached, reason);
     }
 
     /// Gives up ownership of the session. The ends know everything that has happened.
     pub fn step_down(&mut self, code: Code, reason: String, out: &mut Vec<OwnerEffect>) {
+        trace!(self.context(), "steps down: {code:?}: {reason}");
         self.give_up_record("the session left this edge meanwhile", out);
         self.end_streams(code, &reason, out);
         self.reject(code, &reason, out);
@@ -539,6 +569,7 @@ impl Owner {
 
     /// Ends the session permanently.
     pub fn terminate(&mut self, code: Code, reason: String, out: &mut Vec<OwnerEffect>) {
+        trace!(self.context(), "ends the session: {code:?}: {reason}");
         self.give_up_record("the session ended meanwhile", out);
         self.end_streams(code, &reason, out);
         for side in &mut self.sides {
@@ -551,9 +582,15 @@ impl Owner {
         out.push(OwnerEffect::Done(code, reason));
     }
 
+    /// This owner is in a state that only a bug explains: the session ends, and no other session of the process.
+    fn end_for_bug(&mut self, bug: Bug, out: &mut Vec<OwnerEffect>) {
+        self.terminate(Code::Protocol, bug.to_string(), out);
+    }
+
     /// A handler was stopped. The session may be retried once, since the fault may be this machine's. A second stop at the same
     /// position ends it, so that a poison message cannot move from edge to edge.
     fn failed(&mut self, input: u8, reason: String, out: &mut Vec<OwnerEffect>) {
+        trace!(self.context(), "a handler was stopped at log offset {}: {reason}", self.log.end());
         let failure = Failure { log_offset: self.log.end(), input, reason };
         let again = self
             .sides
@@ -577,7 +614,7 @@ impl Owner {
     /// The answer to [`OwnerEffect::Run`].
     pub fn ran(&mut self, now: Now, ran: Ran, out: &mut Vec<OwnerEffect>) {
         if self.cell != Some(ran.cell) {
-            return;
+            return trace!(self.context(), "ignores a handler of a cell that was removed");
         }
         if self.follow.is_some() {
             return self.replayed(now, ran, out);
@@ -585,6 +622,7 @@ impl Owner {
         match self.phase {
             OwnerPhase::Replaying => self.replayed(now, ran, out),
             OwnerPhase::Following | OwnerPhase::Restoring | OwnerPhase::Finishing | OwnerPhase::Recording => {
+                trace!(self.context(), "ignores a handler that finished: it is {}", self.phase.name());
             }
             OwnerPhase::Running | OwnerPhase::Promising | OwnerPhase::Detached => {
                 self.consumed(now, ran, out)

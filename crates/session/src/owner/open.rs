@@ -2,6 +2,7 @@
 
 use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::Message};
 use crate::replay::newest;
+use crate::trace;
 use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -37,7 +38,7 @@ impl Owner {
         self.begin_takeover(out);
         self.generation = attempt.generation;
         self.seal = self.keys.seal(attempt.generation);
-        self.phase = OwnerPhase::Promising;
+        self.enter(OwnerPhase::Promising, "this generation was requested");
         self.totals.generations += 1;
         self.give_up_record("a new generation of the session is being opened", out);
         if self.follow.is_none() {
@@ -95,6 +96,16 @@ impl Owner {
         out: &mut Vec<OwnerEffect>,
     ) {
         let asked_live = self.live.is_some();
+        trace!(
+            self.context(),
+            "the end at index {index} promised: log {}..{}, messages {}..{}, {} received, live {}",
+            promised.log_start,
+            promised.log_end,
+            promised.sent_start,
+            promised.sent_end,
+            promised.received,
+            promised.live
+        );
         let side = &mut self.sides[index];
         let log = promised.log_end.checked_sub(promised.log_start);
         let sound = (asked_live || !promised.live)
@@ -107,6 +118,7 @@ impl Owner {
         }
         if self.follow.is_some() && !promised.live {
             // The end has promised another generation since: the fed state is useless.
+            trace!(self.context(), "the end at index {index} has promised another generation since");
             return self.restart_from_ends(out);
         }
         let has_past = promised.log_end > 0 || !promised.checkpoints.is_empty();
@@ -157,6 +169,7 @@ impl Owner {
         let seal = self.keys.seal(part.generation);
         let side = &mut self.sides[index];
         let expected = side.promised.as_ref().map(|promised| promised.log_start + side.got_log.len() as u64);
+        // An end chooses the offset; a sum that is too large is refused below.
         let end = part.offset.saturating_add(part.bytes.len() as u64);
         let fits = side.promised.as_ref().is_some_and(|promised| end <= promised.log_end);
         if expected != Some(part.offset) || !fits {

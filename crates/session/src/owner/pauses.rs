@@ -4,6 +4,7 @@
 //! paused follows from the log alone, so a replay pauses the same ports, and a checkpoint's header lists them.
 
 use super::{EndState, Owner, OwnerEffect};
+use crate::trace;
 use alloc::{collections::BTreeSet, vec::Vec};
 use marram_wire::{
     frame::Credit,
@@ -89,6 +90,7 @@ impl Owner {
         }
         let can_run = |side: &EndState| !side.input_closed && !self.is_paused(side);
         if self.timers.is_empty() && self.tasks.is_quiet() && !self.sides.iter().any(can_run) {
+            trace!(self.context(), "ends all pauses: nothing else can end them");
             self.totals.pauses_ended += self.pauses.take() as u64;
         }
     }

@@ -8,6 +8,7 @@
 //! If a handler was stopped, the ends are asked first and informed of the stop afterwards: then they may move to another edge.
 
 use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::Message, open::is_chain, run::Running};
+use crate::bug;
 use crate::cell::{CellStop, SealedCheckpoint};
 use crate::replay::{Gathered, Shown};
 use alloc::{
@@ -117,7 +118,9 @@ impl Owner {
     }
 
     fn ask_to_show(&mut self, stop: Option<recording::RecordedStop>, out: &mut Vec<OwnerEffect>) {
-        let Some(record) = &mut self.record else { return };
+        let Some(record) = &mut self.record else {
+            return self.end_for_bug(bug!("ends are asked to show only for a recording", self.session), out);
+        };
         record.gathered = Some(Box::new(Gathered {
             session: self.session,
             image: self.image,
@@ -169,7 +172,7 @@ impl Owner {
         out.extend(self.cell.take().map(OwnerEffect::Remove));
         self.live = None;
         self.checkpointer.abandon();
-        self.phase = OwnerPhase::Recording;
+        self.enter(OwnerPhase::Recording, "a handler was stopped");
         self.record = Some(Record {
             request: RecordRequest { tag: None, redact: false },
             until_ns: now.mono_ns.saturating_add(RECORD_STOPPED_NS),

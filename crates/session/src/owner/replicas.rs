@@ -7,6 +7,7 @@
 
 use super::{Owner, OwnerEffect, OwnerPhase, end_state::Message};
 use crate::invariant::{BrokenInvariant, holds};
+use crate::trace;
 use alloc::{
     collections::VecDeque,
     format,
@@ -221,7 +222,8 @@ impl Owner {
     /// A frame from a keeper.
     pub fn from_keeper(&mut self, keeper: KeeperId, frame: Frame, out: &mut Vec<OwnerEffect>) {
         let Some(at) = self.replicas.streams.iter().position(|stream| stream.keeper == keeper) else {
-            return;
+            let (name, keeper) = (frame.name(), keeper.0);
+            return trace!(self.context(), "ignores {name} of keeper {keeper}, which is dropped");
         };
         let stream = &mut self.replicas.streams[at];
         match frame {
@@ -251,6 +253,7 @@ impl Owner {
     /// Removes a keeper that is of no use. Nothing waits for it; it may be asked again later.
     fn lose(&mut self, at: usize, code: Code, reason: String, out: &mut Vec<OwnerEffect>) {
         let stream = self.replicas.streams.swap_remove(at);
+        trace!(self.context(), "drops keeper {}: {code:?}: {reason}", stream.keeper.0);
         let ended = Ended { channel: stream.channel, code, reason: reason.clone() };
         out.push(OwnerEffect::ToKeeper(stream.keeper, ended.into()));
         out.push(OwnerEffect::KeeperLost(stream.keeper, code, reason));

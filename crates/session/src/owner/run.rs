@@ -1,7 +1,11 @@
 //! The running phase: one input at a time, its log entry, its outputs, their release.
 
 use super::{Now, Owner, OwnerEffect, OwnerPhase, choose::input_of, end_state::Message};
-use crate::cell::{CellInput, CellOutput as Made, Ran, Run, RunOutcome};
+use crate::{
+    bug,
+    cell::{CellInput, CellOutput as Made, Ran, Run, RunOutcome},
+    trace,
+};
 use alloc::{
     format,
     string::{String, ToString},
@@ -76,6 +80,7 @@ impl Rates {
         if now.mono_ns.saturating_sub(self.second_ns) >= 1_000_000_000 {
             *self = Self { second_ns: now.mono_ns, ..Self::default() };
         }
+        // Counts of one second, only compared with quotas.
         self.messages = self.messages.saturating_add(u32::try_from(messages).unwrap_or(u32::MAX));
         self.log_bytes = self.log_bytes.saturating_add(u32::try_from(log_bytes).unwrap_or(u32::MAX));
     }
@@ -231,7 +236,9 @@ impl Owner {
 
     /// A handler finished.
     pub(super) fn consumed(&mut self, now: Now, mut ran: Ran, out: &mut Vec<OwnerEffect>) {
-        let Some(mut running) = self.running.take() else { return };
+        let Some(mut running) = self.running.take() else {
+            return self.end_for_bug(bug!("a handler finishes once", self.session, self.phase), out);
+        };
         running.reads.append(&mut ran.reads);
         if let RunOutcome::Stopped(stop) = ran.outcome {
             return self.stopped(now, running, stop, out);
@@ -306,16 +313,19 @@ impl Owner {
                 Made::Message { port, payload } => (*port, false, payload.clone()),
                 Made::Close { port } => (*port, true, Bytes::new()),
                 Made::Pause { stage, port } => {
+                    trace!(self.context(), "stage {stage} pauses port {}", port.0);
                     self.pauses.pause(*stage, *port);
                     continue;
                 }
                 Made::Resume { stage, port } => {
+                    trace!(self.context(), "stage {stage} resumes port {}", port.0);
                     self.pauses.resume(*stage, *port);
                     continue;
                 }
             };
-            if let Some(side) = self.sides.iter_mut().find(|side| side.port == port) {
-                side.produce(close, payload);
+            let side = self.sides.iter_mut().find(|side| side.port == port);
+            if !side.is_some_and(|side| side.produce(close, payload)) {
+                trace!(self.context(), "drops an output to port {}, which is closed or absent", port.0);
             }
         }
         let changed = self.tasks.change(&ran.tasks);
@@ -324,7 +334,10 @@ impl Owner {
 
     /// A shared cell sent something to this session in a handler of another session's input.
     pub fn deliver(&mut self, now: Now, outputs: Vec<Made>, out: &mut Vec<OwnerEffect>) {
-        let Some(cell) = self.cell else { return };
+        let Some(cell) = self.cell else {
+            let count = outputs.len();
+            return trace!(self.context(), "drops {count} outputs of a shared cell: it has no cell");
+        };
         let count = Made::count_sent(&outputs);
         let (clock_read, timers, tasks) = (false, Vec::new(), Vec::new());
         let (outcome, reads) = (RunOutcome::Idle, Vec::new());
@@ -370,7 +383,9 @@ impl Owner {
         }
         if self.timers.is_empty() && self.tasks.is_quiet() && self.sides.iter().all(|side| side.input_closed)
         {
-            self.sides.iter_mut().for_each(|side| side.produce(true, Bytes::new()));
+            for side in &mut self.sides {
+                side.produce(true, Bytes::new());
+            }
         }
     }
 
@@ -408,8 +423,13 @@ impl Owner {
     pub(super) fn release(&mut self, out: &mut Vec<OwnerEffect>) {
         for index in 0..self.sides.len() {
             let Some(channel) = self.sides[index].channel else { continue };
+            let (known, floor, end) = (self.sides[index].known, self.log.floor, self.log.end());
+            if self.policy.keep && !(floor..=end).contains(&known) {
+                let bug = bug!("I23: what an end knows of the log is here", known, floor, end);
+                return self.end_for_bug(bug, out);
+            }
             // So that one frame can hold the log that an output depends on, however long the end was sent none.
-            if self.log.end().saturating_sub(self.sides[index].known) > LOG_AHEAD
+            if end - known > LOG_AHEAD
                 && let Some(Increment { entries, tag }) = self.increment(index)
             {
                 out.push(OwnerEffect::Send(self.sides[index].port, LogOnly { channel, entries, tag }.into()));
@@ -476,7 +496,7 @@ impl Owner {
         if !self.policy.keep {
             return self.terminate(Code::Finished, self.done(), out);
         }
-        self.phase = OwnerPhase::Finishing;
+        self.enter(OwnerPhase::Finishing, "every end has received everything");
         for side in &self.sides {
             if let Some(channel) = side.channel {
                 out.push(OwnerEffect::Send(side.port, Finish { channel }.into()));

@@ -10,6 +10,7 @@ use super::{Now, Owner, OwnerEffect};
 use crate::{
     invariant::{BrokenInvariant, holds},
     replay::{LogReplayError, follow},
+    trace,
 };
 use alloc::{format, string::String, vec::Vec};
 use bytes::Bytes;
@@ -146,7 +147,7 @@ impl Owner {
         out: &mut Vec<OwnerEffect>,
     ) {
         if generation != self.generation || self.witness.asked != Asked::Waiting {
-            return;
+            return trace!(self.context(), "ignores the witness's answer to generation {generation}");
         }
         self.witness.asked = match (testimony, self.policy.witness) {
             (WitnessReply::Seen(seen), _) => Asked::Answered(seen),

@@ -18,7 +18,10 @@ pub use api::{
 
 use crate::{
     agent::{Target, WireId},
+    bug,
     dialer::{self, Dialer, DialerAction},
+    trace,
+    trace::{TraceContext, TraceRole},
 };
 use alloc::{
     boxed::Box,
@@ -32,10 +35,13 @@ use marram_wire::{
         Channel, Code, Ended, Frame, Goodbye, Greet, Keep, Keeper, Ping, Pong, Reject, Sender, Superseded,
         Welcome,
     },
-    id::SessionId,
+    id::{Generation, SessionId},
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST, charge},
     random::Random,
 };
+
+/// What a recorder is in traces that concern no session.
+const RECORDER: TraceContext = TraceContext::of(TraceRole::Recorder);
 
 /// How long a session is kept after its owner gave it up, since a recall may be in progress.
 pub const GRACE_NS: u64 = 10_000_000_000;
@@ -72,6 +78,15 @@ impl Entry {
     fn ready(&self) -> Option<&Kept> {
         if self.kept.is_ready() { Some(&self.kept) } else { self.former.as_deref() }
     }
+}
+
+/// A session that exists as long as what refers to it: a channel, or the list of silent sessions.
+fn known(sessions: &mut BTreeMap<SessionId, Entry>, session: SessionId) -> Option<&mut Entry> {
+    let entry = sessions.get_mut(&session);
+    if entry.is_none() {
+        bug!("a recorder acts only on sessions that it has", session);
+    }
+    entry
 }
 
 /// The recorder. Pass it each event and carry out its outputs.
@@ -292,7 +307,9 @@ impl Recorder {
     fn wire_down(&mut self, now_ns: u64, id: WireId, reason: String, out: &mut Vec<RecorderOutput>) {
         self.dialer.down(now_ns, id.0, &mut self.random);
         self.dial_ns = now_ns;
-        let Some(wire) = self.wires.remove(&id) else { return };
+        let Some(wire) = self.wires.remove(&id) else {
+            return trace!(RECORDER, "ignores that wire {} broke, which it has closed: {reason}", id.0);
+        };
         out.push(RecorderOutput::Report(RecorderReport::EdgeDown {
             target: wire.target,
             reason,
@@ -311,7 +328,9 @@ impl Recorder {
     }
 
     fn frame(&mut self, now_ns: u64, id: WireId, frame: Frame, out: &mut Vec<RecorderOutput>) {
-        let Some(wire) = self.wires.get(&id) else { return };
+        let Some(wire) = self.wires.get(&id) else {
+            return trace!(RECORDER, "ignores {} on wire {}, which is closed", frame.name(), id.0);
+        };
         if self.dialer.heard(now_ns, id.0) {
             self.dial_ns = now_ns;
             if let Some(name) = wire.edge.clone() {
@@ -346,7 +365,10 @@ impl Recorder {
         }
         self.dialer.welcomed(now_ns, id.0, welcome.shards);
         self.dial_ns = now_ns;
-        let Some(wire) = self.wires.get_mut(&id) else { return };
+        let Some(wire) = self.wires.get_mut(&id) else {
+            bug!("a recorder acts only on wires that it has", id);
+            return;
+        };
         wire.edge = Some(welcome.edge.clone());
         let keeper = Keeper {
             proof: self.config.key.proof(&welcome.challenge, &self.config.name),
@@ -408,7 +430,7 @@ impl Recorder {
     }
 
     fn is_kept(&mut self, session: SessionId, out: &mut Vec<RecorderOutput>) {
-        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        let Some(entry) = known(&mut self.sessions, session) else { return };
         if let Some(former) = entry.former.take() {
             self.cost -= former.cost();
         }
@@ -433,7 +455,8 @@ impl Recorder {
         // None for frames that were in flight when the channel was refused or superseded.
         let Some(session) = self.wires.get(&wire).and_then(|wire| wire.channels.get(&channel)).copied()
         else {
-            return;
+            let name = frame.name();
+            return trace!(RECORDER, "ignores {name} on wire {}: channel {channel} is not bound", wire.0);
         };
         if let Frame::Ended(ended) = &frame {
             self.unbind(wire, channel);
@@ -442,7 +465,7 @@ impl Recorder {
                 false => self.forget(session, false, out),
             };
         }
-        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        let Some(entry) = known(&mut self.sessions, session) else { return };
         entry.heard_ns = now_ns;
         let (cost, ready) = (entry.cost(), entry.kept.is_ready());
         let append = (self.config.store && ready).then(|| frame.clone());
@@ -487,6 +510,8 @@ impl Recorder {
     ) {
         let Refused(code, reason) = why;
         self.counts.refused += 1;
+        let context = TraceContext::of_session(TraceRole::Recorder, session, Generation::NONE);
+        trace!(context, "refuses what it is fed: {code:?}: {reason}");
         let reason = reason.to_string();
         out.push(RecorderOutput::Report(RecorderReport::Refused { session, code, reason: reason.clone() }));
         out.push(RecorderOutput::Send { wire, frame: Reject { channel, code, reason }.into() });
@@ -496,7 +521,7 @@ impl Recorder {
     fn make_room(&mut self, out: &mut Vec<RecorderOutput>) {
         while self.cost > self.config.memory {
             let Some((at_ns, session)) = self.silent.pop_first() else { return };
-            let Some(entry) = self.sessions.get_mut(&session) else { continue };
+            let Some(entry) = known(&mut self.sessions, session) else { continue };
             if entry.heard_ns > at_ns {
                 entry.silent_ns = entry.heard_ns;
                 self.silent.insert((entry.heard_ns, session));
@@ -527,7 +552,7 @@ impl Recorder {
 
     /// A session lost its feed; it is kept for a while if a recovery could use it.
     fn lose_feed(&mut self, now_ns: u64, session: SessionId, keep_ns: u64, out: &mut Vec<RecorderOutput>) {
-        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        let Some(entry) = known(&mut self.sessions, session) else { return };
         let cost = entry.cost();
         entry.feed = None;
         entry.kept.feed_lost();

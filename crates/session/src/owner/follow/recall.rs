@@ -90,6 +90,7 @@ impl Owner {
     }
 
     fn recalled_log(&mut self, part: &LogPart) -> Result<(), StandbyError> {
+        // A recorder chooses the offset; a sum that is too large is refused below.
         let end = part.offset.saturating_add(part.bytes.len() as u64);
         let announced = self.recall().is_some_and(|recall| end <= recall.said.log_end);
         if part.offset != self.log.end() || !announced {

@@ -2,7 +2,7 @@
 //! takes from the ends what follows the fed data, and continues; or it restarts from what the ends keep.
 
 use super::super::{EndState, Log, Now, Owner, OwnerEffect, OwnerPhase, Replicas};
-use crate::{cell::Seed, replay::follow as follow_from};
+use crate::{cell::Seed, replay::follow as follow_from, trace};
 use alloc::{string::ToString, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -14,6 +14,7 @@ use marram_wire::{
 impl Owner {
     /// The fed data is useless: the ends are asked again, for everything that they keep.
     pub(in crate::owner) fn restart_from_ends(&mut self, out: &mut Vec<OwnerEffect>) {
+        trace!(self.context(), "opens again, from what the ends keep: what it was fed is useless");
         self.forget_fed(out);
         out.push(OwnerEffect::Reopen(self.generation.count));
     }
@@ -167,7 +168,7 @@ impl Owner {
                 course.extend(behind);
             }
         }
-        self.phase = OwnerPhase::Restoring;
+        self.enter(OwnerPhase::Restoring, "a log is chosen");
         self.begin_replay(now, out);
         true
     }
@@ -179,7 +180,7 @@ impl Owner {
             return self.restart_from_ends(out);
         }
         if self.follow.as_ref().is_some_and(|follow| follow.chosen && follow.standing) {
-            self.phase = OwnerPhase::Replaying;
+            self.enter(OwnerPhase::Replaying, "its cell stands");
         }
         self.follow_on(now, out);
     }

@@ -217,6 +217,22 @@ fn more_credit_than_can_be_counted_ends_the_session() {
     assert_eq!(bench.look().last().map(String::as_str), Some("over Protocol"));
 }
 
+/// Debug builds panic, and name the invariant.
+#[test]
+#[cfg_attr(debug_assertions, should_panic(expected = "bug: a handler finishes once"))]
+fn a_bug_ends_the_session_that_has_it_and_is_counted() {
+    let mut bench = Bench::begun(policy());
+    bench.say(CLIENT, "a");
+    let run = bench.run.clone().expect("a handler runs");
+    bench.ran(&[(CLIENT, "A")]);
+    bench.look();
+    let before = marram_session::bug::count();
+    bench.run = Some(run);
+    bench.ran(&[(CLIENT, "A")]);
+    assert_eq!(bench.look().last().map(String::as_str), Some("over Protocol"));
+    assert_eq!(marram_session::bug::count(), before + 1);
+}
+
 #[test]
 fn messages_that_wait_are_held_and_counted() {
     let mut bench = Bench::begun(policy());
