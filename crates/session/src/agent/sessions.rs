@@ -323,12 +323,9 @@ impl Agent {
         }
         let promised = session.end.promised();
         if bound.generation < promised || session.attached != Some((wire_id, channel)) {
-            let older = bound.generation;
-            trace!(
-                session.end.context(),
-                "refuses {} of generation {older}: it promised a newer one",
-                frame.name()
-            );
+            let (name, of) = (frame.name(), bound.generation);
+            let why = if of < promised { "it has promised a newer one" } else { "it has left this owner" };
+            trace!(session.end.context(), "refuses {name} of generation {of}: {why}");
             wire.channels.remove(&channel);
             out.push(AgentOutput::Send { wire: wire_id, frame: Superseded { channel, promised }.into() });
             let generation = bound.generation;

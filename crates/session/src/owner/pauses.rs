@@ -22,15 +22,15 @@ const CREDIT_EVERY: u64 = INPUT_WINDOW - charge(MESSAGE_SIZE_MAX);
 pub(super) struct Pauses(BTreeSet<(u8, Port)>);
 
 impl Pauses {
-    pub(super) fn pause(&mut self, stage: u8, port: Port) {
+    /// Whether the port was not paused before.
+    pub(super) fn pause(&mut self, stage: u8, port: Port) -> bool {
         // A session has no other ports. This keeps its header small.
-        if port == Port::CLIENT || port == Port::SERVER {
-            self.0.insert((stage, port));
-        }
+        (port == Port::CLIENT || port == Port::SERVER) && self.0.insert((stage, port))
     }
 
-    pub(super) fn resume(&mut self, stage: u8, port: Port) {
-        self.0.remove(&(stage, port));
+    /// Whether the port was paused before.
+    pub(super) fn resume(&mut self, stage: u8, port: Port) -> bool {
+        self.0.remove(&(stage, port))
     }
 
     /// Whether the end at this port is granted no credit. A stage that pauses a port pauses its whole chain on that side. In a

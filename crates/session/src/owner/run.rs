@@ -313,13 +313,15 @@ impl Owner {
                 Made::Message { port, payload } => (*port, false, payload.clone()),
                 Made::Close { port } => (*port, true, Bytes::new()),
                 Made::Pause { stage, port } => {
-                    trace!(self.context(), "stage {stage} pauses port {}", port.0);
-                    self.pauses.pause(*stage, *port);
+                    if self.pauses.pause(*stage, *port) {
+                        trace!(self.context(), "stage {stage} pauses port {}", port.0);
+                    }
                     continue;
                 }
                 Made::Resume { stage, port } => {
-                    trace!(self.context(), "stage {stage} resumes port {}", port.0);
-                    self.pauses.resume(*stage, *port);
+                    if self.pauses.resume(*stage, *port) {
+                        trace!(self.context(), "stage {stage} resumes port {}", port.0);
+                    }
                     continue;
                 }
             };
