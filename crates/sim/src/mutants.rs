@@ -1,91 +1,147 @@
-//! Tests the simulation itself: breaks the protocol on purpose, one small change at a time, and checks that seeds fail.
+//! Tests the simulation itself: breaks the protocol on purpose, one rule at a time, and checks that seeds fail.
 //!
-//! Named mutations each remove one rule, and state the reason for it (`mutations/named.txt`). They are textual: this module does
-//! not parse Rust. `cargo xtask mutants` does systematic mutations of operators and calls.
+//! Named mutations each remove one rule, and state the reason for it (`mutations/named.txt`). All are compiled into one program,
+//! and each run of it selects one. `cargo xtask mutants` does systematic mutations of operators and calls.
 
 mod named;
+mod patch;
+#[cfg(test)]
+mod tests;
 mod workshop;
 
-use std::{fs, io, path::PathBuf, time::Instant};
+use crate::run;
+use named::{Mutation, Named};
+use std::{
+    fs, io,
+    path::PathBuf,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Instant,
+};
 use workshop::{Verdict, Workshop};
 
 /// A named mutation must be caught within this many fresh seeds: saved seeds alone say nothing about future bugs.
 const FRESH_SEEDS: u64 = 20_000;
 /// The first fresh seed: nothing was ever tuned to these seeds.
 const FRESH_FROM: u64 = 7_000_000;
-
-/// A named change of the sources.
-#[derive(Clone, Debug)]
-pub struct Mutation {
-    /// For people; unique.
-    pub name: String,
-    /// Variants that are built together and selected at run time; empty if there is only one.
-    variants: Vec<String>,
-    /// Whether so few fresh seeds catch it that CI has no time for it.
-    slow: bool,
-    edits: Vec<Edit>,
-}
-
-/// One change of one file.
-#[derive(Clone, Debug)]
-struct Edit {
-    /// Relative to the workspace.
-    file: String,
-    /// Offset in the file, in bytes, of the text to replace.
-    at: usize,
-    /// Text to replace.
-    from: String,
-    /// Its replacement.
-    to: String,
-}
-
-impl Edit {
-    fn apply(&self, source: &str) -> Option<String> {
-        let tail = source.get(self.at..)?.strip_prefix(self.from.as_str())?;
-        Some(format!("{}{}{tail}", &source[..self.at], self.to))
-    }
-}
+/// Seeds of the first round: most mutations are caught by these.
+const ROUND_MIN: u64 = 250;
+/// Seeds of a later round: about a minute of work.
+const ROUND_MAX: u64 = 2_000;
+/// Most processes at a time. Each has as many threads as there are cores, so more gain nothing.
+const PROCESSES_MAX: usize = 8;
+/// Seeds that must run without a mutation exactly as in this program, from 0 on.
+const COMPARED_SEEDS: u64 = 100;
 
 /// The workspace from which this program was built.
 fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Applies the named mutations: all that are not slow, all with `slow`, or those whose name contains `only`.
+/// Reads the list of mutations.
+fn read() -> io::Result<Named> {
+    named::parse(&fs::read_to_string(root().join(named::LIST))?).map_err(io::Error::other)
+}
+
+/// Tries the named mutations: all that are not slow, all with `slow`, or those whose name contains `only`.
 /// Returns whether all were caught.
 ///
 /// # Errors
-/// If the copies cannot be written or built, or if a mutation does not fit the sources.
+/// If the copy cannot be written or built, if a mutation does not fit the sources, or if the copy runs differently without one.
 pub fn run_named(only: Option<&str>, slow: bool) -> io::Result<bool> {
-    let text = fs::read_to_string(root().join("crates/sim/mutations/named.txt"))?;
-    let mut mutations = named::parse(&text, &root())?;
-    mutations.retain(|mutation| only.is_none_or(|only| mutation.name.contains(only)));
+    let named = read()?;
+    let is_chosen =
+        |mutation: &&Mutation| only.map_or(slow || !mutation.slow, |only| mutation.name.contains(only));
+    let chosen: Vec<&Mutation> = named.mutations.iter().filter(is_chosen).collect();
     if only.is_none() && !slow {
-        let all = mutations.len();
-        mutations.retain(|mutation| !mutation.slow);
-        println!("{} of {all} are slow and left out; `--slow` runs them too", all - mutations.len());
+        let (all, left_out) = (named.mutations.len(), named.mutations.len() - chosen.len());
+        println!("{left_out} of {all} are slow and left out; `--slow` runs them too");
     }
-    let workshop = Workshop::open(&root())?;
-    let (mut missed, mut all) = (0_usize, 0_usize);
-    for mutation in &mutations {
-        for verdict in try_one(&workshop, mutation)? {
-            all += 1;
-            missed += usize::from(!matches!(verdict, Verdict::Caught(_)));
-        }
-    }
-    println!("{} of {all} named mutations caught by fresh seeds", all - missed);
+    let begun = Instant::now();
+    let workshop = Workshop::open(&root(), &named)?;
+    println!("all {} built in {:.0} s", named.mutations.len(), begun.elapsed().as_secs_f64());
+    is_unchanged(&workshop)?;
+    println!("without a mutation, {COMPARED_SEEDS} seeds run as ever");
+    let missed = try_all(&workshop, &chosen)?;
+    let (all, took) = (chosen.len(), begun.elapsed().as_secs_f64());
+    println!("{} of {all} named mutations caught by fresh seeds, {took:.0} s", all - missed);
     Ok(missed == 0 && all > 0)
 }
 
-fn try_one(workshop: &Workshop, mutation: &Mutation) -> io::Result<Vec<Verdict>> {
-    let mut begun = Instant::now();
-    let mut verdicts = Vec::new();
-    workshop.try_mutation(mutation, FRESH_FROM, FRESH_SEEDS, |variant, verdict| {
-        let name =
-            variant.map_or_else(|| mutation.name.clone(), |variant| format!("{}/{variant}", mutation.name));
-        println!("{name:<64} {verdict}, {:.0} s", begun.elapsed().as_secs_f64());
-        begun = Instant::now();
-        verdicts.push(verdict);
+/// Checks that the copy does without a mutation what the sources do: otherwise mutants would show nothing.
+fn is_unchanged(workshop: &Workshop) -> io::Result<()> {
+    let different =
+        |seed: &u64| -> io::Result<bool> { Ok(workshop.hash_of(*seed)? != Some(run(*seed, false).hash)) };
+    let seeds: Vec<u64> = (0..COMPARED_SEEDS).collect();
+    for (seed, differs) in seeds.iter().zip(on_all_cores(&seeds, different)?) {
+        if differs {
+            return Err(io::Error::other(format!(
+                "seed {seed} runs differently with no mutation selected: an entry with BROKEN changes more than its mutation, or \
+                 this program was built from other sources; compare `marram-sim {seed}` with target/mutants/target/release/marram-sim {seed}"
+            )));
+        }
+    }
+    match workshop.run(0, &["--first", "--count", "500"])? {
+        Verdict::Survived => Ok(()),
+        verdict => Err(io::Error::other(format!("without a mutation, seeds fail: {verdict}"))),
+    }
+}
+
+/// Runs fresh seeds with each mutation until one fails, and the saved seeds if none does. Returns how many fresh seeds missed.
+fn try_all(workshop: &Workshop, chosen: &[&Mutation]) -> io::Result<usize> {
+    let begun = Instant::now();
+    let report = |mutation: &Mutation, verdict: &Verdict| {
+        println!("{:<64} {verdict}, {:.0} s", mutation.name, begun.elapsed().as_secs_f64());
+    };
+    let (mut left, mut next, mut round) = (chosen.to_vec(), FRESH_FROM, ROUND_MIN);
+    while next < FRESH_FROM + FRESH_SEEDS && !left.is_empty() {
+        let count = round.min(FRESH_FROM + FRESH_SEEDS - next);
+        let (first, count_words) = (next.to_string(), count.to_string());
+        let verdicts = on_all_cores(&left, |mutation| {
+            let verdict =
+                workshop.run(mutation.number, &["--first", "--from", &first, "--count", &count_words])?;
+            if verdict != Verdict::Survived {
+                report(mutation, &verdict);
+            }
+            Ok(verdict)
+        })?;
+        let mut verdicts = verdicts.iter();
+        left.retain(|_| verdicts.next() == Some(&Verdict::Survived));
+        (next, round) = (next + count, (round * 2).min(ROUND_MAX));
+    }
+    for mutation in &left {
+        let verdict = match workshop.run(mutation.number, &["--first", "--count", "0"])? {
+            Verdict::Caught(words) => Verdict::SavedOnly(words),
+            verdict => verdict,
+        };
+        report(mutation, &verdict);
+    }
+    Ok(left.len())
+}
+
+/// Does something for each, in several threads; the results are in order.
+fn on_all_cores<T: Sync, R: Send>(
+    each: &[T],
+    act: impl Fn(&T) -> io::Result<R> + Sync,
+) -> io::Result<Vec<R>> {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(PROCESSES_MAX);
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || -> io::Result<()> {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(one) = each.get(index) else { return Ok(()) };
+            let result = act(one)?;
+            done.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("the work does not panic"))
     })?;
-    Ok(verdicts)
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(index, _)| *index);
+    Ok(done.into_iter().map(|(_, result)| result).collect())
 }

@@ -1,9 +1,11 @@
-//! A copy of the crates that the simulation needs, in a workspace of its own under `target/mutants`, where mutants are
-//! built and run. The sources themselves are never changed.
+//! A copy of the crates that the simulation needs, in a workspace of its own under `target/mutants`, with all mutations behind
+//! switches. It is built once. The sources themselves are never changed.
 
-use super::{Edit, Mutation};
+use super::{
+    named::{self, Edit, Named},
+    patch::{self, Patched},
+};
 use std::{
-    cmp::Reverse,
     collections::BTreeMap,
     fmt, fs, io,
     path::{Path, PathBuf},
@@ -13,24 +15,39 @@ use std::{
 };
 
 /// Crates in the copy.
-const MEMBERS: [&str; 5] =
-    ["crates/wire", "crates/session", "crates/shard", "crates/sim", "cells/testing/chain/algo"];
-/// Seeds that a mutant runs at a time: seconds of work.
-const CHUNK: u64 = 1_000;
-/// If a mutant takes longer for that many seeds, it hangs, and so is caught. Not a limit on all of its seeds.
+const MEMBERS: [&str; 5] = ["crates/wire", "crates/session", "crates/shard", "crates/sim", "cells/testing/chain/algo"];
+/// The file with the switch: every crate with mutations uses its crate, or is it.
+const SWITCH_FILE: &str = "crates/wire/src/lib.rs";
+/// Added to that file: whether the mutation of this number is selected.
+const SWITCH: &str = "
+extern crate self as marram_wire;
+extern crate std;
+
+#[doc(hidden)]
+pub fn mutant(number: u32) -> bool {
+    static SELECTED: std::sync::LazyLock<Option<u32>> =
+        std::sync::LazyLock::new(|| std::env::var(\"MARRAM_MUTANT\").ok()?.parse().ok());
+    *SELECTED == Some(number)
+}
+";
+/// Tells the simulator of the copy which mutation to select; 0 for none.
+const SELECTED: &str = "MARRAM_MUTANT";
+/// If a run takes longer, the mutant hangs, and so is caught.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Interval at which a running mutant is checked.
-const LOOK: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(10);
+/// The part of a failure that is shown, in characters.
+const SHOWN_CHARS_MAX: usize = 110;
+/// The part of a compiler's output that is shown, in lines.
+const SHOWN_LINES_MAX: usize = 60;
 
-/// The result of a mutation.
+/// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     /// Seeds failed; the first line of the output about that.
     Caught(String),
     /// As above, but only saved seeds: fresh seeds reach it too rarely.
     SavedOnly(String),
-    /// It does not compile.
-    Unviable,
     /// All seeds passed.
     Survived,
 }
@@ -40,125 +57,165 @@ impl fmt::Display for Verdict {
         match self {
             Self::Caught(words) => write!(f, "caught    ({words})"),
             Self::SavedOnly(words) => write!(f, "SURVIVED  fresh seeds, caught by a saved one ({words})"),
-            Self::Unviable => write!(f, "unviable"),
             Self::Survived => write!(f, "SURVIVED"),
         }
     }
 }
 
-/// The directory where mutants are built.
+/// The directory where the copy is, with its simulator.
 #[derive(Debug)]
 pub(super) struct Workshop {
     copy: PathBuf,
 }
 
 impl Workshop {
-    /// Copies the sources and builds and runs them unchanged: if that fails, mutants would show nothing.
-    pub(super) fn open(root: &Path) -> io::Result<Self> {
-        let copy = root.join("target/mutants");
-        fs::create_dir_all(&copy)?;
+    /// Copies the sources, with the mutations in them, and builds.
+    ///
+    /// # Errors
+    /// If the copy cannot be written, or if mutations do not fit the sources or do not compile: which, and what to do.
+    pub(super) fn open(root: &Path, named: &Named) -> io::Result<Self> {
+        let workshop = Self { copy: root.join("target/mutants") };
+        let patched = patch_all(root, &named.edits)?;
         for member in MEMBERS {
-            copy_tree(&root.join(member), &copy.join(member))?;
-            copy_tree(&root.join(member), &copy.join("original").join(member))?;
+            workshop.copy_tree(root, Path::new(member), &patched)?;
         }
-        without_wasm(&copy.join("crates/sim/Cargo.toml"))?;
-        fs::copy(root.join("Cargo.lock"), copy.join("Cargo.lock"))?;
-        fs::write(copy.join("Cargo.toml"), manifest(&fs::read_to_string(root.join("Cargo.toml"))?))?;
-        let workshop = Self { copy };
-        if !workshop.build()? {
-            return Err(io::Error::other("the unbroken copy does not build; see target/mutants"));
-        }
-        match workshop.run(0, &["--count", "500"])? {
-            Verdict::Survived => Ok(workshop),
-            verdict => Err(io::Error::other(format!("the unbroken copy fails its seeds: {verdict}"))),
-        }
+        workshop.write(Path::new("Cargo.lock"), &fs::read(root.join("Cargo.lock"))?)?;
+        let manifest = manifest(&fs::read_to_string(root.join("Cargo.toml"))?);
+        workshop.write(Path::new("Cargo.toml"), manifest.as_bytes())?;
+        fs::create_dir_all(workshop.copy.join("logs"))?;
+        workshop.build(&patched)?;
+        Ok(workshop)
     }
 
-    /// Changes the files, builds, runs fresh seeds until one fails, for each variant, and restores the files. If none fails, runs
-    /// the saved seeds, to report that.
-    pub(super) fn try_mutation(
-        &self,
-        mutation: &Mutation,
-        from: u64,
-        count: u64,
-        mut each: impl FnMut(Option<&str>, Verdict),
-    ) -> io::Result<()> {
-        let mut broken: BTreeMap<&str, String> = BTreeMap::new();
-        // From the last to the first, so that the offsets stay valid.
-        let mut edits: Vec<&Edit> = mutation.edits.iter().collect();
-        edits.sort_by_key(|edit| Reverse(edit.at));
-        for edit in edits {
-            // Read from the copy: the sources may change meanwhile.
-            let source = match broken.remove(&edit.file[..]) {
-                Some(source) => source,
-                None => fs::read_to_string(self.original(edit))?,
+    /// Runs the simulator with a mutation. Without one for number 0.
+    pub(super) fn run(&self, number: u32, arguments: &[&str]) -> io::Result<Verdict> {
+        let (status, log) = self.output(number, arguments)?;
+        let Some(status) = status else { return Ok(Verdict::Caught("hangs".into())) };
+        // Too low coverage of rare states says nothing about a mutation.
+        let words = log.lines().find(|line| line.contains("FAILED"));
+        let died = || status.code().is_none().then_some("the process died");
+        let caught = |words: &str| Verdict::Caught(words.chars().take(SHOWN_CHARS_MAX).collect());
+        Ok(words.or_else(died).map_or(Verdict::Survived, caught))
+    }
+
+    /// The hash of a seed's events, without a mutation.
+    pub(super) fn hash_of(&self, seed: u64) -> io::Result<Option<u64>> {
+        let (_, log) = self.output(0, &[&seed.to_string()])?;
+        let hash = log.lines().rev().find_map(|line| line.rsplit_once(", trace ")).map(|(_, hash)| hash);
+        Ok(hash.and_then(|hash| u64::from_str_radix(hash, 16).ok()))
+    }
+
+    /// How a run exited, nothing if it was killed, and what it wrote.
+    fn output(&self, number: u32, arguments: &[&str]) -> io::Result<(Option<ExitStatus>, String)> {
+        let mut command = Command::new(self.copy.join("target/release/marram-sim"));
+        command.args(arguments).env(SELECTED, number.to_string());
+        // A file, not a pipe: nothing reads while it runs. Runs at the same time have other mutations or other seeds.
+        let name = format!("{number}{}", arguments.join("").replace("--", "-"));
+        let path = self.copy.join("logs").join(name);
+        let mut child = command.stdout(fs::File::create(&path)?).stderr(Stdio::null()).spawn()?;
+        let status = wait(&mut child)?;
+        let log = fs::read_to_string(&path)?;
+        fs::remove_file(&path)?;
+        Ok((status, log))
+    }
+
+    fn build(&self, patched: &BTreeMap<String, Patched>) -> io::Result<()> {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--quiet", "--release", "--package", "marram-sim", "--target-dir"]);
+        cargo.arg(self.copy.join("target")).current_dir(&self.copy).env("RUSTFLAGS", "-Awarnings");
+        let output = cargo.output()?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(&output.stderr);
+        let shown = text.lines().take(SHOWN_LINES_MAX).collect::<Vec<_>>().join("\n");
+        let entries = blame(&text, patched);
+        let hint =
+            if entries.is_empty() { "  if the sources build, an entry is wrong".into() } else { entries };
+        Err(io::Error::other(format!(
+            "the copy with all mutations, target/mutants, does not build:\n{shown}\n\n{hint}\n  Adapt the entry in {}: \
+             `from` and `to` must be of the same type, each between braces; see the head of the list",
+            named::LIST
+        )))
+    }
+
+    /// Copies a folder, with the mutations; without build products.
+    fn copy_tree(&self, root: &Path, folder: &Path, patched: &BTreeMap<String, Patched>) -> io::Result<()> {
+        for entry in fs::read_dir(root.join(folder))? {
+            let entry = entry?;
+            let path = folder.join(entry.file_name());
+            if entry.file_type()?.is_dir() {
+                if entry.file_name() != "target" {
+                    self.copy_tree(root, &path, patched)?;
+                }
+                continue;
+            }
+            let mut bytes = match path.to_str().and_then(|path| patched.get(path)) {
+                Some(patched) => patched.text.clone().into_bytes(),
+                None => fs::read(entry.path())?,
             };
-            let source =
-                edit.apply(&source).ok_or_else(|| io::Error::other("the sources changed meanwhile"))?;
-            broken.insert(&edit.file, source);
-        }
-        for (file, source) in &broken {
-            fs::write(self.copy.join(file), source)?;
-        }
-        let built = self.build();
-        for edit in &mutation.edits {
-            fs::copy(self.original(edit), self.copy.join(&edit.file))?;
-        }
-        let built = built?;
-        let names = mutation.variants.iter().map(|name| Some(&name[..]));
-        let names: Vec<_> = if mutation.variants.is_empty() { vec![None] } else { names.collect() };
-        for (place, name) in (1..).zip(names) {
-            let verdict = if built { self.search(place, from, count)? } else { Verdict::Unviable };
-            each(name, verdict);
+            if path == Path::new(SWITCH_FILE) {
+                bytes.extend_from_slice(SWITCH.as_bytes());
+            }
+            if path == Path::new("crates/sim/Cargo.toml") {
+                bytes = without_wasm(&String::from_utf8_lossy(&bytes)).into_bytes();
+            }
+            self.write(&path, &bytes)?;
         }
         Ok(())
     }
 
-    /// Runs fresh seeds, then the saved ones if no fresh seed fails.
-    fn search(&self, variant: u32, from: u64, count: u64) -> io::Result<Verdict> {
-        let end = from + count;
-        let mut next = from;
-        while next < end {
-            let chunk = CHUNK.min(end - next);
-            let (first, size) = (next.to_string(), chunk.to_string());
-            let fresh = self.run(variant, &["--first", "--from", &first, "--count", &size])?;
-            if fresh != Verdict::Survived {
-                return Ok(fresh);
-            }
-            next += chunk;
+    /// An unchanged file keeps its modification time, otherwise everything would be built again.
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let target = self.copy.join(path);
+        if fs::read(&target).is_ok_and(|old| old == bytes) {
+            return Ok(());
         }
-        Ok(match self.run(variant, &["--first", "--count", "0"])? {
-            Verdict::Caught(words) => Verdict::SavedOnly(words),
-            verdict => verdict,
-        })
+        if let Some(folder) = target.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(target, bytes)
     }
+}
 
-    fn original(&self, edit: &Edit) -> PathBuf {
-        self.copy.join("original").join(&edit.file)
+/// The changed files, by their path.
+///
+/// # Errors
+/// If changes do not fit the sources: all of these.
+pub(super) fn patch_all(root: &Path, edits: &[Edit]) -> io::Result<BTreeMap<String, Patched>> {
+    let (mut patched, mut problems) = (BTreeMap::new(), Vec::new());
+    let mut by_file: BTreeMap<&str, Vec<&Edit>> = BTreeMap::new();
+    for edit in edits {
+        by_file.entry(&edit.file).or_default().push(edit);
     }
+    for (file, edits) in by_file {
+        let Ok(source) = fs::read_to_string(root.join(file)) else {
+            problems
+                .push(format!("{}: there is no file {file}", named::place(&edits[0].entry, edits[0].line)));
+            continue;
+        };
+        match patch::apply(&source, &edits) {
+            Ok(changed) => _ = patched.insert(file.into(), changed),
+            Err(wrong) => problems.extend(wrong),
+        }
+    }
+    if problems.is_empty() { Ok(patched) } else { Err(io::Error::other(problems.join("\n"))) }
+}
 
-    fn build(&self) -> io::Result<bool> {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "--release", "--package", "marram-sim", "--target-dir"]);
-        cargo.arg(self.copy.join("target")).current_dir(&self.copy).env("RUSTFLAGS", "-Awarnings");
-        Ok(cargo.stderr(Stdio::null()).status()?.success())
+/// The entries to which the compiler's errors point.
+fn blame(errors: &str, patched: &BTreeMap<String, Patched>) -> String {
+    let mut entries: Vec<String> = Vec::new();
+    for place in errors.lines().filter_map(|line| line.trim_start().strip_prefix("--> ")) {
+        let mut parts = place.split(':');
+        let (file, line) = (parts.next(), parts.next().and_then(|line| line.parse().ok()));
+        let (Some(patched), Some(line)) = (file.and_then(|file| patched.get(file)), line) else { continue };
+        let Some(names) = patched.entries_at(line) else { continue };
+        let words = format!("  {place} is in the text of `{names}`");
+        if !entries.contains(&words) {
+            entries.push(words);
+        }
     }
-
-    fn run(&self, variant: u32, arguments: &[&str]) -> io::Result<Verdict> {
-        let program = self.copy.join("target/release/marram-sim");
-        let mut command = Command::new(program);
-        command.args(arguments).env("MARRAM_MUTANT", variant.to_string());
-        let log = fs::File::create(self.copy.join("log"))?;
-        let mut child = command.stdout(log).stderr(Stdio::null()).spawn()?;
-        let Some(status) = wait(&mut child)? else { return Ok(Verdict::Caught("hangs".into())) };
-        let log = fs::read_to_string(self.copy.join("log"))?;
-        // Too low coverage of rare states says nothing about a mutation.
-        let words = log.lines().find(|line| line.contains("FAILED"));
-        let died = || status.code().is_none().then_some("the process died");
-        Ok(words
-            .or_else(died)
-            .map_or(Verdict::Survived, |words| Verdict::Caught(words.chars().take(110).collect())))
-    }
+    entries.join("\n")
 }
 
 /// How the child exited; `None` if it was killed.
@@ -177,44 +234,24 @@ fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// The workspace's manifest with other members and settings for fast builds.
+/// The workspace's manifest with other members and settings for a fast build.
 fn manifest(original: &str) -> String {
     let members = MEMBERS.map(|member| format!("\"{member}\"")).join(", ");
     let mut out = format!("[workspace]\nresolver = \"3\"\nmembers = [{members}]\n");
     let rest = original.find("[workspace.package]").map_or("", |at| &original[at..]);
     out.push_str(rest.split("[profile.release]").next().unwrap_or_default());
     out.push_str(
-        "[profile.release]\nopt-level = 1\nincremental = true\ncodegen-units = 64\noverflow-checks = true\n",
+        "[profile.release]\nopt-level = 1\ncodegen-units = 64\noverflow-checks = true\ndebug = false\n",
     );
-    out.push_str("debug = false\n[profile.release.package.blake3]\nopt-level = 3\n");
-    out.push_str("[profile.release.package.chacha20]\nopt-level = 3\n");
+    for cipher in ["blake3", "chacha20"] {
+        out.push_str(&format!("[profile.release.package.{cipher}]\nopt-level = 3\n"));
+    }
     out
 }
 
 /// Removes the sandbox dependency: the copy has no sandbox, and mutants need none. The feature stays.
-fn without_wasm(manifest: &Path) -> io::Result<()> {
-    let original = fs::read_to_string(manifest)?;
-    let kept = original.lines().filter(|line| !line.starts_with("marram-sandbox"));
+fn without_wasm(manifest: &str) -> String {
+    let kept = manifest.lines().filter(|line| !line.starts_with("marram-sandbox"));
     let kept = kept.map(|line| if line.starts_with("wasm = ") { "wasm = []" } else { line });
-    fs::write(manifest, kept.collect::<Vec<_>>().join("\n"))
-}
-
-fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let (source, target) = (entry.path(), to.join(entry.file_name()));
-        if entry.file_type()?.is_dir() {
-            if entry.file_name() != "target" {
-                copy_tree(&source, &target)?;
-            }
-            continue;
-        }
-        // An unchanged file keeps its modification time, otherwise everything would be built again.
-        let bytes = fs::read(&source)?;
-        if fs::read(&target).ok().as_ref() != Some(&bytes) {
-            fs::write(&target, bytes)?;
-        }
-    }
-    Ok(())
+    kept.collect::<Vec<_>>().join("\n")
 }
