@@ -67,8 +67,8 @@ fn locate(source: &str, edit: &Edit) -> Result<Range<usize>, String> {
             more + 1
         )),
         (None, _) => Err(format!(
-            "its `from` text is no longer in {}{}\n  Copy the present text to `from` and break the same rule in `to`; if the rule \
-             is gone, remove the entry, and its name from docs/protocol.md",
+            "its `from` text is no longer in {}{}\n  Copy the present text to `from` and break the same rule in `to`; if \
+             the rule is gone, remove the entry, and its name from docs/protocol.md",
             edit.file,
             nearest(source, &edit.from)
         )),

@@ -38,6 +38,12 @@ fn every_entry_fits_the_sources() {
 }
 
 #[test]
+fn the_limit_that_the_copy_lowers_is_where_it_was() {
+    let [file, text, _] = workshop::HANG;
+    assert!(std::fs::read_to_string(root().join(file)).unwrap().contains(text), "adapt HANG of workshop.rs");
+}
+
+#[test]
 fn an_entry_is_one_mutation_or_one_of_each_variant() {
     let text = "Words.\n\n    == not-an-entry\n== a\nslow: rare\nfile: a.rs\n-- from\nx\n-- to\n== b\nvariants: C D\n\
                 file: a.rs\n-- from\ny\n-- to\nVARIANT\n-- and\nfile: b.rs\n-- from\nz\n-- to\n!BROKEN && z\n";
@@ -59,7 +65,7 @@ fn a_bad_entry_is_named() {
         ("== a\n-- from\nx\n-- to\n", "is missing"),
         ("== a\nfile: a.rs\n-- to\n", "`-- to` out of order"),
         ("== a\nfile: a.rs\n-- from\n-- to\nx\n", "nothing after `-- from`"),
-        (&[entry("a", "x", "y"), entry("a", "z", "y")].concat(), "line 7): another entry has the same name"),
+        (&[entry("a", "x", "y"), entry("a", "z", "y")].concat(), "line 8): another entry has the same name"),
     ] {
         let problem = named::parse(text).unwrap_err();
         assert!(problem.contains(expected), "{problem}");

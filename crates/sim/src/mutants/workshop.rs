@@ -15,7 +15,8 @@ use std::{
 };
 
 /// Crates in the copy.
-const MEMBERS: [&str; 5] = ["crates/wire", "crates/session", "crates/shard", "crates/sim", "cells/testing/chain/algo"];
+const MEMBERS: [&str; 5] =
+    ["crates/wire", "crates/session", "crates/shard", "crates/sim", "cells/testing/chain/algo"];
 /// The file with the switch: every crate with mutations uses its crate, or is it.
 const SWITCH_FILE: &str = "crates/wire/src/lib.rs";
 /// Added to that file: whether the mutation of this number is selected.
@@ -30,8 +31,13 @@ pub fn mutant(number: u32) -> bool {
     *SELECTED == Some(number)
 }
 ";
+/// The simulator's manifest.
+const MANIFEST: &str = "crates/sim/Cargo.toml";
 /// Tells the simulator of the copy which mutation to select; 0 for none.
 const SELECTED: &str = "MARRAM_MUTANT";
+/// In the copy, a hang inside one step is noticed sooner: file, text, replacement. No seed needs a second.
+pub(super) const HANG: [&str; 3] =
+    ["crates/sim/src/batch.rs", "Duration::from_secs(60)", "Duration::from_secs(20)"];
 /// If a run takes longer, the mutant hangs, and so is caught.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Interval at which a running mutant is checked.
@@ -154,11 +160,13 @@ impl Workshop {
                 Some(patched) => patched.text.clone().into_bytes(),
                 None => fs::read(entry.path())?,
             };
-            if path == Path::new(SWITCH_FILE) {
-                bytes.extend_from_slice(SWITCH.as_bytes());
-            }
-            if path == Path::new("crates/sim/Cargo.toml") {
-                bytes = without_wasm(&String::from_utf8_lossy(&bytes)).into_bytes();
+            match path.to_str() {
+                Some(SWITCH_FILE) => bytes.extend_from_slice(SWITCH.as_bytes()),
+                Some(MANIFEST) => bytes = without_wasm(&String::from_utf8_lossy(&bytes)).into_bytes(),
+                Some(path) if path == HANG[0] => {
+                    bytes = String::from_utf8_lossy(&bytes).replace(HANG[1], HANG[2]).into_bytes();
+                }
+                _ => {}
             }
             self.write(&path, &bytes)?;
         }
@@ -241,7 +249,7 @@ fn manifest(original: &str) -> String {
     let rest = original.find("[workspace.package]").map_or("", |at| &original[at..]);
     out.push_str(rest.split("[profile.release]").next().unwrap_or_default());
     out.push_str(
-        "[profile.release]\nopt-level = 1\ncodegen-units = 64\noverflow-checks = true\ndebug = false\n",
+        "[profile.release]\nopt-level = 2\nincremental = true\ncodegen-units = 64\noverflow-checks = true\ndebug = false\n",
     );
     for cipher in ["blake3", "chacha20"] {
         out.push_str(&format!("[profile.release.package.{cipher}]\nopt-level = 3\n"));
