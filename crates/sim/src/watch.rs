@@ -142,6 +142,11 @@ impl Watch {
         }
     }
 
+    /// An agent's process died, with what its ends had promised. Another process of it is another agent.
+    pub(crate) fn agent_died(&mut self, agent: usize) {
+        self.promised_by.retain(|(of, ..), _| *of != agent);
+    }
+
     /// A machine sends a frame.
     pub(crate) fn sent(
         &mut self,

@@ -131,6 +131,7 @@ impl World {
     pub(crate) fn crash_agent(&mut self, agent: usize) {
         let host = super::host(&mut self.chance);
         self.causes.agent_died = true;
+        self.watch.agent_died(agent);
         let node = &mut self.agents[agent];
         node.machine = None;
         node.life += 1;
