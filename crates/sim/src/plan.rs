@@ -2,8 +2,10 @@
 
 mod faults;
 mod opening;
+mod renewal;
 
 pub use faults::{Fault, FaultKind, FaultTarget, Moment, On, When};
+pub use renewal::{Renewal, RenewalStep};
 
 use crate::{executor::Shape, random::Random};
 use marram_shard::api::{App, CheckpointHolder, Protect, WitnessMode};
@@ -187,6 +189,8 @@ pub struct Plan {
     pub reads: bool,
     /// Whether the linger time is shorter than the faults, so that ends may forget sessions meanwhile.
     pub short_linger: bool,
+    /// The course of an owner that renews its standby in vain, in some seeds. It is their only fault.
+    pub renewal: Option<Renewal>,
 }
 
 impl Plan {
@@ -197,14 +201,17 @@ impl Plan {
         let random = &mut random;
         let (clients, servers) = (1 + usize::from(random.percent(30)), 1 + usize::from(random.percent(20)));
         let shards: Vec<u8> = (0..random.between(2, 3)).map(|_| 1 + u8::from(random.percent(30))).collect();
+        let renewal = renewal::draw(seed);
+        let shards = renewal.map_or(shards, |_| vec![1; renewal::EDGES]);
         let faults = faults::draw(random, clients, servers, shards.len());
-        let lethal = faults.iter().any(Fault::is_lethal);
+        let lethal = renewal.is_none() && faults.iter().any(Fault::is_lethal);
         let hasty = random.percent(3);
         let short_linger = lethal || hasty;
         let linger_ms = if short_linger { random.between(500, 3_000) } else { 25_000 };
-        let load = Load::of(random);
+        let drawn = Load::of(random);
+        let load = if renewal.is_some() { Load::Usual } else { drawn };
         let count = if load == Load::Usual { random.between(1, 4) } else { 1 };
-        let standby = standby(seed, load);
+        let standby = standby(seed, load, renewal.is_some());
         let witness = memory(seed);
         let visits: Vec<_> =
             (0..count).map(|_| visit(random, clients, load, seed.is_multiple_of(2))).collect();
@@ -240,6 +247,7 @@ impl Plan {
             records: Random::new(seed, 11).percent(25),
             reads: Random::new(seed, 31).percent(40),
             short_linger,
+            renewal: None,
         };
         if let Some((first, second)) = opening::faults(seed, clients, plan.open_ns) {
             plan.first = first;
@@ -268,6 +276,9 @@ impl Plan {
         }
         if random.percent(2) {
             plan.server_down = 1;
+        }
+        if let Some(renewal) = renewal {
+            renewal.prepare(&mut plan);
         }
         plan
     }
@@ -399,10 +410,11 @@ fn memory(seed: u64) -> Option<Memory> {
 }
 
 /// In two fifths of all seeds edges are standbys for each other; in half of these they replay continuously.
-fn standby(seed: u64, load: Load) -> Option<Protect> {
+fn standby(seed: u64, load: Load, needed: bool) -> Option<Protect> {
     let mut random = Random::new(seed, 12);
     // Tens of thousands of messages are enough work for one cell.
-    (random.percent(40) && load != Load::Drizzle).then(|| random.pick(&[Protect::Warm, Protect::Hot]))
+    ((random.percent(40) || needed) && load != Load::Drizzle)
+        .then(|| random.pick(&[Protect::Warm, Protect::Hot]))
 }
 
 fn apps(

@@ -101,6 +101,8 @@ pub struct Watch {
     sessions: BTreeMap<SessionId, Track>,
     cells: BTreeMap<(ShardPosition, CellId), SessionId>,
     owner: Option<ShardPosition>,
+    /// Index of the edge that an owner last named as its standby.
+    standby: Option<usize>,
     /// What the witness's reply means, if there is a witness.
     witness: Option<WitnessMode>,
     /// The witness's replies to owners: `None` if it was away, else how much log a client was seen to have.
@@ -126,6 +128,11 @@ impl Watch {
     /// The shard of the newest attempt that was seen.
     pub(crate) fn owner(&self) -> Option<ShardPosition> {
         self.owner
+    }
+
+    /// The edge that an owner last named to its ends as its standby.
+    pub(crate) fn standby(&self) -> Option<usize> {
+        self.standby
     }
 
     /// The shard of a session's newest owner that all ends accepted, unless it died.
@@ -179,6 +186,9 @@ impl Watch {
                 self.see(Moment::Stored, Some(position))
             }
             (PeerSide::Edge, Frame::Output(output)) => self.message(wire, output.channel, position),
+            (PeerSide::Edge, Frame::Standby(standby)) => {
+                self.standby = standby.edge.strip_prefix("edge-").and_then(|index| index.parse().ok());
+            }
             (PeerSide::Edge, Frame::Truncate(_)) => self.see(Moment::Truncate, Some(position)),
             (PeerSide::Edge, Frame::Finish(_)) => self.see(Moment::Finish, Some(position)),
             (PeerSide::Agent, Frame::Finished(_)) => self.see(Moment::Finished, Some(position)),
@@ -358,7 +368,12 @@ impl Watch {
         let other = |live: &Live| {
             track.attempts.get(&live.generation).is_some_and(|it| it.position != Some(position))
         };
+        let unchosen = |live: &Live| {
+            track.attempts.get(&live.generation).is_some_and(|it| Attempt::count(it.chosen) == 0)
+        };
         let stood = live.filter(|live| other(live)).map(|live| live.log_end);
+        let in_vain = live.is_some_and(|live| other(live) && unchosen(live));
+        self.counts.add(Rare::StandbyRenewedInVain, u64::from(in_vain));
         self.counts.add(Rare::StandbyAsked, u64::from(stood.is_some()));
         self.counts.add(Rare::StandbyLed, u64::from(stood.is_some() && track.asked == [false; 2]));
         let witnessed = promise.app == Service::Alone.name() && !promise.fresh;

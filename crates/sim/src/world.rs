@@ -10,6 +10,7 @@ mod edges;
 mod faults;
 mod lies;
 mod recorders;
+mod renewal;
 mod stale;
 mod wires;
 
@@ -120,6 +121,7 @@ pub(crate) struct World {
     triggered: Vec<TriggeredFault>,
     faults_injected: u64,
     causes: causes::Causes,
+    renewal: Option<renewal::Course>,
     watch: Watch,
     past: Past,
     trace: Trace,
@@ -185,6 +187,7 @@ impl World {
             triggered: Vec::new(),
             faults_injected: 0,
             causes: causes::Causes::default(),
+            renewal: None,
             watch: Watch::default(),
             past: Past::new(),
             trace: Trace::new(verbose),

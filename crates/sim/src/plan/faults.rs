@@ -1,6 +1,6 @@
 //! The faults of a seed and their times. The first fault waits until a session runs, the others for the first one.
 
-use super::{MS, S, US};
+use super::{MS, RenewalStep, S, US};
 use crate::random::Random;
 
 /// A moment that can be observed from outside and at which a fault hurts most.
@@ -167,6 +167,8 @@ pub enum FaultKind {
         /// The edge.
         place: FaultTarget,
     },
+    /// A step of an owner that renews its standby in vain.
+    RenewInVain(RenewalStep),
 }
 
 impl FaultKind {

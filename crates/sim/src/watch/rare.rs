@@ -84,6 +84,8 @@ pub enum Rare {
     StandbyAhead,
     /// An end had promised another owner since: the standby's state was useless.
     StandbyOvertaken,
+    /// A standby asked as the owner of a generation that its feeder had opened, and in which no log was chosen.
+    StandbyRenewedInVain,
     /// A standby's cell became the live one.
     StandbyTookOver,
     /// A recorder returned its stored log of a session.
@@ -120,7 +122,7 @@ pub enum Rare {
 
 impl Rare {
     /// All rare states, in order.
-    pub const ALL: [Self; 56] = [
+    pub const ALL: [Self; 57] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -161,6 +163,7 @@ impl Rare {
         Self::StandbyBehind,
         Self::StandbyAhead,
         Self::StandbyOvertaken,
+        Self::StandbyRenewedInVain,
         Self::StandbyTookOver,
         Self::Recalled,
         Self::RecorderLied,

@@ -35,6 +35,7 @@ impl World {
             | FaultKind::CutOneSide { agent, place, .. }
             | FaultKind::Silence { agent, place, .. } => (Some(agent), Some(place)),
             FaultKind::FreezeAgent { agent, .. } | FaultKind::CrashAgent { agent } => (Some(agent), None),
+            FaultKind::RenewInVain(_) => (None, Some(FaultTarget::Here)),
         };
         let edge = place.map(|place| self.place(place, here));
         let concerned = |index: usize| agent.is_none_or(|agent| agent == index);
@@ -106,6 +107,7 @@ impl World {
                 let edge = self.place(place, here);
                 self.ask_to_kill(edge);
             }
+            FaultKind::RenewInVain(step) => self.renew_in_vain(step, here),
         }
     }
 
@@ -119,7 +121,7 @@ impl World {
     }
 
     /// Breaks the wires between an agent and an edge; `told`: whether the edge, and whether the agent, learns of it.
-    fn cut(&mut self, agent: usize, edge: usize, told: [bool; 2]) {
+    pub(super) fn cut(&mut self, agent: usize, edge: usize, told: [bool; 2]) {
         for wire in 0..self.wires.len() {
             let of = &self.wires[wire];
             if of.row != agent || of.position.edge != edge {

@@ -325,6 +325,17 @@ impl World {
         }
     }
 
+    /// A caller loses its wires to an edge at once, with what was held for it. The edge does not learn of it.
+    pub(crate) fn lose_wires(&mut self, row: usize, edge: usize) {
+        for wire in 0..self.wires.len() {
+            let of = &mut self.wires[wire];
+            if of.row == row && of.position.edge == edge && of.is_open(Direction::Down) {
+                of.lanes[Direction::Down as usize].held.clear();
+                self.dispatch(Event::Deliver(wire, Direction::Down, Item::End));
+            }
+        }
+    }
+
     fn silent(&self, direction: Direction, agent: usize, edge: usize) -> bool {
         self.silences[direction as usize][agent][edge] > 0
     }
