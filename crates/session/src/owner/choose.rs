@@ -225,15 +225,12 @@ impl Owner {
             side.inputs_charge =
                 side.inputs.iter().map(|message| marram_wire::limits::charge(message.payload.len())).sum();
         }
-        let Some(tag) = self.longest().and_then(|best| self.sides[best].promised.as_ref()).map(|p| p.tag)
-        else {
-            return self
-                .end_for_bug(bug!("a log is chosen when all ends have promised", self.generation), out);
-        };
-        let mut places: Vec<_> = self.seen_behind(self.log.floor).into_iter().collect();
-        places.extend((self.log.end() > 0 && self.policy.keep).then_some((self.log.end(), tag)));
+        let seen = self.seen_behind(self.log.floor);
+        let mut places = self.held_behind(self.log.floor);
+        places.extend(seen);
+        places.sort_unstable();
         let from = (self.log.floor, self.digest, self.log.cursor);
-        let (digest, cursor) = match self.follow_through(from, &places) {
+        let (digest, cursor) = match self.follow_through(from, [0; 2], &places) {
             Ok(end) => end,
             Err(LogMismatch::Missing) => {
                 return self.tampered("an end does not have the messages that the log needs", out);
@@ -242,7 +239,12 @@ impl Owner {
                 return self.tampered("the log cannot be decoded", out);
             }
             Err(LogMismatch::Altered(offset)) if offset < self.log.end() => {
-                return self.tampered("the client's log is not the one that the witness has seen", out);
+                let reason = if seen.is_some_and(|(at, _)| at == offset) {
+                    "the client's log is not the one that the witness has seen"
+                } else {
+                    "the logs of the ends belong to two histories"
+                };
+                return self.tampered(reason, out);
             }
             Err(LogMismatch::Altered(_)) => {
                 return self.tampered("log or messages were altered: they do not match their digest", out);

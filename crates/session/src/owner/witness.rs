@@ -229,14 +229,24 @@ impl Owner {
         self.witness.unreported.map(|_| self.witness.next_ns)
     }
 
-    /// Follows the log from one position to its end, with the messages that it consumed. At each of `places`, in order, the
-    /// running digest must be the given one.
+    /// The position and digest of each end's log, from `base` on. An end that lies may have log of another history than the
+    /// other end received, so the chosen log must lead through all of them. What a checkpoint covers cannot be compared.
+    pub(super) fn held_behind(&self, base: u64) -> Vec<(u64, [u8; 8])> {
+        let held = self.sides.iter().filter_map(|side| side.promised.as_ref());
+        let held = held.filter(|held| self.policy.keep && held.log_end >= base.max(1));
+        let mut places: Vec<_> = held.map(|held| (held.log_end, held.tag)).collect();
+        places.sort_unstable();
+        places
+    }
+
+    /// Follows the log from one position to its end, with the messages that it consumed; `consumed` of those that wait were
+    /// consumed before. At each of `places`, in order, the running digest must be the given one.
     pub(super) fn follow_through(
         &self,
         (mut at, mut digest, mut cursor): (u64, Digest, Cursor),
+        mut consumed: [usize; 2],
         places: &[(u64, [u8; 8])],
     ) -> Result<(Digest, Cursor), LogMismatch> {
-        let mut consumed = [0usize; 2];
         let stages = places.iter().map(|(offset, tag)| (*offset, Some(*tag)));
         for (offset, tag) in stages.chain([(self.log.end(), None)]) {
             let size = offset.checked_sub(at).and_then(|size| usize::try_from(size).ok());

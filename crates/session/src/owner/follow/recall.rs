@@ -175,11 +175,12 @@ impl Owner {
             return false;
         }
         owed.extend(self.seen_behind(base.offset));
+        owed.extend(self.held_behind(base.offset));
         owed.sort_unstable();
         let from = (base.offset, self.digest, Cursor { last_ns: base.last_ns });
         // The ends' log may end before the checkpoint that an end holds: then the ends are asked for everything.
         let leads_there = owed.last().is_some_and(|(offset, _)| *offset == self.log.end());
-        let Ok((digest, cursor)) = self.follow_through(from, &owed) else { return false };
+        let Ok((digest, cursor)) = self.follow_through(from, [0; 2], &owed) else { return false };
         if !leads_there {
             return false;
         }

@@ -148,22 +148,13 @@ impl Owner {
             follow.owed.push((log_end, tag));
             self.log.bytes.extend_from_slice(&behind);
         } else {
-            let message = |index: usize, number: usize| {
-                let side = self.sides.get(index)?;
-                let fed = side.promised.as_ref()?.sent_start.checked_sub(side.took)?;
-                side.inputs.get(usize::try_from(fed).ok()? + number)
-            };
-            let Ok((digest, cursor)) =
-                follow_from(&self.keys, (self.digest, self.log.cursor), &behind, message)
-            else {
-                return false;
-            };
-            let known = log_end >= self.log.end();
-            if known && digest.tag() != tag {
-                return false;
-            }
-            (self.digest, self.log.cursor) = (digest, cursor);
+            let from = (self.log.end(), self.digest, self.log.cursor);
+            // Each end's log from there on must be of this history, not only the longest one.
+            let places = self.held_behind(self.log.end());
+            let Some(fed) = self.fed_behind() else { return false };
             self.log.bytes.extend_from_slice(&behind);
+            let Ok((digest, cursor)) = self.follow_through(from, fed, &places) else { return false };
+            (self.digest, self.log.cursor) = (digest, cursor);
             if let Some(course) = &mut self.replay {
                 course.extend(behind);
             }
@@ -171,6 +162,16 @@ impl Owner {
         self.enter(OwnerPhase::Restoring, "a log is chosen");
         self.begin_replay(now, out);
         true
+    }
+
+    /// How many messages of each end were fed and wait behind those that the cell consumed.
+    fn fed_behind(&self) -> Option<[usize; 2]> {
+        let mut fed = [0; 2];
+        for (side, fed) in self.sides.iter().zip(&mut fed) {
+            let behind = side.promised.as_ref()?.sent_start.checked_sub(side.took)?;
+            *fed = usize::try_from(behind).ok()?;
+        }
+        Some(fed)
     }
 
     /// Replays the chosen log once the cell can run.

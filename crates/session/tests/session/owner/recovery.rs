@@ -322,3 +322,35 @@ fn a_long_log_reaches_an_end_in_parts() {
     assert_eq!(parts, expected.iter().collect::<Vec<_>>());
     assert_eq!(bench.kept[0].log, bench.kept[1].log);
 }
+
+/// A client's end that lies can have authentic log of two histories: it hides what it was sent by one owner, so that the next
+/// one goes on without it, and shows it to the one after that.
+#[test]
+fn a_longer_log_of_another_history_than_an_end_received_is_refused() {
+    let mut bench = Bench::begun(policy());
+    bench.say(SERVER, "x");
+    bench.ran(&[(CLIENT, "X"), (SERVER, "1")]);
+    bench.say(CLIENT, "a");
+    bench.say(SERVER, "y");
+    let before = bench.kept.clone();
+    bench.ran(&[(CLIENT, "A")]);
+    // The server's end does not receive this output, nor the log that came with it.
+    bench.ran(&[(CLIENT, "Y"), (SERVER, "2 after a")]);
+    let hidden = core::mem::replace(&mut bench.kept, before).swap_remove(0);
+    bench.kept[0].sent.clear();
+    bench.fail_over();
+    bench.ask();
+    bench.started();
+    bench.opened();
+    bench.ran(&[(CLIENT, "X"), (SERVER, "1")]);
+    bench.ran(&[(SERVER, "2 without a")]);
+    assert_eq!(bench.look().last().map(String::as_str), Some("server: output 2 without a with log 43..44"));
+    bench.fail_over();
+    assert!(hidden.log_end() > bench.kept[1].log_end());
+    bench.kept[0] = hidden;
+    bench.ask();
+    bench.started();
+    let lines = bench.look();
+    assert_eq!(lines[lines.len() - 4..], TAMPERED, "{lines:?}");
+    assert!(!lines.iter().any(|line| line.starts_with("run")), "{lines:?}");
+}
