@@ -46,6 +46,8 @@ pub(crate) struct Past {
     struck: BTreeSet<SessionId>,
     /// Whether any poison was ever applied.
     pub(crate) poisoned: bool,
+    /// Whether an end lies, so that it may send more than it has credit for.
+    pub(crate) lied_to: bool,
     /// Timers that were ever set: the cell's seed, the stage and its token.
     timers: BTreeSet<([u8; 32], u8, u64)>,
     /// What was known of clients, by the cell's seed and the number of the event that opened the port.
@@ -66,6 +68,7 @@ impl Past {
             hashes: BTreeMap::new(),
             struck: BTreeSet::new(),
             poisoned: false,
+            lied_to: false,
             timers: BTreeSet::new(),
             clients: BTreeMap::new(),
             cache: SimulatedCache::default(),

@@ -5,7 +5,10 @@
 //! talked to *one* machine, which lost nothing, repeated nothing and contradicted nothing, independent of what happened to the
 //! edges in between.
 
-use crate::{plan::Service, program::Program};
+use crate::{
+    plan::Service,
+    program::{LiedTo, Program},
+};
 use marram_chain_algo::{Peer, Record, Stream};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +24,7 @@ pub(crate) fn judge(programs: &[Program], violations: &mut Vec<String>) {
     let received: Vec<_> = programs
         .iter()
         .enumerate()
+        .filter(|(_, program)| program.lied_to != LiedTo::ByOwnAgent)
         .map(|(index, program)| {
             let (records, rest) = program.received.as_chunks::<{ Record::SIZE }>();
             let torn = !rest.is_empty();
@@ -33,9 +37,18 @@ pub(crate) fn judge(programs: &[Program], violations: &mut Vec<String>) {
     for one in &received {
         one.judge_alone(violations);
     }
+    let (received, alone): (Vec<_>, Vec<_>) =
+        received.into_iter().partition(|one| one.program.lied_to == LiedTo::No);
+    // The docs (protocol.md, "Failure model") promise an honest end nothing about how far its session gets if the other end
+    // lies, for an end can always end its session. What the honest end has received until then is still of one history (I14).
+    for one in alone {
+        let records: Vec<&Record> = one.records.iter().collect();
+        judge_chain(&format!("the honest end of program {}", one.index), &records, violations);
+    }
     let pairs = pairs(&received);
+    let of = |index: usize| received.iter().find(|one| one.index == index);
     for client in received.iter().filter(|one| one.program.peer == Peer::Client) {
-        let server = pairs.get(&client.index).map(|server| &received[*server]);
+        let server = pairs.get(&client.index).and_then(|server| of(*server));
         judge_session(client, server, violations);
     }
 }

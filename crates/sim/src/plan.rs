@@ -1,10 +1,13 @@
 //! What a seed determines: machines, sessions, scripts of programs, faults. Does not know the results.
 
 mod faults;
+mod lag;
+mod liar;
 mod opening;
 mod renewal;
 
 pub use faults::{Fault, FaultKind, FaultTarget, Moment, On, When};
+pub use liar::Liar;
 pub use renewal::{Renewal, RenewalStep};
 
 use crate::{executor::Shape, random::Random};
@@ -191,6 +194,8 @@ pub struct Plan {
     pub short_linger: bool,
     /// The course of an owner that renews its standby in vain, in some seeds. It is their only fault.
     pub renewal: Option<Renewal>,
+    /// An agent that lies, in some seeds.
+    pub liar: Option<Liar>,
 }
 
 impl Plan {
@@ -199,19 +204,23 @@ impl Plan {
     pub fn of(seed: u64) -> Self {
         let mut random = Random::new(seed, 1);
         let random = &mut random;
-        let (clients, servers) = (1 + usize::from(random.percent(30)), 1 + usize::from(random.percent(20)));
-        let shards: Vec<u8> = (0..random.between(2, 3)).map(|_| 1 + u8::from(random.percent(30))).collect();
         let renewal = renewal::draw(seed);
+        let liar = liar::draw(seed).filter(|_| renewal.is_none());
+        let lags = lag::draw(seed) && renewal.is_none() && liar.is_none();
+        let drawn = (1 + usize::from(random.percent(30)), 1 + usize::from(random.percent(20)));
+        let (clients, servers) = liar.map_or(drawn, |liar| liar.agents(drawn));
+        let shards: Vec<u8> = (0..random.between(2, 3)).map(|_| 1 + u8::from(random.percent(30))).collect();
         let shards = renewal.map_or(shards, |_| vec![1; renewal::EDGES]);
         let faults = faults::draw(random, clients, servers, shards.len());
-        let lethal = renewal.is_none() && faults.iter().any(Fault::is_lethal);
+        let lethal = renewal.is_none() && liar.is_none() && faults.iter().any(Fault::is_lethal);
         let hasty = random.percent(3);
         let short_linger = lethal || hasty;
         let linger_ms = if short_linger { random.between(500, 3_000) } else { 25_000 };
         let drawn = Load::of(random);
-        let load = if renewal.is_some() { Load::Usual } else { drawn };
-        let count = if load == Load::Usual { random.between(1, 4) } else { 1 };
-        let standby = standby(seed, load, renewal.is_some());
+        let load = if renewal.is_some() || liar.is_some() || lags { Load::Usual } else { drawn };
+        let count = if load == Load::Usual { random.between(1 + u64::from(liar.is_some()), 4) } else { 1 };
+        let standby = standby(seed, load, renewal.is_some()).filter(|_| !lags);
+        let standby = if lags { Some(Protect::Hot) } else { standby };
         let witness = memory(seed);
         let visits: Vec<_> =
             (0..count).map(|_| visit(random, clients, load, seed.is_multiple_of(2))).collect();
@@ -248,6 +257,7 @@ impl Plan {
             reads: Random::new(seed, 31).percent(40),
             short_linger,
             renewal: None,
+            liar: None,
         };
         if let Some((first, second)) = opening::faults(seed, clients, plan.open_ns) {
             plan.first = first;
@@ -279,6 +289,12 @@ impl Plan {
         }
         if let Some(renewal) = renewal {
             renewal.prepare(&mut plan);
+        }
+        if lags {
+            lag::prepare(&mut plan);
+        }
+        if let Some(liar) = liar {
+            liar.prepare(&mut plan);
         }
         plan
     }

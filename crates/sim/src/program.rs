@@ -7,7 +7,7 @@ use crate::{
 use bytes::Bytes;
 use marram_chain_algo::Peer;
 use marram_session::agent::ConnectionId;
-use marram_wire::limits::STREAM_CUT;
+use marram_wire::{id::SessionId, limits::STREAM_CUT};
 use std::collections::VecDeque;
 
 /// Bytes of the length at the beginning of each datagram.
@@ -30,6 +30,17 @@ pub(crate) enum Act {
     Took(u64),
 }
 
+/// What a lie can have changed of what a program received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LiedTo {
+    /// Nothing.
+    No,
+    /// The other end of its session lied: the session may end early, and what it received is still of one history.
+    ByPeer,
+    /// Its own agent lied.
+    ByOwnAgent,
+}
+
 /// One local program with its connection.
 #[derive(Debug)]
 pub(crate) struct Program {
@@ -43,6 +54,10 @@ pub(crate) struct Program {
     pub(crate) connection: ConnectionId,
     /// The app that it asks for; `None` for a server.
     pub(crate) service: Option<Service>,
+    /// Its session, once its agent has one for it.
+    pub(crate) session: Option<SessionId>,
+    /// Whether an end of its session lied.
+    pub(crate) lied_to: LiedTo,
     script: Script,
     random: Random,
     /// Whether it uses datagrams: then each chunk is one, and begins with its length.
@@ -118,6 +133,8 @@ impl Program {
             life,
             connection,
             service: None,
+            session: None,
+            lied_to: LiedTo::No,
             script,
             random,
             datagrams: false,

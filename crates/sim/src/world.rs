@@ -8,6 +8,7 @@ mod causes;
 mod coordinator;
 mod edges;
 mod faults;
+mod liars;
 mod lies;
 mod recorders;
 mod renewal;
@@ -122,6 +123,7 @@ pub(crate) struct World {
     faults_injected: u64,
     causes: causes::Causes,
     renewal: Option<renewal::Course>,
+    liar: Option<liars::Liar>,
     watch: Watch,
     past: Past,
     trace: Trace,
@@ -188,6 +190,7 @@ impl World {
             faults_injected: 0,
             causes: causes::Causes::default(),
             renewal: None,
+            liar: plan.liar.map(|liar| liars::Liar::new(&plan, liar)),
             watch: Watch::default(),
             past: Past::new(),
             trace: Trace::new(verbose),
@@ -195,6 +198,7 @@ impl World {
             checks_invariants: plan.seed.is_multiple_of(INVARIANTS_EVERY),
             plan,
         };
+        world.past.lied_to = world.liar.is_some();
         world.set_up();
         world
     }
@@ -234,6 +238,10 @@ impl World {
                 self.queue.at(at_ns, Event::Claim(edge, group));
             }
         }
+        if let Some(liar) = self.plan.liar {
+            let crash = FaultKind::CrashAgent { agent: liar.agent(self.plan.clients) };
+            self.queue.at(liar.until_ns, Event::InjectFault(crash, None));
+        }
         self.queue.at(SAMPLE_NS, Event::Sample);
     }
 
@@ -253,6 +261,7 @@ impl World {
         if self.violations.is_empty() {
             self.settle();
         }
+        self.mark_lied_to();
         if self.violations.is_empty() {
             oracle::judge(&self.programs, &mut self.violations);
         }

@@ -45,6 +45,7 @@ impl Past {
         Self {
             hashes: self.hashes.clone(),
             struck: self.struck.clone(),
+            lied_to: self.lied_to,
             poisoned: false,
             clients: self.clients.clone(),
             timers: self.timers.clone(),

@@ -81,6 +81,8 @@ pub enum FaultTarget {
     Here,
     /// The edge with the newest generation of the session that was last observed.
     Owner,
+    /// The edge that an owner last named as its standby; otherwise as [`FaultTarget::Owner`].
+    Standby,
 }
 
 /// Kinds of faults. Durations in nanoseconds.

@@ -6,7 +6,7 @@ use marram_wire::{
     frame::Frame,
     limits::{CHECKPOINT_WINDOW, INPUT_WINDOW, MESSAGE_SIZE_MAX, PART_SIZE, charge},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes in flight on one channel, as its sender knows them.
 #[derive(Debug, Default)]
@@ -23,6 +23,8 @@ struct Flow {
 #[derive(Debug, Default)]
 pub(super) struct Bounds {
     flows: BTreeMap<(usize, u32), Flow>,
+    /// Wires that are not checked.
+    pub(super) ignored: BTreeSet<usize>,
     pub(super) broken: Option<String>,
     /// How often an end's window was full.
     pub(super) full: u64,
@@ -30,6 +32,9 @@ pub(super) struct Bounds {
 
 impl Bounds {
     pub(super) fn sent(&mut self, wire: usize, side: PeerSide, frame: &Frame) {
+        if self.ignored.contains(&wire) {
+            return;
+        }
         match (side, frame) {
             (PeerSide::Agent, Frame::Input(input)) => {
                 let flow = self.flows.entry((wire, input.channel)).or_default();
@@ -79,6 +84,9 @@ impl Bounds {
         violations: &mut Vec<String>,
     ) {
         violations.extend(self.broken.take());
+        if self.ignored.contains(&wire) {
+            return;
+        }
         match (side, frame) {
             (PeerSide::Agent, Frame::Chosen(chosen)) => {
                 self.flows.entry((wire, chosen.channel)).or_default().credit = Some(chosen.credit);

@@ -86,12 +86,18 @@ pub enum Rare {
     StandbyOvertaken,
     /// A standby asked as the owner of a generation that its feeder had opened, and in which no log was chosen.
     StandbyRenewedInVain,
+    /// A hot standby was so many entries behind that its owner dropped it.
+    StandbyLagged,
     /// A standby's cell became the live one.
     StandbyTookOver,
     /// A recorder returned its stored log of a session.
     Recalled,
     /// A recorder returned something other than what it was sent.
     RecorderLied,
+    /// An agent said something false.
+    AgentLied,
+    /// An owner ended a session because an end of it broke the protocol, or showed what does not verify.
+    LieRefused,
     /// A witness confirmed a recovery.
     WitnessVouched,
     /// A recovery asked the witness and got no reply.
@@ -122,7 +128,7 @@ pub enum Rare {
 
 impl Rare {
     /// All rare states, in order.
-    pub const ALL: [Self; 57] = [
+    pub const ALL: [Self; 60] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -164,9 +170,12 @@ impl Rare {
         Self::StandbyAhead,
         Self::StandbyOvertaken,
         Self::StandbyRenewedInVain,
+        Self::StandbyLagged,
         Self::StandbyTookOver,
         Self::Recalled,
         Self::RecorderLied,
+        Self::AgentLied,
+        Self::LieRefused,
         Self::WitnessVouched,
         Self::WitnessAway,
         Self::WentHome,

@@ -43,6 +43,8 @@ pub(crate) struct AgentNode {
     sessions: BTreeMap<SessionId, bool>,
     /// Sessions that asked for their home shard, and that shard.
     homeward: BTreeMap<SessionId, Target>,
+    /// The session that last got an owner here.
+    last_owned: Option<SessionId>,
     name: String,
     visits: usize,
 }
@@ -80,6 +82,7 @@ impl AgentNode {
             accepted: 0,
             sessions: BTreeMap::new(),
             homeward: BTreeMap::new(),
+            last_owned: None,
             name: format!("A{agent}"),
             visits: plan.visits.iter().filter(|visit| visit.agent == agent).count(),
         }
@@ -130,7 +133,8 @@ impl World {
     /// The process crashes: its kernel resets its connections, its wires end, its memory is lost.
     pub(crate) fn crash_agent(&mut self, agent: usize) {
         let host = super::host(&mut self.chance);
-        self.causes.agent_died = true;
+        // The sessions of one that lies are known, and no other may end.
+        self.causes.agent_died |= !self.lies(agent);
         self.watch.agent_died(agent);
         let node = &mut self.agents[agent];
         node.machine = None;
@@ -185,6 +189,8 @@ impl World {
         ) {
             self.trace.say(now_ns, || format!("A{agent} <- {input:?}"));
         }
+        let asked = self.liar.as_mut().filter(|liar| liar.agent == agent);
+        asked.into_iter().for_each(|liar| liar.hear(&input));
         machine.step(now_ns + node.origin_ns, input, &mut out);
         self.trace.collect(now_ns, || format!("A{agent}"));
         if self.checks_invariants
@@ -194,6 +200,12 @@ impl World {
         }
         if machine.datagrams_dropped() > 0 {
             self.violations.push(format!("A{agent} dropped a datagram that it had room for"));
+        }
+        if self.lies(agent)
+            && let Some(liar) = &mut self.liar
+        {
+            let lies = liar.lie(&mut out);
+            self.watch.counts.add(Rare::AgentLied, lies);
         }
         for out in out {
             self.agent_out(agent, out);
@@ -207,6 +219,9 @@ impl World {
             AgentOutput::CloseWire { wire, .. } => self.close_wire(index(wire.0), Direction::Up),
             AgentOutput::Send { wire, frame } => {
                 let wire = index(wire.0);
+                if self.lies(agent) {
+                    self.watch.ignore_bounds(wire);
+                }
                 self.watch.sent((wire, agent), PeerSide::Agent, self.wires[wire].position, &frame);
                 self.send(wire, Direction::Up, &frame);
             }
@@ -226,7 +241,8 @@ impl World {
                 let service = self.connected(agent, connection).and_then(|program| program.service);
                 if let Some(failure) = &failure {
                     let end = (failure.code, &failure.reason[..]);
-                    let explained = self.judge_end("a program's connection", end, failure.session, service);
+                    let explained = self.lies(agent)
+                        || self.judge_end("a program's connection", end, failure.session, service);
                     self.connected(agent, connection)
                         .into_iter()
                         .for_each(|program| program.excused = explained);
@@ -256,6 +272,7 @@ impl World {
         match report {
             AgentReport::Owned { session, app, target, .. } => {
                 sessions.insert(*session, true);
+                self.agents[agent].last_owned = Some(*session);
                 if app == Service::Bare.name() {
                     self.causes.bare.insert(*session);
                 }
@@ -272,7 +289,7 @@ impl World {
                 // A session that never had an owner here is judged by its programs: a refused client sees a reset. Such a session
                 // must not end by a forgery either.
                 let forged = matches!(code, Code::Tampered | Code::Protocol | Code::WrongKey);
-                if begun || forged {
+                if (begun || forged) && !self.lies(agent) {
                     let name = format!("A{agent}'s end");
                     self.judge_end(&name, (*code, reason), Some(*session), None);
                 }
@@ -293,6 +310,8 @@ impl World {
         self.servers_started += 1;
         self.programs.push(Program::server(&self.plan, nth, agent, life, connection));
         let program = self.programs.len() - 1;
+        // The report of the session's owner comes right before.
+        self.programs[program].session = self.agents[agent].last_owned;
         self.agents[agent].connections.insert(connection, program);
         let up = nth >= u64::from(self.plan.server_down);
         let delay_ns = self.chance.magnitude(10 * US, 5 * MS);
@@ -317,6 +336,10 @@ impl World {
         self.queue.after(0, Event::Act(program, Act::Accept));
         let first_ns = self.programs[program].first_write_ns();
         self.queue.after(first_ns, Event::Act(program, Act::Write));
+    }
+
+    fn session_ids(&self, agent: usize) -> Vec<SessionId> {
+        self.agents[agent].machine.iter().flat_map(Agent::session_ids).collect()
     }
 
     fn connected(&mut self, agent: usize, connection: ConnectionId) -> Option<&mut Program> {
@@ -368,10 +391,18 @@ impl World {
                 let [.., a, b, c] = connection.0.to_be_bytes();
                 let client = Some(([10, a, b, c], 40_000).into());
                 let origin = Some(Origin { client, local: None, listener: app.clone() });
+                let before: Vec<SessionId> = self.session_ids(agent);
                 self.give_agent(
                     agent,
                     AgentInput::Accepted { connection, app, datagrams, messages: false, origin },
                 );
+                let new = self.session_ids(agent).into_iter().find(|session| !before.contains(session));
+                self.programs[program].session = new;
+                if self.lies(agent)
+                    && let Some(liar) = &mut self.liar
+                {
+                    liar.sessions.extend(new);
+                }
             }
             Act::Answer(true) => {
                 let first_ns = of.first_write_ns();

@@ -1,8 +1,8 @@
 //! The faults of a seed so far, and which ends of sessions they explain. A session that ends for another reason
 //! is a violation: every session must survive most faults.
 
-use super::World;
-use crate::plan::Service;
+use super::{World, liars::LIED_CODES};
+use crate::{plan::Service, watch::Rare};
 use marram_wire::{frame::Code, id::SessionId};
 use std::collections::BTreeSet;
 
@@ -62,7 +62,9 @@ impl World {
         session: Option<SessionId>,
         service: Option<Service>,
     ) -> bool {
-        let explained = self.explains(code, session, service);
+        let lied = session.is_some_and(|session| self.is_lied_about(session));
+        self.watch.count_if(Rare::LieRefused, lied && matches!(code, Code::Protocol | Code::Tampered));
+        let explained = self.explains(code, session, service) || (lied && is_said_after_lies(code));
         if !explained {
             let text =
                 format!("{what} of session {session:?} ended and no fault explains it: {code:?}, {reason}");
@@ -70,6 +72,14 @@ impl World {
         }
         explained
     }
+}
+
+/// The codes that the other end of a lying end's session may learn, besides those that faults explain: what an owner says of a
+/// lie, what the liar itself says, and what is said when its end is gone. No lie makes an operator, a cell or a missing edge the
+/// cause.
+fn is_said_after_lies(code: Code) -> bool {
+    let owner = matches!(code, Code::Protocol | Code::Tampered | Code::WrongKey);
+    owner || LIED_CODES.contains(&code) || matches!(code, Code::Forgotten | Code::Lost)
 }
 
 #[cfg(test)]

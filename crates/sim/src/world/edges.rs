@@ -16,7 +16,7 @@ use marram_shard::{
     control::{self, Control, ControlAnswer, ControlRequest},
     shard::Shard,
 };
-use marram_wire::{id::Port, limits::LOG_SIZE_MAX, recording::Recording, seal::DomainSecret};
+use marram_wire::{frame::Frame, id::Port, limits::LOG_SIZE_MAX, recording::Recording, seal::DomainSecret};
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
@@ -32,6 +32,8 @@ const SAMPLE_TAG: u64 = 1 << 32;
 const KILL_TAG: u64 = 1 << 33;
 /// Tag of a request for the list of standbys.
 const LIST_TAG: u64 = 1 << 35;
+/// What an owner tells a hot standby that lags, before the number of entries.
+const TOO_SLOW: &str = "it replays too slowly";
 /// Tag of a request for a recording.
 const RECORD_TAG: u64 = 1 << 34;
 
@@ -341,7 +343,8 @@ impl World {
             let told =
                 why.contains("try again") || why.contains("meanwhile") || why.contains("new generation");
             let unprotected = why.contains("protect = \"none\"");
-            if !told && !unprotected && !why.contains("too long") {
+            // An end that lies shows what no recording is made of.
+            if !told && !unprotected && !why.contains("too long") && self.liar.is_none() {
                 self.violations.push(format!("E{edge} refuses to record: {why}"));
             }
             self.watch.count_if(Rare::RecordingGivenUp, !unprotected);
@@ -416,7 +419,11 @@ impl World {
                         self.watch.sent((wire, agent), PeerSide::Edge, position, &frame);
                         self.send(wire, Direction::Down, &frame);
                     }
-                    Caller::Shard(caller) => self.send(wire, direction_from(position, caller), &frame),
+                    Caller::Shard(caller) => {
+                        let slow = matches!(&frame, Frame::Ended(it) if it.reason.starts_with(TOO_SLOW));
+                        self.watch.count_if(Rare::StandbyLagged, slow);
+                        self.send(wire, direction_from(position, caller), &frame);
+                    }
                     Caller::Recorder => self.send(wire, Direction::Down, &frame),
                 }
             }
@@ -528,7 +535,10 @@ impl World {
         (edge, unix_ns, state): (String, i64, Option<[u8; 32]>),
     ) {
         let session = gathered.session;
-        let result = gathered.assemble(edge, unix_ns, state).and_then(|recording| {
+        let assembled = gathered.assemble(edge, unix_ns, state);
+        // What an end that lies shows is refused, and no recording is made of it.
+        let refused_a_lie = assembled.is_err() && self.is_lied_about(session);
+        let result = assembled.and_then(|recording| {
             let file = recording.encode();
             let read = Recording::decode(&file).map_err(|error| error.to_string())?;
             let played = play(&read, self.edges[position.edge].habits, &self.past)?;
@@ -541,7 +551,9 @@ impl World {
             self.note(&[7, played.entries], &file, || format!("{position} recorded {session}: {played:?}"));
             Ok("a file".to_string())
         });
-        if let Err(why) = &result {
+        if let Err(why) = &result
+            && !refused_a_lie
+        {
             self.violations.push(format!("{position}: a recording of {session} is of no use: {why}"));
         }
         let life = self.shard(position).life;

@@ -37,6 +37,8 @@ impl World {
             FaultKind::FreezeAgent { agent, .. } | FaultKind::CrashAgent { agent } => (Some(agent), None),
             FaultKind::RenewInVain(_) => (None, Some(FaultTarget::Here)),
         };
+        // A session depends on its standby, too.
+        let place = place.filter(|place| *place != FaultTarget::Standby || self.watch.standby().is_none());
         let edge = place.map(|place| self.place(place, here));
         let concerned = |index: usize| agent.is_none_or(|agent| agent == index);
         let agents = self.agents.iter().enumerate().filter(|(index, _)| concerned(*index));
@@ -117,6 +119,7 @@ impl World {
             FaultTarget::Edge(edge) => edge,
             FaultTarget::Here => here.map_or(owner, |position| position.edge),
             FaultTarget::Owner => owner,
+            FaultTarget::Standby => self.watch.standby().unwrap_or(owner),
         }
     }
 

@@ -416,7 +416,9 @@ impl World {
         };
         let side = if direction == Direction::Up { PeerSide::Edge } else { PeerSide::Agent };
         self.watch.arrived(wire, side, &frame, &mut self.violations);
-        if let Some(stale) = self.watch.stale((wire, agent), side, position, &frame) {
+        // What a liar promised on the wire is not what its machine promised.
+        let comparable = direction == Direction::Up || !self.lies(agent);
+        if comparable && let Some(stale) = self.watch.stale((wire, agent), side, position, &frame) {
             return match direction {
                 Direction::Up => self.give_stale_shard(position, stale, name, frame),
                 Direction::Down => self.give_stale_agent(agent, stale, agent::WireId(wire as u64), frame),

@@ -2,7 +2,7 @@
 //! takes from the ends what follows the fed data, and continues; or it restarts from what the ends keep.
 
 use super::super::{EndState, Log, Now, Owner, OwnerEffect, OwnerPhase, Replicas};
-use crate::{cell::Seed, replay::follow as follow_from, trace};
+use crate::{cell::Seed, trace};
 use alloc::{string::ToString, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
