@@ -36,7 +36,7 @@ use std::process::ExitCode;
 
 /// Measure what docs/benchmarks.md claims.
 #[derive(Parser)]
-#[command(name = "marram bench", version, max_term_width = 110, args_conflicts_with_subcommands = true, after_help = HELP)]
+#[command(name = "marram bench", bin_name = "marram bench", version, max_term_width = 110, args_conflicts_with_subcommands = true, after_help = HELP)]
 struct Arguments {
     #[command(flatten)]
     options: Option<BenchOptions>,

@@ -124,7 +124,7 @@ fn a_file_that_cannot_be_had_is_named_with_its_field_and_nothing_is_deployed() {
     };
     let client = cluster.edges[0].client().unwrap();
     let error = client.call(hyper::Method::POST, "/v1/apps", upload.encode().unwrap()).unwrap_err();
-    assert!(error.to_string().contains("names 1 files, and 0 came"), "{error}");
+    assert!(error.to_string().contains("names 1 files, and 0 were sent"), "{error}");
     let list = client.json(hyper::Method::GET, "/v1/apps").unwrap();
     assert_eq!(list["apps"].as_array().map(Vec::len), Some(0));
 }

@@ -251,7 +251,7 @@ fn what_a_guest_printed_before_it_was_stopped_is_in_the_line_about_its_end() {
     // Each session is logged twice, since it has a second attempt. Some of the cells' own lines are suppressed.
     let all = until(|| marram(&["logs", &edge]).1, |said| ends(said).len() >= 2 * SESSIONS);
     for line in ends(&all) {
-        let words = "; it printed: thread '<unnamed>' (1) panicked at counter/src/lib.rs:";
+        let words = "; it printed: thread '<unnamed>' (1) panicked at testing/counter/src/lib.rs:";
         assert!(
             line.contains("unreachable") && line.contains(words) && line.ends_with(": told to panic"),
             "{line}"
