@@ -238,6 +238,9 @@ impl World {
                 self.queue.at(at_ns, Event::Claim(edge, group));
             }
         }
+        if let Some(liar) = &mut self.liar {
+            liar.host = self.agents[liar.agent].host;
+        }
         if let Some(liar) = self.plan.liar {
             let crash = FaultKind::CrashAgent { agent: liar.agent(self.plan.clients) };
             self.queue.at(liar.until_ns, Event::InjectFault(crash, None));

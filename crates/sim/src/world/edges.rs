@@ -417,6 +417,7 @@ impl World {
                 match self.wires[wire].caller {
                     Caller::Agent(agent) => {
                         self.watch.sent((wire, agent), PeerSide::Edge, position, &frame);
+                        self.note_liar(&frame);
                         self.send(wire, Direction::Down, &frame);
                     }
                     Caller::Shard(caller) => {

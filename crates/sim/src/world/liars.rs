@@ -16,7 +16,7 @@ use crate::{
 use marram_session::agent::{AgentInput, AgentOutput, WireId};
 use marram_wire::{
     frame::{Channel, Code, Ended, Frame},
-    id::SessionId,
+    id::{HostId, SessionId},
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -33,6 +33,8 @@ const ANSWER_FRAMES_MAX: usize = 200;
 #[derive(Debug)]
 pub(super) struct Liar {
     pub(super) agent: usize,
+    /// Of its first process, the lying one.
+    pub(super) host: HostId,
     plan: plan::Liar,
     chance: Random,
     /// Sessions that have an end at it: no other may be affected.
@@ -48,6 +50,7 @@ impl Liar {
     pub(super) fn new(plan: &Plan, liar: plan::Liar) -> Self {
         Self {
             agent: liar.agent(plan.clients),
+            host: HostId::default(),
             plan: liar,
             chance: Random::new(plan.seed, 45),
             sessions: BTreeSet::new(),
@@ -213,6 +216,16 @@ impl World {
     /// Whether an agent's present process lies.
     pub(super) fn lies(&self, agent: usize) -> bool {
         self.agents[agent].life == 0 && self.liar.as_ref().is_some_and(|liar| liar.agent == agent)
+    }
+
+    /// A promise that is asked of one end names the agent of the other one: if that lies or dies, the session may end, even if
+    /// it was never asked.
+    pub(super) fn note_liar(&mut self, frame: &Frame) {
+        let Frame::Promise(promise) = frame else { return };
+        let Some(liar) = &mut self.liar else { return };
+        if promise.peer == Some(liar.host) {
+            liar.sessions.insert(promise.session);
+        }
     }
 
     /// Whether an end of a session lied, or may have.
