@@ -1,6 +1,7 @@
 //! The tidy test: conventions that no compiler checks. Each rule returns sentences about what is wrong; all are errors.
 //! Lists of exceptions may only shrink: an exception that is no longer needed is also an error.
 
+mod circles;
 mod files;
 mod graph;
 mod map;
@@ -21,25 +22,28 @@ pub(crate) fn check() -> Result<()> {
     let has_extension = |path: &Path, wanted: &[&str]| {
         path.extension().and_then(|extension| extension.to_str()).is_some_and(|it| wanted.contains(&it))
     };
-    let mut sources = 0;
+    let mut sources = Vec::new();
     for path in project::files(|path| has_extension(path, &TEXTS))? {
         let (name, text) = (path.to_string_lossy(), project::read(&path)?);
         banned.extend(words::find(&name, &text));
         if has_extension(&path, &["rs"]) {
             wrong.extend(files::check(&name, &text));
-            sources += 1;
         }
         if has_extension(&path, &["rs", "md"]) {
             wrong.extend(references::check(&name, &text, |path| project::root().join(path).exists()));
+        }
+        if has_extension(&path, &["rs"]) {
+            sources.push((name.into_owned(), text));
         }
     }
     wrong.extend(words::judge(banned));
     wrong.extend(files::stale_exceptions(|path| project::read(path.as_ref())));
     wrong.extend(graph::check(&Metadata::load("Cargo.toml")?));
     wrong.extend(graph::check_lockfile(&project::read("Cargo.lock".as_ref())?));
+    wrong.extend(circles::check(&sources));
     wrong.extend(map::check()?);
     if wrong.is_empty() {
-        say(format!("{sources} source files are tidy"));
+        say(format!("{} source files are tidy", sources.len()));
         return Ok(());
     }
     bail!("{} untidy:\n  {}", wrong.len(), wrong.join("\n  "));

@@ -1,0 +1,301 @@
+//! No circles between the modules of a crate. Modules that need each other are read, tested and moved only together.
+//!
+//! Each module is checked with its children: every child counts as one place, with all that is below it. A child may use
+//! what its parent's own file defines, and the files directly in one folder may use each other. Below the crate's root each
+//! file is a place of its own.
+
+mod modules;
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use modules::{Module, Modules};
+
+/// Circles that are left: the folder, and the modules in it that are tied. `(itself)` is the folder's own file. May only
+/// shrink.
+const LEFT: &[(&str, &[&str])] = &[
+    (
+        "crates/admin/src",
+        &["apps", "boot", "chains", "coordination", "logs", "peers", "routes", "routing", "server"],
+    ),
+    (
+        "crates/bench/src",
+        &["(itself)", "apps", "chain", "classify", "density", "faults", "noisy", "start", "tls"],
+    ),
+    ("crates/bench/src", &["mass", "recover"]),
+    ("crates/cluster/src", &["cluster", "recorder"]),
+    ("crates/config/src", &["environment", "source"]),
+    ("crates/marram/src", &["cli", "demo"]),
+    ("crates/marram/src/cli", &["(itself)", "replay"]),
+    ("crates/sandbox/src", &["cells", "chain", "checkpoint", "deploy", "dirty", "image", "images"]),
+    ("crates/sandbox/src/host", &["(itself)", "wasi"]),
+    ("crates/session/src", &["agent", "dialer"]),
+    ("crates/session/src", &["owner", "replay"]),
+    ("crates/session/src/owner", &["(itself)", "follow"]),
+    ("crates/shard/src", &["api", "coordinator"]),
+    ("crates/sim/src", &["executor", "plan", "program", "twin"]),
+    ("crates/sim/src", &["watch", "world"]),
+    ("crates/transport/src", &["key", "proof"]),
+    ("sdk/host/src", &["connection", "running"]),
+];
+
+/// The name of a folder's own file among its children.
+const ITSELF: &str = "(itself)";
+
+/// The folders of sources that are checked; a crate each.
+fn folder_of(path: &str) -> Option<&str> {
+    let is_ours =
+        path.starts_with("crates/") || path.starts_with("sdk/host/") || path.starts_with("xtask/src/");
+    let end = path.find("/src/")? + "/src".len();
+    is_ours.then(|| &path[..end])
+}
+
+/// A circle.
+#[derive(PartialEq, Eq, Debug)]
+struct Circle {
+    folder: String,
+    places: BTreeSet<String>,
+    /// What ties it.
+    arrows: Vec<String>,
+}
+
+/// What is wrong in all source files, given with their texts.
+pub(super) fn check(files: &[(String, String)]) -> Vec<String> {
+    judge(find(files), LEFT)
+}
+
+/// All circles.
+fn find(files: &[(String, String)]) -> Vec<Circle> {
+    let mut crates: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
+    for (path, text) in files {
+        if let Some(folder) = folder_of(path) {
+            crates.entry(folder).or_default().push((&path[folder.len() + 1..], text));
+        }
+    }
+    let mut circles = Vec::new();
+    for (folder, files) in crates {
+        // Beside a library, the program's file is a crate of its own.
+        let is_library = files.iter().any(|(name, _)| *name == "lib.rs");
+        let files = files.into_iter().filter(|(name, _)| !(is_library && *name == "main.rs"));
+        circles.extend(circles_of(folder, &Modules::read(files)));
+    }
+    circles
+}
+
+/// The arrows between the places of one folder, each with what it stands for.
+type Level = BTreeMap<(String, String), Vec<String>>;
+
+/// The circles of one crate.
+fn circles_of(folder: &str, modules: &Modules) -> Vec<Circle> {
+    let mut levels: BTreeMap<Module, Level> = BTreeMap::new();
+    for ((from, to), names) in modules.arrows() {
+        let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+        let is_parent = to.len() == common && from.len() == common + 1;
+        if is_parent {
+            continue;
+        }
+        let place = |module: &Module| module.get(common).cloned().unwrap_or_else(|| ITSELF.to_owned());
+        let names = names.into_iter().collect::<Vec<_>>().join(", ");
+        let arrow = format!("{} -> {}: {names}", shown(&from), shown(&to));
+        levels
+            .entry(from[..common].to_vec())
+            .or_default()
+            .entry((place(&from), place(&to)))
+            .or_default()
+            .push(arrow);
+    }
+    let mut circles = Vec::new();
+    for (module, level) in levels {
+        let is_folder = |place: &String| {
+            place != ITSELF
+                && modules.has_children(&[module.as_slice(), std::slice::from_ref(place)].concat())
+        };
+        for places in components(&level) {
+            if module.is_empty() || places.iter().any(is_folder) {
+                let is_inside = |(from, to): &(String, String)| places.contains(from) && places.contains(to);
+                let arrows =
+                    level.iter().filter(|(ends, _)| is_inside(ends)).flat_map(|(_, arrows)| arrows.clone());
+                let folder =
+                    [folder].into_iter().chain(module.iter().map(String::as_str)).collect::<Vec<_>>();
+                circles.push(Circle { folder: folder.join("/"), arrows: arrows.collect(), places });
+            }
+        }
+    }
+    circles
+}
+
+fn shown(module: &Module) -> String {
+    if module.is_empty() { "the crate's root".to_owned() } else { module.join("::") }
+}
+
+/// The sets of places that reach each other.
+fn components(level: &Level) -> Vec<BTreeSet<String>> {
+    let starts: BTreeSet<&String> = level.keys().map(|(from, _)| from).collect();
+    let reached: BTreeMap<&String, BTreeSet<&String>> =
+        starts.into_iter().map(|start| (start, reachable(level, start))).collect();
+    let mut found = BTreeSet::new();
+    for (start, others) in &reached {
+        let reaches_back = |other: &&&String| reached.get(*other).is_some_and(|back| back.contains(start));
+        let component: BTreeSet<String> =
+            others.iter().filter(reaches_back).map(|it| (*it).clone()).collect();
+        if component.len() > 1 {
+            found.insert(component);
+        }
+    }
+    found.into_iter().collect()
+}
+
+fn reachable<'a>(level: &'a Level, start: &String) -> BTreeSet<&'a String> {
+    let mut found = BTreeSet::new();
+    let mut next = vec![start];
+    while let Some(place) = next.pop() {
+        for (_, to) in level.keys().filter(|(from, _)| from == place) {
+            if found.insert(to) {
+                next.push(to);
+            }
+        }
+    }
+    found
+}
+
+/// What is wrong, given all circles and those that may be left.
+fn judge(circles: Vec<Circle>, left: &[(&str, &[&str])]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut needed = BTreeSet::new();
+    for Circle { folder, places, arrows } in circles {
+        let is_it = |(other, allowed): &&(&str, &[&str])| {
+            *other == folder && places.iter().all(|place| allowed.contains(&place.as_str()))
+        };
+        let names = places.iter().cloned().collect::<Vec<_>>().join(", ");
+        match left.iter().find(is_it) {
+            Some(exception) => {
+                needed.insert(*exception);
+                if exception.1.len() > places.len() {
+                    wrong.push(format!(
+                        "{folder}: shrink the exception in xtask/src/tidy/circles.rs to the circle {names}"
+                    ));
+                }
+            }
+            None => wrong.push(format!(
+                "{folder}: a circle of {names}: move what both need into a module below both\n    {}",
+                arrows.join("\n    ")
+            )),
+        }
+    }
+    let stale = left.iter().filter(|exception| !needed.contains(*exception));
+    wrong.extend(stale.map(|(folder, places)| {
+        format!(
+            "{folder}: drop the exception in xtask/src/tidy/circles.rs: there is no circle of {}",
+            places.join(", ")
+        )
+    }));
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn circles(files: &[(&str, &str)]) -> Vec<String> {
+        let files: Vec<_> =
+            files.iter().map(|(name, text)| (format!("crates/x/src/{name}"), (*text).to_owned())).collect();
+        let shown = |circle: Circle| format!("{} {:?}", circle.folder, circle.places);
+        find(&files).into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn circles_that_cross_a_folder_are_found() {
+        let a_and_b: &[&str] = &["crates/x/src {\"a\", \"b\"}"];
+        let cases: [(&str, &[(&str, &str)], &[&str]); 12] = [
+            ("none", &[("a.rs", "use crate::b::B;"), ("b.rs", "")], &[]),
+            (
+                "files of the root",
+                &[("a.rs", "use crate::b::B;"), ("b.rs", "use super::a;\nfn c() { a::b() }")],
+                a_and_b,
+            ),
+            ("paths", &[("a.rs", "fn c() { crate::b::d() }"), ("b.rs", "fn d() { super::a::c() }")], a_and_b),
+            (
+                "folders, though no file needs itself",
+                &[("a/mod.rs", "mod c;\nuse crate::b::B;"), ("a/c.rs", ""), ("b.rs", "use crate::a::c::C;")],
+                a_and_b,
+            ),
+            (
+                "a name that is handed on",
+                &[
+                    ("a/mod.rs", "pub use c::C;"),
+                    ("a/c.rs", "use crate::b::B;"),
+                    ("b.rs", "use crate::d::D;"),
+                    ("d.rs", "pub use crate::a::C as D;"),
+                ],
+                a_and_b,
+            ),
+            ("handing on is no use", &[("a.rs", "pub use crate::b::B;"), ("b.rs", "use crate::a::A;")], &[]),
+            (
+                "a folder's files",
+                &[
+                    ("a/mod.rs", "use b::B;"),
+                    ("a/b.rs", "use super::A;\nuse super::c::C;"),
+                    ("a/c.rs", "use super::b::B;"),
+                ],
+                &[],
+            ),
+            ("a parent", &[("lib.rs", "fn f() { a::g() }"), ("a.rs", "use crate::f;")], &[]),
+            (
+                "a grandparent",
+                &[("lib.rs", "fn f() { a::g() }"), ("a/mod.rs", ""), ("a/b.rs", "use crate::f;")],
+                &["crates/x/src {\"(itself)\", \"a\"}"],
+            ),
+            (
+                "a folder in a folder",
+                &[
+                    ("a/mod.rs", ""),
+                    ("a/b.rs", "use super::c::d::D;"),
+                    ("a/c.rs", "use super::b::B;"),
+                    ("a/c/d.rs", ""),
+                ],
+                &["crates/x/src/a {\"b\", \"c\"}"],
+            ),
+            (
+                "tests",
+                &[
+                    ("a.rs", "use crate::b::B;"),
+                    ("b.rs", "#[cfg(test)]\nmod c;"),
+                    ("b/c.rs", "use crate::a::A;"),
+                    ("b/tests.rs", "use crate::a::A;"),
+                ],
+                &[],
+            ),
+            (
+                "macros",
+                &[
+                    ("a.rs", "macro_rules! m { () => {} }\nuse crate::b::B;"),
+                    ("b.rs", "fn f() { crate::m!() }"),
+                    ("lib.rs", ""),
+                ],
+                a_and_b,
+            ),
+        ];
+        for (name, files, expected) in cases {
+            assert_eq!(circles(files), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn exceptions_may_only_shrink() {
+        let circle = |places: &[&str]| Circle {
+            folder: "crates/x/src".to_owned(),
+            places: places.iter().map(|place| (*place).to_owned()).collect(),
+            arrows: Vec::new(),
+        };
+        let left: &[(&str, &[&str])] = &[("crates/x/src", &["a", "b", "c"])];
+        assert_eq!(judge(vec![circle(&["a", "b", "c"])], left), Vec::<String>::new());
+        for (circles, expected) in [
+            (vec![circle(&["a", "b"])], "shrink"),
+            (vec![circle(&["a", "b", "c"]), circle(&["d", "e"])], "a circle of d, e"),
+            (vec![], "drop"),
+        ] {
+            let wrong = judge(circles, left);
+            assert!(wrong.len() == 1 && wrong[0].contains(expected), "{wrong:?}");
+        }
+    }
+}
