@@ -12,7 +12,7 @@
 use super::{
     credentials::{Credentials, Shown},
     error::WireError,
-    key::{self, AgentKey, PUBLIC_SIZE, SIGNATURE_SIZE},
+    key::{AgentKey, PUBLIC_SIZE, SIGNATURE_SIZE},
     outgoing::Outgoing,
     proof::{self, Binding, Token, WireSide},
     random,
@@ -164,7 +164,7 @@ impl Handshake {
         self.binding.key.copy_from_slice(key);
         self.binding.agent_nonce.copy_from_slice(nonce);
         let shown: Option<[u8; proof::SIZE]> = if with_proof { take(input) } else { None };
-        if !key::verify(&self.binding, signature) {
+        if !self.binding.is_signed(signature) {
             return Err(WireError::WrongSignature);
         }
         let token = match shown {
@@ -200,7 +200,7 @@ fn answer(key: &AgentKey, token: Option<&Token>, binding: &Binding) -> Vec<u8> {
     let mut bytes = vec![if token.is_some() { WITH_PROOF } else { 0 }];
     bytes.extend_from_slice(&binding.key);
     bytes.extend_from_slice(&binding.agent_nonce);
-    bytes.extend_from_slice(&key.sign(binding));
+    bytes.extend_from_slice(&binding.sign(key));
     bytes.extend(token.iter().flat_map(|token| token.proof(WireSide::Agent, binding)));
     bytes
 }

@@ -7,7 +7,7 @@
 //!
 //! Knows no wire.
 
-use super::{proof::Binding, random};
+use super::random;
 use anyhow::{Context, bail, ensure};
 use marram_wire::id::HostId;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
@@ -123,16 +123,16 @@ impl AgentKey {
         self.public
     }
 
-    /// Proves on one connection that this program has the private key.
-    pub(crate) fn sign(&self, binding: &Binding) -> [u8; SIGNATURE_SIZE] {
-        let signature = self.pair.sign(&binding.signed());
+    /// Proves, by a message that only one connection has, that this program has the private key.
+    pub(crate) fn sign(&self, message: &[u8]) -> [u8; SIGNATURE_SIZE] {
+        let signature = self.pair.sign(message);
         signature.as_ref().try_into().expect("an Ed25519 signature has 64 bytes")
     }
 }
 
-/// Whether the agent with the binding's key has signed this connection.
-pub(crate) fn verify(binding: &Binding, signature: &[u8]) -> bool {
-    UnparsedPublicKey::new(&ED25519, binding.key).verify(&binding.signed(), signature).is_ok()
+/// Whether the owner of a public key has signed a message.
+pub(crate) fn verify(public: &[u8; PUBLIC_SIZE], message: &[u8], signature: &[u8]) -> bool {
+    UnparsedPublicKey::new(&ED25519, public).verify(message, signature).is_ok()
 }
 
 fn seed(digits: &str) -> Option<[u8; SEED_SIZE]> {

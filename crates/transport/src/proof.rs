@@ -9,7 +9,7 @@
 //! A program between two TLS sessions has two different exported secrets and can forward neither a signature nor a proof. So a
 //! self-signed certificate is sufficient if the token is secret. Without TLS, only the nonces bind the proofs.
 
-use super::key::PUBLIC_SIZE;
+use super::key::{self, AgentKey, PUBLIC_SIZE, SIGNATURE_SIZE};
 
 /// Size of a nonce and of a proof, in bytes.
 pub(crate) const SIZE: usize = 32;
@@ -43,8 +43,18 @@ pub struct Binding {
 }
 
 impl Binding {
+    /// The agent's signature of this connection.
+    pub(crate) fn sign(&self, key: &AgentKey) -> [u8; SIGNATURE_SIZE] {
+        key.sign(&self.signed())
+    }
+
+    /// Whether the agent with this binding's key has signed this connection.
+    pub(crate) fn is_signed(&self, signature: &[u8]) -> bool {
+        key::verify(&self.key, &self.signed(), signature)
+    }
+
     /// What an agent signs.
-    pub(crate) fn signed(&self) -> Vec<u8> {
+    fn signed(&self) -> Vec<u8> {
         self.bytes(WireSide::Agent)
     }
 
@@ -79,7 +89,6 @@ impl Token {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::{AgentKey, verify};
 
     #[test]
     fn proofs_and_signatures_hold_for_one_side_of_one_connection_token_and_key() {
@@ -92,11 +101,11 @@ mod tests {
         };
         let token = Token::new("correct horse");
         let here = binding(Some([7; 32]), &key, 1, 2);
-        let (proof, signature) = (token.proof(WireSide::Agent, &here), key.sign(&here));
-        assert!(token.verify(WireSide::Agent, &here, proof) && verify(&here, &signature));
+        let (proof, signature) = (token.proof(WireSide::Agent, &here), here.sign(&key));
+        assert!(token.verify(WireSide::Agent, &here, proof) && here.is_signed(&signature));
         assert!(!token.verify(WireSide::Edge, &here, proof));
         assert!(!Token::new("correct horsf").verify(WireSide::Agent, &here, proof));
-        assert!(!verify(&here, &other_key.sign(&here)));
+        assert!(!here.is_signed(&here.sign(&other_key)));
         for other in [
             binding(Some([8; 32]), &key, 1, 2),
             binding(None, &key, 1, 2),
@@ -105,7 +114,7 @@ mod tests {
             binding(Some([7; 32]), &other_key, 1, 2),
         ] {
             assert!(!token.verify(WireSide::Agent, &other, proof));
-            assert!(!verify(&other, &signature));
+            assert!(!other.is_signed(&signature));
         }
     }
 }

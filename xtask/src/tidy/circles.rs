@@ -35,7 +35,6 @@ const LEFT: &[(&str, &[&str])] = &[
     ("crates/shard/src", &["api", "coordinator"]),
     ("crates/sim/src", &["executor", "plan", "program", "twin"]),
     ("crates/sim/src", &["watch", "world"]),
-    ("crates/transport/src", &["key", "proof"]),
     ("sdk/host/src", &["connection", "running"]),
 ];
 
