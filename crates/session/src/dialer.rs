@@ -1,9 +1,17 @@
 //! Wires to every shard of every edge, for an agent, a recorder or a standby: dialled with backoff, checked by heartbeats,
 //! suspected after a timeout. Pure: returns actions, and knows frames by name only.
 
-use crate::agent::Target;
 use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 use marram_wire::random::Random;
+
+/// The destination of a wire: an edge by its index in the agent's list, nearest first if nothing else is known, and a shard.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Target {
+    /// Index in the list of edges.
+    pub edge: u16,
+    /// The shard of that edge.
+    pub shard: u8,
+}
 
 /// A suspected wire is closed after this many heartbeat timeouts of silence.
 const GIVE_UP: u64 = 40;

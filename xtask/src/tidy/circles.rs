@@ -29,7 +29,6 @@ const LEFT: &[(&str, &[&str])] = &[
     ("crates/marram/src/cli", &["(itself)", "replay"]),
     ("crates/sandbox/src", &["cells", "chain", "checkpoint", "deploy", "dirty", "image", "images"]),
     ("crates/sandbox/src/host", &["(itself)", "wasi"]),
-    ("crates/session/src", &["agent", "dialer"]),
     ("crates/session/src", &["owner", "replay"]),
     ("crates/session/src/owner", &["(itself)", "follow"]),
     ("crates/shard/src", &["api", "coordinator"]),

@@ -1,5 +1,6 @@
 //! Inputs and outputs of an agent: the interface between the pure agent and the sockets around it.
 
+use crate::dialer::Target;
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -15,15 +16,6 @@ pub struct WireId(pub u64);
 /// A local connection. The shell chooses the ids of those it accepts, the agent those it requests (with the top bit set).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnectionId(pub u64);
-
-/// The destination of a wire: an edge by its index in the agent's list, nearest first if nothing else is known, and a shard.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Target {
-    /// Index in the list of edges.
-    pub edge: u16,
-    /// The shard of that edge.
-    pub shard: u8,
-}
 
 /// A server that an agent can reach.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -16,9 +16,9 @@ mod sessions;
 mod tests;
 mod wires;
 
+pub use crate::dialer::Target;
 pub use api::{
-    AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionFailure, ConnectionId, Target,
-    WireId,
+    AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionFailure, ConnectionId, WireId,
 };
 
 use crate::{
