@@ -356,7 +356,9 @@ impl Control {
             FromShard::Want(want) => self.want(shard, &want, out),
             FromShard::WitnessQuery(seek) => out.push(ControlOutput::AskWitness { shard, seek }),
             FromShard::WitnessReport(saw) => out.push(ControlOutput::TellWitness(saw)),
-            FromShard::Placed(placed) if self.config.coordinator => self.placements.placed(shard, placed),
+            FromShard::Placed(placed) if self.config.coordinator => {
+                self.placements.placed(shard, placed.session, placed.at);
+            }
             FromShard::Placed(_) => {}
         }
     }

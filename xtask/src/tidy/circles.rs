@@ -31,7 +31,6 @@ const LEFT: &[(&str, &[&str])] = &[
     ("crates/sandbox/src/host", &["(itself)", "wasi"]),
     ("crates/session/src", &["owner", "replay"]),
     ("crates/session/src/owner", &["(itself)", "follow"]),
-    ("crates/shard/src", &["api", "coordinator"]),
     ("crates/sim/src", &["executor", "plan", "program", "twin"]),
     ("crates/sim/src", &["watch", "world"]),
     ("sdk/host/src", &["connection", "running"]),

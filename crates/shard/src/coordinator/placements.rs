@@ -3,7 +3,6 @@
 //! writes.
 
 use super::contents::{Listed, NAME_BYTES_MAX, PART_SESSIONS_MAX, PARTS, Stands, encode, part_of};
-use crate::api::Placed;
 use alloc::{collections::BTreeMap, vec::Vec};
 use bytes::Bytes;
 use marram_wire::id::SessionId;
@@ -35,9 +34,8 @@ impl Default for Placements {
 }
 
 impl Placements {
-    /// A shard's report on one of its sessions.
-    pub fn placed(&mut self, shard: u8, placed: Placed) {
-        let Placed { session, at } = placed;
+    /// A shard's report on one of its sessions: its standby, or none.
+    pub fn placed(&mut self, shard: u8, session: SessionId, at: Option<Stands>) {
         let part = &mut self.parts[usize::from(part_of(session))];
         let there = part.sessions.get(&session);
         match at {

@@ -3,7 +3,6 @@
 
 use super::Dice;
 use bytes::Bytes;
-use marram_shard::api::Placed;
 use marram_shard::coordinator::{
     Ask, AskAnswer, BACKOFF_MAX_NS, Changes, CoordinatorClient, CoordinatorConfig, CoordinatorInput,
     CoordinatorOutput, CoordinatorState, LISTING_NS, Lease, Placements, STORE_BYTES_MAX, StandsBy, Store,
@@ -405,7 +404,7 @@ struct Lists(Placements, u64);
 
 impl Lists {
     fn place(&mut self, session: SessionId, at: Option<Stands>) {
-        self.0.placed(0, Placed { session, at });
+        self.0.placed(0, session, at);
     }
 
     fn tell(&mut self, world: &mut World, edge: usize) {
@@ -525,7 +524,7 @@ fn a_list_has_a_largest_size_and_its_dead_shards_are_gone() {
     let mut place = |shard, number: u32, name: &str| {
         let generation = Generation { count: u64::MAX, opener: u64::MAX };
         let at = Some(Stands { generation, standby: name.into(), hot: true });
-        placements.placed(shard, Placed { session: session(number * u32::from(PARTS)), at });
+        placements.placed(shard, session(number * u32::from(PARTS)), at);
     };
     // All in one part.
     let most = u32::try_from(PART_SESSIONS_MAX).unwrap();
@@ -537,7 +536,7 @@ fn a_list_has_a_largest_size_and_its_dead_shards_are_gone() {
     assert!(PARTS as usize * parts[0].1.len() < STORE_BYTES_MAX / 16);
     assert_eq!(placements.since(version), (version, Vec::new()));
     // A report of another shard does not remove a session that a shard has now.
-    placements.placed(0, Placed { session: session(u32::from(PARTS)), at: None });
+    placements.placed(0, session(u32::from(PARTS)), None);
     assert_eq!(placements.count(), PART_SESSIONS_MAX);
     placements.shard_gone(0);
     assert_eq!(placements.count(), PART_SESSIONS_MAX / 2);
