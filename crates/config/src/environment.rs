@@ -16,17 +16,6 @@ pub const AGENT: &str = "MARRAM_AGENT__";
 /// The prefix for a recorder's configuration.
 pub const RECORDER: &str = "MARRAM_RECORDER__";
 
-/// A part of a text that a variable wrote.
-#[derive(Clone, Debug)]
-pub(super) struct Patch {
-    /// Its place in the changed text.
-    pub(super) at: Range<usize>,
-    /// How many bytes of the old text it replaced.
-    pub(super) replaced: usize,
-    /// The name of the variable.
-    pub(super) variable: String,
-}
-
 /// A text to write, and its place.
 struct Edit {
     at: Range<usize>,

@@ -1,7 +1,6 @@
 //! A configuration text and its errors: every error names the file, the line, the field and the fix. Knows the outline of TOML,
 //! not what the fields mean.
 
-use super::environment::Patch;
 use super::hints::hint;
 use marram_shard::suggest;
 use serde::de::DeserializeOwned;
@@ -41,6 +40,17 @@ impl fmt::Display for Problem {
 }
 
 impl std::error::Error for Problem {}
+
+/// A part of a text that a variable wrote.
+#[derive(Clone, Debug)]
+struct Patch {
+    /// Its place in the changed text.
+    at: Range<usize>,
+    /// How many bytes of the old text it replaced.
+    replaced: usize,
+    /// The name of the variable.
+    variable: String,
+}
 
 /// A text and where it came from.
 #[derive(Clone, Debug)]

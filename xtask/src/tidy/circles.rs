@@ -24,7 +24,6 @@ const LEFT: &[(&str, &[&str])] = &[
     ),
     ("crates/bench/src", &["mass", "recover"]),
     ("crates/cluster/src", &["cluster", "recorder"]),
-    ("crates/config/src", &["environment", "source"]),
     ("crates/marram/src", &["cli", "demo"]),
     ("crates/marram/src/cli", &["(itself)", "replay"]),
     ("crates/sandbox/src", &["cells", "chain", "checkpoint", "deploy", "dirty", "image", "images"]),
