@@ -4,7 +4,7 @@ use super::edge::{Settings, TestEdge};
 use super::log_collector::LogCollector;
 use super::namespace::Namespace;
 use super::process::TestProcess;
-use super::recorder::TestRecorder;
+use super::recorder::{RECORDER, TestRecorder};
 use super::temp_dir::{TempDir, free_address};
 use anyhow::Context;
 use std::collections::BTreeSet;
@@ -181,18 +181,6 @@ impl TestCluster {
         self.edges.iter().map(TestEdge::address).collect()
     }
 
-    pub(super) fn is_encrypted(&self) -> bool {
-        self.layout.encrypted
-    }
-
-    pub(super) fn program(&self) -> &Path {
-        &self.layout.program
-    }
-
-    pub(super) fn shards(&self) -> usize {
-        usize::from(self.layout.shards)
-    }
-
     /// Starts the client's agent; returns the address for clients of each app.
     ///
     /// # Errors
@@ -276,6 +264,42 @@ impl TestCluster {
             up.len() >= running && (running > 0 || looked)
         })?;
         Ok(process)
+    }
+
+    /// Starts a recorder for all edges, in place of a running one, and waits until every running edge is connected to it. `extra`
+    /// contains additional fields before the first table of its configuration, `tables` additional tables.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start_recorder(&mut self, extra: &str, tables: &str) -> anyhow::Result<()> {
+        self.recorder = None;
+        let admin = free_address()?;
+        let edges: Vec<String> = self.edge_addresses().iter().map(SocketAddr::to_string).collect();
+        let secret = self.directory.path().join("secret").display().to_string();
+        let mut text = format!("name = \"lab\"\nedges = {edges:?}\nsecret_file = {secret:?}\n{extra}\n");
+        writeln!(
+            text,
+            "[admin]\nlisten = \"{admin}\"\n[log]\nformat = \"json\"\nlevel = \"debug\"\n{tables}"
+        )?;
+        if self.layout.encrypted {
+            let token = self.directory.path().join("token").display().to_string();
+            writeln!(text, "[security]\ntoken_file = {token:?}")?;
+        }
+        let config = self.directory.write("recorder.toml", text)?;
+        let mut command = Command::new(&self.layout.program);
+        command.arg("recorder").arg("--config").arg(config);
+        let errors = self.directory.path().join("recorder.stderr");
+        let start = self.logs.end();
+        let process = TestProcess::start(RECORDER, &mut command, &self.logs, &errors)?;
+        let shards =
+            self.edges.iter().filter(|edge| edge.is_running()).count() * usize::from(self.layout.shards);
+        let mut up = 0;
+        process.wait_ready(&self.logs, start, START_PATIENCE, |event| {
+            up += usize::from(event.name() == "edge_up");
+            up >= shards
+        })?;
+        self.recorder = Some(TestRecorder { admin, process });
+        Ok(())
     }
 
     /// The processes of the agents that are running, the client's first.

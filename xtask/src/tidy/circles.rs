@@ -23,7 +23,6 @@ const LEFT: &[(&str, &[&str])] = &[
         &["(itself)", "apps", "chain", "classify", "density", "faults", "noisy", "start", "tls"],
     ),
     ("crates/bench/src", &["mass", "recover"]),
-    ("crates/cluster/src", &["cluster", "recorder"]),
     ("crates/marram/src", &["cli", "demo"]),
     ("crates/marram/src/cli", &["(itself)", "replay"]),
     ("crates/sandbox/src", &["cells", "chain", "checkpoint", "deploy", "dirty", "image", "images"]),
