@@ -1,6 +1,7 @@
 //! `marram bench NAME`, a program of its own: every figure that docs/benchmarks.md claims; its baseline is measured in the same run.
 
 mod apps;
+mod ballast;
 mod baseline;
 mod chain;
 mod checkpoint;
@@ -18,6 +19,7 @@ mod middlebox;
 mod noisy;
 mod peer;
 mod pinger;
+mod plan;
 mod recover;
 mod replay;
 mod report;
@@ -28,7 +30,8 @@ mod tls;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use marram_cluster::{CellFiles, Layout, end_on_interrupt};
+use marram_cluster::{CellFiles, end_on_interrupt};
+use plan::{Plan, Wires, progress};
 use report::Report;
 use std::io::Write;
 use std::path::PathBuf;
@@ -185,76 +188,6 @@ impl Worker {
     }
 }
 
-/// Wires between agents and edges.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wires {
-    /// Not encrypted, as on loopback without a token.
-    Plain,
-    /// TLS, as between machines; users run this.
-    Encrypted,
-}
-
-impl Wires {
-    const ALL: [Self; 2] = [Self::Plain, Self::Encrypted];
-
-    /// Prefix of the names of figures, and of parts for `--only`.
-    const fn prefix(self) -> &'static str {
-        match self {
-            Self::Plain => "",
-            Self::Encrypted => "encrypted.",
-        }
-    }
-}
-
-/// Options of a run, which every benchmark gets.
-#[derive(Clone)]
-struct Plan {
-    /// `marram`.
-    program: PathBuf,
-    /// This program, for [`Worker`].
-    own: PathBuf,
-    cells: CellFiles,
-    quick: bool,
-    only: Option<String>,
-    wires: Wires,
-}
-
-impl Plan {
-    /// Whether a part is wanted, over this plan's wires.
-    fn wants(&self, part: &str) -> bool {
-        let part = format!("{}{part}", self.wires.prefix());
-        self.only.as_deref().is_none_or(|only| part.contains(only))
-    }
-
-    /// Measures over plain wires, then over encrypted ones: the same keys with the prefix `encrypted.`.
-    fn over_all_wires(
-        &self,
-        report: &mut Report,
-        mut measure: impl FnMut(&Self, &mut Report) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        for wires in Wires::ALL {
-            report.set_prefix(wires.prefix());
-            measure(&Self { wires, ..self.clone() }, report)?;
-        }
-        report.set_prefix("");
-        Ok(())
-    }
-
-    fn layout(&self, purpose: &'static str, edges: usize, agent_tables: &str) -> Layout {
-        Layout {
-            purpose,
-            program: self.program.clone(),
-            edges,
-            shards: 1,
-            encrypted: self.wires == Wires::Encrypted,
-            namespaces: false,
-            admin: String::new(),
-            edge_tables: String::new(),
-            agent_tables: agent_tables.to_owned(),
-        }
-    }
-}
-
 /// Runs one benchmark and prints what it found.
 ///
 /// # Errors
@@ -314,11 +247,6 @@ fn verdict(report: &Report) -> Result<(), Failure> {
     report
         .missed()
         .map_or(Ok(()), |missed| Err(Failure::Missed(anyhow::anyhow!("a bar is missed: {missed}"))))
-}
-
-/// Prints progress to standard error.
-fn progress(text: &str) {
-    eprintln!("marram bench: {text}");
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Many sessions lose one edge at once: how long the slowest of their clients wait.
 
-use super::recover::{self, APP};
+use super::ballast::{self, APP};
 use super::report::Report;
 use super::{Plan, peer, pinger, progress, stats};
 use anyhow::Context;
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Measures with `sessions` sessions.
 pub(super) fn run(plan: &Plan, sessions: usize, report: &mut Report) -> anyhow::Result<()> {
     progress(&format!("recover: {sessions} sessions at once"));
-    let mut cluster = recover::cluster(plan, "")?;
+    let mut cluster = ballast::cluster(plan, "")?;
     // The second edge starts when all sessions are at the first.
     cluster.start_edge(0, "")?;
     let edges = cluster.edge_addresses();

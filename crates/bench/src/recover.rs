@@ -1,19 +1,17 @@
 //! `marram bench recover`: how long a client waits when its edge dies or hangs. The cell holds incompressible state; its
 //! checkpoint is stored only at an end; the edge that takes over is new and empty.
 
+use super::ballast::{APP, SERVER, cluster, counter, session, wires};
 use super::pinger::{self, Pinger};
 use super::report::{Bar, Report};
 use super::{Plan, cpu, mass, peer, progress, stats};
 use anyhow::Context;
 use hyper::Method;
-use marram_admin::client::ApiClient;
 use marram_cluster::{LogEvent, RECORDER, TestCluster};
 use marram_testbed::Relay;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-pub(super) const APP: &str = "ballast";
-const SERVER: &str = "echo";
 /// Delay of a long wire, one way.
 const REMOTE: Duration = Duration::from_millis(20);
 /// How long a checkpoint may take to be stored.
@@ -143,42 +141,6 @@ struct Recovery {
     cpu_ms: f64,
 }
 
-pub(super) fn cluster(plan: &Plan, keep: &str) -> anyhow::Result<TestCluster> {
-    TestCluster::new(plan.layout("bench-recover", 2, ""), |place| {
-        let rest = format!(
-            "server = \"{SERVER}\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"64MiB\"\n[keep]\n{keep}\n"
-        );
-        Ok(vec![plan.cells.manifest(place, APP, "ballast", &rest)?])
-    })
-}
-
-/// The edges' addresses for the client's and the server's agent; these are relays where wires are long.
-pub(super) fn wires(
-    cluster: &TestCluster,
-    delay: Option<Duration>,
-) -> anyhow::Result<([Vec<SocketAddr>; 2], Vec<Relay>)> {
-    let addresses = cluster.edge_addresses();
-    let Some(delay) = delay else { return Ok(([addresses.clone(), addresses], Vec::new())) };
-    let mut relays = Vec::new();
-    let mut behind = || {
-        let start = |address: &SocketAddr| {
-            let relay = Relay::start(*address, delay)?;
-            let address = relay.address();
-            relays.push(relay);
-            Ok(address)
-        };
-        addresses.iter().map(start).collect::<anyhow::Result<Vec<_>>>()
-    };
-    let edges = [behind()?, behind()?];
-    Ok((edges, relays))
-}
-
-/// The only session, as its owner's admin API shows it.
-pub(super) fn session(client: &ApiClient) -> anyhow::Result<serde_json::Value> {
-    let list = client.json(Method::GET, "/v1/sessions")?;
-    list["sessions"].get(0).cloned().context("the owner does not know its session")
-}
-
 /// Sends the cell messages until a checkpoint that covers its state is stored at an end.
 fn wait_for_checkpoint(cluster: &TestCluster, stream: &mut TcpStream) -> anyhow::Result<()> {
     let client = cluster.edges[cluster.owner()?].client()?;
@@ -243,14 +205,6 @@ fn recovery_ms(cluster: &TestCluster) -> anyhow::Result<Option<f64>> {
     let micros = counter(&cluster.edges[cluster.owner()?].client()?, "recovery_us_total")?;
     #[expect(clippy::cast_precision_loss, reason = "microseconds of one recovery")]
     Ok(micros.map(|micros| micros as f64 / 1e3))
-}
-
-/// A counter of an edge.
-pub(super) fn counter(client: &ApiClient, name: &str) -> anyhow::Result<Option<u64>> {
-    let text = client.call(Method::GET, "/metrics", bytes::Bytes::new())?;
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let line = text.lines().find(|line| line.starts_with(&format!("marram_{name}{{")));
-    Ok(line.and_then(|line| line.rsplit_once(' ')?.1.parse().ok()))
 }
 
 /// The time to replay one message: recoveries of sessions without a checkpoint, with many messages and with few.

@@ -5,8 +5,8 @@
 //! everything. The agent's gap is a part of that: from the moment at which the client's agent notices that the owner is gone to
 //! the chosen log of the next owner. It includes promises and replay, and does not include detection.
 
+use super::ballast::{APP, counter, wires};
 use super::pinger;
-use super::recover::{APP, counter, wires};
 use super::report::{Bar, Report};
 use super::{Plan, cpu, peer, progress, stats};
 use anyhow::Context;

@@ -18,11 +18,6 @@ const LEFT: &[(&str, &[&str])] = &[
         "crates/admin/src",
         &["apps", "boot", "chains", "coordination", "logs", "peers", "routes", "routing", "server"],
     ),
-    (
-        "crates/bench/src",
-        &["(itself)", "apps", "chain", "classify", "density", "faults", "noisy", "start", "tls"],
-    ),
-    ("crates/bench/src", &["mass", "recover"]),
     ("crates/marram/src", &["cli", "demo"]),
     ("crates/marram/src/cli", &["(itself)", "replay"]),
     ("crates/sandbox/src", &["cells", "chain", "checkpoint", "deploy", "dirty", "image", "images"]),

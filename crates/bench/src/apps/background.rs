@@ -1,7 +1,7 @@
 //! The cell `background`: how long a camera's frame is delayed when the edge that has learned the scene dies.
 
 use super::super::report::{Bar, Report};
-use super::super::{Plan, progress, recover, standby, stats};
+use super::super::{Plan, ballast, progress, standby, stats};
 use anyhow::Context;
 use marram_cluster::TestCluster;
 use std::io::{Read, Write};
@@ -101,7 +101,7 @@ fn wait_until_kept(cluster: &TestCluster, camera: &mut Camera, keeper: Option<&s
         for _ in 0..3 {
             camera.show(true)?;
         }
-        let session = recover::session(&cluster.edges[cluster.owner()?].client()?)?;
+        let session = ballast::session(&cluster.edges[cluster.owner()?].client()?)?;
         let stored = session["checkpoints"].as_u64().unwrap_or(0) > 1;
         if stored && keeper.is_none_or(|how| standby::is_kept(&session, how)) {
             return Ok(());

@@ -1,0 +1,81 @@
+//! What a benchmark is told of its run: the programs, the cells, the parts that are wanted, the wires.
+
+use super::report::Report;
+use marram_cluster::{CellFiles, Layout};
+use std::path::PathBuf;
+
+/// Wires between agents and edges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wires {
+    /// Not encrypted, as on loopback without a token.
+    Plain,
+    /// TLS, as between machines; users run this.
+    Encrypted,
+}
+
+impl Wires {
+    pub(super) const ALL: [Self; 2] = [Self::Plain, Self::Encrypted];
+
+    /// Prefix of the names of figures, and of parts for `--only`.
+    pub(super) const fn prefix(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Encrypted => "encrypted.",
+        }
+    }
+}
+
+/// Options of a run, which every benchmark gets.
+#[derive(Clone)]
+pub(super) struct Plan {
+    /// `marram`.
+    pub(super) program: PathBuf,
+    /// This program, for its workers.
+    pub(super) own: PathBuf,
+    pub(super) cells: CellFiles,
+    pub(super) quick: bool,
+    pub(super) only: Option<String>,
+    pub(super) wires: Wires,
+}
+
+impl Plan {
+    /// Whether a part is wanted, over this plan's wires.
+    pub(super) fn wants(&self, part: &str) -> bool {
+        let part = format!("{}{part}", self.wires.prefix());
+        self.only.as_deref().is_none_or(|only| part.contains(only))
+    }
+
+    /// Measures over plain wires, then over encrypted ones: the same keys with the prefix `encrypted.`.
+    pub(super) fn over_all_wires(
+        &self,
+        report: &mut Report,
+        mut measure: impl FnMut(&Self, &mut Report) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        for wires in Wires::ALL {
+            report.set_prefix(wires.prefix());
+            measure(&Self { wires, ..self.clone() }, report)?;
+        }
+        report.set_prefix("");
+        Ok(())
+    }
+
+    /// A cluster of some edges over these wires, one shard each.
+    pub(super) fn layout(&self, purpose: &'static str, edges: usize, agent_tables: &str) -> Layout {
+        Layout {
+            purpose,
+            program: self.program.clone(),
+            edges,
+            shards: 1,
+            encrypted: self.wires == Wires::Encrypted,
+            namespaces: false,
+            admin: String::new(),
+            edge_tables: String::new(),
+            agent_tables: agent_tables.to_owned(),
+        }
+    }
+}
+
+/// Prints progress to standard error.
+pub(super) fn progress(text: &str) {
+    eprintln!("marram bench: {text}");
+}
