@@ -1,6 +1,6 @@
 //! The admin API of an agent with an admin address: its health and its log lines. Knows no session.
 
-use super::routes::{Answer, Call};
+use super::answer::{Answer, Call};
 use super::server::AdminApi;
 use hyper::{Method, StatusCode};
 use marram_http::Refusal;

@@ -1,22 +1,21 @@
-//! Deploying and removing apps: checks the manifest against this edge, makes an image of the module, and writes both into the
-//! state directory, so that a restarted edge has them again.
+//! Deploying apps: checks the manifest against this edge, makes an image of the module, sends the app to the control, and has
+//! both stored for the next start.
 
+use super::asking::ask;
 use super::body::Upload;
 use super::chains;
-use super::routes::ask;
+use super::kept;
 use super::state::AdminState;
 use hyper::StatusCode;
 use marram_config::manifest::{self, Manifest};
 use marram_config::source::Source;
 use marram_http::Refusal;
-use marram_sandbox::{DeployError, Images};
+use marram_sandbox::Images;
 use marram_shard::api::Protect;
 use marram_shard::control::{ControlAnswer, ControlRequest};
 use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::PathBuf;
 
 /// Deploys an uploaded app.
 pub(super) fn deploy(state: &AdminState, upload: &Upload) -> Result<Value, Refusal> {
@@ -69,7 +68,7 @@ fn announce(state: &AdminState, manifest: &Manifest, text: &str, image: ImageHas
         }
         _ => return Err(Refusal::bug("the control gave an unexpected answer")),
     }
-    keep(state, &manifest.name, text, image)?;
+    kept::keep(state, &manifest.name, text, image)?;
     tracing::info!(event = "deployed", app = manifest.name, image = %image, "an app is deployed");
     Ok(json!({
         "edge": state.edge,
@@ -158,83 +157,5 @@ impl StageNames {
 }
 
 fn open(state: &AdminState) -> Result<Images, Refusal> {
-    Images::open(&state.images).map_err(|error| refused(&error))
-}
-
-pub(super) fn refused(error: &DeployError) -> Refusal {
-    match error {
-        DeployError::Store(store) if store.is_full() => Refusal::new(
-            StatusCode::INSUFFICIENT_STORAGE,
-            error.to_string(),
-            "free space in the edge's state directory and deploy again; sessions continue",
-        ),
-        DeployError::Store(_) => {
-            let fix = "make the edge's state directory writable and deploy again; sessions continue";
-            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), fix)
-        }
-        _ => Refusal::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            error.to_string(),
-            "change the app and deploy again",
-        ),
-    }
-}
-
-fn manifest_path(state: &AdminState, name: &str) -> PathBuf {
-    state.apps.join(format!("{name}.toml"))
-}
-
-fn image_path(state: &AdminState, name: &str) -> PathBuf {
-    state.apps.join(format!("{name}.image"))
-}
-
-/// Stores an app for the next start. The image's name is written last: without it the other files are ignored.
-fn keep(state: &AdminState, name: &str, text: &str, image: ImageHash) -> Result<(), Refusal> {
-    fs::create_dir_all(&state.apps)
-        .and_then(|()| fs::write(manifest_path(state, name), text))
-        .and_then(|()| fs::write(image_path(state, name), image.to_string()))
-        .map_err(|error| {
-            let what =
-                format!("the app runs, but is not stored for a restart: {}: {error}", state.apps.display());
-            let fix = "make the edge's state directory writable and deploy again";
-            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, what, fix)
-        })
-}
-
-/// Removes an app. Its image stays, for the sessions that use it.
-pub(super) fn forget(state: &AdminState, name: &str) -> Result<(), Refusal> {
-    for path in [image_path(state, name), manifest_path(state, name)] {
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                let what =
-                    format!("the app will be deployed again after a restart: {}: {error}", path.display());
-                return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, what, "remove that file"));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// The manifest that an app was deployed with.
-pub(super) fn kept_manifest(state: &AdminState, name: &str) -> Option<String> {
-    fs::read_to_string(manifest_path(state, name)).ok()
-}
-
-/// The image that an app was deployed as.
-pub(super) fn kept_image(state: &AdminState, name: &str) -> Option<ImageHash> {
-    Some(ImageHash(super::view::parse_hex(fs::read_to_string(image_path(state, name)).ok()?.trim())?))
-}
-
-/// Apps that were deployed before the edge was restarted: manifest and image.
-pub(super) fn kept(state: &AdminState) -> Vec<(String, ImageHash)> {
-    let Ok(entries) = fs::read_dir(&state.apps) else { return Vec::new() };
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.sort();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "image"));
-    let kept = |path: PathBuf| {
-        let hash = super::view::parse_hex(fs::read_to_string(&path).ok()?.trim())?;
-        Some((fs::read_to_string(path.with_extension("toml")).ok()?, ImageHash(hash)))
-    };
-    paths.into_iter().filter_map(kept).collect()
+    Images::open(&state.images).map_err(|error| chains::refused(&error))
 }

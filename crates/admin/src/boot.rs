@@ -2,7 +2,7 @@
 //! logged and affects only that app.
 
 use super::state::AdminState;
-use super::{apps, body::Upload, chains, peers};
+use super::{apps, body::Upload, chains, kept, peers};
 use marram_config::manifest::{self, Manifest};
 use marram_config::source::Source;
 use marram_sandbox::Images;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// Deploys all of these apps.
 pub(super) fn deploy_all(state: &AdminState) {
-    for (text, image) in apps::kept(state) {
+    for (text, image) in kept::all(state) {
         if let Err(refusal) = apps::deploy_kept(state, &text, image) {
             tracing::error!(%image, "an app from before the restart is not deployed: {refusal}");
         }

@@ -1,8 +1,8 @@
 //! Makes one image of a manifest's stages: their own images, connected in sequence, between the stages that this edge's
 //! configuration adds to every app.
 
-use super::apps::{self, refused};
 use super::body::Upload;
+use super::kept;
 use super::state::AdminState;
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -123,8 +123,7 @@ pub(super) fn keys_are_granted(
     })?;
     was_rebuilt(image.hash(), image.rebuilt());
     let forced = state.first.iter().chain(&state.last);
-    let forced: Vec<_> =
-        forced.filter_map(|app| Some((apps::kept_image(state, app)?, app.as_str()))).collect();
+    let forced: Vec<_> = forced.filter_map(|app| Some((kept::image(state, app)?, app.as_str()))).collect();
     for stage in image.info() {
         let owner = forced.iter().find(|(image, _)| *image == stage.hash).map_or(app, |(_, app)| app);
         for id in &stage.keys {
@@ -162,6 +161,26 @@ fn quotas(manifest: &Manifest, stage: &StageQuotas) -> Quotas {
     }
 }
 
+/// What an operator is told of an app that cannot be deployed.
+pub(super) fn refused(error: &DeployError) -> Refusal {
+    match error {
+        DeployError::Store(store) if store.is_full() => Refusal::new(
+            StatusCode::INSUFFICIENT_STORAGE,
+            error.to_string(),
+            "free space in the edge's state directory and deploy again; sessions continue",
+        ),
+        DeployError::Store(_) => {
+            let fix = "make the edge's state directory writable and deploy again; sessions continue";
+            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), fix)
+        }
+        _ => Refusal::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            error.to_string(),
+            "change the app and deploy again",
+        ),
+    }
+}
+
 fn in_stage(manifest: &Manifest, stage: &Stage, error: &DeployError) -> Refusal {
     let refusal = refused(error);
     if manifest.stages.len() == 1 { refusal } else { refusal.about(&format!("stage `{}`", stage.name)) }
@@ -184,7 +203,7 @@ fn forced(
 
 fn forced_one(state: &AdminState, images: &Images, app: &str) -> Result<Named, Refusal> {
     let unprocessable = |what: String, fix: String| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, what, fix);
-    let Some(image) = apps::kept_image(state, app) else {
+    let Some(image) = kept::image(state, app) else {
         let what = format!(
             "this edge puts the app `{app}` before or after every other, and it is not deployed here"
         );

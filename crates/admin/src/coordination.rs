@@ -1,6 +1,6 @@
 //! The coordinator, for operators: whether it is reachable, which edges it knows, and what is impossible while it is away.
 
-use super::routes::Answer;
+use super::answer::Answer;
 use super::state::AdminState;
 use hyper::StatusCode;
 use marram_http::Refusal;

@@ -28,13 +28,16 @@
 //! Answers are JSON unless the table says otherwise. A refusal is `{"error": what happened, "fix": how to fix it}`.
 
 mod agent;
+mod answer;
 mod apps;
+mod asking;
 pub mod body;
 mod boot;
 mod chains;
 pub mod client;
 mod coordination;
 mod figures;
+mod kept;
 mod logs;
 mod peers;
 mod recorder;
@@ -46,13 +49,13 @@ mod token;
 mod view;
 
 pub use agent::AgentAdmin;
+pub use answer::{Answer, Call};
 pub use boot::{check, load};
 pub use client::ANSWER_BYTES_MAX;
 pub use logs::FOLLOWERS_MAX;
 pub use logs::HEARTBEAT;
 pub use peers::fetch;
 pub use recorder::RecorderAdmin;
-pub use routes::{Answer, Call};
 pub use routing::Replacement;
 pub use server::{AdminApi, BODY_PATIENCE, CONNECTIONS_MAX, HEAD_PATIENCE, WRITE_PATIENCE, serve, start};
 pub use state::AdminState;

@@ -9,7 +9,7 @@
 //! With `follow`, new lines come after that, `{"gone": COUNT}` where the reader was too slow for some, and an empty line in a
 //! silence. A request with `run` and `after` gets the lines after that number if the program is still in the same run.
 
-use super::routes::{Answer, Call};
+use super::answer::{Answer, Call};
 use bytes::{BufMut, Bytes, BytesMut};
 use hyper::{Method, StatusCode};
 use marram_config::units::Name;

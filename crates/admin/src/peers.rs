@@ -4,7 +4,7 @@
 use super::client::{ApiClient, ClientError};
 use super::state::AdminState;
 use super::view::{self, parse_hex};
-use super::{apps, chains};
+use super::{apps, chains, kept};
 use anyhow::{Context, anyhow, ensure};
 use hyper::Method;
 use marram_node::coordinator::Coordinator;
@@ -37,7 +37,7 @@ fn copy_app(state: &AdminState, client: &ApiClient, app: &Value) -> anyhow::Resu
     let text =
         |field: &str| app[field].as_str().with_context(|| format!("the peer's answer lacks its {field}"));
     let (name, manifest, hash) = (text("name")?, text("manifest")?, text("image")?);
-    if apps::kept_manifest(state, name).is_some() {
+    if kept::manifest(state, name).is_some() {
         return Ok(());
     }
     let image = ImageHash(parse_hex(hash).context("the peer's image name is not a digest")?);

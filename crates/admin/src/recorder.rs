@@ -1,7 +1,7 @@
 //! The admin API of a recorder: its health, its figures, the sessions that it keeps.
 
+use super::answer::{Answer, Call};
 use super::figures::escaped;
-use super::routes::{Answer, Call};
 use super::server::AdminApi;
 use hyper::{Method, StatusCode};
 use marram_http::Refusal;

@@ -1,17 +1,20 @@
 //! The handlers of the requests. Every function blocks until its answer is there; none of them uses a socket.
 
+use super::answer::{Answer, Call};
 use super::apps::{self, StageNames};
+use super::asking::{ask, ask_patiently};
 use super::body::Upload;
 use super::coordination;
 use super::figures;
+use super::kept;
 use super::routing;
 use super::server::AdminApi;
 use super::state::AdminState;
 use super::view;
 use bytes::Bytes;
 use hyper::{Method, StatusCode};
-use marram_http::{Body, Refusal};
-use marram_node::edge::{AskError, take_recording};
+use marram_http::Refusal;
+use marram_node::edge::take_recording;
 use marram_sandbox::{Images, LoadError};
 use marram_shard::api::{App, SessionRow};
 use marram_shard::control::{self, ControlRequest, MetricSample};
@@ -21,56 +24,6 @@ use std::time::Duration;
 
 /// Timeout of a recording: its ends may be far away, and its checkpoints large.
 const RECORD_PATIENCE: Duration = Duration::from_secs(60);
-/// How long shards may take to answer a request.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// A complete request.
-pub struct Call {
-    pub(super) method: Method,
-    pub(super) path: String,
-    /// The part after the question mark, if any.
-    pub(super) query: String,
-    pub(super) body: Bytes,
-}
-
-/// A complete answer.
-pub struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) content_type: &'static str,
-    pub(super) body: Body,
-}
-
-impl Answer {
-    pub(super) fn json(value: &Value) -> Self {
-        Self { status: StatusCode::OK, content_type: "application/json", body: line(value).into() }
-    }
-
-    fn bytes(body: Bytes) -> Self {
-        Self { status: StatusCode::OK, content_type: "application/octet-stream", body: body.into() }
-    }
-
-    /// In Prometheus' text format.
-    pub(super) fn text(text: String) -> Self {
-        Self {
-            status: StatusCode::OK,
-            content_type: "text/plain; version=0.0.4",
-            body: Bytes::from(text).into(),
-        }
-    }
-}
-
-impl From<Refusal> for Answer {
-    fn from(refusal: Refusal) -> Self {
-        let body = line(&json!({ "error": refusal.error(), "fix": refusal.fix() }));
-        Self { status: refusal.status(), content_type: "application/json", body: body.into() }
-    }
-}
-
-fn line(value: &Value) -> Bytes {
-    let mut text = value.to_string();
-    text.push('\n');
-    text.into()
-}
 
 impl AdminApi for AdminState {
     fn answer(&self, _: &str, call: &Call) -> Result<Answer, Refusal> {
@@ -109,25 +62,6 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
             Err(Refusal::new(StatusCode::NOT_FOUND, what, "docs/operating-monitor.md lists the admin API"))
         }
     }
-}
-
-/// Asks the control.
-pub(super) fn ask(state: &AdminState, request: ControlRequest) -> Result<control::ControlAnswer, Refusal> {
-    ask_patiently(state, request, PATIENCE)
-}
-
-fn ask_patiently(
-    state: &AdminState,
-    request: ControlRequest,
-    patience: Duration,
-) -> Result<control::ControlAnswer, Refusal> {
-    state.control.ask(request, patience).map_err(|error| {
-        let fix = match error {
-            AskError::Busy | AskError::Overdue => "try again in a moment",
-            AskError::Stopped => "ask another edge",
-        };
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string(), fix)
-    })
 }
 
 fn unexpected() -> Refusal {
@@ -207,7 +141,7 @@ fn one_app(state: &AdminState, name: &str) -> Result<Answer, Refusal> {
 /// An app with its manifest, if that is stored, and the stages that its sessions have on this edge.
 fn shown(state: &AdminState, names: &mut StageNames, app: &App) -> Value {
     let mut value = view::app(app);
-    value["manifest"] = json!(apps::kept_manifest(state, &app.name));
+    value["manifest"] = json!(kept::manifest(state, &app.name));
     value["stages"] = json!(names.of(&app.name, app.image));
     value
 }
@@ -224,7 +158,7 @@ fn deploy(state: &AdminState, body: &Bytes) -> Result<Answer, Refusal> {
 
 fn undeploy(state: &AdminState, name: &str) -> Result<Answer, Refusal> {
     let answer = done(ask(state, ControlRequest::Undeploy(name.to_owned()))?)?;
-    apps::forget(state, name)?;
+    kept::forget(state, name)?;
     Ok(answer)
 }
 

@@ -1,6 +1,6 @@
 //! Routes, for operators: lists the rules and how often each decided, and replaces them, all at once.
 
-use super::routes::ask;
+use super::asking::ask;
 use super::state::AdminState;
 use bytes::Bytes;
 use hyper::StatusCode;

@@ -1,7 +1,7 @@
 //! The HTTP server of admin APIs: limits, and tokens. Knows no route.
 
+use super::answer::{Answer, Call};
 use super::logs;
-use super::routes::{Answer, Call};
 use super::state::AdminState;
 use super::{body, boot, token};
 use anyhow::Context;
