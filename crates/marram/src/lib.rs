@@ -5,5 +5,6 @@
 pub mod cli;
 pub mod demo;
 pub mod exec;
+pub mod failure;
 pub mod project;
 pub mod replay;

@@ -1,5 +1,6 @@
-//! Failures of commands, and their exit statuses.
+//! The exit statuses of commands, and how their failures are reported.
 
+use crate::failure::Failure;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -14,58 +15,6 @@ pub(super) const HELP: &str = "Exit status:
   6  bench: everything was measured, and a figure misses its bar
 `marram exec` ends with the status of the program that it runs. Where several edges are asked, the status is that of the
 first failure; the answers of the others are printed.";
-
-/// Why a command failed, by what the caller can do about it.
-#[derive(Debug)]
-pub enum Failure {
-    /// Any failure that is not named below.
-    Other(anyhow::Error),
-    /// The command line or a file of the user is wrong.
-    Usage(anyhow::Error),
-    /// The edge refused the request.
-    Refused(anyhow::Error),
-    /// No edge could be reached.
-    Unreachable(anyhow::Error),
-    /// What the command checks does not hold.
-    Check(anyhow::Error),
-    /// A measured figure is out of its limits.
-    Missed(anyhow::Error),
-}
-
-impl From<anyhow::Error> for Failure {
-    fn from(error: anyhow::Error) -> Self {
-        Self::Other(error)
-    }
-}
-
-impl Failure {
-    /// Combines several: a line for each, with the exit status of the first.
-    pub(super) fn all(failures: Vec<Self>) -> Option<Self> {
-        let several = |first: Self, next: Self| {
-            let text = anyhow::anyhow!("{:#}\nmarram: {:#}", first.parts().1, next.parts().1);
-            match first {
-                Self::Other(_) => Self::Other(text),
-                Self::Usage(_) => Self::Usage(text),
-                Self::Refused(_) => Self::Refused(text),
-                Self::Unreachable(_) => Self::Unreachable(text),
-                Self::Check(_) => Self::Check(text),
-                Self::Missed(_) => Self::Missed(text),
-            }
-        };
-        failures.into_iter().reduce(several)
-    }
-
-    fn parts(&self) -> (u8, &anyhow::Error) {
-        match self {
-            Self::Other(error) => (1, error),
-            Self::Usage(error) => (2, error),
-            Self::Refused(error) => (3, error),
-            Self::Unreachable(error) => (4, error),
-            Self::Check(error) => (5, error),
-            Self::Missed(error) => (6, error),
-        }
-    }
-}
 
 /// Reports a failure on standard error and turns it into the exit status.
 pub(super) fn code(result: Result<(), Failure>) -> ExitCode {

@@ -10,6 +10,7 @@ mod install;
 pub mod limits;
 mod logs;
 mod operate;
+mod output;
 mod project;
 mod ps;
 mod record;
@@ -18,9 +19,9 @@ mod route;
 mod serve;
 
 use crate::demo;
+use crate::failure::Failure;
 use clap::{Parser, Subcommand};
-pub use exit::Failure;
-use std::io::Write;
+use output::emit;
 use std::process::ExitCode;
 
 /// Stateful sessions at the network edge that outlive the machine they run on.
@@ -140,16 +141,5 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Unit(arguments) => install::unit(arguments),
         Command::Demo(options) => demo::run(options),
         Command::Bench(arguments) => Err(bench::run(arguments)),
-    }
-}
-
-/// Writes to standard output. Errors are ignored: a reader that closes it, as `head` does, needs no more.
-pub(crate) fn emit(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    if let Err(error) = written.as_ref().map_err(std::io::Error::kind)
-        && error != std::io::ErrorKind::BrokenPipe
-    {
-        eprintln!("marram: cannot write to standard output: {error}");
     }
 }

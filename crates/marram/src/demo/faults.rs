@@ -2,7 +2,7 @@
 //! the clock.
 
 use super::curl::Curl;
-use super::report::Timeline;
+use super::timeline::Timeline;
 use anyhow::{Context, bail};
 use marram_cluster::{AgentSide, LogEvent, TestCluster};
 use std::time::Duration;

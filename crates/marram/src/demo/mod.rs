@@ -5,15 +5,17 @@ mod curl;
 mod data;
 mod faults;
 mod report;
+mod timeline;
 mod web;
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 use anyhow::Context;
 use curl::Curl;
 use data::Data;
 use marram_cluster::{self, CellFiles, Layout, TestCluster};
-use report::{Outcome, Timeline};
+use report::Outcome;
 use std::path::PathBuf;
+use timeline::Timeline;
 use web::Web;
 
 /// The app; its manifest knows the server by the same name.

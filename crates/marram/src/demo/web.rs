@@ -1,6 +1,6 @@
 //! The server: Debian's nginx or, without nginx, a small file server, which says that it is one.
 
-use super::report::Timeline;
+use super::timeline::Timeline;
 use anyhow::Context;
 use marram_cluster::{LogCollector, TempDir, TestProcess, free_address};
 use std::io::{BufRead, BufReader, Read, Write};
