@@ -10,7 +10,7 @@ use anyhow::Context;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
