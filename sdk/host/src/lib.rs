@@ -80,16 +80,19 @@
 //!
 //! This is CESSNA's Host API (section 6.1.2): establish a session, send, receive.
 
+mod client;
 mod connection;
 mod event;
 mod messages;
 mod running;
+mod server;
 
+pub use client::Client;
 pub use connection::Connection;
 pub use event::Event;
 pub use marram_agent::{ConnectionKind, Timeouts};
 pub use marram_transport::{Identity, Security};
-pub use running::{Client, Incoming, Server};
+pub use server::{Incoming, Server};
 
 use std::{fmt, sync::Arc};
 

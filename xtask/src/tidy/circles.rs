@@ -20,7 +20,6 @@ const LEFT: &[(&str, &[&str])] = &[
     ("crates/session/src/owner", &["(itself)", "follow"]),
     ("crates/sim/src", &["executor", "plan", "program", "twin"]),
     ("crates/sim/src", &["watch", "world"]),
-    ("sdk/host/src", &["connection", "running"]),
 ];
 
 /// The name of a folder's own file among its children.
