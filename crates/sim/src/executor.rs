@@ -10,11 +10,10 @@ mod tasks;
 use cache::{Reader, SimulatedCache};
 use pauses::Pauses;
 pub(crate) use replay::play;
-pub(crate) use stages::Shape;
 use stages::Stages;
 use tasks::Tasks;
 
-use crate::plan::{Poison, Service};
+use crate::plan::{Poison, Service, Shape};
 use crate::program::LENGTH;
 use bytes::Bytes;
 use marram_session::cell::SealedCheckpoint;

@@ -9,6 +9,7 @@ mod executor;
 pub mod mutants;
 mod oracle;
 pub mod plan;
+mod position;
 mod program;
 mod queue;
 mod random;

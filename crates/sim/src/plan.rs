@@ -10,7 +10,7 @@ pub use faults::{Fault, FaultKind, FaultTarget, Moment, On, When};
 pub use liar::Liar;
 pub use renewal::{Renewal, RenewalStep};
 
-use crate::{executor::Shape, random::Random};
+use crate::random::Random;
 use marram_shard::api::{App, CheckpointHolder, Protect, WitnessMode};
 use marram_wire::{id::ImageHash, limits::RETAINED_MAX};
 
@@ -23,6 +23,19 @@ pub const S: u64 = 1_000 * MS;
 
 /// The server's name in manifests.
 pub const SERVER: &str = "origin";
+
+/// How many machines an app's cells have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shape {
+    /// The chain alone.
+    Alone,
+    /// A delay stage before the chain and, in sessions with a server, one behind it.
+    Delayed {
+        /// Whether there is a server.
+        server: bool,
+    },
+}
+
 /// The apps that every edge serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Service {

@@ -2,7 +2,7 @@
 //!
 //! The fake still drives the world, so a seed has the same history with and without twins. Knows the sandbox, not the protocol.
 
-use crate::executor::Shape;
+use crate::plan::Shape;
 use marram_sandbox::{Cells, CellsConfig, Chain, Decoded, Image, Images, Progress, Quotas};
 use marram_session::cell::{CellId, CheckpointBase, Ran, Run, Seed};
 use marram_wire::id::ImageHash;

@@ -9,7 +9,7 @@ pub use rare::{Counts, Rare};
 use crate::{
     executor::Seen,
     plan::{Moment, Service},
-    world::ShardPosition,
+    position::ShardPosition,
 };
 use bounds::Bounds;
 use marram_session::cell::{CellId, Ran, RunOutcome};

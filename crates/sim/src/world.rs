@@ -17,7 +17,7 @@ mod wires;
 
 pub(crate) use agents::AgentNode;
 use coordinator::StoreNode;
-pub(crate) use edges::{EdgeNode, ShardPosition};
+pub(crate) use edges::EdgeNode;
 use recorders::RecorderNode;
 use wires::{Caller, Direction, Item, Wire};
 
@@ -25,6 +25,7 @@ use crate::{
     executor::Past,
     oracle,
     plan::{Absence, Fault, FaultKind, MS, Moment, On, Plan, S},
+    position::ShardPosition,
     program::{Act, Program},
     random::Random,
     trace::Trace,

@@ -18,8 +18,6 @@ const LEFT: &[(&str, &[&str])] = &[
     ("crates/sandbox/src/host", &["(itself)", "wasi"]),
     ("crates/session/src", &["owner", "replay"]),
     ("crates/session/src/owner", &["(itself)", "follow"]),
-    ("crates/sim/src", &["executor", "plan", "program", "twin"]),
-    ("crates/sim/src", &["watch", "world"]),
 ];
 
 /// The name of a folder's own file among its children.

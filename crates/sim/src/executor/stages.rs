@@ -2,23 +2,12 @@
 //! implementation of how stages run: with twins, the sandbox's is compared with it.
 
 use super::cache::Reader;
+use crate::plan::Shape;
 use bytes::Bytes;
 use marram_chain_algo::{Chain, Event, Host, Peer, delay_stage::DelayStage};
 use marram_session::cell::{CellInput, CellOutput, Ran, Run, Seed, TaskChange, TimerChange};
 use marram_wire::id::Port;
 use std::collections::VecDeque;
-
-/// How many machines a cell has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Shape {
-    /// The chain alone.
-    Alone,
-    /// A delay stage before the chain and, in sessions with a server, one behind it.
-    Delayed {
-        /// Whether there is a server.
-        server: bool,
-    },
-}
 
 /// The kind of a machine.
 #[derive(Clone, PartialEq, Eq, Debug)]

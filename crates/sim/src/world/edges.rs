@@ -4,6 +4,7 @@ use super::{Caller, Direction, Event, World, coordinator::ClientNode};
 use crate::{
     executor::{Cells, Habits, Restoring, play},
     plan::{MS, Plan, S, US},
+    position::ShardPosition,
     random::Random,
     watch::{PeerSide, Rare},
 };
@@ -17,10 +18,7 @@ use marram_shard::{
     shard::Shard,
 };
 use marram_wire::{frame::Frame, id::Port, limits::LOG_SIZE_MAX, recording::Recording, seal::DomainSecret};
-use std::{
-    collections::{BTreeMap, VecDeque},
-    fmt,
-};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Messages between the processes of one edge take this long.
 const PIPE_NS: u64 = 5 * US;
@@ -36,19 +34,6 @@ const LIST_TAG: u64 = 1 << 35;
 const TOO_SLOW: &str = "it replays too slowly";
 /// Tag of a request for a recording.
 const RECORD_TAG: u64 = 1 << 34;
-
-/// One shard of one edge.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct ShardPosition {
-    pub(crate) edge: usize,
-    pub(crate) shard: usize,
-}
-
-impl fmt::Display for ShardPosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "E{}.{}", self.edge, self.shard)
-    }
-}
 
 /// A shard's process.
 #[derive(Debug)]
