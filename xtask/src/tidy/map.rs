@@ -65,7 +65,7 @@ mod tests {
             ("`crates/wire`: bytes", vec!["ARCHITECTURE.md does not name cells/"]),
             (
                 "crates/wire/, cells/, crates/util/",
-                vec!["ARCHITECTURE.md names crates/util, which is not there"],
+                vec!["ARCHITECTURE.md names crates/util, which does not exist"],
             ),
         ];
         for (map, expected) in cases {

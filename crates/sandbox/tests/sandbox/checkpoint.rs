@@ -284,7 +284,7 @@ fn a_delta_that_is_not_the_next_one_leaves_the_cell_as_it_was() {
     let decode = |range: std::ops::Range<usize>| Decoded::decode(&history.checkpoints[range]).unwrap();
     let mut cells = cells();
     let gone = cells.advance(CELL, &decode(1..2)).unwrap_err();
-    assert!(gone.to_string().contains("gone"), "{gone}");
+    assert!(gone.to_string().contains("does not exist"), "{gone}");
     start_in(&mut cells, CellId(2), &history.image);
     let other = deploy(&echo());
     start_in(&mut cells, CellId(3), &other);

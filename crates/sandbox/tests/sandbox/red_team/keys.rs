@@ -76,7 +76,7 @@ fn a_key_that_was_not_granted_cannot_be_named() {
     let dir = Dir::new();
     let images = Images::open(&dir.0).unwrap();
     let error = images.deploy_with_keys(&signer(), &[], &[KeyId([1; 32]); KEYS_MAX + 1], &Quotas::default());
-    assert!(error.unwrap_err().to_string().contains("the most is 8"));
+    assert!(error.unwrap_err().to_string().contains("the maximum is 8"));
 }
 
 #[test]

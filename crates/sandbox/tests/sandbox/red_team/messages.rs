@@ -27,8 +27,8 @@ fn every_misuse_of_an_import_is_a_trap_with_its_reason() {
         ("(call $send (i32.const 0) (i32.const -1) (i32.const 2))".into(), "outside memory"),
         ("(call $send (i32.const 0) (i32.const 0x27ffff) (i32.const 2))".into(), "outside memory"),
         ("(call $send (i32.const 0) (i32.const 0x280001) (i32.const 0))".into(), "outside memory"),
-        ("(call $send (i32.const 0) (i32.const 0) (i32.const 0x100001))".into(), "the most is 1048576"),
-        ("(call $random (i32.const 0) (i32.const 65537))".into(), "the most is 65536"),
+        ("(call $send (i32.const 0) (i32.const 0) (i32.const 0x100001))".into(), "the maximum is 1048576"),
+        ("(call $random (i32.const 0) (i32.const 65537))".into(), "the maximum is 65536"),
         ("(call $random (i32.const -1) (i32.const 2))".into(), "outside memory"),
         ("(call $print (i32.const 0) (i32.const -1) (i32.const 2))".into(), "outside memory"),
         (looped("(call $send (i32.const 0) (i32.const 0) (i32.const 1))"), "more than 16384 outputs"),
@@ -130,7 +130,7 @@ fn a_message_larger_than_any_is_a_trap_and_the_largest_and_the_empty_pass() {
     let CellStop::Trap(reason) = stop(&mut cells, CellInput::Message { port: Port::CLIENT, payload }) else {
         panic!("a trap")
     };
-    assert!(reason.contains("the most is 1048576"), "{reason}");
+    assert!(reason.contains("the maximum is 1048576"), "{reason}");
 }
 
 #[test]

@@ -267,7 +267,7 @@ fn what_cannot_be_a_table_is_named() {
         format!("{index} {field} {what}")
     };
     let says = [
-        (vec![app("a"), app("a")], "1 name is another rule's"),
+        (vec![app("a"), app("a")], "1 name is the name of another rule"),
         (
             vec![app("a"), RouteRule { first_bytes: Some(vec![0; 65]), ..app("b") }],
             "1 first_bytes has 65 bytes",
@@ -281,7 +281,7 @@ fn what_cannot_be_a_table_is_named() {
             vec![RouteRule { sni: ServerName::parse("x"), protocol: Some(RouteProtocol::Udp), ..app("b") }],
             "0 sni is of TLS",
         ),
-        ((0..=RULES_MAX).map(|number| app(&format!("{number}"))).collect(), "1024 name is one more"),
+        ((0..=RULES_MAX).map(|number| app(&format!("{number}"))).collect(), "1024 name exceeds the maximum"),
     ];
     for (rules, begins) in says {
         let said = refused(rules);

@@ -26,7 +26,7 @@ fn a_wire_is_asked_at_each_interval() {
 #[test]
 fn an_edge_is_suspected_once_when_its_silence_is_as_long_as_the_timeout() {
     let mut stage = silent();
-    let suspected = "2000 edge 0.0 suspected: no word from the edge for 2000 ms";
+    let suspected = "2000 edge 0.0 suspected: no frame from the edge for 2000 ms";
     assert_eq!(only(stage.wait(10 * TIMEOUT), "edge"), [suspected]);
 }
 
@@ -36,7 +36,7 @@ fn any_word_counts() {
     stage.wait(1_500);
     stage.frame(1, Pong { stamp: stage.now_ns });
     assert_eq!(only(stage.wait(1_999), "edge"), [""; 0]);
-    let suspected = "1 edge 0.0 suspected: no word from the edge for 2000 ms";
+    let suspected = "1 edge 0.0 suspected: no frame from the edge for 2000 ms";
     assert_eq!(only(stage.wait(1), "edge"), [suspected]);
 }
 
@@ -63,7 +63,7 @@ fn a_suspected_wire_is_kept_for_forty_timeouts_and_asked_all_the_while() {
     let lines = stage.wait(39 * TIMEOUT - 1);
     assert_eq!(only(lines.clone(), "edge"), [""; 0]);
     assert_eq!(only(lines, "ping").len() as u64, 40 * TIMEOUT / INTERVAL - TIMEOUT / INTERVAL);
-    let reason = "no word from the edge for 80000 ms";
+    let reason = "no frame from the edge for 80000 ms";
     let lines = stage.wait(1);
     let expected = ["1 w1 closes: ", "1 edge 0.0 down: "].map(|what| alloc::format!("{what}{reason}"));
     assert_eq!(lines[..2], expected);
@@ -76,7 +76,7 @@ fn silence_of_one_edge_says_nothing_of_another() {
     stage.tells_wires = true;
     stage.silence(2);
     let edges: Vec<_> = only(stage.wait(5 * TIMEOUT), "edge");
-    assert_eq!(edges, ["2000 edge 1.0 suspected: no word from the edge for 2000 ms"]);
+    assert_eq!(edges, ["2000 edge 1.0 suspected: no frame from the edge for 2000 ms"]);
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn a_clients_session_without_an_owner_asks_another_edge_at_once() {
 fn a_clients_session_of_a_silent_owner_asks_another_edge_as_soon_as_it_is_suspected() {
     let mut stage = Stage::owned(2);
     stage.silence(1);
-    let expected = ["2000 s1 orphaned: no word from the edge for 2000 ms", "2000 w2 hello c2 s1 after g1"];
+    let expected = ["2000 s1 orphaned: no frame from the edge for 2000 ms", "2000 w2 hello c2 s1 after g1"];
     assert_eq!(stage.wait(TIMEOUT), expected);
 }
 
@@ -94,7 +94,7 @@ fn a_clients_session_of_a_silent_owner_asks_another_edge_as_soon_as_it_is_suspec
 fn a_clients_session_of_a_silent_owner_asks_it_again_after_its_next_frame() {
     let mut stage = Stage::owned(1);
     stage.silence(1);
-    assert_eq!(stage.wait(TIMEOUT), ["2000 s1 orphaned: no word from the edge for 2000 ms"]);
+    assert_eq!(stage.wait(TIMEOUT), ["2000 s1 orphaned: no frame from the edge for 2000 ms"]);
     assert_eq!(stage.frame(1, Pong { stamp: stage.now_ns }), ["w1 hello c4 s1 after g1"]);
     assert_eq!(stage.frame(1, Pong { stamp: stage.now_ns }), [""; 0], "once");
 }

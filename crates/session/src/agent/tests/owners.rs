@@ -187,7 +187,7 @@ fn an_unprotected_session_is_lost_with_its_owner() {
     assert_eq!(stage.wait(TIMEOUT), [""; 0], "a host that is only slow keeps its sessions");
     let lines: Vec<_> = stage.wait(TIMEOUT * 39);
     let [_, orphaned, reset, lost] = &lines[..] else { panic!("{lines:?}") };
-    let reason = "no word from the edge for 80000 ms";
+    let reason = "no frame from the edge for 80000 ms";
     assert!(orphaned.ends_with(&alloc::format!("s1 orphaned: {reason}")), "{lines:?}");
     assert!(reset.ends_with("p1 is reset") && lost.ends_with(&over(reason)), "{lines:?}");
     let mut stage = none();
