@@ -14,9 +14,13 @@ use modules::{Module, Modules};
 /// Circles that are left: the folder, and the modules in it that are tied. `(itself)` is the folder's own file. May only
 /// shrink.
 const LEFT: &[(&str, &[&str])] = &[
+    // An image is built, stored, started and checkpointed with the types of each of these steps.
     ("crates/sandbox/src", &["cells", "chain", "checkpoint", "deploy", "dirty", "image", "images"]),
+    // The functions of WASI use the memory helpers of the folder that links them.
     ("crates/sandbox/src/host", &["(itself)", "wasi"]),
+    // A replay drives the owner's tasks and timers; an owner recovers by a replay.
     ("crates/session/src", &["owner", "replay"]),
+    // Methods of the owner, in a folder below its own.
     ("crates/session/src/owner", &["(itself)", "follow"]),
 ];
 
@@ -184,10 +188,13 @@ mod tests {
         find(&files).into_iter().map(shown).collect()
     }
 
+    /// A name, files, and the circles in them.
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
+
     #[test]
     fn circles_that_cross_a_folder_are_found() {
         let a_and_b: &[&str] = &["crates/x/src {\"a\", \"b\"}"];
-        let cases: [(&str, &[(&str, &str)], &[&str]); 12] = [
+        let cases: [Case<'_>; 12] = [
             ("none", &[("a.rs", "use crate::b::B;"), ("b.rs", "")], &[]),
             (
                 "files of the root",

@@ -20,7 +20,7 @@ pub struct Renewal {
     pub silent_ns: u64,
     /// How long the third edge lives after it sent the chosen log.
     pub held_ns: u64,
-    /// How long nobody has the session after that.
+    /// How long no edge has the session after that.
     pub lost_ns: u64,
     /// Whether the third edge's connections are closed when it crashes.
     pub loud: bool,

@@ -78,10 +78,9 @@ impl Modules {
                 return module.1.is_none().then(|| [&module.0, &path[1..]].concat());
             }
         }
-        while let Some((first, after)) = rest.split_first().filter(|(first, _)| *first == "super") {
+        while rest.first().is_some_and(|first| first == "super") {
             base.pop()?;
-            let _ = first;
-            rest = after;
+            rest = &rest[1..];
         }
         base.extend_from_slice(rest);
         Some(base)
