@@ -279,7 +279,7 @@ fn what_cannot_be_a_table_is_named() {
         ),
         (
             vec![RouteRule { sni: ServerName::parse("x"), protocol: Some(RouteProtocol::Udp), ..app("b") }],
-            "0 sni is of TLS",
+            "0 sni is for TLS",
         ),
         ((0..=RULES_MAX).map(|number| app(&format!("{number}"))).collect(), "1024 name exceeds the maximum"),
     ];
