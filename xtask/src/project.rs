@@ -66,6 +66,14 @@ pub(crate) const SIDE_MANIFESTS: [&str; 3] =
 pub(crate) const WORKSPACE_FLAGS: [&str; 5] =
     ["--release", "--locked", "--workspace", "--features", "marram-sim/wasm"];
 
+/// Tells a test program how many tests to run at a time.
+pub(crate) const TEST_THREADS: &str = "RUST_TEST_THREADS";
+
+/// Tests to run at a time: two for each core, since those with real processes mostly wait for them.
+pub(crate) fn test_threads() -> String {
+    (2 * std::thread::available_parallelism().map_or(1, usize::from)).to_string()
+}
+
 /// The fuzz targets, which are built with their own flags.
 pub(crate) const FUZZ_MANIFEST: &str = "fuzz/Cargo.toml";
 

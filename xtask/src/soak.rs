@@ -89,7 +89,7 @@ fn suite() -> Result<()> {
 
 fn tests(what: &[&str]) -> std::process::Command {
     let mut command = project::cargo("test");
-    command.args(["--release", "--locked"]).args(what);
+    command.args(["--release", "--locked"]).args(what).env(project::TEST_THREADS, project::test_threads());
     if what.contains(&"--workspace") {
         command.args(["--features", "marram-sim/wasm"]);
     }

@@ -76,6 +76,7 @@ pub(crate) fn run_all(arguments: &[String]) -> Result<()> {
         // All tests, even if one fails: a run takes long, and must report as much as possible.
         let mut tests = project::cargo("test");
         tests.args(project::WORKSPACE_FLAGS).arg("--no-fail-fast").env(SKIPPED, skipped_file());
+        tests.env(project::TEST_THREADS, project::test_threads());
         flaky::run(&mut tests)
     })?;
     step("simulation", || programs::sim(&[]))?;
