@@ -3,7 +3,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use marram_transport::{PREAMBLE_SIZE, Preamble, PreambleAnswer, PreambleVerdict, Security, Socket, WireAcceptor};
+use marram_transport::{
+    PREAMBLE_SIZE, Preamble, PreambleAnswer, PreambleVerdict, Security, Socket, WireAcceptor,
+};
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
