@@ -9,12 +9,14 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
 /// The parts of the program with a level of their own, and the log targets of each.
-const PARTS: [(&str, &str); 6] = [
+const PARTS: [(&str, &str); 7] = [
     ("agent", "marram_agent"),
     ("edge", "marram_node::edge"),
     ("admin", "marram_admin"),
     ("coordinator", "marram_node::coordinator"),
     ("recorder", "marram_node::recorder"),
+    // What the machines of sessions ignore, and their phases: at level `trace`.
+    ("session", super::machines::TARGET),
     // What cells print.
     ("guest", "guest"),
 ];

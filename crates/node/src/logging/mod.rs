@@ -3,6 +3,7 @@
 
 mod kept;
 mod levels;
+mod machines;
 mod panics;
 
 pub use kept::{LINE_BYTES_MAX, LogBatch, LogBuffer, LogLine, RING_BYTES, RING_BYTES_MIN, Receiver};
@@ -90,6 +91,7 @@ fn install(format: Format, levels: Levels, keeps: bool) {
     // Fails only if a test program has its own subscriber: lines then go to that one.
     let _ = tracing_subscriber::registry().with(filter).with(layers).try_init();
     panics::log();
+    machines::connect();
 }
 
 /// Writes lines to the second destination.
