@@ -1,0 +1,184 @@
+//! The control, driven by shards and operators of the test.
+
+use super::*;
+
+fn app(name: &str, image: u8) -> App {
+    App { image: ImageHash([image; 32]), ..crate::api::tests::app(name, 0) }
+}
+
+fn control() -> Control {
+    let (sessions_max, recoveries_max, peers, record_stops, sabotage) = (0, 0, true, false, 0);
+    let grants = Vec::new();
+    Control::new(ControlConfig {
+        edge: "e".into(),
+        shards: 2,
+        sessions_max,
+        recoveries_max,
+        grants,
+        peers,
+        coordinator: false,
+        record_stops,
+        dials: 0,
+        heartbeat_ms: [50, 200],
+        sabotage,
+    })
+}
+
+fn step(control: &mut Control, input: ControlInput) -> Vec<ControlOutput> {
+    let mut out = Vec::new();
+    control.step(input, &mut out);
+    out
+}
+
+#[test]
+fn a_restarted_shard_receives_every_image_and_which_are_current() {
+    let mut control = control();
+    for (name, image) in [("a", 2), ("a", 1), ("gone", 3)] {
+        step(
+            &mut control,
+            ControlInput::Request { tag: 0, request: ControlRequest::Deploy(app(name, image)) },
+        );
+    }
+    step(&mut control, ControlInput::Request { tag: 0, request: ControlRequest::Undeploy("gone".into()) });
+    let told: Vec<ToShard> = step(&mut control, ControlInput::ShardUp { shard: 0 })
+        .into_iter()
+        .filter_map(|out| match out {
+            ControlOutput::ToShard { message: ToShard::Configure(_), .. } => None,
+            ControlOutput::ToShard { message, .. } => Some(message),
+            _ => None,
+        })
+        .collect();
+    let (old, gone, current) = (app("a", 2), app("gone", 3), app("a", 1));
+    assert_eq!(told, [ToShard::Know(old), ToShard::Know(gone), ToShard::Deploy(current)]);
+}
+
+fn want(control: &mut Control, shard: u8, image: u8) -> Vec<ControlOutput> {
+    let want = Want { image: ImageHash([image; 32]), app: "a".into() };
+    let mut out = step(control, ControlInput::FromShard { shard, message: FromShard::Want(want) });
+    out.retain(|out| !matches!(out, ControlOutput::Log(..)));
+    out
+}
+
+fn fetched(control: &mut Control, image: u8, result: Result<App, &str>) -> Vec<(u8, ToShard)> {
+    let fetched = ControlInput::Fetched { image: ImageHash([image; 32]), result: result.map_err(Into::into) };
+    let told = step(control, fetched).into_iter();
+    told.filter_map(|out| match out {
+        ControlOutput::ToShard { shard, message } => Some((shard, message)),
+        _ => None,
+    })
+    .collect()
+}
+
+#[test]
+fn an_image_that_several_shards_need_is_fetched_once_and_announced_to_all() {
+    let mut control = control();
+    (0..3).for_each(|shard| drop(step(&mut control, ControlInput::ShardUp { shard })));
+    let fetch = ControlOutput::Fetch { image: ImageHash([7; 32]) };
+    assert_eq!(want(&mut control, 0, 7), core::slice::from_ref(&fetch));
+    assert_eq!(want(&mut control, 1, 7), []);
+    let missing = ToShard::Missing(Missing { image: ImageHash([7; 32]), why: "none".into() });
+    let told = fetched(&mut control, 7, Err("none"));
+    assert_eq!(told, [(0, missing.clone()), (1, missing)], "the third did not ask");
+    assert_eq!(want(&mut control, 1, 7), [fetch]);
+    let know = ToShard::Know(app("a", 7));
+    let told = fetched(&mut control, 7, Ok(app("a", 7)));
+    assert_eq!(told, [0, 1, 2].map(|shard| (shard, know.clone())));
+    let told = want(&mut control, 2, 7);
+    assert_eq!(told, [ControlOutput::ToShard { shard: 2, message: know }], "it asked before it was told");
+    // New sessions do not begin with it, and peers that ask for it get it.
+    let request = ControlRequest::Image(ImageHash([7; 32]));
+    let answers = step(&mut control, ControlInput::Request { tag: 1, request });
+    assert_eq!(
+        answers,
+        [ControlOutput::Answer { tag: 1, answer: ControlAnswer::Apps(alloc::vec![app("a", 7)]) }]
+    );
+    let answers = step(&mut control, ControlInput::Request { tag: 2, request: ControlRequest::Apps });
+    assert_eq!(answers, [ControlOutput::Answer { tag: 2, answer: ControlAnswer::Apps(Vec::new()) }]);
+}
+
+#[test]
+fn an_app_with_a_witness_needs_a_coordinator() {
+    for coordinator in [false, true] {
+        let mut control = control();
+        control.config.coordinator = coordinator;
+        let app = App { witness: WitnessMode::Strict, ..app("a", 1) };
+        let out = step(&mut control, ControlInput::Request { tag: 1, request: ControlRequest::Deploy(app) });
+        let refused = |answer: &ControlAnswer| matches!(answer, ControlAnswer::Refused(why) if why.contains("[coordinator]"));
+        let done = |answer: &ControlAnswer| {
+            if coordinator { *answer == ControlAnswer::Done } else { refused(answer) }
+        };
+        assert!(matches!(&out[..], [ControlOutput::Answer { tag: 1, answer }] if done(answer)), "{out:?}");
+    }
+}
+
+#[test]
+fn only_so_many_images_are_fetched_at_a_time() {
+    let mut control = control();
+    step(&mut control, ControlInput::ShardUp { shard: 0 });
+    let fetches = |out: Vec<ControlOutput>| matches!(out[..], [ControlOutput::Fetch { .. }]);
+    for image in 1..=u8::try_from(FETCHES_MAX).unwrap() {
+        assert!(fetches(want(&mut control, 0, image)));
+    }
+    let out = want(&mut control, 0, 99);
+    assert!(matches!(&out[..], [ControlOutput::ToShard { message: ToShard::Missing(_), .. }]), "{out:?}");
+    fetched(&mut control, 1, Err("none"));
+    assert!(fetches(want(&mut control, 0, 99)));
+}
+
+#[test]
+fn a_recording_is_its_shard_s_answer_and_the_others_say_that_they_lack_the_session() {
+    let recorded = |found, file: Option<&str>| {
+        FromShard::Recorded(crate::api::Recorded {
+            tag: 7,
+            found,
+            file: file.map(Into::into),
+            why: "its end is away".into(),
+        })
+    };
+    let not_here = || recorded(false, None);
+    let (made, refused) = (recorded(true, Some("a.marram")), recorded(true, None));
+    for (second, answer) in [
+        (not_here(), ControlAnswer::NotFound),
+        (made, ControlAnswer::Recorded("a.marram".into())),
+        (refused, ControlAnswer::Refused("its end is away".into())),
+    ] {
+        let mut control = control();
+        (0..2).for_each(|shard| drop(step(&mut control, ControlInput::ShardUp { shard })));
+        let request = ControlRequest::Record(SessionId([1; 16]), true);
+        let asked = step(&mut control, ControlInput::Request { tag: 7, request });
+        let record = crate::api::Record { tag: 7, session: SessionId([1; 16]), redact: true };
+        let message = ToShard::Record(record);
+        assert_eq!(asked, [0, 1].map(|shard| ControlOutput::ToShard { shard, message: message.clone() }));
+        assert_eq!(step(&mut control, ControlInput::FromShard { shard: 0, message: not_here() }), []);
+        let answered = step(&mut control, ControlInput::FromShard { shard: 1, message: second });
+        assert_eq!(answered, [ControlOutput::Answer { tag: 7, answer }]);
+    }
+}
+
+#[test]
+fn a_question_is_answered_when_every_shard_has_or_died() {
+    let mut control = control();
+    step(&mut control, ControlInput::ShardUp { shard: 0 });
+    step(&mut control, ControlInput::ShardUp { shard: 1 });
+    step(&mut control, ControlInput::Request { tag: 7, request: ControlRequest::Counters });
+    let counted = |counter: &Counter, last| {
+        let counters = alloc::vec![counter.clone()];
+        FromShard::Counted(crate::api::Counted { tag: 7, counters, last })
+    };
+    let (first, second) = (Counter::gauge("sessions", 3), Counter::gauge("cells", 4));
+    for (counter, last) in [(&first, false), (&second, true)] {
+        assert_eq!(
+            step(&mut control, ControlInput::FromShard { shard: 0, message: counted(counter, last) }),
+            []
+        );
+    }
+    let answered = step(&mut control, ControlInput::ShardDown { shard: 1 });
+    let figures = answered.iter().find_map(|out| match out {
+        ControlOutput::Answer { tag: 7, answer: ControlAnswer::Counters(figures) } => Some(figures),
+        _ => None,
+    });
+    let figures = figures.expect("no one is waited for any more");
+    for counter in [first, second] {
+        assert!(figures.contains(&MetricSample { shard: Some(0), counter }), "{figures:?}");
+    }
+}
