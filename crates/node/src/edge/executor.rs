@@ -4,6 +4,7 @@
 //! background priority.
 
 mod guest_log;
+mod turns;
 
 use self::guest_log::GuestLog;
 use super::{
@@ -19,17 +20,17 @@ use super::{
 use anyhow::Context;
 use bytes::Bytes;
 use marram_sandbox::{
-    Cells, CellsConfig, Filling, Image, Images, LoadError, Progress, Snapshot, SnapshotError,
-    reset_scheduling, set_background,
+    Cells, CellsConfig, Filling, Image, Images, LoadError, Snapshot, SnapshotError, reset_scheduling,
+    set_background,
 };
 use marram_session::{
-    cell::{CellId, CellInput, CellOutput, CheckpointBase, Ran, Run, RunOutcome, Seed},
+    cell::{CellId, CheckpointBase, Run, Seed},
     replay::Gathered,
 };
 use marram_shard::{
     api::{CellError, Counter, Label, RecordRequest, SchedulingParams, ShardInput},
     cache::CachePolicy,
-    run_queue::{Class, RunQueue, Tenant, WEIGHT},
+    run_queue::{RunQueue, Tenant},
 };
 use marram_transport::LogLimiter;
 use marram_wire::{
@@ -45,13 +46,6 @@ use std::{
     time::{Duration, Instant},
 };
 use tracing::{info, warn};
-
-/// What is charged for a handler's slice that it used up.
-const SLICE_NS: u64 = 1_000_000;
-/// CPU time that a handler gets before the tenant's other cells get some: enough for most handlers to finish.
-const STRETCH_NS: u64 = 4 * SLICE_NS;
-/// A tenant's next turn after one that took this long may take as long: output is flushed before it.
-const LONG_NS: u64 = 100_000;
 
 /// What a tenant is charged for the shard's work beside running its handlers, in nanoseconds as measured. These are estimates,
 /// since measuring would take several clock readings for each message.
@@ -600,131 +594,6 @@ impl Executor {
         });
     }
 
-    /// Queues a handler.
-    pub(super) fn run(&mut self, run: Run) {
-        let size = match &run.input {
-            CellInput::Message { payload, .. } => payload.len() as u64,
-            _ => 0,
-        };
-        let tenant = self.queue(QueuedHandler::Run(run)).tenant;
-        self.run_queue.charge(tenant, cost::INPUT_NS + size / cost::BYTES_PER_NS);
-    }
-
-    /// Queues a turn behind the tenant's others, or in front of them if the handler has used only a part of its stretch.
-    fn queue(&mut self, queued: QueuedHandler) -> SchedulingParams {
-        let cell = queued.cell();
-        let (place, had_ns) = match self.slots.get_mut(&cell) {
-            Some(slot) => {
-                slot.waiting += 1;
-                // From now on its state is its own: it no longer stands by.
-                let standing = slot.standing.take();
-                if standing.is_some_and(|standing| standing.is_underway()) {
-                    drop_arriving(&self.worker, cell);
-                }
-                (slot.scheduling, slot.charged_ns)
-            }
-            // The run's answer will be that there is no such cell.
-            None => (SchedulingParams { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair }, 0),
-        };
-        if had_ns.is_multiple_of(STRETCH_NS) {
-            self.run_queue.push(place.tenant, place.class, queued);
-        } else {
-            self.run_queue.requeue_front(place.tenant, place.class, queued);
-        }
-        place
-    }
-
-    /// Whether the next turn may take so long that ready output should be flushed first.
-    pub(super) fn next_may_be_long(&self) -> bool {
-        let next = self.run_queue.peek().and_then(|queued| self.slots.get(&queued.cell()));
-        next.is_some_and(|slot| self.slow.contains(&slot.scheduling.tenant))
-    }
-
-    /// Runs the next handler for one slice at most. Returns its answer if it has finished, and how long the turn took; `None` if
-    /// no handler is ready.
-    pub(super) fn next_turn(&mut self) -> Option<(Option<Ran>, Duration)> {
-        let queued = self.run_queue.pop()?;
-        let cell = queued.cell();
-        if let Some(slot) = self.slots.get_mut(&cell) {
-            slot.waiting -= 1;
-        }
-        let freeing = self.cells.deferred_free_bytes();
-        let mut started = self.caches.are_there().then(Instant::now);
-        let mut progress = match queued {
-            QueuedHandler::Run(run) => self.cells.run(run),
-            QueuedHandler::Resume(cell) => self.cells.poll(cell),
-        };
-        let mut waits = false;
-        while matches!(progress, Progress::Pending)
-            && let Some(key) = self.cells.wanted(cell)
-        {
-            let app = self.slots.get(&cell).map_or("", |slot| slot.app.as_str());
-            let Some(found) = self.caches.read(app, &key, cell) else {
-                waits = true;
-                break;
-            };
-            self.cells.found(cell, found);
-            // A handler that reads repeatedly gets one slice, including what it computed before.
-            if started.get_or_insert_with(Instant::now).elapsed() > Duration::from_nanos(SLICE_NS) {
-                break;
-            }
-            progress = self.cells.poll(cell);
-        }
-        self.charge_freeing(cell, freeing);
-        let (ran, cost_ns) = match progress {
-            // It may have computed before it read.
-            Progress::Pending if waits => {
-                let spent_ns = started.map_or(0, |started| started.elapsed().as_nanos());
-                (None, u64::try_from(spent_ns).unwrap_or(u64::MAX).max(cost::INPUT_NS))
-            }
-            Progress::Pending => (None, SLICE_NS),
-            Progress::Done(ran) => {
-                self.print(cell, matches!(ran.outcome, RunOutcome::Stopped(_)));
-                let cost_ns = ran.cost_ns;
-                (Some(ran), cost_ns)
-            }
-        };
-        let spent_ns = self.charge(cell, cost_ns, ran.as_ref());
-        if ran.is_none() && !waits {
-            self.queue(QueuedHandler::Resume(cell));
-        }
-        Some((ran, Duration::from_nanos(spent_ns)))
-    }
-
-    /// Charges a turn to its tenant, and also the sending of the outputs if the handler has finished. Returns how long the turn
-    /// took.
-    fn charge(&mut self, cell: CellId, cost_ns: u64, ran: Option<&Ran>) -> u64 {
-        // The session may have ended the cell in the meantime.
-        let Some(slot) = self.slots.get_mut(&cell) else { return cost_ns };
-        let tenant = slot.scheduling.tenant;
-        let (spent_ns, made_ns) = match ran {
-            None => {
-                slot.charged_ns += cost_ns;
-                (cost_ns, 0)
-            }
-            // The cost of a handler is that of all its slices.
-            Some(ran) => {
-                (cost_ns.saturating_sub(std::mem::take(&mut slot.charged_ns)), sending_ns(&ran.outputs))
-            }
-        };
-        if spent_ns >= LONG_NS {
-            self.slow.insert(tenant);
-        } else {
-            self.slow.remove(&tenant);
-        }
-        self.run_queue.charge(tenant, spent_ns + made_ns);
-        spent_ns
-    }
-
-    /// If a cell has ended since `before` bytes waited to be freed, charges what freeing its memory will take: a tenant pays
-    /// before it can take as much again.
-    fn charge_freeing(&mut self, cell: CellId, before: usize) {
-        let bytes = self.cells.deferred_free_bytes().saturating_sub(before) as u64;
-        if let Some(slot) = self.slots.get(&cell).filter(|_| bytes > 0) {
-            self.run_queue.charge(slot.scheduling.tenant, bytes / cost::FREEING_BYTES_PER_NS);
-        }
-    }
-
     /// Logs what a guest printed, also if it was just stopped, since the output often says why.
     fn print(&mut self, cell: CellId, stopped: bool) {
         let prints = self.cells.take_prints(cell);
@@ -856,15 +725,6 @@ fn drop_arriving(worker: &Worker<WorkerState, Answer>, cell: CellId) {
         state.arriving.remove(&cell);
         None
     });
-}
-
-/// The estimated cost of sending these, in nanoseconds.
-fn sending_ns(outputs: &[CellOutput]) -> u64 {
-    let size = |output: &CellOutput| match output {
-        CellOutput::Message { payload, .. } => payload.len() as u64,
-        CellOutput::Close { .. } | CellOutput::Pause { .. } | CellOutput::Resume { .. } => 0,
-    };
-    outputs.iter().map(|output| cost::OUTPUT_NS + size(output) / cost::BYTES_PER_NS).sum()
 }
 
 #[cfg(test)]

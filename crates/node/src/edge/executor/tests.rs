@@ -2,8 +2,9 @@
 
 use super::*;
 
-use marram_sandbox::Quotas;
-use marram_session::cell::PortKind;
+use marram_sandbox::{Progress, Quotas};
+use marram_session::cell::{CellInput, PortKind, Ran};
+use marram_shard::run_queue::{Class, WEIGHT};
 use marram_wire::{
     header::Many,
     id::{Generation, Port},
