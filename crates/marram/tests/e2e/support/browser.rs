@@ -17,6 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Timeout of a script in the page before it is started again; it limits the time of a single request.
 const ASKED_MS: u64 = 10_000;
 
+/// Attempts to start the driver. It takes a free port of IPv4 and ends if another program has the same one of IPv6.
+const STARTS: usize = 5;
+
 /// A browser with one page. Dropping it ends it.
 pub(crate) struct Browser {
     driver: Child,
@@ -25,32 +28,44 @@ pub(crate) struct Browser {
     _place: TempDir,
 }
 
+/// Starts the driver: `Some(None)` if this machine has none, `None` if it ended before it had a port.
+fn start_driver(place: &TempDir) -> Option<Option<(Child, u16)>> {
+    let mut command = Command::new("chromedriver");
+    // A separate process group, so that the browser's processes can be ended together. Their files are in a directory that is
+    // removed with this.
+    command
+        .env("TMPDIR", place.path())
+        .arg("--port=0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .process_group(0);
+    let Ok(mut driver) = command.spawn() else { return Some(None) };
+    let mut said = BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let port = said.find_map(|line| {
+        let (_, port) = line.split_once("started successfully on port ")?;
+        port.trim_end_matches('.').parse::<u16>().ok()
+    });
+    let Some(port) = port else {
+        driver.wait().unwrap();
+        return None;
+    };
+    // Its later output does not matter, but must be read.
+    thread::spawn(move || said.for_each(drop));
+    Some(Some((driver, port)))
+}
+
 impl Browser {
     /// Starts a browser; `None` if this machine has none, which it reports.
     pub(crate) fn start(width: u32, height: u32) -> Option<Self> {
-        let mut command = Command::new("chromedriver");
-        // A separate process group, so that the browser's processes can be ended together. Their files are in a directory that is
-        // removed with this.
         let place = TempDir::new("browser").unwrap();
-        command
-            .env("TMPDIR", place.path())
-            .arg("--port=0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .process_group(0);
-        let Ok(mut driver) = command.spawn() else {
+        let Some((driver, port)) = (0..STARTS).find_map(|_| start_driver(&place)).unwrap_or_else(|| {
+            panic!("chromedriver ended {STARTS} times before it had a port");
+        }) else {
             super::skip::skip("there is no chromedriver on this machine");
             return None;
         };
-        let mut said = BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let port = said.find_map(|line| {
-            let (_, port) = line.split_once("started successfully on port ")?;
-            port.trim_end_matches('.').parse::<u16>().ok()
-        });
-        // Its later output does not matter, but must be read.
-        thread::spawn(move || said.for_each(drop));
-        let address = SocketAddr::from(([127, 0, 0, 1], port.expect("chromedriver says its port")));
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut browser = Self { driver, address, session: String::new(), _place: place };
         let size = format!("--window-size={width},{height}");
         let arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", &size];
