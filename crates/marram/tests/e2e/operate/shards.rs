@@ -134,10 +134,23 @@ fn a_dead_shard_is_replaced_and_only_its_sessions_notice() {
     let touched = cluster.logs.all(before, |event| {
         &*event.who == "client agent" && ["orphaned", "owned", "ended"].contains(&event.name())
     });
+    // On a machine without a free core, the agent may take the other shard for dead as well: its sessions then notice that.
+    let suspected: BTreeSet<u64> = cluster
+        .logs
+        .all(before, |event| &*event.who == "client agent" && event.name() == "edge_down")
+        .iter()
+        .filter(|event| event.fields["suspected"] == true)
+        .map(|event| event.number("shard"))
+        .collect();
     for event in touched {
         let session = event.text("session");
         let home = owned.iter().find(|owned| owned.text("session") == session).expect("one of ours");
-        assert_eq!(home.number("shard"), victim, "a session of the other shard: {:?}", event.fields);
+        let home = home.number("shard");
+        assert!(
+            home == victim || suspected.contains(&home),
+            "a session of the other shard: {:?}",
+            event.fields
+        );
     }
     // The new shard serves: a session eventually begins there.
     let begun = |event: &LogEvent| {
