@@ -12,6 +12,9 @@ use wasmtime::Engine;
 /// Slices without a guest after which the thread goes to sleep.
 const IDLE_SLICES: u32 = 50;
 
+/// How often the epoch advances while the thread sleeps.
+const ASLEEP: Duration = Duration::from_millis(100);
+
 /// The thread that advances the epoch. It sleeps while no guest runs, and ends when this is dropped.
 pub(crate) struct Ticker {
     shared: Arc<Shared>,
@@ -82,7 +85,10 @@ fn tick(engine: &Engine, shared: &Shared, watch: &Watch) {
             shared.asleep.store(true, Ordering::SeqCst);
             // Checked again after `asleep` is visible, so that a guest that started meanwhile is not missed.
             while shared.activity.load(Ordering::SeqCst) == seen && !shared.stop.load(Ordering::SeqCst) {
-                thread::park();
+                thread::park_timeout(ASLEEP);
+                // On a machine without a free core, a guest's thread may have waited for longer than all idle slices between its
+                // announcement and its first instruction. Nothing else would preempt that guest.
+                engine.increment_epoch();
             }
             shared.asleep.store(false, Ordering::SeqCst);
             idle = 0;
