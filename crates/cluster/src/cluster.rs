@@ -253,15 +253,17 @@ impl TestCluster {
         let errors = self.directory.path().join(format!("agent-{side}.stderr"));
         let start = self.logs.end();
         let process = TestProcess::start(who, &mut command, &self.logs, &errors)?;
-        // Listeners are bound before wires are dialled.
-        let (running, mut up) = (self.edges.iter().filter(|edge| edge.is_running()).count(), BTreeSet::new());
+        // Listeners are bound before wires are dialled. A session that begins before its home shard is connected begins on
+        // another one, which tests do not expect.
+        let running = self.edges.iter().filter(|edge| edge.is_running()).count();
+        let (shards, mut up) = (running * usize::from(self.layout.shards), BTreeSet::new());
         process.wait_ready(&self.logs, start, START_PATIENCE, |event| {
             if event.name() == "edge_up" {
-                up.insert(event.text("edge").to_owned());
+                up.insert((event.text("edge").to_owned(), event.number("shard")));
             }
             // If no edge of this run is running, the agent has tried to connect: to an edge of another run, or without success.
             let looked = matches!(event.name(), "edge_up" | "edge_down");
-            up.len() >= running && (running > 0 || looked)
+            up.len() >= shards && (running > 0 || looked)
         })?;
         Ok(process)
     }

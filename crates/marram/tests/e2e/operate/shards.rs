@@ -163,8 +163,12 @@ fn a_dead_shard_is_replaced_and_only_its_sessions_notice() {
         assert!(clients.len() < 200, "no session begins on the new shard");
         clients.push(Client::connect(address));
     }
-    // The sessions that the dead shard had fail back to the new one.
-    let here = |event: &&LogEvent| event.number("shard") == victim;
+    // The sessions whose home is the dead shard fail back to the new one. The first byte of a session's id says which shard is
+    // its home.
+    let here = |event: &&LogEvent| {
+        let first = u64::from_str_radix(&event.text("session")[..2], 16).expect("hexadecimal");
+        event.number("shard") == victim && first % 2 == victim
+    };
     let mut away: BTreeSet<String> =
         owned.iter().filter(here).map(|event| event.text("session").to_owned()).collect();
     let back = cluster.logs.wait(before, PATIENCE, |event| {
