@@ -37,12 +37,14 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
             progress(&format!("chain: {stages} stages, messages of {bytes} B"));
             let mut sides = Sides {
                 line: BenchChain::new(&images, &module, stages)?,
-                fed: Pipeline::cell(plan, place.path(), stages)?,
-                processes: Pipeline::processes(plan, stages)?,
+                fed: Pipeline::cell(plan, place.path(), stages, false)?,
+                processes: Pipeline::processes(plan, stages, false)?,
                 crowded: {
                     let _pinned = OneCore::enter()?;
-                    Pipeline::processes(plan, stages)?
+                    Pipeline::processes(plan, stages, false)?
                 },
+                batched_fed: Pipeline::cell(plan, place.path(), stages, true)?,
+                batched_processes: Pipeline::processes(plan, stages, true)?,
                 message: vec![7; bytes].into(),
             };
             let costs = (0..blocks).map(|_| sides.turn()).collect::<anyhow::Result<Vec<_>>>()?;
@@ -62,6 +64,10 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     report.note("one_at_a_time: a message goes in when the last one came out");
     report.note("fed: the chain in a process of its own, fed through the same sockets as the processes are: both sides do the same work");
     report.note(
+        "batched: both sides take all messages that wait, up to 64, before they write the first, so that a message that goes in does \
+         not wake a process for itself; an edge reads and writes its connections in this way",
+    );
+    report.note(
         "cell_us, and every throughput_vs_processes without fed: in-process calls; the process that makes the messages hands them to the \
          chain by a function call, with no socket and no other process. What a stage adds, and not what a user gains",
     );
@@ -75,6 +81,9 @@ struct Sides {
     processes: Pipeline,
     /// Processes that share one core.
     crowded: Pipeline,
+    /// As `fed` and `processes`, but every process reads all messages that wait before it writes the first.
+    batched_fed: Pipeline,
+    batched_processes: Pipeline,
     message: Bytes,
 }
 
@@ -87,6 +96,8 @@ struct Cost {
     crowded: f64,
     /// The processes with one message in flight.
     single: f64,
+    batched_fed: f64,
+    batched_processes: f64,
 }
 
 /// Which variant's figure to take from a turn.
@@ -100,11 +111,13 @@ impl Sides {
         let fed = mean_us(|| self.fed.pass_many(message, BATCH, WINDOW))?;
         let processes = mean_us(|| self.processes.pass_many(message, BATCH, WINDOW))?;
         let single = mean_us(|| self.processes.pass_many(message, BATCH, 1))?;
+        let batched_fed = mean_us(|| self.batched_fed.pass_many(message, BATCH, WINDOW))?;
+        let batched_processes = mean_us(|| self.batched_processes.pass_many(message, BATCH, WINDOW))?;
         let crowded = {
             let _pinned = OneCore::enter()?;
             mean_us(|| self.crowded.pass_many(message, BATCH, WINDOW))?
         };
-        Ok(Cost { cell, fed, processes, crowded, single })
+        Ok(Cost { cell, fed, processes, crowded, single, batched_fed, batched_processes })
     }
 }
 
@@ -129,7 +142,8 @@ fn show(report: &mut Report, stages: usize, bytes: usize, costs: &[Cost]) {
     } else {
         report.metric(&name, ratio);
     }
-    let figures: [(&str, Figure); 8] = [
+    let figures: [(&str, Figure); 11] = [
+        ("batched_fed_throughput_vs_processes", |cost| cost.batched_processes / cost.batched_fed),
         ("throughput_vs_processes", |cost| cost.processes / cost.cell),
         ("throughput_vs_processes_on_one_core", |cost| cost.crowded / cost.cell),
         ("throughput_vs_processes_one_at_a_time", |cost| cost.single / cost.cell),
@@ -138,6 +152,8 @@ fn show(report: &mut Report, stages: usize, bytes: usize, costs: &[Cost]) {
         ("processes_us", |cost| cost.processes),
         ("processes_on_one_core_us", |cost| cost.crowded),
         ("processes_one_at_a_time_us", |cost| cost.single),
+        ("batched_fed_us", |cost| cost.batched_fed),
+        ("batched_processes_us", |cost| cost.batched_processes),
     ];
     for (name, figure) in figures {
         report.metric(&format!("{group}.{name}"), median(figure));

@@ -22,15 +22,16 @@ pub(super) struct Pipeline {
 }
 
 impl Pipeline {
-    /// Starts one process for each stage.
-    pub(super) fn processes(plan: &Plan, stages: usize) -> anyhow::Result<Self> {
-        Self::start(plan, &vec![vec!["stage".into()]; stages])
+    /// Starts one process for each stage. With `batches`, each reads all messages that wait before it writes the first.
+    pub(super) fn processes(plan: &Plan, stages: usize, batches: bool) -> anyhow::Result<Self> {
+        Self::start(plan, &vec![with_batches(vec!["stage".into()], batches); stages])
     }
 
-    /// Starts one process that runs a chain of cells.
-    pub(super) fn cell(plan: &Plan, images: &Path, stages: usize) -> anyhow::Result<Self> {
+    /// Starts one process that runs a chain of cells. `batches` as above.
+    pub(super) fn cell(plan: &Plan, images: &Path, stages: usize, batches: bool) -> anyhow::Result<Self> {
         let module = plan.cells.module("forward").display().to_string();
-        Self::start(plan, &[vec!["line".into(), stages.to_string(), module, images.display().to_string()]])
+        let arguments = vec!["line".into(), stages.to_string(), module, images.display().to_string()];
+        Self::start(plan, &[with_batches(arguments, batches)])
     }
 
     fn start(plan: &Plan, workers: &[Vec<String>]) -> anyhow::Result<Self> {
@@ -62,6 +63,11 @@ impl Pipeline {
         }
         Ok(begun.elapsed())
     }
+}
+
+fn with_batches(mut arguments: Vec<String>, batches: bool) -> Vec<String> {
+    arguments.extend(batches.then(|| "--batches".into()));
+    arguments
 }
 
 impl Drop for Pipeline {

@@ -3,18 +3,25 @@
 
 use bytes::Bytes;
 use marram_sandbox::{Images, bench::BenchChain};
-use rustix::io::{read, write};
+use rustix::io::{Errno, read, write};
+use rustix::net::{RecvFlags, recv};
 use std::io::{stdin, stdout};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Largest message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Messages that a worker which takes what waits reads before it writes any of them.
+const BATCH_MAX: usize = 64;
 
 /// One part of a benchmark; started by `marram bench`.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub(crate) enum Worker {
     /// Copies messages from its input to its output, one by one.
-    Stage,
+    Stage {
+        /// Read all messages that wait before the first is written.
+        #[arg(long)]
+        batches: bool,
+    },
     /// Passes messages through a chain of cells, one by one.
     Line {
         /// Number of stages.
@@ -23,6 +30,9 @@ pub(crate) enum Worker {
         module: PathBuf,
         /// Directory for images.
         place: PathBuf,
+        /// Read all messages that wait before the first is passed, and pass all before the first is written.
+        #[arg(long)]
+        batches: bool,
     },
 }
 
@@ -30,29 +40,45 @@ impl Worker {
     /// Runs until its input ends.
     pub(in super::super) fn run(&self) -> anyhow::Result<()> {
         match self {
-            Self::Stage => stage(),
-            Self::Line { stages, module, place } => line(*stages, module, place),
+            Self::Stage { batches } => work(*batches, Ok),
+            Self::Line { stages, module, place, batches } => {
+                let mut line = BenchChain::new(&Images::open(place)?, &std::fs::read(module)?, *stages)?;
+                work(*batches, |message| Ok(line.pass(message)?))
+            }
         }
     }
 }
 
-fn stage() -> anyhow::Result<()> {
+/// Reads messages, passes each through `pass`, and writes what comes out, until its input ends.
+fn work(batches: bool, mut pass: impl FnMut(Bytes) -> anyhow::Result<Bytes>) -> anyhow::Result<()> {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
-    loop {
-        match read(stdin(), &mut buffer)? {
-            0 => return Ok(()),
-            len => write(stdout(), &buffer[..len])?,
-        };
+    if !batches {
+        // Without a list of messages between the two calls: the baseline does no more than it must.
+        loop {
+            match read(stdin(), &mut buffer)? {
+                0 => return Ok(()),
+                len => write(stdout(), &pass(Bytes::copy_from_slice(&buffer[..len]))?)?,
+            };
+        }
     }
-}
-
-fn line(stages: usize, module: &Path, place: &Path) -> anyhow::Result<()> {
-    let mut line = BenchChain::new(&Images::open(place)?, &std::fs::read(module)?, stages)?;
-    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    let mut waiting = Vec::with_capacity(BATCH_MAX);
     loop {
         match read(stdin(), &mut buffer)? {
             0 => return Ok(()),
-            len => write(stdout(), &line.pass(Bytes::copy_from_slice(&buffer[..len]))?)?,
-        };
+            len => waiting.push(Bytes::copy_from_slice(&buffer[..len])),
+        }
+        while waiting.len() < BATCH_MAX {
+            match recv(stdin(), &mut buffer, RecvFlags::DONTWAIT) {
+                Ok((0, _)) | Err(Errno::AGAIN) => break,
+                Ok((len, _)) => waiting.push(Bytes::copy_from_slice(&buffer[..len])),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for message in &mut waiting {
+            *message = pass(core::mem::take(message))?;
+        }
+        for message in waiting.drain(..) {
+            write(stdout(), &message)?;
+        }
     }
 }
