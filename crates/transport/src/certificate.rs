@@ -1,6 +1,15 @@
 //! The names in a certificate that TLS has verified: a `[[credential]]` can name them, and logs show them.
 //!
 //! Parses only the necessary part of X.509's DER; a certificate that it cannot parse has no names. Verifies nothing.
+//!
+//! ```text
+//! Certificate := SEQUENCE { tbs SEQUENCE { [0] version?, serial, algorithm, issuer, validity, SUBJECT,
+//!                                          public key, [1]?, [2]?, [3] EXTENSIONS? }, ... }     (RFC 5280, 4.1)
+//! ```
+//!
+//! A parser of its own, since the TLS library verifies certificates for a name and does not list
+//! names. Each length is checked against the enclosing element, so that no input can make it read
+//! elsewhere or loop.
 
 /// Alternative names that are text: `rfc822Name`, `dNSName`, `uniformResourceIdentifier`, context-specific tags 1, 2 and 6.
 const TEXT_NAMES: [u8; 3] = [0x81, 0x82, 0x86];
@@ -18,6 +27,8 @@ const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 const NAMES_MAX: usize = 64;
 
 /// Iterates over DER elements.
+/// Yields nothing more after a malformed element: an indefinite length (0x80, not allowed in DER),
+/// a length of more than four bytes, or one that exceeds the input.
 #[derive(Clone, Copy)]
 struct Elements<'a>(&'a [u8]);
 

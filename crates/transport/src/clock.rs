@@ -19,7 +19,10 @@ pub fn nanos(duration: Duration) -> u64 {
 /// Time as the pure state machines see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
+    /// The instant of time 0. The state machines know only differences, so any instant serves.
     started: Instant,
+    /// Read once for each poll: everything that is handled after one poll happens at one time,
+    /// which makes a step reproducible and saves a system call for each event.
     now: Instant,
     /// Total time in which this process could not run.
     stalled: Duration,
@@ -47,6 +50,15 @@ impl Clock {
     }
 
     /// Waits for sockets. False if a signal came first.
+    ///
+    /// After a signal, [`Self::now`] still has the old time: the caller has no events to handle. A
+    /// late return counts as a stall as a whole, not only what exceeds `STALL`. That errs on the
+    /// side of patience: a peer that really was silent meanwhile is suspected later, never too
+    /// early (Lifeguard's local health; `docs/protocol.md`, chapter 3). A poll without a timeout is
+    /// never late.
+    ///
+    /// # Errors
+    /// If the poll itself fails, which the loop cannot survive.
     pub fn wait(
         &mut self,
         poll: &mut Poll,

@@ -12,6 +12,8 @@ use marram_wire::rights::Rights;
 /// Credentials of one edge. Each wire's proof is compared with all tokens.
 pub const CREDENTIALS_MAX: usize = 256;
 
+/// One configured credential, its token hashed already. At least one of `token` and `certificate`
+/// should be set: with neither, no agent can hold it.
 struct Known {
     name: String,
     token: Option<Token>,
@@ -87,6 +89,9 @@ impl Credentials {
     }
 
     /// The token that the agent's proof matches.
+    ///
+    /// The agent does not name its credential: only its proof finds the token. That costs one keyed
+    /// hash for each token of the edge.
     pub(crate) fn known(&self, binding: &Binding, shown: [u8; proof::SIZE]) -> Option<Proved<'_>> {
         let proves = |known: &&Known| {
             known.token.as_ref().is_some_and(|token| token.verify(WireSide::Agent, binding, shown))
@@ -96,6 +101,10 @@ impl Credentials {
     }
 
     /// The rights and names of the credentials that an agent has presented; or why it is refused.
+    ///
+    /// An agent can hold several credentials at a time, one by its token and others by names of its
+    /// certificate; their rights are added up. The text of a refusal is sent to the agent
+    /// (`Goodbye`): it names what the agent has shown and no credential of the edge.
     pub(crate) fn admit(&self, shown: &Shown<'_>) -> Result<(String, Rights), String> {
         if self.ca && shown.certificate.is_none() {
             return Err(

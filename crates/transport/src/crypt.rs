@@ -1,4 +1,12 @@
 //! A TLS session over a non-blocking socket. Knows no certificate ([`super::trust`]) and no frame.
+//!
+//! ```text
+//! socket ─read─▶ raw (ciphertext) ─read_tls─▶ rustls ─take_plain─▶ the wire's frame reader
+//! socket ◀─write_tls─ rustls ◀─Sealing─ the wire's `Outgoing`
+//! ```
+//!
+//! The library buffers as little as possible: plaintext waits in `Outgoing`, which counts it
+//! against the wire's limits and lets urgent frames overtake bulk.
 
 use super::{certificate, socket::Socket};
 use bytes::{Buf, BytesMut};
@@ -12,6 +20,8 @@ use std::{
 
 /// Ciphertext read at once, in bytes: four full records.
 const READ_SIZE: usize = 64 << 10;
+/// Label of the exported secret (RFC 8446, 7.5). Part of the wire format: both sides must use the
+/// same.
 const EXPORTER: &[u8] = b"EXPORTER-marram-wire";
 
 /// One side of a TLS session.
@@ -44,6 +54,12 @@ impl Crypt {
     }
 
     /// A secret that only the two sides of this session know.
+    ///
+    /// It differs between any two sessions, so a relay that terminates TLS on both sides has two
+    /// different ones.
+    ///
+    /// # Errors
+    /// If the handshake is not complete.
     pub(crate) fn exported(&self) -> Result<[u8; 32], rustls::Error> {
         self.connection.export_keying_material([0; 32], EXPORTER, None)
     }
@@ -54,6 +70,10 @@ impl Crypt {
     }
 
     /// Reads ciphertext once and appends the plaintext to `plain`. Returns the number of bytes read, 0 at the end of the stream.
+    ///
+    /// The count is of ciphertext, so a caller cannot tell by it whether the socket is empty. A
+    /// close without the peer's `close_notify` counts as an end too: truncation is harmless, since
+    /// a frame that is incomplete is never interpreted.
     pub(crate) fn read(&mut self, socket: &mut Socket, plain: &mut BytesMut) -> io::Result<usize> {
         self.raw.reserve(READ_SIZE);
         let read = socket.read_into(&mut self.raw)?;
@@ -77,6 +97,8 @@ impl Crypt {
         Ok(if ended { 0 } else { read })
     }
 
+    /// Moves what is decrypted to `plain`. The library limits the plaintext that it holds, so this
+    /// runs after each batch of records.
     fn take_plain(&mut self, plain: &mut BytesMut) -> io::Result<()> {
         let mut reader = self.connection.reader();
         loop {
@@ -130,6 +152,8 @@ impl Sealing<'_> {
     }
 }
 
+// Ciphertext is written before more plaintext is accepted, so the library holds about one write's
+// worth, and a socket that is full shows itself as `WouldBlock` to `Outgoing`, as a plain one does.
 impl Write for Sealing<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.room()?;

@@ -18,6 +18,9 @@ use rustls::{ClientConfig, ServerConfig, pki_types::ServerName};
 use std::{net::SocketAddr, sync::Arc};
 
 /// An agent's side.
+///
+/// One for each process that dials: all its wires are signed with the same key and so come from the
+/// same host.
 pub struct WireConnector {
     key: AgentKey,
     token: Option<Token>,
@@ -27,6 +30,9 @@ pub struct WireConnector {
 
 impl WireConnector {
     /// Parses certificates, decides whether wires are encrypted, and loads or generates the agent's key.
+    ///
+    /// # Errors
+    /// If a file or certificate cannot be used, or another process holds the key file's lock.
     pub fn new(security: &Security) -> anyhow::Result<Self> {
         let key = match &security.identity_file {
             None => AgentKey::generate()?,
@@ -44,6 +50,14 @@ impl WireConnector {
     }
 
     /// Starts a wire to `address`; `host` must match the edge's certificate.
+    ///
+    /// Returns at once: the connection is established later, in the loop. No wire is dialled plain
+    /// to another machine by omission: without anything to authenticate with, `insecure_plain` must
+    /// be set on purpose.
+    ///
+    /// # Errors
+    /// If the address may not be dialled unencrypted, `host` cannot be in a certificate, or no
+    /// socket is left.
     pub fn dial(&self, address: SocketAddr, host: &str, shard: u8) -> anyhow::Result<Wire> {
         let tls = match &self.tls {
             Some(config) => {
@@ -85,6 +99,9 @@ impl WireAcceptor {
     }
 
     /// Completes an edge's settings: adds a self-signed certificate if only a token is configured.
+    ///
+    /// The supervisor calls it once, before the shards start: so all of them, restarted ones too,
+    /// present one certificate.
     pub fn complete(security: &Security) -> anyhow::Result<Security> {
         let mut security = security.clone();
         if security.identity.is_none() && Credentials::new(&security).has_tokens() {
@@ -94,6 +111,11 @@ impl WireAcceptor {
     }
 
     /// The verdict on a connection with this preamble.
+    ///
+    /// Runs before any cryptography, so that a misconfigured agent learns the reason for little
+    /// work of the edge. It is advice and not protection: the preamble can be altered on its way,
+    /// but what it announces must be carried out afterwards (`handshake.rs`), and `loopback` comes
+    /// from the socket.
     pub fn judge(&self, preamble: Preamble, loopback: bool) -> PreambleVerdict {
         if preamble.tls && self.tls.is_none() {
             return PreambleVerdict::NoTls;

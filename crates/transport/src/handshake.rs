@@ -8,6 +8,11 @@
 //! ```
 //!
 //! Bytes in, bytes out: knows no socket.
+//!
+//! The order protects the token: the edge reveals its proof only after the agent's, so that a
+//! program which merely connects obtains nothing to guess tokens from. The agent may send frames
+//! behind its answer if it has no token; otherwise it would send them to an edge that has not
+//! proved itself.
 
 use super::{
     credentials::{Credentials, Shown},
@@ -71,6 +76,9 @@ pub(crate) struct Handshake {
 impl Handshake {
     /// Starts after encryption, or at once without TLS. `exported` comes from TLS; `certificate` holds the names in the
     /// certificate that the agent presented there.
+    ///
+    /// # Errors
+    /// If the operating system has no random bytes.
     pub(crate) fn begin(
         party: Party,
         exported: Option<[u8; 32]>,
@@ -99,6 +107,11 @@ impl Handshake {
     }
 
     /// Handles received bytes, and returns whether the handshake is complete. Bytes after it stay in `input`.
+    ///
+    /// # Errors
+    /// If the peer's proof or signature is wrong or its bytes are of another protocol. `out` may
+    /// then hold the reason for the peer (`REFUSED` or `Goodbye`); the caller should flush it
+    /// before it closes.
     pub(crate) fn advance(&mut self, input: &mut BytesMut, out: &mut Outgoing) -> Result<bool, WireError> {
         while !matches!(self.step, Step::Done) {
             let Some(next) = self.take_step(input, out)? else { return Ok(false) };

@@ -22,6 +22,10 @@ pub struct IdleTasks {
 impl IdleTasks {
     /// Whether to do deferred work now. `waits` says whether there is any; `quiet` whether the poll, with [`Self::timeout`],
     /// found nothing.
+    ///
+    /// Call it once after each poll. If it returns true, do one small piece of work and call it
+    /// again after the next poll: while the loop stays idle, that poll has the timeout 0, so that
+    /// events interrupt the backlog between pieces.
     pub fn is_now(&mut self, waits: bool, quiet: bool, now: Instant) -> bool {
         if !waits {
             *self = Self::default();

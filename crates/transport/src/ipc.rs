@@ -5,6 +5,14 @@
 //! ```
 //!
 //! Both sides are the same program, so an impossible size is a bug and not a protocol error of a peer. Knows no message types.
+//!
+//! ```text
+//! stream:   | size | body ............ | size+top bit | body ... | size | body |
+//! ancillary:                             ^ SCM_RIGHTS goes out with the first bytes of its message
+//! ```
+//!
+//! It has no flow control: a supervisor and its shards exchange small messages, and a side that
+//! does not read is treated as lost ([`IpcChannel::has_room`]).
 
 use bytes::{Buf, Bytes, BytesMut};
 use mio::net::UnixStream;
@@ -37,6 +45,8 @@ pub(crate) type IpcMessage = (Bytes, Option<OwnedFd>);
 pub struct IpcChannel {
     socket: UnixStream,
     incoming: BytesMut,
+    /// Received and not yet taken. They match the messages with a descriptor one to one, in order,
+    /// since one `recvmsg` returns the descriptors of one `sendmsg` at most.
     descriptors: VecDeque<OwnedFd>,
     /// With prefixes. The first one may be partly written; its descriptor is then already sent.
     outgoing: VecDeque<IpcMessage>,
@@ -54,6 +64,8 @@ impl IpcChannel {
     }
 
     /// Whether there is room for one more message.
+    ///
+    /// The caller checks it before [`Self::send`]; `send` itself does not refuse.
     pub fn has_room(&self) -> bool {
         self.outgoing.len() < WAITING_MAX
     }
@@ -130,6 +142,10 @@ impl IpcChannel {
     }
 
     /// Takes the next complete message.
+    ///
+    /// # Panics
+    /// If the announced size exceeds `BODY_MAX`: the peer is this program, so the stream is
+    /// corrupt.
     pub fn next_message(&mut self) -> Option<IpcMessage> {
         let prefix = u32::from_le_bytes(*self.incoming.first_chunk::<PREFIX>()?);
         let size = usize::try_from(prefix & !DESCRIPTOR).expect("32 bits fit");

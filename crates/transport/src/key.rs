@@ -89,6 +89,10 @@ impl AgentKey {
     }
 
     /// Creates the file with a new key in it, atomically.
+    ///
+    /// It is written under a temporary name and then linked: a reader never sees half a file, and
+    /// unlike a rename a link fails if the name is taken, so that of two agents which start
+    /// together both use the first one's key (and the second then fails on the lock).
     fn create(path: &Path) -> io::Result<File> {
         let exists = || io::Error::from(io::ErrorKind::AlreadyExists);
         if path.try_exists()? {

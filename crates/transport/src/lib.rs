@@ -1,6 +1,21 @@
 //! Wires between agents and edges: connecting, authentication, framing and bounded buffers.
 //!
 //! Frames are only encoded and decoded here; the pure state machines interpret them.
+//!
+//! ```text
+//! TCP connect ─▶ preamble ─▶ answer ─▶ [TLS 1.3] ─▶ nonce ─▶ signature [+ proof] ─▶ frames
+//!                preamble.rs           crypt.rs     handshake.rs, proof.rs, key.rs   outgoing.rs
+//!                                      trust.rs     credentials.rs
+//! ```
+//!
+//! [`Wire`] walks one connection through these stages; [`WireTable`] shares one thread among all
+//! wires of a loop. Everything here is non-blocking and single-threaded: the `mio` loops of agents,
+//! shards and recorders own what they use of it, and no lock is shared. The byte layouts are
+//! specified in `docs/formats-wire.md`.
+//!
+//! What is not about wires but needed by each of those loops is here too: the clock ([`Clock`]),
+//! stop requests ([`StopSignal`]), deferred work ([`IdleTasks`]), messages between processes
+//! ([`IpcChannel`]) and limits for log lines ([`LogLimiter`]).
 
 mod certificate;
 mod clock;

@@ -10,8 +10,13 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Admits some lines and counts the suppressed ones.
 #[derive(Debug)]
 pub struct LogLimiter {
+    /// Lines that may be written now, at most `BURST`.
     tokens: u32,
+    /// When tokens were last added; the fraction of an interval that was left over then is lost,
+    /// which makes the limit a little stricter.
     refilled: Instant,
+    /// Since the last line that passed. It is reported with the next line, so a flood that ends is
+    /// reported only when another line comes.
     suppressed: u64,
 }
 

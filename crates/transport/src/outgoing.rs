@@ -1,4 +1,13 @@
 //! The output queue of a wire: frames in order, bulk frames behind all others, large payloads by reference.
+//!
+//! ```text
+//!  parts                          tail            bulk
+//! [ bytes | payload | bytes ] ─▶ [ bytes ... ] ─▶ [ frame | frame | ... ]
+//!   frozen, by reference          still grows      encoded one at a time, when the rest is empty
+//! ```
+//!
+//! A checkpoint of many megabytes so delays an output by one part at most. TLS changes nothing
+//! about it: the queue is in front of the encryption (`Sealing` in `crypt.rs`).
 
 use bytes::{Buf, Bytes, BytesMut};
 use marram_wire::frame::Frame;
@@ -55,6 +64,8 @@ impl Outgoing {
         self.tail.extend_from_slice(bytes);
     }
 
+    /// Encodes behind all that waits. A large payload ends the tail: its header stays in front of
+    /// it as a part of its own.
     fn encode(&mut self, frame: &Frame) {
         let payload = frame.encode(&mut self.tail);
         if payload.len() < BY_REFERENCE {
@@ -74,6 +85,9 @@ impl Outgoing {
     }
 
     /// Bytes that wait.
+    /// The limits `table::PAUSE` and `wire::UNREAD_MAX` are compared with it. That of bulk frames
+    /// is estimated, by the same function when they are added and removed, so that the sum returns
+    /// to 0.
     pub(crate) fn size(&self) -> usize {
         self.parts_size + self.tail.len() + self.bulk_size
     }

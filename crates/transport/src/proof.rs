@@ -58,6 +58,8 @@ impl Binding {
         self.bytes(WireSide::Agent)
     }
 
+    /// The layout `signed` above. The side is part of it, so that an edge cannot return an agent's
+    /// proof as its own.
     fn bytes(&self, side: WireSide) -> Vec<u8> {
         let flags = [side as u8, u8::from(self.exported.is_some())];
         let exported = self.exported.unwrap_or_default();

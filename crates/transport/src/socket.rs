@@ -70,6 +70,8 @@ impl Socket {
     }
 
     /// Whether a connection attempt has finished; an error if it failed.
+    /// `SO_ERROR` is taken first: `getpeername` alone would report a failed attempt as not
+    /// connected forever.
     pub fn connected(&self) -> io::Result<bool> {
         match self {
             Self::Unix(_) => Ok(true),

@@ -1,4 +1,7 @@
 //! A request that a loop stops, in a form that a poll can wait for.
+//!
+//! A socket pair and not a flag: a signal handler may write to it (`write` is async-signal-safe),
+//! and the poll of the loop wakes up for it.
 
 use std::{
     io::{self, Read, Write},
@@ -45,6 +48,9 @@ impl StopSignal {
 
     /// The number of stop requests since the last call, after `before` earlier ones. A dropped [`Stopper`] counts as a request if
     /// there was none before.
+    ///
+    /// The sender never blocks: if the buffer is full, further requests are lost, which changes
+    /// nothing since two suffice.
     pub fn take(receiver: &mut impl Read, before: usize) -> usize {
         let mut buffer = [0; 16];
         match receiver.read(&mut buffer) {

@@ -2,6 +2,15 @@
 //!
 //! Both sides use it. They differ in the data that they attach to a wire (`M`), and in whether reading pauses while much waits to
 //! be written.
+//!
+//! ```text
+//! poll ─on_event─▶ ready ─next_happened─▶ frames, ups, downs ─▶ the state machine
+//!          └─────▶ dirty ◀─send───────────────────────────────────────┘
+//!                    └─flush (once a turn, before the next poll)
+//! ```
+//!
+//! Registration is edge-triggered: the kernel reports a change once. So `readable` remembers what
+//! was reported and not yet read up to the end, and a wire whose turn ended early stays in `ready`.
 
 use super::{
     error::WireError,
@@ -64,6 +73,8 @@ pub struct WireTable<M> {
     ready: VecDeque<u64>,
     dirty: Vec<u64>,
     /// In order of their deadlines: all have the same timeout.
+    /// Entries of wires that are up or gone stay until they expire: ids are never reused, so they
+    /// are recognised.
     deadlines: VecDeque<(Instant, u64)>,
     handshake: Duration,
     pauses: bool,
@@ -89,6 +100,9 @@ impl<M: Clone> WireTable<M> {
     }
 
     /// Adds a wire. `token` gives its poll token.
+    ///
+    /// # Errors
+    /// If the poll cannot watch the socket. The wire is then dropped.
     pub fn insert(
         &mut self,
         registry: &Registry,
@@ -217,6 +231,9 @@ impl<M: Clone> WireTable<M> {
     }
 
     /// Writes waiting bytes on all wires, as far as their sockets take them.
+    ///
+    /// A wire that paused (`PAUSE`) reads again only below half of it, so that it does not
+    /// alternate with each write.
     pub fn flush(&mut self) {
         for id in std::mem::take(&mut self.dirty) {
             let Some(entry) = self.wires.get_mut(&id) else { continue };

@@ -1,4 +1,10 @@
 //! Poll tokens: a kind, which says what owns the source, and a number.
+//!
+//! ```text
+//! token := number * 8 + kind        WAKER = (kind 0, number 0), CONTROL = (kind 0, number 1)
+//! ```
+//!
+//! The loop can tell by the token alone which table to ask, without a map from tokens to sources.
 
 use mio::Token;
 

@@ -64,6 +64,10 @@ pub(crate) fn server_config(security: &Security) -> anyhow::Result<Option<Arc<Se
 }
 
 /// An agent's TLS settings.
+///
+/// # Errors
+/// If a certificate or key cannot be used, or the agent has neither a `ca` nor a token: it would
+/// then encrypt to an edge that it cannot tell from any other.
 pub(crate) fn client_config(security: &Security) -> anyhow::Result<Arc<ClientConfig>> {
     let verifier: Arc<dyn ServerCertVerifier> = match &security.ca_pem {
         Some(ca_pem) => WebPkiServerVerifier::builder_with_provider(roots(ca_pem)?, provider()).build()?,

@@ -1,6 +1,15 @@
 //! One wire: a socket, optionally TLS on it, a handshake, then frames in both directions.
 //!
 //! Never blocks: a loop calls it when the socket may be ready, and asks for the result.
+//!
+//! ```text
+//! agent: Connecting ─▶ Answer ─▶ Encrypting ─▶ Proving ─▶ Up
+//! edge:     (the preamble was read and answered before)   Encrypting ─▶ Proving ─▶ Up
+//! gate:     (a socket pair within one edge)                                        Up
+//! ```
+//!
+//! A stage never goes back. After an error the wire must be closed and dropped; there is no
+//! reconnect here.
 
 use super::{
     credentials::Credentials,
