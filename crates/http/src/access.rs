@@ -3,6 +3,20 @@
 //! A browser on an operator's machine can reach what the operator can, so a web page must get nothing. A request is refused,
 //! whatever token it has, if it names a host that is no name of this machine (DNS rebinding), comes from another origin, or has a
 //! body of a type that pages may send without a preflight request.
+//!
+//! The checks run in the order of [`Guard::admit`], cheapest and most general first. What a token
+//! allows:
+//!
+//! ```text
+//! token            allows
+//! operators'       everything
+//! metrics'         GET /metrics
+//! other edges'     GET /v1/apps, /v1/images/ID, /v1/images/ID/app
+//! none             /healthz; with `Metrics::Open` also GET /metrics
+//! ```
+//!
+//! A token that is right but allows too little is answered with 403, a wrong or missing one with
+//! 401, so that an operator knows whether to give another token or to correct this one.
 
 use crate::Refusal;
 use crate::server::{bearer, is_same};
@@ -41,6 +55,9 @@ pub enum Metrics {
 }
 
 /// Decides whether requests are allowed.
+///
+/// Built once when the server starts and shared by all its connections: a new host name of the
+/// machine, or another token, needs a restart.
 #[derive(Debug)]
 pub struct Guard {
     token: String,
@@ -59,6 +76,10 @@ impl Guard {
     }
 
     /// Allows or refuses a request.
+    ///
+    /// # Errors
+    /// With the status and text for the client. A path that does not exist passes: routing is the
+    /// caller's, and without a token nothing can be learned about which paths exist.
     pub fn admit(&self, head: &Parts) -> Result<(), Refusal> {
         let path = head.uri.path().trim_matches('/');
         is_own_host(&head.headers, &head.uri, &self.hosts)?;
@@ -70,6 +91,8 @@ impl Guard {
         has_a_type(&head.method, &head.headers)
     }
 
+    /// The operators' token is compared first, since it allows everything, also if it is configured
+    /// as another one at the same time.
     fn shows_a_token(&self, head: &Parts, path: &str) -> Result<(), Refusal> {
         let get = head.method == Method::GET;
         let shown = bearer(&head.headers);
@@ -107,6 +130,7 @@ pub fn own_names() -> Vec<String> {
 }
 
 /// Whether it is a path that edges fetch from each other.
+/// Names of images are not checked here: the handler that looks them up parses them.
 fn is_for_edges(path: &str) -> bool {
     let path: Vec<&str> = path.split('/').collect();
     matches!(path.as_slice(), ["v1", "apps"] | ["v1", "images", _] | ["v1", "images", _, "app"])
@@ -119,6 +143,13 @@ fn too_little(what: &str) -> Refusal {
 
 /// Refuses a request that names another host, as a page does if its own host name resolves to this machine. A request without a
 /// host is from no browser.
+///
+/// An address always passes: a page's name must resolve to this machine to reach it, and then the
+/// browser sends that name and no address. Both the `Host` header and the request's target are
+/// compared, since a proxy may use either (RFC 9110, 7.2).
+///
+/// # Errors
+/// With 403. A header that is not text counts as another name.
 pub fn is_own_host(headers: &HeaderMap, uri: &Uri, hosts: &[String]) -> Result<(), Refusal> {
     let named = headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or("?"));
     match named.chain(uri.host()).find(|named| !is_name_of_this(named, hosts)) {
@@ -134,6 +165,8 @@ pub fn is_own_host(headers: &HeaderMap, uri: &Uri, hosts: &[String]) -> Result<(
     }
 }
 
+/// A port, the brackets of an IPv6 address and the dot of a fully qualified name are no part of the
+/// comparison.
 fn is_name_of_this(named: &str, hosts: &[String]) -> bool {
     let Ok(authority) = named.parse::<Authority>() else { return false };
     let name = authority.host();
@@ -143,6 +176,13 @@ fn is_name_of_this(named: &str, hosts: &[String]) -> bool {
 }
 
 /// Refuses what a browser sends on behalf of any page: this API has no pages.
+///
+/// `Sec-Fetch-Site: none` is a request that the user made, for example in the address bar. All
+/// others that a browser sends name their site, `same-origin` included: no page is ever served from
+/// this origin, so such a request can only come from one that does not belong here.
+///
+/// # Errors
+/// With 403.
 pub fn is_no_page(headers: &HeaderMap) -> Result<(), Refusal> {
     let site = headers.get("sec-fetch-site").map_or(&b"none"[..], |site| site.as_bytes());
     let origin = headers.get(header::ORIGIN);
@@ -158,6 +198,13 @@ pub fn is_no_page(headers: &HeaderMap) -> Result<(), Refusal> {
 }
 
 /// Refuses a content type, or the lack of one, that a page could send without a preflight request.
+///
+/// Requests without a preflight may have only the three types of HTML forms (Fetch standard,
+/// "CORS-safelisted request-header"), none of which is allowed here; and this API never allows a
+/// preflight.
+///
+/// # Errors
+/// With 415. Methods without a body are not checked.
 pub fn has_a_type(method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
     if matches!(*method, Method::GET | Method::HEAD | Method::DELETE) {
         return Ok(());

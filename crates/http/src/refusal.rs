@@ -1,4 +1,8 @@
 //! Refused requests: what happened and how to fix it.
+//!
+//! Every refusal has both texts, so that a client never learns only that something failed. The
+//! status is for programs, `error` says what happened, and `fix` what the caller can do; how they
+//! are written into a body is the caller's matter.
 
 use hyper::StatusCode;
 use std::fmt;
@@ -18,6 +22,7 @@ impl Refusal {
     }
 
     /// The same, for a named part of the request.
+    /// Only `error` is changed: "`part`: what happened".
     #[must_use]
     pub fn about(self, part: &str) -> Self {
         Self { error: format!("{part}: {}", self.error), ..self }

@@ -1,4 +1,14 @@
 //! Servers: accepting connections up to a limit, checking tokens, and bodies that end or stream. Knows no request.
+//!
+//! ```text
+//! thread NAME: accept ─▶ task of a connection ─▶ answer(request) ─▶ Body ─▶ WriteTimeout ─▶ socket
+//! up to 8 threads NAME-answer: what an answer hands to `spawn_blocking`
+//! ```
+//!
+//! All connections of a server share one thread, so `answer` must not block; what computes or reads
+//! files goes to the blocking threads. What a peer can hold is limited: connections by number, a
+//! head and a TLS handshake by `head_patience`, an answer that is not read by `write_patience`. A
+//! request's body has no time limit here: who reads it limits it.
 
 use crate::tls::{Acceptor, Stream};
 use bytes::Bytes;
@@ -20,6 +30,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Sleep;
 
 /// Bytes of the largest body that the admin API takes or gives.
+/// A limit of memory, since bodies are held whole.
 pub const BODY_BYTES_MAX: usize = 384 << 20;
 /// Blocking threads of a server. Answering a request may compute for a while.
 const BLOCKING_MAX: usize = 8;
@@ -33,6 +44,9 @@ pub enum Body {
 }
 
 /// A body that continues for as long as the client reads it.
+///
+/// It is polled on the server's thread and must not block. It is dropped when the client leaves,
+/// and should then release what feeds it.
 pub trait BodyStream: Send {
     /// The next lines; `None` if there are no more.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>>;
@@ -52,6 +66,8 @@ impl hyper::body::Body for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        // The bytes that were there first are taken, so the next poll finds `None` and asks the
+        // stream.
         let bytes = match &mut *self {
             Self::Whole(bytes) | Self::Lines(bytes @ Some(_), _) => Poll::Ready(bytes.take()),
             Self::Lines(None, tail) => tail.poll(context),
@@ -72,6 +88,10 @@ impl hyper::body::Body for Body {
 }
 
 /// A connection that fails if its peer reads none of the waiting bytes within the timeout.
+///
+/// Only writes are timed. A slow reader of a large answer is served for as long as it reads
+/// anything; hyper has a timeout for heads alone, so without this a client could keep its place,
+/// and what the answer holds, forever.
 struct WriteTimeout {
     io: TokioIo<Stream>,
     timeout: Duration,
@@ -80,6 +100,7 @@ struct WriteTimeout {
 }
 
 impl WriteTimeout {
+    /// The timer starts with the first write that must wait and ends with the first that does not.
     fn written<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.waits = None;
@@ -174,6 +195,9 @@ impl Server {
         Ok(())
     }
 
+    /// A place is taken before the connection is accepted: at the limit, clients wait in the
+    /// kernel's backlog and no descriptor is used for them. The task returns it when the connection
+    /// ends, however that happens.
     async fn accept<A, F>(&self, listener: TcpListener, answer: Arc<A>) -> io::Result<()>
     where
         A: Fn(Request<Incoming>) -> F + Send + Sync + 'static,
@@ -235,6 +259,8 @@ pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// Whether a token is the right one. Compares digests, so that the time of the comparison does not reveal where the two differ.
+/// Hashing first also makes tokens of any length comparable; a digest that matches up to some byte
+/// tells nothing about the token.
 pub fn is_same(shown: &[u8], token: &str) -> bool {
     blake3::hash(shown) == blake3::hash(token.as_bytes())
 }

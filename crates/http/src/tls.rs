@@ -1,5 +1,10 @@
 //! TLS for HTTP, both sides: admin API, peers, recorders, the coordinator's store, etcd. TLS 1.3 only. Knows no
 //! request and does not authorize clients: requests carry tokens for that.
+//!
+//! Wires between agents and edges have a TLS of their own (`trust.rs` in `marram-transport`): there
+//! the token can authenticate an edge with any certificate, because its proof is bound to the TLS
+//! session. A bearer token is sent as it is, so here the client must know the server before it
+//! sends anything.
 
 use anyhow::{Context, anyhow, ensure};
 use marram_transport::Identity;
@@ -19,6 +24,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 /// Where systems keep the certificates that they trust.
+/// Debian, Red Hat, Alpine and the BSDs; the first that can be read is used.
 const SYSTEM: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
@@ -81,6 +87,7 @@ impl Connector {
     /// # Errors
     /// The text says which file is wrong.
     pub fn new(ca_pem: Option<&[u8]>, identity: Option<&Identity>) -> anyhow::Result<Self> {
+        // Declared here so that it outlives `pem`, which borrows it.
         let system;
         let pem = match ca_pem {
             Some(pem) => pem,
@@ -95,6 +102,8 @@ impl Connector {
         let known = certificates(pem).context("the file of trusted certificates cannot be used")?;
         let mut roots = RootCertStore::empty();
         let (added, _) = roots.add_parsable_certificates(known.iter().cloned());
+        // A pinned certificate need not be usable as a root: then it is trusted itself and signs
+        // nothing.
         let signed = (added > 0)
             .then(|| WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build())
             .transpose()?;
@@ -118,6 +127,12 @@ impl Connector {
     }
 
     /// Performs the handshake with the server that an authority, `HOST:PORT`, names.
+    ///
+    /// The authority's host is what the certificate must be for, unless the certificate is pinned.
+    /// The caller has resolved and connected: `stream` may lead through anything.
+    ///
+    /// # Errors
+    /// If the host is no name or address, or the handshake fails.
     pub async fn connect(&self, authority: &str, stream: TcpStream) -> io::Result<Stream> {
         let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -127,6 +142,10 @@ impl Connector {
 }
 
 /// Trusts exactly the certificates that it was given, and those that they signed. A pinned certificate is valid for every name.
+///
+/// Pinning makes a self-signed certificate usable without names in it: an operator copies the
+/// server's file to the clients. Its key must still sign the handshake, and its dates are not
+/// checked: removing it from the file is how it is revoked.
 #[derive(Debug)]
 struct Believed {
     pinned: Vec<CertificateDer<'static>>,
@@ -178,6 +197,7 @@ impl ServerCertVerifier for Believed {
 }
 
 /// A connection, encrypted or not.
+/// Boxed, because a TLS session is large and most streams are plain.
 pub enum Stream {
     /// Not encrypted.
     Plain(TcpStream),
