@@ -1,4 +1,8 @@
 //! An agent's configuration: as written, in a file or as flags, and as the agent takes it.
+//!
+//! Both kinds of agent read one file: a client's agent needs a listener, a server's agent a server.
+//! What the other kind needs may be there as well, so one file can serve both programs of a
+//! machine.
 
 use super::environment;
 use super::routes::{self, WrittenListener, WrittenRoute, WrittenServer};
@@ -21,6 +25,9 @@ use toml::Spanned;
 pub const SAMPLE: &str = include_str!("agent.sample.toml");
 
 /// Redirects connections to one destination.
+///
+/// The preloaded library (`marram-preload`) applies it inside the program that `marram exec`
+/// starts: its `connect` to `destination` goes to `via`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Redirect {
     /// What the program connects to: a host, by name or address, and a port.
@@ -32,6 +39,8 @@ pub struct Redirect {
 }
 
 /// What `marram config sample agent-server` prints: the same with servers and without a listener.
+/// Derived from [`SAMPLE`] so that the two cannot differ: the line of servers loses its `#`, and
+/// the lines of the `[[listen]]` tables get one.
 #[must_use]
 pub fn sample_for_servers() -> String {
     let mut in_listener = false;
@@ -58,6 +67,9 @@ pub enum AgentRole {
 }
 
 /// An agent's configuration as the command line gives it.
+///
+/// Only the essentials have flags; everything else needs a file. Flags and a file exclude each
+/// other.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
     /// Addresses of edges, preferred first.
@@ -67,6 +79,7 @@ pub struct Flags {
     /// Servers by the names that manifests use.
     pub servers: Vec<(Name, ServerAddress)>,
     /// The shared token's file.
+    /// Relative to the working directory, since there is no file that it could be relative to.
     pub token_file: Option<PathBuf>,
     /// Never encrypt.
     pub insecure_plain: bool,
@@ -84,6 +97,8 @@ pub struct AgentSettings {
 }
 
 /// What an agent's admin API needs to know.
+///
+/// Without an address to listen on there is no admin API, and then nothing of this exists.
 #[derive(Clone, Debug)]
 pub struct AgentAdminSettings {
     /// What the agent is called.
@@ -100,6 +115,8 @@ impl AgentSettings {
     /// # Errors
     /// If the token cannot be read, or something that this role needs is missing.
     pub fn from_flags(source: &Source, flags: Flags, side: AgentRole) -> Result<Self, Problem> {
+        // An override would be ignored without a file, which the operator could only notice by its
+        // missing effect.
         if let Some((variable, _)) = environment::chosen(environment::AGENT, source.environment())?.first() {
             let what = format!(
                 "{variable} overrides a field of a file; name one with --config, or remove it from the environment"
@@ -140,6 +157,9 @@ impl AgentSettings {
     ///
     /// # Errors
     /// If a field is unknown, missing, of a wrong type, or contradicts other fields or the role.
+    ///
+    /// Reads the files that the text names (token, certificates, key). The agent's own key is
+    /// opened later, by the agent, since it is created if it is missing.
     pub fn parse(source: &Source, side: AgentRole) -> Result<Self, Problem> {
         let source = &source.overridden::<Written>(environment::AGENT)?;
         let kind = match side {
@@ -154,6 +174,9 @@ impl AgentSettings {
 ///
 /// # Errors
 /// As for [`AgentSettings::parse`], for errors in listeners.
+///
+/// `marram exec` may run as a user that cannot read the agent's token; it needs the addresses
+/// alone. Listeners for browsers have no redirects.
 pub fn redirects(source: &Source) -> Result<Vec<Redirect>, Problem> {
     let source = &source.overridden::<Written>(environment::AGENT)?;
     let mut redirects = Vec::new();
@@ -177,11 +200,16 @@ pub fn redirects(source: &Source) -> Result<Vec<Redirect>, Problem> {
     Ok(redirects)
 }
 
+/// The whole file, for either kind of agent. `Source::overridden` needs the type too: it tells by
+/// it which variables name fields.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
+    /// In `marram logs`; the host's name and the kind of agent if absent.
     name: Option<Name>,
+    /// Preferred first. Names are resolved when the agent starts.
     edges: Vec<Address>,
+    /// Without it, the agent's key and id are new at each start, so edges do not recognise it.
     identity_file: Option<String>,
     #[serde(default)]
     servers: BTreeMap<Name, WrittenServer>,
@@ -199,6 +227,8 @@ struct Written {
     log: WrittenLog,
 }
 
+/// A `[[listen]]` table. The fields that a `[[gate]]` of an edge has too are resolved in
+/// `routes.rs`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenListen {
@@ -211,6 +241,7 @@ struct WrittenListen {
     #[serde(default)]
     origins: Vec<Spanned<String>>,
     proxy_protocol: Option<Spanned<bool>>,
+    /// Used by `marram exec` alone (`redirects`); the agent does not see it.
     #[serde(default)]
     redirect: Vec<Address>,
 }
@@ -264,6 +295,7 @@ impl Written {
         };
         let name = self.name.unwrap_or_else(|| own_name(kind)).0;
         let admin = listen.map(|listen| AgentAdminSettings { name, listen, access });
+        // Without an admin API nothing could ask for the lines, so none are kept in memory.
         let log = match admin {
             Some(_) => self.log.resolve(source)?,
             None => self.log.resolve_unasked(source)?,

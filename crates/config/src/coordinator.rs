@@ -1,4 +1,16 @@
 //! The `[coordinator]` table of an edge: the store that it serves, or where the store is.
+//!
+//! ```text
+//! serve   urls    this edge
+//! yes     no      has the embedded store and uses it itself
+//! no      yes     uses the store of another edge, or an etcd cluster
+//! yes     yes     serves a store for others, and uses the one at `urls`
+//! no      no      is refused: the table would have no effect
+//! ```
+//!
+//! Sessions never wait for the coordinator, except for a `strict` witness
+//! (`docs/protocol-keepers.md`, chapters 18 and 19). So nothing here decides what a session
+//! survives.
 
 use super::shared::{self, socket};
 use super::source::{Problem, Source};
@@ -14,27 +26,41 @@ const URLS_MAX: usize = 16;
 /// Most addresses that one edge can register.
 const ADDRESSES_MAX: usize = 16;
 
+/// The table as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenCoordinator {
+    /// Where to serve the embedded store.
     serve: Option<Spanned<String>>,
+    /// Stores, which are tried one after the other; each `http://HOST:PORT` or `https://HOST:PORT`.
     #[serde(default)]
     urls: Vec<Spanned<String>>,
+    /// Both what the embedded store demands and what this edge shows to another edge's store.
     token_file: Option<Spanned<String>>,
+    /// With `password_file`, for etcd with users; excludes `token_file`.
     user: Option<Spanned<String>>,
     password_file: Option<Spanned<String>>,
+    /// How long this edge stays registered after its last message to the store.
     lease: Option<Spanned<Time>>,
+    /// What agents and edges should dial. Absent: those of `listen` that are not every address
+    /// (`0.0.0.0`), since that one means nothing on another machine.
     addresses: Option<Vec<Spanned<Address>>>,
+    /// Where other edges fetch images; derived from `admin.listen` likewise.
     admin: Option<Spanned<String>>,
+    /// Verifies a store at `https://`; the system's certificates if absent.
     ca: Option<Spanned<String>>,
+    /// With `key`: served by the embedded store, and shown to an etcd that asks for one.
     certificate: Option<Spanned<String>>,
     key: Option<Spanned<String>>,
 }
 
 /// What the `[coordinator]` table needs from the rest of the edge's configuration.
 pub(super) struct Around<'a> {
+    /// The edge's state directory, in which the embedded store has its file.
     pub(super) state: &'a Path,
+    /// Where agents connect: published unless `addresses` says otherwise.
     pub(super) listen: &'a [SocketAddr],
+    /// Where operators connect: published unless `admin` says otherwise.
     pub(super) admin: SocketAddr,
     pub(super) admin_is_encrypted: bool,
 }

@@ -1,4 +1,11 @@
 //! An edge's `[[credential]]` tables: further tokens and certificates besides `security.token_file`, and what each allows.
+//!
+//! A credential is held by an agent that shows its token or certificate. An agent may hold several,
+//! and then has the rights of all (`Credentials::admit` in `marram-transport`), so each table can
+//! be read alone.
+//!
+//! What is refused here could not be told apart later: two credentials with one name look alike in
+//! logs, and two with one token are one.
 
 use super::shared;
 use super::source::{Problem, Source};
@@ -8,12 +15,17 @@ use marram_wire::rights::Rights;
 use serde::Deserialize;
 use toml::Spanned;
 
+/// A `[[credential]]` table: exactly one of `token_file` and `certificate`, and something that it
+/// allows.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenCredential {
     name: Name,
     token_file: Option<Spanned<String>>,
+    /// A name in the agent's certificate: an alternative name or the subject's common name,
+    /// compared as a whole.
     certificate: Option<Spanned<String>>,
+    /// "server" may be written, and is implied by `servers`.
     #[serde(default)]
     roles: Vec<Spanned<String>>,
     #[serde(default)]
@@ -21,6 +33,7 @@ pub(super) struct WrittenCredential {
 }
 
 /// Reads all of them; `security` has the edge's own token and certificates.
+/// Several certificate credentials may have one name: then their rights add up.
 pub(super) fn resolve(
     source: &Source,
     written: Vec<Spanned<WrittenCredential>>,
@@ -89,6 +102,8 @@ impl WrittenCredential {
                     return Err(source.problem(&role.span(), what));
                 }
                 "server" => {}
+                // A likely mistake: the admin API's tokens are a separate system, since operators
+                // are no agents.
                 "operator" => {
                     let what = "is not a role of agents; operators use the token of `admin.token_file`";
                     return Err(source.problem(&role.span(), what));

@@ -1,4 +1,8 @@
 //! An edge's configuration: as written, and as the edge and its admin API take it.
+//!
+//! One file configures a machine, in four parts that know nothing of each other: the supervisor and
+//! its shards ([`edge::EdgeOptions`]), the admin API, the coordinator, the logs. Nothing is passed
+//! on to shards here; the supervisor does that when it starts them.
 
 use super::coordinator::{Around, WrittenCoordinator};
 use super::credentials::{self, WrittenCredential};
@@ -35,6 +39,9 @@ pub struct EdgeSettings {
 }
 
 /// Settings of an edge's admin API.
+///
+/// Among them what the edge deploys: apps come through the admin API, at the start as well as
+/// later.
 #[derive(Clone, Debug)]
 pub struct EdgeAdminSettings {
     /// Where operators connect.
@@ -46,6 +53,7 @@ pub struct EdgeAdminSettings {
     /// CA certificates in PEM to verify other edges with.
     pub ca: Option<Vec<u8>>,
     /// The edge's state directory.
+    /// Holds the admin token that the edge makes for itself, if none is configured.
     pub state: PathBuf,
     /// Manifests of apps to deploy at start.
     pub apps: Vec<PathBuf>,
@@ -66,16 +74,25 @@ impl EdgeSettings {
     }
 }
 
+/// The whole file. `edge.sample.toml` explains each field to operators.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
     name: Option<Name>,
+    /// The state directory, with images, recordings and the embedded store below it. No session
+    /// depends on it.
     state: String,
     listen: Vec<Spanned<String>>,
+    /// The domain's secret, the same on each edge of the domain: all keys of sessions derive from
+    /// it.
     secret_file: Spanned<String>,
+    /// Manifests, or directories that contain one.
     #[serde(default)]
     apps: Vec<String>,
+    /// Processes; absent means one for each core, which is passed on as 0.
     shards: Option<Spanned<u8>>,
+    /// Peers for apps that name a server; the server ends of these sessions are in this edge's
+    /// gate.
     #[serde(default)]
     servers: BTreeMap<Name, WrittenServer>,
     #[serde(default)]
@@ -109,6 +126,7 @@ struct Written {
     log: WrittenLog,
 }
 
+/// A `[[gate]]`: like an agent's `[[listen]]`, with the address in `listen`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenGate {
@@ -123,6 +141,8 @@ struct WrittenGate {
     proxy_protocol: Option<Spanned<bool>>,
 }
 
+/// Where the sessions of this edge's gates run. Empty: here. Their ends are in this edge in either
+/// case.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct WrittenGates {
@@ -131,24 +151,34 @@ struct WrittenGates {
     token_file: Option<Spanned<String>>,
 }
 
+/// A `[[tenant]]`: what the edge grants to the apps of one tenant, as opposed to what a manifest
+/// asks for.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenTenant {
     name: Name,
+    /// Relative to other tenants; 100 if absent.
     weight: Option<u32>,
+    /// On one shard; absent or 0: no limit.
     sessions: Option<u32>,
+    /// Whether priorities of the tenant's apps count; true if absent.
     priority: Option<bool>,
 }
 
+/// `[chain]`: stages that every app deployed here gets in addition. An app's image depends on them,
+/// so all edges of a domain must have the same ones, or they cannot recover each other's sessions.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct WrittenChain {
+    /// Deployed apps of one stage, in the order in which a client's bytes pass them.
     #[serde(default)]
     first: Vec<Name>,
     #[serde(default)]
     last: Vec<Name>,
 }
 
+/// `[admin]`: the fields that every program has (`shared::WrittenAdmin`), `peers` and `ca`. It is
+/// repeated here since serde cannot combine `flatten` with `deny_unknown_fields`.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct WrittenAdmin {
@@ -160,20 +190,25 @@ struct WrittenAdmin {
     hosts: Vec<Spanned<Name>>,
     certificate: Option<Spanned<String>>,
     key: Option<Spanned<String>>,
+    /// Admin URLs of other edges, from which this one fetches apps and images that it lacks.
     #[serde(default)]
     peers: Vec<Spanned<String>>,
     ca: Option<Spanned<String>>,
 }
 
+/// `[record]`: recordings of sessions of which a handler was stopped. Without a directory none are
+/// made.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct WrittenRecord {
     directory: Option<String>,
     files: Option<u32>,
     bytes: Option<Size>,
+    /// Leave the messages out: what the recording then shows is when, not what.
     redact: Option<bool>,
 }
 
+/// The edges to which this one offers itself as a standby. It dials them, as an agent would.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct WrittenStandby {
@@ -182,12 +217,15 @@ struct WrittenStandby {
     token_file: Option<Spanned<String>>,
 }
 
+/// `[limits]`. Absent fields take `edge::Limits::default`; 0 means no limit for `sessions` and
+/// `recoveries`.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct WrittenLimits {
     sessions: Option<u32>,
     recoveries: Option<u32>,
     cells: Option<u32>,
+    /// Connections in their handshake.
     half_open: Option<u32>,
     handshake: Option<Time>,
     drain: Option<Time>,
@@ -205,6 +243,7 @@ impl Written {
                 core",
             ));
         }
+        // The span of the first address: a warning about `listen` points there.
         let (state, listens) = (source.path(&self.state), self.listen.first().map(Spanned::span));
         let gates = self.gate.into_iter().map(|gate| gate.resolve(source)).collect::<Result<_, _>>()?;
         let mut security = self.security.resolve_edge(source)?;
@@ -223,6 +262,8 @@ impl Written {
             shards: self.shards.map_or(0, Spanned::into_inner),
             images: state.join("images"),
             recordings: state.join("recordings"),
+            // Before `self.admin` is consumed below: the log names a command that fetches a
+            // recording.
             stops: self.record.resolve(source, self.admin.from(source)),
             routing: routes::routing(source, gates, &self.route)?,
             servers: routes::servers(self.servers),
@@ -230,6 +271,7 @@ impl Written {
             timeouts: self.timeouts.resolve(source)?,
             standby: self.standby.edges.into_iter().map(|edge| edge.0).collect(),
             limits: self.limits.resolve(tenants(source, self.tenant)?),
+            // No configuration can ask for faults; `marram demo --sabotage` does.
             sabotage: 0,
         };
         if let Some(span) = listens.filter(|_| edge.lacks_authentication()) {
@@ -265,6 +307,9 @@ impl WrittenGate {
 
 impl WrittenAdmin {
     /// The arguments with which a command on this machine fetches from this edge.
+    ///
+    /// It goes into log lines that tell an operator how to get a recording. An address that means
+    /// every one is replaced by loopback, since the command runs here.
     fn from(&self, source: &Source) -> String {
         let listen = self.listen.as_ref().map_or("127.0.0.1:7401", |listen| listen.get_ref());
         let reached = listen.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:");

@@ -1,6 +1,16 @@
 //! Fields of a configuration that the environment overrides: `MARRAM_EDGE__LIMITS__SESSIONS=5` is `sessions = 5` in `[limits]`.
 //! Each table's and field's name has two underscores before it; a number is the index in a list of tables. The values are written
 //! into the text, so that only one text is parsed and checked; for each place, the text knows which variable it came from.
+//!
+//! ```text
+//! MARRAM_EDGE__LIMITS__SESSIONS=5      sessions = 5 behind the header [limits]
+//! MARRAM_EDGE__GATE__0__LISTEN=...     listen in the first [[gate]], which is added if there is none
+//! MARRAM_EDGE__APPS=/a,/b              apps = ["/a", "/b"], since `apps` is a list
+//! ```
+//!
+//! Text and not the parsed values, since then there is one parser, one set of checks and one kind
+//! of error. A variable that names nothing is an error, as an unknown field is: in a container it
+//! is easily misspelt, and there is nothing else that would tell.
 
 use super::source::{Problem, Source};
 use marram_shard::suggest;
@@ -17,6 +27,7 @@ pub const AGENT: &str = "MARRAM_AGENT__";
 pub const RECORDER: &str = "MARRAM_RECORDER__";
 
 /// A text to write, and its place.
+/// Replaces the bytes `at`; an empty range inserts.
 struct Edit {
     at: Range<usize>,
     text: String,
@@ -26,6 +37,10 @@ struct Edit {
 ///
 /// # Errors
 /// If a variable is for an unknown program, or its name has one underscore in place of two.
+///
+/// In a fixed order, so that a table which one variable adds is there for the next. Variables with
+/// the prefix `MARRAM_` but without two underscores belong to other purposes (`MARRAM_LOG`) and are
+/// left alone, unless they look like a mistake.
 pub fn chosen(prefix: &str, variables: &[(String, String)]) -> Result<Vec<(String, String)>, Problem> {
     let mut chosen = Vec::new();
     for (name, value) in variables {
@@ -59,6 +74,9 @@ impl Source {
     ///
     /// # Errors
     /// If a variable names no field, or its value is not valid for the field.
+    ///
+    /// Each variable is applied to the text that the previous ones left, and tried at once with a
+    /// parser of `T`: the first reading of the value that the parser accepts in that place counts.
     pub(super) fn overridden<T: DeserializeOwned>(&self, prefix: &str) -> Result<Self, Problem> {
         let mut source = self.clone();
         for (variable, value) in chosen(prefix, self.environment())? {
@@ -67,6 +85,8 @@ impl Source {
         Ok(source)
     }
 
+    /// `variable` is the full name; for messages too, since the operator looks for it and not for a
+    /// file.
     fn with_override<T: DeserializeOwned>(
         &self,
         prefix: &str,
@@ -99,6 +119,8 @@ impl Source {
     }
 
     /// The error of a parser of `T` in the part that was just written.
+    ///
+    /// Errors elsewhere do not count: they are the file's own, or another variable corrects them.
     fn wrong_in_patch<T: DeserializeOwned>(&self, patch: Range<usize>) -> Option<String> {
         let error = toml::from_str::<T>(self.text()).err()?;
         let within = error.span().is_some_and(|span| patch.start <= span.start && span.end <= patch.end);
@@ -109,6 +131,8 @@ impl Source {
 }
 
 /// Turns a message's suggested field into the suggested variable.
+///
+/// "unknown field `sesions`; did you mean `sessions`" would not be a name that can be set.
 fn named(variable: &str, what: String) -> String {
     let quoted = |before: &str| what.split_once(before).and_then(|(_, rest)| rest.split('`').next());
     match (quoted("unknown field `"), quoted("did you mean `")) {
@@ -129,6 +153,9 @@ fn named(variable: &str, what: String) -> String {
 }
 
 /// The possible meanings of a value, the likeliest first: a TOML value, a text, a list of texts.
+///
+/// `5` is a number and `"5"` a text in TOML; an environment has only texts, so the field decides. A
+/// value with a line break or `#` is never taken as TOML: it could end the line and add fields.
 fn readings(value: &str) -> Vec<String> {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let value = value.trim();
@@ -139,6 +166,8 @@ fn readings(value: &str) -> Vec<String> {
 }
 
 /// Where a field is added to a table.
+/// A new line must be inside its table, and TOML has three ways to write a table: as a header,
+/// inline with braces, and by dotted names.
 enum Home {
     /// Before everything else, prefixed with these tables' names.
     Top(Vec<String>),
@@ -152,6 +181,8 @@ fn edit(text: &str, root: &DeTable<'_>, path: &[String], value: &str) -> Result<
     within(text, root, Home::Top(Vec::new()), path, value)
 }
 
+/// Follows `path` from `table`, which is at `home`, to the field. Returns the edit that sets it, or
+/// why there can be no such field.
 fn within(text: &str, table: &DeTable<'_>, home: Home, path: &[String], value: &str) -> Result<Edit, String> {
     let [name, rest @ ..] = path else { return Err("names a table and no field".into()) };
     let found = table.iter().find(|(key, _)| key.get_ref() == name.as_str()).map(|(_, value)| value);
@@ -184,11 +215,14 @@ fn within(text: &str, table: &DeTable<'_>, home: Home, path: &[String], value: &
             DeValue::Array(items) => in_list(text, name, items, rest, value),
             _ => Err(format!("`{name}` is not a table")),
         },
+        // No such table yet: with a 0 behind its name it is a list of tables, else a table.
         (None, [place, _, ..]) if place == "0" => in_list(text, name, &[], rest, value),
         (None, _) => Ok(appended(text, &format!("[{name}]\n{} = {value}\n", rest.join(".")))),
     }
 }
 
+/// Where a field is added to the table `old`, which is called `name` and is itself in a table at
+/// `home`. Its first byte tells how it is written.
 fn home_of(text: &str, old: &Spanned<DeValue<'_>>, inner: &DeTable<'_>, home: Home, name: &str) -> Home {
     let span = old.span();
     match text.as_bytes().get(span.start) {
@@ -201,6 +235,8 @@ fn home_of(text: &str, old: &Spanned<DeValue<'_>>, inner: &DeTable<'_>, home: Ho
     }
 }
 
+/// `rest` is a place in the list `name`, and the fields below it. The place behind the last item
+/// adds one; a gap is an error, because TOML has no way to leave one.
 fn in_list(
     text: &str,
     name: &str,
@@ -226,6 +262,8 @@ fn in_list(
     }
 }
 
+/// At the end every line belongs to the table whose header comes with it, so no other table is
+/// affected.
 fn appended(text: &str, lines: &str) -> Edit {
     Edit { at: text.len()..text.len(), text: format!("\n{lines}") }
 }

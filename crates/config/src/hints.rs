@@ -1,5 +1,9 @@
 //! Suggestions for a text that is valid TOML but no valid configuration, or almost TOML. Takes the known fields from the parser's
 //! own error messages, so it knows no configuration.
+//!
+//! The known fields are learned by asking: a text with a field that no table can have is parsed,
+//! and the error lists the fields that were expected. That is slow and runs only after an error. If
+//! the parser's messages change, the hints disappear and nothing else happens.
 
 use marram_shard::suggest;
 use serde::de::DeserializeOwned;
@@ -10,6 +14,8 @@ const NONE: &str = "no-such-field";
 const TABLES_MAX: usize = 3;
 
 /// What to append to a parser's error about a text of this type; empty if there is no suggestion.
+/// Three mistakes are recognised: a text where a list belongs, a field in the wrong table, an array
+/// without its end. A field that is merely misspelt is suggested elsewhere (`with_hint`).
 pub(super) fn hint<T: DeserializeOwned>(message: &str) -> String {
     if let Some(found) = between(message, "invalid type: string \"", "\", expected a sequence") {
         return format!("; write a list: [\"{found}\"]");
@@ -23,6 +29,8 @@ pub(super) fn hint<T: DeserializeOwned>(message: &str) -> String {
 }
 
 /// Which tables have a field of this name.
+/// A TOML file has no indentation to show which table a line belongs to, so a field behind the
+/// wrong header is the most frequent mistake.
 fn home<T: DeserializeOwned>(field: &str) -> String {
     let top = fields::<T>("");
     if top.iter().any(|name| name == field) {

@@ -1,5 +1,9 @@
 //! The `[[key]]` tables of an edge: private keys that it signs with for cells. Refuses keys that other users can read, and, if
 //! agents may connect unencrypted, keys that do not explicitly allow that.
+//!
+//! The danger of unencrypted wires: a cell that ends TLS draws its random bytes from the seed in
+//! the log. After a recovery an uncommitted input may come in another order, and the same nonce may
+//! encrypt another text (`docs/protocol.md`, chapter 21, point 4; `docs/decisions/signing.md`).
 
 use super::shared;
 use super::source::{Problem, Source};
@@ -9,12 +13,16 @@ use serde::Deserialize;
 use std::os::unix::fs::PermissionsExt;
 use toml::Spanned;
 
+/// A `[[key]]` table.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenKey {
+    /// For logs; images name the public key.
     name: Name,
     file: Spanned<String>,
+    /// Which apps may have it used: a deployed app gets no key because its manifest asks for one.
     apps: Spanned<Vec<Name>>,
+    /// Allows the combination that is refused otherwise.
     #[serde(default)]
     insecure_plain: bool,
 }
@@ -45,6 +53,8 @@ pub(super) fn resolve(
     Ok(keys)
 }
 
+// The group may have access, unlike with an agent's key: more programs than this edge may need the
+// same key.
 impl WrittenKey {
     fn resolve(self, source: &Source) -> Result<Key, Problem> {
         let place = source.path(self.file.get_ref());

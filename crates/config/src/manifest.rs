@@ -1,5 +1,12 @@
 //! An app's manifest, `marram.toml`: as written and as resolved. Refuses combinations that no edge can provide; the admin thread
 //! checks what *this* edge can provide.
+//!
+//! A manifest is read twice: on the machine that deploys, beside its files, and by the edge, which
+//! gets the text and the files' contents and opens none of them.
+//!
+//! Three parties decide what an app gets: the manifest asks, this module refuses what no edge could
+//! give, and the edge that receives it refuses what *it* cannot give, such as a signature with a
+//! key that it does not hold.
 
 mod cache;
 mod files;
@@ -27,11 +34,14 @@ pub const FILE_NAME: &str = "marram.toml";
 pub const SAMPLE: &str = include_str!("manifest.sample.toml");
 
 /// The longest time that replaying should take, unless the manifest says otherwise.
+/// Checkpoints are taken when the handlers since the last one exceed it (`docs/protocol.md`,
+/// chapter 8).
 const RECOVERY_TARGET: Duration = Duration::from_millis(5);
 /// How long ends remember a session that cannot be resumed, unless the manifest says otherwise.
 pub const LINGER: Duration = Duration::from_secs(60);
 
 /// The most urgent priority.
+/// 0 is the fair class, 1 to 9 run before it, 9 first.
 const PRIORITY_MAX: u8 = 9;
 
 /// A manifest, resolved: defaults are filled in, and some edge can provide everything that it asks for.
@@ -75,6 +85,9 @@ impl Manifest {
     }
 
     /// The app as the control machine takes it.
+    ///
+    /// Durations that do not fit are cut to the largest value, which is more than five hundred
+    /// years, or 49 days for `linger`.
     #[must_use]
     pub fn app(&self, image: ImageHash) -> App {
         App {
@@ -102,9 +115,13 @@ impl Manifest {
 #[serde(deny_unknown_fields)]
 struct Written {
     name: Name,
+    /// Relative to the manifest. Absent if there are stages.
     module: Option<Spanned<String>>,
+    /// Absent: one for each client.
     cell: Option<Sharing>,
+    /// Absent: "endpoints", or "none" for a shared cell, which can have nothing else.
     protect: Option<Spanned<String>>,
+    /// The kind of standby; only with `protect = "standby"`, where it is "warm" if absent.
     standby: Option<Spanned<String>>,
     server: Option<Spanned<Name>>,
     #[serde(default)]
@@ -122,6 +139,7 @@ struct Written {
     stage: Vec<stages::Written>,
 }
 
+/// `[keep]`: what the ends of a session keep, and how long.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct WrittenKeep {
@@ -131,6 +149,8 @@ struct WrittenKeep {
     witness: Option<Spanned<String>>,
 }
 
+/// `[schedule]`: on which account the app's cells run. The edge's `[[tenant]]` decides what that is
+/// worth.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct WrittenSchedule {
@@ -138,6 +158,7 @@ struct WrittenSchedule {
     priority: Option<Spanned<u8>>,
 }
 
+/// `keep.checkpoint`.
 #[derive(Deserialize, Clone, Copy)]
 #[serde(rename_all = "lowercase")]
 enum Keeper {
@@ -146,6 +167,7 @@ enum Keeper {
     Both,
 }
 
+/// `cell`: one for each client, or one for all clients of an edge.
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 enum Sharing {
@@ -186,6 +208,8 @@ impl Written {
     }
 }
 
+/// The values that a later build may know have a message of their own: "planned" is another answer
+/// than "wrong".
 fn protect(source: &Source, written: Option<&Spanned<String>>, shared: bool) -> Result<Protect, Problem> {
     let Some(written) = written else {
         return Ok(if shared { Protect::None } else { Protect::Endpoints });
@@ -244,6 +268,8 @@ impl WrittenSchedule {
 }
 
 impl WrittenKeep {
+    /// A witness only helps where one end could lie about the past: with a server, that server's
+    /// end holds the same log.
     fn witness(&self, source: &Source, protect: Protect, has_server: bool) -> Result<WitnessMode, Problem> {
         let Some(written) = &self.witness else { return Ok(WitnessMode::None) };
         let what = match written.get_ref().as_str() {
@@ -264,6 +290,8 @@ impl WrittenKeep {
         Err(source.problem(&written.span(), what))
     }
 
+    /// Without a server the client's end is the only one. With "both", a checkpoint is held only
+    /// when both ends have it (`docs/protocol.md`, chapter 8).
     fn keeper(&self, source: &Source, has_server: bool) -> Result<CheckpointHolder, Problem> {
         let Some(written) = &self.checkpoint else { return Ok(CheckpointHolder::Client) };
         let keep = match written.get_ref() {

@@ -1,4 +1,7 @@
 //! A recorder's configuration: as written, and as the recorder takes it.
+//!
+//! A recorder dials edges like an agent and serves operators like an edge, so it has tables of
+//! both. Which edges use it is its own configuration; an edge names none.
 
 use super::environment;
 use super::shared::{self, WrittenAdmin, WrittenLog, WrittenSecurity, WrittenTimeouts, own_name};
@@ -42,13 +45,17 @@ impl RecorderSettings {
     }
 }
 
+/// The whole file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
     name: Option<Name>,
     edges: Vec<Address>,
     identity_file: Option<String>,
+    /// Proves that the recorder belongs to the domain. Only a key derived from it is kept in
+    /// memory.
     secret_file: Spanned<String>,
+    /// Absent: what it keeps is lost at a restart, which costs only time.
     directory: Option<String>,
     #[serde(default)]
     limits: WrittenLimits,
@@ -62,6 +69,8 @@ struct Written {
     log: WrittenLog,
 }
 
+/// `[limits]`: when it is full, new sessions are refused; when sessions grow, the one that was
+/// silent for longest is forgotten.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct WrittenLimits {
@@ -70,6 +79,8 @@ struct WrittenLimits {
 }
 
 /// The fields of an agent's `[timeouts]` that a recorder uses.
+///
+/// The others concern clients and servers, which it does not have, so they are unknown fields here.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct WrittenWaits {
@@ -110,6 +121,7 @@ impl Written {
                 identity_file: self.identity_file.map(|path| source.path(&path)),
                 ..self.security.resolve(source)?
             },
+            // The default of agents (10 minutes) is for ends; a recorder has a default of its own.
             linger: if lingers { timeouts.linger } else { recorder::LINGER },
             timeouts,
             memory,

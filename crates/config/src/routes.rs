@@ -1,5 +1,12 @@
 //! Listeners, servers, and the rules that route between them, as agents and edges configure them: `[[route]]`, `[[listen]]`,
 //! `[[gate]]`.
+//!
+//! The same rules come from three places, as the same type: the file, the admin API (`marram
+//! route`, JSON) and an agent's reload on SIGHUP. Only an error's place differs:
+//! [`WrittenRoute::resolve`] names the field, and a caller with a text adds the line.
+//!
+//! Matching is not here: the resolved [`RouteRule`] and its order are the session crate's
+//! (`marram_session::agent::routes`).
 
 use super::source::{Problem, Source};
 use super::units::{Name, ServerAddress, Time};
@@ -21,6 +28,9 @@ use toml::Spanned;
 const REASON_MAX: usize = 256;
 
 /// A rule as written: in TOML as `[[route]]`, in JSON for the admin API.
+///
+/// All conditions that are there must hold; a rule without conditions matches every client. Exactly
+/// one of `app` and `refuse` is there.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct WrittenRoute {
@@ -108,6 +118,8 @@ impl WrittenRoute {
         })
     }
 
+    /// The bytes, from either of the two fields. Their number is checked with the whole table of
+    /// rules.
     fn first(&self) -> Result<Option<Vec<u8>>, Wrong> {
         match (&self.first_bytes, &self.first_bytes_hex) {
             (None, None) => Ok(None),
@@ -134,6 +146,8 @@ impl WrittenRoute {
     }
 }
 
+// For `marram route`: what is printed can be edited and sent back. First bytes with control
+// characters become digits.
 impl From<&RouteRule> for WrittenRoute {
     /// Converts back to the written form.
     fn from(rule: &RouteRule) -> Self {
@@ -196,6 +210,11 @@ pub(super) fn routing(
 ///
 /// # Errors
 /// If one of them is wrong.
+///
+/// The rest of the text may be anything, so that a reload applies rules even if the file also has
+/// changes that need a restart. For the same reason listeners are not known here: a rule that names
+/// one which does not exist passes here, and is refused where the rules are put into use
+/// (`Routing::replace` in `marram-agent`).
 pub fn reread(source: &Source) -> Result<Vec<RouteRule>, Problem> {
     #[derive(Deserialize)]
     struct Outline {
@@ -211,14 +230,19 @@ pub fn reread(source: &Source) -> Result<Vec<RouteRule>, Problem> {
 }
 
 /// A listener's fields besides its address and app.
+/// Common to an agent's `[[listen]]` and an edge's `[[gate]]`, which name the address differently.
 #[derive(Deserialize, Default)]
 pub(super) struct WrittenListener {
     pub(super) name: Option<Name>,
     pub(super) protocol: Option<Spanned<String>>,
+    /// Datagrams only: a session ends after this time without one.
     pub(super) idle: Option<Spanned<Time>>,
+    /// Datagrams only: clients at a time.
     pub(super) flows: Option<Spanned<usize>>,
+    /// WebSocket only. Empty: pages of the listener's own host and port.
     #[serde(default)]
     pub(super) origins: Vec<Spanned<String>>,
+    /// Streams only: the first bytes name the client, and are believed.
     pub(super) proxy_protocol: Option<Spanned<bool>>,
 }
 
@@ -292,6 +316,8 @@ impl<'de> Deserialize<'de> for WrittenServer {
     }
 }
 
+/// Takes both forms. A visitor and not an untagged enum, whose errors would not say what is wrong
+/// with either.
 struct ServerReader;
 
 impl<'de> Visitor<'de> for ServerReader {
@@ -340,6 +366,7 @@ fn protocol(text: &str) -> Result<RouteProtocol, String> {
     known.ok_or_else(|| "is not a protocol; write \"tcp\", \"udp\" or \"websocket\"".to_string())
 }
 
+/// An empty range passes here; the table of rules refuses it (`RouteTable::new`).
 fn ports(text: &str) -> Result<RangeInclusive<u16>, Wrong> {
     let (from, to) = text.split_once('-').unwrap_or((text, text));
     match (from.trim().parse(), to.trim().parse()) {

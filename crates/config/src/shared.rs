@@ -1,4 +1,7 @@
 //! The tables that edges and agents share: `[security]`, `[timeouts]`, `[admin]`, `[log]`; and files that hold secrets.
+//!
+//! Secrets are read once, at the start: a changed file needs a restart. An error names the file and
+//! the length, never the contents.
 
 use super::source::{Problem, Source, unreadable};
 use super::units::{Name, Size, Time};
@@ -14,18 +17,23 @@ use std::time::Duration;
 use toml::Spanned;
 
 /// Bytes of a secret, token, certificate or key file.
+/// A path by mistake to something large must not fill the memory.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Within these limits the kernel can probe a peer: it counts in seconds, up to nine hours.
 const PEER_UNREACHABLE_MIN: Duration = Duration::from_secs(2);
 const PEER_UNREACHABLE_MAX: Duration = Duration::from_secs(8 * 3_600);
 /// A shorter token or secret can be guessed.
+/// 16 random bytes have 128 bits. Hexadecimal digits carry half as much each, so the advice is 64
+/// of them.
 const SECRET_BYTES_MIN: usize = 16;
 
+/// `[log]`. `MARRAM_LOG` in the environment overrides `level`, in the code that starts the logs.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenLog {
     format: Option<logging::Format>,
     level: Option<logging::Levels>,
+    /// Bytes of the latest lines that are kept in memory for `marram logs`.
     keep: Option<Spanned<Size>>,
 }
 
@@ -130,16 +138,21 @@ pub(super) fn own_name(kind: &str) -> Name {
 }
 
 /// Truncates the host's name to fit and keeps its beginning, in which hosts differ.
+/// A name has at most `Name::BYTES_MAX` bytes. Only ASCII is legal in it, so cutting cannot split a
+/// character.
 fn name_on(mut host: String, kind: &str) -> Name {
     host.truncate(Name::BYTES_MAX - kind.len() - 1);
     Name(format!("{host}-{kind}"))
 }
 
+/// The name of this machine, or "edge" where it has none that is legal here.
 pub(super) fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().parse::<Name>().map_or_else(|_| "edge".into(), |name| name.0)
 }
 
+/// `[security]`, of agents, edges and recorders. What an absent field means differs between the
+/// sides (`Security` in `marram-transport`).
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenSecurity {
@@ -163,6 +176,7 @@ impl WrittenSecurity {
         Ok(security)
     }
 
+    /// For an agent or a recorder; the first step for an edge.
     pub(super) fn resolve(&self, source: &Source) -> Result<Security, Problem> {
         let identity = identity(source, self.certificate.as_ref(), self.key.as_ref())?;
         Ok(Security {
@@ -199,6 +213,9 @@ pub(super) fn identity(
 }
 
 /// Reads a token: one line, without surrounding white space.
+///
+/// White space around it is removed: editors and `echo` end files with a new line, and the two
+/// sides must agree.
 pub(super) fn token(source: &Source, path: &Spanned<String>) -> Result<String, Problem> {
     let bytes = random_file(source, path)?;
     warn_if_shown(source, path);
@@ -212,6 +229,9 @@ pub(super) fn token(source: &Source, path: &Spanned<String>) -> Result<String, P
 }
 
 /// Reads a secret: the file's bytes, without trailing white space.
+///
+/// It need not be text. Only ASCII white space at its end is removed, as an editor adds it; all
+/// edges of a domain read it the same way.
 pub(super) fn secret(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
     let bytes = random_file(source, path)?;
     warn_if_shown(source, path);
@@ -236,6 +256,9 @@ fn random_file(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Probl
 }
 
 /// Warns if a file with a secret is readable by every user.
+///
+/// Only a warning, and only about all users, not the group. For the files of an agent's key and of
+/// a `[[key]]` it is an error.
 pub(super) fn warn_if_shown(source: &Source, path: &Spanned<String>) {
     let place = source.path(path.get_ref());
     if std::fs::metadata(&place).is_ok_and(|file| file.permissions().mode() & 0o004 != 0) {
@@ -253,6 +276,7 @@ fn too_short(source: &Source, span: &Range<usize>, len: usize) -> Problem {
     source.problem(span, what)
 }
 
+/// Reads a file that must contain at least one PEM block; what is in it is parsed where it is used.
 pub(super) fn pem(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
     let bytes = file(source, path)?;
     if bytes.windows(11).any(|window| window == b"-----BEGIN ") {
@@ -261,6 +285,8 @@ pub(super) fn pem(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Pr
     Err(source.problem(&path.span(), "names a file without a PEM block (\"-----BEGIN ...\")"))
 }
 
+/// Reads a file that the text names; blocks on the file system. The size is checked first, by the
+/// metadata.
 pub(super) fn file(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
     let place = source.path(path.get_ref());
     let problem = |what: String| source.problem(&path.span(), what);
@@ -274,20 +300,34 @@ pub(super) fn file(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, P
         .map_err(|error| problem(format!("names {}, which {}", place.display(), unreadable(&place, &error))))
 }
 
+/// `[timeouts]`, of agents and of the parts of edges and recorders that dial. Absent fields take
+/// `Timeouts::default`.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenTimeouts {
+    /// Between two heartbeats to an edge.
     pub(super) heartbeat: Option<Spanned<Time>>,
+    /// Silence after which another edge is asked; twice `heartbeat` at least.
     pub(super) suspect_after: Option<Spanned<Time>>,
+    /// How long a client's connection waits for an edge that accepts its session.
     pub(super) edge_wait: Option<Spanned<Time>>,
+    /// The first wait before an edge is dialled again; it doubles up to `backoff_max`.
     pub(super) backoff_min: Option<Spanned<Time>>,
     pub(super) backoff_max: Option<Spanned<Time>>,
+    /// How long an end without an owner is kept before its terms are known, and tombstones at
+    /// least.
     pub(super) linger: Option<Spanned<Time>>,
+    /// How long a session's home must be well before the session returns to it.
     pub(super) failback_delay: Option<Spanned<Time>>,
+    /// For a wire, up to the end of its handshake (`WireTable::new`).
     pub(super) dial: Option<Spanned<Time>>,
+    /// For a connection to a server.
     pub(super) connect: Option<Spanned<Time>>,
+    /// How long a client may be silent where a rule asks for its first bytes.
     pub(super) first_bytes: Option<Spanned<Time>>,
+    /// For the hosts of clients and servers, not for edges; the kernel counts it.
     pub(super) peer_unreachable: Option<Spanned<Time>>,
+    /// Between a request to stop and the end of the process.
     pub(super) drain: Option<Spanned<Time>>,
 }
 
@@ -328,6 +368,8 @@ impl WrittenTimeouts {
                 source.problem(&written.span(), "is more than the kernel can wait; write \"8h\" or less")
             );
         }
+        // Relations between two fields are checked only if one of them is written: the defaults fit
+        // each other. The message points at the one that is there.
         let heartbeat_span = self.suspect_after.as_ref().or(self.heartbeat.as_ref());
         if let Some(written) = heartbeat_span
             && timeouts.heartbeat_timeout < 2 * timeouts.heartbeat_interval

@@ -1,5 +1,14 @@
 //! A configuration text and its errors: every error names the file, the line, the field and the fix. Knows the outline of TOML,
 //! not what the fields mean.
+//!
+//! ```text
+//! edge.toml:12: `limits.sessions`: invalid type: string "many", expected u32
+//! MARRAM_EDGE__LIMITS__SESSIONS: invalid type: ...
+//! ```
+//!
+//! A span counts bytes in the text *with* overrides, in which lines may have moved.
+//! [`Source::problem`] maps it back to the text as written, or to the variable that wrote that
+//! part.
 
 use super::hints::hint;
 use marram_shard::suggest;
@@ -53,6 +62,9 @@ struct Patch {
 }
 
 /// A text and where it came from.
+///
+/// Clones are cheap enough for one start and share their warnings, so that a warning found while a
+/// clone with overrides is resolved can be asked of the original.
 #[derive(Clone, Debug)]
 pub struct Source {
     name: String,
@@ -106,6 +118,8 @@ impl Source {
     }
 
     /// Replaces the text at `at` by the value of a variable.
+    ///
+    /// Patches are in the order in which they were made, and each has its place in the newest text.
     pub(super) fn patched(&self, at: &Range<usize>, text: &str, variable: &str) -> Self {
         let mut source = self.clone();
         source.text.replace_range(at.clone(), text);
@@ -123,6 +137,9 @@ impl Source {
     ///
     /// # Errors
     /// If it cannot be read, is too large, or is not UTF-8.
+    ///
+    /// The size is checked before the text is read, so that a wrong path to a large file costs
+    /// nothing.
     pub fn read(path: &Path) -> Result<Self, Problem> {
         let name = path.display().to_string();
         let problem = |what: String| Problem { file: name.clone(), line: None, field: None, what };
@@ -142,6 +159,8 @@ impl Source {
     }
 
     /// A path in the text: relative ones start at the directory of the text's file.
+    ///
+    /// An absolute path stays as it is.
     #[must_use]
     pub fn path(&self, written: &str) -> PathBuf {
         self.directory.join(written)
@@ -172,6 +191,10 @@ impl Source {
     }
 
     /// An error about the text at `span`.
+    ///
+    /// In the part that a variable wrote, the variable is named as the file. Else the offset is
+    /// mapped to the written text: patches before it are taken out and what they replaced is put
+    /// back.
     #[must_use]
     pub fn problem(&self, span: &Range<usize>, what: impl Into<String>) -> Problem {
         if let Some(patch) = self.patches.iter().rev().find(|patch| patch.at.contains(&span.start)) {
@@ -242,6 +265,10 @@ pub(super) fn with_hint(message: &str) -> String {
 }
 
 /// The line and field of a byte in a TOML text.
+///
+/// Found by looking at lines, since the parser's errors have only a span, and a text that is not
+/// TOML has no tree. It may name the wrong field for text in unusual form; the line does not depend
+/// on that.
 struct SourcePosition {
     line: usize,
     field: Option<String>,

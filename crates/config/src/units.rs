@@ -1,4 +1,16 @@
 //! Values as written in configurations: sizes, times, addresses, names. Each error says what form is expected.
+//!
+//! ```text
+//! size    := number ["." digits] [" "] ("B" | "KiB" | "MiB" | "GiB" | "TiB")
+//! time    := number ["." digits] [" "] ("us" | "ms" | "s" | "m" | "min" | "h" | "d")
+//! address := host ":" port            host in brackets if it contains ":"
+//! server  := ["tcp://" | "udp://"] address
+//! listen  := ["tcp://" | "udp://" | "ws://"] address in numbers
+//! name    := 1 to 64 of a-z A-Z 0-9 - _ .   not beginning with "."
+//! ```
+//!
+//! Each type reads itself from TOML and from a command's arguments by the same code (`written!`). A
+//! unit is always written: a bare number would leave the reader to guess.
 
 use marram_session::agent::routes::RouteProtocol;
 use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
@@ -38,6 +50,9 @@ pub struct ListenAddress {
 }
 
 /// The name of an app, a server or an edge: letters, digits, `-`, `_` and `.`, at most 64 of them.
+///
+/// Names become parts of file names, URLs and metric labels, hence the narrow alphabet, and no dot
+/// in front.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Name(pub String);
 
@@ -50,6 +65,7 @@ impl Name {
 trait Written: Sized {
     /// The end of the sentence "expected ...".
     const EXPECTED: &'static str;
+    /// `None` if the text has another form or the value does not fit.
     fn read(text: &str) -> Option<Self>;
 }
 
@@ -137,6 +153,8 @@ fn transport(text: &str) -> (bool, &str) {
 }
 
 /// A decimal number with at most nine digits after the point.
+///
+/// Integers and not a float, so that `"1.1s"` is exact and `"0.3B"` is an error.
 struct Number {
     whole: u64,
     billionths: u64,
@@ -168,6 +186,7 @@ fn split(text: &str) -> Option<(Number, &str)> {
     Some((Number { whole: whole.parse().ok()?, billionths }, unit.trim_start()))
 }
 
+/// Reads a string and nothing else: a number without a unit is an error with `EXPECTED` in it.
 struct Reader<T>(std::marker::PhantomData<T>);
 
 impl<T: Written> Visitor<'_> for Reader<T> {

@@ -1,4 +1,13 @@
 //! `[cache]`: the origin that an app's cells read objects from, and how long objects are fresh.
+//!
+//! ```text
+//! age:   0 ........ ttl ................... ttl + stale
+//!        fresh      asked again; if the     asked again; a failure is
+//!                   origin is away, served  reported to the cell
+//! ```
+//!
+//! The values become a `CachePolicy` in milliseconds. A cell waits for its fetch, and its session
+//! with it, so the timeout has a small upper limit.
 
 use crate::source::{Problem, Source};
 use crate::units::{Size, Time};
@@ -75,6 +84,9 @@ impl Written {
 }
 
 /// Whether this is a URL that keys can be appended to.
+///
+/// A key is appended behind the last slash. It must not be able to become a query, a user or
+/// another host, so an origin may contain none of these.
 fn check(origin: &str) -> Result<(), &'static str> {
     if origin.starts_with("https://") {
         return Err(

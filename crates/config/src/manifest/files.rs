@@ -1,5 +1,10 @@
 //! The read-only files of a cell's file tree: where cells see them, where the contents come from, and reading those. An edge
 //! receives the contents together with the app and reads none of its own files.
+//!
+//! The contents are part of the image's digest: replay on another edge must see the same bytes. A
+//! manifest may come from a repository that the operator has not read, so it may name only files
+//! below its own folder: a link or `..` must not make `marram deploy` upload a private file.
+//! `absolute = true` is the way out, and is visible in the manifest.
 
 use crate::source::{Problem, Source};
 use marram_sandbox::ImageFile;
@@ -35,6 +40,9 @@ pub(super) struct Written {
 }
 
 /// Resolves a manifest's list of files.
+///
+/// Checks the tree as a whole: no path twice, and no file that would have to be a directory as
+/// well.
 pub(super) fn resolve(source: &Source, written: Vec<Written>) -> Result<Vec<TreeFile>, Problem> {
     let mut files: Vec<TreeFile> = Vec::new();
     for entry in written {
@@ -96,6 +104,7 @@ impl Written {
 /// # Errors
 /// If a file cannot be read, a link leads it outside the manifest's folder, or the files together are too large.
 pub(super) fn read_all(source: &Source, files: &[TreeFile]) -> Result<Vec<Vec<u8>>, Problem> {
+    // The budget is common to all files of one stage; each may use what the earlier ones left.
     let mut left = IMAGE_FILES_BYTES_MAX;
     let mut all = Vec::new();
     for file in files {
@@ -127,6 +136,8 @@ impl TreeFile {
             ));
         }
         let mut contents = Vec::new();
+        // One byte more than allowed, to tell a file that fits exactly from one that is larger. The
+        // size in the metadata is not used, since the file may grow.
         let limit = u64::try_from(left).unwrap_or(u64::MAX).saturating_add(1);
         File::open(&real).and_then(|file| file.take(limit).read_to_end(&mut contents)).map_err(unreadable)?;
         if contents.len() > left {

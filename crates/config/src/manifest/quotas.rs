@@ -1,4 +1,8 @@
 //! A manifest's limits: for each stage of a cell, and for a session as a whole.
+//!
+//! Per stage are those that the sandbox enforces in one module: memory, time, scratch files. Per
+//! session are those that the shard counts: messages and log. A stage without a value has the
+//! app's, and the app has the default.
 
 use super::{Problem, Source};
 use crate::units::{Size, Time};
@@ -7,6 +11,7 @@ use std::time::Duration;
 use toml::Spanned;
 
 /// Linear memory is a multiple of this, in bytes.
+/// The page of WebAssembly.
 const PAGE: u64 = 64 << 10;
 
 /// What one stage of a cell may use; most cells have only one.
@@ -15,10 +20,13 @@ pub struct StageQuotas {
     /// Bytes of linear memory, a multiple of 64 KiB.
     pub memory: u64,
     /// How long one handler may compute; in a chain, everything that one input runs in this stage.
+    /// A handler that exceeds it is killed, and the input is tried once more on another attempt
+    /// (`docs/protocol.md`, chapter 13).
     pub handler_time: Duration,
     /// Bytes of scratch files.
     pub scratch: u64,
     /// Whether NaNs have the same bit pattern on every kind of CPU.
+    /// False is faster for floats; a replay on another kind of CPU may then differ.
     pub nan_canonical: bool,
 }
 
@@ -67,6 +75,7 @@ pub(super) struct WrittenStage {
     nan: Option<Nan>,
 }
 
+/// `nan`: "canonical" or "native".
 #[derive(Deserialize, Clone, Copy)]
 #[serde(rename_all = "lowercase")]
 enum Nan {
@@ -75,6 +84,7 @@ enum Nan {
 }
 
 impl Written {
+    /// The defaults for stages, and the limits of sessions.
     pub(super) fn resolve(self, source: &Source) -> Result<(StageQuotas, Quotas), Problem> {
         let log_bytes_per_s = match self.log_bytes_per_s {
             None => 0,
@@ -93,6 +103,7 @@ impl Written {
 }
 
 impl WrittenStage {
+    /// What this stage may use; `default` is the app's.
     pub(super) fn resolve(self, source: &Source, default: &StageQuotas) -> Result<StageQuotas, Problem> {
         let memory = self.memory.as_ref().map_or(default.memory, |size| size.get_ref().0);
         if let Some(written) = self.memory.filter(|_| memory == 0 || !memory.is_multiple_of(PAGE)) {

@@ -1,5 +1,12 @@
 //! The stages of an app's cell: one module, or several that are connected in sequence. They are read on the machine that
 //! deploys the app; an edge that receives an app reads none of its own files.
+//!
+//! ```text
+//! client ◀─▶ stage 0 ◀─▶ stage 1 ◀─▶ ... ◀─▶ server
+//! ```
+//!
+//! `module` and `[[stage]]` exclude each other; fields of the one form that stand beside the other
+//! are errors and are not ignored, since they would silently lose their effect.
 
 use super::files::{self, TreeFile};
 use super::quotas::{StageQuotas, WrittenStage};
@@ -46,6 +53,7 @@ pub(super) struct Written {
 }
 
 /// What the manifest of an app with a single stage says about that stage.
+/// It is resolved to a stage named like the app.
 pub(super) struct Only {
     pub(super) name: String,
     pub(super) module: Option<Spanned<String>>,
@@ -133,6 +141,12 @@ impl Stage {
 ///
 /// # Errors
 /// If a module or a file cannot be read, a file is in a place that is not allowed, or the parts are too large.
+///
+/// ```text
+/// parts := module 0 | file 0.0 | file 0.1 | ... | module 1 | file 1.0 | ...
+/// ```
+///
+/// The receiver knows the number of files from the resolved manifest, so the parts need no names.
 pub fn read_parts(source: &Source, stages: &[Stage]) -> Result<Vec<Vec<u8>>, Problem> {
     let mut parts = Vec::new();
     for stage in stages {
