@@ -1,4 +1,7 @@
 //! The admin API of an agent with an admin address: its health and its log lines. Knows no session.
+//!
+//! An agent has nothing to deploy and no session that could be addressed from outside. `/v1/logs`
+//! is answered by the server for every program (`server.rs`), before this is asked.
 
 use super::answer::{Answer, Call};
 use super::server::AdminApi;

@@ -6,7 +6,11 @@ use marram_http::{Body, Refusal};
 use serde_json::{Value, json};
 
 /// A complete request.
+///
+/// It has passed the guard, and its whole body is in memory.
 pub struct Call {
+    /// Handlers match method and path together; an unknown pair is 404, whichever of the two is
+    /// unknown.
     pub(super) method: Method,
     pub(super) path: String,
     /// The part after the question mark, if any.
@@ -15,6 +19,8 @@ pub struct Call {
 }
 
 /// A complete answer.
+///
+/// Its body may be a stream (`Body::Lines`), which then outlives the handler.
 pub struct Answer {
     pub(super) status: StatusCode,
     pub(super) content_type: &'static str,
@@ -48,6 +54,8 @@ impl From<Refusal> for Answer {
     }
 }
 
+/// One JSON value and a new line, so that the answers of several edges can be concatenated and
+/// still be read line by line.
 fn line(value: &Value) -> Bytes {
     let mut text = value.to_string();
     text.push('\n');

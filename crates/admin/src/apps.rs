@@ -1,5 +1,18 @@
 //! Deploying apps: checks the manifest against this edge, makes an image of the module, sends the app to the control, and has
 //! both stored for the next start.
+//!
+//! ```text
+//! upload ─▶ parse ─▶ promises kept here? ─▶ image (compile, cache) ─▶ keys granted? ─▶ control ─▶ state directory
+//!            422      422                    400, 422, 500, 507        422              422, 503   500
+//! ```
+//!
+//! The control is told before the app is stored: an app that no shard takes must not return at the
+//! next start. If storing fails, the app runs until the next start, and the refusal says so.
+//!
+//! Three ways lead to a deployment, and differ in what is known of the image: an upload
+//! ([`deploy`]) has it made here; a restart ([`deploy_kept`]) trusts the name in the state
+//! directory; a peer ([`deploy_copied`]) may have other stages around it, which is checked first.
+//! All of them check keys and promises again, since the configuration may have changed since.
 
 use super::asking::ask;
 use super::body::Upload;
@@ -27,6 +40,8 @@ pub(super) fn deploy(state: &AdminState, upload: &Upload) -> Result<Value, Refus
     let image = image?;
     chains::keys_are_granted(state, &images, &manifest.name, image)?;
     let app = manifest.app(image);
+    // Asked before the deployment, which would make it true. It is a hint for the operator and
+    // nothing depends on it.
     let unchanged =
         matches!(ask(state, ControlRequest::Apps)?, ControlAnswer::Apps(apps) if apps.contains(&app));
     let mut deployed = announce(state, &manifest, &upload.manifest, image)?;
@@ -81,6 +96,9 @@ fn announce(state: &AdminState, manifest: &Manifest, text: &str, image: ImageHas
 
 /// What `protect` promises depends on where the ends run (docs/protocol.md, "Failure model"): refuses a promise that a gate of
 /// this edge breaks.
+///
+/// `routing.rs` checks the same from the other side, when a rule is added for an app that is
+/// deployed.
 fn promises_kept(state: &AdminState, manifest: &Manifest) -> Result<(), String> {
     if manifest.protect == Protect::None {
         return Ok(());
@@ -130,8 +148,12 @@ fn survives(manifest: &Manifest) -> &'static str {
 
 /// Finds the names of an image's stages, the one next to the client first. A list of sessions asks for each session, so each
 /// image is read only once.
+///
+/// It lives for one request, so what it has read is never stale.
 pub(super) struct StageNames {
     images: Option<Images>,
+    /// No names (an empty list) stands for an image that is no chain; none, for one that cannot be
+    /// read.
     known: BTreeMap<ImageHash, Option<Vec<String>>>,
 }
 

@@ -1,4 +1,8 @@
 //! Questions to the edge's control. A question without an answer in time is refused.
+//!
+//! The control runs in the supervisor's loop and asks the shards; a shard that hangs does not
+//! answer. A handler must never wait for it without a limit: there are eight threads for all
+//! operators.
 
 use super::state::AdminState;
 use hyper::StatusCode;
@@ -16,6 +20,9 @@ pub(super) fn ask(state: &AdminState, request: ControlRequest) -> Result<Control
 }
 
 /// Asks the control, which may take this long to answer.
+///
+/// # Errors
+/// With 503. The request may still take effect later, if the control or a shard was only slow.
 pub(super) fn ask_patiently(
     state: &AdminState,
     request: ControlRequest,

@@ -6,6 +6,10 @@
 //! | len: u32 LE | manifest | ( ( | len: u32 LE | module | ( | len: u32 LE | file | )* )*
 //! +-------------+----------+     +-------------+--------+   +-------------+------+
 //! ```
+//!
+//! No names and no types: the manifest says how many files each stage has, so the sequence is
+//! unambiguous. A disagreement between both is found by `all_came` in `chains.rs`. The parts of a
+//! decoded body are slices of it and not copies.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use marram_config::source::TEXT_BYTES_MAX;
@@ -71,6 +75,8 @@ impl Upload {
     }
 }
 
+/// Takes the next part; `None` if the body ends before. The length is compared before anything is
+/// split off, so a wrong length costs no memory.
 fn part(body: &mut Bytes) -> Option<Bytes> {
     let len = body.try_get_u32_le().ok()? as usize;
     (len <= body.len()).then(|| body.split_to(len))

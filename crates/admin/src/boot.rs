@@ -1,5 +1,12 @@
 //! The apps that an edge deploys at its start: those that it had, those in its configuration, those of its peers. A failure is
 //! logged and affects only that app.
+//!
+//! It runs in a thread of its own while the API and the shards serve already: compilation may take
+//! seconds, and sessions of other edges may arrive at once. An app that is not deployed yet is
+//! unknown until its turn.
+//!
+//! The order decides who wins: an app of the configuration replaces one from before the restart
+//! that has the same name, and a peer's app comes only if there is none (`copy_app`).
 
 use super::state::AdminState;
 use super::{apps, body::Upload, chains, kept, peers};
@@ -16,6 +23,7 @@ pub(super) fn deploy_all(state: &AdminState) {
             tracing::error!(%image, "an app from before the restart is not deployed: {refusal}");
         }
     }
+    // The second of two would silently replace the first.
     let mut names = BTreeSet::new();
     for path in &state.start {
         let deployed = load(path).and_then(|upload| {
@@ -41,6 +49,9 @@ pub(super) fn deploy_all(state: &AdminState) {
 ///
 /// # Errors
 /// If every edge would refuse it, whatever that edge grants or adds. The text says why.
+///
+/// The directory holds the compiled code, which needs some megabytes. It is removed, whatever the
+/// outcome.
 pub fn check(path: &Path) -> Result<(), String> {
     let upload = load(path)?;
     let source = Source::new(manifest::FILE_NAME, upload.manifest.clone());

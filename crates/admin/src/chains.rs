@@ -1,5 +1,16 @@
 //! Makes one image of a manifest's stages: their own images, connected in sequence, between the stages that this edge's
 //! configuration adds to every app.
+//!
+//! ```text
+//!            [chain] first        the manifest's stages       [chain] last
+//! client ◀─▶ firewall        ◀─▶  stage 0 ◀─▶ stage 1    ◀─▶  limiter        ◀─▶ server
+//!            └────────────────── one image, one cell, one log ──────────────┘
+//! ```
+//!
+//! Each stage has an image of its own, named by the digest of module, files and quotas, so that
+//! stages shared by several apps are compiled and stored once. The chain's image lists theirs.
+//! Since the digest of the whole names what a session runs, edges with different `[chain]` tables
+//! could not recover each other's sessions; [`agrees`] refuses such a pair where an app is copied.
 
 use super::body::Upload;
 use super::kept;
@@ -36,6 +47,7 @@ pub(super) fn check(images: &Images, manifest: &Manifest, upload: &Upload) -> Re
 }
 
 /// An image for each uploaded stage.
+/// `upload.parts` is consumed in the order in which `Upload` documents it.
 fn own_stages(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<Vec<Named>, Refusal> {
     all_came(manifest, &upload.parts)?;
     let mut parts = &upload.parts[..];
@@ -43,6 +55,8 @@ fn own_stages(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<V
     for stage in &manifest.stages {
         let (own, rest) = parts.split_at(1 + stage.files.len());
         parts = rest;
+        // Found here and not by the first session: a cell without a cache could only be stopped
+        // when it calls the import.
         if manifest.cache.is_none() && reads_cache(&own[0]) {
             return Err(in_stage(manifest, stage, &no_cache()));
         }
@@ -57,6 +71,7 @@ fn own_stages(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<V
 }
 
 /// Logs that compiled code was there and could not be used.
+/// The image cache repairs itself; the line is for the operator of a failing disk.
 fn was_rebuilt(image: ImageHash, fault: Option<&ImageFault>) {
     if let Some(fault) = fault {
         tracing::warn!(%image, "an image was compiled again: {fault}");
@@ -93,6 +108,7 @@ fn tree(files: &[TreeFile], contents: &[Bytes]) -> Vec<ImageFile> {
 }
 
 /// The ids of the keys of a stage's certificates.
+/// They become part of the image: a replay must make the same signatures.
 fn named_keys(stage: &Stage, files: &[ImageFile]) -> Result<Vec<KeyId>, Refusal> {
     let of = |path: &String| {
         let file = files.iter().find(|file| file.path == *path);
@@ -111,6 +127,9 @@ fn named_keys(stage: &Stage, files: &[ImageFile]) -> Result<Vec<KeyId>, Refusal>
 
 /// Checks that this edge holds every key that an image signs with, and grants it to this app. Stages that the edge adds to every
 /// app have the grants that they have as apps of their own.
+///
+/// # Errors
+/// With 422 if a key is missing or not granted, or the image cannot be loaded.
 pub(super) fn keys_are_granted(
     state: &AdminState,
     images: &Images,
@@ -123,6 +142,7 @@ pub(super) fn keys_are_granted(
     })?;
     was_rebuilt(image.hash(), image.rebuilt());
     let forced = state.first.iter().chain(&state.last);
+    // A stage is recognised as the edge's own by its image: the list of stages has no other mark.
     let forced: Vec<_> = forced.filter_map(|app| Some((kept::image(state, app)?, app.as_str()))).collect();
     for stage in image.info() {
         let owner = forced.iter().find(|(image, _)| *image == stage.hash).map_or(app, |(_, app)| app);
@@ -187,6 +207,7 @@ fn in_stage(manifest: &Manifest, stage: &Stage, error: &DeployError) -> Refusal 
 }
 
 /// The stages that this edge puts before and after an app's own.
+/// The apps that are themselves added get none, or they would contain themselves.
 fn forced(
     state: &AdminState,
     images: &Images,
@@ -240,6 +261,9 @@ fn wire(images: &Images, manifest: &Manifest, stages: Vec<Named>) -> Result<Imag
 }
 
 /// Whether an image that another edge made has the stages that this edge adds to every app.
+///
+/// The app's own stages in the middle are not compared: the image's digest fixes them, and the peer
+/// is trusted with the app.
 pub(super) fn agrees(
     state: &AdminState,
     images: &Images,

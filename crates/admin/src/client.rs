@@ -1,4 +1,12 @@
 //! The client of the admin API, for the command line, the demo, tests, and edges that fetch from one another.
+//!
+//! Blocking, for callers without a runtime: each call makes a runtime on the calling thread and one
+//! connection, and ends both. Must not be used inside a tokio runtime. Operators' commands are
+//! rare, so nothing is pooled.
+//!
+//! Whom the token is sent to matters: a configured one goes to the authority that the caller named;
+//! a published one only to the very address at which its process listens, and only on loopback
+//! (`token.rs`).
 
 use super::token;
 use bytes::Bytes;
@@ -24,6 +32,8 @@ const LINE_BYTES_MAX: usize = 1 << 20;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A client of one edge's admin API.
+///
+/// Cheap to clone. `Debug` of it shows the token: do not log it.
 #[derive(Clone, Debug)]
 pub struct ApiClient {
     authority: String,
@@ -36,6 +46,8 @@ pub struct ApiClient {
 }
 
 /// Why a call failed.
+///
+/// `Display` ends with what the operator can do.
 #[derive(Debug)]
 pub enum ClientError {
     /// The connection could not be made.
@@ -115,6 +127,8 @@ impl ApiClient {
     ///
     /// # Errors
     /// If there is no answer, or the edge refuses.
+    ///
+    /// The timeout is for all of it: connecting, sending, and the whole answer.
     pub fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime
@@ -131,6 +145,10 @@ impl ApiClient {
     ///
     /// # Errors
     /// If there is no answer, the edge refuses, or it becomes silent.
+    ///
+    /// The timeout is for each piece of the answer, since a followed log has no end. The server
+    /// sends an empty line in a silence (`HEARTBEAT` in `logs.rs`), far more often than the
+    /// timeout.
     pub fn lines(&self, path: &str, mut take: impl FnMut(&str) -> bool) -> Result<(), ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime
@@ -187,6 +205,8 @@ impl ApiClient {
         if status.is_success() { Ok(body) } else { Err(refused(status.as_u16(), &body)) }
     }
 
+    /// The handshake, with a timeout of its own: a plain HTTP server would wait for a request and
+    /// answer nothing.
     async fn encrypted(&self, stream: TcpStream) -> Result<Stream, ClientError> {
         if !self.is_encrypted {
             return Ok(Stream::Plain(stream));
@@ -203,6 +223,8 @@ impl ApiClient {
             })
     }
 
+    /// Sends the request, and again for as long as the server refuses a published token and another
+    /// one is published by then.
     async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, ClientError> {
         // An edge that was restarted has another token.
         let find = || if self.token.is_none() { token::find(&self.authority) } else { None };
@@ -263,6 +285,8 @@ impl ApiClient {
     }
 }
 
+/// The error in an answer with another status than success. Without the two texts it is not from
+/// this API.
 fn refused(status: u16, body: &[u8]) -> ClientError {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
     match (value["error"].as_str(), value["fix"].as_str()) {

@@ -1,4 +1,8 @@
 //! The coordinator, for operators: whether it is reachable, which edges it knows, and what is impossible while it is away.
+//!
+//! It shows the coordinator client's last view (`marram_node::coordinator`), which may be seconds
+//! old, and asks the store only for a session's standby. Nothing here changes anything, and no
+//! session depends on it.
 
 use super::answer::Answer;
 use super::state::AdminState;
@@ -11,6 +15,9 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// The present state.
+///
+/// `state` is "none" without a `[coordinator]`, else "there" or "away"; `why`, `away_ms` and
+/// `cannot` describe an absence. `serves` is null unless this edge serves the store.
 pub(super) fn shown(state: &AdminState) -> Value {
     let Some(coordinator) = &state.coordinator else {
         return json!({ "edge": state.edge, "state": "none" });
@@ -51,6 +58,9 @@ pub(super) fn shown(state: &AdminState) -> Value {
 }
 
 /// The standby of any edge's session, as the coordinator knows it.
+///
+/// # Errors
+/// With 404 if there is no coordinator or it knows no standby, 503 if it is away.
 pub(super) fn stands_by(state: &AdminState, session: SessionId) -> Result<Answer, Refusal> {
     let Some(coordinator) = &state.coordinator else {
         let fix = "write `[coordinator]` into its configuration, or ask the edge that owns the session";

@@ -1,4 +1,8 @@
 //! Metrics of an edge, in Prometheus' format and as a summary for people.
+//!
+//! A sample has the shard it comes from (none: the edge itself), a name and at most one label.
+//! Prometheus gets sums over shards, since each label multiplies the series; `GET /v1/edge` shows
+//! shards apart.
 
 use marram_shard::api::{App, Counter, Label};
 use marram_shard::control::MetricSample;
@@ -10,6 +14,9 @@ use std::fmt::Write;
 type Series<'a> = (&'a str, Option<(&'a str, &'a str)>);
 
 /// Counters in Prometheus' format, summed over all shards: one family for each name, one line for each label.
+///
+/// The map is ordered by name, so all lines of a family stand together, as the format requires.
+/// Gauges are summed as well, so a gauge must be something that can be added.
 pub(super) fn prometheus(edge: &str, figures: &[MetricSample]) -> String {
     let mut sums: BTreeMap<Series<'_>, (u64, bool)> = BTreeMap::new();
     for MetricSample { counter: Counter { name, label, value, gauge }, .. } in figures {
@@ -37,6 +44,9 @@ pub(super) fn escaped(value: &str) -> String {
 }
 
 /// An edge's summary: its own figures, those of each shard, and those of each app over all shards, in the order of `apps`.
+///
+/// A counter with the label `app` counts for that app only; one with another label is not in the
+/// summary.
 pub(super) fn edge(figures: &[MetricSample], apps: &[App]) -> Value {
     let (mut own, mut shards) = (Map::new(), BTreeMap::<u8, Map<String, Value>>::new());
     let mut of_apps: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
@@ -62,6 +72,8 @@ pub(super) fn edge(figures: &[MetricSample], apps: &[App]) -> Value {
 }
 
 /// The message about this server if no connected agent reaches it; else `None`.
+///
+/// It is a note beside a successful deployment, not an error: the server's agent may come later.
 pub(super) fn unreached(server: &str, figures: &[MetricSample]) -> Option<String> {
     let labels = figures.iter().filter(|figure| figure.counter.value > 0).flat_map(|it| &it.counter.label);
     let names: BTreeSet<&str> =

@@ -1,4 +1,12 @@
 //! The apps in the state directory: each with its manifest and the name of its image, so that a restarted edge has them again.
+//!
+//! ```text
+//! STATE/apps/NAME.toml     the manifest's text, as it was uploaded
+//! STATE/apps/NAME.image    the image's digest, in hexadecimal digits
+//! ```
+//!
+//! Modules and files are not here but in the image cache, under their digests. Names cannot contain
+//! a slash or begin with a dot (`Name` in `marram-config`), so they are safe as file names.
 
 use super::state::AdminState;
 use hyper::StatusCode;
@@ -29,6 +37,9 @@ pub(super) fn keep(state: &AdminState, name: &str, text: &str, image: ImageHash)
 }
 
 /// Removes an app. Its image stays, for the sessions that use it.
+///
+/// In the reverse order of [`keep`]: a crash in between leaves a manifest without an image, which
+/// is ignored.
 pub(super) fn forget(state: &AdminState, name: &str) -> Result<(), Refusal> {
     for path in [image_path(state, name), manifest_path(state, name)] {
         match fs::remove_file(&path) {
@@ -54,6 +65,9 @@ pub(super) fn image(state: &AdminState, name: &str) -> Option<ImageHash> {
 }
 
 /// Apps that were deployed before the edge was restarted: manifest and image.
+///
+/// In the order of their names, so that each start is alike. An entry that cannot be read is left
+/// out silently: it is half written or half removed.
 pub(super) fn all(state: &AdminState) -> Vec<(String, ImageHash)> {
     let Ok(entries) = fs::read_dir(&state.apps) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

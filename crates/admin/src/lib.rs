@@ -26,6 +26,19 @@
 //! its own opens `/metrics`, `/healthz` is open to all, and web pages get nothing.
 //!
 //! Answers are JSON unless the table says otherwise. A refusal is `{"error": what happened, "fix": how to fix it}`.
+//!
+//! ```text
+//! thread "admin"         accepts, checks the head, reads the body, streams log lines     never blocks
+//! "admin-answer" (8)     AdminApi::answer: waits for the control, compiles, reads files   may block
+//! thread "admin-boot"    deploys the apps of the start                                    may block
+//!        │ ask / answer, with a time limit
+//!        ▼
+//! the control (`marram_shard::control`) in the supervisor's loop ─▶ shards
+//! ```
+//!
+//! Nothing is remembered here between requests but the token and the directory of deployed apps:
+//! what an edge has is asked of its control each time, so the answer is never older than the
+//! request.
 
 mod agent;
 mod answer;
@@ -51,6 +64,7 @@ mod view;
 pub use agent::AgentAdmin;
 pub use answer::{Answer, Call};
 pub use boot::{check, load};
+// Limits are public for the page of all limits (`docs/limits.md`), which the program prints.
 pub use client::ANSWER_BYTES_MAX;
 pub use logs::FOLLOWERS_MAX;
 pub use logs::HEARTBEAT;

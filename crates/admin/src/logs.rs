@@ -8,6 +8,16 @@
 //! matched. Then the matching lines, with `number`, `at_us` (microseconds since 1970) and `shard`; then `{"caught_up": true}`.
 //! With `follow`, new lines come after that, `{"gone": COUNT}` where the reader was too slow for some, and an empty line in a
 //! silence. A request with `run` and `after` gets the lines after that number if the program is still in the same run.
+//!
+//! ```text
+//! {"edge":"edge-a","run":17283,"missing":0}
+//! {"number":41,"at_us":1790000000000000,"shard":1,"level":"INFO",...}
+//! {"caught_up":true}
+//! ```
+//!
+//! `run` differs between two starts of a program, so a reader that lost its connection knows
+//! whether the numbers still mean the same lines. The lines are kept in memory by
+//! `marram_node::logging`; a slow reader delays no writer, it misses lines.
 
 use super::answer::{Answer, Call};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -29,14 +39,21 @@ pub const FOLLOWERS_MAX: usize = 16;
 /// After a silence of this length, an empty line is sent.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 
+/// Present followers of this process. Each is counted before its answer begins and released when
+/// its stream is dropped, which happens when the client leaves or the server stops.
 static FOLLOWERS: AtomicUsize = AtomicUsize::new(0);
 
 /// A stream of new lines.
+///
+/// Polled on the server's thread. The buffer wakes it when a line is added; the timer wakes it in a
+/// silence.
 struct Follower {
     kept: &'static LogBuffer,
     wanted: Wanted,
     /// The number of the last line that was examined.
     after: u64,
+    /// Fires `HEARTBEAT` after the last bytes. The empty line makes a vanished reader show itself
+    /// as a write that fails, and tells a live one that nothing was lost.
     silence: Pin<Box<tokio::time::Sleep>>,
 }
 
@@ -51,6 +68,8 @@ impl BodyStream for Follower {
         loop {
             let taken = self.kept.take(self.after, Some(context.waker()));
             let mut out = BytesMut::new();
+            // Without lines `gone` is not told yet: it would be counted again with the next ones,
+            // as `after` does not move.
             if taken.gone > 0 && !taken.lines.is_empty() {
                 out.put_slice(format!("{{\"gone\":{}}}\n", taken.gone).as_bytes());
             }
@@ -75,11 +94,14 @@ impl BodyStream for Follower {
 }
 
 /// The filter for lines.
+///
+/// Conditions that are absent hold. The cheap ones come first: most lines never get parsed.
 #[derive(Default)]
 struct Wanted {
     app: Option<String>,
     session: Option<String>,
     level: Option<Level>,
+    /// Microseconds since 1970; 0 for all.
     since_us: u64,
 }
 
@@ -103,6 +125,8 @@ impl Wanted {
 }
 
 /// The parameters of a request.
+///
+/// Values are not percent-decoded: none of the legal ones contains a character that needs it.
 #[derive(Default)]
 struct Asked {
     wanted: Wanted,
@@ -110,6 +134,7 @@ struct Asked {
     last: Option<usize>,
     follow: bool,
     run: Option<u64>,
+    /// The number of the last line that the reader has; counts only within the same `run`.
     after: u64,
 }
 
@@ -175,6 +200,7 @@ pub(super) fn answer(edge: &str, call: &Call) -> Result<Answer, Refusal> {
 }
 
 /// The lines that exist now, and the number of the last line that was examined.
+/// Takes the buffer's lines in pieces, and does not hold its lock in between.
 fn beginning(edge: &str, kept: &LogBuffer, asked: &Asked) -> (Bytes, u64) {
     let mut after = if asked.run == Some(kept.run()) { asked.after } else { 0 };
     let last = asked.last.unwrap_or(usize::MAX);
@@ -214,6 +240,8 @@ fn beginning(edge: &str, kept: &LogBuffer, asked: &Asked) -> (Bytes, u64) {
 }
 
 /// A line with its number, time and shard.
+/// The line's text is a JSON object already; its first brace is replaced, so that it need not be
+/// parsed.
 fn put(line: &LogLine, out: &mut BytesMut) {
     let shard = line.shard.map_or_else(String::new, |shard| format!("\"shard\":{shard},"));
     let rest = line.text.strip_prefix('{').unwrap_or("}");

@@ -1,5 +1,17 @@
 //! What an edge fetches from other edges: the apps that they have deployed, and single images that sessions need. An image is
 //! verified by its digest; the app's settings are trusted as the peer sends them.
+//!
+//! ```text
+//! session needs image H ─▶ fetch(H) ─▶ edges registered with H at the coordinator (8), then `admin.peers`
+//!                                       GET /v1/images/H/app   the settings
+//!                                       GET /v1/images/H       module, files, quotas; for a chain the list of stages
+//! ```
+//!
+//! Edges of a domain trust each other completely (`SECURITY.md`), so settings need no proof. The
+//! digest still is checked, because a session's ends name the image and must not get another one.
+//! Compiled code is never fetched: each edge compiles for its own CPU.
+//!
+//! All of it blocks, up to the client's timeout for each request; call it in a thread that may.
 
 use super::client::{ApiClient, ClientError};
 use super::state::AdminState;
@@ -37,6 +49,8 @@ fn copy_app(state: &AdminState, client: &ApiClient, app: &Value) -> anyhow::Resu
     let text =
         |field: &str| app[field].as_str().with_context(|| format!("the peer's answer lacks its {field}"));
     let (name, manifest, hash) = (text("name")?, text("manifest")?, text("image")?);
+    // What is deployed here stays, also if the peer has a newer version: operators deploy to each
+    // edge.
     if kept::manifest(state, name).is_some() {
         return Ok(());
     }
@@ -48,6 +62,7 @@ fn copy_app(state: &AdminState, client: &ApiClient, app: &Value) -> anyhow::Resu
 
 /// Fetches an image from a peer into the cache, with its stages if it is a chain. Images that are in the cache from earlier are
 /// not fetched again.
+/// Stages first, the chain last: a chain whose stages are missing must not be in the cache.
 fn bring(client: &ApiClient, images: &Images, image: ImageHash) -> anyhow::Result<()> {
     let get =
         |image: ImageHash| client.call(Method::GET, &format!("/v1/images/{image}"), bytes::Bytes::new());
@@ -72,6 +87,10 @@ fn bring(client: &ApiClient, images: &Images, image: ImageHash) -> anyhow::Resul
 ///
 /// # Errors
 /// In a few words for the session that needs it; the log has each peer's error.
+///
+/// Sessions of any app can cause this, each attempt again, so the errors of peers are logged
+/// through a limiter. A peer that does not have the image is not a failure of that peer and is
+/// counted apart.
 pub fn fetch(state: &AdminState, image: ImageHash) -> Result<App, String> {
     let mut unknown = 0;
     let peers = asked_for(state, image);
@@ -119,6 +138,7 @@ fn fetch_from(state: &AdminState, peer: &str, image: ImageHash) -> anyhow::Resul
 }
 
 /// An edge of another domain refuses this edge's token as a wrong one; the error then says so.
+/// The token is derived from the domain's secret, so a wrong token means another secret.
 fn of_this_domain(error: ClientError) -> anyhow::Error {
     match error {
         ClientError::Refused { status: 401, .. } => anyhow::Error::new(error)

@@ -1,4 +1,8 @@
 //! The admin API of a recorder: its health, its figures, the sessions that it keeps.
+//!
+//! It names the fields as an edge does where they mean the same, so that `marram ps` can print both
+//! in one table. Values are counts and sizes in bytes. What a recorder keeps is sealed or belongs
+//! to peers, and is never shown.
 
 use super::answer::{Answer, Call};
 use super::figures::escaped;
@@ -50,6 +54,8 @@ impl AdminApi for RecorderAdmin {
 
 /// One session that is kept.
 fn row((row, edge): &(RecorderRow, Option<String>)) -> Value {
+    // "receiving": the first checkpoint or log is not complete. "orphaned": complete, but no edge
+    // feeds it now.
     let phase = match (row.ready, edge) {
         (false, _) => "receiving",
         (true, Some(_)) => "recorded",

@@ -1,4 +1,7 @@
 //! The handlers of the requests. Every function blocks until its answer is there; none of them uses a socket.
+//!
+//! They run on blocking threads, up to eight at a time: what the edge has is decided by the
+//! control, in one loop, and of two replacements of the routes by a revision (`routing.rs`).
 
 use super::answer::{Answer, Call};
 use super::apps::{self, StageNames};
@@ -32,6 +35,7 @@ impl AdminApi for AdminState {
 }
 
 /// Handles a request of an edge.
+/// Slashes at both ends of the path are ignored; all else is compared exactly.
 fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
     let path: Vec<&str> = call.path.trim_matches('/').split('/').collect();
     let (get, delete, post) = (Method::GET, Method::DELETE, Method::POST);
@@ -68,6 +72,7 @@ fn unexpected() -> Refusal {
     Refusal::bug("the control gave an unexpected answer")
 }
 
+/// The answers that several requests have in common.
 fn done(answer: control::ControlAnswer) -> Result<Answer, Refusal> {
     match answer {
         control::ControlAnswer::Done => Ok(Answer::json(&json!({ "done": true }))),
@@ -83,6 +88,8 @@ fn done(answer: control::ControlAnswer) -> Result<Answer, Refusal> {
     }
 }
 
+/// Asks the control and not only this thread: a load balancer must not send clients to an edge
+/// whose loop hangs. It does not depend on the coordinator, on peers, or on the number of sessions.
 fn healthz(state: &AdminState) -> Result<Answer, Refusal> {
     match ask(state, ControlRequest::Apps)? {
         control::ControlAnswer::Apps(apps) => {
@@ -156,6 +163,8 @@ fn deploy(state: &AdminState, body: &Bytes) -> Result<Answer, Refusal> {
     Ok(Answer::json(&deployed))
 }
 
+/// The control first: from then on the app gets no new sessions, even if its files cannot be
+/// removed.
 fn undeploy(state: &AdminState, name: &str) -> Result<Answer, Refusal> {
     let answer = done(ask(state, ControlRequest::Undeploy(name.to_owned()))?)?;
     kept::forget(state, name)?;
@@ -196,6 +205,8 @@ fn kill(state: &AdminState, id: &str) -> Result<Answer, Refusal> {
     done(ask(state, ControlRequest::Kill(session(id)?, "killed by the operator".into()))?)
 }
 
+/// The shard writes the recording into a file, because it may be larger than a message between
+/// processes can be; taking it removes the file.
 fn record(state: &AdminState, id: &str, redact: bool) -> Result<Answer, Refusal> {
     match ask_patiently(state, ControlRequest::Record(session(id)?, redact), RECORD_PATIENCE)? {
         control::ControlAnswer::Recorded(name) => {
@@ -212,6 +223,8 @@ fn record(state: &AdminState, id: &str, redact: bool) -> Result<Answer, Refusal>
     }
 }
 
+/// For another edge. The image may belong to no deployed app: sessions that began under it still
+/// need it.
 fn image(state: &AdminState, hash: &str) -> Result<Answer, Refusal> {
     let hash = ImageHash(bytes_of(hash)?);
     let images = Images::open(&state.images).map_err(|error| Refusal::bug(&error.to_string()))?;

@@ -1,4 +1,12 @@
 //! Routes, for operators: lists the rules and how often each decided, and replaces them, all at once.
+//!
+//! ```text
+//! GET  ─▶ {"revision": 4, "routes": [...], ...}
+//! PUT  ◀─ {"revision": 4, "routes": [...]}   409 if the rules are of another revision by now
+//! ```
+//!
+//! The revision is optimistic locking: of two operators who edit the same list, the second is told.
+//! Rules that are set here last until the next start; the configuration is not changed.
 
 use super::asking::ask;
 use super::state::AdminState;
@@ -27,6 +35,9 @@ pub struct Replacement {
 }
 
 /// Rules, listeners and counts.
+///
+/// Rules and their counts are read at one moment; the counters of listeners are atomics and may be
+/// newer.
 pub(super) fn list(state: &AdminState) -> Value {
     let (revision, rules, defaults) = state.routing.rules();
     let routes: Vec<WrittenRoute> = rules.iter().map(|(rule, _)| rule.into()).collect();
@@ -75,6 +86,9 @@ pub(super) fn replace(state: &AdminState, body: &Bytes) -> Result<Value, Refusal
             }
         }
     }
+    // Between this check and the replacement an app may be deployed; the deployment then checks the
+    // old rules. Such a race ends with a promise that is not kept, which `marram inspect` shows for
+    // each session.
     promises_kept(state, &rules)?;
     let names: Vec<String> = rules.iter().map(|rule| rule.name.clone()).collect();
     match state.routing.replace(replacement.revision, rules) {

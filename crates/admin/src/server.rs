@@ -1,4 +1,12 @@
 //! The HTTP server of admin APIs: limits, and tokens. Knows no route.
+//!
+//! ```text
+//! head ─▶ Guard::admit ─▶ body (≤ SIZE_MAX, ≤ 120 s) ─▶ /v1/logs: on this thread
+//!          401, 403, 415        413, 408                 all else: AdminApi::answer on a blocking thread
+//! ```
+//!
+//! The body is read only if the head is allowed, so a client without a token cannot make it hold
+//! memory.
 
 use super::answer::{Answer, Call};
 use super::logs;
@@ -30,17 +38,22 @@ pub const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 const IDENTITY: &str = "correct `admin.certificate` and `admin.key`";
 
 /// A program with an admin API.
+///
+/// Implemented by edges, recorders and agents.
 pub trait AdminApi: Send + Sync + 'static {
     /// Handles a request; `name` is the name that the API was started with. May block.
     fn answer(&self, name: &str, call: &Call) -> Result<Answer, Refusal>;
 }
 
 /// An API with its access rules.
+///
+/// One for each program; all connections share it.
 struct Served {
     name: String,
     guard: Guard,
     site: Arc<dyn AdminApi>,
     /// Keeps the token published.
+    /// None if a token is configured, or if no directory could be used.
     _published: Option<token::Published>,
 }
 
@@ -48,6 +61,9 @@ struct Served {
 ///
 /// # Errors
 /// If its token cannot be made, or the operating system has no thread or descriptor left.
+///
+/// The caller has bound the listener, so a command that finds the token can connect at once; its
+/// request waits until the thread answers, and then perhaps for apps that are being deployed.
 pub fn start(listener: TcpListener, state: Arc<AdminState>) -> anyhow::Result<()> {
     let (token, published) =
         token_of(&listener, state.access.token.as_ref(), || token::kept(&state.token_file))?;
@@ -75,6 +91,8 @@ pub fn serve(
 }
 
 /// The configured token, or a new one, which commands of the same user find.
+/// A token that cannot be published is a warning only: the operator can read it from the file, if
+/// there is one.
 fn token_of(
     listener: &TcpListener,
     configured: Option<&String>,
@@ -107,6 +125,7 @@ fn listen(listener: TcpListener, tls: Option<Acceptor>, served: Served) -> anyho
     Ok(server.start(listener, move |request| respond(Arc::clone(&served), request))?)
 }
 
+/// Runs on the server's thread. A handler that panics costs its request alone.
 async fn respond(served: Arc<Served>, request: Request<Incoming>) -> Response<Body> {
     let answer = match read(&served.guard, request).await {
         Ok(call) if logs::is_asked_for(&call) => logs::answer(&served.name, &call),

@@ -1,4 +1,7 @@
 //! What the admin API uses of the edge around it. Knows no HTTP.
+//!
+//! It is fixed when the edge starts, and shared by all requests without a lock; what changes is
+//! asked of `control`, `routing` and `coordinator`, which are handles.
 
 use marram_agent::Routing;
 use marram_config::edge::EdgeSettings;
@@ -13,6 +16,8 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 /// The edge, as seen by its admin API.
+///
+/// It holds the operators' token and the edges' token: its `Debug` is not for logs.
 #[derive(Debug)]
 pub struct AdminState {
     /// Asks the control.

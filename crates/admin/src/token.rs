@@ -4,6 +4,18 @@
 //! A published token is a file with the address as its name, `127.0.0.1:7401`, in the first of [`directories`] that can be used.
 //! The serving process keeps the file locked. An unlocked file is of a process that has ended, and its token is not sent to the
 //! program that listens on the address now.
+//!
+//! ```text
+//! $XDG_RUNTIME_DIR/marram/admin/        0700, this user's
+//!     .lock                             held while files are made or swept
+//!     .new                              written, locked, then renamed to its address
+//!     127.0.0.1:7401                    0600: the token, locked exclusively by the server
+//! ```
+//!
+//! What it protects against: a program that takes the port after the server ended (the file is
+//! unlocked then); another user's directory or symbolic link (owner, mode and `O_NOFOLLOW`); a name
+//! that resolves elsewhere (only numeric loopback addresses and `localhost` are looked up). A lock
+//! ends with its process, also after `kill -9`; a process id in the file would be reused some day.
 
 use anyhow::{Context, anyhow, ensure};
 use marram_node::edge::write_private;
@@ -17,6 +29,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes of a token's file.
+/// A larger one is not a token's; it is not read.
 const FILE_BYTES_MAX: u64 = 4_096;
 /// Random bytes of a new token.
 const RANDOM_BYTES: usize = 32;
@@ -25,6 +38,9 @@ const RANDOM_BYTES: usize = 32;
 ///
 /// # Errors
 /// If it can neither be read nor written.
+///
+/// An edge keeps its token across restarts, so that scripts with the token keep working. Other
+/// programs take a new one at each start ([`fresh`]).
 pub(super) fn kept(path: &Path) -> anyhow::Result<String> {
     match fs::read_to_string(path) {
         Ok(text) => {
@@ -98,6 +114,7 @@ fn publish_in(
     Err(anyhow!("no directory can be used ({})", why.join("; ")))
 }
 
+/// Blocks while another process is making its file, which takes microseconds.
 fn publish_at(directory: &Path, address: SocketAddr, token: &str) -> io::Result<Published> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let about = fs::symlink_metadata(directory)?;
@@ -124,6 +141,7 @@ fn publish_at(directory: &Path, address: SocketAddr, token: &str) -> io::Result<
 }
 
 /// Removes the tokens of processes that have ended.
+/// Files in another form are left alone: the directory may be shared.
 fn sweep(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let is_token = entry.file_name().to_str().is_some_and(|name| name.parse::<SocketAddr>().is_ok());
@@ -169,6 +187,7 @@ fn read(path: &Path) -> Option<String> {
     if !is_private || !(own.is_root() || about.uid() == own.as_raw()) {
         return None;
     }
+    // The lock that cannot be had is the proof that the server lives.
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => {}
         Ok(()) | Err(TryLockError::Error(_)) => return None,

@@ -1,4 +1,9 @@
 //! Apps and sessions as JSON.
+//!
+//! [`app`] is a format between edges, possibly of different versions: [`read_app`] must accept what
+//! older builds wrote, or refuse it as a whole. Unknown values are refused and not replaced by a
+//! default, since a weaker protection than the operator asked for would go unnoticed. Sessions are
+//! shown to operators only; fields may be added.
 
 use marram_shard::api::{App, CheckpointHolder, Protect, SessionRow, WitnessMode};
 use marram_shard::cache::CachePolicy;
@@ -47,6 +52,7 @@ fn cache(policy: &CachePolicy) -> Value {
     })
 }
 
+/// `None` if a field is missing or has another type.
 fn read_cache(value: &Value) -> Option<CachePolicy> {
     let number = |field: &str| value[field].as_u64();
     Some(CachePolicy {
@@ -61,6 +67,8 @@ fn read_cache(value: &Value) -> Option<CachePolicy> {
 }
 
 /// Reads what [`app`] writes.
+///
+/// `None` if anything is missing or unknown: the caller reports another version's format.
 pub(super) fn read_app(value: &Value) -> Option<App> {
     let text = |field: &str| value[field].as_str();
     let number = |field: &str| value[field].as_u64();
@@ -111,6 +119,9 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
 }
 
 /// One session.
+///
+/// Sizes are in bytes. `since_ms` is the Unix time at which the session was opened here, in
+/// milliseconds.
 pub(super) fn row(row: &SessionRow) -> Value {
     json!({
         "session": row.session.to_string(),
@@ -138,6 +149,7 @@ pub(super) fn row(row: &SessionRow) -> Value {
     })
 }
 
+/// Also read back by [`read_app`]: these texts are part of the format.
 fn protect(protect: Protect) -> &'static str {
     match protect {
         Protect::None => "none",
