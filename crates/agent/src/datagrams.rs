@@ -1,5 +1,14 @@
 //! Datagram sockets: one for each listener, with the conversations of its clients, and one for each conversation with a server. A
 //! datagram is one message, in both directions. Knows no session.
+//!
+//! ```text
+//! listener's socket (one, unconnected) ─┬─ client 10.0.0.1:5001 ─ conversation ─ session
+//!                                       └─ client 10.0.0.2:5001 ─ conversation ─ session
+//! server's socket (one a conversation, connected) ─────────────── conversation ─ session
+//! ```
+//!
+//! UDP has no end, so the silence of a client is its end (`Flows`, in the session crate). A
+//! datagram that finds no room is dropped before the agent numbers it, never after (I25).
 
 use super::routing::{Listener, Routing};
 use bytes::Bytes;
@@ -25,6 +34,7 @@ pub(super) const DOOR: u64 = 5;
 /// Poll tokens of sockets to servers.
 pub(super) const SERVER: u64 = 6;
 /// This bit marks conversations that a listener's client began; no other connection has it.
+/// A number is never reused, so an output for a conversation that has ended finds nothing.
 const BEGUN: u64 = 1 << 62;
 /// This bit marks conversations that the agent opened.
 const ASKED: u64 = 1 << 63;
@@ -47,6 +57,8 @@ enum Source {
 }
 
 /// How a conversation's peer is reached.
+/// Clients share their listener's socket: replies must come from the address that the client sent
+/// to.
 enum PeerSocket {
     /// Through a listener's socket.
     Listener(usize, SocketAddr),
@@ -60,6 +72,7 @@ struct Conversation {
     /// Datagrams that the socket has not taken.
     waiting: VecDeque<Bytes>,
     /// Whether it ends after the waiting datagrams.
+    /// Unlike a stream's, its socket is not shut down: the peer learns nothing of the end.
     closing: bool,
 }
 
@@ -84,14 +97,20 @@ pub(super) struct Datagrams {
     listeners: Vec<UdpListener>,
     all: BTreeMap<ConnectionId, Conversation>,
     /// Sockets that may be readable, in turn.
+    /// Edge-triggered: a source stays here until its socket would block. Each gives one datagram a
+    /// turn.
     ready: VecDeque<Source>,
     /// The same ones, to avoid duplicates.
     queued: BTreeSet<Source>,
     /// Conversations that may be written to.
+    /// Flushed after the batch of inputs, not at once, so that a batch of outputs costs one pass.
     dirty: BTreeSet<ConnectionId>,
     /// Conversations that wait until their socket takes more.
     clogged: BTreeSet<ConnectionId>,
+    /// Conversations that clients have begun.
     begun: u64,
+    /// The target of every receive. What arrives is copied out, since datagrams are small and may
+    /// be kept for long.
     buffer: Box<[u8]>,
     routing: Routing,
 }
@@ -134,6 +153,8 @@ impl Datagrams {
     }
 
     /// Adds a socket to a server, which is connected at once.
+    ///
+    /// There is no handshake: the input says so although the server may not exist.
     pub(super) fn connected(
         &mut self,
         registry: &Registry,
@@ -148,6 +169,7 @@ impl Datagrams {
     }
 
     /// Records a poll event of token `number` of `kind`.
+    /// Does nothing for a socket that is gone: its event may have been in the same poll.
     pub(super) fn on_event(&mut self, kind: u64, number: u64, event: &mio::event::Event) {
         let source = match kind {
             DOOR => Source::Listener(usize::try_from(number).unwrap_or(usize::MAX)),
@@ -163,6 +185,9 @@ impl Datagrams {
     }
 
     /// Reads the next datagram.
+    ///
+    /// None if no socket has one, or after an error of one socket: the other inputs of the loop
+    /// have their turn then.
     pub(super) fn next(&mut self, now_ns: u64) -> Option<DatagramInput> {
         while let Some(source) = self.ready.pop_front() {
             let read = match source {
@@ -204,6 +229,8 @@ impl Datagrams {
         None
     }
 
+    /// Known by the pair of listener and source address. The address may be forged: an answer then
+    /// goes to the victim, at most as many as the cell sends.
     fn came(&mut self, now_ns: u64, number: usize, from: SocketAddr, bytes: Bytes) -> DatagramInput {
         let listener = &mut self.listeners[number];
         match listener.flows.heard(now_ns, from) {
@@ -250,6 +277,7 @@ impl Datagrams {
     }
 
     /// Further datagrams of this peer belong to a new conversation.
+    /// The cell has closed its output; the old session goes on to its end.
     pub(super) fn retire(&mut self, now_ns: u64, connection: ConnectionId) {
         if let Some(Conversation { socket: PeerSocket::Listener(listener, _), .. }) =
             self.all.get(&connection)
@@ -267,6 +295,7 @@ impl Datagrams {
     }
 
     /// Removes the conversation.
+    /// At once, and without sending what waits.
     pub(super) fn remove(&mut self, connection: ConnectionId) {
         if let Some(Conversation { socket: PeerSocket::Listener(listener, _), .. }) =
             self.all.remove(&connection)
@@ -288,6 +317,8 @@ impl Datagrams {
         let expired = self.listeners.iter_mut().find_map(|listener| listener.flows.expire(now_ns))?;
         Some(match expired {
             Expired::Silent(connection) => AgentInput::EndOfInput { connection },
+            // The agent did not end it within the time: it is dropped here too, or it would hold
+            // its place forever.
             Expired::Stuck(connection) => {
                 self.remove(connection);
                 AgentInput::Broken { connection }
@@ -296,6 +327,9 @@ impl Datagrams {
     }
 
     /// Sends waiting datagrams, as far as the sockets take them, and reports the number of bytes.
+    ///
+    /// Bytes that are reported as written give credit back to the edge, so only those that the
+    /// kernel has taken count.
     pub(super) fn flush(&mut self, now_ns: u64, inputs: &mut VecDeque<AgentInput>) {
         while let Some(connection) = self.dirty.pop_first() {
             let Some(conversation) = self.all.get_mut(&connection) else { continue };

@@ -1,10 +1,20 @@
 //! The configured edges of an agent, as dial targets.
+//!
+//! ```text
+//! "edge.example.org:7400" ─▶ 192.0.2.1, 192.0.2.7 at the start ─▶ two edges: (name, 0), (name, 1)
+//!                            at each dial: the addresses again, sorted; the nth of them
+//! ```
+//!
+//! The number of edges is fixed at the start, since the state machine names edges by index. If a
+//! name has fewer addresses later, two edges may be one machine, which only costs a wire; if it has
+//! more, they are not used.
 
 use super::resolver;
 use anyhow::{Context, ensure};
 use std::net::SocketAddr;
 
 /// Most edges of one agent.
+/// Each has a wire for each shard that is used, with heartbeats.
 const EDGES_MAX: usize = 64;
 
 /// One edge: an address of a name.
@@ -31,6 +41,11 @@ impl EdgeAddress {
 
 /// Parses the list. A name with several addresses now counts as that many edges; a name that cannot be resolved now may be
 /// resolved later.
+///
+/// Blocks on the system's resolver; called once, before the loop runs.
+///
+/// # Errors
+/// If an entry is not `host:port`, or there are none or too many.
 pub fn parse(names: &[String]) -> anyhow::Result<Vec<EdgeAddress>> {
     let mut edges = Vec::new();
     for name in names {

@@ -1,5 +1,8 @@
 //! Every report of the agent as one structured line for programs: at debug level, named by its field `event`, and not
 //! rate-limited. The lines of `reports` are for people.
+//!
+//! Programs wait for these lines, so a change of a name or a field is one of an interface. Times
+//! are in the unit that the field's name ends with.
 
 use marram_session::agent::AgentReport;
 use tracing::debug;

@@ -1,5 +1,20 @@
 //! An agent, in its own process or embedded in the program that it serves: local sockets and wires around
 //! `marram_session::agent::Agent`, which makes all decisions.
+//!
+//! ```text
+//!  clients, servers            one thread: `Shell::run`                    edges
+//!  ───────────────   inputs   ┌──────────────────────────┐   frames   ───────────────
+//!  locals      TCP  ────────▶ │                          │ ─────────▶
+//!  datagrams   UDP            │  Agent::step  (pure)     │            WireTable
+//!  websockets  HTTP ◀──────── │                          │ ◀─────────
+//!  ───────────────   outputs  └──────────────────────────┘            ───────────────
+//!                               ▲ Waker: names (thread "resolver"), connections of an embedding program
+//! ```
+//!
+//! This crate owns sockets and the clock and knows no session: the state machine decides what is
+//! sent, read, closed or dialled. Everything on the thread is non-blocking except the observer of
+//! an embedding program ([`Program::new`]) and the lock of [`Routing`]. A recorder uses the
+//! dialling part alone ([`EndpointDialer`], [`EdgeReports`]); an edge runs an agent for its gates.
 
 mod datagrams;
 mod edges;
@@ -60,6 +75,9 @@ pub struct ServerSettings {
 }
 
 /// The timeouts of an agent. Every value must be greater than zero.
+///
+/// Those that the state machine measures exclude the time in which the process could not run
+/// (`marram_transport::Clock`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Timeouts {
     /// The interval of heartbeats on a wire.
@@ -67,6 +85,8 @@ pub struct Timeouts {
     /// An edge without any message for so long is suspected; at least twice the interval.
     pub heartbeat_timeout: Duration,
     /// How long a connection waits for an edge that takes its session before it fails.
+    /// An ended session's tombstone must outlive it (`docs/protocol.md`, chapter 1); nothing checks
+    /// that relation.
     pub edge_wait: Duration,
     /// First wait before an edge is dialled again; doubles, with jitter.
     pub backoff_min: Duration,
@@ -154,6 +174,10 @@ pub fn edge_transport(security: &Security, edges: &[String]) -> anyhow::Result<E
 }
 
 /// An agent that is ready to run over a given transport: its listeners are bound.
+///
+/// # Errors
+/// As [`run`], when it starts. Clients that connect before [`Shell::run`] wait in the kernel's
+/// queue.
 pub fn prepare(options: &AgentOptions, stop: StopSignal, transport: EdgeTransport) -> anyhow::Result<Shell> {
     Shell::new(options, stop, transport, None)
 }
@@ -167,6 +191,7 @@ pub fn embed(
     stop: StopSignal,
     program: Program,
 ) -> anyhow::Result<(Shell, ConnectHandle)> {
+    // A configuration was checked when it was read; options that a program made were not.
     options.timeouts.check()?;
     let shell = Shell::new(options, stop, edge_transport(&options.security, &options.edges)?, Some(program))?;
     let handle = shell.connect_handle().expect("it has a program");

@@ -2,6 +2,15 @@
 //!
 //! It forwards bytes and every way in which a TCP connection can end; knows no session. A program with an embedded agent may send
 //! messages instead of a stream.
+//!
+//! ```text
+//!                 reads: at most STREAM_CUT a turn          writes: up to 32 slices
+//! socket ─────────▶ [Pieces, if messages] ─▶ Received       Write ─▶ [head] bytes ─▶ socket
+//! its close ──────▶ EndOfInput or Broken                    Shutdown, Close ─▶ after the waiting bytes
+//! ```
+//!
+//! How a connection ends must survive the way through the edge: FIN becomes an end of input, RST a
+//! failure, and the other way round. A program that checks for a reset sees one.
 
 use crate::{
     messages::{self, Pieces},
@@ -24,9 +33,11 @@ const SLICES: usize = 32;
 const KEEP: usize = STREAM_CUT / 4 * 3;
 
 /// Bytes that wait to be written.
+/// The bytes of one write of the agent, or a header.
 struct Part {
     bytes: Bytes,
     /// Headers before a message, or before all of them, do not belong to the session.
+    /// They give no credit back, since the edge did not send them.
     is_head: bool,
 }
 
@@ -39,6 +50,8 @@ pub(super) struct Local {
     /// Whether it waits for its turn to be read.
     pub(super) queued: bool,
     /// Whether the agent wants its input.
+    /// False while the session has no room: the kernel's buffer fills and the peer stops (flow
+    /// control, `docs/protocol.md`, chapter 10).
     reading: bool,
     /// Whether the socket may be readable.
     readable: bool,
@@ -46,6 +59,7 @@ pub(super) struct Local {
     peer_closed: bool,
     /// Whether all input has been read.
     input_ended: bool,
+    /// Bounded by the credit that the agent has granted to the edge, not here.
     waiting: VecDeque<Part>,
     /// Whether to close the write side after the waiting bytes.
     shutdown: bool,
@@ -88,6 +102,9 @@ impl Local {
     }
 
     /// Whether its program, which will write no more, has reported a failure.
+    ///
+    /// A socket pair has no reset: an abort is a flag beside it, and a close with the flag set is a
+    /// failure.
     pub(super) fn is_aborted(&self) -> bool {
         self.input_ended && self.close_state.as_ref().is_some_and(|close_state| close_state.is_aborted())
     }
@@ -98,6 +115,7 @@ impl Local {
     }
 
     /// Records a poll event.
+    /// The flags stay set until a read proves them wrong, as events are edge-triggered.
     pub(super) fn ready(&mut self, readable: bool, peer_closed: bool) {
         self.readable |= readable;
         self.peer_closed |= peer_closed;
@@ -156,6 +174,8 @@ impl Local {
             *buffer = BytesMut::with_capacity(STREAM_CUT);
         }
         match self.socket.read_into(buffer) {
+            // The order matters: an abort also closes the stream, and must not look like an orderly
+            // end.
             Ok(0) if self.close_state.as_ref().is_some_and(|close_state| close_state.is_aborted()) => {
                 Some(self.broken())
             }
@@ -212,6 +232,7 @@ impl Local {
         }
     }
 
+    /// Before the stream is closed, so that the program finds the state when it reads the end.
     fn tell_end(&self) {
         if let Some(close_state) = &self.close_state {
             close_state.end();
@@ -226,6 +247,8 @@ impl Local {
             return Ok(total);
         }
         while !self.waiting.is_empty() {
+            // Counted as written: the session must go on until the program's own last bytes have
+            // been read.
             if self.deaf && !self.input_ended {
                 let said = self.waiting.drain(..).filter(|part| !part.is_head);
                 *total.get_or_insert(0) += said.map(|part| part.bytes.len() as u64).sum::<u64>();

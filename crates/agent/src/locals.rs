@@ -1,4 +1,7 @@
 //! All local connections of an agent: which may be readable, which may be writable, which take too long to connect.
+//!
+//! It works as `WireTable` does for wires: edge-triggered events, a queue of connections that may
+//! be readable, in which each gets one read a turn, and one flush for each batch of inputs.
 
 use super::local::Local;
 use crate::program::CloseState;
@@ -22,6 +25,8 @@ const SEARCHES: u32 = 8;
 /// Connections that are checked in one turn; each costs a system call.
 const SEARCHED: usize = 256;
 /// This bit marks connections that the agent opened; accepted ones do not have it.
+/// Set by the state machine when it opens a connection. It is left out of poll tokens, whose kind
+/// says the same.
 const ASKED: u64 = 1 << 63;
 /// Poll tokens of accepted connections.
 pub(super) const ACCEPTED: u64 = 3;
@@ -36,12 +41,15 @@ pub(super) struct Locals {
     /// Connections that may be writable.
     dirty: Vec<ConnectionId>,
     /// In order of their deadlines: all have the same timeout.
+    /// Only of connections that are being established. Entries that are over are skipped when they
+    /// are due.
     deadlines: VecDeque<(Instant, ConnectionId)>,
     connect_timeout: Duration,
     /// How long a peer's host may be silent before the peer counts as gone.
     peer_unreachable: Duration,
     /// When to check for unreachable peers, and the last connection that the current check has reached.
     search_at: Instant,
+    /// None between two checks.
     search: Option<ConnectionId>,
     next_accepted: u64,
     /// The target of the next read.
@@ -82,6 +90,10 @@ impl Locals {
     }
 
     /// Checks some of the connections, in turn, and breaks those with an unreachable peer: the kernel detects only silent ones.
+    ///
+    /// TCP keep-alive ends idle connections; a connection with unacknowledged data needs this
+    /// (`Socket::has_vanished`). A check of all connections may take several turns, so that 32,768
+    /// system calls do not stop the loop.
     pub(super) fn search_vanished(&mut self, now: Instant, inputs: &mut VecDeque<AgentInput>) {
         if now < self.search_at {
             return;
@@ -109,6 +121,9 @@ impl Locals {
     }
 
     /// Adds an accepted connection, and assigns its id.
+    ///
+    /// # Errors
+    /// If the socket has no peer any more or cannot be registered; it is then closed.
     pub(super) fn accept(
         &mut self,
         registry: &Registry,
@@ -126,6 +141,9 @@ impl Locals {
     }
 
     /// Adds a connection that is being established.
+    ///
+    /// # Errors
+    /// As [`Self::accept`].
     pub(super) fn connect(
         &mut self,
         registry: &Registry,
@@ -167,6 +185,7 @@ impl Locals {
             }
         }
         let closed = event.is_read_closed() || event.is_error();
+        // No read would notice: the input has ended already.
         if (event.is_error() && local.input_ended()) || (closed && local.is_aborted()) {
             self.all.remove(&connection);
             return Some(AgentInput::Broken { connection });
@@ -217,6 +236,8 @@ impl Locals {
     }
 
     /// Changes a connection, and marks it for the next flush.
+    /// The check for duplicates looks only at the last one, since outputs for one connection come
+    /// together; a second flush does no harm.
     pub(super) fn change(&mut self, connection: ConnectionId, change: impl FnOnce(&mut Local)) {
         if let Some(local) = self.all.get_mut(&connection) {
             change(local);
@@ -263,6 +284,7 @@ impl Locals {
 }
 
 /// Puts a connection at the end of the read queue, once, if it may return something.
+/// `queued` makes the check cheap: searching the queue would not be.
 fn queue(ready: &mut VecDeque<ConnectionId>, connection: ConnectionId, local: &mut Local) {
     if local.wants_read() && !std::mem::replace(&mut local.queued, true) {
         ready.push_back(connection);

@@ -16,6 +16,7 @@ pub const HEAD: usize = 4;
 const KEEP: usize = STREAM_CUT / 4 * 3;
 
 /// The prefix of a message of this length, which is at most [`MESSAGE_SIZE_MAX`].
+/// That of 258 is `[2, 1, 0, 0]`.
 #[must_use]
 pub fn head(len: usize) -> [u8; HEAD] {
     debug_assert!(len <= MESSAGE_SIZE_MAX, "a longer one is refused before");
@@ -29,10 +30,14 @@ pub fn length(head: [u8; HEAD]) -> Option<usize> {
 }
 
 /// The stream contains an invalid length: the writer is out of sync.
+/// There is no way to find the next boundary: the connection breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NoMessage;
 
 /// Assembles messages from pieces.
+///
+/// It holds at most one incomplete message and one read behind it. Complete messages are taken one
+/// a turn, so the agent can stop reading between two.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
     bytes: BytesMut,

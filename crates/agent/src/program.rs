@@ -2,6 +2,18 @@
 //!
 //! Each is one end of a socket pair; the other end is a normal local connection. How it ended, which a socket pair cannot
 //! express, is shared beside it.
+//!
+//! ```text
+//! the program's threads                          the agent's thread
+//! ConnectHandle::connect ──queue, Waker──────▶   accepted like a local client
+//! Backlog::take          ◀─lock, condition────   a session with the server that the program is
+//!        └──── StreamHalf ═══ socket pair ═══ StreamHalf ────┘
+//!                    └────── CloseState (shared) ────┘
+//! ```
+//!
+//! The loop never waits for the program: both queues have a limit, and what does not fit is
+//! refused. The program may block as long as it likes; its sockets then fill and stop its sessions
+//! only.
 
 use anyhow::ensure;
 use marram_session::agent::{AgentReport, ConnectionFailure};
@@ -69,9 +81,13 @@ pub enum ConnectionState {
 }
 
 /// State that the two halves of a connection share beside its bytes.
+///
+/// The agent sets `state` before it closes its half, the program sets `aborted` before it closes
+/// its own. So each side finds the reason when it reads the end of the stream.
 #[derive(Debug, Default)]
 pub struct CloseState {
     kind: ConnectionKind,
+    /// See [`Self::server`].
     server: Option<Arc<str>>,
     state: Mutex<ConnectionState>,
     aborted: AtomicBool,
@@ -111,6 +127,7 @@ impl CloseState {
     }
 
     /// Called before the stream is closed.
+    /// A failure that was set before stays.
     pub(super) fn end(&self) {
         let mut state = self.lock();
         if *state == ConnectionState::Open {
@@ -125,6 +142,7 @@ impl CloseState {
 }
 
 /// Both halves of a connection, the agent's half first, which does not block.
+/// The program's half blocks.
 pub(super) fn pair(kind: ConnectionKind, server: Option<Arc<str>>) -> io::Result<(StreamHalf, StreamHalf)> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
@@ -164,6 +182,10 @@ impl Backlog {
     }
 
     /// Queues a new connection for the program; returns the agent's half.
+    ///
+    /// # Errors
+    /// If the program accepts too slowly, or no descriptor is left; the session is refused as by a
+    /// server that is down.
     fn hand(&self, kind: ConnectionKind, server: Arc<str>) -> anyhow::Result<StreamHalf> {
         let (ours, theirs) = pair(kind, Some(server))?;
         let mut waiting = self.lock();
@@ -177,6 +199,8 @@ impl Backlog {
     ///
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] at the deadline, [`io::ErrorKind::NotConnected`] when the agent has stopped.
+    ///
+    /// Several threads may wait; each connection goes to one of them.
     pub fn take(&self, deadline: Option<Instant>) -> io::Result<StreamHalf> {
         let mut waiting = self.lock();
         loop {
@@ -290,6 +314,9 @@ impl ConnectHandle {
     ///
     /// # Errors
     /// If the agent is gone, if its queue is full, or if the process has no file descriptor left.
+    ///
+    /// Returns before an edge is asked. Whether the session could begin shows in the stream's end
+    /// and [`CloseState::state`].
     pub fn connect(&self, app: &str, kind: ConnectionKind) -> io::Result<StreamHalf> {
         let (half, theirs) = pair(kind, None)?;
         self.sender.try_send(ConnectRequest { app: app.to_owned(), half }).map_err(|error| match error {

@@ -1,4 +1,7 @@
 //! The agent's reports as structured log lines. Each kind is rate-limited separately, since clients and edges can trigger them.
+//!
+//! Sessions that begin and end in order are at debug level: at the default level an agent with much
+//! traffic is silent as long as nothing fails.
 
 use super::{edges::EdgeAddress, events};
 use marram_session::agent::{AgentReport, Target};
@@ -17,6 +20,7 @@ use tracing::{debug, info, warn};
 pub struct EdgeReports {
     names: Vec<String>,
     /// The last logged reason of each edge that is down.
+    /// Shards of one edge are reported apart: one of them can fail alone.
     down: BTreeMap<Target, String>,
     /// One limiter per edge: with many edges there are many lines, and one flapping edge must not suppress the others' lines.
     ups: BTreeMap<Target, LogLimiter>,
@@ -76,6 +80,7 @@ impl EdgeReports {
 pub(super) struct Reports {
     /// Reports to be written. A line costs about as much as the start of a session, so it waits until the loop is idle.
     waiting: Vec<AgentReport>,
+    /// From the first owner to the end: what a drain waits for.
     sessions: BTreeSet<SessionId>,
     edges: EdgeReports,
     moves: LogLimiter,
@@ -110,6 +115,7 @@ impl Reports {
     }
 
     /// Queues a report for [`Self::write`].
+    /// Counts at once and writes later: the count must not depend on when the loop is idle.
     pub(super) fn add(&mut self, report: AgentReport) {
         match &report {
             AgentReport::Owned { session, .. } => _ = self.sessions.insert(*session),
@@ -184,6 +190,7 @@ impl Reports {
         }
     }
 
+    /// `gap_ns` is how long the session had no owner; 0 for its first one.
     fn owned(
         &mut self,
         session: SessionId,
@@ -203,6 +210,7 @@ impl Reports {
         }
     }
 
+    /// `lingered`: the linger time was over without an answer from the other end.
     fn ended(&mut self, session: SessionId, code: Code, reason: &str, lingered: bool, now: Instant) {
         if code == Code::Finished && !lingered {
             debug!(%session, "session ended");

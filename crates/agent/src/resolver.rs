@@ -1,4 +1,8 @@
 //! Resolves names to addresses on a separate thread, because the system's resolver blocks.
+//!
+//! One thread resolves one name after the other: a name server that does not answer delays all
+//! names behind it by the system's timeout. Addresses in numbers never come here (`transport.rs`).
+//! The thread ends when the [`Resolver`] is dropped, after its present name.
 
 use std::{
     io,
@@ -26,6 +30,8 @@ impl<T: Send + 'static> Resolver<T> {
     /// Starts the thread; it calls `waker` after each answer.
     pub(super) fn start(waker: Arc<mio::Waker>) -> io::Result<Self> {
         let (questions, asked) = sync_channel::<(T, String)>(WAITING_MAX);
+        // The thread waits if the loop does not take answers, and the questions fill up; neither
+        // blocks the loop.
         let (answer, answers) = sync_channel(WAITING_MAX);
         thread::Builder::new().name("resolver".into()).spawn(move || {
             for (what, name) in asked {
@@ -51,6 +57,9 @@ impl<T: Send + 'static> Resolver<T> {
 }
 
 /// The addresses of `host:port`, sorted. If there are IPv4 addresses, only those, so that a host that has both counts once.
+///
+/// # Errors
+/// If the system knows no address. It may be asked again: nothing is cached here.
 pub(super) fn resolve(name: &str) -> io::Result<Vec<SocketAddr>> {
     let mut addresses: Vec<_> = name.to_socket_addrs()?.collect();
     if addresses.iter().any(SocketAddr::is_ipv4) {

@@ -17,6 +17,8 @@ use std::{
 };
 
 /// A listener for clients.
+///
+/// Fixed for the life of the agent; only rules can be replaced.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listener {
     /// Its name in rules and logs.
@@ -61,6 +63,8 @@ impl Listener {
 }
 
 /// Where a client connected.
+///
+/// Rules compare `client`, so behind a proxy they see the real client, once the header is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Arrived {
     /// The index of the listener.
@@ -81,6 +85,9 @@ impl Arrived {
 }
 
 /// The counters of one listener.
+///
+/// Written by the loop alone and read by any thread; each number is exact, but two may be of
+/// different moments.
 #[derive(Debug, Default)]
 pub struct ListenerCounts {
     /// Sessions that have begun.
@@ -117,10 +124,12 @@ pub enum NotReplaced {
 #[derive(Clone, Debug)]
 pub struct Routing(Arc<Shared>);
 
+/// Behind one pointer, so that the admin API and the loop see the same rules.
 #[derive(Debug)]
 struct Shared {
     listeners: Vec<(Listener, ListenerCounts)>,
     table: Mutex<Numbered>,
+    /// A copy of the agent's counter, renewed each turn of the loop.
     dropped: AtomicU64,
 }
 
@@ -142,6 +151,8 @@ impl Routing {
     ///
     /// # Errors
     /// If a rule is invalid, or names an unknown listener.
+    ///
+    /// The first rules have revision 0.
     pub fn new(listeners: Vec<Listener>, rules: Vec<RouteRule>) -> Result<Self, RouteError> {
         let listeners = listeners.into_iter().map(|listener| (listener, ListenerCounts::default())).collect();
         let routing =
@@ -152,6 +163,7 @@ impl Routing {
     }
 
     /// Rules may name only existing listeners.
+    /// A rule may use a listener's name or its address.
     fn check(&self, rules: &[RouteRule]) -> Result<(), RouteError> {
         let known = |name: &String| {
             self.listeners()
@@ -241,6 +253,8 @@ impl Routing {
     }
 
     /// The session's information about its client.
+    ///
+    /// The cell can read it (`docs/abi.md`); it is in the session's log, so a replay sees the same.
     pub(super) fn origin(&self, arrived: &Arrived) -> Option<Origin> {
         let Arrived { listener, client, local } = *arrived;
         Some(Origin { client: Some(client), local: Some(local), listener: self.name(listener).to_owned() })

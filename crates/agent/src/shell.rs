@@ -1,4 +1,16 @@
 //! The agent's loop: waits for sockets, calls `Agent::step`, and carries out its outputs. Decides nothing about sessions.
+//!
+//! ```text
+//! wait ─▶ on_event (mark what may be ready) ─▶ accept ─▶ work ─▶ deferred log lines if idle ─▶ wait
+//!
+//! work:  up to BATCH inputs, one a turn from each source: Agent::step ─▶ outputs are queued
+//!        timeouts ─▶ Wake
+//!        flush local sockets ─▶ Written inputs ─▶ step      (returns credit)
+//!        flush wires                                       (one write for all frames of the batch)
+//! ```
+//!
+//! Outputs are only queued during a batch: many messages then cost one system call a socket. The
+//! batch is short enough that a message does not wait for long for its write.
 
 mod arrivals;
 mod browsers;
@@ -35,6 +47,7 @@ use tracing::info;
 
 /// Inputs that are handled before their outputs are written.
 const BATCH: usize = 256;
+/// Events of one poll; further ones come with the next.
 const EVENTS: usize = 1024;
 /// Sources of inputs: local connections, wires, browsers, datagrams.
 const SOURCES: usize = 4;
@@ -54,7 +67,10 @@ const _: () = {
 pub struct Shell {
     poll: Poll,
     agent: Agent,
+    /// Empty between steps; kept for its capacity.
     outs: Vec<AgentOutput>,
+    /// Inputs that the shell itself has found. They come before those of the sources, which can
+    /// wait in their sockets.
     inputs: VecDeque<AgentInput>,
     dialer: EndpointDialer,
     /// With their indices in [`Routing::listeners`].
@@ -74,10 +90,13 @@ pub struct Shell {
     refusals: LogLimiter,
     clock: Clock,
     idle_tasks: IdleTasks,
+    /// Nanoseconds of the state machine's time; it names one instant at a time.
     wake_at: Option<u64>,
     stop: UnixStream,
+    /// Stop requests so far: the first begins the drain, the second ends the loop at once.
     stops: usize,
     drain_limit: Duration,
+    /// None before the first stop request.
     drain_deadline: Option<Instant>,
     /// The program that the agent is embedded in, if it has no own process.
     program: Option<Program>,
@@ -88,6 +107,10 @@ pub struct Shell {
 
 impl Shell {
     /// Binds the listeners and creates the loop's state.
+    ///
+    /// # Errors
+    /// If an address cannot be bound, or the operating system has no descriptor, thread or random
+    /// bytes left.
     pub(super) fn new(
         options: &AgentOptions,
         stop: StopSignal,
@@ -145,11 +168,15 @@ impl Shell {
     }
 
     /// Runs until it has stopped.
+    ///
+    /// # Errors
+    /// If waiting for sockets fails. Sessions then end as if the process had died.
     pub fn run(&mut self) -> anyhow::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_over() {
             let timeout = self.timeout();
             let waited = self.clock.wait(&mut self.poll, &mut events, timeout);
+            // A signal, or an error; with an error the queued log lines are the last ones.
             if !waited.inspect_err(|_| self.reports.write(self.clock.now()))? {
                 continue;
             }
@@ -167,6 +194,9 @@ impl Shell {
     }
 
     /// Whether nothing was left to wait for at the end.
+    ///
+    /// False after [`Self::run`] if the end of the drain, or a second stop request, cut something
+    /// off.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.locals.is_empty()
@@ -184,6 +214,8 @@ impl Shell {
         self.clock.now_ns()
     }
 
+    /// None if nothing is due: then only an event ends the wait. Zero while something can be done
+    /// without an event.
     fn timeout(&self) -> Option<Duration> {
         let busy = self.table.is_busy()
             || self.locals.is_busy()
@@ -321,6 +353,8 @@ impl Shell {
         Some(self.wire_events(WireId(id), happened))
     }
 
+    /// The state machine knows a wire from the moment it is up; before, only the attempt to dial
+    /// its target.
     fn wire_events(&mut self, wire: WireId, happened: WireEvent<Target>) -> AgentInput {
         match happened {
             WireEvent::Up(target, _) => AgentInput::WireUp { wire, target },
@@ -334,6 +368,7 @@ impl Shell {
         }
     }
 
+    /// Not recursive: no output makes an input at once; what fails is queued in `inputs`.
     fn step(&mut self, input: AgentInput) {
         let mut outs = std::mem::take(&mut self.outs);
         self.agent.step(self.now_ns(), input, &mut outs);
@@ -343,6 +378,9 @@ impl Shell {
         self.outs = outs;
     }
 
+    /// A connection belongs to one of three tables, which the guards ask for; ids of different
+    /// tables never overlap. An output for a connection that has ended meanwhile finds nothing and
+    /// has no effect.
     fn perform(&mut self, out: AgentOutput) {
         match out {
             AgentOutput::Send { wire, frame } => self.table.send(wire.0, frame),
@@ -392,6 +430,7 @@ impl Shell {
         }
     }
 
+    /// Nothing happens now if the name must be resolved: `take_dialed` goes on.
     fn dial(&mut self, target: Target) {
         if let Some(wire) = self.dialer.wire(target).transpose() {
             self.dialled(target, wire);
@@ -441,6 +480,7 @@ impl Shell {
         }));
     }
 
+    /// The embedding program hears of each report at once and unlimited; the log later and limited.
     fn report(&mut self, report: AgentReport) {
         if let Some(program) = &mut self.program {
             let edge = match &report {
@@ -472,6 +512,7 @@ fn server(server: &super::ServerSettings) -> AgentServer {
 }
 
 /// A server that is the embedding program.
+/// Messages are kept apart for datagrams too: both are one input each.
 fn own_server(name: &str, kind: ConnectionKind) -> AgentServer {
     AgentServer {
         name: name.to_owned(),

@@ -1,5 +1,12 @@
 //! How the loop of an agent or a recorder opens connections: wires to edges, sockets to servers. Another thread resolves their
 //! names.
+//!
+//! ```text
+//! target or server ─▶ address in numbers? ─ yes ─▶ socket, connecting
+//!                                          └ no ──▶ resolver's thread ─▶ Waker ─▶ next_dialed ─▶ socket, connecting
+//! ```
+//!
+//! No function here waits. Connecting, TLS and the handshake go on in the loop.
 
 use super::{
     ServerSettings, datagrams,
@@ -22,6 +29,8 @@ use mio::{
 use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc};
 
 /// How an agent reaches its edges.
+///
+/// The state machine dials (edge, shard) in both cases.
 pub enum EdgeTransport {
     /// Over the network.
     Edges {
@@ -31,6 +40,7 @@ pub enum EdgeTransport {
         edges: Vec<EdgeAddress>,
     },
     /// Within the process: the agent of an edge's own gates gets a socket to one of its shards.
+    /// Wires over it are trusted: no other process can have the other end.
     Own(Box<dyn Fn(u8) -> io::Result<UnixStream> + Send>),
 }
 
@@ -43,6 +53,9 @@ enum ServerProtocol {
 }
 
 impl ServerProtocol {
+    /// The header is made before the name is resolved, while the session's client is at hand.
+    /// Without known addresses the header says so (`LOCAL` of the PROXY protocol), since the server
+    /// expects one.
     fn of(server: &ServerSettings, origin: Option<&Origin>) -> Self {
         if server.datagrams {
             return Self::Datagrams;
@@ -100,6 +113,9 @@ impl EdgeTransport {
 
 impl EndpointDialer {
     /// The resolver calls `waker` when a name is resolved.
+    ///
+    /// # Errors
+    /// If no thread can be started.
     pub fn new(transport: EdgeTransport, servers: &[ServerSettings], waker: Arc<Waker>) -> io::Result<Self> {
         let servers = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
         Ok(Self { transport, servers, own: BTreeMap::new(), resolver: Resolver::start(waker)? })
@@ -119,6 +135,10 @@ impl EndpointDialer {
     }
 
     /// Starts a wire; `None` while its edge's name is being resolved.
+    ///
+    /// # Errors
+    /// If the dial fails at once, for example because no descriptor is left. The caller reports it
+    /// as a failed dial, and the state machine retries.
     pub fn wire(&self, target: Target) -> anyhow::Result<Option<Wire>> {
         match &self.transport {
             EdgeTransport::Own(shard) => Ok(Some(Wire::trusted(Socket::Unix(shard(target.shard)?), None))),
@@ -154,6 +174,9 @@ impl EndpointDialer {
     }
 
     /// The next connection that waited for a name.
+    ///
+    /// Call it after the waker has woken the loop, until it returns `None`: one wake-up may stand
+    /// for several.
     pub fn next_dialed(&self) -> Option<Dialing> {
         let (wanted, addresses): Resolved<ResolvePurpose> = self.resolver.take()?;
         Some(match wanted {

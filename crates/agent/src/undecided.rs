@@ -1,5 +1,8 @@
 //! Connections without a route yet: a rule needs their clients' first bytes, or their proxy has not sent its header. Each is held
 //! for a bounded time and a bounded number of bytes, which the session then gets unchanged.
+//!
+//! The same connection has one timeout for both: the proxy's header and the bytes that a rule
+//! wants.
 
 use crate::routing::Arrived;
 use bytes::BytesMut;
@@ -65,6 +68,9 @@ impl Undecided {
     }
 
     /// The next one that has timed out.
+    ///
+    /// It stays held: the caller decides its route with what is there, which releases it. Each
+    /// connection is returned once.
     pub(super) fn overdue(&mut self, now: Instant) -> Option<ConnectionId> {
         while let Some((_, connection)) = self.deadlines.pop_front_if(|(deadline, _)| *deadline <= now) {
             if self.all.contains_key(&connection) {

@@ -1,4 +1,14 @@
 //! New connections at an agent's listeners: which route each takes, and what is held until that is known.
+//!
+//! ```text
+//! accept ─▶ [PROXY header] ─▶ decide(no bytes) ─┬─ App ──────▶ begin
+//!              hold                             ├─ Refuse ───▶ reset
+//!                                               └─ More ─────▶ hold ─ bytes, end or timeout ─▶ decide again
+//! ```
+//!
+//! The state machine learns of a connection only when its app is known. Until then the bytes are in
+//! `Undecided`, up to `HELD_MAX` and `timeouts.first_bytes`; afterwards the rules must decide with
+//! what is there.
 
 use super::{LISTENER, Shell};
 use crate::{
@@ -22,6 +32,9 @@ use std::{io, net::SocketAddr, sync::atomic::Ordering::Relaxed};
 use tracing::{info, warn};
 
 /// Binds the listeners for streams.
+///
+/// # Errors
+/// If an address cannot be bound; the text says how to find the cause.
 pub(super) fn listen(poll: &Poll, routing: &Routing) -> anyhow::Result<Vec<(TcpListener, usize)>> {
     let mut listeners = Vec::new();
     for (place, (at, _)) in
@@ -82,6 +95,7 @@ impl Shell {
     }
 
     /// Whether one more connection can be accepted from a listener: WebSocket connections have a separate limit.
+    // Without room a connection stays in the kernel's queue; it is not refused.
     fn has_room(&self, index: usize) -> bool {
         match self.routing.protocol(self.listeners[index].1) {
             RouteProtocol::WebSocket => self.websockets.has_room(),
@@ -123,6 +137,7 @@ impl Shell {
     }
 
     /// Closes a connection without a valid PROXY header.
+    /// The address in the log is the proxy's: no other one is known.
     fn refuse_unproxied(&mut self, connection: ConnectionId, reason: &str) {
         let Some(waiting) = self.undecided.release(connection) else { return };
         let session = None;
@@ -161,6 +176,7 @@ impl Shell {
                     return self.ask(*connection, false);
                 }
             }
+            // The route is decided with what came; then the state machine gets the end as well.
             AgentInput::EndOfInput { connection } if self.undecided.has(*connection) => {
                 self.ask(*connection, true)
             }
@@ -200,6 +216,7 @@ impl Shell {
             Route::More => {}
             Route::App(app) => {
                 self.begin(connection, app, &waiting.arrived);
+                // In pieces, as if they were read now: a read has STREAM_CUT bytes at most.
                 let mut first = waiting.first.freeze();
                 while !first.is_empty() {
                     let bytes = first.split_to(first.len().min(STREAM_CUT));
@@ -213,6 +230,8 @@ impl Shell {
     pub(super) fn next_datagram(&mut self) -> Option<AgentInput> {
         let now_ns = self.now_ns();
         loop {
+            // While the agent stops, and without room, datagrams of new clients are dropped: UDP
+            // permits it, and the client may send again.
             let (client, bytes) = match self.datagrams.next(now_ns)? {
                 DatagramInput::Known(input) => return Some(input),
                 DatagramInput::New(client, bytes) => (client, bytes),

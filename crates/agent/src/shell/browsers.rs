@@ -1,4 +1,8 @@
 //! WebSocket clients: which route their requests take, and the outputs for their connections.
+//!
+//! A browser's request must be complete before a route can be chosen, so all rules see the whole
+//! head at once and never ask for more. Unlike a stream, the client can be told why it is refused:
+//! by HTTP before the upgrade, by a close frame after it.
 
 use super::Shell;
 use crate::{
@@ -53,6 +57,7 @@ impl Shell {
     }
 
     /// Carries out an output for a WebSocket connection.
+    /// The connection exists: the caller has asked for it.
     pub(super) fn tell_browser(&mut self, connection: ConnectionId, out: AgentOutput) {
         match out {
             AgentOutput::Write { bytes, .. } => self.websockets.push(connection, bytes),

@@ -1,5 +1,13 @@
 //! The frames of one WebSocket, in both directions: decodes a client's bytes, and encodes the headers of outgoing messages. Pure:
 //! bytes in, values out. Uses `tungstenite` for decoding, fed from memory, and does not let it answer by itself.
+//!
+//! ```text
+//! frame := FIN, opcode (1) | MASK, length (1, 3 or 9) | [mask (4): client to server only] | payload    (RFC 6455, 5.2)
+//! ```
+//!
+//! Messages to the client are unmasked and never fragmented, so only the header is made here and
+//! the payload is written by reference. The library's own answers to pings and closes are
+//! discarded, since they would not keep their place among the queued messages.
 
 use bytes::{Buf, Bytes, BytesMut};
 use marram_wire::{
@@ -21,6 +29,7 @@ use tungstenite::{
 /// Bytes taken from memory at a time: each connection has a buffer of this size.
 const READ: usize = 4 << 10;
 /// Header size of a client's control frame.
+/// Two bytes and the mask.
 const CONTROL_HEAD: usize = 6;
 /// Bytes for the reason in a close frame.
 const REASON_MAX: usize = 123;
@@ -33,6 +42,7 @@ pub enum WsEvent {
     /// A ping; the pong must repeat these bytes.
     Ping(Bytes),
     /// The client's close.
+    /// Its code and reason are not passed on: a cell sees an end of input.
     Close,
 }
 
@@ -50,6 +60,7 @@ impl Closing {
     }
 
     /// The session ended before everything was sent.
+    /// 1013 ("try again later") if another attempt can help, 1011 ("internal error") else.
     pub fn session(code: Code, reason: &str) -> Self {
         let later = code.is_retryable() || matches!(code, Code::NoEdge | Code::ServerDown);
         Self { code: if later { 1013 } else { 1011 }, words: reason.into() }
@@ -61,6 +72,7 @@ impl Closing {
     }
 
     /// The client's protocol error.
+    /// 1009 too big, 1007 not UTF-8, 1002 protocol error.
     fn broken(error: &Error) -> Self {
         let (code, words) = match error {
             Error::Capacity(_) => (1009, format!("a message can have at most {MESSAGE_SIZE_MAX} bytes")),
@@ -71,6 +83,8 @@ impl Closing {
     }
 
     /// The close frame.
+    /// A control frame has at most 125 bytes of payload, two of which are the code. The reason is
+    /// cut at a character.
     pub fn frame(&self) -> Bytes {
         let mut end = self.words.len().min(REASON_MAX);
         while !self.words.is_char_boundary(end) {
@@ -85,10 +99,12 @@ impl Closing {
 /// One WebSocket.
 #[derive(Debug)]
 pub struct WsCodec {
+    /// Assembles fragments, unmasks and checks; it reads from memory and never from a socket.
     machine: WebSocket<Memory>,
     /// Whether the client's last message was binary.
     binary: bool,
     /// Bytes after the last complete message, without control frames.
+    /// Counted here since the library does not tell how much it holds.
     behind: usize,
 }
 
@@ -107,6 +123,7 @@ impl Default for WsCodec {
 
 impl WsCodec {
     /// Adds received bytes: at most one read, after everything before was taken ([`Self::decode`]).
+    /// Usually nothing is left, and the bytes are not copied.
     pub fn feed(&mut self, bytes: Bytes) {
         self.behind += bytes.len();
         let memory = &mut self.machine.get_mut().0;
@@ -157,6 +174,7 @@ impl WsCodec {
     }
 
     /// Bytes held of a partial message; those in the same read as the end of an earlier message do not count.
+    /// An estimate, for the common limit `UNFINISHED_MAX`.
     pub fn unfinished(&self) -> usize {
         self.behind.saturating_sub(self.machine.get_ref().0.len())
     }

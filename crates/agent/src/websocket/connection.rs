@@ -1,4 +1,12 @@
 //! One WebSocket client: its socket, its state, and the bytes that wait to be written.
+//!
+//! ```text
+//! Asking ─ request complete ─▶ Asked ─ route: app ─▶ Talking ─ both directions over ─▶ Leaving ─▶ dropped
+//!    └──── not valid ──────────────┴── refused ──────────┴──── protocol broken ──────────▲
+//! ```
+//!
+//! In `Leaving` input is read and discarded until the client closes or `CLOSING` is over: a socket
+//! that is closed with unread input is reset, and the peer may lose what was written before.
 
 use super::{
     codec::{self, Closing, WsCodec, WsEvent},
@@ -26,6 +34,7 @@ enum Stage {
     /// It has not sent a complete request; the bytes so far.
     Asking(BytesMut),
     /// Its request is valid: the answer that grants it, and the bytes after the request.
+    /// Nothing is read in this stage: the route is decided within the same turn.
     Asked(Bytes, Bytes),
     /// It has a session.
     Talking(Box<WsCodec>),
@@ -55,6 +64,7 @@ pub(super) enum Step {
 struct Part {
     bytes: Bytes,
     /// The length of the message that ends with these bytes, if one does.
+    /// Credit counts the message's bytes without frame headers, and only when all of it is written.
     ends: Option<usize>,
 }
 
@@ -67,12 +77,14 @@ pub(super) struct Connection {
     /// When it times out.
     pub(super) deadline: Option<Instant>,
     /// Whether the agent knows of it.
+    /// Inputs may name it only while this is set.
     pub(super) known: bool,
     /// Whether the agent wants its input.
     pub(super) reading: bool,
     /// Whether it is in the queue for its next step.
     pub(super) queued: bool,
     stage: Stage,
+    /// As in `Local`: set by events, cleared by a read that found nothing more.
     readable: bool,
     peer_closed: bool,
     /// Whether its client sent a close.
@@ -182,6 +194,7 @@ impl Connection {
     }
 
     /// Handles received bytes according to the stage.
+    /// In `Leaving`, and after the client's close, bytes are ignored.
     fn take(&mut self, read: &BytesMut, origins: &[String]) -> Step {
         match &mut self.stage {
             Stage::Asking(head) => {
@@ -223,6 +236,8 @@ impl Connection {
     }
 
     /// The next event in the received bytes, if there is one.
+    /// Events are taken one at a time, and only while the agent wants input: what remains stays in
+    /// the codec.
     fn say(&mut self) -> Option<Step> {
         while self.fed && self.reading && !self.heard_close {
             let Stage::Talking(codec) = &mut self.stage else { break };
@@ -259,6 +274,7 @@ impl Connection {
     }
 
     /// Grants a valid request: from now on it has a session.
+    /// The order of `waiting` makes the answer precede all messages.
     pub(super) fn grant(&mut self) {
         if let Stage::Asked(answer, behind) = std::mem::replace(&mut self.stage, Stage::Leaving) {
             let mut codec = WsCodec::default();
@@ -299,6 +315,7 @@ impl Connection {
     }
 
     /// Whether everything is written, including the close, and only its client can end it in order.
+    /// From then on only the client's close is missing, which gets a deadline.
     pub(super) fn awaits_close(&self) -> bool {
         self.said_close && self.waiting.is_empty()
     }

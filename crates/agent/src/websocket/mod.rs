@@ -3,6 +3,12 @@
 //!
 //! WebSocket has no half-close. A client that closes has finished sending, like the end of a stream; the cell's remaining
 //! messages are sent before the client's close is answered, within [`CLOSING`].
+//!
+//! What a client can hold is bounded: connections ([`CONNECTIONS_MAX`]), those without a session
+//! ([`ASKING_MAX`]), the time to send a request and to close, and bytes of messages that are not
+//! complete ([`UNFINISHED_MAX`], over all clients, since each of many clients may send a message of
+//! up to `MESSAGE_SIZE_MAX` bytes). Messages that are complete are bounded by flow control, as in
+//! streams.
 
 pub mod codec;
 mod connection;
@@ -57,6 +63,8 @@ pub(super) enum WebSocketInput {
 }
 
 /// All WebSocket connections of an agent.
+///
+/// A table like `Locals`; the state machine knows a connection from its granted request on.
 pub(super) struct WebSockets {
     all: BTreeMap<ConnectionId, Connection>,
     /// Connections that may be readable, in turn.
@@ -69,6 +77,7 @@ pub(super) struct WebSockets {
     asking: BTreeSet<ConnectionId>,
     /// Refused connections that have not closed yet, oldest first.
     turned_away: BTreeSet<ConnectionId>,
+    /// [`ASKING_MAX`]; smaller in tests.
     asking_max: usize,
     unfinished: Unfinished,
     /// Steps without an input since the last [`Self::flush`].
@@ -143,6 +152,8 @@ impl WebSockets {
         let interests = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut socket, token::token(ACCEPTED, connection.0), interests)?;
         self.accepted += 1;
+        // New clients are preferred: an attacker that opens connections and stays silent displaces
+        // its own oldest ones, and an honest client sends its request at once.
         if self.asking.len() + self.turned_away.len() >= self.asking_max
             && let Some(oldest) = self.turned_away.pop_first().or_else(|| self.asking.pop_first())
         {
@@ -154,6 +165,7 @@ impl WebSockets {
         Ok(())
     }
 
+    /// Replaces the deadline, if it has one.
     fn give_until(&mut self, connection: ConnectionId, until: Instant) {
         if let Some(one) = self.all.get_mut(&connection) {
             if let Some(former) = one.deadline.replace(until) {
@@ -308,6 +320,7 @@ impl WebSockets {
         self.end(now, connection, &Closing::session(code, reason));
     }
 
+    /// The connection stays until the client closes or the deadline is over.
     fn end(&mut self, now: Instant, connection: ConnectionId, closing: &Closing) {
         self.change(connection, |one| {
             one.close(closing);
@@ -348,6 +361,7 @@ impl WebSockets {
         self.search_vanished(now, inputs);
     }
 
+    /// As for streams (`Locals::search_vanished`).
     fn search_vanished(&mut self, now: Instant, inputs: &mut VecDeque<AgentInput>) {
         if now < self.search_at {
             return;

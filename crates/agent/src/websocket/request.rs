@@ -1,4 +1,16 @@
 //! A client's HTTP upgrade request, and the answer to it. Pure.
+//!
+//! ```text
+//! GET /path HTTP/1.1                     must begin with an upper-case letter, else it is not HTTP
+//! Host: play.example.org                 compared with the origin, if `origins` is empty
+//! Origin: https://play.example.org       sent by browsers; a page cannot change it (RFC 6454)
+//! Upgrade: websocket
+//! Sec-WebSocket-Version: 13
+//! Sec-WebSocket-Key: ...
+//! ```
+//!
+//! A browser lets every page open a WebSocket to every host, with the user's network access. Only
+//! the server can prevent that, by the origin (RFC 6455, 10.2).
 
 use bytes::Bytes;
 use marram_session::agent::routes::HELD_MAX;
@@ -47,6 +59,8 @@ impl Refusal {
     }
 
     /// The complete HTTP answer.
+    ///
+    /// Always closes: after a refusal no second request is read.
     pub fn answer(&self) -> Bytes {
         let Self { status, words } = self;
         let upgrade = if status.starts_with("426") {
@@ -69,6 +83,8 @@ pub fn read(head: &[u8], from: usize, origins: &[String]) -> Option<Result<(usiz
     if head.first().is_some_and(|byte| !byte.is_ascii_uppercase()) {
         return Some(Err(Refusal::new("400 Bad Request", "this is not HTTP; connect to ws:// here")));
     }
+    // Bytes behind HEAD_MAX do not count, so whether a request is too large does not depend on how
+    // it was cut.
     let may_end = head.get(from..head.len().min(HEAD_MAX)).unwrap_or_default();
     let Some(at) = may_end.windows(END.len()).position(|end| end == END) else {
         return (head.len() >= HEAD_MAX).then(|| Err(too_large()));
@@ -116,6 +132,8 @@ fn stranger(request: &Request, origins: &[String]) -> Option<String> {
 }
 
 /// Whether a page of this origin is from this host and port.
+/// The scheme is not compared: a proxy in front terminates TLS, so the page's `https` arrives here
+/// as `http`. A default port may be written or left out on either side.
 fn is_same(origin: &str, host: &str) -> bool {
     let Some((scheme, place)) = origin.split_once("://") else { return false };
     let port = match scheme {

@@ -1,4 +1,7 @@
 //! How many bytes of partial messages all connections hold together, and which connection holds the oldest. Pure.
+//!
+//! The oldest one goes, not the largest: an attacker that begins many messages and never ends them
+//! holds the oldest ones, while an honest message of any size is complete soon.
 
 use marram_session::agent::ConnectionId;
 use marram_wire::limits::MESSAGE_SIZE_MAX;
@@ -20,6 +23,7 @@ pub(super) struct Unfinished {
 }
 
 struct Part {
+    /// Its place in `order`: kept while the message grows, given up when it is complete.
     number: u64,
     size: usize,
 }
@@ -31,6 +35,7 @@ impl Unfinished {
     }
 
     /// A connection now holds this many bytes of a partial message.
+    /// Each change of a connection must be noted, also its end, with 0.
     pub(super) fn note(&mut self, connection: ConnectionId, size: usize) {
         if size == 0 {
             if let Some(part) = self.all.remove(&connection) {
