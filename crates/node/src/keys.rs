@@ -1,5 +1,9 @@
 //! Private keys that an edge signs with for its cells: from PEM files to the types of the sandbox. Knows algorithms; does not
 //! know which app may use a key.
+//!
+//! Only deterministic signatures are possible: after a recovery the cell signs the same message
+//! again, and the client must not see another signature (`docs/decisions/signing.md`). That
+//! excludes RSA-PSS, and ECDSA with random nonces, as the TLS library's signer has.
 
 use marram_sandbox::{KeyId, Signer};
 use p256::ecdsa::signature::Signer as _;
@@ -19,6 +23,7 @@ pub struct Key {
     /// The file's contents.
     pub pem: Vec<u8>,
     /// Identifies it at the sandbox: derived from the public key.
+    /// An image names the key by it, so a renewed certificate with the same key is the same key.
     pub id: KeyId,
     /// Apps with cells that may sign with it.
     pub apps: Vec<String>,
@@ -38,6 +43,9 @@ impl fmt::Debug for Key {
 ///
 /// # Errors
 /// The text continues "names a file that ...".
+///
+/// Slow enough to be done once: for each key when the configuration is read, and when a shard
+/// starts.
 pub fn read(pem: &[u8]) -> Result<(KeyId, Arc<dyn Signer>), String> {
     let der = PrivateKeyDer::from_pem_slice(pem).map_err(|_| "contains no private key in PEM".to_owned())?;
     let other = || {
@@ -47,6 +55,7 @@ pub fn read(pem: &[u8]) -> Result<(KeyId, Arc<dyn Signer>), String> {
     };
     let key = any_supported_type(&der).map_err(|_| other())?;
     let id = key.public_key().map(|public| KeyId::of(&public)).ok_or_else(other)?;
+    // The library parses and checks the key; only the signing on P-256 is done by another one.
     if let Some(signer) = key.choose_scheme(&[SignatureScheme::ED25519]) {
         return Ok((id, Arc::new(Ed25519(signer))));
     }
@@ -63,6 +72,8 @@ pub fn read(pem: &[u8]) -> Result<(KeyId, Arc<dyn Signer>), String> {
 ///
 /// # Errors
 /// The text continues "names a file that ...".
+///
+/// The certificate is not verified: whether clients trust it is not the edge's concern.
 pub fn of_certificate(pem: &[u8]) -> Result<KeyId, String> {
     let leaf =
         CertificateDer::from_pem_slice(pem).map_err(|_| "contains no certificate in PEM".to_owned())?;

@@ -1,8 +1,17 @@
 //! Settings of the process's allocator for memory that messages and checkpoints use. Knows neither messages nor checkpoints.
+//!
+//! ```text
+//! process              setting
+//! every one            tune_malloc: keep what was freed, up to 256 MiB
+//! supervisor, shard    use_single_arena: what one thread frees another one can use
+//! supervisor, shard    give_back after the compiler ran
+//! ```
 
 /// The allocator keeps up to this much freed memory at the end of its heap, in bytes.
 const KEPT: core::ffi::c_int = 256 << 20;
 /// Allocations of at least this size get a memory mapping of their own, in bytes.
+/// Below it freed memory can stay in the heap; a mapping is returned to the kernel when it is
+/// freed.
 const MAPPED: core::ffi::c_int = 32 << 20;
 
 /// Keeps freed memory instead of giving it back to the kernel at once.

@@ -3,6 +3,7 @@
 pub mod table;
 
 /// A count with its noun; a noun in `y` after a consonant gets the plural `ies`: `1 session`, `2 entries`.
+/// An English plural in `s` only, or `ies`: `counted(2, "retry")` is `2 retries`.
 #[must_use]
 pub fn counted(count: u64, what: &str) -> String {
     match (count, what.strip_suffix('y')) {

@@ -1,4 +1,8 @@
 //! The client's side: HTTP requests to an edge that serves the store, or to etcd. Tries the next address if one does not answer.
+//!
+//! Runs on the thread "coordinator" alone, so its state is in cells without locks. Each request
+//! opens a connection and closes it: an edge makes few of them, and a connection that was idle may
+//! be dead without a sign.
 
 use super::protocol::{self, Seen};
 use crate::coordinator::{Credentials, StoreAddress};
@@ -30,8 +34,11 @@ pub(super) struct Store {
     connector: Option<Connector>,
     credentials: Credentials,
     /// The index of the address that answered last.
+    /// It grows by one after each failure and is taken modulo their number, so all are tried in
+    /// turn.
     current: Cell<usize>,
     /// The token that etcd gave for a user and password.
+    /// It is asked for when it is needed, and forgotten when the store refuses something.
     session: RefCell<Option<String>>,
 }
 
@@ -54,12 +61,15 @@ impl Store {
     }
 
     /// Sends a request. There is always an answer, at most after twice [`PATIENCE`].
+    /// Several requests may be on their way at once. Only the first that fails moves on to the next
+    /// address, or two failures would skip one.
     pub(super) async fn ask(&self, request: &Ask) -> Result<StoreReply, StoreFailure> {
         let at = self.current.get();
         let answered = match tokio::time::timeout(PATIENCE, self.ask_once(request)).await {
             Ok(answered) => answered,
             Err(_) => Err(self.unreachable(format_args!("no answer in {PATIENCE:?}"))),
         };
+        // A refusal is an answer: another member of the cluster would refuse it too.
         if matches!(answered, Err(StoreFailure::Unreachable(_))) && self.current.get() == at {
             self.current.set(at + 1);
         }
@@ -86,6 +96,11 @@ impl Store {
     }
 
     /// Watches until the watch breaks, and returns why it did. Calls `tell` with changes as they arrive.
+    ///
+    /// It has no timeout once it is open: a store without changes is silent. If the store's machine
+    /// vanishes, the client's requests, which have timeouts, notice it. `tell` returns false if the
+    /// receiver has no room; then the watch ends and everything is listed again, since a gap in the
+    /// changes could not be seen.
     pub(super) async fn watch(
         &self,
         prefix: &str,
@@ -203,6 +218,7 @@ impl Store {
         StoreFailure::Unreachable(format!("{}: {why}", self.current()))
     }
 
+    /// Adds the address to what the protocol's reader found.
     fn named(&self, failure: StoreFailure) -> StoreFailure {
         let at = self.current();
         match failure {

@@ -1,6 +1,16 @@
 //! The embedded store on its own thread. It answers requests in batches, after everything durable of them is on disk.
 //!
 //! The new file is written beside the old one and renamed over it, so that there is always a complete one.
+//!
+//! ```text
+//! HTTP server ──jobs (256)──▶ thread "store": expire leases, apply a batch ─▶ write, fsync, rename, fsync
+//!             ◀──answers────────────────────────────────────────────────────────┘ only then
+//!             ◀──News (64 a watcher)──────────────────────────────────────────────┘
+//! ```
+//!
+//! The whole store is written each time. It is small (a few entries an edge and a session that has
+//! a witness or a standby), and a log with compaction would be more to get wrong. A batch shares
+//! one write: about a millisecond on a disk that syncs honestly.
 
 use anyhow::Context;
 use bytes::Bytes;
@@ -35,8 +45,10 @@ pub(super) enum News {
 }
 
 /// An answer, and the store's revision at that time; `None` if the file could not be written.
+/// The HTTP layer answers 503 then, and the client tries again.
 pub(super) type Kept = Option<(u64, Result<StoreReply, StoreRefusal>)>;
 
+/// A watch is a job too, so that it starts at a revision between two requests.
 enum Job {
     Ask(StoreRequest, oneshot::Sender<Kept>),
     Watch(String, u64, mpsc::Sender<News>),
@@ -44,6 +56,7 @@ enum Job {
 
 struct Watcher {
     prefix: String,
+    /// The revision up to which it has been told.
     since: u64,
     news: mpsc::Sender<News>,
 }
@@ -57,6 +70,11 @@ pub(super) struct StoreHandle {
 
 impl StoreHandle {
     /// Reads the file, if there is one, and starts the thread.
+    ///
+    /// # Errors
+    /// If the file is damaged, of another version, or cannot be written. It is written at once, so
+    /// that a directory that cannot be written is an error of the start and not of the first
+    /// request.
     pub(super) fn start(file: PathBuf) -> anyhow::Result<Self> {
         let began = Instant::now();
         let mut store = match fs::read(&file) {
@@ -85,6 +103,7 @@ impl StoreHandle {
     }
 
     /// Sends a request to the store and waits for its answer.
+    /// `None` if the queue is full, too: the caller must not assume that nothing was done.
     pub(super) async fn ask(&self, request: StoreRequest) -> Kept {
         let (sender, answer) = oneshot::channel();
         self.jobs.try_send(Job::Ask(request, sender)).ok()?;
@@ -110,6 +129,7 @@ struct Keeper {
     figures: Arc<Mutex<StoreFigures>>,
     watchers: Vec<Watcher>,
     /// Whether the log already says that the file cannot be written.
+    /// A line each time would fill the log: a client asks again every second.
     reported: bool,
 }
 
@@ -121,6 +141,7 @@ impl Keeper {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
+            // One time for the batch, so leases expire between batches and not within one.
             let now_ns = self.now_ns();
             self.store.expire(now_ns);
             let mut answers = Vec::new();
@@ -154,6 +175,9 @@ impl Keeper {
         self.store.next_expiry_ns().map_or(IDLE, until).min(IDLE)
     }
 
+    /// Returns whether the answers of the batch may leave. If not, the store keeps its state in
+    /// memory and writes it with the next batch: an applied request whose answer was not sent is
+    /// like one of which the answer was lost.
     fn save(&mut self) -> bool {
         if !self.store.must_be_saved() {
             return true;
@@ -184,6 +208,7 @@ impl Keeper {
         }
     }
 
+    /// After the file is written: a watcher must not see what a crash could undo.
     fn tell(&mut self) {
         let store = &self.store;
         self.watchers.retain_mut(|watcher| {
@@ -203,6 +228,10 @@ impl Keeper {
 }
 
 /// Writes the store beside the file, and renames it over the file.
+///
+/// The file is synced before the rename, the directory after it: without the first the new name
+/// could lead to an empty file after a power failure, without the second the old one could come
+/// back.
 fn save(store: &mut Store, file: &Path) -> std::io::Result<()> {
     let directory = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(directory)?;

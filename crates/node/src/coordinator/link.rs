@@ -1,5 +1,15 @@
 //! The thread that drives an edge's coordinator client: sends the client's requests to the store, and gives it the answers, the
 //! time and what the edge has; and publishes what the client knows.
+//!
+//! ```text
+//! "coordinator-news" ──Has, Listed, Sessions──┐
+//! any thread ──Ask, Leave────────────────────▶│ events (4,096) ─▶ "coordinator": CoordinatorClient::step
+//! tasks: store.ask, store.watch ──Answered───▶┘                     └─▶ view (mutex), answers, log lines
+//! ```
+//!
+//! The client decides when to ask, repeat and give up; here are the clock, the tasks and the
+//! limits. All tasks run on the one thread, so the client needs no lock. The view is copied out for
+//! readers, which never wait for the store.
 
 use super::http::Store;
 use super::{View, http};
@@ -51,6 +61,9 @@ pub(super) enum Event {
 }
 
 /// Starts the thread, and one that asks the edge's control.
+///
+/// # Errors
+/// If the operating system has no thread left.
 pub(super) fn start(
     name: &str,
     lease_s: u32,
@@ -90,6 +103,8 @@ pub(super) fn start(
 }
 
 /// Reports what the edge has, until the receiver is gone.
+/// A thread of its own, because the control may take seconds to answer, and leases must be kept
+/// alive meanwhile. A question without an answer is repeated with the next round.
 fn ask_control(control: &AdminClient, events: &mpsc::Sender<Event>) {
     let (mut load_at, mut listed) = (Instant::now(), 0);
     loop {
@@ -143,6 +158,7 @@ fn view_of(client: &CoordinatorClient, store: &Store) -> View {
 
 struct Link {
     client: CoordinatorClient,
+    /// What this edge says about itself; the control's news change it.
     here: Registration,
     store: Rc<Store>,
     events: mpsc::Sender<Event>,
@@ -150,9 +166,12 @@ struct Link {
     began: Instant,
     /// Callbacks that wait for an answer, by tag.
     waiting: BTreeMap<u64, Answered>,
+    /// The tag of the last question.
     tags: u64,
+    /// There is at most one; its number tells late events of an older one apart.
     watch: Option<AbortHandle>,
     leaving: Option<SyncSender<()>>,
+    /// When the client wants to be woken, in nanoseconds since `began`.
     wake_ns: u64,
     /// Whether the list of edges in the view is out of date.
     changed: bool,
@@ -191,6 +210,8 @@ impl Link {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
+    /// `AskAnswer::Done` at once for a report: the client keeps it until the store has it, and
+    /// nothing waits for that.
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Ask(ask, answered) => {

@@ -3,6 +3,15 @@
 //!
 //! No session waits for it. While the coordinator is away, the last known state of other edges remains, and requests that
 //! need the coordinator fail at once.
+//!
+//! ```text
+//! shards ─▶ control ─▶ witness.rs ─┐                          ┌─ http.rs ─▶ store.rs of another edge, or etcd
+//! admin API ───────────────────────┼─▶ Coordinator ─▶ link.rs ┤
+//! fetches of images (`holders`) ───┘   (handle)               └─ http.rs ─▶ server.rs ─▶ keeping.rs (this edge)
+//! ```
+//!
+//! An edge that serves the store uses it over HTTP as the others do: one path to test, and the
+//! store's thread can fail or be slow without blocking the client.
 
 mod http;
 mod keeping;
@@ -50,6 +59,7 @@ pub enum Credentials {
         /// The user's name.
         name: String,
         /// The password.
+        /// It is sent to the store's address, so it should be an encrypted one.
         password: String,
     },
 }
@@ -131,9 +141,11 @@ pub struct View {
 #[derive(Clone, Debug)]
 pub struct Coordinator {
     edge: String,
+    /// Time 0 of the client's clock, for [`Self::away`].
     began: Instant,
     view: Arc<Mutex<View>>,
     events: tokio::sync::mpsc::Sender<link::Event>,
+    /// For its counts; requests go over HTTP.
     keeping: Option<StoreHandle>,
     /// Witness reports that were dropped because the thread's queue was full.
     unheard: Arc<AtomicU64>,
@@ -178,6 +190,8 @@ impl Coordinator {
             connector.context("correct `coordinator.ca`, `coordinator.certificate` and `coordinator.key`")
         });
         let store = http::Store::new(stores, connector.transpose()?, credentials);
+        // Tells two runs of an edge with one name apart, and two edges to which one name was given
+        // by mistake.
         let mut life = [0; 8];
         rustix::rand::getrandom(&mut life, rustix::rand::GetRandomFlags::empty())
             .context("the operating system provides no random bytes")?;
@@ -196,6 +210,8 @@ impl Coordinator {
     }
 
     /// What is known at present.
+    ///
+    /// A copy; the lock is held for a moment by a thread that never waits while it has it.
     #[must_use]
     pub fn view(&self) -> View {
         let mut view = self.view.lock().expect("no holder panics").clone();
@@ -241,6 +257,9 @@ impl Coordinator {
     }
 
     /// Asks, and passes the answer to `answered`, on another thread; soon if the coordinator is away.
+    ///
+    /// Does not block, so the supervisor's thread may call it. `answered` must not block either: it
+    /// runs on the coordinator's thread, or on the caller's if the queue is full.
     pub fn ask_then(&self, ask: Ask, answered: Answered) {
         if let Err(why) = self.events.try_send(link::Event::Ask(ask, answered))
             && let link::Event::Ask(ask, answered) = why.into_inner()
@@ -253,6 +272,8 @@ impl Coordinator {
     }
 
     /// Deregisters this edge, so that others need not wait until its lease expires.
+    ///
+    /// Blocks for [`PATIENCE`] at most.
     pub fn leave(&self) {
         let (done, left) = sync_channel(1);
         if self.events.try_send(link::Event::Leave(done)).is_ok() {

@@ -9,6 +9,18 @@
 //! | `/v3/watch` | changes under a prefix, as lines until the connection ends |
 //!
 //! Keys and values are base64, numbers are strings.
+//!
+//! ```text
+//! POST /v3/kv/txn
+//! {"compare": [{"key": K, "target": "MOD", "result": "EQUAL", "mod_revision": "7"}],
+//!  "success": [{"request_put": {"key": K, "value": V, "lease": "9"}}],
+//!  "failure": [{"request_range": {"key": K}}]}
+//! ```
+//!
+//! That is the only kind of write: compare the revision of one key (0: it must not exist), then put
+//! or delete it; otherwise tell what is there. Readers ignore fields that they do not know, as
+//! newer versions of etcd may add some; a field that is missing where it is needed makes the whole
+//! answer unreadable.
 
 use bytes::Bytes;
 use marram_shard::coordinator::{
@@ -29,6 +41,8 @@ const NO_LEASE: &str = "requested lease not found";
 const NO_STORE: &str = "the server there is neither etcd 3.4 or newer nor an edge with `coordinator.serve`: correct \
     `coordinator.urls`";
 
+/// RFC 4648, section 4, with padding. Here, because the two functions are smaller than a
+/// dependency.
 pub(super) fn base64(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
@@ -42,6 +56,7 @@ pub(super) fn base64(bytes: &[u8]) -> String {
     text
 }
 
+/// `None` for anything but canonical length and digits; bits behind the last byte are not checked.
 pub(super) fn unbase64(text: &str) -> Option<Bytes> {
     if !text.len().is_multiple_of(4) {
         return None;
@@ -69,6 +84,7 @@ fn number(value: &Value) -> Option<u64> {
 }
 
 /// A number that etcd leaves out where it is 0.
+/// Protocol Buffers leave out fields with the default value, and the JSON gateway does so too.
 fn number_or_0(value: &Value) -> Option<u64> {
     if value.is_null() { Some(0) } else { number(value) }
 }
@@ -119,6 +135,8 @@ fn range(prefix: &str) -> Value {
 }
 
 /// The call that begins a watch.
+///
+/// `since` is the last revision that the caller knows: the watch begins with the one after it.
 pub fn watch_call(prefix: &str, since: u64) -> Call {
     let mut create = range(prefix);
     create["start_revision"] = json!((since + 1).to_string());
@@ -126,6 +144,8 @@ pub fn watch_call(prefix: &str, since: u64) -> Call {
 }
 
 /// Reads an answer with status 200.
+///
+/// `None` if it is not the answer to this request, so the peer is no store of a known version.
 pub fn reply(request: &StoreRequest, body: &Value) -> Option<StoreReply> {
     let revision = || number(&body["header"]["revision"]);
     Some(match request {
@@ -165,6 +185,9 @@ fn entries(body: &Value) -> Option<Vec<StoreEntry>> {
 }
 
 /// Reads an answer with another status.
+///
+/// An absent lease is an ordinary answer. A refusal is for the operator, and its text says what to
+/// correct; `Unreachable` is retried.
 pub fn failure(status: u16, body: &[u8]) -> Result<StoreReply, StoreFailure> {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let said = body["message"].as_str().or(body["error"].as_str()).unwrap_or_default();
@@ -200,6 +223,8 @@ pub enum Seen {
 }
 
 /// Reads one line of a watch.
+///
+/// After `Over` the watch is of no use: the caller lists everything and begins another one.
 pub fn seen(line: &[u8]) -> Seen {
     let Ok(line) = serde_json::from_slice::<Value>(line) else {
         return Seen::Over("a line of the watch is not JSON".into());
@@ -243,6 +268,9 @@ pub enum Asked {
 }
 
 /// Reads a request. The store supports the calls in this file and no others of etcd's.
+///
+/// `None` for everything else, also for a transaction in a form that etcd would accept and an edge
+/// never sends.
 pub fn asked(path: &str, body: &Value) -> Option<Asked> {
     let lease = |value: &Value| number(value).map(Lease);
     Some(Asked::Request(match path {
@@ -347,6 +375,8 @@ fn kv(entry: &StoreEntry) -> Value {
 }
 
 /// Changes, as a line of a watch.
+///
+/// Without changes it is the line that says that the watch has begun.
 pub fn line(changes: &[StoreChange]) -> Bytes {
     let event = |change: &StoreChange| {
         let (key, revision) = (base64(change.key.as_bytes()), change.revision.to_string());

@@ -1,4 +1,8 @@
 //! The embedded store over HTTP, on its own port: watches last long, and must not use up the connections of operators.
+//!
+//! It speaks etcd's dialect (`protocol.rs`) so that one client serves both. Errors have etcd's form
+//! and gRPC's codes. The token protects all of it: a client that can write here can make edges
+//! believe in a witness or in other edges.
 
 use super::keeping::{News, StoreHandle};
 use super::protocol::{self, Asked};
@@ -61,6 +65,7 @@ pub(super) fn start(
     server.start(listener, move |request| respond(keeping.clone(), token.clone(), request))
 }
 
+/// Checks run from cheap to expensive; the body is read only for a client with the token.
 async fn respond(
     keeping: StoreHandle,
     token: Option<Arc<str>>,
@@ -92,6 +97,7 @@ async fn respond(
             Some((revision, result)) => whole(protocol::answer(revision, &request, result)),
             None => whole(protocol::error(503, 14, "the store is overloaded or cannot be written")),
         },
+        // The first line goes out at once, so that the client knows that the watch stands.
         Some(Asked::Watch(prefix, since)) => match keeping.watch(prefix, since) {
             Some(news) => Response::new(Body::Lines(Some(protocol::line(&[])), Box::new(Watch(news)))),
             None => whole(protocol::error(503, 14, "the store is overloaded")),

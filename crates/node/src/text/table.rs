@@ -1,6 +1,9 @@
 //! Plain tables on a terminal: columns as wide as their widest cell.
 
 /// Formats rows under headings; every row has as many cells as there are headings.
+///
+/// Widths count characters, not columns: wide characters (East Asian text) would shift their row.
+/// Cells may not contain line breaks.
 #[must_use]
 pub fn format(headings: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = headings.iter().map(|heading| heading.chars().count()).collect();
