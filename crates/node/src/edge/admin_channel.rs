@@ -1,4 +1,12 @@
 //! The channel on which the admin thread asks the control, which runs on the supervisor's thread. Knows no HTTP.
+//!
+//! ```text
+//! any thread ── Question (256) ──▶ supervisor ── Request ──▶ control ─▶ shards
+//!            ◀── ControlAnswer (1) ─────────────────────────────────────┘ all answered, or `patience` is over
+//! ```
+//!
+//! Only the asking thread waits. The supervisor never does: a full queue is an error of the asker,
+//! and an answer that is not awaited any more is dropped.
 
 use marram_shard::control::{ControlAnswer, ControlRequest};
 use std::{
@@ -50,6 +58,9 @@ impl fmt::Display for AskError {
 impl std::error::Error for AskError {}
 
 /// The asking side; clone it for each thread.
+///
+/// The waker exists once the supervisor has its poll. Questions before that are found when its loop
+/// starts.
 #[derive(Clone, Debug)]
 pub struct AdminClient {
     questions: SyncSender<Question>,

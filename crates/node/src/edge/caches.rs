@@ -1,4 +1,9 @@
 //! The caches of a shard's apps: cells' reads are looked up here, and missing objects are fetched.
+//!
+//! Everything is on the shard's thread except the fetches (`origin.rs`). What is kept, for how
+//! long, and which cells wait is decided by the pure `Cache` of each app; the number of fetches at
+//! a time is its limit too. Objects are not part of a session's state: what a cell read is in its
+//! log.
 
 use super::origin::{FetchRequest, Fetched, Origins};
 use bytes::Bytes;
@@ -17,6 +22,7 @@ use std::{
 use tracing::warn;
 
 /// The cache of one app.
+/// It outlives its app's deployment, because sessions that began under it still read.
 struct AppCache {
     cache: Cache<CellId>,
     /// The number of this cache: an answer to a request of an earlier one is dropped.
@@ -33,6 +39,7 @@ pub(super) struct Caches {
     waker: Arc<mio::Waker>,
     /// The number of shards: each has an equal share of an app's limit on the edge.
     shards: u64,
+    /// Caches made so far: the number of the next one.
     lives: u64,
     started: Instant,
     log_limiter: LogLimiter,
@@ -55,6 +62,8 @@ impl Caches {
 
     /// Sets the cache of a deployed app, or removes it. If the policy is another one than before, the contents are dropped, and
     /// waiting cells get no object in time.
+    ///
+    /// The caller must pass the result on to the cells, which would wait forever.
     pub(super) fn configure(&mut self, app: &str, policy: Option<&CachePolicy>) -> Vec<(CellId, Found)> {
         if let Some(entry) = self.apps.get_mut(app) {
             entry.retired = false;
@@ -145,6 +154,8 @@ impl Caches {
         }
         let now_ns = self.now_ns();
         let entry = self.apps.get_mut(&fetch.app).filter(|entry| entry.life == fetch.life);
+        // A cell that left meanwhile is not among the waiters; one whose cache was replaced has
+        // been answered.
         let (found, waiters) = match entry {
             Some(entry) => entry.cache.fetched(now_ns, &fetch.key, answer),
             None => (Found::Away, Vec::new()),
@@ -159,6 +170,7 @@ impl Caches {
         }
     }
 
+    /// Limited over all apps: a cell can cause a line with each read.
     fn complain(&mut self, app: &str, key: &Bytes, why: &str) {
         if let Some(suppressed) = self.log_limiter.pass(Instant::now()) {
             let key = String::from_utf8_lossy(key);

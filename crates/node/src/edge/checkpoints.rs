@@ -1,5 +1,15 @@
 //! Converts sealed bytes that an end kept to what the sandbox can put into a cell. The end may be a client's: nothing is
 //! used before its seal was verified, and nothing that belongs to another session, image or position is used at all.
+//!
+//! ```text
+//! sealed parts ─▶ Opener (verify, decrypt) ─▶ header::front ─▶ Header::check ─▶ CheckpointReader ─▶ Filling
+//! full, delta, delta, ...: one after the other                session, image,    pages of the cell
+//!                                                             base, offset
+//! ```
+//!
+//! Runs on the worker's thread, so that opening 512 MiB does not stop the shard. Pages may be
+//! copied into the new cell before the last part is verified, but the cell does not run before: a
+//! checkpoint that turns out to be altered costs time and has no effect.
 
 use bytes::{Bytes, BytesMut};
 use marram_sandbox::{CheckpointReader, Decoded, Filling, RestoreError, StartError};
@@ -30,10 +40,12 @@ pub(super) struct Arriving {
     keys: SessionKeys,
     /// Those that are not complete; the first one is being opened.
     expected: VecDeque<CheckpointMeta>,
+    /// Of the checkpoint that is arriving now; none between two.
     opener: Option<Opener>,
     front: Front,
     /// The header of the checkpoint that the next one builds on.
     last: Option<Box<Header>>,
+    /// Takes the pages of all of them.
     reading: CheckpointReader,
 }
 
@@ -61,6 +73,8 @@ impl Arriving {
     }
 
     /// For a delta on the checkpoint with this header.
+    /// A standby cell has its state already, so the header of that state stands for the chain
+    /// before.
     pub(super) fn next(
         session: SessionId,
         image: ImageHash,
@@ -107,6 +121,7 @@ impl Arriving {
                 part.freeze()
             }
         };
+        // The header is of variable size, and may end in any of the decrypted pieces.
         let Some((header, body)) = header::front(text.clone()).map_err(tampered)? else {
             self.front = Front::Part(text.into());
             return Ok(());
@@ -134,6 +149,7 @@ impl Arriving {
     }
 }
 
+/// Final: asking another edge would show it the same bytes.
 fn tampered(reason: impl ToString) -> CellError {
     CellError { code: Code::Tampered, reason: reason.to_string() }
 }
@@ -153,6 +169,7 @@ pub(super) fn unstartable(error: &StartError) -> CellError {
 pub(super) fn unrestorable(error: &RestoreError) -> CellError {
     match error {
         RestoreError::Start(error) => unstartable(error),
+        // The code is that of the first error; the text says that the cell is lost as well.
         RestoreError::Lost(why) => CellError { code: unrestorable(why).code, reason: error.to_string() },
         other => CellError { code: Code::Tampered, reason: other.to_string() },
     }

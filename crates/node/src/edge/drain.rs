@@ -1,4 +1,12 @@
 //! When an edge that was asked to stop does so, and what it logs meanwhile. Knows neither sessions nor sockets.
+//!
+//! ```text
+//! signal or POST /v1/drain ─▶ Begun: list what is here ─▶ wait ─┬─ drained ───────────────▶ over
+//!                                                               └─ `latest` ─▶ Left: list ─▶ over
+//! ```
+//!
+//! A session that is left is not lost: its ends treat the end of this edge as a crash, and ask
+//! another edge (`docs/protocol.md`, chapter 14).
 
 use crate::text::counted;
 use marram_shard::control::ControlAnswer;
@@ -20,6 +28,7 @@ pub(super) enum Own {
 }
 
 /// The first number of an operator's question.
+/// The control answers by tag and does not know who asked.
 pub(super) const FIRST_TAG: u64 = Own::Left as u64 + 1;
 
 /// The state of an edge that is stopping.
@@ -36,6 +45,7 @@ pub(super) struct Drain {
 }
 
 impl Drain {
+    /// `at_least`: the loop goes on for so long, also without sessions.
     pub(super) fn begin(now: Instant, at_least: Duration, limit: Duration) -> Self {
         info!("stopping: agents are asked to move their sessions");
         let (earliest, latest) = (now + at_least, now + limit.max(at_least));

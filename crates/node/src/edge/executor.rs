@@ -2,6 +2,21 @@
 //!
 //! Handlers run on the calling thread. The worker thread loads images and opens checkpoints; the sealer thread seals them at
 //! background priority.
+//!
+//! ```text
+//!                    shard's thread                           worker                     sealer (nice)
+//! Start, Restore ─▶ expected ─▶ begin ◀── Image ◀─────────── images.load
+//! Part ──────────────────────────────────────────────────▶  Arriving::push
+//!                   fill the cell's memory ◀── Part, Opened ─┘
+//! Run ─▶ run_queue ─▶ next_turn ─▶ Ran
+//! Copy ─▶ copies ─▶ Checkpoint ─────────────────────────────────────────────────────▶ encode, seal
+//!                   Checkpointed ◀── Sealed ◀─────────────────────────────────────────┘
+//! Record ────────────────────────────────────────────────▶  write a file (lazy)
+//! ```
+//!
+//! A cell's memory is touched by the shard's thread alone, so there are no locks round it. Answers
+//! carry the cell's id, which is never used twice: what comes for a cell that is gone finds
+//! nothing.
 
 mod guest_log;
 mod turns;
@@ -76,6 +91,7 @@ const PARTS_AT_ONCE: usize = 4;
 /// How often idle resources that are kept for future clients are checked.
 const TEND_EVERY: Duration = Duration::from_secs(2);
 
+/// An image of this shard. While it is being loaded no second request is made.
 enum Loaded {
     /// The worker is loading it; these cells wait for it.
     Underway(Vec<(CellId, StartSource)>),
@@ -84,6 +100,7 @@ enum Loaded {
 }
 
 /// The worker's own state.
+/// Owned by its thread: nothing of it is shared.
 struct WorkerState {
     images: Images,
     recordings: Recordings,
@@ -135,6 +152,8 @@ impl QueuedHandler {
 }
 
 /// The scheduling state of a cell.
+/// It exists from the request for the cell to its removal, and so before the cell and after a
+/// failure.
 struct CellSlot {
     scheduling: SchedulingParams,
     /// The app, which decides the cache that its handlers read from.
@@ -144,6 +163,8 @@ struct CellSlot {
     /// How many of its entries are in the run queue: 0 or 1.
     waiting: usize,
     /// What was charged for the handler in progress.
+    /// A handler reports the time of all its slices at the end; what was charged before is taken
+    /// off then.
     charged_ns: u64,
     /// The state of a standby cell, until it runs.
     standing: Option<Box<Standing>>,
@@ -151,6 +172,7 @@ struct CellSlot {
 
 /// The cells of one shard.
 pub(super) struct Executor {
+    /// Instances, memory pool, prewarmed cells.
     cells: Cells,
     images: BTreeMap<ImageHash, Loaded>,
     /// The image that new clients of each app get.
@@ -166,10 +188,16 @@ pub(super) struct Executor {
     /// Opened checkpoints to advance standby cells to, unless the attempt is outdated by then.
     next: VecDeque<Next>,
     /// States that were copied and are not sealed yet, at most one for each cell.
+    /// A copy is made at the entry's boundary; its header comes later (`docs/protocol.md`, chapter
+    /// 8).
     copies: BTreeMap<CellId, Result<Snapshot, SnapshotError>>,
     /// Hashes of states, for recordings that are not made yet.
+    /// Taken at the moment of the request: the cell may go on before the ends have sent their
+    /// parts.
     hashes: BTreeMap<CellId, [u8; 32]>,
     /// Recordings that the worker is making.
+    /// Limits those of stopped handlers (`STOPS_UNDERWAY_MAX`): a guest can cause any number of
+    /// them.
     recordings: usize,
     caches: Caches,
     worker: Worker<WorkerState, Answer>,
@@ -237,6 +265,9 @@ impl Executor {
     }
 
     /// Sets the queue and the app of a cell's handlers.
+    ///
+    /// Comes before [`Self::start_cell`] or [`Self::restore`] for the same cell. The tenant pays
+    /// for the opening now, so that sessions which end at once are not free.
     pub(super) fn scheduling(
         &mut self,
         cell: CellId,
@@ -287,6 +318,8 @@ impl Executor {
     }
 
     /// Returns a piece of the memory of ended cells to the kernel.
+    ///
+    /// Unmapping a large memory at once would stop the shard for milliseconds.
     pub(super) fn reclaim_memory(&mut self) {
         self.cells.free_piece();
     }
@@ -365,6 +398,8 @@ impl Executor {
     }
 
     /// Sets the image that new clients of an app get; `None`: it is no longer deployed.
+    ///
+    /// Sessions of an earlier image go on with it; only prewarmed cells of it are no longer kept.
     pub(super) fn deployed(&mut self, app: &str, image: Option<ImageHash>) {
         let before = match image {
             Some(image) => self.deployed.insert(app.to_owned(), image),
@@ -387,6 +422,7 @@ impl Executor {
     }
 
     /// Loads an image before its first cell needs it.
+    /// Does nothing if it is loaded or being loaded.
     pub(super) fn prepare(&mut self, image: ImageHash) {
         if let Entry::Vacant(entry) = self.images.entry(image) {
             entry.insert(Loaded::Underway(Vec::new()));
@@ -409,6 +445,9 @@ impl Executor {
 
     /// Restores a cell from checkpoints with bytes that follow: the worker opens and decodes them, this thread copies decoded
     /// parts into the cell.
+    ///
+    /// The bytes come with [`Self::part`]; the answer is `Restored`, once. The image is loaded
+    /// meanwhile.
     pub(super) fn restore(
         &mut self,
         cell: CellId,
@@ -427,6 +466,7 @@ impl Executor {
     }
 
     /// Marks a cell that will be restored as a standby: it can be advanced until it runs.
+    /// Call it after [`Self::scheduling`].
     pub(super) fn stand_by(&mut self, cell: CellId, standing: Standing) {
         if let Some(slot) = self.slots.get_mut(&cell) {
             slot.standing = Some(Box::new(standing));
@@ -473,6 +513,8 @@ impl Executor {
     /// Opens the next bytes of a cell's checkpoints while others are still on their way. Verified parts are copied into the
     /// memory of a cell that is to be restored, and the cell runs only after all of them. A standby cell does not change before
     /// all parts are there.
+    /// Bytes for a cell that expects none (it was removed, or its checkpoint was refused) are
+    /// dropped by the worker.
     pub(super) fn part(&self, cell: CellId, bytes: Bytes) {
         self.worker.urgent(move |state| {
             let (purpose, arriving) = state.arriving.get_mut(&cell)?;
@@ -495,6 +537,8 @@ impl Executor {
         });
     }
 
+    /// Creates the cell, or fills a part of it. If its image is not loaded yet, it waits there; if
+    /// the cell was removed meanwhile, nothing happens.
     fn begin(
         &mut self,
         cell: CellId,
@@ -510,6 +554,7 @@ impl Executor {
             Some(Loaded::Underway(waiting)) => waiting.push((cell, source)),
             Some(Loaded::Here(image)) => {
                 let Some(expected) = self.expected.get_mut(&cell) else { return };
+                // Only what may take longer than reading the clock is timed.
                 let began = source.is_large().then(Instant::now);
                 let freeing = self.cells.deferred_free_bytes();
                 let input = start_cell(&mut self.cells, cell, image, source, expected);
@@ -540,11 +585,16 @@ impl Executor {
     }
 
     /// Copies a cell's state now.
+    /// The cell must be between two handlers. A failure is kept and reported with the checkpoint,
+    /// for which the shard waits anyway.
     pub(super) fn copy(&mut self, cell: CellId, base: CheckpointBase) {
         self.copies.insert(cell, self.cells.snapshot(cell, base));
     }
 
     /// Lets the sealer encode and seal the copied state.
+    ///
+    /// `header` is that of the copied moment. The sealer has a low priority: a checkpoint that
+    /// takes longer only delays truncation.
     pub(super) fn checkpoint(
         &mut self,
         cell: CellId,
@@ -639,6 +689,9 @@ impl Executor {
     }
 
     /// Takes the worker's results; of those that fill cells only some.
+    ///
+    /// A large restoration has thousands of parts; taking them all at once would stop the other
+    /// sessions.
     pub(super) fn take_answers(&mut self, inputs: &mut VecDeque<ShardInput>) {
         while let Some(found) = self.caches.next_found() {
             self.go_on(found);
@@ -669,6 +722,7 @@ impl Executor {
                 }
                 Answer::Opened { cell, result: Err(error), .. } => {
                     if let Some(expected) = self.expected.remove(&cell) {
+                        // Half of its memory is filled: nothing may ever run on it.
                         if expected == Expected::Rest {
                             self.part_with(cell);
                         }
@@ -679,6 +733,7 @@ impl Executor {
         }
     }
 
+    /// The cells that waited for this image are started in the order in which they came.
     fn loaded(
         &mut self,
         hash: ImageHash,
@@ -703,6 +758,7 @@ impl Executor {
                 self.images.insert(hash, Loaded::Here(image));
                 waiting.into_iter().for_each(|(cell, source)| self.begin(cell, hash, source, inputs));
             }
+            // Final for this attempt only: another edge may have a sound copy of the image.
             Err(error) => {
                 if let Some(suppressed) = self.log_limiter.pass(Instant::now()) {
                     warn!(image = %hash, %error, suppressed, "an image cannot be loaded");
@@ -720,6 +776,7 @@ impl Executor {
 }
 
 /// Lets the worker drop what has arrived for a cell and what is still on its way.
+/// Jobs are done in order, so parts that were queued before are handled first and to no effect.
 fn drop_arriving(worker: &Worker<WorkerState, Answer>, cell: CellId) {
     worker.urgent(move |state| {
         state.arriving.remove(&cell);

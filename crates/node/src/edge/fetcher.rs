@@ -1,5 +1,9 @@
 //! Fetches images from peers, in threads beside the supervisor's, which never blocks. Knows no HTTP and no peer: the caller
 //! passes a function that fetches.
+//!
+//! An image that a session needs and this edge does not have is fetched while the session's end
+//! waits and asks again. A thread for each fetch is wasteful but simple: fetches are rare, and the
+//! function blocks on sockets.
 
 use marram_shard::api::App;
 use marram_wire::id::ImageHash;
@@ -22,6 +26,7 @@ pub(super) type Fetched = (ImageHash, Result<App, String>);
 
 /// Fetches in progress, each in a thread that mostly waits. The control limits their number.
 pub(super) struct Fetcher {
+    /// None without peers; the control then does not ask.
     fetch: Option<Fetch>,
     sender: Sender<Fetched>,
     fetched: Receiver<Fetched>,
@@ -54,6 +59,7 @@ impl Fetcher {
         let unasked = answer.clone();
         let thread = thread::Builder::new().name("fetch".into()).spawn(move || {
             let no_peers = || Err("this edge has no peers".to_owned());
+            // The control counts fetches in progress: one without a result would stay counted.
             let asked = catch_unwind(AssertUnwindSafe(|| fetch.map_or_else(no_peers, |fetch| fetch(image))));
             answer(asked.unwrap_or_else(|_| Err("asking its peers failed; the edge's log says why".into())));
         });

@@ -1,6 +1,13 @@
 //! The edge's own agent, for peers that have none: the same code as `marram agent`, in a thread. It reaches this edge's shards
 //! over socket pairs; or, if so configured, other edges over the network as any agent does. In that case only the end is here,
 //! and the session survives the loss of every edge but this one.
+//!
+//! ```text
+//! own shards:    agent ── socketpair ──▶ the queue here ─▶ supervisor ── SCM_RIGHTS ──▶ shard   (no handshake)
+//! other edges:   agent ── TCP, TLS, credential ──▶ edges of `[gates]`
+//! ```
+//!
+//! The thread is latency-sensitive like a shard's: each message of a gate's client passes it.
 
 use super::EdgeOptions;
 use anyhow::Context;
@@ -40,6 +47,9 @@ impl Gate {
             return Ok(None);
         }
         let (sender, sockets) = sync_channel(WAITING_MAX);
+        // The agent's thread calls it for each wire. The far half waits in the queue until the
+        // supervisor passes it on; a wire whose shard is gone then breaks, and the agent dials
+        // again.
         let own = EdgeTransport::Own(Box::new(move |shard| {
             let (ours, theirs) = UnixStream::pair()?;
             ours.set_nonblocking(true)?;
@@ -60,6 +70,8 @@ impl Gate {
                 agent::edge_transport(&security, edges).context("[gates]")?
             }
         };
+        // Over the network the id is that of the agent's key. For own shards it is random and
+        // trusted.
         let host = transport.host().map_or_else(|| random().map(HostId), Ok)?;
         let (stop, stopper) = StopSignal::pair()?;
         let mut agent = agent::prepare(
@@ -83,6 +95,8 @@ impl Gate {
     }
 
     /// Stops accepting connections; sessions may end in order.
+    ///
+    /// Its thread is not joined: it ends with its last session, or with the process.
     pub(super) fn stop(&self) {
         self.stopper.stop();
     }

@@ -1,5 +1,18 @@
 //! An edge's processes: a supervisor that accepts wires and answers operators, and one shard process for each core that runs
 //! cells. `marram_shard` decides what happens to sessions; this module has the sockets, processes and clocks.
+//!
+//! ```text
+//!            TCP                                       socket pairs (messages, descriptors)
+//! agent ───────────▶ supervisor.rs ── pending.rs ─────────────────────────▶ shard.rs ── executor.rs
+//!        preamble     │ Control::step                       ▲               │ Shard::step   cells
+//!        answer       │ processes.rs: start, watch, restart ┘               │ WireTable     caches.rs, origin.rs
+//! client ──▶ gate.rs ─┘ (sockets for this edge's own shards)                └ worker.rs: worker, sealer
+//! operators, images, witnesses: admin_channel.rs, fetcher.rs, witness.rs ──▶ supervisor.rs (Waker)
+//! ```
+//!
+//! After the preamble a connection belongs to its shard: the supervisor passes the descriptor on
+//! and never sees a frame. If the supervisor dies, the kernel kills the shards; if a shard dies,
+//! only its sessions look for another owner.
 
 mod admin_channel;
 mod caches;
@@ -80,6 +93,9 @@ pub struct EdgeOptions {
 
 impl EdgeOptions {
     /// Whether it listens for agents on other than loopback addresses, without any way to authenticate itself.
+    ///
+    /// Agents elsewhere then refuse it, unless they allow unencrypted wires. It is a warning at the
+    /// start and no error, since agents on this machine can use such an edge.
     #[must_use]
     pub fn lacks_authentication(&self) -> bool {
         let Security { token, identity, insecure_plain, credentials, .. } = &self.security;
@@ -89,6 +105,8 @@ impl EdgeOptions {
     }
 
     /// The roles of an agent that shows nothing, or only the token that all agents share: for the log, if these are all roles.
+    ///
+    /// True with the text if it deserves a warning: an operator may not have meant it.
     pub(super) fn open_roles(&self) -> Option<(bool, &'static str)> {
         let Security { token, ca_pem, insecure_plain, credentials, .. } = &self.security;
         let elsewhere = self.listen.iter().any(|address| !address.ip().is_loopback());

@@ -2,6 +2,17 @@
 //! app has a cache.
 //!
 //! Only classifies answers: how long an object is fresh and which cells get it is decided in `shard::cache`.
+//!
+//! ```text
+//! 200             object, if its length is known and not too large
+//! 304             unchanged, if validators were sent
+//! 404, 410        there is no such object (cached as well)
+//! 408, 429, 5xx   away: may work later; a stale object is served meanwhile
+//! anything else   refused: the cell is told that it cannot have it
+//! ```
+//!
+//! The request carries nothing of the client. Compressed answers are refused: cells get objects as
+//! they are.
 
 mod names;
 
@@ -33,6 +44,7 @@ const VALIDATOR_MAX: usize = 256;
 pub(super) struct FetchRequest {
     /// The app of the cache, and the cache's number.
     pub(super) app: String,
+    /// See `AppCache`: an answer for an earlier cache is dropped.
     pub(super) life: u64,
     pub(super) key: Bytes,
     /// `http://host[:port]/path/`.
@@ -59,6 +71,8 @@ pub(super) struct Origins {
     fetched: Receiver<Fetched>,
 }
 
+// The channel to the thread is not bounded here: a shard's caches have at most a fixed number of
+// fetches under way.
 impl Origins {
     /// Starts the thread, which wakes `waker` for each answer. The caches limit how much it has to do at a time.
     pub(super) fn start(waker: Arc<mio::Waker>) -> io::Result<Self> {
@@ -158,6 +172,7 @@ async fn get(fetch: &FetchRequest, names: &Arc<Names>) -> Result<OriginAnswer, U
         request = request.header(header::IF_MODIFIED_SINCE, modified);
     }
     let request = request.body(Empty::<Bytes>::new()).map_err(refused)?;
+    // One connection for each fetch, so no request meets one that the origin has just closed.
     let answered = match sender.send_request(request).await {
         Ok(response) => read(fetch, response).await,
         Err(error) => Err(away(error)),
@@ -187,6 +202,7 @@ async fn read(fetch: &FetchRequest, response: Response<Incoming>) -> Result<Orig
     let length =
         headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     let chunked = headers.get(header::TRANSFER_ENCODING).is_some();
+    // RFC 9112, 6.3: such a body ends with the connection, so a truncated one looks whole.
     if length.is_none() && !chunked {
         return Err(refused("it has no length, so it cannot be checked whether all of it arrived"));
     }
@@ -215,6 +231,7 @@ async fn read(fetch: &FetchRequest, response: Response<Incoming>) -> Result<Orig
     Ok(OriginAnswer::Object(Bytes::copy_from_slice(&bytes), validators, fresh))
 }
 
+/// `Cache-Control` and `Age`; how they count is decided by the pure cache.
 fn lasts(headers: &HeaderMap) -> Freshness {
     let control = headers.get_all(header::CACHE_CONTROL).into_iter().filter_map(|line| line.to_str().ok());
     freshness(control, headers.get(header::AGE).and_then(|age| age.to_str().ok()))

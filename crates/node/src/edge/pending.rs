@@ -1,4 +1,13 @@
 //! Accepted connections without a complete preamble. There are few, for a short time, and each stores eight bytes.
+//!
+//! ```text
+//! accept ─▶ enter ─▶ read (8 bytes, never more) ─┬─▶ Introduced: answer, pass the descriptor to a shard
+//!                                                └─▶ Rejected: close, count
+//! ```
+//!
+//! No byte behind the preamble may be read here: it belongs to the process that gets the
+//! descriptor. At `size_max` the oldest connection goes: an agent sends its preamble at once, so it
+//! is hardly ever the oldest.
 
 use marram_transport::{NotUnderstood, PREAMBLE_SIZE, Preamble};
 use mio::{Interest, Registry, Token, net::TcpStream};
@@ -9,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// `got[..count]` has arrived.
 struct PendingConnection {
     stream: TcpStream,
     peer: SocketAddr,
@@ -54,6 +64,7 @@ pub(super) enum Outcome {
 /// All pending connections.
 pub(super) struct PendingConnections {
     connections: BTreeMap<u64, PendingConnection>,
+    /// In order, as all have the same timeout. Entries of connections that are gone are skipped.
     deadlines: VecDeque<(Instant, u64)>,
     timeout: Duration,
     size_max: usize,
@@ -98,6 +109,8 @@ impl PendingConnections {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => break self.reject(id, Rejected::Gone),
             }
+            // An HTTP client or a port scanner is refused by its first byte, and does not wait for
+            // the timeout.
             if !Preamble::may_begin(&connection.got[..connection.count]) {
                 break self.reject(id, Rejected::NotUnderstood(NotUnderstood::Garbage));
             }

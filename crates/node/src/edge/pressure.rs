@@ -1,4 +1,7 @@
 //! Whether the machine, or the control group of this process, runs out of memory.
+//!
+//! Read every few seconds (`TEND_EVERY` in `executor.rs`), by each shard for itself. Only what was
+//! prepared for future clients is given up then; running cells are never touched.
 
 use std::fs;
 
@@ -12,6 +15,7 @@ pub(super) fn is_short() -> bool {
 }
 
 /// Available and total, in KiB.
+/// `MemAvailable` counts what the kernel could free, such as its page cache.
 fn machine() -> Option<(u64, u64)> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     Some((field(&text, "MemAvailable:")?, field(&text, "MemTotal:")?))
@@ -23,6 +27,9 @@ fn field(text: &str, name: &str) -> Option<u64> {
 }
 
 /// Left and allowed in this process's control group, in bytes; `None` without a limit.
+///
+/// Only version 2 of control groups, and only the process's own group: a limit of a parent group is
+/// not seen.
 fn group() -> Option<(u64, u64)> {
     let path = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = path.lines().find_map(|line| line.strip_prefix("0::"))?.trim_start_matches('/').to_owned();

@@ -1,5 +1,12 @@
 //! The shard processes of an edge: started from this program's own file, watched through the socket that each holds, and
 //! restarted when they die.
+//!
+//! ```text
+//! Due(at) ─ start ─▶ Running ─ the socket closed, or a message makes no sense ─▶ kill, wait ─▶ Due(at)
+//! ```
+//!
+//! A shard is told everything again after each start (`Setup`, then what the control knows): no
+//! state is expected to survive. Its sessions are recovered by their ends, on any shard.
 
 use super::{
     EdgeOptions,
@@ -30,6 +37,7 @@ const MATURE: Duration = Duration::from_secs(5);
 struct Running {
     child: Child,
     passage: IpcChannel,
+    /// When it was started.
     since: Instant,
 }
 
@@ -41,6 +49,7 @@ enum State {
 
 /// One shard's process, or the time of its next start.
 pub(super) struct Process {
+    /// Encoded once; it holds secrets and never leaves this machine.
     setup: Bytes,
     shard: u8,
     token: Token,
@@ -53,6 +62,8 @@ pub(super) struct Process {
 
 impl Process {
     /// A process to start at once.
+    ///
+    /// The process starts with the next [`Self::start_if_due`].
     pub(super) fn new(
         (options, security): (&EdgeOptions, &Security),
         (shard, token): (u8, Token),
@@ -90,6 +101,8 @@ impl Process {
         }
     }
 
+    /// The setup is the first message in the socket. The child's end of it exists only in the
+    /// child, so its death closes it.
     fn spawn(&self, registry: &Registry, now: Instant) -> anyhow::Result<Running> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
@@ -134,6 +147,9 @@ impl Process {
     }
 
     /// Appends the messages that it sent; false if it is dead. It is then restarted later.
+    ///
+    /// What a dying shard sent before its end still counts: the messages are appended in either
+    /// case.
     pub(super) fn read(&mut self, messages: &mut Vec<FromShard>, now: Instant) -> bool {
         let State::Running(running) = &mut self.state else { return true };
         let alive = running.passage.read().unwrap_or(false);
@@ -151,6 +167,8 @@ impl Process {
         false
     }
 
+    /// Blocks until the process is gone, which after SIGKILL is soon: two processes never have one
+    /// shard's number.
     fn bury(&mut self, now: Instant) {
         let State::Running(running) = &mut self.state else { return };
         // It is dead, or it has closed its only link to the supervisor and is useless.
@@ -177,6 +195,8 @@ impl Process {
 
 /// Turns on huge pages in glibc's allocator. Checkpoints are large buffers that are filled once: with pages of 4 KiB, the page
 /// faults cost more than the bytes. With another allocator, this has no effect.
+///
+/// The allocator reads its tunables when a process starts. An operator's own setting stays.
 fn huge_pages() -> Option<(&'static str, &'static str)> {
     const VARIABLE: &str = "GLIBC_TUNABLES";
     std::env::var_os(VARIABLE).is_none().then_some((VARIABLE, "glibc.malloc.hugetlb=1"))

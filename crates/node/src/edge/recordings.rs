@@ -1,5 +1,14 @@
 //! Recordings as files. Those that an operator asked for are where the admin API fetches and removes them; those of stopped
 //! handlers stay, within limits. Only the edge's user can read either.
+//!
+//! ```text
+//! asked     STATE/recordings/SESSION-PID-TAG.marram    removed when fetched, and at the next start
+//! stopped   [record].directory/SESSION-POSITION.marram the same stop again replaces its file
+//! ```
+//!
+//! They hold what both peers sent, in the clear unless redacted, so files have mode 0600 and
+//! directories 0700. Runs on the worker's thread of a shard; several shards may share the directory
+//! of stops.
 
 use marram_http::BODY_BYTES_MAX;
 use marram_session::replay::Gathered;
@@ -52,6 +61,9 @@ impl Recordings {
 
     /// Makes and writes a recording; returns the file's name, or, if the file stays here, the arguments with which `marram
     /// replay` shows it.
+    ///
+    /// # Errors
+    /// In words for the operator: the session is not affected.
     pub(super) fn keep(
         &self,
         request: RecordRequest,
@@ -91,6 +103,7 @@ impl Recordings {
                     format!("{} {}", path.display(), stops.from)
                 })
             }
+            // The control asks for recordings of stops only where they are configured.
             (None, None) => Err("it was not asked for".to_string()),
         }
     }
@@ -116,6 +129,8 @@ pub(super) fn prepare(asked: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// If it is not there.
+///
+/// `name` comes from the shard that wrote it, not from the operator.
 pub fn take(asked: &Path, name: &str) -> io::Result<Vec<u8>> {
     let path = asked.join(name);
     let bytes = fs::read(&path)?;
@@ -151,6 +166,8 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Removes the oldest recordings until another of this size fits.
+/// By modification time. Files of other names are neither counted nor removed, and neither is the
+/// file that is about to be replaced.
 fn make_room(stops: &Stops, name: &str, size: u64) -> Result<(), String> {
     if size > stops.bytes_max || stops.files_max == 0 {
         return Err(format!("it has {size} bytes; record.bytes or record.files allow less"));

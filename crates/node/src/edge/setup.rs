@@ -6,6 +6,9 @@
 //! ```
 //!
 //! Both sides are one program started from one file, so nothing is negotiated and anything else is a bug.
+//!
+//! Secrets travel here and not in arguments or the environment, which other processes of the user
+//! can read. Strings that may not be UTF-8 (paths) are bytes.
 
 use super::{
     EdgeOptions,
@@ -167,6 +170,9 @@ impl Setup {
     }
 
     /// The keys that cells may sign with.
+    ///
+    /// # Errors
+    /// Only if the two processes are of different builds: the configuration has read the same keys.
     pub(super) fn keyring(&self) -> anyhow::Result<Keyring> {
         let mut keyring = Keyring::default();
         for pem in &self.keys {
@@ -209,6 +215,8 @@ pub(super) enum ToProcess {
     /// For the pure shard.
     Control(Box<ToShard>),
     /// A connection with an answered preamble, passed as a descriptor.
+    /// Not an owned message: the descriptor is sent beside it, and may be lost if the receiver is
+    /// out of descriptors.
     Wire {
         /// Whether a TLS handshake follows.
         tls: bool,

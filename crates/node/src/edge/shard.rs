@@ -1,5 +1,20 @@
 //! A shard process: one loop around `Shard::step`, with the wires that the supervisor passes to it and the cells that it
 //! runs. There is one busy thread in each address space.
+//!
+//! ```text
+//! poll ─▶ events ─▶ timeouts, resolved names, answers of helper threads
+//!   ▲                     │
+//!   │     ┌───────────────▼───────────────────────────────────┐
+//!   │     │ take_inputs (16) ─▶ Shard::step ─▶ outputs queued │ until 100 us of handlers,
+//!   │     │ give_turns  (16) ─▶ handlers ─▶ Ran ─▶ step       │ 500 us in all, or nothing is left
+//!   │     └───────────────┬───────────────────────────────────┘
+//!   │                     ▼
+//!   └── flush the supervisor's socket ◀─ free memory, prewarm if idle ◀─ flush wires
+//! ```
+//!
+//! The numbers bound three waits: of an arrived frame for a poll, of a ready handler behind a flood
+//! of frames, and of a finished output for its write. Nothing on this thread waits for a peer or a
+//! disk; the worker's and sealer's queues have locks, held for a push or pop.
 
 use super::{
     executor::Executor,
@@ -69,14 +84,18 @@ struct Process {
     inputs: VecDeque<ShardInput>,
     outs: Vec<ShardOutput>,
     started: Instant,
+    /// When the last poll returned: the time of all steps until the next one.
     at: Instant,
+    /// The same for the pure shard, with the machine's clock for what cells see.
     now: Now,
     /// How long handlers have run since the last flush.
     spent: Duration,
     /// Whether a handler that may take long waits until the loop has polled.
     looks: bool,
+    /// On the shard's clock, `Now::mono_ns`.
     wake_at: Option<u64>,
     idle_tasks: IdleTasks,
+    /// For lines that a peer can cause.
     failures: LogLimiter,
 }
 
@@ -107,6 +126,7 @@ pub(super) fn run() -> anyhow::Result<()> {
 }
 
 /// Returns `None` if the supervisor is gone already.
+/// Blocks, and handles nothing else: without the secret there is no shard.
 fn wait_for_setup(poll: &mut Poll, passage: &mut IpcChannel) -> anyhow::Result<Option<Setup>> {
     let mut events = Events::with_capacity(8);
     loop {
@@ -197,6 +217,9 @@ impl Process {
         Ok(())
     }
 
+    /// Unlike an agent's clock (`Clock` in `marram-transport`), this one goes on while the process
+    /// cannot run: no time decides who owns a session. The machine's clock may be set back: session
+    /// time never decreases (I22).
     fn read_clocks(&mut self) {
         self.at = Instant::now();
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -206,6 +229,7 @@ impl Process {
         };
     }
 
+    /// Whether something can be done without another event.
     fn is_busy(&self) -> bool {
         self.table.is_busy() || !self.inputs.is_empty() || self.executor.is_busy()
     }
@@ -276,6 +300,8 @@ impl Process {
         TURNS_BETWEEN_INPUTS
     }
 
+    /// Inputs that this loop made come first; a standby cell is advanced only here, so that the
+    /// step for it follows at once.
     fn next_input(&mut self) -> Option<ShardInput> {
         if let Some(input) = self.inputs.pop_front().or_else(|| self.executor.next_advanced()) {
             return Some(input);
@@ -288,6 +314,7 @@ impl Process {
                     let address = peer.map(|peer| peer.to_string());
                     return Some(ShardInput::WireUp { wire, verified, address });
                 }
+                // Only a wire that this side dialled comes up without verified facts.
                 WireEvent::Up(Origin::Accepted(peer), None) => {
                     debug_assert!(false, "nothing was verified of the agent at {peer:?}");
                     self.table.close(id);
@@ -312,6 +339,7 @@ impl Process {
         }
     }
 
+    /// The end of a wire that stood is normal: agents come and go. All else is for the operator.
     fn log_end(&mut self, error: &WireError, stood: bool, peer: Option<SocketAddr>) {
         let peer = peer.map_or_else(|| "own gate".to_string(), |peer| peer.to_string());
         match error {
@@ -326,6 +354,9 @@ impl Process {
     }
 
     /// Takes the supervisor's messages; false when it is gone.
+    ///
+    /// The executor must know an app before the shard does: the step for the same message may start
+    /// a cell.
     fn read_passage(&mut self) -> anyhow::Result<bool> {
         let open = self.passage.read()?;
         while let Some((body, descriptor)) = self.passage.next_message() {
@@ -333,6 +364,7 @@ impl Process {
                 (ToProcess::Control(message), _) => {
                     let message = *message;
                     match &message {
+                        // Also sent again to a shard that was restarted.
                         ToShard::Deploy(app) => {
                             self.executor.cache(&app.name, app.cache.as_ref());
                             self.executor.deployed(&app.name, Some(app.image));
@@ -361,6 +393,7 @@ impl Process {
         Ok(open)
     }
 
+    /// The descriptor is closed if the wire cannot be taken: the agent sees its connection end.
     fn take_wire(&mut self, descriptor: OwnedFd, tls: bool, gate: Option<HostId>) {
         let (peer, wire) = if gate.is_some() {
             (None, Ok(Wire::trusted(Socket::Unix(UnixStream::from_std(descriptor.into())), gate)))
@@ -418,11 +451,15 @@ impl Process {
         self.outs = outs;
     }
 
+    /// Effects on the executor may answer at once by pushing inputs, which are taken in later
+    /// steps.
     fn perform(&mut self, out: ShardOutput) {
         match out {
             ShardOutput::Send { wire, frame } => self.table.send(wire.0, frame),
             ShardOutput::Run(run) => self.executor.run(run),
             ShardOutput::CloseWire { wire } => {
+                // The table does not report a close that was asked for; the shard counts on hearing
+                // of each end.
                 if self.table.close(wire.0).is_some() {
                     self.inputs.push_back(ShardInput::WireDown { wire });
                 }
@@ -456,6 +493,8 @@ impl Process {
             ShardOutput::Remove { cell } => self.executor.remove(cell),
             ShardOutput::WakeAt { mono_ns } => self.wake_at = Some(mono_ns),
             ShardOutput::Control(FromShard::Counted(mut counted)) => {
+                // The pure shard knows its own counters only. In several messages, since labels can
+                // make them many.
                 counted.counters.extend(self.executor.counters());
                 for message in Counted::messages(counted.tag, counted.counters) {
                     self.passage.send(&message.to_bytes(), None);
@@ -464,6 +503,8 @@ impl Process {
             ShardOutput::Control(FromShard::Note(mut note)) => {
                 let session = note.session.filter(|_| note.guest);
                 if let Some(words) = session.and_then(|session| self.executor.last_errors(session)) {
+                    // Only for operators: the end was told the reason without what the cell
+                    // printed.
                     note.text += &format!("; it printed: {words}");
                 }
                 self.passage.send(&FromShard::Note(note).to_bytes(), None);

@@ -1,4 +1,11 @@
 //! A standby cell: what its next checkpoint is checked against, and which attempt to advance it is current.
+//!
+//! ```text
+//! restored ─▶ has(header) ─▶ begin(meta) ─ bytes ─▶ ends ─▶ has(header) ─▶ begin ...   until the cell runs
+//! ```
+//!
+//! The owner may give up a checkpoint and begin another one; the attempt's number tells late
+//! results of the old one apart.
 
 use super::checkpoints::Arriving;
 use marram_wire::{

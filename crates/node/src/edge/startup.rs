@@ -1,4 +1,10 @@
 //! Creates cells: from an image alone, or from checkpoints, which fill the cells while they arrive.
+//!
+//! ```text
+//! Nothing ─ Seed ─────────────▶ started
+//! Nothing ─ Checkpoints ──────▶ restored at once (small ones, whose parts all came together)
+//! Nothing ─ Part ─▶ Rest ─ Part ... ─ Checkpoints ─▶ restored
+//! ```
 
 use super::checkpoints::{Restored, unrestorable, unstartable};
 use marram_sandbox::{Cells, Filling, Image};
@@ -41,6 +47,8 @@ impl StartSource {
 }
 
 /// Starts to create a cell, or continues. Returns the answer, or `None` while parts are missing.
+///
+/// On the shard's thread: only it touches cells.
 pub(super) fn start_cell(
     cells: &mut Cells,
     cell: CellId,

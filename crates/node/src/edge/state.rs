@@ -19,6 +19,9 @@ pub struct StateDirLock(#[expect(dead_code, reason = "it is locked while it is o
 ///
 /// # Errors
 /// If another edge has locked it, or it is not writable.
+///
+/// The caller keeps the value for as long as the edge runs. The kernel's lock and no file that
+/// exists or not: after a crash there is nothing to clean up.
 pub fn lock(directory: &Path) -> anyhow::Result<StateDirLock> {
     let name = directory.display();
     let open = || {

@@ -1,5 +1,16 @@
 //! The supervisor's loop: accepts connections and passes them to shards, carries messages between control and shards, and
 //! restarts shards that die. Runs no cell and reads no frame: it stays responsive whatever guests do.
+//!
+//! ```text
+//! Waker:     operators' questions, witnesses' answers, fetched images, the gate's sockets
+//! SHARD n:   messages of shard n; the end of its socket is its death
+//! LISTENER:  connections ─▶ GUEST: their preambles ─▶ verdict ─▶ descriptor to shard n
+//! CONTROL:   stop requests
+//! ```
+//!
+//! Everything is non-blocking except starting a process and waiting for one that was killed. What
+//! to tell which shard is decided by the pure `Control`; here are the sockets, the processes and
+//! the deadlines of questions.
 
 use super::{
     AdminChannel, EdgeOptions, Fetch,
@@ -59,7 +70,10 @@ pub(super) struct Supervisor {
     admin: AdminChannel,
     fetcher: Fetcher,
     witnesses: Witnesses,
+    /// By tag. An entry leaves with the answer, which the control gives at the latest when the
+    /// question is overdue.
     replies: BTreeMap<u64, SyncSender<control::ControlAnswer>>,
+    /// Deadlines of questions, in no order: each has a patience of its own.
     overdue: VecDeque<(Instant, u64)>,
     next_tag: u64,
     gate: Option<Gate>,
@@ -68,9 +82,11 @@ pub(super) struct Supervisor {
     /// Rate limiters for lines of control and shards: errors, warnings, news.
     notes: [LogLimiter; 3],
     stop: UnixStream,
+    /// Stop requests so far: the first drains, the second ends at once.
     stops: usize,
     drain_limit: Duration,
     drain: Option<Drain>,
+    /// When the last poll returned.
     now: Instant,
 }
 
@@ -83,6 +99,10 @@ pub fn shards(options: &EdgeOptions) -> u8 {
 
 impl Supervisor {
     /// Binds all sockets and prepares the shards.
+    ///
+    /// # Errors
+    /// If an address cannot be bound, a directory cannot be written, or a certificate cannot be
+    /// used. A shard that cannot be started is no error: it is tried again.
     pub(super) fn new(
         options: &EdgeOptions,
         admin: AdminChannel,
@@ -160,6 +180,8 @@ impl Supervisor {
     }
 
     /// Runs until a requested stop is complete, or a stop is requested for the second time.
+    ///
+    /// On return all shards are gone. Sessions that were left continue elsewhere.
     pub(super) fn run(&mut self) -> anyhow::Result<()> {
         set_latency_sensitive();
         if let Some(gate) = &self.gate {
@@ -219,6 +241,8 @@ impl Supervisor {
         }
     }
 
+    /// The messages of a dead shard are handled before its death is, in the order in which they
+    /// were sent.
     fn read_process(&mut self, index: usize) {
         let Some(process) = self.processes.get_mut(index) else { return };
         let mut messages = std::mem::take(&mut self.messages);
@@ -233,6 +257,7 @@ impl Supervisor {
         }
     }
 
+    /// Stops after `ACCEPTS`: a flood of connections must not delay the messages of shards.
     fn accept(&mut self, index: usize) {
         for _ in 0..ACCEPTS {
             match self.listeners[index].accept() {
@@ -286,6 +311,8 @@ impl Supervisor {
         }
     }
 
+    /// Answers, and passes the connection to its shard. The agent may send more as soon as it has
+    /// the answer, so nothing may be read here from now on.
     fn judge(&mut self, mut stream: TcpStream, peer: SocketAddr, preamble: Preamble) {
         let local = |address: io::Result<SocketAddr>| {
             address.is_ok_and(|address| address.ip().to_canonical().is_loopback())
@@ -297,6 +324,7 @@ impl Supervisor {
             verdict => verdict,
         };
         let answer = PreambleAnswer::new(verdict);
+        // Eight bytes into an empty socket buffer: a partial write is not possible.
         let sent = stream.write(&answer.encode());
         if verdict != PreambleVerdict::Welcome {
             return self.rejected(peer, &format!("{answer}"));
@@ -349,6 +377,8 @@ impl Supervisor {
         self.stops += wishes;
     }
 
+    /// For a drain that an operator asked for, the loop goes on for `at_least`, so that the answer
+    /// can be sent.
     fn begin_drain(&mut self, at_least: Duration) {
         if self.drain.is_some() {
             return;
@@ -360,6 +390,7 @@ impl Supervisor {
         }
     }
 
+    /// The answer goes to `Drain::answered`, not to an operator.
     fn ask_sessions(&mut self, own: Own) {
         let tag = own as u64;
         self.overdue.push_back((self.now + ANSWER_TIME, tag));
@@ -418,6 +449,8 @@ impl Supervisor {
 
 impl Supervisor {
     /// Logs a line. Guests and agents can cause many, so each level is rate-limited, except lines for programs.
+    /// The limiters are those of levels, not of shards: one shard that has much to say hides the
+    /// lines of others.
     fn log(&mut self, level: NoteLevel, text: &str) {
         let limiter = self.notes.get_mut(level as usize);
         let Some(suppressed) = limiter.map_or(Some(None), |limiter| limiter.pass(self.now)) else { return };

@@ -1,4 +1,8 @@
 //! Asks the coordinator, beside the supervisor's thread, how much of their sessions clients were seen to have.
+//!
+//! The answer names the generation that asked, so one that comes late is recognised by the owner. A
+//! question always has an answer, "away" if need be: an attempt waits for it
+//! (`docs/protocol-keepers.md`, chapter 18).
 
 use marram_shard::{
     api::{WitnessAnswer, WitnessQuery, WitnessReport},
@@ -61,6 +65,8 @@ impl Witnesses {
     }
 
     /// Sends a report about a session.
+    ///
+    /// No answer is awaited: a report that is lost is replaced by the next one.
     pub(super) fn tell(&self, saw: WitnessReport) {
         if let Some(coordinator) = &self.coordinator {
             let WitnessReport { session, seen } = saw;

@@ -2,6 +2,14 @@
 //!
 //! There are as few threads as possible, since each one slows the busy one down (they share an address space): one for work that
 //! sessions wait for, and one, at background priority, for the rest.
+//!
+//! ```text
+//! shard's thread ── urgent, lazy (mutex, condition) ──▶ worker: one job at a time, in order
+//!                ◀── answers (channel), Waker ─────────┘
+//! ```
+//!
+//! A lazy job runs only if no urgent one waits, but is not interrupted. Jobs of one kind keep their
+//! order, which restorations rely on: parts are queued behind the job that expects them.
 
 use std::{
     collections::VecDeque,
@@ -19,6 +27,7 @@ type Job<D, T> = Box<dyn FnOnce(&mut D) -> Option<T> + Send>;
 struct Queues<D, T> {
     urgent: VecDeque<Job<D, T>>,
     lazy: VecDeque<Job<D, T>>,
+    /// Jobs that wait then are dropped: the shard that wanted their answers is gone.
     closed: bool,
 }
 
@@ -94,6 +103,7 @@ impl<D, T> Drop for Worker<D, T> {
     }
 }
 
+/// Ends when the shard drops its side. A panic of a job is not caught.
 fn work<D, T>(shared: &Shared<D, T>, mut state: D, answers: &Sender<T>, waker: &mio::Waker) {
     while let Some(job) = shared.next() {
         let Some(answer) = job(&mut state) else { continue };

@@ -4,6 +4,14 @@
 //! ```text
 //! from a child := shard (1) | lines that it could not send before this one (8, little-endian) | line
 //! ```
+//!
+//! ```text
+//! lines:   | 41 | 42 | 43 | 44 |          bytes <= bytes_max; numbers have no gaps
+//!            ▲ oldest       ▲ number      take(39): gone = 1, lines 41 to 44
+//! ```
+//!
+//! A child's line is one datagram, so lines of several shards do not mix, and a line that does not
+//! fit the socket's buffer is counted and dropped rather than waited for.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,6 +33,7 @@ pub const LINE_BYTES_MAX: usize = 32 << 10;
 const TAKE_LINES_MAX: usize = 256;
 /// The estimated memory of a line besides its text.
 const LINE_COST: usize = 64;
+/// Bytes before a line in a datagram.
 const HEAD: usize = 9;
 
 /// A line, as one flat JSON object.
@@ -54,6 +63,7 @@ pub struct LogBatch {
 /// The last lines of a process.
 pub struct LogBuffer {
     /// Identifies this run of the process.
+    /// The time of its start, in microseconds since 1970.
     run: u64,
     ring: Mutex<Ring>,
 }
@@ -61,9 +71,12 @@ pub struct LogBuffer {
 struct Ring {
     lines: VecDeque<LogLine>,
     bytes: usize,
+    /// Of texts and `LINE_COST`. A single line can never exceed it (`RING_BYTES_MIN`,
+    /// `LINE_BYTES_MAX`).
     bytes_max: usize,
     /// The number of the last line.
     number: u64,
+    /// Readers without a new line; all are woken by the next one.
     waiting: Vec<Waker>,
 }
 
@@ -96,6 +109,8 @@ impl LogBuffer {
     }
 
     /// Adds a line.
+    ///
+    /// A line that is too long or no JSON object becomes one that says that a line was lost.
     pub fn add(&self, shard: Option<u8>, line: &[u8]) {
         let line = line.trim_ascii_end();
         match std::str::from_utf8(line) {
@@ -130,6 +145,7 @@ impl LogBuffer {
             }
             std::mem::take(&mut ring.waiting)
         };
+        // Readers are woken without the lock: a waker may run code that logs.
         drop(ring);
         waiting.into_iter().for_each(Waker::wake);
     }
@@ -213,6 +229,8 @@ impl Sender {
         Self { socket, shard, lost: AtomicU64::new(0) }
     }
 
+    /// Does not block: the receiver has made the socket non-blocking. Lost lines are reported with
+    /// the next one that gets through.
     pub(super) fn send(&self, line: &[u8]) {
         let lost = self.lost.swap(0, Relaxed);
         let mut datagram = Vec::with_capacity(HEAD + line.len());

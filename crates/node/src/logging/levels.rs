@@ -1,4 +1,8 @@
 //! Log levels, with a level of its own for each part of the program: `info,agent=debug`.
+//!
+//! ```text
+//! levels := [level] ("," part "=" level | "," level)*       "warn,agent=debug": the last plain level counts
+//! ```
 
 use marram_shard::suggest;
 use serde::Deserialize;
@@ -79,6 +83,8 @@ pub struct Levels {
 
 impl Levels {
     /// The filter for these levels.
+    /// The most specific target wins, so a part's level holds against that of everything, in either
+    /// direction.
     pub(super) fn filter(&self) -> Targets {
         let targets = Targets::new().with_default(self.all.filter());
         let target = |part: &str| PARTS.iter().find(|(name, _)| *name == part).map_or("", |(_, at)| *at);

@@ -1,4 +1,7 @@
 //! What the pure machines trace, as log lines of the part `session`, and the bugs that they find in themselves, as errors.
+//!
+//! The machines are pure and know no logger: they call a hook, if one is set. Connected once for
+//! each process, when its subscriber is installed.
 
 use marram_session::trace::{self, TraceContext, TraceEvent, TraceHook, TraceRole};
 use marram_wire::id::Generation;

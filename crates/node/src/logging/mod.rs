@@ -1,5 +1,14 @@
 //! Structured logs: one line for each event on standard output, as text or JSON; the last lines are kept for operators.
 //! Does not know what is logged.
+//!
+//! ```text
+//! tracing ─▶ levels ─┬─▶ standard output, text or JSON        (systemd, a terminal)
+//!                    └─▶ Keeper, always JSON ─┬─▶ LogBuffer    (a process with an admin API)
+//!                                             └─▶ datagrams ─▶ the supervisor's LogBuffer   (a shard)
+//! ```
+//!
+//! A line is made on the thread that logs. Writing to standard output may block if its reader does
+//! not read; the second destination never does.
 
 mod kept;
 mod levels;
@@ -23,8 +32,11 @@ pub const LEVEL_VARIABLE: &str = "MARRAM_LOG";
 const FORMAT_VARIABLE: &str = "MARRAM_LOG_FORMAT";
 
 /// The options of this process's subscriber.
+/// A supervisor passes them on to its shards.
 static STARTED: OnceLock<(Format, Levels)> = OnceLock::new();
 /// The second destination of this process's lines, besides standard output.
+/// Set after the subscriber in a shard, which learns its socket with the setup; lines before that
+/// go to standard output alone.
 static SINK: OnceLock<Sink> = OnceLock::new();
 
 /// A destination for lines.
@@ -61,6 +73,8 @@ pub struct LogOptions {
 ///
 /// # Errors
 /// If the environment variable has an unknown level.
+///
+/// Call it before other threads start, so that no line is missing.
 pub fn start(options: &LogOptions) -> Result<(), String> {
     let levels = match std::env::var(LEVEL_VARIABLE) {
         Ok(text) => text.parse().map_err(|why| format!("{LEVEL_VARIABLE}={text}: {why}"))?,
@@ -74,6 +88,7 @@ pub fn start(options: &LogOptions) -> Result<(), String> {
     Ok(())
 }
 
+/// `keeps`: whether a second destination exists or will be set.
 fn install(format: Format, levels: Levels, keeps: bool) {
     let filter = levels.filter();
     if STARTED.set((format, levels)).is_err() {
@@ -139,6 +154,9 @@ pub fn environment() -> impl Iterator<Item = (&'static str, String)> {
 }
 
 /// Installs the subscriber of a child process, with the settings of its parent's [`environment`].
+///
+/// A level that cannot be read is replaced by the default: a shard must not fail because of its
+/// log.
 pub fn start_from_environment() {
     let json = std::env::var(FORMAT_VARIABLE).is_ok_and(|format| format == "json");
     // The parent wrote the levels and has checked them.

@@ -1,4 +1,7 @@
 //! How the admin thread asks the recorder, which runs on its own loop. Knows no HTTP.
+//!
+//! As `admin_channel` for an edge. The recorder answers from memory within a turn of its loop, so
+//! one short timeout serves for all questions.
 
 use marram_session::recorder::RecorderRow;
 use std::{

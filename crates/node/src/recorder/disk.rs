@@ -1,5 +1,22 @@
 //! The directory of a recorder: a file for each session, written by a thread of its own. No session waits for it: data that does
 //! not fit the queue or the disk is skipped, and the recorder continues in memory.
+//!
+//! ```text
+//! SESSION.kept     the session's file: begun at a base, then appended to
+//! SESSION.new      a new one that will replace it; removed at the start
+//! SESSION.refused  could not be read; left for the operator
+//! ```
+//!
+//! ```text
+//! Begin(frames)   a new file with all that is needed, written beside and renamed over the old one
+//! Append(frame)   one more record
+//! Remove          the session is forgotten
+//! ```
+//!
+//! Nothing is synced: a machine that fails may lose what its kernel has not written, or leave an
+//! incomplete record at the end, which is cut off when the file is read. A file is valid or it is
+//! gone: after a failed or skipped write no record is appended until a new file begins, or the log
+//! in it would have a gap.
 
 use super::file::{self, KeptFileError};
 use anyhow::Context;
@@ -23,6 +40,8 @@ use std::{
 use tracing::{error, info, warn};
 
 /// Bytes that may wait to be written; an operation is queued while fewer wait, so it may exceed this.
+///
+/// It bounds the memory that a slow disk costs.
 pub const QUEUE_MAX: u64 = 64 << 20;
 /// Most files that are open at a time.
 const OPEN_MAX: usize = 256;
@@ -55,9 +74,14 @@ pub(super) struct DiskMetrics {
 
 #[derive(Default)]
 struct State {
+    /// In order, each with its estimated size. Operations of one session must not overtake each
+    /// other.
     waiting: VecDeque<(SessionId, FileOperation, u64)>,
+    /// Of the queue and of the batch that is being written.
     bytes: u64,
+    /// The thread has taken a batch and not finished it.
     busy: bool,
+    /// No more operations will come.
     closed: bool,
 }
 
@@ -117,6 +141,8 @@ impl Disk {
     }
 
     /// Queues an operation, if there is room.
+    ///
+    /// Never blocks. `Begin` resets a session that is behind: its file is then complete again.
     pub(super) fn store(&mut self, now: Instant, session: SessionId, store: FileOperation) {
         let store = match store {
             FileOperation::Append(_) if self.behind.contains(&session) => return,
@@ -178,6 +204,7 @@ struct Open {
     file: File,
     /// The offset at which `gathered` will be written.
     end: u64,
+    /// Records that are not written yet: at most about `GATHER` bytes, and none after a batch.
     gathered: BytesMut,
 }
 
@@ -203,6 +230,7 @@ impl Open {
 /// The thread's state.
 struct Writer {
     directory: PathBuf,
+    /// Open files; when there are `OPEN_MAX`, all are closed, and those in use are opened again.
     open: BTreeMap<SessionId, Open>,
     /// Sessions with a file that could not be written: it is gone until a new one is begun.
     broken: BTreeSet<SessionId>,
@@ -211,6 +239,7 @@ struct Writer {
 }
 
 impl Writer {
+    /// The lock is not held while files are written.
     fn run(mut self, queue: &Queue) {
         loop {
             let mut state = queue.lock();
@@ -253,6 +282,8 @@ impl Writer {
     }
 
     /// Writes a new file beside the old one and renames it over it.
+    /// The rename is what makes it valid: before it, the old file stands, and a crash leaves a
+    /// `.new` file.
     fn begin(&mut self, session: SessionId, frames: &[Frame]) -> io::Result<()> {
         self.open.remove(&session);
         self.broken.remove(&session);
@@ -272,6 +303,8 @@ impl Writer {
         if self.broken.contains(&session) {
             return Ok(());
         }
+        // It was closed to make room for others. Its end is the size, as each batch ends with
+        // complete records.
         if !self.open.contains_key(&session) {
             let file = File::options().append(true).open(path(&self.directory, session, KEPT))?;
             let end = file.metadata()?.len();
@@ -349,6 +382,7 @@ pub(super) fn load(
     for entry in fs::read_dir(directory).with_context(cannot)? {
         let path = entry.with_context(cannot)?.path();
         match path.extension().and_then(|ending| ending.to_str()) {
+            // The writer died before the rename.
             Some(NEW) => fs::remove_file(&path).with_context(cannot)?,
             Some(REFUSED) => restrict(&path, FILE_MODE).with_context(cannot)?,
             Some(KEPT) => {
@@ -399,6 +433,7 @@ fn read(
         return Ok(false);
     }
     let content = file::decode(&fs::read(path)?)?;
+    // A file that was copied to another name must not become another session's.
     let named = path.file_stem().is_some_and(|stem| stem.to_str() == Some(&content.session.to_string()));
     anyhow::ensure!(named, "it contains session {}, which is not its name", content.session);
     let (offsets, frames): (Vec<u64>, Vec<Frame>) = content.frames.into_iter().unzip();

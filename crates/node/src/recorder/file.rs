@@ -7,6 +7,11 @@
 //!
 //! Integers are little-endian. A checksum is a prefix of BLAKE3 over session, offset and bytes. A truncated end was not written
 //! completely; every other mismatch is damage.
+//!
+//! Each checksum covers session and offset, so a record of another file, or in another place, is
+//! not accepted. The length is written twice because it is needed before the checksum can be
+//! computed: a flipped bit in it must not be mistaken for an incomplete end. Checksums are against
+//! accidents; what a session may use is proved by the seals and digests inside the frames (I32).
 
 use bytes::{Buf, Bytes, BytesMut};
 use marram_wire::{
@@ -20,6 +25,7 @@ use std::fmt;
 /// Bytes of a file's header.
 pub const HEAD: usize = 32;
 /// A larger file is not read, and nothing is appended to it.
+/// It is read into memory as a whole.
 pub const SIZE_MAX: u64 = 2 << 30;
 
 const MAGIC: [u8; 4] = *b"MRRK";
@@ -57,6 +63,7 @@ impl fmt::Display for KeptFileError {
 
 impl std::error::Error for KeptFileError {}
 
+/// Eight bytes of BLAKE3. The header counts as the bytes at offset 0.
 fn checksum(session: SessionId, offset: u64, bytes: &[u8]) -> [u8; 8] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&session.0).update(&offset.to_le_bytes()).update(bytes);
@@ -76,6 +83,8 @@ pub fn put_head(session: SessionId, out: &mut BytesMut) {
 }
 
 /// Appends one frame, which will be at `offset` of its file.
+///
+/// The payload of a frame is appended behind its header, so `out` holds the frame as on a wire.
 pub fn put_frame(session: SessionId, offset: u64, frame: &Frame, out: &mut BytesMut) {
     let start = out.len();
     out.extend_from_slice(&[0; RECORD]);
@@ -153,6 +162,8 @@ fn record(bytes: &[u8], session: SessionId, at: usize) -> Result<Option<(Frame, 
     }
     let end = at + RECORD + size;
     let Some(body) = bytes.get(at + RECORD..end) else { return Ok(None) };
+    // The last record may be there in full length and in part content, since sizes can reach the
+    // disk before data.
     if checksum(session, at as u64, body) != head[8..] {
         if end == bytes.len() {
             return Ok(None);

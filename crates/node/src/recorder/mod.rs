@@ -1,4 +1,13 @@
 //! A recorder's process: wires to edges, and files, around `marram_session::recorder::Recorder`, which makes all decisions.
+//!
+//! ```text
+//! edges ◀── wires ── shell.rs: Recorder::step ── FileOperation ──▶ disk.rs (thread) ── file.rs ──▶ SESSION.kept
+//!                          ▲ asking.rs                                     at the start: load ◀──┘
+//!                      admin API
+//! ```
+//!
+//! It dials edges, as an agent does. No session needs it: whatever is lost here makes a recovery
+//! slower (`docs/protocol-keepers.md`, chapter 17).
 
 mod asking;
 mod disk;
@@ -29,6 +38,7 @@ pub struct RecorderOptions {
     /// How long a session is kept that no edge feeds any more.
     pub linger: Duration,
     /// Most bytes that it keeps of all sessions.
+    /// Beyond it the session that was silent for longest is forgotten.
     pub memory: u64,
     /// Most sessions that it keeps.
     pub sessions: usize,

@@ -1,5 +1,8 @@
 //! Guest output: log lines, rate-limited for each app, and the last errors of stopped guests, for the log line about the end of
 //! their session. Only operators see it: an end gets the reason why a handler was stopped, never its output.
+//!
+//! Output is a side effect outside the session: a replay prints again, and nothing of it is in the
+//! log or in a checkpoint.
 
 use marram_sandbox::{Print, PrintLevel};
 use marram_transport::LogLimiter;
@@ -23,16 +26,20 @@ const BACKTRACE_NOTE: &str = "note: run with `RUST_BACKTRACE";
 pub(super) struct GuestLog {
     /// One for each app: an app that prints much does not suppress others' lines.
     limiters: BTreeMap<String, LogLimiter>,
+    /// Newest first.
     stopped: VecDeque<(SessionId, String)>,
 }
 
 impl GuestLog {
     /// Writes what a cell printed to the log.
+    /// The lines are of the part `guest`, so operators can set a level for them.
     pub(super) fn write(&mut self, app: Option<&str>, session: Option<SessionId>, prints: Vec<Print>) {
         let session = session.map(tracing::field::display);
         let (now, key) = (Instant::now(), app.unwrap_or_default());
         if !self.limiters.contains_key(key) {
             if self.limiters.len() >= LIMITERS_MAX {
+                // All limiters start anew: 1,024 apps that print are rare, and a burst more of each
+                // does no harm.
                 self.limiters.clear();
             }
             self.limiters.insert(key.to_owned(), LogLimiter::new(now));

@@ -1,4 +1,14 @@
 //! Turns: which handler runs next, for how long, and what its tenant is charged for it.
+//!
+//! ```text
+//! handler:  | slice 1 ms | slice | slice | slice |  stretch of 4 ms, then the tenant's other cells
+//! tenants:  whose turn it is, by weight and priority, is decided by `run_queue` in `marram_shard`
+//! ```
+//!
+//! A handler is preempted by the sandbox after a slice and polled again later; it cannot see that.
+//! The scheduler is cooperative towards the loop: between two turns the shard reads frames and
+//! flushes (`shard.rs`). Time is charged as measured by the sandbox, other work by estimates
+//! (`cost`).
 
 use super::{Executor, QueuedHandler, cost, drop_arriving};
 use marram_sandbox::Progress;
@@ -10,6 +20,7 @@ use marram_shard::{
 use std::time::{Duration, Instant};
 
 /// What is charged for a handler's slice that it used up.
+/// The sandbox's ticker decides when a slice is over, so a turn is charged as a whole one.
 const SLICE_NS: u64 = 1_000_000;
 /// CPU time that a handler gets before the tenant's other cells get some: enough for most handlers to finish.
 const STRETCH_NS: u64 = 4 * SLICE_NS;
@@ -19,6 +30,7 @@ const LONG_NS: u64 = 100_000;
 impl Executor {
     /// Queues a handler.
     pub(in crate::edge) fn run(&mut self, run: Run) {
+        // Only messages have a size worth charging.
         let size = match &run.input {
             CellInput::Message { payload, .. } => payload.len() as u64,
             _ => 0,
@@ -66,6 +78,7 @@ impl Executor {
             slot.waiting -= 1;
         }
         let freeing = self.cells.deferred_free_bytes();
+        // A clock reading a turn is saved where no handler can read from a cache.
         let mut started = self.caches.are_there().then(Instant::now);
         let mut progress = match queued {
             QueuedHandler::Run(run) => self.cells.run(run),
@@ -102,6 +115,7 @@ impl Executor {
             }
         };
         let spent_ns = self.charge(cell, cost_ns, ran.as_ref());
+        // A handler that waits for an object is queued again by `go_on`, when the object is there.
         if ran.is_none() && !waits {
             self.queue(QueuedHandler::Resume(cell));
         }
@@ -114,6 +128,7 @@ impl Executor {
         // The session may have ended the cell in the meantime.
         let Some(slot) = self.slots.get_mut(&cell) else { return cost_ns };
         let tenant = slot.scheduling.tenant;
+        // An unfinished handler has no outputs yet: they leave when it ends.
         let (spent_ns, made_ns) = match ran {
             None => {
                 slot.charged_ns += cost_ns;

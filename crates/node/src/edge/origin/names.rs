@@ -71,9 +71,12 @@ impl Names {
             None => {}
         }
         let (sender, result) = watch::channel(None);
+        // Under the lock until it is inserted, so two fetches of one app never start two lookups.
         let lookup = Lookup { authority: authority.to_owned(), result: result.clone() };
         underway.insert(app.to_owned(), lookup);
         let (names, app, authority) = (Arc::clone(self), app.to_owned(), authority.to_owned());
+        // Removed before the result is sent: a fetch that begins from now on starts a new lookup,
+        // so nothing is cached longer than it takes.
         tokio::task::spawn_blocking(move || {
             let said = (names.resolve)(&authority).map_err(|error| error.to_string());
             names.underway.lock().expect("no holder panics").remove(&app);
