@@ -1,17 +1,23 @@
 //! Why a command failed: the kinds that a caller can tell apart, and their exit statuses.
+//!
+//! The distinction is by who must act: the user (2), the operator of the edge (3, 4), or the reader
+//! of a result (5, 6). Scripts may depend on the numbers; `cli/exit.rs` documents them.
 
 /// Why a command failed, by what the caller can do about it.
 #[derive(Debug)]
 pub enum Failure {
     /// Any failure that is not named below.
+    /// A plain `anyhow::Error` becomes this one.
     Other(anyhow::Error),
     /// The command line or a file of the user is wrong.
     Usage(anyhow::Error),
     /// The edge refused the request.
     Refused(anyhow::Error),
     /// No edge could be reached.
+    /// Also if it does not answer in time: a retry may help.
     Unreachable(anyhow::Error),
     /// What the command checks does not hold.
+    /// Such as a replay that diverges: the command itself worked.
     Check(anyhow::Error),
     /// A measured figure is out of its limits.
     Missed(anyhow::Error),
@@ -25,6 +31,9 @@ impl From<anyhow::Error> for Failure {
 
 impl Failure {
     /// Combines several: a line for each, with the exit status of the first.
+    ///
+    /// None if there were none. The prefix `marram: ` of the first line is added where it is
+    /// printed.
     pub(crate) fn all(failures: Vec<Self>) -> Option<Self> {
         let several = |first: Self, next: Self| {
             let text = anyhow::anyhow!("{:#}\nmarram: {:#}", first.parts().1, next.parts().1);

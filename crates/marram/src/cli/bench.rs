@@ -1,4 +1,7 @@
 //! `marram bench`: a program of its own, `marram-bench`, which most machines do not need.
+//!
+//! It is replaced by `exec`, so signals and the exit status are the benchmark's own. A separate
+//! program keeps load generators and their dependencies out of the binary that is deployed.
 
 use super::Failure;
 use anyhow::{Context, anyhow};
@@ -26,6 +29,7 @@ pub(super) fn run(bench: &Bench) -> Failure {
                 "cannot start {}: the benchmarks are a program of their own, beside `marram`",
                 program.display()
             );
+            // `exec` returns only with an error.
             error.context(what).into()
         }
     }

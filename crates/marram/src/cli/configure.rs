@@ -1,4 +1,8 @@
 //! `marram config`: prints samples, and checks a configuration without starting anything.
+//!
+//! A check reads what the program would read at its start, overrides of the environment included,
+//! so that a unit's `ExecStartPre` sees the same errors. It does not connect, bind or lock
+//! anything.
 
 use super::Failure;
 use clap::{Subcommand, ValueEnum};
@@ -40,6 +44,7 @@ pub(super) enum Config {
     },
 }
 
+/// Every error is one of usage: nothing else can go wrong here.
 pub(super) fn run(command: &Config) -> Result<(), Failure> {
     match command {
         Config::Sample { kind } => {
@@ -47,9 +52,12 @@ pub(super) fn run(command: &Config) -> Result<(), Failure> {
             Ok(())
         }
         Config::Check { kind, file } => {
+            // Warnings go to standard error, and the status stays 0: the program would start.
             let warnings = check(*kind, file).map_err(|problem| Failure::Usage(problem.into()))?;
             warnings.iter().for_each(|problem| eprintln!("warning: {problem}"));
             if matches!(kind, Kind::Manifest) {
+                // Compiles the module, in a temporary directory: an edge would find these errors
+                // only at the deployment.
                 marram_admin::check(file).map_err(|why| Failure::Usage(anyhow::anyhow!(why)))?;
             }
             super::emit(&format!("{}: in order\n", file.display()));

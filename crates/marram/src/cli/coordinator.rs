@@ -1,4 +1,7 @@
 //! `marram coordinator`: whether an edge's coordinator is reachable, and the edges that it knows.
+//!
+//! Each edge is asked for its own view: two edges may disagree, for example while one of them
+//! cannot reach the store.
 
 use super::Failure;
 use super::operate::{Edges, text};
@@ -42,6 +45,7 @@ fn row(edge: &Value) -> Vec<String> {
     let of = |field: &str| text(edge, field);
     vec![
         of("name"),
+        // `text` joins lists as if they were stages.
         of("addresses").replace(" > ", ", "),
         of("admin"),
         of("shards"),

@@ -1,4 +1,8 @@
 //! `marram exec`: runs an unmodified program and redirects its connections to an agent.
+//!
+//! Destinations come from flags or from the agent's own configuration, so that the two do not have
+//! to be kept alike. All errors are found before the program starts; afterwards this process is the
+//! program.
 
 use super::Failure;
 use crate::exec;
@@ -45,5 +49,6 @@ pub(super) fn run(arguments: &Exec) -> Result<(), Failure> {
         redirects.extend(agent::redirects(&source).map_err(|problem| Failure::Usage(problem.into()))?);
     }
     let (program, rest) = arguments.command.split_first().expect("at least one is required");
+    // Returns only if the program could not be started.
     Err(Failure::Usage(exec::exec(&redirects, program, rest)))
 }

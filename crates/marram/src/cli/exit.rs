@@ -1,4 +1,7 @@
 //! The exit statuses of commands, and how their failures are reported.
+//!
+//! The numbers are `Failure::parts`; `RestartPreventExitStatus=2` in the unit for systemd relies on
+//! them.
 
 use crate::failure::Failure;
 use std::io::Write;

@@ -1,4 +1,7 @@
 //! `marram inspect`: a summary of an edge, or one session.
+//!
+//! It prints what the edge says: figures by name, and what a session survives in the edge's own
+//! words, since only the edge knows where the ends run.
 
 use super::Failure;
 use super::operate::{Edges, short, text};
@@ -50,6 +53,7 @@ pub(super) fn run(arguments: &Inspect) -> Result<(), Failure> {
 }
 
 /// The text about an edge, its shards and its apps.
+/// A figure that this edge does not have (an older version) is shown as `-`.
 fn edge(edge: &Value) -> String {
     let figures = |of: &Value, names: &[(&str, &str)]| -> Vec<String> {
         names.iter().map(|(name, _)| text(&of["figures"], name)).collect()
@@ -88,6 +92,8 @@ fn edge(edge: &Value) -> String {
     )
 }
 
+/// The session may be given by its first digits. If no edge that was asked owns it, the standby's
+/// row is shown, or what the coordinator knows.
 fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
     let session = &edges.whole(session)?;
     let answer = match edges.ask_owner(&format!("/v1/sessions/{session}")) {
@@ -114,6 +120,8 @@ fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
 }
 
 /// For a session that none of the edges has: the coordinator may know its standby.
+///
+/// If that is no help either, the first failure is reported: it is about what was asked.
 fn elsewhere(session: &str, edges: &Edges, unknown: Failure) -> Result<(), Failure> {
     let Ok(answer) = edges.ask_first(&Method::GET, &format!("/v1/standbys/{session}")) else {
         return Err(unknown);

@@ -1,5 +1,8 @@
 //! Files for packagers: manual pages, completions for shells, units for systemd. All of them are generated from the command
 //! line's definitions, so they are always up to date.
+//!
+//! The unit is hardened as far as the program allows; each right that it keeps has its reason here
+//! or beside it. `marram unit ROLE > /etc/systemd/system/...` is how it is meant to be used.
 
 use super::{Arguments, Failure, emit};
 use anyhow::Context;
@@ -69,6 +72,8 @@ pub(super) fn unit(arguments: &Unit) -> Result<(), Failure> {
 
 /// How long systemd waits for sessions to move away, in seconds: the default of `timeouts.drain` and `limits.drain`, plus a
 /// reserve.
+///
+/// After that systemd kills it; an operator who raises those limits must raise this one too.
 const STOP_S: u32 = 45;
 
 fn unit_of(role: Role, program: &Path) -> String {
@@ -78,6 +83,8 @@ fn unit_of(role: Role, program: &Path) -> String {
         Role::AgentServer => ("agent beside servers", "agent server", "agent-server.toml"),
         Role::Recorder => ("recorder", "recorder", "recorder.toml"),
     };
+    // `KillMode=mixed` below: SIGTERM goes to the main process alone. An edge's supervisor decides
+    // when its shards stop.
     let program = program.display();
     // Only a client agent has a configuration that it reads again.
     let reload = match role {

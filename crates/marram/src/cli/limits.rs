@@ -1,4 +1,8 @@
 //! `marram limits`: every limit, as compiled in. `docs/limits.md` is this text, and a test compares the two.
+//!
+//! Values come from the constants themselves, in whichever crate they are, so the page cannot
+//! differ from the code. Relations between them are asserted where they are defined, mostly in
+//! `marram_wire::limits`. A new limit needs a row here.
 
 use marram_admin;
 use marram_agent::{self as agent, websocket};
@@ -60,6 +64,7 @@ fn or_none(count: u32) -> String {
     if count == 0 { "none".into() } else { count.to_string() }
 }
 
+/// Of single messages and of what may be on its way: `docs/protocol.md`, chapter 10.
 fn on_the_wire() -> Vec<Row> {
     vec![
         ("message", size(wire::MESSAGE_SIZE_MAX), "the guest traps; streams are cut long before"),
@@ -73,6 +78,7 @@ fn on_the_wire() -> Vec<Row> {
     ]
 }
 
+/// What an agent keeps for its sessions, and for clients that have none yet.
 fn at_an_end() -> Vec<Row> {
     vec![
         (
@@ -132,6 +138,7 @@ fn at_an_end() -> Vec<Row> {
     ]
 }
 
+/// Per shard unless the row says otherwise: shards share nothing.
 fn on_an_edge() -> Vec<Row> {
     let limits = edge::Limits::default();
     vec![
@@ -239,6 +246,8 @@ fn on_a_recorder() -> Vec<Row> {
     ]
 }
 
+/// What the sandbox enforces: beyond most of them the guest traps, and the session follows
+/// `docs/protocol.md`, chapter 13.
 fn in_a_cell() -> Vec<Row> {
     let quotas = marram_sandbox::Quotas::default();
     vec![
@@ -292,6 +301,7 @@ fn in_a_cell() -> Vec<Row> {
     ]
 }
 
+/// Checked once, when an app or a configuration arrives.
 fn at_deployment() -> Vec<Row> {
     vec![
         ("stages of a chain", sandbox::STAGES_MAX.to_string(), "refused"),
@@ -307,6 +317,7 @@ fn at_deployment() -> Vec<Row> {
     ]
 }
 
+/// Of the embedded store and of each edge's client; etcd has limits of its own.
 fn of_the_coordinator() -> Vec<Row> {
     let seconds = |seconds: u32| time(Duration::from_secs(seconds.into()));
     let ns = |ns: u64| time(Duration::from_nanos(ns));
@@ -358,6 +369,7 @@ fn of_the_coordinator() -> Vec<Row> {
     ]
 }
 
+/// Times after which something happens without an event.
 fn waiting() -> Vec<Row> {
     let (timeouts, limits) = (agent::Timeouts::default(), edge::Limits::default());
     vec![

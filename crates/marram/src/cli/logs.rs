@@ -1,4 +1,13 @@
 //! `marram logs`: recent and new log lines of edges, recorders and agents, merged by time.
+//!
+//! ```text
+//! thread a process: GET /v1/logs, reconnect ──News──▶ begin: collect all existing lines, sort by time
+//!                                           (10,000)  go_on: show new ones as they come
+//! ```
+//!
+//! Order is kept within one process. Between processes it is by their clocks for existing lines,
+//! and by arrival for new ones. A slow terminal blocks the threads and so the servers' streams,
+//! which then drop lines and say how many; it never delays the processes that log.
 
 use super::Failure;
 use super::operate::{Edges, can_be_session, failure};
@@ -60,11 +69,14 @@ struct Wanted {
 }
 
 impl Wanted {
+    /// With `--since` the time alone decides.
     fn last(&self) -> Option<usize> {
         self.lines.or_else(|| self.since.is_none().then_some(LINES))
     }
 
     /// The request to an edge; `seen` is the last line that it has sent already.
+    /// After a reconnection only `run` and `after` matter: the lines between are asked for,
+    /// whatever their age.
     fn path(&self, seen: Option<(u64, u64)>) -> String {
         let mut path = String::from("/v1/logs?");
         let mut ask = |name: &str, value: &dyn std::fmt::Display| {
@@ -102,6 +114,7 @@ impl Wanted {
 }
 
 /// An event of one edge's connection.
+/// With the position of the edge on the command line.
 enum News {
     Line(String),
     /// It cannot be reached, or the connection broke.
@@ -111,11 +124,13 @@ enum News {
 }
 
 /// The state of one edge.
+/// What is known of one process: from its connection's events, in their order.
 #[derive(Default)]
 struct Seen {
     url: String,
     name: String,
     /// It has sent its existing lines.
+    /// Also if there were none.
     caught_up: bool,
     /// It was reported that it is away.
     away: bool,
@@ -151,6 +166,7 @@ pub(super) fn run(arguments: &Logs) -> Result<(), Failure> {
 }
 
 /// If no line is about an app, and no such app is deployed, says so.
+/// A misspelt name would otherwise look like an app that is silent.
 fn explain_nothing(edges: &Edges, app: &Name) {
     // Edges that cannot be asked are reported elsewhere.
     let Ok((answers, _)) = edges.listed("/v1/apps") else { return };
@@ -168,6 +184,9 @@ fn explain_nothing(edges: &Edges, app: &Name) {
 }
 
 /// Reads one edge's lines until the receiver is gone or the edge has no more.
+///
+/// Only with `--follow` is a connection made again, with growing waits; a refusal ends it in either
+/// case, since another attempt would be refused as well.
 fn listen(place: usize, client: &ApiClient, wanted: &Wanted, sender: &SyncSender<(usize, News)>) {
     // An edge sends an empty line after a silence.
     let client = client.clone().with_patience(PATIENCE.max(HEARTBEAT.saturating_mul(3)));
@@ -230,6 +249,7 @@ impl Screen {
     /// Shows the existing lines of all edges, sorted by time; false if the output is closed.
     fn begin(&mut self, receiver: &Receiver<(usize, News)>, last: Option<usize>) -> bool {
         let deadline = Instant::now() + PATIENCE;
+        // An edge that is away does not hold up the others for longer than this.
         let mut lines = Vec::new();
         while !self.seen.iter().all(|seen| seen.caught_up || seen.away || seen.over) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -258,6 +278,8 @@ impl Screen {
     }
 
     /// Handles an event; returns the line to show, if there is one.
+    /// Three kinds of lines are not for the output: the head, the mark that all existing lines were
+    /// sent, and notes on lost lines; see `logs.rs` in `marram-admin`.
     fn take(&mut self, place: usize, news: News) -> Option<Value> {
         let seen = &mut self.seen[place];
         let text = match news {
@@ -309,6 +331,8 @@ impl Screen {
         let name = &self.seen[place].name;
         let shown = if self.json {
             let mut line = line.clone();
+            // So that lines of several processes can be told apart by one field, whatever fields
+            // they have.
             line["who"] = name.as_str().into();
             // An agent's line may be about an edge.
             if line["edge"].is_null() {
@@ -324,10 +348,12 @@ impl Screen {
 }
 
 /// A line for people.
+/// Time, level, where it comes from, the message, then all other fields as `name=value`.
 fn text(edge: Option<&String>, line: &Value) -> String {
     let field = |name: &str| line[name].as_str().unwrap_or_default();
     let mut out = format!("{} {:>5} ", field("timestamp"), field("level"));
     // An agent has no shards: `shard` in its lines is a shard of the edge that the line is about.
+    // See `Reports` in `marram-agent`.
     let of_another = field("target").starts_with("marram_agent");
     let shard = line["shard"].as_u64().filter(|_| !of_another).map(|shard| format!("shard {shard}"));
     let cell = (field("target") == "guest").then(|| "cell".to_owned());

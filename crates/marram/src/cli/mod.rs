@@ -1,4 +1,7 @@
 //! Flags, subcommands and exit codes. Each group of subcommands is one file: what it is called with, and what it does.
+//!
+//! Doc comments of the structures below are the help text: they are for users. Comments for
+//! programmers are written with two slashes there.
 
 mod bench;
 mod configure;
@@ -42,6 +45,7 @@ enum Command {
     /// Run a recorder: it keeps, near the edges, what their sessions need for a recovery.
     Recorder(serve::Recorder),
     /// One shard of an edge; started by `marram edge`.
+    // Hidden: it reads its setup from a socket as its standard input.
     #[command(hide = true)]
     Shard,
     /// An edge that flips one bit on purpose; started by `marram demo --sabotage`.
@@ -100,6 +104,8 @@ enum Command {
 }
 
 /// Runs the command of the command line, and reports failures on standard error.
+///
+/// A wrong command line ends the process inside `clap`, with status 2 as well.
 #[must_use]
 pub fn main() -> ExitCode {
     exit::code(run(&Arguments::parse().command))

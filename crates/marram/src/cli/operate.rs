@@ -1,4 +1,13 @@
 //! What operators do with running edges: deploy, list, kill, drain. Each command talks to the admin API.
+//!
+//! ```text
+//! Edges ─ clients ─▶ gather: a thread an edge, all at once ─▶ answers in the order of the command line
+//!                        all: ask_all, listed      every edge must answer; failures come after the answers
+//!                        first: ask_first, ask_owner   one answer is enough
+//! ```
+//!
+//! Several edges are asked in parallel, so one that hangs costs its timeout once. What the others
+//! answered is always printed.
 
 use super::Failure;
 use anyhow::anyhow;
@@ -17,6 +26,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// Timeout of an answer that an edge has ready.
+/// Longer than the control waits for a shard that hangs (`asking.rs` in `marram-admin`), so that
+/// the edge's own answer arrives first.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 /// Digits of a session's identifier.
 const SESSION_DIGITS: usize = 2 * size_of::<SessionId>();
@@ -26,6 +37,7 @@ const NAMED_MAX: usize = 4;
 pub(super) const LONG: Duration = Duration::from_secs(120);
 
 /// The edges that a command talks to.
+// Flattened into the arguments of each command that talks to edges.
 #[derive(Args)]
 pub(super) struct Edges {
     /// An edge's admin address, as http://HOST:PORT or https://HOST:PORT; repeat it for several edges.
@@ -66,6 +78,8 @@ impl Edges {
     }
 
     /// Each edge alone.
+    ///
+    /// For changes that depend on what that edge has.
     pub(super) fn each(&self) -> impl Iterator<Item = Self> {
         let one = |edge: &String| Self {
             edges: vec![edge.clone()],
@@ -76,6 +90,9 @@ impl Edges {
         self.edges.iter().map(one)
     }
 
+    ///
+    /// One token for all of them: edges of one operator share it, or each publishes its own on its
+    /// machine.
     pub(super) fn clients(&self) -> Result<Vec<(String, ApiClient)>, Failure> {
         let token = match &self.token_file {
             None => None,
@@ -97,6 +114,9 @@ impl Edges {
 
     /// Asks all edges at once and returns their answers in the order of the command line; stops early at an answer that is
     /// `enough`.
+    ///
+    /// Threads that are not needed any more go on until their timeout; the process does not wait
+    /// for them.
     fn gather(
         &self,
         (method, path, body): (&Method, &str, &Bytes),
@@ -143,6 +163,9 @@ impl Edges {
     }
 
     /// The answers of all edges, and the failures of those that did not answer.
+    ///
+    /// An answer that is not JSON counts as a failure of that edge: another program may listen
+    /// there.
     fn answers(
         &self,
         asked: (&Method, &str, &Bytes),
@@ -164,6 +187,8 @@ impl Edges {
     }
 
     /// Asks every edge the same and collects the answers; all of them, or the failures.
+    ///
+    /// For steps that must not go on with a part of the edges.
     pub(super) fn ask(&self, method: &Method, path: &str, body: &Bytes) -> Result<Vec<Value>, Failure> {
         let (answers, failed) = self.answers((method, path, body), PATIENCE)?;
         failed.map_or(Ok(answers), Err)
@@ -175,6 +200,9 @@ impl Edges {
     }
 
     /// A session's complete identifier, from its first digits.
+    ///
+    /// Digits are accepted in either case. A complete identifier is not looked up: the session may
+    /// be on an edge that was not asked.
     pub(super) fn whole(&self, session: &str) -> Result<String, Failure> {
         can_be_session(session)?;
         if session.len() == SESSION_DIGITS {
@@ -197,6 +225,7 @@ impl Edges {
                     some.join(", ")
                 )))
             }
+            // If an edge did not answer, the session may be there.
             None => Err(away.unwrap_or_else(|| {
                 Failure::Refused(anyhow!("no session here begins with {session}; look with `marram ps`"))
             })),
@@ -209,6 +238,8 @@ impl Edges {
     }
 
     /// The same for a session: prefers the edge that owns it to its standby.
+    ///
+    /// If only the standby answers, its answer is returned.
     pub(super) fn ask_owner(&self, path: &str) -> Result<Value, Failure> {
         self.first_json(&Method::GET, path, |answer| answer["phase"] != "standing by")
     }
@@ -232,6 +263,7 @@ impl Edges {
     }
 
     /// The first answer for which `best` is true, or else any.
+    /// 404 from one edge is no failure while another one may know the object.
     fn first(
         &self,
         method: &Method,
@@ -284,6 +316,7 @@ struct Asked {
 }
 
 /// Before a request that may take long, checks that the edge is reachable.
+/// Without it, an edge that is down would be noticed only after the long timeout.
 fn call(
     client: &ApiClient,
     (method, path, body): (Method, &str, Bytes),
@@ -304,6 +337,7 @@ fn json_of(url: &str, answer: &Bytes) -> Result<Value, Failure> {
     })
 }
 
+/// The address is part of the text, since several edges may have been asked.
 pub(super) fn failure(url: &str, error: ClientError) -> Failure {
     let wrapped = anyhow!("{url}: {error}");
     match error {
@@ -322,6 +356,8 @@ pub(super) struct Deploy {
     edges: Edges,
 }
 
+/// The files are read once, here: all edges get the same bytes, and so the same image unless their
+/// `[chain]` differs.
 pub(super) fn deploy(arguments: &Deploy) -> Result<(), Failure> {
     let upload = marram_admin::load(&arguments.path).map_err(|why| Failure::Usage(anyhow!(why)))?;
     let body = upload.encode().map_err(|why| Failure::Usage(anyhow!(why)))?;
@@ -380,6 +416,8 @@ pub(super) struct Kill {
     edges: Edges,
 }
 
+/// All edges are asked to end a session; one that knows it suffices. The remaining sessions are ended
+/// also if one fails.
 pub(super) fn kill(arguments: &Kill) -> Result<(), Failure> {
     let mut failed = Vec::new();
     for session in &arguments.sessions {
@@ -394,6 +432,7 @@ pub(super) fn kill(arguments: &Kill) -> Result<(), Failure> {
     Failure::all(failed).map_or(Ok(()), Err)
 }
 
+/// Returns when the edges have begun: they stop by themselves.
 pub(super) fn drain(edges: &Edges) -> Result<(), Failure> {
     edges.ask_all((&Method::POST, "/v1/drain", &Bytes::new()), PATIENCE, |_| {
         "draining: sessions move to other edges, new ones are refused; `marram ps` shows the rest. The edge stops when none is \
@@ -403,6 +442,8 @@ pub(super) fn drain(edges: &Edges) -> Result<(), Failure> {
 }
 
 /// A table of the edges' lists; if several edges were asked, each row names its edge, whether or not the others answered.
+///
+/// Digests are shortened; `--json` has them whole.
 pub(super) fn listing(
     answers: &[Value],
     several: bool,

@@ -1,4 +1,6 @@
 //! What the subcommands print.
+//!
+//! Through one function, because `println!` panics where its reader has gone.
 
 use std::io::Write;
 

@@ -1,4 +1,7 @@
 //! `marram new` and `marram dev`: creating a cell, and running it during development.
+//!
+//! A mistake in the arguments or in the project is found by `dev::check` and has status 2; what
+//! fails later, such as a build, has status 1.
 
 use super::{Failure, emit};
 use crate::project::{self, Language, dev};

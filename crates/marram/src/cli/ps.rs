@@ -1,4 +1,8 @@
 //! `marram ps`: lists sessions, with filters and a sort order.
+//!
+//! Edges send all their sessions; filters and order are applied here, so they work for edges and
+//! recorders of any version. An edge's list is sorted on its own: rows of several edges are not
+//! mixed.
 
 use super::operate::{Edges, listing};
 use super::{Failure, emit, inspect};
@@ -116,6 +120,7 @@ fn phases() -> PossibleValuesParser {
     PossibleValuesParser::new(PHASES.map(|(name, means)| PossibleValue::new(name).help(means)))
 }
 
+/// Columns, by the names of fields in the answers; `HEADINGS` has their titles, in the same order.
 const FIELDS: [&str; 11] = [
     "session",
     "app",
@@ -129,6 +134,7 @@ const FIELDS: [&str; 11] = [
     "recoveries",
     "stages",
 ];
+/// "Here": those counters begin again when an edge takes a session over.
 const HEADINGS: [&str; 11] = [
     "SESSION",
     "APP",
@@ -150,6 +156,8 @@ pub(super) fn run(arguments: &Ps) -> Result<(), Failure> {
         answers.iter().map(|answer| arguments.choose(answer, now_ms)).collect()
     };
     let (answers, failed) = arguments.edges.listed("/v1/sessions")?;
+    // A name that fits no session is likely misspelt; it is no error, since the app may just have
+    // none.
     let (all, answers) = (apps(&answers), chosen(&answers));
     for Name(app) in arguments.wanted.apps.iter().filter(|Name(app)| !all.contains(app)) {
         let guess = suggest::did_you_mean(app, all.iter().map(String::as_str));
@@ -180,12 +188,15 @@ fn waiting(answers: &[Value]) -> String {
 }
 
 /// The apps of the listed sessions.
+/// All that were listed, whatever the filters: a misspelt name is told from one that the filters
+/// leave out.
 fn apps(answers: &[Value]) -> BTreeSet<String> {
     let rows = answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten();
     rows.filter_map(|row| row["app"].as_str()).map(str::to_owned).collect()
 }
 
 /// Each identifier once: a session with a standby is in several lists.
+/// For `$(...)` in a shell: one a line and nothing else.
 fn identifiers(answers: &[Value]) -> String {
     let (mut seen, mut out) = (BTreeSet::new(), String::new());
     let rows = answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten();
@@ -198,6 +209,7 @@ fn identifiers(answers: &[Value]) -> String {
 }
 
 /// With ages in words, for people.
+/// `age` is no field of the answers, and `--json` does not have it.
 fn aged(answers: &[Value], now_ms: u64) -> Vec<Value> {
     let mut answers = answers.to_vec();
     for row in answers.iter_mut().filter_map(|answer| answer["sessions"].as_array_mut()).flatten() {
@@ -214,6 +226,7 @@ fn age_ms(row: &Value, now_ms: u64) -> Option<u64> {
 
 impl Ps {
     /// The sessions in an edge's answer that match the filters, in the form of the answer.
+    /// The answer keeps its other fields, for `--json`.
     fn choose(&self, answer: &Value, now_ms: u64) -> Value {
         let rows = answer["sessions"].as_array().into_iter().flatten();
         let mut rows: Vec<Value> = rows.filter(|row| self.wanted.fits(row, now_ms)).cloned().collect();
@@ -238,6 +251,7 @@ impl Wanted {
             Protect::Warm => text("protect") == Some("standby (warm)"),
             Protect::Hot => text("protect") == Some("standby (hot)"),
         };
+        // A keeper is shown as its name, and with a note after a space.
         let kept_by = |name: &Name| {
             let keepers = row["keepers"].as_array();
             keepers.is_some_and(|keepers| match name.0.as_str() {
@@ -264,6 +278,7 @@ impl Wanted {
 }
 
 impl Order {
+    /// Rows without the field come first among texts and last among counts.
     fn compare(self, a: &Value, b: &Value) -> Ordering {
         let by_text = |field: &str| a[field].as_str().cmp(&b[field].as_str());
         let most_first = |field: &str| Reverse(a[field].as_u64()).cmp(&Reverse(b[field].as_u64()));

@@ -1,4 +1,8 @@
 //! `marram record`: fetches a session's recording from the edge that owns it, and adds the app.
+//!
+//! The edge's file has no app, as it would be sent again with each recording; here it is added, so
+//! that the file can be run on any machine. For a redacted one that would be of no use: it cannot
+//! be run.
 
 use super::Failure;
 use super::operate::Edges;
@@ -35,6 +39,7 @@ pub(super) struct Record {
 pub(super) fn record(arguments: &Record) -> Result<(), Failure> {
     let session = arguments.edges.whole(&arguments.session)?;
     let output = arguments.output.clone().unwrap_or_else(|| format!("{session}.marram").into());
+    // Checked before the edge is asked: a recording is work for the session's ends.
     if output.exists() {
         let what = anyhow!("{} exists already: name another file with --output", output.display());
         return Err(Failure::Usage(what));
@@ -74,6 +79,9 @@ pub(super) fn record(arguments: &Record) -> Result<(), Failure> {
 }
 
 /// Fetches the parts of an image from an edge: the app, or the chain and each of its stages once.
+///
+/// Stages that occur twice in a chain are fetched and stored once. The replay verifies all of them
+/// by their digests.
 pub(super) fn apps(client: &ApiClient, image: ImageHash) -> Result<Vec<(ImageHash, Bytes)>, Failure> {
     let get = |image: ImageHash| {
         let app = client.call(Method::GET, &format!("/v1/images/{image}"), Bytes::new());

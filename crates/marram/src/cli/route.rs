@@ -1,4 +1,8 @@
 //! `marram route`: the rules by which an edge's gates choose the app, changed while the edge runs.
+//!
+//! `add` and `remove` read the present rules, change them, and send all of them back with the
+//! revision that was read: a change by another operator in between is refused by the edge and not
+//! lost. `set` replaces whatever is there.
 
 use super::{
     Failure,
@@ -126,6 +130,7 @@ fn list(edges: &Edges) -> Result<(), Failure> {
     edges.list(PATH, table)
 }
 
+/// The whole file is checked here first, so that no edge gets rules which another one would refuse.
 fn set(file: &std::path::Path, edges: &Edges) -> Result<(), Failure> {
     let source = Source::read(file).map_err(|problem| Failure::Usage(problem.into()))?;
     let rules = routes::reread(&source).map_err(|problem| Failure::Usage(problem.into()))?;
@@ -140,6 +145,8 @@ fn change(
     mut change: impl FnMut(&mut Vec<WrittenRoute>) -> Result<(), String>,
 ) -> Result<(), Failure> {
     let mut answers = Vec::new();
+    // One after the other: if an edge refuses, those before it have the change and those behind it
+    // do not; the error names the edge.
     for edge in edges.each() {
         for now in edge.ask(&Method::GET, PATH, &Bytes::new())? {
             let mut routes: Vec<WrittenRoute> = serde_json::from_value(now["routes"].clone())

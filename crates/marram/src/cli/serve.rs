@@ -1,4 +1,11 @@
 //! The programs that run as services: `marram edge`, `marram agent`, `marram recorder`, and the hidden `marram shard`.
+//!
+//! ```text
+//! configuration ─▶ log, warnings ─▶ descriptors ─▶ lock, listeners ─▶ helper threads ─▶ the main loop
+//! ```
+//!
+//! What is wrong in the configuration itself fails with status 2 before anything is bound. The main
+//! loop runs on the process's first thread and returns when a stop is complete.
 
 use super::Failure;
 use anyhow::Context;
@@ -48,6 +55,7 @@ pub(super) fn demo_edge(arguments: &DemoEdge) -> Result<(), Failure> {
     run_edge(&arguments.edge, arguments.sabotage)
 }
 
+/// The parts of an edge know each other only through the handles and callbacks that are made here.
 fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
     // The supervisor compiles modules.
     marram_node::memory::use_single_arena();
@@ -58,6 +66,7 @@ fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
     start_logging(&config.log, arguments.log)?;
     warn_of(&source, environment::EDGE);
     raise_descriptor_limit();
+    // Held until the process ends. Before any other use of the directory.
     let _held = edge::lock(&config.admin.state)?;
     let (client, channel) = edge::admin_channel();
     let listen = config.admin.listen;
@@ -80,6 +89,7 @@ fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
         coordinating
     });
     let ended = edge::run_supervisor(&config.edge, channel, fetch, coordinating);
+    // Last: until now the edge had sessions, and others may fetch images from it.
     coordinator.iter().for_each(Coordinator::leave);
     Ok(ended?)
 }
@@ -119,6 +129,7 @@ pub(super) struct AgentArguments {
     log: Option<logging::Format>,
 }
 
+/// Both kinds are the same program with another configuration.
 pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
     let (side, arguments) = match arguments {
         Agent::Client(arguments) => (AgentRole::Client, arguments),
@@ -139,6 +150,7 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
     warn_of(&source, environment::AGENT);
     raise_descriptor_limit();
     let stop = StopSignal::on_signals().context("signals cannot be caught")?;
+    // Flags cannot be read again.
     if let Some(path) = &arguments.config {
         reload_on_hangup(path.clone(), side, config.agent.routing.clone())
             .context("SIGHUP cannot be caught")?;
@@ -154,6 +166,7 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
 }
 
 /// Reads the configuration again at each SIGHUP and takes its routes; everything else does not change.
+/// A thread of its own, because reading files may block, and the agent's loop must not.
 fn reload_on_hangup(path: PathBuf, side: AgentRole, routing: marram_agent::Routing) -> anyhow::Result<()> {
     let (mut hangups, sender) = UnixStream::pair()?;
     signal_hook::low_level::pipe::register(signal_hook::consts::SIGHUP, sender)?;
@@ -170,6 +183,8 @@ fn reload_on_hangup(path: PathBuf, side: AgentRole, routing: marram_agent::Routi
     Ok(())
 }
 
+/// The whole file is parsed, so any error in it keeps the present routes. Sessions that are open
+/// stay as they are.
 fn reload(path: &std::path::Path, side: AgentRole, routing: &marram_agent::Routing) -> Result<usize, String> {
     let source = Source::read(path).map_err(|problem| problem.to_string())?.with_own_environment();
     let config =
@@ -206,6 +221,8 @@ pub(super) struct Recorder {
     log: Option<logging::Format>,
 }
 
+/// The admin API answers as soon as its thread runs; questions to the recorder wait until its loop
+/// does.
 pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
     let usage = |problem: marram_config::source::Problem| Failure::Usage(problem.into());
     let source = Source::read(&arguments.config).map_err(usage)?.with_own_environment();
@@ -223,10 +240,14 @@ pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
     Ok(recorder::run(&config.recorder, questions, stop)?)
 }
 
+/// Bound before the logs say anything about it, and before the main loop starts: a wrong address
+/// ends the program at once.
 fn listen_for_operators(listen: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(listen).map_err(|error| cannot_listen(listen, "for operators (`admin.listen`)", &error))
 }
 
+/// Its setup comes over standard input, its log settings by the environment: it has no flags that
+/// could be wrong.
 pub(super) fn shard() -> Result<(), Failure> {
     logging::start_from_environment();
     Ok(edge::run_shard()?)
@@ -236,6 +257,7 @@ pub(super) fn shard() -> Result<(), Failure> {
 const DESCRIPTORS_FEW: u64 = 1_024;
 
 /// Raises the limit of file descriptors to the hard limit: each session needs a socket, and there are others.
+/// The soft limit is often 1,024 for the sake of `select`, which nothing here uses.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -249,6 +271,8 @@ fn raise_descriptor_limit() {
     }
 }
 
+/// After the logs are started, so that warnings reach `marram logs` too. Values of variables are
+/// not logged: they may be secrets.
 fn warn_of(source: &Source, prefix: &str) {
     let chosen = environment::chosen(prefix, source.environment()).unwrap_or_default();
     if !chosen.is_empty() {
@@ -258,6 +282,7 @@ fn warn_of(source: &Source, prefix: &str) {
     source.warnings().iter().for_each(|problem| tracing::warn!("{problem}"));
 }
 
+/// The flag decides the format, and `MARRAM_LOG` the levels: both are stronger than the file.
 fn start_logging(configured: &logging::LogOptions, format: Option<logging::Format>) -> Result<(), Failure> {
     let format = format.unwrap_or(configured.format);
     logging::start(&logging::LogOptions { format, ..configured.clone() })
@@ -265,6 +290,7 @@ fn start_logging(configured: &logging::LogOptions, format: Option<logging::Forma
 }
 
 /// `A=B`
+/// Split at the first `=`: neither addresses nor names contain one.
 fn pair<A, B>(text: &str) -> Result<(A, B), String>
 where
     A: std::str::FromStr<Err: ToString>,

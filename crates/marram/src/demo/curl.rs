@@ -1,4 +1,8 @@
 //! The client: Debian's curl, which writes what it receives into a pipe; this module counts and hashes the bytes as they arrive.
+//!
+//! ```text
+//! curl ── pipe ──▶ thread: read, hash, count ──Progress──▶ faults.rs waits for bytes, holds, goes on
+//! ```
 
 use anyhow::Context;
 use sha2::{Digest, Sha256};
@@ -12,6 +16,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Curl {
     child: Child,
     progress: Arc<Progress>,
+    /// Returns the digest of all that was read.
     reader: Option<JoinHandle<[u8; 32]>>,
 }
 
@@ -44,6 +49,7 @@ impl Curl {
     /// Starts the download of one URL at `rate` MiB a second.
     pub(super) fn start(url: &str, rate: u64) -> anyhow::Result<Self> {
         let mut child = Command::new("curl")
+            // No retry and no resume: one connection must be enough.
             .args(["--silent", "--show-error", "--no-keepalive", "--limit-rate", &format!("{rate}M")])
             .args(["--write-out", "%{stderr}connections=%{num_connects}\n", url])
             .stdin(Stdio::null())
@@ -107,6 +113,8 @@ impl Curl {
     }
 
     /// Waits for the end.
+    ///
+    /// Releases a pause first, or curl would never end.
     pub(super) fn finish(mut self) -> anyhow::Result<Download> {
         self.go_on();
         let reader = self.reader.take().expect("it exists until the end");

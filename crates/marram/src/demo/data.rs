@@ -1,4 +1,7 @@
 //! The file that is downloaded: incompressible bytes, stored scrambled.
+//!
+//! Incompressible, so that no layer can hide a difference; the same in every run, so that runs can
+//! be compared. It is written in pieces: 4 GiB need not fit in memory.
 
 use marram_cluster::TempDir;
 use marram_codec::{DEMO_KEY, RunningKey};

@@ -1,5 +1,14 @@
 //! The faults of the edges while curl downloads. Each fault is triggered by bytes received and by reports of the agents, never by
 //! the clock.
+//!
+//! ```text
+//! 1/5  SIGKILL the owner                          recovery on the other edge
+//! 2/5  SIGSTOP the owner, later SIGCONT           its late frames must be refused (I3)
+//! 3/5  SIGKILL the owner, then the edge that recovers, within the recovery
+//! ```
+//!
+//! The last two depend on moments that last a few milliseconds, so they are tried until the agents'
+//! reports prove that the moment was met. `curl.hold` keeps data for the next attempt.
 
 use super::curl::Curl;
 use super::timeline::Timeline;
@@ -17,7 +26,9 @@ const ATTEMPTS: usize = 30;
 /// The faults that happened.
 #[derive(Default, Debug)]
 pub(super) struct Faults {
+    /// SIGKILLs to edges, all of them.
     pub(super) kills: usize,
+    /// SIGSTOPs that were followed by SIGCONT.
     pub(super) stops: usize,
     /// Kills of an edge between the report that a session is orphaned and the report that it has an owner again.
     pub(super) kills_in_recovery: usize,
@@ -55,6 +66,7 @@ pub(super) fn play(
     let owned = cluster.logs.all(0, |event| TestCluster::is_report(AgentSide::Client, "owned", event));
     let gap_ms =
         |event: &LogEvent| std::time::Duration::from_micros(event.number("gap_us")).as_secs_f64() * 1e3;
+    // The first owner is the session's beginning.
     faults.gaps_ms = owned.iter().skip(1).map(gap_ms).collect();
     faults.recoveries = owned.len().saturating_sub(1);
     faults.zombies_refused = cluster.logs.count(0, |event| event.name() == "zombie_refused");
@@ -68,6 +80,7 @@ fn respawn(cluster: &mut TestCluster, index: usize, timeline: &Timeline) -> anyh
     Ok(())
 }
 
+/// The edge that was killed comes back empty, for the faults that follow.
 fn kill_the_owner(cluster: &mut TestCluster, curl: &Curl, timeline: &Timeline) -> anyhow::Result<()> {
     let (index, start) = (cluster.owner()?, cluster.logs.end());
     timeline.fault(
@@ -146,6 +159,7 @@ fn kill_within_a_recovery(
             owners > recovered
         });
         again.context("no edge recovered the session when both were running again")?;
+        // Between the two kills there was no owner, so the second one met a recovery.
         if recovered == 0 {
             curl.go_on();
             timeline.say(&format!("edge {next} was killed during the recovery that it had begun"));

@@ -1,5 +1,14 @@
 //! `marram demo`: an unmodified curl downloads from an unmodified nginx through a cell that keeps state over the whole
 //! stream, while the edges that run the cell are killed, stopped and killed again. Every part is a real process.
+//!
+//! ```text
+//! curl ─▶ client's agent ─┬─▶ edge A ─┬─▶ server's agent ─▶ nginx (file, scrambled with a running key)
+//!  sha256                 └─▶ edge B ─┘
+//! ```
+//!
+//! The cell unscrambles with a key that runs over the whole stream: a byte that is lost, repeated
+//! or handled by a stale edge makes all that follow wrong. So the digest at curl's side proves the
+//! recovery, without looking inside.
 
 mod curl;
 mod data;
@@ -23,6 +32,8 @@ const APP: &str = "unscramble";
 const SERVER: &str = "web";
 /// With `--sabotage`: the number of the output, in each shard, in which one bit is flipped. It is after the response's head and
 /// before the first kill.
+///
+/// Counted by each shard: the second edge would flip a bit too, if it got that far.
 const SABOTAGED_OUTPUT: u64 = 50;
 
 /// What the demo is asked to do.
@@ -66,6 +77,8 @@ pub fn run(options: &DemoOptions) -> Result<(), Failure> {
     }
 }
 
+///
+/// Processes and the directory are removed when the cluster is dropped, also after an error.
 fn play(options: &DemoOptions, timeline: &Timeline) -> anyhow::Result<Outcome> {
     let cells = CellFiles::find(options.cells.as_deref())?;
     let layout = Layout {
@@ -95,6 +108,7 @@ fn play(options: &DemoOptions, timeline: &Timeline) -> anyhow::Result<Outcome> {
     let listens = cluster.start_client_agent(&addresses, &[APP])?;
     let address = listens.first().map(|listen| listen.address).context("one app has one listener")?;
     timeline.say(&format!("agents are up; the client's listens on {address}"));
+    // It prints until it is dropped, before the table.
     let follower = timeline.follow(&cluster.logs);
     let curl = Curl::start(&format!("http://{address}/{}", data::FILE), options.rate)?;
     timeline.say(&format!("curl begins: {} MiB/s at most", options.rate));

@@ -1,4 +1,7 @@
 //! The end of the demo: a table of what was wanted and what was seen, and the verdict.
+//!
+//! The verdict looks at bytes and counts that curl and the server report themselves, and at the
+//! agents' reports of recoveries; a demo in which a fault did not happen is a failed demo.
 
 use super::curl::Download;
 use super::data::Data;
@@ -36,7 +39,8 @@ impl Outcome {
         format!("\n{}\n", table::format(&["", "WANTED", "SEEN"], &rows))
     }
 
-    /// The first thing that is wrong, if any.
+    /// Everything that is wrong, if anything is.
+    /// With `--sabotage`, one error usually leads to others.
     pub(super) fn verdict(&self) -> Result<(), String> {
         let (download, faults) = (&self.download, &self.faults);
         let checks = [

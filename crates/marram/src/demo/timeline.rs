@@ -1,4 +1,7 @@
 //! The output for people while the demo runs: a line for each fault and for each report of the agents.
+//!
+//! Times are those at which this process read a report, from one clock; the gaps in the text are
+//! the agents' own measurements.
 
 use marram_cluster::{LogCollector, LogEvent};
 use std::sync::Arc;
@@ -21,6 +24,7 @@ impl Timeline {
         self.say_at(Instant::now(), text);
     }
 
+    /// `at` may lie before the line that was printed last: reports are printed by another thread.
     fn say_at(&self, at: Instant, text: &str) {
         println!("[{:8.3} s]  {text}", at.saturating_duration_since(self.start).as_secs_f64());
     }

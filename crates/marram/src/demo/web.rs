@@ -1,4 +1,7 @@
 //! The server: Debian's nginx or, without nginx, a small file server, which says that it is one.
+//!
+//! The server must be unmodified software to prove anything; the bundled one only makes the demo
+//! run where nginx is not installed, and the table names it.
 
 use super::timeline::Timeline;
 use anyhow::Context;
@@ -22,6 +25,7 @@ pub(super) struct Web {
     kind: Kind,
 }
 
+/// How the number of requests is learned differs: nginx writes a log.
 enum Kind {
     Nginx { _process: TestProcess, log: PathBuf },
     Bundled { requests: Arc<AtomicUsize> },
@@ -46,6 +50,8 @@ impl Web {
         Ok(web)
     }
 
+    /// In the foreground, as a single process, with all its files below the demo's directory: it
+    /// needs no rights and leaves nothing behind.
     fn nginx(program: &str, place: &TempDir, logs: &LogCollector) -> anyhow::Result<Self> {
         let address = free_address()?;
         let root = place.path().display();
@@ -129,6 +135,7 @@ fn errors(root: &Path) -> String {
 }
 
 /// Answers one request on a connection: GET of a file, nothing else.
+/// Names with other characters are refused, so no path leads out of the directory.
 fn serve(mut stream: &TcpStream, root: &Path, requests: &AtomicUsize) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream.take(16 << 10)).lines();
     let line = lines.next().transpose()?.unwrap_or_default();

@@ -2,6 +2,15 @@
 //!
 //! The program loads `marram-preload` before its own libraries and is otherwise unchanged: nothing is between it and its
 //! terminal, its signals or its exit status. Does not know what an agent does with a connection.
+//!
+//! ```text
+//! marram exec ─ find, check, resolve, place the library ─▶ execve(program)
+//!      LD_PRELOAD=.../preload-HASH.so:...      the loader loads it first
+//!      MARRAM_...=RULE,RULE,...                its connect() compares destinations with these rules
+//! ```
+//!
+//! What cannot be redirected so (static programs, Go, set-user-ID) is refused before it starts: a
+//! program that silently connected past the agent would look protected and not be.
 
 mod object;
 mod program;
@@ -36,6 +45,7 @@ fn prepare(redirects: &[Redirect], program: &OsStr) -> anyhow::Result<Command> {
     let path = program::find(program)?;
     program::check(&path)?;
     let rules = rules::resolve(redirects)?;
+    // A warning only: the agent may be started later.
     for address in rules::idle(&rules) {
         eprintln!(
             "marram: no agent listens on {address} yet: connections that are redirected there are refused until one \
@@ -44,6 +54,7 @@ fn prepare(redirects: &[Redirect], program: &OsStr) -> anyhow::Result<Command> {
     }
     let object = object::place()?;
     let mut command = Command::new(path);
+    // The program sees the name that the user wrote, not the path that was found.
     command.arg0(program);
     command.env(PRELOAD, preload(object.as_os_str(), std::env::var_os(PRELOAD).as_deref()));
     command.env(VARIABLE, list(&rules)?);
@@ -51,6 +62,7 @@ fn prepare(redirects: &[Redirect], program: &OsStr) -> anyhow::Result<Command> {
 }
 
 /// Our library first, then those that the variable has already.
+/// The loader takes the first definition of a function, so ours has to come first.
 fn preload(object: &OsStr, others: Option<&OsStr>) -> OsString {
     let mut list = object.to_owned();
     if let Some(others) = others.filter(|others| !others.is_empty()) {
@@ -60,6 +72,9 @@ fn preload(object: &OsStr, others: Option<&OsStr>) -> OsString {
     list
 }
 
+///
+/// # Errors
+/// If there are more rules than the library has room for.
 fn list(rules: &[Rule]) -> anyhow::Result<String> {
     let list: Vec<String> = rules.iter().map(ToString::to_string).collect();
     // If `marram exec` runs inside another, the list has both: the rules of the inner command are first.

@@ -1,5 +1,9 @@
 //! The shared library that programs load. The binary contains it, and the loader needs a file: in a directory where only this
 //! user writes.
+//!
+//! A file that another user could replace would run that user's code in the program, so each
+//! directory above it is checked. Its name has a digest of its contents: versions of `marram` do
+//! not disturb each other, and a program that runs keeps its file.
 
 use anyhow::{Context, bail};
 use rustix::fs::{StatVfsMountFlags, statvfs};
@@ -28,6 +32,7 @@ pub(super) fn place() -> anyhow::Result<PathBuf> {
     )
 }
 
+/// Preferred first: a directory that goes away with the user's session, then a permanent one.
 fn candidates() -> Vec<PathBuf> {
     let below = |variable, rest: &str| std::env::var_os(variable).map(|base| Path::new(&base).join(rest));
     let own = format!("marram-{}", rustix::process::geteuid().as_raw());
@@ -38,6 +43,9 @@ fn candidates() -> Vec<PathBuf> {
         .collect()
 }
 
+///
+/// # Errors
+/// Why this directory is not suitable; the next one is tried.
 fn place_in(directory: &Path) -> anyhow::Result<PathBuf> {
     // The loader's list has no escape for these characters.
     if directory.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'\t' | b'\n')) {
@@ -56,6 +64,7 @@ fn place_in(directory: &Path) -> anyhow::Result<PathBuf> {
     }
     let name = format!("preload-{}.so", &blake3::hash(OBJECT).to_hex()[..16]);
     let path = directory.join(&name);
+    // Compared as a whole: a file that was cut off by a full disk is written again.
     if fs::read(&path).is_ok_and(|bytes| bytes == OBJECT) {
         return Ok(path);
     }

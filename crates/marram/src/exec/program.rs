@@ -1,4 +1,15 @@
 //! Whether a program will load the library: it must have a dynamic loader, of this machine's kind, that honours the variable.
+//!
+//! ```text
+//! #!interpreter ─▶ check that one instead (up to 4)
+//! ELF ─┬─ other class or machine ─▶ refuse
+//!      ├─ no PT_INTERP (static) ──▶ refuse: no loader, system calls of its own
+//!      ├─ PT_NOTE of Go ──────────▶ refuse: connects by system calls, past the C library
+//!      └─ else ───────────────────▶ fine
+//! ```
+//!
+//! Only a check to warn in time: what it lets pass may still avoid the library, for example a
+//! program that a script starts.
 
 use anyhow::{Context, bail};
 use std::ffi::OsStr;
@@ -35,6 +46,9 @@ pub(super) fn find(program: &OsStr) -> anyhow::Result<PathBuf> {
 }
 
 /// Refuses a program into which the loader would not load the library.
+///
+/// # Errors
+/// With what to do instead. A file that cannot be read passes: the kernel decides.
 pub(super) fn check(path: &Path) -> anyhow::Result<()> {
     let mut path = path.to_owned();
     for _ in 0..SCRIPTS_MAX {
@@ -108,6 +122,7 @@ fn script(line: &[u8]) -> Option<PathBuf> {
 const CLASS_AT: usize = 4;
 const CLASS_64: u8 = 2;
 const MACHINE_AT: usize = 18;
+/// EM_X86_64 or EM_AARCH64.
 const MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
 const HEADERS_AT: usize = 32;
 const HEADER_SIZE_AT: usize = 54;
@@ -121,6 +136,8 @@ const HEADER_BYTES: usize = 56;
 /// How many bytes of notes are read.
 const NOTES_BYTES_MAX: usize = 4_096;
 
+/// System V ABI, "ELF Header" and "Program Header", of 64 bits. `head` has the first
+/// `LINE_BYTES_MAX` bytes.
 fn elf(file: &File, head: &[u8]) -> anyhow::Result<()> {
     let number = |at: usize, len: usize| {
         let mut bytes = [0; 8];
@@ -137,6 +154,7 @@ fn elf(file: &File, head: &[u8]) -> anyhow::Result<()> {
     let mut loader = false;
     for index in 0..count {
         let mut header = [0; HEADER_BYTES];
+        // Both factors come from 16-bit fields.
         let place = at.checked_add(index * size).context("its header is wrong")?;
         file.read_exact_at(&mut header, place).context("it is truncated")?;
         let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| header[at + n]));
@@ -162,6 +180,7 @@ fn elf(file: &File, head: &[u8]) -> anyhow::Result<()> {
 }
 
 /// Whether there is Go's build note: a name of four bytes, a text of any length, type 4.
+/// Searched at every offset, as notes are aligned differently by different linkers.
 fn has_go_note(notes: &[u8]) -> bool {
     notes.windows(16).any(|note| note[..4] == [4, 0, 0, 0] && note[8..] == *b"\x04\0\0\0Go\0\0")
 }

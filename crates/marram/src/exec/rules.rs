@@ -1,4 +1,7 @@
 //! Resolves redirects, as written, to the rules that a program's connections are compared with.
+//!
+//! Names are resolved once, here: the library compares addresses, because programs connect to
+//! addresses. A destination whose address changes later is not redirected any more.
 
 use anyhow::{Context, bail};
 use marram_config::agent::Redirect;
@@ -8,6 +11,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 /// A rule for each address that a destination has at this time. Those of one destination are in the system's order.
+///
+/// # Errors
+/// If a name has no address, a listener cannot be reached from it (IPv4 to IPv6), or two rules
+/// contradict each other.
 pub(super) fn resolve(redirects: &[Redirect]) -> anyhow::Result<Vec<Rule>> {
     let mut rules: Vec<Rule> = Vec::new();
     for Redirect { destination, protocol, via } in redirects {
@@ -57,6 +64,9 @@ fn reached(listener: SocketAddr) -> SocketAddr {
 }
 
 /// Addresses with no listener. Sends nothing to find out: an address that can be bound has no listener.
+///
+/// A guess for a warning: an address on another machine cannot be bound either and counts as
+/// served.
 pub(super) fn idle(rules: &[Rule]) -> BTreeSet<SocketAddr> {
     let mut idle = BTreeSet::new();
     for rule in rules {

@@ -1,4 +1,14 @@
 //! `marram dev`: runs a project on an edge of its own, rebuilds and redeploys it whenever it changes, and shows all logs.
+//!
+//! ```text
+//! open, build ─▶ edge (1 shard), agents ─▶ deploy ─▶ loop every 200 ms: show log lines, look at the sources
+//!                                            ▲                                 │ changed
+//!                                            └───────── build, deploy ◀────────┘
+//! ```
+//!
+//! It watches by comparing modification times, which works on every file system. Sessions that are
+//! open keep the image that they began with; only new ones use the new one. Everything that it
+//! starts ends with it.
 
 use super::watch::Sources;
 use anyhow::{Context, anyhow, bail};
@@ -42,6 +52,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
     TcpListener::bind(options.listen).map_err(|error| {
         anyhow!("{}; or `marram dev --listen ADDRESS`", cannot_listen(options.listen, "for clients", &error))
     })?;
+    // Before the build: a source that is saved during the build counts as changed after it.
     let mut seen = project.look();
     project.build()?;
     let upload = marram_admin::load(&project.directory).map_err(|why| anyhow!(why))?;
@@ -70,6 +81,8 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
     let listen = format!("[[listen]]\naddress = \"{}\"\napp = {:?}\n", options.listen, project.name);
     cluster.start_agent_with(AgentSide::Client, &edges, &listen).with_context(|| errors(&cluster))?;
     // Before the line that a script may wait for: it may change a source right after that.
+    // `seen` is from before the last build, `built` from after it: a state that equals `built` was
+    // made by the build.
     let mut built = project.look();
     say(&format!(
         "{} is ready: clients connect to {}, as in `curl -sN telnet://{}`; operators: --edge http://{}",
@@ -117,6 +130,9 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
 }
 
 /// Reads the manifest again, builds and deploys.
+///
+/// # Errors
+/// For the developer to read; the edge keeps what was deployed before.
 fn again(project: &mut Project, options: &DevOptions, cluster: &TestCluster) -> anyhow::Result<()> {
     let now = Project::open(options)?;
     if (&now.name, &now.server) != (&project.name, &project.server) {
@@ -135,6 +151,7 @@ pub fn check(options: &DevOptions) -> anyhow::Result<()> {
     Project::open(options).map(drop)
 }
 
+/// Read from the manifest anew for each build, since the manifest may have changed.
 struct Project {
     directory: PathBuf,
     name: String,
@@ -182,6 +199,7 @@ impl Project {
 }
 
 /// What may be missing on this machine, as the cause of a failed build command.
+/// A guess, to be appended to the shell's own message.
 fn missing(command: &str, status: Option<i32>) -> String {
     /// A shell's exit status for an unknown program.
     const NOT_FOUND: i32 = 127;
@@ -209,6 +227,7 @@ fn missing(command: &str, status: Option<i32>) -> String {
 const TARGET: &str = "wasm32-wasip1";
 
 /// Whether Rust's libraries for the target are installed; true if that cannot be found out.
+/// Asked only after a build has failed: it starts a process.
 fn has_target() -> bool {
     let asked = Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).output();
     let Ok(root) = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()) else {
@@ -226,6 +245,7 @@ fn build_command(directory: &Path) -> Option<&'static str> {
     (has("Makefile") || has("makefile")).then_some("make")
 }
 
+/// Through the admin API, as `marram deploy` does.
 fn deploy(cluster: &TestCluster, upload: &Upload) -> anyhow::Result<()> {
     let body = upload.encode().map_err(|why| anyhow!(why))?;
     cluster.edges[0].client()?.call(Method::POST, "/v1/apps", body)?;
@@ -242,6 +262,7 @@ fn say(what: &str) {
 }
 
 /// Prints a log line for people, without the debug lines of agents and edges.
+/// What cells print is shown at each level: that is what a developer looks for.
 fn show(event: &LogEvent) {
     if event.name() == "process_ended" {
         return say(&format!("{} has ended", event.who));

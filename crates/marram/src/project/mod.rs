@@ -1,4 +1,7 @@
 //! A cell's project on a developer's machine: created by `marram new`, run by `marram dev`.
+//!
+//! A project is plain files that need no `marram` to build: a manifest, a source file, and the SDK
+//! as a copy. Templates are in the binary, so `marram new` works without a network.
 
 pub mod dev;
 mod watch;
@@ -19,6 +22,7 @@ pub enum Language {
 }
 
 /// A file of a project: its path and content. `{{name}}` is the app's name, `{{file}}` the name of files that belong to it.
+/// Placeholders are replaced in paths too.
 type Template = (&'static str, &'static str);
 
 macro_rules! sdk {
@@ -60,6 +64,8 @@ const C_SDK: [Template; 1] = [("marram.h", include_str!("../../../../sdk/c/marra
 ///
 /// # Errors
 /// If the name does not fit the language, or the directory is there already or cannot be written.
+///
+/// What was written before an error stays.
 pub fn create(name: &Name, language: Language, directory: &Path) -> anyhow::Result<()> {
     let Name(name) = name;
     let (own, sdk): (&[Template], &[Template]) = match language {
@@ -67,6 +73,7 @@ pub fn create(name: &Name, language: Language, directory: &Path) -> anyhow::Resu
         Language::C => (&C, &C_SDK),
     };
     let starts_well = name.starts_with(|first: char| first.is_ascii_alphabetic());
+    // Checked before anything is written, since cargo would refuse the project later.
     let is_crate = starts_well && !name.contains(|c: char| c == '.' || c.is_ascii_uppercase());
     if language == Language::Rust && !is_crate {
         bail!("`{name}` cannot name a crate: begin with a letter, and leave out dots and capitals");

@@ -1,4 +1,7 @@
 //! Detects changes in a project's directory.
+//!
+//! Polling instead of inotify: it needs no descriptor a directory, sees changes on network file
+//! systems, and a project is small. Size and time of a file stand for its contents.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,6 +15,7 @@ const DEPTH_MAX: usize = 16;
 const WRITTEN: [&str; 4] = ["target", "Cargo.lock", "node_modules", "zig-cache"];
 
 /// The sources of a project and their modification times.
+/// Ordered by path, so that the change that is named is the same each time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Sources(BTreeMap<PathBuf, (SystemTime, u64)>);
 
@@ -31,6 +35,7 @@ impl Sources {
     }
 }
 
+/// `depth` more levels. Symbolic links are not followed, so there are no cycles.
 fn collect(
     directory: &Path,
     built: &[PathBuf],

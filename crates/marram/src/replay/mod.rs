@@ -1,4 +1,7 @@
 //! Runs recordings for people, up to a point or an event, and compares two points. Knows no edge and no file.
+//!
+//! A break stops after the handler that caused it, never within one: handlers are the steps of a
+//! replay, and between them the cell's state is whole.
 
 pub mod show;
 pub mod span;
@@ -8,6 +11,8 @@ use marram_session::{cell::CellOutput, replay::StepResult};
 use span::Span;
 
 /// When to stop before the recording ends.
+///
+/// The first one that is met ends the run; with none, it goes to the end of the recording.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Breaks {
     /// When the cell has consumed this many entries.
@@ -39,6 +44,9 @@ pub enum Halt {
 ///
 /// # Errors
 /// If the replay diverges from the session.
+///
+/// It may be called again on the same replayer to go on. The order within one handler: `see`, then
+/// a stop, then the output, then the memory, then `see`'s wish to quit.
 pub fn run(
     replayer: &mut Replayer,
     breaks: &Breaks,
@@ -75,6 +83,7 @@ pub fn run(
     }
 }
 
+/// Empty where the memory is not there (yet): growing into the range counts as a change.
 fn read(replayer: &Replayer, span: &Span) -> Vec<u8> {
     replayer.memory(span.stage, span.range()).unwrap_or_default()
 }
@@ -82,6 +91,7 @@ fn read(replayer: &Replayer, span: &Span) -> Vec<u8> {
 fn holds(output: &CellOutput, wanted: &[u8]) -> bool {
     match output {
         CellOutput::Message { payload, .. } => {
+            // An empty text is in every message.
             wanted.is_empty() || payload.windows(wanted.len()).any(|window| window == wanted)
         }
         CellOutput::Close { .. } | CellOutput::Pause { .. } | CellOutput::Resume { .. } => false,
@@ -109,6 +119,7 @@ pub fn changes(before: &StageState, after: &StageState) -> Vec<Change> {
     let byte = |memory: &[u8], at: usize| memory.get(at).copied().unwrap_or(0);
     let len = before.memory.len().max(after.memory.len());
     let mut spans: Vec<(usize, usize)> = Vec::new();
+    // Equal chunks are skipped with one comparison: most of a memory does not change.
     const CHUNK: usize = 4_096;
     for start in (0..len).step_by(CHUNK) {
         let end = len.min(start + CHUNK);

@@ -1,4 +1,13 @@
 //! Formats steps, states and recordings for people.
+//!
+//! ```text
+//!      3  session time 0.012000000 s  client sends 5 B "hello"
+//!           -> client 5 B "HELLO"
+//!           sets timer 7 of stage 0 in 1.000000000 s
+//! ```
+//!
+//! All text that comes from a recording is escaped: it may be a peer's, and a terminal must not
+//! obey it.
 
 use super::Change;
 use marram_sandbox::{ReplayStep, StageState};
@@ -39,6 +48,8 @@ pub fn port(port: Port) -> String {
 }
 
 /// The first bytes, on one line.
+///
+/// Text is readable, all else is escaped as in a byte string of Rust.
 #[must_use]
 pub fn bytes(bytes: &[u8]) -> String {
     let shown = &bytes[..bytes.len().min(SHOWN)];
@@ -122,10 +133,14 @@ pub fn step(step: &ReplayStep) -> String {
 }
 
 /// A summary of a recording, without running it.
+///
+/// Entries and messages are matched by order: the log says whose message was consumed, and each
+/// peer's messages are in the file in their order. It stops at the first entry that cannot be read.
 #[must_use]
 pub fn listing(recording: &Recording) -> String {
     let mut out = String::new();
     let mut said: Vec<_> = recording.inputs.iter().map(|inputs| inputs.messages.0.iter()).collect();
+    // Times in the log are differences to the one before; the checkpoint's header has the last one.
     let mut cursor = Cursor { last_ns: recording.header.as_ref().map_or(0, |header| header.last_ns) };
     let mut entry = 0;
     let stop = recording.stop.as_ref().map(|stop| stop.entry.clone());
@@ -220,6 +235,8 @@ pub fn state(
 }
 
 /// Memory, sixteen bytes on each line.
+///
+/// `at` is the address of the first byte. The layout is that of `hexdump -C`, without the bars.
 #[must_use]
 pub fn dump(at: usize, memory: &[u8]) -> String {
     let mut out = String::new();

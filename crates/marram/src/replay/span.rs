@@ -1,4 +1,8 @@
 //! A range of a stage's memory, as written on the command line.
+//!
+//! ```text
+//! span := AT "+" LENGTH ["@" STAGE]      0x1000+64   4096+64@1
+//! ```
 
 use std::fmt;
 use std::ops::Range;
@@ -17,6 +21,8 @@ pub struct Span {
 
 impl Span {
     /// The range of offsets in memory.
+    ///
+    /// It may lie beyond the memory; the reader checks.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.at..self.at.saturating_add(self.len)
@@ -48,6 +54,7 @@ impl FromStr for Span {
 }
 
 /// A number in decimal, or in hexadecimal after 0x.
+/// Without signs and separators.
 fn number(text: &str) -> Option<usize> {
     match text.strip_prefix("0x") {
         Some(digits) => usize::from_str_radix(digits, 16).ok(),

@@ -758,7 +758,7 @@ impl Executor {
                 self.images.insert(hash, Loaded::Here(image));
                 waiting.into_iter().for_each(|(cell, source)| self.begin(cell, hash, source, inputs));
             }
-            // Final for this attempt only: another edge may have a sound copy of the image.
+            // `UnknownImage` can be retried: another edge may have a sound copy of the image.
             Err(error) => {
                 if let Some(suppressed) = self.log_limiter.pass(Instant::now()) {
                     warn!(image = %hash, %error, suppressed, "an image cannot be loaded");

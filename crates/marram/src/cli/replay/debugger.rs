@@ -1,4 +1,7 @@
 //! Waits for a debugger: gdb and lldb learn from the engine where the cell's code is.
+//!
+//! The engine registers the code with the debugger (the GDB JIT interface) when it compiles, so
+//! breakpoints in the cell's source can be set only after that.
 
 use crate::cli::{Failure, emit};
 use anyhow::{Context, anyhow};
@@ -10,6 +13,8 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Returns when a debugger is attached to this process. If a debugger started it, the process is stopped here first, as by a
 /// breakpoint: only now does the code exist in which to set others.
+///
+/// Blocks without a limit: the user decides when to attach.
 pub(super) fn wait(entries: u64) -> Result<(), Failure> {
     if is_attached()? {
         emit(&format!("stopping for the debugger after {entries} entries: set breakpoints, then continue\n"));
@@ -34,6 +39,9 @@ fn is_attached() -> Result<bool, Failure> {
 }
 
 /// The modules with the debug information to use.
+///
+/// # Errors
+/// If a file cannot be read, or is larger than a module can be.
 pub(super) fn symbols(files: &[PathBuf]) -> Result<Vec<Vec<u8>>, Failure> {
     files.iter().map(|path| module(path)).collect()
 }

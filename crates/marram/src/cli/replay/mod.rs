@@ -1,4 +1,12 @@
 //! `marram replay`: runs a recording, on any machine.
+//!
+//! ```text
+//! file ─▶ Recording ─ (app missing: --from) ─▶ Replayer ─▶ replay::run until a break ─▶ tell: state, dumps, verdict
+//! ```
+//!
+//! The verdict is the purpose: the state's hash at the end must be the recorded one, or a stopped
+//! handler must be stopped again for the same reason. Otherwise the status is 5. Nothing of the
+//! file is trusted: text in it is escaped before it reaches the terminal.
 
 mod debugger;
 
@@ -103,10 +111,12 @@ pub(super) fn replay(arguments: &Replay) -> Result<(), Failure> {
         None => Replayer::new(recording, &images.images, keyring).map_err(failure)?,
         Some(_) => debugged(recording, &images.images, keyring, &arguments.symbols)?,
     };
+    // The code is loaded: a temporary directory need not outlive that, however the process ends.
     drop(images);
     if !arguments.json {
         emit(&about(replayer.recording()));
     }
+    // Either order of the two numbers is accepted; a replay only goes forward.
     if let [a, b] = arguments.diff[..] {
         return diff(&mut replayer, a.min(b), a.max(b), arguments.json);
     }
@@ -133,6 +143,7 @@ pub(super) fn replay(arguments: &Replay) -> Result<(), Failure> {
     tell(arguments, &breaks, &replayer, &halt)
 }
 
+/// The end of the input counts as Enter.
 fn says_quit() -> bool {
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
@@ -140,6 +151,7 @@ fn says_quit() -> bool {
 }
 
 /// Reads a file, up to the largest size of a recording.
+/// The size is checked first: a wrong file is refused before it fills the memory.
 fn read(path: &Path) -> Result<Recording, Failure> {
     let name = path.display();
     let missing = |error: std::io::Error| Failure::Usage(anyhow!("{name} {}", unreadable(path, &error)));
@@ -159,6 +171,7 @@ fn read(path: &Path) -> Result<Recording, Failure> {
     })
 }
 
+/// Asks one edge for the image that the recording names, with an operator's token.
 fn fetch(
     url: &str,
     arguments: &Replay,
@@ -174,6 +187,8 @@ fn fetch(
     record::apps(&client, recording.about.image)
 }
 
+/// Identified by their public keys, so the order of the flags does not matter, and a key that is
+/// not needed does no harm.
 fn keyring(files: &[PathBuf]) -> Result<Keyring, Failure> {
     let mut keyring = Keyring::default();
     for path in files {
@@ -211,6 +226,7 @@ fn too_far(replayer: &Replayer, instead: &str) -> Failure {
     ))
 }
 
+/// A divergence is a result (status 5); all else is an error.
 fn failure(error: ReplayError) -> Failure {
     match error {
         ReplayError::Play(marram_session::replay::PlayError::Diverged { .. }) => Failure::Check(error.into()),
@@ -219,6 +235,7 @@ fn failure(error: ReplayError) -> Failure {
 }
 
 /// A directory of images.
+/// Compiled images are kept here: compiling takes seconds for a large app.
 struct Place {
     images: Images,
     /// The temporary directory, which is removed on drop.
@@ -243,6 +260,7 @@ impl Drop for Place {
     }
 }
 
+/// `hex:` and an even number of digits, or the text's own bytes.
 fn wanted(text: &str) -> Result<Vec<u8>, Failure> {
     let Some(digits) = text.strip_prefix("hex:") else { return Ok(text.as_bytes().to_vec()) };
     let pair =
@@ -273,6 +291,7 @@ fn about(recording: &Recording) -> String {
     )
 }
 
+/// One replay for both: it stops at `a`, then at `b`.
 fn diff(replayer: &mut Replayer, a: u64, b: u64, as_json: bool) -> Result<(), Failure> {
     let states = [a, b].map(|until| {
         let breaks = Breaks { until: Some(until), ..Breaks::default() };
@@ -313,6 +332,7 @@ fn tell(arguments: &Replay, breaks: &Breaks, replayer: &Replayer, halt: &Halt) -
     let recording = replayer.recording();
     let (state, recorded) = (replayer.state_hash(), recording.about.state);
     let stop = recording.stop.as_ref();
+    // None if there is nothing to compare: the run was ended on purpose, or the file has no hash.
     let same = match halt {
         Halt::End => recorded.map(|recorded| state == Some(recorded)),
         Halt::Stopped(reason) => stop.map(|stop| stop.reason == *reason),
@@ -328,6 +348,8 @@ fn tell(arguments: &Replay, breaks: &Breaks, replayer: &Replayer, halt: &Halt) -
         }
         emit(&out);
     }
+    // The order matters: a divergence is reported rather than a break that was not reached because
+    // of it.
     let failed = match (halt, same) {
         (Halt::End, Some(false)) => "the replay ends in another state than the session: it diverged",
         (Halt::Stopped(_), Some(false)) => "the handler was stopped for another reason than in the session",
@@ -340,6 +362,7 @@ fn tell(arguments: &Replay, breaks: &Breaks, replayer: &Replayer, halt: &Halt) -
     Err(Failure::Check(anyhow!(failed)))
 }
 
+/// The verdict for people; `as_json` has the same for programs.
 fn words(halt: &Halt, replayer: &Replayer, same: Option<bool>) -> String {
     let entries = counted(replayer.entries(), "entry");
     let state =
