@@ -1,7 +1,7 @@
 //! Compiles the shared object that `marram exec` has programs load, so that the one binary brings it along.
 //!
 //! `rustc` is called directly and not cargo: the object must not link Rust's standard library or
-//! the C library, whatever the workspace's profile says, and a build script cannot ask cargo for
+//! the C library, in any profile of the workspace, and a build script cannot ask cargo for
 //! another crate type of a dependency.
 
 use std::path::{Path, PathBuf};

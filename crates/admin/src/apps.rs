@@ -6,7 +6,7 @@
 //!            422      422                    400, 422, 500, 507        422              422, 503   500
 //! ```
 //!
-//! The control is told before the app is stored: an app that no shard takes must not return at the
+//! The control gets the app before it is stored: an app that no shard takes must not return at the
 //! next start. If storing fails, the app runs until the next start, and the refusal says so.
 //!
 //! Three ways lead to a deployment, and differ in what is known of the image: an upload

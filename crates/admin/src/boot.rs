@@ -5,7 +5,7 @@
 //! seconds, and sessions of other edges may arrive at once. An app that is not deployed yet is
 //! unknown until its turn.
 //!
-//! The order decides who wins: an app of the configuration replaces one from before the restart
+//! The order decides which one stays: an app of the configuration replaces one from before the restart
 //! that has the same name, and a peer's app comes only if there is none (`copy_app`).
 
 use super::state::AdminState;
@@ -50,8 +50,7 @@ pub(super) fn deploy_all(state: &AdminState) {
 /// # Errors
 /// If every edge would refuse it, whatever that edge grants or adds. The text says why.
 ///
-/// The directory holds the compiled code, which needs some megabytes. It is removed, whatever the
-/// outcome.
+/// The directory holds the compiled code, which needs some megabytes. It is removed in any case.
 pub fn check(path: &Path) -> Result<(), String> {
     let upload = load(path)?;
     let source = Source::new(manifest::FILE_NAME, upload.manifest.clone());

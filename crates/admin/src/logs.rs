@@ -68,7 +68,7 @@ impl BodyStream for Follower {
         loop {
             let taken = self.kept.take(self.after, Some(context.waker()));
             let mut out = BytesMut::new();
-            // Without lines `gone` is not told yet: it would be counted again with the next ones,
+            // Without lines `gone` is not reported yet: it would be counted again with the next ones,
             // as `after` does not move.
             if taken.gone > 0 && !taken.lines.is_empty() {
                 out.put_slice(format!("{{\"gone\":{}}}\n", taken.gone).as_bytes());

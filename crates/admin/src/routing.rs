@@ -5,7 +5,7 @@
 //! PUT  ◀─ {"revision": 4, "routes": [...]}   409 if the rules are of another revision by now
 //! ```
 //!
-//! The revision is optimistic locking: of two operators who edit the same list, the second is told.
+//! The revision is optimistic locking: of two operators that edit the same list, the second gets the 409.
 //! Rules that are set here last until the next start; the configuration is not changed.
 
 use super::asking::ask;
@@ -86,9 +86,8 @@ pub(super) fn replace(state: &AdminState, body: &Bytes) -> Result<Value, Refusal
             }
         }
     }
-    // Between this check and the replacement an app may be deployed; the deployment then checks the
-    // old rules. Such a race ends with a promise that is not kept, which `marram inspect` shows for
-    // each session.
+    // An app that is deployed between this check and the replacement was checked against the old
+    // rules. A shard then refuses the sessions (`gate_promises_enough` in `marram-shard`).
     promises_kept(state, &rules)?;
     let names: Vec<String> = rules.iter().map(|rule| rule.name.clone()).collect();
     match state.routing.replace(replacement.revision, rules) {

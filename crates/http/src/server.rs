@@ -8,7 +8,7 @@
 //! All connections of a server share one thread, so `answer` must not block; what computes or reads
 //! files goes to the blocking threads. What a peer can hold is limited: connections by number, a
 //! head and a TLS handshake by `head_patience`, an answer that is not read by `write_patience`. A
-//! request's body has no time limit here: who reads it limits it.
+//! request's body has no time limit here: its reader sets one.
 
 use crate::tls::{Acceptor, Stream};
 use bytes::Bytes;

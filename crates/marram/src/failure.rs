@@ -1,6 +1,6 @@
 //! Why a command failed: the kinds that a caller can tell apart, and their exit statuses.
 //!
-//! The distinction is by who must act: the user (2), the operator of the edge (3, 4), or the reader
+//! The distinction is by the one that must act: the user (2), the operator of the edge (3, 4), or the reader
 //! of a result (5, 6). Scripts may depend on the numbers; `cli/exit.rs` documents them.
 
 /// Why a command failed, by what the caller can do about it.

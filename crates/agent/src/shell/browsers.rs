@@ -1,7 +1,7 @@
 //! WebSocket clients: which route their requests take, and the outputs for their connections.
 //!
 //! A browser's request must be complete before a route can be chosen, so all rules see the whole
-//! head at once and never ask for more. Unlike a stream, the client can be told why it is refused:
+//! head at once and never ask for more. Unlike a stream, the client can get the reason of a refusal:
 //! by HTTP before the upgrade, by a close frame after it.
 
 use super::Shell;

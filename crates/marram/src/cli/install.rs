@@ -73,7 +73,7 @@ pub(super) fn unit(arguments: &Unit) -> Result<(), Failure> {
 /// How long systemd waits for sessions to move away, in seconds: the default of `timeouts.drain` and `limits.drain`, plus a
 /// reserve.
 ///
-/// After that systemd kills it; an operator who raises those limits must raise this one too.
+/// After that systemd kills it; if those limits are raised, this one must be raised too.
 const STOP_S: u32 = 45;
 
 fn unit_of(role: Role, program: &Path) -> String {

@@ -76,7 +76,7 @@ impl Wanted {
 
     /// The request to an edge; `seen` is the last line that it has sent already.
     /// After a reconnection only `run` and `after` matter: the lines between are asked for,
-    /// whatever their age.
+    /// regardless of their age.
     fn path(&self, seen: Option<(u64, u64)>) -> String {
         let mut path = String::from("/v1/logs?");
         let mut ask = |name: &str, value: &dyn std::fmt::Display| {
@@ -331,8 +331,7 @@ impl Screen {
         let name = &self.seen[place].name;
         let shown = if self.json {
             let mut line = line.clone();
-            // So that lines of several processes can be told apart by one field, whatever fields
-            // they have.
+            // Lines of several processes differ in this field, which no process sets itself.
             line["who"] = name.as_str().into();
             // An agent's line may be about an edge.
             if line["edge"].is_null() {

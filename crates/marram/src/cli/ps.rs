@@ -188,7 +188,7 @@ fn waiting(answers: &[Value]) -> String {
 }
 
 /// The apps of the listed sessions.
-/// All that were listed, whatever the filters: a misspelt name is told from one that the filters
+/// All that were listed, before the filters: a misspelt name differs from one that the filters
 /// leave out.
 fn apps(answers: &[Value]) -> BTreeSet<String> {
     let rows = answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten();

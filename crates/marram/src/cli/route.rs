@@ -2,7 +2,7 @@
 //!
 //! `add` and `remove` read the present rules, change them, and send all of them back with the
 //! revision that was read: a change by another operator in between is refused by the edge and not
-//! lost. `set` replaces whatever is there.
+//! lost. `set` replaces everything.
 
 use super::{
     Failure,

@@ -151,7 +151,7 @@ pub fn check(options: &DevOptions) -> anyhow::Result<()> {
     Project::open(options).map(drop)
 }
 
-/// Read from the manifest anew for each build, since the manifest may have changed.
+/// Read from the manifest again before each build, since the manifest may have changed.
 struct Project {
     directory: PathBuf,
     name: String,

@@ -56,7 +56,7 @@ enum Job {
 
 struct Watcher {
     prefix: String,
-    /// The revision up to which it has been told.
+    /// The revision up to which it has the changes.
     since: u64,
     news: mpsc::Sender<News>,
 }

@@ -28,7 +28,7 @@ pub(super) enum Own {
 }
 
 /// The first number of an operator's question.
-/// The control answers by tag and does not know who asked.
+/// The control answers by tag and does not know the asker.
 pub(super) const FIRST_TAG: u64 = Own::Left as u64 + 1;
 
 /// The state of an edge that is stopping.

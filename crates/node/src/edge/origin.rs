@@ -8,7 +8,7 @@
 //! 304             unchanged, if validators were sent
 //! 404, 410        there is no such object (cached as well)
 //! 408, 429, 5xx   away: may work later; a stale object is served meanwhile
-//! anything else   refused: the cell is told that it cannot have it
+//! anything else   refused: the cell's read fails
 //! ```
 //!
 //! The request carries nothing of the client. Compressed answers are refused: cells get objects as

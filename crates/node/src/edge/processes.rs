@@ -5,7 +5,7 @@
 //! Due(at) ─ start ─▶ Running ─ the socket closed, or a message makes no sense ─▶ kill, wait ─▶ Due(at)
 //! ```
 //!
-//! A shard is told everything again after each start (`Setup`, then what the control knows): no
+//! A shard gets everything again after each start (`Setup`, then what the control knows): no
 //! state is expected to survive. Its sessions are recovered by their ends, on any shard.
 
 use super::{

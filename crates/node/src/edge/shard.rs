@@ -503,7 +503,7 @@ impl Process {
             ShardOutput::Control(FromShard::Note(mut note)) => {
                 let session = note.session.filter(|_| note.guest);
                 if let Some(words) = session.and_then(|session| self.executor.last_errors(session)) {
-                    // Only for operators: the end was told the reason without what the cell
+                    // Only for operators: the end got the reason without what the cell
                     // printed.
                     note.text += &format!("; it printed: {words}");
                 }

@@ -6,7 +6,7 @@
 //!                      admin API
 //! ```
 //!
-//! It dials edges, as an agent does. No session needs it: whatever is lost here makes a recovery
+//! It dials edges, as an agent does. No session needs it: what is lost here makes a recovery
 //! slower (`docs/protocol-keepers.md`, chapter 17).
 
 mod asking;

@@ -1,7 +1,7 @@
 //! The recorder's loop: waits for wires, calls `Recorder::step` and performs its outputs. Decides nothing about sessions.
 //!
 //! The order of a turn is that of an agent's loop: read, step, write. Files are written by another
-//! thread, to which operations are only queued; what was told to an edge does not depend on them.
+//! thread, to which operations are only queued; no answer to an edge depends on them.
 
 use super::{
     RecorderOptions,
@@ -86,7 +86,7 @@ impl Shell {
         let now = Instant::now();
         let edges = EdgeReports::new(dialer.edges(), now);
         let mut recorder = Recorder::new(config(options, dialer.edges().len())?, 0, random()?);
-        // Files are read before the first wire: an edge must not be told that a session is unknown
+        // Files are read before the first wire: an edge must not hear that a session is unknown
         // which is on disk.
         let (mut disk, mut refused_files) = (None, 0);
         if let Some(directory) = &options.directory {
@@ -138,7 +138,7 @@ impl Shell {
         self.end()
     }
 
-    /// Edges are told first, so that they do not feed a recorder which no longer listens.
+    /// Edges hear it first, so that they do not feed a recorder which no longer listens.
     fn end(mut self) -> anyhow::Result<()> {
         info!(sessions = self.recorder.session_count(), "stopping");
         self.step(RecorderInput::Stop);

@@ -38,7 +38,7 @@ impl GuestLog {
         let (now, key) = (Instant::now(), app.unwrap_or_default());
         if !self.limiters.contains_key(key) {
             if self.limiters.len() >= LIMITERS_MAX {
-                // All limiters start anew: 1,024 apps that print are rare, and a burst more of each
+                // All limiters begin again: 1,024 apps that print are rare, and one more burst of each
                 // does no harm.
                 self.limiters.clear();
             }
