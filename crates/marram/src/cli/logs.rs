@@ -331,7 +331,7 @@ impl Screen {
         let name = &self.seen[place].name;
         let shown = if self.json {
             let mut line = line.clone();
-            // Lines of several processes differ in this field, which no process sets itself.
+            // Lines of several processes differ in this field.
             line["who"] = name.as_str().into();
             // An agent's line may be about an edge.
             if line["edge"].is_null() {
