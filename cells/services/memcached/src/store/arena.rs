@@ -19,7 +19,8 @@ pub(crate) const FIRST_DATA: usize = 41;
 /// Where the data of any further chunk begins.
 pub(crate) const NEXT_DATA: usize = 4;
 
-/// Number of chunks per allocation: 64 KiB, by which the cell's memory grows.
+/// Number of chunks per allocation: 64 KiB, by which the cell's address space grows. A chunk is written for the first time when
+/// it is taken: a small tenant pays for the pages that its items use, and not for all 16 of a segment.
 pub(crate) const SEGMENT_CHUNKS: usize = 512;
 
 /// Marks that there is no chunk.
@@ -53,12 +54,17 @@ const CAS: usize = 32;
 /// Offset of the key's length.
 const KEY_LEN: usize = 40;
 
-type Segment = [[u8; CHUNK_BYTES]; SEGMENT_CHUNKS];
+/// Grows up to [`SEGMENT_CHUNKS`], and is allocated for as many.
+type Segment = Vec<[u8; CHUNK_BYTES]>;
 
 /// All chunks.
 pub(crate) struct Arena {
-    segments: Vec<Box<Segment>>,
+    /// All but the last are complete.
+    segments: Vec<Segment>,
     segments_max: usize,
+    /// Chunks that were taken at least once.
+    made: usize,
+    /// The first of the chunks that were taken and given back.
     free: u32,
     free_count: usize,
 }
@@ -66,17 +72,17 @@ pub(crate) struct Arena {
 impl Arena {
     /// Grows to this many segments; allocates none yet.
     pub(crate) fn new(segments_max: usize) -> Self {
-        Self { segments: Vec::with_capacity(segments_max), segments_max, free: NONE, free_count: 0 }
+        Self { segments: Vec::with_capacity(segments_max), segments_max, made: 0, free: NONE, free_count: 0 }
     }
 
     /// Number of chunks in use.
     pub(crate) fn used(&self) -> usize {
-        self.segments.len() * SEGMENT_CHUNKS - self.free_count
+        self.made - self.free_count
     }
 
     /// Number of chunks that could still be taken.
     pub(crate) fn available(&self) -> usize {
-        self.free_count + (self.segments_max - self.segments.len()) * SEGMENT_CHUNKS
+        self.capacity() - self.used()
     }
 
     /// Most chunks that there can be.
@@ -87,7 +93,7 @@ impl Arena {
     /// Takes a chunk, which is zero except for data of its last use.
     pub(crate) fn take(&mut self) -> Option<u32> {
         if self.free == NONE {
-            self.grow()?;
+            return self.make();
         }
         let chunk = self.free;
         self.free = self.get(chunk, Field::Next);
@@ -111,22 +117,19 @@ impl Arena {
         self.free = first;
     }
 
-    fn grow(&mut self) -> Option<()> {
-        if self.segments.len() == self.segments_max {
+    /// A chunk that was never taken. In order of address, so that items stored one after another are adjacent.
+    fn make(&mut self) -> Option<u32> {
+        if self.made == self.capacity() {
             return None;
         }
-        let first = self.segments.len() * SEGMENT_CHUNKS;
-        let end = u32::try_from(first + SEGMENT_CHUNKS).ok()?;
-        let first = u32::try_from(first).ok()?;
-        let segment: Box<[[u8; CHUNK_BYTES]]> = vec![[0; CHUNK_BYTES]; SEGMENT_CHUNKS].into();
-        self.segments.push(segment.try_into().expect("of the length just asked for"));
-        self.free_count += SEGMENT_CHUNKS;
-        // In order of address, so that items stored one after another are adjacent.
-        for chunk in (first..end).rev() {
-            self.set(chunk, Field::Next, self.free);
-            self.free = chunk;
+        if self.made.is_multiple_of(SEGMENT_CHUNKS) {
+            self.segments.push(Vec::with_capacity(SEGMENT_CHUNKS));
         }
-        Some(())
+        let chunk = u32::try_from(self.made).ok()?;
+        self.segments.last_mut()?.push([0; CHUNK_BYTES]);
+        self.made += 1;
+        self.set(chunk, Field::Next, NONE);
+        Some(chunk)
     }
 
     pub(crate) fn get(&self, chunk: u32, field: Field) -> u32 {
