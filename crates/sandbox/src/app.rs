@@ -1,4 +1,13 @@
 //! A deployed app: a module, its files and its quotas. Its digest names the image, and is the same on every machine.
+//!
+//! An app is what an operator deploys and what edges send each other; an image (`image`) is what
+//! one machine makes of it. Only the app has a name that is valid everywhere, because compiled code
+//! differs between machines and engine versions. A session names its app by this digest in its
+//! terms, so a recovery on another edge runs the same program with the same files and the same
+//! quotas.
+//!
+//! This module does not know the engine: whether the module can become an image is decided in
+//! `deploy`.
 
 use crate::bytes_io::{Reader, put_bytes, put_u32};
 use crate::keys::KeyId;
@@ -30,6 +39,8 @@ impl ImageFile {
 const MAGIC: [u8; 4] = *b"MRAP";
 /// Versions of the layout below: without keys, and with keys.
 const VERSION: u32 = 1;
+/// Written if the app names a key. An app without keys keeps the first layout, so that its digest,
+/// and with it the image of every session that runs it, stays the same as before keys existed.
 const VERSION_KEYS: u32 = 2;
 
 /// A deployed app. Encoded:
@@ -43,7 +54,10 @@ const VERSION_KEYS: u32 = 2;
 /// The image hash is a digest of exactly these bytes, so they need no checksum of their own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct App {
+    /// The module as it was given, with all of its custom sections: the digest covers them.
     pub(crate) module: Vec<u8>,
+    /// In ascending order of their paths, which [`check_files`] enforces. One set of files has one
+    /// encoding, and so one digest.
     pub(crate) files: Vec<ImageFile>,
     pub(crate) quotas: Quotas,
     /// Keys that the host signs with for the cells, in the order of the numbers that the guest uses.
@@ -64,6 +78,12 @@ impl App {
         Ok(Self { module: module.to_vec(), files, quotas: *quotas, keys: keys.to_vec() })
     }
 
+    /// Writes the layout above. The same app always gives the same bytes.
+    ///
+    /// # Panics
+    /// If there are more files or keys than the limits allow. [`App::new`] checks the files, and
+    /// `deploy::check` the keys, but only after the digest was made: the caller has compared the
+    /// number of keys with `KEYS_MAX` before, or they do not fit a byte.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.module.len() + 64);
         out.extend_from_slice(&MAGIC);
@@ -82,6 +102,12 @@ impl App {
         out
     }
 
+    /// Reads what [`Self::encode`] wrote. The bytes come from the disk or from another edge. Each
+    /// length is checked against what is left before anything is allocated for it, so no input can
+    /// make this allocate more than it has bytes.
+    ///
+    /// # Errors
+    /// In words for an operator, without the app's hash: the caller adds it.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut reader = Reader::new(bytes);
         if reader.take(4) != Some(&MAGIC) {
@@ -129,12 +155,15 @@ pub(crate) fn encode_keys(keys: &[KeyId], out: &mut Vec<u8>) {
 }
 
 /// Reads what [`encode_keys`] wrote.
+/// `None` also if there are more than `KEYS_MAX`, which no deployment accepts.
 pub(crate) fn decode_keys(reader: &mut Reader<'_>) -> Option<Vec<KeyId>> {
     let count = reader.u8().filter(|count| usize::from(*count) <= KEYS_MAX)?;
     (0..count).map(|_| reader.array().map(KeyId)).collect()
 }
 
 /// The image hash of an encoded app.
+/// The context string separates this use of BLAKE3 from all others, so an app, a chain and a key
+/// never share a digest. It is part of the format: a change would rename every image.
 pub(crate) fn hash_of(encoded: &[u8]) -> ImageHash {
     ImageHash(blake3::derive_key("marram image hash 1", encoded))
 }
@@ -155,6 +184,7 @@ pub(crate) fn check_files(files: &[ImageFile]) -> Result<(), String> {
             ));
         }
     }
+    // Strictly ascending, so this finds duplicates too.
     for pair in files.windows(2) {
         if pair[0].path >= pair[1].path {
             return Err(format!("`{}` is given twice, or out of order", pair[1].path.escape_debug()));

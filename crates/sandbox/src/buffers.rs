@@ -1,4 +1,12 @@
 //! Large buffers without one page fault per 4 KiB: page faults are most of the cost of a full checkpoint.
+//!
+//! Three kinds of advice to the kernel are wrapped here: huge pages for memory that is written
+//! completely, populating many pages in one call, and giving pages back. All are hints; on a kernel
+//! that refuses them the program is slower and does the same.
+//!
+//! This module does not know what is in a buffer. It never clears contents, so a buffer that
+//! returns through [`Spares`] may keep old bytes behind its length; `clear` makes them unreachable
+//! from safe code.
 
 use crate::limits::PAGE;
 use std::ops::Range;
@@ -37,11 +45,15 @@ pub(crate) fn prefer_small_pages(target: &mut [u8]) {
 enum Advice {
     HugePages = libc::MADV_HUGEPAGE,
     SmallPages = libc::MADV_NOHUGEPAGE,
+    /// Since Linux 5.14. Unlike a write to each page, it faults the whole range in with one system
+    /// call.
     Populate = libc::MADV_POPULATE_WRITE,
 }
 
 /// Advises the kernel about the pages of this size that lie within `target`.
 fn advise<T>(target: &mut [T], page: usize, advice: Advice) {
+    // Rounded inwards: a page that is only partly in `target` belongs to a neighbour, and advice
+    // would reach it.
     let Range { start, end } = target.as_mut_ptr_range();
     let start = (start as usize).next_multiple_of(page);
     let end = end as usize & !(page - 1);
@@ -61,6 +73,8 @@ pub(crate) fn populate(target: &mut [u8]) {
 /// Gives the pages under a cell's `memory` back to the kernel. The memory then has the image's contents and zeros again.
 pub(crate) fn discard(memory: &mut [u8]) {
     let start = memory.as_ptr() as usize;
+    // A memory of a pool slot begins on a page; a memory that the engine allocated otherwise need
+    // not, and is left alone.
     if !memory.is_empty() && start.is_multiple_of(PAGE) {
         // SAFETY: the range is an exclusive borrow of a cell's linear memory, a private mapping of its image or of nothing,
         // whose pages may have any contents. What this does is what the pool does when it cleans a slot.
@@ -69,6 +83,9 @@ pub(crate) fn discard(memory: &mut [u8]) {
 }
 
 /// Buffers of finished checkpoints, kept for the next ones. The cell's thread and the encoding threads share them.
+/// A checkpoint's buffer is allocated by the thread of the cells and released by the sealer's
+/// thread. Without this pool each checkpoint would fault its buffer in during the pause, and the
+/// allocator would give it back to the kernel afterwards.
 #[derive(Clone, Default)]
 pub(crate) struct Spares(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -77,6 +94,7 @@ impl Spares {
     pub(crate) fn take(&self, len: usize) -> Vec<u8> {
         if len >= LARGE {
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            // First fit is largest first, since `give` keeps the list in that order.
             if let Some(at) = kept.iter().position(|buffer| buffer.capacity() >= len) {
                 return kept.swap_remove(at);
             }
@@ -86,6 +104,8 @@ impl Spares {
 
     /// Keeps a buffer for later use. The largest buffers are kept: they save the most page faults.
     pub(crate) fn give(&self, mut buffer: Vec<u8>) {
+        // Below this size the allocator itself has a buffer without page faults, and keeping ours
+        // would only cost memory.
         if buffer.capacity() < LARGE {
             return;
         }

@@ -1,4 +1,11 @@
 //! Reading and writing lengths and numbers in the formats of this crate: little-endian, checked at every step.
+//!
+//! Used for everything that this crate stores or sends: apps, images, checkpoints. The wire formats
+//! have their own reader in `marram_wire::codec`. There are no variable-length integers and no
+//! padding, so one value has one encoding and can be hashed.
+//!
+//! This module does not know limits: the caller compares a length or a count with its limit before
+//! it loops or allocates.
 
 /// Reads from the front of a slice. If too few bytes are left, a method returns `None` and reads nothing.
 #[derive(Clone)]
@@ -9,12 +16,15 @@ impl<'a> Reader<'a> {
         Self(bytes)
     }
 
+    /// Takes exactly `len` bytes. The result borrows from the input, so nothing is copied or
+    /// allocated here, whatever the length says.
     pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (front, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(front)
     }
 
+    /// As [`Self::take`], for a length that the type gives.
     pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.take(N)?.try_into().ok()
     }
@@ -32,6 +42,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Bytes after a 32-bit length.
+    /// A length that is larger than what is left takes nothing, not even the length itself: the
+    /// caller sees one failure.
     pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
         let mut ahead = self.clone();
         let len = ahead.u32()?;
@@ -41,10 +53,14 @@ impl<'a> Reader<'a> {
     }
 
     /// All remaining bytes.
+    /// The last field of a format has no length of its own: the length of the whole is checked
+    /// outside.
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
 
+    /// A decoder must end with this, else two different inputs would decode to equal values and
+    /// have different digests.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

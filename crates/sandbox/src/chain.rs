@@ -1,5 +1,16 @@
 //! What a session names: one stage, or several stages connected in a row; and the file format of the list of stages.
 //!
+//! A chain is stored as its own small file beside the apps that it lists, so that one app can be a
+//! stage of many chains and is compiled once. To a session a chain is one image: one digest, one
+//! log, one checkpoint (see `docs/decisions/stacks.md`).
+//!
+//! ```text
+//! client -- stage 0 -- stage 1 -- ... -- stage n-1 -- server
+//!               \ port 1   port 0 /
+//! ```
+//! Each stage knows two ports, as a cell without a chain does: 0 towards the client and 1 towards
+//! the server. What lies behind a port, a peer or another stage, it cannot tell.
+//!
 //! This module does not run stages; `cells` does.
 
 use crate::bytes_io::Reader;
@@ -15,6 +26,8 @@ pub struct Image {
     pub(crate) hash: ImageHash,
     pub(crate) stages: Vec<Stage>,
     /// Whether the session has a server. If so, the stages are connected when the server's port opens.
+    /// A chain without a server ends at its last stage: a message that this stage sends to port 1
+    /// has no port to go to, and traps.
     pub(crate) server: bool,
 }
 

@@ -1,5 +1,14 @@
 //! Images for a debugger: apps compiled again with the debug information of their modules.
 //!
+//! A deployed image has no line information, and optimised code moves and removes variables. For
+//! `marram replay --debug` the app is compiled again without optimisation. The state is the same at
+//! each message boundary, because WebAssembly defines the result of every instruction; only the
+//! native code differs. So a recording of a live session can be stepped through.
+//!
+//! Operators often deploy stripped modules. Debug information may therefore come from another file,
+//! the module before it was stripped, if all of its sections except custom ones are byte for byte
+//! equal: see `deploy::is_same_program`.
+//!
 //! Such an image has the same name as the app's own image, runs the same program to the same states, and is never stored.
 
 use crate::app::App;
@@ -46,6 +55,11 @@ impl std::error::Error for DebugError {}
 
 /// Makes an image for a debugger from an app, or from a chain, whose stages are in `images`. If a stage's module was stripped,
 /// the debug information comes from the module in `symbols` that is the same program, if there is one.
+/// `images` must have the app, and all stages of a chain.
+///
+/// # Errors
+/// [`DebugError::Bare`] and [`DebugError::Stranger`] have the index in `symbols`, so that the
+/// caller can name the file.
 pub(crate) fn load(images: &Images, hash: ImageHash, symbols: &[Vec<u8>]) -> Result<Image, DebugError> {
     if let Some(bare) = symbols.iter().position(|module| !has_debug_info(module)) {
         return Err(DebugError::Bare(bare));
@@ -74,6 +88,8 @@ pub(crate) fn load(images: &Images, hash: ImageHash, symbols: &[Vec<u8>]) -> Res
     Ok(Image { hash, stages: stages.collect::<Result<_, _>>()?, server })
 }
 
+/// The decoded app of one stage. A chain's stage is always an app: `deploy_chain` refuses chains of
+/// chains.
 fn app(images: &Images, hash: ImageHash) -> Result<App, DebugError> {
     let bytes = images.app(hash).map_err(DebugError::Image)?;
     App::decode(&bytes).map_err(|why| DebugError::Image(LoadError::App { hash, why }))

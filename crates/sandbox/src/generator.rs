@@ -1,11 +1,19 @@
 //! A cell's random numbers: a keyed stream that depends only on its seed, so that a replay draws the same numbers.
 //!
+//! The stream is BLAKE3 in its extendable-output mode, keyed by the seed. Any position can be read
+//! directly, so the whole state of a generator is 40 bytes, the seed and a position, and a
+//! checkpoint has no more than that.
+//!
+//! The seed comes from the session's owner, with the start of the cell.
+//!
 //! This module does not choose seeds.
 
 use marram_session::cell::Seed;
 
 /// The seed of a stage of a chain: no stage can compute what another stage draws. The first stage, often the only one, has the
 /// cell's own seed.
+/// Two stages of a chain do not trust each other: with one stream for both, a stage could predict
+/// the other's keys and nonces.
 pub(crate) fn of_stage(seed: Seed, stage: u8) -> Seed {
     if stage == 0 {
         return seed;
@@ -19,6 +27,8 @@ pub(crate) fn of_stage(seed: Seed, stage: u8) -> Seed {
 #[derive(Clone)]
 pub(crate) struct Generator {
     seed: Seed,
+    /// Bytes, from the start of the stream. At most `GENERATOR_BYTES_MAX` when it comes from a
+    /// checkpoint, so it does not overflow.
     position: u64,
 }
 
@@ -42,6 +52,8 @@ impl Generator {
     }
 
     /// Fills `out` with the next bytes of the stream.
+    /// How the bytes are divided over calls has no effect on them: two calls of 4 bytes give the
+    /// same as one of 8.
     pub(crate) fn fill(&mut self, out: &mut [u8]) {
         let mut hasher = blake3::Hasher::new_keyed(&self.seed.0);
         hasher.update(b"marram cell generator 1");

@@ -1,5 +1,13 @@
 //! A stage's image: the frozen state of a module after initialisation, its compiled code, and the file format of both.
 //! `chain` defines what a session names: one stage or several.
+//!
+//! Cells start by mapping, not by copying. The non-zero pages are in the code's file as data
+//! segments; the engine puts them into a memfd once and maps it copy-on-write into each slot, so
+//! the cost of a start does not grow with the image (`deploy` bounds the span so that this holds).
+//! `memory` keeps the same pages a second time, because checkpoints need them for comparison.
+//!
+//! This module does not know directories or apps' contents; `images` stores these bytes and
+//! `deploy` makes them.
 
 use crate::app::{decode_keys, encode_keys};
 use crate::bytes_io::{Reader, put_bytes, put_u32, put_u64};
@@ -18,6 +26,7 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct InitialMemory {
     /// Bytes, a multiple of a WebAssembly page.
+    /// Bytes of the whole linear memory, zero pages included.
     len: usize,
     /// Page-aligned offset and whole pages of bytes, in order, neither touching nor overlapping.
     runs: Vec<(u32, Vec<u8>)>,
@@ -25,6 +34,8 @@ pub(crate) struct InitialMemory {
 
 impl InitialMemory {
     /// Keeps the non-zero pages of a memory.
+    ///
+    /// The comparison with a page of zeros is the cost: it reads all of memory, once a deployment.
     pub(crate) fn scan(memory: &[u8]) -> Self {
         let mut runs: Vec<(u32, Vec<u8>)> = Vec::new();
         for (index, page) in memory.chunks_exact(PAGE).enumerate() {
@@ -46,6 +57,8 @@ impl InitialMemory {
         self.len
     }
 
+    /// Size in the unit of the module's memory section.
+    ///
     pub(crate) fn wasm_pages(&self) -> u64 {
         (self.len / WASM_PAGE) as u64
     }
@@ -55,6 +68,8 @@ impl InitialMemory {
     }
 
     /// Bytes from the first to the last non-zero page.
+    /// What the engine's limit for copy-on-write images counts: gaps of zeros between the runs are
+    /// part of it.
     pub(crate) fn span(&self) -> usize {
         match (self.runs.first(), self.runs.last()) {
             (Some(first), Some(last)) => last.0 as usize + last.1.len() - first.0 as usize,
@@ -63,11 +78,14 @@ impl InitialMemory {
     }
 
     /// Total bytes of the kept pages.
+    /// The two differ from [`Self::span`] by the zero pages in between.
     pub(crate) fn bytes(&self) -> usize {
         self.runs.iter().map(|run| run.1.len()).sum()
     }
 
     /// The contents of a page, or `None` if it is zero.
+    /// `index` is a page number of 4 KiB pages. Runs are sorted, so this is a binary search:
+    /// checkpoints call it for each page.
     pub(crate) fn page(&self, index: u32) -> Option<&[u8]> {
         let offset = index as usize * PAGE;
         let after = self.runs.partition_point(|run| run.0 as usize <= offset);
@@ -75,6 +93,7 @@ impl InitialMemory {
         bytes.get(offset - *start as usize..)?.get(..PAGE)
     }
 
+    /// `| length 8 | run count 4 | (offset 4 | length 4 | pages)* |`
     fn encode(&self, out: &mut Vec<u8>) {
         put_u64(out, self.len as u64);
         put_u32(out, u32::try_from(self.runs.len()).expect("fewer runs than pages"));
@@ -84,6 +103,9 @@ impl InitialMemory {
         }
     }
 
+    /// Accepts only what [`Self::scan`] can have made: whole aligned pages, ascending, within the
+    /// memory, and not spread wider than the engine maps. It does not refuse runs that touch, or
+    /// pages of zeros: they are legal and only wasteful.
     fn decode(reader: &mut Reader<'_>) -> Option<Self> {
         let len = usize::try_from(reader.u64()?).ok()?;
         if !len.is_multiple_of(WASM_PAGE) || len as u64 > crate::limits::MEMORY_MAX {
@@ -114,19 +136,27 @@ impl InitialMemory {
 /// another machine makes its own from the app.
 #[derive(Debug)]
 pub(crate) struct StageImage {
+    /// The app's digest, under which the file is stored. The file's own bytes depend on the machine
+    /// and have no name.
     pub(crate) hash: ImageHash,
+    /// Those of the manifest, except that a debugger's image has no limit of time.
     pub(crate) quotas: Quotas,
     /// Keys that the host signs with for the cells, in the order of the numbers that the cells use.
     pub(crate) keys: Vec<KeyId>,
     /// The engine version and settings that `code` works with.
     pub(crate) compatibility: u64,
     pub(crate) memory: InitialMemory,
+    /// Mutable globals after initialisation, in the order of their indices in the module; `deploy`
+    /// gave the n-th an export name.
     pub(crate) globals: Vec<GlobalValue>,
     pub(crate) files: Files,
     /// What initialisation printed; not kept in the file.
     pub(crate) prints: Vec<Print>,
     /// Compiled code, in the engine's own format.
+    /// Shared, since loading maps it into the engine and the image is also kept for comparison.
     pub(crate) code: Arc<[u8]>,
+    /// Why it was compiled again when it was loaded. `None` if the file was good, or the app is
+    /// new.
     pub(crate) rebuilt: Option<ImageFault>,
 }
 
@@ -168,6 +198,9 @@ pub struct ImageInfo {
 }
 
 /// Why an image file cannot be used. The image is then made again from the app.
+///
+/// None of these is an error of the app, so none reaches a client. The operator sees it once, as a
+/// warning with the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ImageFault {
     /// There is no such file.
@@ -200,6 +233,8 @@ impl fmt::Display for ImageFault {
 }
 
 /// Begins every image file.
+/// Different from an app's, a chain's and a checkpoint's, so a file in the wrong place is refused
+/// by its first bytes.
 const MAGIC: [u8; 4] = *b"MRIM";
 /// Version of the layout below, and of what deployment puts into code.
 const VERSION: u32 = 4;
@@ -238,6 +273,10 @@ impl StageImage {
 
     /// Reads an image file. On success, a holder of the key wrote it for exactly this engine, so the code comes from this
     /// program's compiler.
+    ///
+    /// `hash` is the name under which the file was found: an authentic file of another app must not
+    /// be run in its place. Nothing of the body is parsed before its authentication code has been
+    /// checked, for the code in it runs unchecked.
     pub(crate) fn decode(
         bytes: &[u8],
         hash: ImageHash,
@@ -271,6 +310,8 @@ impl StageImage {
         Self::decode_body(&mut reader, hash, compatibility).ok_or(ImageFault::Corrupt("its fields are wrong"))
     }
 
+    /// Only for a body that is authentic. Its fields are checked all the same: `None` is then a bug
+    /// of the program that wrote it.
     fn decode_body(reader: &mut Reader<'_>, hash: ImageHash, compatibility: u64) -> Option<Self> {
         let quotas: &[u8; QUOTAS_BYTES] = reader.take(QUOTAS_BYTES)?.try_into().ok()?;
         let quotas = Quotas::decode(quotas)?;
@@ -295,6 +336,7 @@ impl StageImage {
     }
 }
 
+/// The bits of a global, padded to 16 bytes so that all have one width.
 impl GlobalValue {
     /// Writes a type byte and 16 bytes of bits.
     pub(crate) fn encode(self, out: &mut Vec<u8>) {

@@ -1,6 +1,15 @@
 //! The key that authenticates the compiled code that this machine made, and the directory that holds both. Compiled code runs
 //! unchecked. So code from any other source must never be loaded, however well formed: not from another machine, not from a
 //! restored backup, and not a file that was put there while the directory was open to other users.
+//!
+//! ```text
+//! images/                     mode 0700, owned by this user
+//!   key                       32 random bytes, mode 0600, made on first use
+//!   <hash>.app  <hash>.chain  named by their digest: they need no key
+//!   <hash>.image              begins with a keyed digest of the rest
+//! ```
+//! The key never leaves the directory. It does not protect against this user or root, who can read
+//! it; it keeps out code that was compiled elsewhere, with another compiler or on purpose.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -26,6 +35,14 @@ impl std::fmt::Debug for ImageKey {
 impl ImageKey {
     /// The directory's key. It is created if there is none, or if other users could read the old one. The directory is
     /// [`private`].
+    ///
+    /// Called once for each [`crate::Images`]. All processes of an edge that share the directory
+    /// get the same key, also if they start at the same time: the first hard link wins, and all
+    /// read the file again.
+    ///
+    /// # Errors
+    /// If the file cannot be read or made. A key that was readable by others is removed first, and
+    /// with it the trust in all images there: they are compiled again.
     pub(crate) fn of(dir: &Path) -> io::Result<Self> {
         let path = dir.join(NAME);
         match read(&path)? {
@@ -42,6 +59,7 @@ impl ImageKey {
     }
 
     /// The authentication code of these bytes.
+    /// The version is covered too, so that a file cannot be given another version's meaning.
     pub(crate) fn mac(&self, version: u32, body: &[u8]) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&version.to_le_bytes()).update(body);
@@ -57,6 +75,8 @@ enum Found {
     Invalid,
 }
 
+/// The metadata are those of the name itself: a symbolic link could lead to a file that others can
+/// read.
 fn read(path: &Path) -> io::Result<Found> {
     let about = match fs::symlink_metadata(path) {
         Ok(about) => about,
@@ -72,6 +92,9 @@ fn read(path: &Path) -> io::Result<Found> {
 }
 
 /// Creates a key file that appears under its name only when it is complete. An existing file stays.
+///
+/// A rename would replace a key that another process has just made and used. A hard link fails
+/// instead if the name exists.
 fn make(dir: &Path, path: &Path) -> io::Result<()> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut key = [0; KEY_BYTES];
@@ -95,6 +118,7 @@ fn make(dir: &Path, path: &Path) -> io::Result<()> {
 }
 
 /// Creates a directory that only this user can access, or removes the access of others from an existing one.
+/// Checked at each start, since an operator may have changed the mode since then.
 pub(crate) fn private(dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     let about = fs::metadata(dir)?;

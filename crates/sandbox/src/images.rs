@@ -1,5 +1,16 @@
 //! Keeps apps and their images in a directory, named by content. What is read back is checked before it is used. An
 //! image that cannot be used is made again from its app.
+//!
+//! ```text
+//! module, files, keys, quotas --App--> <hash>.app --deploy--> <hash>.image --Cells--> slots
+//! stages' hashes ------------Chain---> <hash>.chain
+//! ```
+//! Apps and chains are the originals: other edges fetch them from here, and their digest proves
+//! them. An image is a cache of the compiler's work, valid on this machine only, and any fault in
+//! it is repaired by compiling again.
+//!
+//! This module does not know which images are in use; the shard removes those that no session
+//! names.
 
 use crate::app::{App, ImageFile, hash_of};
 use crate::chain::{self, Chain, Image, Stage};
@@ -21,7 +32,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// all, and the same name always means the same bytes.
 #[derive(Debug)]
 pub struct Images {
+    /// Private to this user: see `image_key`.
     dir: PathBuf,
+    /// Milliseconds for the start function and `_initialize` together.
     initialise_ms_max: u64,
     /// The engine version and settings that loadable code must have.
     compatibility: u64,
@@ -88,6 +101,8 @@ impl Images {
             }
             Err(fault) => fault,
         };
+        // Everything is checked by compiling before anything is written, so a refused app leaves no
+        // file.
         let mut image = deploy::build(&app, self.initialise_ms_max)?;
         self.write(&app_name(hash), &encoded).map_err(DeployError::Store)?;
         self.write(&image_name(hash), &image.encode(&self.key)).map_err(DeployError::Store)?;
@@ -100,6 +115,8 @@ impl Images {
     ///
     /// # Errors
     /// If a stage is not stored or is not an app, or the disk is full.
+    ///
+    /// The stages' images are not made here: each was made when its app was deployed or inserted.
     pub fn deploy_chain(&self, chain: &Chain) -> Result<ImageHash, LoadError> {
         for (_, stage) in chain.stages() {
             if Chain::is_chain(&self.app(*stage)?) {
@@ -126,6 +143,7 @@ impl Images {
         }
     }
 
+    /// A chain may have one app as several stages. They share the image, and so its code in memory.
     fn load_chain(&self, hash: ImageHash, chain: &Chain) -> Result<Image, LoadError> {
         let mut stages: Vec<Stage> = Vec::with_capacity(chain.stages().len());
         for (name, hash) in chain.stages() {
@@ -138,6 +156,8 @@ impl Images {
         Ok(Image { hash, stages, server: chain.has_server() })
     }
 
+    /// Reads a stage's image, or makes it again from its app. Compiling takes up to seconds: a
+    /// shard calls this on its worker thread.
     fn load_stage(&self, hash: ImageHash) -> Result<StageImage, LoadError> {
         let fault = match self.read_image(hash) {
             Ok(image) => return Ok(image),
@@ -199,6 +219,9 @@ impl Images {
     /// # Errors
     /// If the bytes have another digest, or no image can be made of them here. [`LoadError::Unknown`] names a stage of a chain
     /// that must be inserted first.
+    ///
+    /// Even if the app is already here this compiles it; the caller asks with [`Images::app`]
+    /// first.
     pub fn insert(&self, hash: ImageHash, app: &[u8]) -> Result<Arc<Image>, LoadError> {
         if Chain::is_chain(app) {
             return self.insert_chain(hash, app);
@@ -249,6 +272,7 @@ impl Images {
     }
 
     /// Whether a stored chain has this app as a stage. An unreadable chain does not count: it cannot be used.
+    /// Reads every chain in the directory: they are few and small, and removing is rare.
     fn is_stage(&self, hash: ImageHash) -> io::Result<bool> {
         for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
@@ -268,6 +292,7 @@ impl Images {
         self.dir.join(image_name(hash))
     }
 
+    /// All faults are returned as values: the caller compiles again and reports why.
     fn read_image(&self, hash: ImageHash) -> Result<StageImage, ImageFault> {
         let bytes = match fs::read(self.image_path(hash)) {
             Ok(bytes) => bytes,
@@ -282,6 +307,8 @@ impl Images {
     }
 }
 
+// The three names differ only in their extensions, so one hash can be looked for as a chain and as
+// an app.
 fn app_name(hash: ImageHash) -> String {
     format!("{hash}.app")
 }
@@ -298,6 +325,9 @@ fn image_name(hash: ImageHash) -> String {
 }
 
 /// Removes half-written files of processes that died. Files of live processes stay.
+///
+/// A temporary name ends in `.PID.COUNT`, so the writer is the part before the last dot. A process
+/// that reuses the id keeps such a file until the next start; that costs only space.
 fn sweep(dir: &Path) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
@@ -315,6 +345,11 @@ fn sweep(dir: &Path) {
 }
 
 /// Creates a file that is either complete under its name or absent: written to a temporary file, flushed to the disk, renamed.
+/// The data reach the disk before the name does. After a crash a name without contents would be
+/// refused by its digest, and an app that exists nowhere else would be lost.
+///
+/// `fill` writes the contents. The counter keeps two threads of one process apart, and the process
+/// id two processes.
 fn write_whole(
     dir: &Path,
     name: &str,

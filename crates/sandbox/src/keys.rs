@@ -2,6 +2,13 @@
 //! digest of its public half, which is part of the app's image: every machine that replays a session signs with the same key.
 //!
 //! This module does not know algorithms or files: the caller provides each key as a [`Signer`].
+//!
+//! A checkpoint or a log in a client's hands is sealed, but a key that was ever in a cell's memory
+//! would be in every copy of it, and could not be withdrawn. So the guest gets signatures and never
+//! the key (`docs/decisions/signing.md`).
+//!
+//! The guest numbers its keys from 0, in the order in which the app lists them; a number is valid
+//! for that app only.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -54,6 +61,8 @@ impl Keyring {
     }
 
     /// The keys that an image names, in its order. Fails with the first key that is missing.
+    /// An app's cells are not started on a machine that lacks one of its keys: they could not
+    /// continue a session that has signed.
     pub(crate) fn pick(&self, ids: &[KeyId]) -> Result<Arc<[Arc<dyn Signer>]>, KeyId> {
         ids.iter().map(|id| self.keys.get(id).cloned().ok_or(*id)).collect()
     }
@@ -66,6 +75,9 @@ impl fmt::Debug for Keyring {
 }
 
 /// The fixed prefix of what a TLS 1.3 server signs in a handshake; the transcript's digest follows (RFC 8446, section 4.4.3).
+///
+/// 64 spaces, the context string, and a zero byte. The spaces are there so that a signature of TLS
+/// 1.2 can never be mistaken for it.
 const CERTIFICATE_VERIFY: &[u8; 98] =
     b"                                                                TLS 1.3, server CertificateVerify\0";
 /// Lengths of the digests that TLS 1.3 uses: SHA-256 and SHA-384.
@@ -73,6 +85,8 @@ const DIGEST_BYTES: [usize; 2] = [32, 48];
 
 /// Whether a message is what a TLS 1.3 server signs to prove that it has the key. The host signs nothing else for a cell. So a
 /// hostile cell can act as the server only on its own connections, where it is the server anyway.
+/// It cannot use the key for a client certificate, a document or another protocol, and the digest's
+/// length leaves no room to hide chosen text behind the prefix.
 pub(crate) fn is_certificate_verify(message: &[u8]) -> bool {
     message.strip_prefix(CERTIFICATE_VERIFY).is_some_and(|digest| DIGEST_BYTES.contains(&digest.len()))
 }

@@ -1,11 +1,17 @@
 //! Makes text that a guest chose safe to show: characters that a terminal or a log would interpret become escapes.
 //!
 //! This module does not know where the text is shown: an operator's terminal, a log file, the other end of a session.
+//!
+//! Three kinds of text come from guests: what they print, names of their functions in a trap's
+//! reason, and names in a module that is refused at deployment. Any of them may be written to
+//! attack the terminal of the operator who reads it.
 
 /// The text on one line; every character that would do more than appear is replaced by an escape.
 pub(crate) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
+        // A backslash in the original is not escaped: this is for reading, and nobody parses it
+        // back.
         if acts(char) {
             out.extend(char.escape_default());
         } else {
@@ -24,6 +30,8 @@ pub(crate) fn plain_cut(text: &str, bytes_max: usize) -> String {
 }
 
 /// Whether a character ends a line, moves the cursor, rings the bell, sets a colour, or changes the text direction.
+/// The second group are the marks and overrides of bidirectional text, and the separators that some
+/// viewers show as a line's end.
 fn acts(char: char) -> bool {
     (char.is_control() && char != '\t')
         || matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

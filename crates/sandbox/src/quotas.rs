@@ -1,5 +1,13 @@
 //! What a cell may use. The app's manifest sets it, and it is part of the image's identity, since several quotas affect what
 //! the guest computes.
+//!
+//! `memory_max`, `scratch_max` and `nan_canonicalization` change what a guest computes;
+//! `handler_time_ns` changes only whether it is killed, which depends on the machine and is
+//! therefore no part of a replay's result. The last two are limits of the session, which its edge
+//! enforces; the guest does not observe them.
+//!
+//! A manifest's missing entries get the defaults below, so an app's digest does not depend on
+//! whether they were written out.
 
 use crate::limits::{MEMORY_MAX, SCRATCH_MAX, WASM_PAGE};
 
@@ -9,6 +17,7 @@ pub struct Quotas {
     /// Bytes of linear memory: a multiple of 64 KiB. `memory.grow` beyond it returns -1.
     pub memory_max: u64,
     /// Nanoseconds that one handler may compute before it is killed.
+    /// Of the stage, for each input: in a chain every stage has its own.
     pub handler_time_ns: u64,
     /// Bytes of scratch files; 0 for none.
     pub scratch_max: u64,
@@ -39,6 +48,7 @@ pub(crate) const QUOTAS_BYTES: usize = 8 + 8 + 8 + 1 + (1 + 4) + (1 + 8);
 
 impl Quotas {
     /// Why these quotas are invalid; `None` if they are valid.
+    /// In words for the author of the manifest, by the manifest's names.
     pub(crate) fn problem(&self) -> Option<String> {
         if self.memory_max == 0
             || self.memory_max > MEMORY_MAX
@@ -59,6 +69,13 @@ impl Quotas {
     }
 
     /// The one encoding that image hashes cover: fixed width, little-endian, absent limits as zeros after a 0 byte.
+    ///
+    /// ```text
+    /// | memory_max 8 | handler_time_ns 8 | scratch_max 8 | nan 1 | 0 or 1 | messages_per_s 4 |
+    /// 0              8                   16              24      25       26                 30
+    /// | 0 or 1 | log_bytes_per_s 8 |
+    /// 30       31                  39
+    /// ```
     pub(crate) fn encode(&self) -> [u8; QUOTAS_BYTES] {
         let mut out = [0; QUOTAS_BYTES];
         out[0..8].copy_from_slice(&self.memory_max.to_le_bytes());

@@ -2,6 +2,13 @@
 //! the seed, and gives it the inputs of the session's cell.
 //!
 //! A replay runs as a live cell does, handler by handler, with the same limits; only the time comes from the log.
+//!
+//! ```text
+//! Recording --Player (session)--> Run --Cells--> Ran --Player: same as in the session?--> ReplayStep
+//! ```
+//! The player decides which input is next and whether the result fits the log; the cells compute.
+//! Both are the code of a live edge, so a replay that diverges shows a bug or a changed machine,
+//! and not a difference of the tools.
 
 use crate::cells::{Cells, CellsConfig, Progress, StageState, StartError, Tracking};
 use crate::chain::{Chain, Image};
@@ -94,7 +101,9 @@ impl From<PlayError> for ReplayError {
 pub struct Replayer {
     cells: Cells,
     image: Arc<Image>,
+    /// Kept whole, so that [`Replayer::rewind`] can begin again without the file.
     recording: Recording,
+    /// The session's half: the position in the log, timers, tasks and what is left of the inputs.
     player: Player,
 }
 
@@ -136,6 +145,7 @@ impl Replayer {
         keyring: Keyring,
         debugged: bool,
     ) -> Result<Self, ReplayError> {
+        // Comparing needs no rights to userfaultfd, so a replay works in any container.
         let config = CellsConfig {
             slots: u32::try_from(image.stage_count()).unwrap_or(u32::MAX).max(2),
             tracking: Tracking::Compare,
@@ -173,6 +183,9 @@ impl Replayer {
     ///
     /// # Errors
     /// If the handler behaves differently than it did in the session.
+    ///
+    /// Outputs to a port that had been closed by then are left out: the session dropped them, and
+    /// no peer received them.
     pub fn step(&mut self) -> Result<Option<ReplayStep>, ReplayError> {
         let Some(next) = self.player.next_handler()? else { return Ok(None) };
         let (entry, input, now_ns) = (next.entry, next.run.input.clone(), next.run.now_ns);
@@ -249,6 +262,9 @@ impl Replayer {
 }
 
 /// The image of a recording. The digests of the apps in the file authenticate them.
+///
+/// The apps in the file are stored in `images` first. They stay there, as if they had been
+/// deployed.
 fn image(recording: &Recording, images: &Images) -> Result<Arc<Image>, ReplayError> {
     let image = recording.about.image;
     let unknown = |error| match error {

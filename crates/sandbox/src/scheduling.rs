@@ -1,4 +1,8 @@
 //! What the threads of Marram request from the kernel's scheduler. These are hints: only timing depends on them.
+//!
+//! Linux schedules fair threads by virtual deadline (EEVDF): a thread that requests a shorter slice
+//! gets an earlier deadline when it wakes, so it preempts a thread with a longer one, and its share
+//! of the processor stays the same. No rights are needed for that, unlike for real-time classes.
 
 /// The shortest time slice that a thread can request, in nanoseconds.
 const SHORTEST_NS: u64 = 100_000;
@@ -33,6 +37,9 @@ pub fn set_background() {
     ask(USUAL_NS, NICE_INCREMENT);
 }
 
+/// `turn_ns` is the slice to request, 0 for the kernel's default; `nice` is added to the present
+/// value, and lowers the share if it is positive. A thread cannot undo such an increment without
+/// rights, so `reset_scheduling` does not undo `set_background`.
 fn ask(turn_ns: u64, nice: i32) {
     // SAFETY: all fields are integers, for which zero is a value.
     let mut wish: libc::sched_attr = unsafe { std::mem::zeroed() };
@@ -40,6 +47,7 @@ fn ask(turn_ns: u64, nice: i32) {
     // SAFETY: the calls read and write this function's own structure and get its size; 0 is this thread. The standard library
     // has no such call.
     unsafe {
+        // Read first, so that the fields that are not set here keep their values.
         if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut wish, size, 0) == 0 {
             wish.sched_runtime = turn_ns;
             wish.sched_nice += nice;

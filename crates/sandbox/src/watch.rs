@@ -3,6 +3,15 @@
 //! It is read when a slice ends and when stages become idle, not for each handler in between: a read costs a tenth of a small
 //! handler. The time since the last read is charged to the stage that runs at the read. On average each stage is charged in
 //! proportion to the time that it uses.
+//!
+//! ```text
+//! slices       |--------1 ms--------|--------1 ms--------|
+//! handlers      a  b  a   c ......................(preempted)...  resumed
+//! clock read  ^begin        (none between)         ^lap           ^lap
+//! ```
+//! Within a slice only the count of slices is compared, by [`Watch::is_due`]. A guest that always
+//! runs short handlers just before the reads can be charged less than it uses; over many slices
+//! that averages out, since it cannot see when the clock is read.
 
 use crate::limits::SLICE_CHARGE_NS_MAX;
 use std::sync::Arc;
@@ -14,6 +23,8 @@ use std::time::Instant;
 #[derive(Clone)]
 pub(crate) struct Watch(Arc<Numbers>);
 
+/// All orderings are relaxed: the numbers are read by the thread that wrote them, or are only
+/// compared for change.
 struct Numbers {
     /// Zero of all times.
     base: Instant,
@@ -25,6 +36,8 @@ struct Numbers {
     read_ns: AtomicU64,
     /// CPU time of the thread when the current handler was resumed, in nanoseconds; [`NOT_RESUMED`] if the handler began in this
     /// turn.
+    /// A handler that ran in an earlier turn has already shown that it is long, so a system call
+    /// for it costs little.
     computed_ns: AtomicU64,
 }
 
@@ -66,6 +79,11 @@ impl Watch {
     }
 
     /// The time to charge since the clock was last read. From here on the time counts as a handler's first slice.
+    ///
+    /// Two caps, because two things can go wrong. Wall time may include time in which the machine
+    /// ran another process: a first slice is charged at most [`SLICE_CHARGE_NS_MAX`]. But one
+    /// instruction, such as a `memory.fill` of 4 GiB, can also compute for longer than that: from
+    /// the second slice on, the thread's CPU time is the measure.
     pub(crate) fn lap_ns(&self) -> u64 {
         let now_ns = self.now_ns();
         let lap_ns = now_ns.saturating_sub(self.0.read_ns.load(Ordering::Relaxed));
