@@ -1,4 +1,9 @@
 //! Measures a message's cost through a chain of stages with the same module.
+//!
+//! The whole chain is one cell: a message in causes one call into the engine, and the stages'
+//! handlers run in it one after the other through the driver. So the difference between two lengths
+//! is the cost of a stage alone. Nothing here knows wires or sessions; that part is measured by
+//! `marram bench chain` with real processes.
 
 use super::{BenchError, finish, nanoseconds};
 use crate::cells::{Cells, CellsConfig};
@@ -17,9 +22,13 @@ const CELL: CellId = CellId(1);
 /// every 4 MiB of them.
 const COVER_MESSAGES: u32 = 1_000;
 
-/// One client's chain; its stages pass the client's messages on to the server.
+/// One client's chain; its stages pass the client's messages on to the server. Every
+/// [`COVER_MESSAGES`]-th message pays for a delta snapshot first, as a session's messages do, so
+/// its cost is in the mean.
 pub struct BenchChain {
+    /// The cell with all stages, in a pool of 16 slots: the longest chain fits.
     cells: Cells,
+    /// Messages since the last snapshot.
     uncovered: u32,
 }
 
@@ -85,6 +94,8 @@ impl BenchChain {
     }
 }
 
+/// Deploys the module once and names it `stages` times; a chain of one stage is the app itself,
+/// since a chain has at least two.
 fn image(images: &Images, module: &[u8], stages: usize) -> Result<Arc<Image>, BenchError> {
     let failed = |error: &dyn std::fmt::Display| BenchError(error.to_string());
     let info = images.deploy(module, &[], &Quotas::default()).map_err(|error| failed(&error))?;

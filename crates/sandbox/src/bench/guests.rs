@@ -1,5 +1,18 @@
 //! Guests for benchmarks and for tests of whole edges, written instruction by instruction, since the program contains no
 //! assembler: the guests to be measured, and guests that a hostile tenant could deploy to take more than its share.
+//!
+//! All guests have the same shape, so that only the bodies of their handlers differ:
+//!
+//! ```text
+//! imports  marram_v1.send now timer spawn print          functions 0 to 4
+//! exports  marram_alloc   returns the buffer's address    function  5
+//!          marram_recv    the given body                  function  6
+//!          marram_timer   the given body                  function  7, also exported as marram_task
+//! memory   page 0 | page 1: message buffer | ...          64 KiB pages
+//! ```
+//! The buffer is not allocated anew for each message: a second message overwrites the first. That
+//! is sound here, since a handler ends before the next message is copied in, and it keeps
+//! allocation out of what is measured.
 
 use wasm_encoder::{
     BlockType, CodeSection, EntityType, ExportKind, ExportSection, Function, FunctionSection, ImportSection,
@@ -23,6 +36,7 @@ const NOW: u32 = 1;
 const TIMER: u32 = 2;
 const SPAWN: u32 = 3;
 const PRINT: u32 = 4;
+/// Names of the imports and their types, as indices into the type section that `assemble` writes.
 const IMPORTS: [(&str, u32); 5] = [("send", 0), ("now", 1), ("timer", 2), ("spawn", 4), ("print", 0)];
 
 /// A module whose message handler has the locals 0 (port), 1 (address) and 2 (length), and whose timer handler has the
@@ -32,7 +46,8 @@ pub fn module(recv: Body, timer: Body) -> Vec<u8> {
     module_of(WASM_PAGES, recv, timer)
 }
 
-/// The same, with `wasm_pages` pages of 64 KiB.
+/// The same, with `wasm_pages` pages of 64 KiB. `recv` may use no further locals than its three
+/// parameters; `timer` gets one more, for the counter of [`repeat`].
 fn module_of(wasm_pages: u32, recv: Body, timer: Body) -> Vec<u8> {
     let function = |locals, body: Body| {
         let mut function = Function::new(locals);
@@ -45,6 +60,9 @@ fn module_of(wasm_pages: u32, recv: Body, timer: Body) -> Vec<u8> {
 }
 
 /// Assembles a module with a memory, `marram_alloc` that returns `buffer`, `marram_recv` and `marram_timer`.
+///
+/// The number of functions that are imported decides all later indices: [`IMPORTS`] and the
+/// constants above it change together.
 fn assemble(wasm_pages: u32, buffer: i32, recv: &Function, timer: &Function) -> Vec<u8> {
     use ValType::{I32, I64};
     let mut types = TypeSection::new();
@@ -104,6 +122,10 @@ pub fn send(code: &mut Code<'_>, count: i32, size: i32) {
 
 /// For a message: takes page after page of 64 KiB and writes to every 4 KiB page of it; traps when there is no more memory, so
 /// that the next client starts again.
+///
+/// Local 1 is the handler's second parameter, which is free once the message's address is not
+/// needed: it holds the page's number and then its address. A trap ends the session, so the next
+/// client's cell begins with a small memory again.
 pub fn grow(code: &mut Code<'_>) {
     code.loop_(BlockType::Empty);
     code.i32_const(1).memory_grow(0).local_tee(1).i32_const(-1).i32_eq();
@@ -115,12 +137,13 @@ pub fn grow(code: &mut Code<'_>) {
     code.br(0).end();
 }
 
-/// For a message: sets `count` timers that are due at once.
+/// For a message: sets `count` timers that are due at once. The tokens are `count` down to 1, so
+/// each message sets the same timers again.
 pub fn set_timers(code: &mut Code<'_>, count: i32) {
     repeat(code, 2, count, |code| _ = code.i64_const(1).local_get(2).i64_extend_i32_u().call(TIMER));
 }
 
-/// For a message: spawns `count` tasks.
+/// For a message: spawns `count` tasks. The tokens are `count` down to 1.
 pub fn spawn_tasks(code: &mut Code<'_>, count: i32) {
     repeat(code, 2, count, |code| _ = code.local_get(2).i64_extend_i32_u().call(SPAWN));
 }
@@ -143,7 +166,8 @@ pub fn print(code: &mut Code<'_>, count: i32) {
     again(code);
 }
 
-/// Runs `body` `count` times, at least once, counting down in this local.
+/// Runs `body` `count` times, at least once, counting down in this local. `body` must leave the
+/// stack as it found it. With `count` 0 it would run 2^32 times: the counter wraps.
 fn repeat(code: &mut Code<'_>, local: u32, count: i32, body: impl FnOnce(&mut Code<'_>)) {
     code.i32_const(count).local_set(local).loop_(BlockType::Empty);
     body(code);
@@ -171,7 +195,10 @@ pub(super) fn visitor() -> Vec<u8> {
     )
 }
 
-/// A guest that takes `| count 4 | stride 4 |` and fills that many pages with a stream that does not compress.
+/// A guest that takes `| count 4 | stride 4 |` and fills that many pages with a stream that does
+/// not compress. `| count 4 | stride 4 |`, in the session's byte order of WebAssembly,
+/// little-endian. The pages are every `stride`-th one, from the second on; the first is the
+/// message's. Address 8 has the state of the stream, so that every message writes other bytes.
 pub(super) fn writer(wasm_pages: u32) -> Vec<u8> {
     let mut idle = Function::new([]);
     idle.instructions().end();

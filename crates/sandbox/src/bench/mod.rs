@@ -1,5 +1,9 @@
 //! What `marram bench` measures of this crate, with guests made for it. Every figure is a list of single runs, so that
 //! the caller chooses the statistics.
+//!
+//! These run in the process that asks, with a pool of their own and no shard: they show what the
+//! engine and this crate cost, as a lower bound for what `marram bench` measures over sockets. The
+//! guests do as little as possible, so a real app's costs come on top.
 
 mod chain;
 pub mod guests;
@@ -47,10 +51,12 @@ impl std::fmt::Display for BenchError {
 
 impl std::error::Error for BenchError {}
 
-/// A cell that writes a given number of pages, and the means to drive it.
+/// A cell that writes a given number of pages, and the means to drive it. A pool of four slots: the
+/// cell that is measured, the one that a restore makes, and room for slots that are being cleaned.
 pub struct Workload {
     cells: Cells,
     image: Arc<Image>,
+    /// Pages of 4 KiB that the guest can write: all but the first.
     pages: u32,
 }
 
@@ -85,6 +91,9 @@ impl Workload {
 
     /// Makes the guest write `count` pages, spread over its memory, with bytes that do not compress.
     ///
+    /// `count` is cut to the number of pages, and 0 writes none. The spread matters: pages side by
+    /// side would be found and copied as one run.
+    ///
     /// # Errors
     /// If the guest does not end normally.
     pub fn write(&mut self, count: u32) -> Result<(), BenchError> {
@@ -97,6 +106,9 @@ impl Workload {
     }
 
     /// Takes a checkpoint and measures it.
+    ///
+    /// The pause is what the cell's thread does; encoding is measured on the same thread here,
+    /// while an edge does it on another.
     ///
     /// # Errors
     /// If it cannot be taken.
@@ -111,6 +123,9 @@ impl Workload {
     }
 
     /// Restores the checkpoints into a new cell: nanoseconds of decoding and of applying.
+    ///
+    /// The second cell is removed before this returns, but not measured: freeing it may be
+    /// deferred.
     ///
     /// # Errors
     /// If they do not fit.
@@ -127,7 +142,8 @@ impl Workload {
     }
 }
 
-/// Pauses of `repeats` delta checkpoints of `dirty_pages` pages in a memory of `memory_bytes`, in nanoseconds.
+/// Pauses of `repeats` delta checkpoints of `dirty_pages` pages in a memory of `memory_bytes`, in
+/// nanoseconds. Each pause is measured alone, with the writes before it left out.
 ///
 /// # Errors
 /// If the cell cannot be set up.
@@ -179,7 +195,8 @@ impl Echo {
     }
 }
 
-/// Runs a handler to its end.
+/// Runs a handler to its end. A handler that computes for longer than a slice is resumed at once:
+/// no other cell waits here.
 fn finish(cells: &mut Cells, run: Run) -> Result<Ran, BenchError> {
     let cell = run.cell;
     let mut progress = cells.run(run);
@@ -192,7 +209,9 @@ fn finish(cells: &mut Cells, run: Run) -> Result<Ran, BenchError> {
     }
 }
 
-/// Nanoseconds from no cell to the answer to a new cell's first message, `repeats` times.
+/// Nanoseconds from no cell to the answer to a new cell's first message, `repeats` times. The slots
+/// are warm after the first run, as on an edge that has been up for a while, so use a median, not a
+/// maximum.
 ///
 /// # Errors
 /// If the cell cannot be set up.

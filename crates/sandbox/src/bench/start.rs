@@ -1,4 +1,8 @@
 //! How soon a new client's cell answers, how long a whole life takes, and how much memory a live cell uses.
+//!
+//! [`super::activations`] measures one image in a warm pool. Here many images take turns, so that a
+//! slot often had another image before, and the live cells stay, so that their number and their
+//! memory can grow as on a busy edge.
 
 use super::{BenchError, finish, guests, nanoseconds};
 use crate::cells::{Cells, CellsConfig};
@@ -14,7 +18,10 @@ use std::time::Instant;
 /// A process's cells, and apps to start more cells from. Each app's guest writes eight pages and sends its message back.
 pub struct Nursery {
     cells: Cells,
+    /// One per app. They share the module and differ in a quota, which is enough to make them
+    /// different images.
     images: Vec<Arc<Image>>,
+    /// The number of the cell that was started last. Numbers are not used again.
     next: u64,
     message: Bytes,
 }

@@ -1,4 +1,8 @@
 //! An image prepared for this process's engine: its code is mapped, its imports are resolved, its globals are located.
+//!
+//! Binding costs a mapping of the code and a look-up of every import and global by name. It is done
+//! once per image and process, so that no start repeats it. Cells hold the result by `Rc`: an image
+//! that is forgotten while cells run goes with the last of them.
 
 use crate::deploy::global_name;
 use crate::host::{ABI_MODULE, Hosts};
@@ -11,8 +15,12 @@ use wasmtime::{Engine, InstancePre, Linker, Module, ModuleExport};
 /// An image that cells of this process can start from.
 pub(crate) struct Bound {
     pub(crate) image: Arc<StageImage>,
+    /// Imports resolved against the linker of this process; instantiating it cannot fail for a
+    /// name.
     pub(crate) pre: InstancePre<Hosts>,
+    /// Indices of the exports that deployment added for the mutable globals, in their order.
     pub(crate) globals: Vec<ModuleExport>,
+    /// A copy of the image's, so that a start reads one struct less.
     pub(crate) quotas: Quotas,
     /// Whether a handler may wait in an import, so that the module must be instantiated asynchronously.
     pub(crate) waits: bool,
@@ -21,6 +29,9 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
+    /// # Errors
+    /// If the engine refuses the code, or the image lacks an export that deployment always writes:
+    /// then it is of another version.
     pub(crate) fn new(
         engine: &Engine,
         linker: &Linker<Hosts>,

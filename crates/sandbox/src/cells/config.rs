@@ -1,4 +1,15 @@
 //! How many cells a process may have, and how their memory is managed.
+//!
+//! The pool reserves address space for all slots when the process starts and commits nothing: a
+//! slot costs memory when its cell writes.
+//!
+//! ```text
+//! slot 0          slot 1
+//! | 4 GiB | guard 32 MiB || 4 GiB | guard | ...        address space, reserved
+//! | image pages, copy on write | zero ... |            mapped when a cell starts
+//! ```
+//! One memory size for all slots lets every image use every slot; the guard pages and 4 GiB make
+//! explicit bounds checks unnecessary.
 
 use crate::limits::{TABLE_ELEMENTS_MAX, TABLES_MAX};
 use wasmtime::{Enabled, PoolingAllocationConfig};
@@ -32,7 +43,9 @@ pub struct CellsConfig {
     pub tracking: Tracking,
     /// How used slots are cleaned.
     pub reset: Reset,
-    /// Bytes of each slot that stay resident between cells under [`Reset::Rewrite`].
+    /// Bytes of each slot that stay resident between cells under [`Reset::Rewrite`]. More of it
+    /// makes the next start faster, and idle slots larger: at most `slots` times this many bytes
+    /// stay.
     pub keep_resident: usize,
     /// Whether a debugger gets the code addresses and line information: only for images that were made for a debugger.
     pub debugged: bool,
@@ -62,12 +75,18 @@ impl CellsConfig {
         pool.total_core_instances(self.slots.saturating_mul(2))
             .total_memories(self.slots)
             .total_tables(self.slots.saturating_mul(TABLES_MAX))
+            // Otherwise a preempted handler would have to give its stack up, or a chain would need
+            // one for each stage.
             // A cell keeps one stack for all of its stages, from its first handler on.
             .total_stacks(self.slots)
             .max_tables_per_module(TABLES_MAX)
             .table_elements(TABLE_ELEMENTS_MAX)
+            // The engine's own structures for one instance: mostly its globals and its imports. A
+            // module with the most globals that deployment accepts must fit.
             .max_core_instance_size(1 << 20)
             .max_memory_size(1 << 32)
+            // All slots may stay warm: the memory that this keeps is bounded by `keep_resident`,
+            // and `Cells::reclaim` frees it.
             .max_unused_warm_slots(self.slots);
         if self.reset == Reset::Rewrite && crate::dirty::pagemap_scan_works() {
             pool.linear_memory_keep_resident(self.keep_resident)

@@ -2,6 +2,18 @@
 //! goes.
 //!
 //! A slot is free only when its cell's memory is gone. If a new cell finds no other slot, all pending memory is freed at once.
+//!
+//! Returning a gibibyte of written pages takes the kernel about a tenth of a second, during which
+//! the shard's only thread would serve nothing else. In pieces of about a tenth of a millisecond the work
+//! hides between handlers:
+//!
+//! ```text
+//! memory of a stage   | keep: the pool resets it | ... | left: not yet given back |
+//! 0                                               keep                       size
+//!                                                  <-------- pieces, from the end
+//! ```
+//! The cell itself is unusable from [`DeferredFree::take`] on: its tracking has ended, and no name
+//! leads to it.
 
 use super::live::{Live, Stage};
 use super::{Cells, CellsConfig};
@@ -12,6 +24,7 @@ use std::collections::VecDeque;
 /// Ended cells whose memory is not yet free.
 #[derive(Default)]
 pub(super) struct DeferredFree {
+    /// Oldest first: it is freed first, and completely before the next one begins.
     cells: VecDeque<FreeingCell>,
     /// Sum of the bytes that these cells still have.
     bytes: usize,
@@ -21,6 +34,7 @@ pub(super) struct DeferredFree {
 
 /// An ended cell.
 struct FreeingCell {
+    /// Holds the slots until it is dropped.
     live: Live,
     /// Its memories, by stage, and how many bytes of each are not yet given back.
     left: Vec<(usize, usize)>,
@@ -31,7 +45,8 @@ impl DeferredFree {
         Self { keep: config.keep_resident, ..Self::default() }
     }
 
-    /// Takes the instances of an ended cell; a small cell is freed at once.
+    /// Takes the instances of an ended cell; a small cell is freed at once. Tracking ends first, so
+    /// that no range is registered while its pages are given back.
     pub(super) fn take(&mut self, mut live: Live) {
         let size = |stage: &Stage| stage.memory.data_size(&live.store);
         let sizes = live.stages.iter().map(size).enumerate();
@@ -42,12 +57,16 @@ impl DeferredFree {
         live.disarm();
         self.bytes += left.iter().map(|(_, size)| size).sum::<usize>();
         self.cells.push_back(FreeingCell { live, left });
+        // Each turn empties at least one memory, so this ends.
         while self.bytes > DEFERRED_FREE_BYTES_MAX {
             self.piece(usize::MAX);
         }
     }
 
     /// Gives back at most `piece` bytes of the oldest ended cell, and frees its slots if no more bytes are left.
+    ///
+    /// `left` has the stages in order and gives back the last one first, so that popping is cheap.
+    /// A slot is released only with its whole cell, because all stages share one store.
     fn piece(&mut self, piece: usize) {
         let Some(FreeingCell { live: Live { stages, store, .. }, left }) = self.cells.front_mut() else {
             return;
@@ -67,7 +86,9 @@ impl DeferredFree {
         }
     }
 
-    /// Frees all slots and returns how many cells that were.
+    /// Frees all slots and returns how many cells that were. Dropping a cell lets the pool clean
+    /// its slot at once, which takes as long as the deferral was meant to hide: only for a client
+    /// that would otherwise be refused.
     pub(super) fn clear(&mut self) -> usize {
         self.bytes = 0;
         let count = self.cells.len();
@@ -89,7 +110,8 @@ impl Cells {
         self.deferred_free.bytes
     }
 
-    /// Gives a piece of the memory of ended cells back to the kernel.
+    /// Gives a piece of the memory of ended cells back to the kernel. The piece grows with what
+    /// waits, so that a long backlog is worked off faster.
     pub fn free_piece(&mut self) {
         self.deferred_free
             .piece(DEFERRED_FREE_PIECE_BYTES.max(self.deferred_free.bytes / DEFERRED_FREE_PIECE_PART));

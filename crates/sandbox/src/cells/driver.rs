@@ -2,6 +2,19 @@
 //! which stage is next, makes that stage allocate room, lets the host copy the message there, and calls the handler, until no
 //! message waits. A call into the engine first gets a stack and costs more than most handlers; with the driver, each input of
 //! the cell needs one such call, however many stages it has. Guests cannot name the driver, and it uses two functions of each.
+//!
+//! ```text
+//! host                     driver (Wasm)              stage n (Wasm)
+//! call drive()  ------->   next() --> host: ends the last handler, pops a message
+//!                          alloc_n(len)  ----------->  marram_alloc
+//!                          put(ptr)  --> host: copies the message to ptr
+//!                          recv_n(port, ptr, len) -->  marram_recv   --> imports: send, now, ...
+//!                          next() ...
+//!               <-------   returns when `next` has no stage
+//! ```
+//! The driver has no memory and no state, so it is part of no checkpoint. A cell with a driver and
+//! one without give the same results; only the trace of a trap could tell, and
+//! [`Drivers::is_named`] keeps it out of that.
 
 use super::live::{Handlers, now};
 use crate::host::Hosts;
@@ -27,7 +40,11 @@ pub(super) type Drive = TypedFunc<(), ()>;
 
 /// The driver modules, one for each number of stages, compiled for one engine when first needed.
 pub(crate) struct Drivers {
+    /// Has [`next`] and [`put`] only; guests are linked with another linker that does not have
+    /// them.
     host: Linker<Hosts>,
+    /// By number of stages minus one. In a cell, since a module is compiled when a cell of that
+    /// size is first prepared.
     modules: RefCell<[Option<Module>; STAGES_MAX]>,
 }
 
@@ -42,6 +59,9 @@ impl Drivers {
     }
 
     /// Compiles the module for cells with this number of stages if it is missing: that takes a millisecond or two.
+    ///
+    /// Called before a cell is started, outside of any handler: compiling within one would be
+    /// charged to it.
     pub(super) fn prepare(&self, stages: usize) -> wasmtime::Result<()> {
         let mut modules = self.modules.borrow_mut();
         let place = stages.checked_sub(1).and_then(|at| modules.get_mut(at));
@@ -53,6 +73,10 @@ impl Drivers {
     }
 
     /// Adds a driver to guests with these exports.
+    ///
+    /// Uses up one more instance of the pool for the rest of the cell's life; `CellsConfig::pool`
+    /// has room for one per cell. `new_async`, because a store with asynchronous imports refuses
+    /// the other way.
     pub(super) fn join<'a>(
         &self,
         store: &mut Store<Hosts>,
@@ -79,6 +103,10 @@ impl Drivers {
 }
 
 /// The stage that gets the next message, the message's port and its length; [`NO_STAGE`] if the driver must return.
+///
+/// The driver calls it after each handler too, so this is where a handler that the driver ran is
+/// accounted for. It stops with [`NO_STAGE`] as well when the slice is over, the cell has failed,
+/// or the next input is not a message: the host does the rest.
 fn next(mut caller: Caller<'_, Hosts>) -> (u32, u32, u32) {
     let hosts = caller.data_mut();
     if hosts.is_running() {
@@ -91,6 +119,9 @@ fn next(mut caller: Caller<'_, Hosts>) -> (u32, u32, u32) {
 }
 
 /// Copies the message to the memory that its stage allocated.
+///
+/// # Errors
+/// Traps if the guest's `marram_alloc` returned a place that is not within its memory.
 fn put(mut caller: Caller<'_, Hosts>, ptr: u32) -> wasmtime::Result<()> {
     let memory = caller.data().runs().memory;
     let memory = memory.ok_or_else(|| wasmtime::Error::msg("a stage that runs has a memory"))?;
@@ -104,6 +135,8 @@ fn put(mut caller: Caller<'_, Hosts>, ptr: u32) -> wasmtime::Result<()> {
 ///   switch stage { n: ptr = alloc_n(len); put(ptr); recv_n(port, ptr, len); continue }
 ///   return
 /// ```
+/// The module. Function indices: 0 `next`, 1 `put`, then `alloc` and `recv` of each stage, then
+/// `drive`.
 fn assemble(stages: u32) -> Vec<u8> {
     let mut types = TypeSection::new();
     types.ty().function([], [ValType::I32; 3]);

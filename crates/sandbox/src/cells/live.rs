@@ -1,5 +1,18 @@
 //! A live cell: the instances of its stages in one store, their handlers, and the task that runs them on a stack of their
 //! own.
+//!
+//! ```text
+//! Stages (stages.rs)                     Live (this file)
+//!   signal.go -------------------------> task: go_on() until quiet, due or failed
+//!   poll(task) ------> engine's stack -> handlers of the stages, in one store
+//!   take_outcome <---------------------- outcome; none while a handler is preempted
+//! ```
+//! A handler that is preempted keeps its native stack and its borrow of the store. Nothing but a
+//! further poll, or dropping the task, can touch the instances until it ends; the code outside asks
+//! `are_quiet` first.
+//!
+//! This module does not know which input is next or what a handler may do: `host::hosts` decides
+//! both.
 
 use super::bound::Bound;
 use super::driver::{self, Drive, Drivers};
@@ -22,12 +35,15 @@ use wasmtime::{Global, Instance, Memory, Store, TypedFunc};
 /// The instances of a cell. Fields drop in this order: memory must no longer be tracked when its slot is cleaned, or the slot's
 /// next cell could see the pages of this one.
 pub(crate) struct Live {
+    /// In the order of the chain; at least one.
     pub(crate) stages: Vec<Stage>,
     pub(crate) store: Store<Hosts>,
-    /// Delivers the messages of a cell that has already run some handlers.
+    /// Delivers the messages of a cell that has already run some handlers. `None` until the cell
+    /// has run [`driver::AFTER`] handlers, and if no driver could be made.
     drive: Option<Drive>,
     drivers: Rc<Drivers>,
-    /// Handlers until the cell gets a driver.
+    /// Handlers until the cell gets a driver. `u64::MAX` after the attempt, so that it is not made
+    /// again.
     until_driver: u64,
 }
 
@@ -51,7 +67,8 @@ pub(crate) struct Stage {
     handlers: Handlers,
 }
 
-/// The exports that the host calls. Optional ones may be missing.
+/// The exports that the host calls. Optional ones may be missing. Deployment has checked names and
+/// types, so a required one is only missing in an image of another version.
 pub(super) struct Handlers {
     pub(super) alloc: TypedFunc<u32, u32>,
     pub(super) recv: TypedFunc<(u32, u32, u32), ()>,
@@ -73,6 +90,13 @@ pub(super) enum TaskOutcome {
 
 impl Live {
     /// Takes a slot for each stage and gives it its image's state.
+    ///
+    /// No guest code runs: an image's start function and `_initialize` ran at deployment, and
+    /// `rewrite` removed them. The seed is the cell's; each stage gets one derived from it.
+    ///
+    /// # Errors
+    /// If no slot is free or the machine lacks memory. Stages that were already added are freed
+    /// with `live`.
     pub(super) fn start(
         stages: &[Rc<Bound>],
         server: bool,
@@ -84,6 +108,7 @@ impl Live {
         let first = stages.first().ok_or_else(|| wasmtime::Error::msg("a cell has a stage"))?;
         let mut store =
             Store::new(first.pre.module().engine(), Hosts::new(stages.len(), server, watch.clone()));
+        // The quota of memory growth is the host's, per stage.
         store.limiter(|hosts| hosts);
         // A handler may run to the end of the current slice; then it yields after each slice.
         store.epoch_deadline_callback(|mut store| store.data_mut().preempted());
@@ -98,6 +123,7 @@ impl Live {
         Ok(live)
     }
 
+    /// Instantiates one more stage. `at` is its number, and must be the number of stages so far.
     fn add(
         &mut self,
         bound: &Rc<Bound>,
@@ -105,6 +131,8 @@ impl Live {
         at: u8,
         (seed, tracker): (Seed, Tracker),
     ) -> wasmtime::Result<()> {
+        // Until `stages` has this stage, an early return drops the store; no tracking is armed yet,
+        // so that is safe.
         let store = &mut self.store;
         let mut host = Host::new(Phase::Running, seed, bound.image.files.clone(), &bound.quotas);
         host.stage = at;
@@ -141,7 +169,8 @@ impl Live {
         Ok(())
     }
 
-    /// Assigns the instances to another session, before their first input.
+    /// Assigns the instances to another session, before their first input. Only for a cell that no
+    /// handler has run in: it would have drawn from the old seed.
     pub(super) fn reseed(&mut self, seed: Seed) {
         for (at, host) in (0..).zip(self.store.data_mut().stages()) {
             host.generator = Generator::new(of_stage(seed, at));
@@ -167,6 +196,10 @@ impl Live {
     }
 
     /// Runs handlers until all stages are quiet or the slice is over. Resumes across awaits: each is a preemption.
+    ///
+    /// Each round runs one handler, or with a driver all messages up to the slice's end. The
+    /// deadline of 1 lets the first handler run to the end of the current slice, wherever in it the
+    /// turn began; `Hosts::preempted` then yields once a slice.
     async fn go_on(&mut self) -> TaskOutcome {
         self.store.data_mut().begin_turn();
         self.store.set_epoch_deadline(1);
@@ -207,7 +240,8 @@ impl Live {
         }
     }
 
-    /// Runs one handler to its end.
+    /// Runs one handler to its end. Without the driver: for the first messages of a cell, and for
+    /// every input that is not a message.
     async fn handle(&mut self) -> wasmtime::Result<()> {
         self.until_driver = self.until_driver.saturating_sub(1);
         let Some(order) = self.store.data_mut().hand_over() else { return Ok(()) };
@@ -216,6 +250,8 @@ impl Live {
         Ok(())
     }
 
+    /// Calls the export for this order. An app need not export a handler other than `marram_recv`;
+    /// without it the input has no effect except on the ports.
     async fn call(&mut self, order: Order) -> wasmtime::Result<()> {
         let store = &mut self.store;
         let Stage { memory, handlers, .. } = &self.stages[store.data().at()];
@@ -272,6 +308,8 @@ impl Handlers {
 }
 
 /// Polls a future until it is ready. It waits for nothing and can only be preempted: creating an instance is not interrupted.
+// A poll that is pending was preempted by the epoch; the next one continues it, without leaving the
+// thread.
 pub(super) fn now<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
@@ -281,7 +319,9 @@ pub(super) fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Maps the engine's error: either the guest failed, or the host could not continue.
+/// Maps the engine's error: either the guest failed, or the host could not continue. A kill is the
+/// machine's doing, so another edge may succeed; a trap is the guest's, and cells are
+/// deterministic.
 fn stop(error: &wasmtime::Error) -> CellStop {
     match error.downcast_ref::<Refusal>() {
         Some(Refusal::MachineMemory(_)) => CellStop::Kill(reason(error)),
@@ -289,7 +329,8 @@ fn stop(error: &wasmtime::Error) -> CellStop {
     }
 }
 
-/// Starts a cell's task, and returns how far it came.
+/// Starts a cell's task, and returns how far it came. A task cannot be passed arguments and never
+/// returns, so both directions go through these cells. Values of one thread: no lock.
 #[derive(Default)]
 pub(crate) struct TaskSignal {
     go: Cell<bool>,

@@ -1,4 +1,7 @@
 //! Inspects a cell between inputs, for people who run a recording. Changes nothing.
+//!
+//! Used by `marram replay` and its debugger. It borrows the cell for reading only, takes no
+//! snapshot and arms no tracking, so a replay that looks computes the same as one that does not.
 
 use super::Cells;
 use super::live::Live;
@@ -52,6 +55,7 @@ impl Cells {
     }
 }
 
+/// The name that a debugger shows, and the value's bits; a float's are not converted.
 fn typed(value: GlobalValue) -> (&'static str, u128) {
     match value {
         GlobalValue::I32(bits) => ("i32", bits.into()),

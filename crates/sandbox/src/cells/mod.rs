@@ -1,6 +1,17 @@
 //! The live cells of one process: started from images, run one input at a time, preempted, killed, removed.
 //!
 //! This module does not know sessions, logs or clocks: each [`Run`] brings the time.
+//!
+//! ```text
+//!                expect/prewarm_one           remove, stop
+//! image --bind--> ready cell --start(seed)--> live cell --> deferred free --> free slot
+//!                     ^ stages() ^                |  ^
+//!                                       run: Done |  | poll: Pending
+//! ```
+//! At most one handler computes at a time, since all of this belongs to one thread; several may be
+//! preempted in the middle. A cell that stops for any reason is removed at once: after a trap its
+//! memory is in the middle of a handler, so only a checkpoint and a replay lead back to a state
+//! between two inputs.
 
 mod bound;
 mod config;
@@ -48,17 +59,24 @@ use wasmtime::{Engine, InstanceAllocationStrategy, Linker};
 /// The live cells of one process. Belongs to one thread: two busy threads in one address space slow each other down,
 /// so there is one `Cells` per shard, and one process per shard.
 pub struct Cells {
-    /// Declared before the engine, so that every instance is dropped before the pool.
+    /// Declared before the engine, so that every instance is dropped before the pool. The cells of
+    /// sessions, by the numbers that the caller gave them.
     cells: HashMap<CellId, Stages>,
+    /// Cells without a session yet.
     ready: WarmPools,
+    /// Cells without a session any more.
     deferred_free: DeferredFree,
+    /// Images that cells can start from, by the hash of the stage; [`Self::forget`] removes them.
     bound: HashMap<ImageHash, Rc<Bound>>,
     linker: Linker<Hosts>,
     drivers: Rc<Drivers>,
     engine: Engine,
+    /// Wakes once a slice while guests run; see `ticker`.
     ticker: Ticker,
+    /// How this process finds dirty pages: chosen once, at the start.
     method: Method,
     keyring: Keyring,
+    /// Buffers of snapshots; shared with the threads that encode them.
     spares: Spares,
     /// What the cell that stopped last printed before it stopped.
     last_prints: Option<(CellId, Vec<Print>)>,
@@ -129,12 +147,15 @@ impl Cells {
     }
 
     /// Binds all stages and compiles their driver: compiling takes longer than a handler may run.
+    /// Called ahead of a start, when a delay harms no client.
     fn bind_all(&mut self, image: &Image) -> Result<Vec<Rc<Bound>>, StartError> {
         let refused = |error| StartError::Image { hash: image.hash(), why: format!("{error:#}") };
         self.drivers.prepare(image.stage_count()).map_err(refused)?;
         image.stages.iter().map(|stage| self.bind(&stage.image)).collect()
     }
 
+    /// The keys are picked once, when the image is first bound. A missing key fails each start
+    /// until it is configured.
     fn bind(&mut self, image: &Arc<StageImage>) -> Result<Rc<Bound>, StartError> {
         if let Some(bound) = self.bound.get(&image.hash) {
             return Ok(Rc::clone(bound));
@@ -167,6 +188,10 @@ impl Cells {
 
     /// Starts one cell ahead of its client, for the image that lacks the most. Called when the process is idle; returns whether
     /// there are more to start.
+    ///
+    /// The cell is started with a seed of zeros, which no handler sees: `WarmPools::take` gives it
+    /// the session's. If the start fails, the machine is short of slots, and the pool is not filled
+    /// further.
     pub fn prewarm_one(&mut self) -> bool {
         let Some(image) = self.ready.lacking() else { return false };
         match self.stages(&image, Seed([0; 32])) {
@@ -215,7 +240,8 @@ impl Cells {
         Ok(())
     }
 
-    /// All stages of a new cell, each in a slot of its own.
+    /// All stages of a new cell, each in a slot of its own. Does not remove others to make room:
+    /// [`Self::start`] does, for clients only.
     fn stages(&mut self, image: &Arc<Image>, seed: Seed) -> Result<Stages, StartError> {
         let bound =
             image.stages.iter().map(|stage| self.bind(&stage.image)).collect::<Result<Vec<_>, _>>()?;
@@ -228,6 +254,9 @@ impl Cells {
     ///
     /// A cell that is unknown, or not done with its last input, returns [`RunOutcome::Stopped`]: the caller has a bug.
     /// After any [`RunOutcome::Stopped`] the cell is gone.
+    ///
+    /// Wall time between two polls is not charged. The input must be complete: there is no way to
+    /// withdraw one, except by [`Self::remove`].
     pub fn run(&mut self, run: Run) -> Progress {
         let cell = run.cell;
         let Some(stages) = self.cells.get_mut(&cell) else {
@@ -273,6 +302,8 @@ impl Cells {
         }
     }
 
+    /// Turns what the stages report into what the caller sees; a cell that failed is gone
+    /// afterwards.
     fn progress(&mut self, cell: CellId, resumed: Result<Option<Ran>, Failure>) -> Progress {
         match resumed {
             Ok(Some(ran)) => Progress::Done(ran),
@@ -281,6 +312,8 @@ impl Cells {
         }
     }
 
+    /// For inputs that the caller may not give. The cell ends too, because its state no longer
+    /// matches its log.
     fn end(&mut self, cell: CellId, stop: CellStop, spent_ns: u64) -> Progress {
         self.fail(cell, Failure { stop, spent_ns, reads: Vec::new() })
     }
@@ -343,7 +376,8 @@ fn stopped(cell: CellId, stop: CellStop, cost_ns: u64) -> Ran {
     Ran { cell, outcome, clock_read: false, outputs, timers, tasks, reads: Vec::new(), cost_ns }
 }
 
-/// The text for people about a panic in this program.
+/// The text for people about a panic in this program. A panic is not the guest's doing, but its
+/// input caused it: the text goes to the session's ends, so it is made plain and short.
 fn bug(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     let text = format!("the host has a bug, please report it: {}", text.unwrap_or("no message"));
@@ -352,6 +386,9 @@ fn bug(panic: &(dyn Any + Send)) -> String {
 
 /// The text for people about an error that ended a guest: the cause and the function. The guest chose the names of its
 /// functions.
+///
+/// Names are demangled. Frames of the driver are left out, since the author of the guest does not
+/// know it.
 pub(crate) fn reason(error: &wasmtime::Error) -> String {
     let mut text = error.root_cause().to_string();
     let trace = error.downcast_ref::<wasmtime::WasmBacktrace>();

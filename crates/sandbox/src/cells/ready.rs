@@ -2,6 +2,14 @@
 //!
 //! Each image has a pool. It is refilled when the process is idle. A pool that a client finds empty grows; a pool that stays
 //! more than half full shrinks. A cell in a pool belongs to no session yet: it has the image's state and no seed.
+//!
+//! ```text
+//! wanted  8 --client finds none--> 16 --> 32 --> ... 512     doubles, at once
+//!         8 <--never half empty--- 12 <-- 16                 loses a quarter, at each `tend`
+//! ```
+//! The fast growth follows a crowd; the slow decay keeps cells for its next wave. The cells of all
+//! pools together take at most one slot in `READY_SHARE`, and are given up before a client is
+//! refused a slot.
 
 use super::stages::Stages;
 use crate::chain::Image;
@@ -14,6 +22,7 @@ use std::sync::Arc;
 /// Cells of one image.
 struct WarmPool {
     image: Arc<Image>,
+    /// The last one put in is taken first: its pages are most likely in the processor's caches.
     cells: Vec<Stages>,
     /// Target size of the pool.
     wanted: usize,
@@ -53,6 +62,7 @@ pub struct WarmPoolStats {
 /// All pools of a process.
 #[derive(Default)]
 pub(super) struct WarmPools {
+    /// A pool stays while its image is expected, also when it is empty.
     pools: HashMap<ImageHash, WarmPool>,
     /// Cells in all pools.
     count: usize,
@@ -95,6 +105,9 @@ impl WarmPools {
     }
 
     /// Takes a cell from the image's pool and gives it this seed.
+    ///
+    /// The seed is what makes the cell the session's: until then no byte in it differs from any
+    /// other cell of the image.
     pub(super) fn take(&mut self, image: ImageHash, seed: Seed) -> Option<Stages> {
         let pool = self.pools.get_mut(&image)?;
         let Some(stages) = pool.cells.pop() else {
@@ -111,7 +124,8 @@ impl WarmPools {
         Some(stages)
     }
 
-    /// The image whose pool lacks the most cells.
+    /// The image whose pool lacks the most cells. `None` if no pool lacks any, or all of them
+    /// together have reached their maximum.
     pub(super) fn lacking(&self) -> Option<Arc<Image>> {
         if self.count >= self.most {
             return None;
@@ -121,7 +135,7 @@ impl WarmPools {
         (lacks(&pool) > 0).then(|| Arc::clone(&pool.image))
     }
 
-    /// Puts a cell into its pool.
+    /// Puts a cell into its pool. If the pool was forgotten meanwhile, the cell is dropped.
     pub(super) fn put(&mut self, image: ImageHash, stages: Stages) {
         if let Some(pool) = self.pools.get_mut(&image) {
             pool.cells.push(stages);

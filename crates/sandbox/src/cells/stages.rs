@@ -1,6 +1,15 @@
 //! The stages of one cell, seen from outside: an input goes in, and they run turn by turn until all are quiet.
 //!
 //! This module does not know what passes between stages; `host::hosts` does.
+//!
+//! States of a cell, by `underway` and `paused`:
+//!
+//! ```text
+//! quiet (None, false) --begin--> (Some, false) --resume--> quiet          all stages are quiet
+//!                                     ^   |--resume--> (Some, false)     slice over between two handlers
+//!                                     |   '--resume--> (Some, true) --resume--> any of these
+//! ```
+//! A failure leaves the state undefined: the caller removes the cell.
 
 use super::bug;
 use super::live::{Live, Task, TaskOutcome, TaskSignal, task};
@@ -33,7 +42,8 @@ pub(super) struct Stages {
     paused: bool,
 }
 
-/// Why the cell ends, and what it had used until then.
+/// Why the cell ends, and what it had used until then. `spent_ns` is charged to the tenant although
+/// the input had no effect.
 pub(super) struct Failure {
     pub(super) stop: CellStop,
     pub(super) spent_ns: u64,
@@ -73,18 +83,23 @@ impl Stages {
         &self.live
     }
 
-    /// Assigns the stages to another session, before their first input.
+    /// Assigns the stages to another session, before their first input. Panics if a handler is in
+    /// progress; a cell in a warm pool has none.
     pub(super) fn reseed(&self, seed: Seed) {
         self.live.borrow_mut().reseed(seed);
     }
 
-    /// Takes an input from outside; [`Self::resume`] runs it.
+    /// Takes an input from outside; [`Self::resume`] runs it. `run.now_ns` is what all handlers of
+    /// this input observe as the time, in nanoseconds of session time.
     pub(super) fn begin(&mut self, run: Run) {
         self.underway = Some(run.cell);
         self.live.borrow_mut().store.data_mut().accept(run.input, run.now_ns, run.logged);
     }
 
     /// Runs handlers until all stages are quiet, or the slice is used up: then the result is `None`.
+    ///
+    /// `Ok(Some)` has the effects of the whole input. Until then they are kept in the cell and
+    /// nothing of them may leave: an input takes effect as a whole or not at all.
     pub(super) fn resume(&mut self, watch: &Watch) -> Result<Option<Ran>, Failure> {
         watch.begin(self.paused);
         if !self.paused {
@@ -139,7 +154,8 @@ impl Stages {
         self.live.borrow_mut().take_prints()
     }
 
-    /// Ends all handlers and returns the instances.
+    /// Ends all handlers and returns the instances. `None` only if something else still holds the
+    /// instances, which nothing does.
     pub(super) fn into_live(self) -> Option<Live> {
         // Dropping a handler in progress releases the instances.
         drop(self.task);

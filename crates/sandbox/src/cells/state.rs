@@ -1,4 +1,16 @@
 //! A cell's state as a whole: taken into a snapshot, put back from checkpoints, hashed.
+//!
+//! What a cell's state is: linear memory, mutable globals, ports and what is known of peers, the
+//! generator's seed and position, and files with their descriptors. Tables and code are the
+//! image's. Timers, tasks, the log and the outbox are the session's, which puts them into the
+//! checkpoint's header. The engine's stack is empty between handlers, which is why a checkpoint is
+//! only taken there.
+//!
+//! ```text
+//! restore:   decode all --> fit --> start --> put
+//! arriving:  begin --> fill, fill, ... --> complete = fit --> put
+//! standby:   restored cell --> fit --> put          (advance; the cell is unchanged until everything fits)
+//! ```
 
 use super::live::{Live, Stage};
 use super::{Cells, StartError};
@@ -20,7 +32,10 @@ use std::sync::Arc;
 use wasmtime::Store;
 
 impl Cells {
-    /// Copies what a checkpoint on `base` needs: the cell pauses for this long. Encode the result on another thread.
+    /// Copies what a checkpoint on `base` needs: the cell pauses for this long. Encode the result
+    /// on another thread. On success the copied state is the new base for
+    /// [`CheckpointBase::Previous`], whether or not anyone keeps the copy (I19 is the session's to
+    /// hold).
     ///
     /// # Errors
     /// If the cell is not between handlers, or a delta has no checkpoint to build on. The cell continues in both cases.
@@ -63,6 +78,8 @@ impl Cells {
     /// # Errors
     /// If they do not fit. Then the cell is gone.
     pub fn fill(&mut self, cell: CellId, with: &Filling) -> Result<(), RestoreError> {
+        // Filled before the whole is known to be good: a cell that was begun and does not complete
+        // never runs.
         let filled = self.quiet(cell).map_or(Err(GONE), |stages| {
             let Live { stages, store, .. } = &mut *stages.live().borrow_mut();
             let stage = stages.get_mut(with.stage);
@@ -83,6 +100,7 @@ impl Cells {
     /// # Errors
     /// If the checkpoints do not fit the image. Then the cell is gone.
     pub fn complete(&mut self, cell: CellId, image: &Arc<Image>, from: &Decoded) -> Result<(), RestoreError> {
+        // The cell must have been begun, and nothing may have run in it since.
         let have_run = self.quiet(cell).map(|stages| stages.live().borrow().store.data().have_run());
         match (have_run, Self::fits_new(image, from)) {
             (Some(false), Ok(files)) => self.put(cell, from, files),
@@ -94,6 +112,7 @@ impl Cells {
         }
     }
 
+    /// As [`fit`], for a cell that still has its image's state.
     fn fits_new(image: &Image, from: &Decoded) -> Result<Vec<Files>, RestoreError> {
         let new = image.stages.iter().map(|stage| Before::new(&stage.image));
         fit(image.hash, new.collect(), from)
@@ -101,6 +120,9 @@ impl Cells {
 
     /// Advances a cell that was restored and has not run since to its next checkpoint, or over several: deltas, of which the
     /// first builds on the cell's checkpoint. It continues as a cell that is restored from all of them at once.
+    ///
+    /// For a warm standby. The session uses it when the owner's next delta has arrived completely,
+    /// so that the standby always has a state that some checkpoint describes.
     ///
     /// # Errors
     /// If they do not fit the cell: the cell is unchanged. Only after [`RestoreError::Lost`] is it gone.
@@ -122,7 +144,9 @@ impl Cells {
         self.put(cell, by, files).map_err(|error| RestoreError::Lost(error.into()))
     }
 
-    /// Applies checkpoints that fit, and the files made from them, to a cell. If that fails the cell is gone.
+    /// Applies checkpoints that fit, and the files made from them, to a cell. If that fails the
+    /// cell is gone. A cell that is not quiet is left alone: the callers have checked that it
+    /// exists.
     fn put(&mut self, cell: CellId, from: &Decoded, files: Vec<Files>) -> Result<(), RestoreError> {
         let put = self.quiet(cell).map_or(Ok(()), |stages| {
             let Live { stages, store, .. } = &mut *stages.live().borrow_mut();
@@ -137,6 +161,9 @@ impl Cells {
 
     /// A digest of everything that determines how the cell continues: equal for equal states, independent of how and where they
     /// were reached. Reads all of memory. `None` if the cell is gone or in the middle of a handler.
+    ///
+    /// For tests, recordings and comparisons of replays, and not for integrity: 64 MiB take tens of
+    /// milliseconds. The hash does not cover the number of handlers that ran, timers and tasks.
     #[must_use]
     pub fn state_hash(&self, cell: CellId) -> Option<[u8; 32]> {
         let Live { stages, store, .. } = &mut *self.quiet(cell)?.live().borrow_mut();
@@ -158,7 +185,8 @@ impl Cells {
     }
 }
 
-/// The state of a stage before checkpoints are applied.
+/// The state of a stage before checkpoints are applied. Either a fresh cell, which has what the
+/// image has, or a cell that was restored earlier.
 struct Before<'a> {
     image: &'a StageImage,
     /// The checkpoint that they must build on; `None` if the stage has the image's state.
@@ -173,7 +201,9 @@ impl<'a> Before<'a> {
     }
 }
 
-/// Refuses what can be refused before anything changes; returns the files that each stage will have.
+/// Refuses what can be refused before anything changes; returns the files that each stage will
+/// have. Everything that can be found without writing is found here, so that `advance` can leave
+/// its cell unchanged.
 fn fit(image: ImageHash, stages: Vec<Before<'_>>, from: &Decoded) -> Result<Vec<Files>, RestoreError> {
     if from.image() != image {
         return Err(RestoreError::Image { found: from.image(), expected: image });
@@ -186,6 +216,8 @@ fn fit(image: ImageHash, stages: Vec<Before<'_>>, from: &Decoded) -> Result<Vec<
 }
 
 impl Before<'_> {
+    /// The image, the base, the sizes and the types of globals. The contents of memory need no
+    /// check: any bytes are a memory.
     fn fits(&self, from: &StageDecoded) -> Result<(), RestoreError> {
         let image = self.image;
         if from.image != image.hash {
@@ -209,6 +241,9 @@ impl Before<'_> {
         Ok(())
     }
 
+    /// Works on a copy, which shares all pages with the original. The order within a checkpoint is
+    /// fixed: directory, pages, descriptors; pages need their file, and descriptors are checked
+    /// against the files at the end.
     fn restored_files(&self, from: &StageDecoded) -> Result<Files, RestoreError> {
         let mut files = self.files.clone();
         let misfit = |error: crate::files::FilesError| RestoreError::Misfit(error.0);
@@ -233,12 +268,18 @@ impl Before<'_> {
     }
 }
 
+/// `None` does not occur: pages are read in whole pages.
 fn to_page(bytes: &[u8]) -> Option<Page> {
     <[u8; PAGE]>::try_from(bytes).ok().map(Arc::new)
 }
 
 /// A stage needs the store of its cell, and its number there.
 impl Stage {
+    /// The pause of a cell is this function, once a stage: a scan for dirty pages and a copy of
+    /// them.
+    ///
+    /// After an error the stage's next checkpoint must be a full one, since writes that the kernel
+    /// has reported once are not reported again.
     fn snapshot(
         &mut self,
         store: &mut Store<Hosts>,
@@ -246,6 +287,8 @@ impl Stage {
         base: CheckpointBase,
         spares: &Spares,
     ) -> Result<StageSnapshot, SnapshotError> {
+        // Without tracking since the last checkpoint, the writes after it are not known, so it is
+        // no base.
         let previous = self.checkpoint.filter(|_| self.tracker.is_armed());
         let base = match base {
             CheckpointBase::Image => None,
@@ -288,6 +331,7 @@ impl Stage {
         Ok(snapshot)
     }
 
+    /// In the order of the image; deployment gave each an export for this.
     pub(super) fn globals(&self, store: &mut Store<Hosts>) -> Vec<GlobalValue> {
         let mut values = Vec::with_capacity(self.globals.len());
         for global in &self.globals {
@@ -308,6 +352,9 @@ impl Stage {
     }
 
     /// Applies checkpoints that fit.
+    ///
+    /// The checkpoints are written one over the other, oldest first: pages of a delta replace those
+    /// before it.
     fn put(
         &mut self,
         store: &mut Store<Hosts>,
@@ -332,6 +379,7 @@ impl Stage {
         host.files = files;
         // The contents just written are known and differ from the image; from here on writes count for the next delta.
         let memory = self.memory.data(&*store);
+        // If tracking cannot begin, the cell runs, and its next checkpoint is a full one.
         let known = self.tracker.take(memory, &self.bound.image.memory, CheckpointBase::Image).is_ok();
         self.checkpoint = known.then_some(last.id);
         Ok(())
@@ -348,6 +396,9 @@ impl Stage {
     }
 
     /// Grows memory to this length and writes to it. Reading already checked that everything lies within.
+    ///
+    /// Memory never shrinks, so `memory_len` is at least what there is, or the checkpoint was
+    /// refused by `fits`.
     fn write(
         &mut self,
         store: &mut Store<Hosts>,
@@ -381,6 +432,8 @@ impl Stage {
         Ok(())
     }
 
+    /// The state hash of one stage. Memory is hashed as a whole, since which pages were written is
+    /// no part of the state.
     pub(super) fn hash(&self, store: &mut Store<Hosts>, at: usize) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_derive_key("marram cell state 1");
         for global in self.globals(store) {
@@ -410,6 +463,10 @@ impl Stage {
 }
 
 /// A checkpoint id that is unique in this session's history, except for the same state reached by the same inputs.
+///
+/// Two attempts at one session that ran the same inputs may give the same id, and then the states
+/// are equal, so either may be the base of a delta. Contents of pages are not hashed: that would
+/// add to the pause.
 fn name(host: &Host, snapshot: &StageSnapshot) -> CheckpointId {
     let mut hasher = blake3::Hasher::new_derive_key("marram checkpoint name 1");
     hasher.update(&snapshot.base.unwrap_or_else(|| image_id(snapshot.image.hash)));

@@ -1,4 +1,13 @@
 //! Advances the engine's epoch once per slice while guests run, so that a guest that computes for long is preempted.
+//!
+//! ```text
+//! thread of the cells   running()  guest guest      running() guest ............
+//! ticker                 wake      1 ms  1 ms ... 50 idle slices: park   wake
+//! epoch                      +1    +1    +1                 +1 each 100 ms
+//! ```
+//! One thread per process is enough, since one guest runs at a time. It does no work but adding to
+//! two counters, so it asks for the shortest slice of the scheduler: a late tick is a late
+//! preemption.
 
 use crate::limits::SLICE_MS;
 use crate::scheduling::set_most_latency_sensitive;
@@ -26,6 +35,9 @@ struct Shared {
     /// Handlers started or resumed so far, wrapping: if it changes, guests run.
     activity: AtomicU32,
     asleep: AtomicBool,
+    /// Set by the ticker before it parks, and looked at by `running` after it has changed
+    /// `activity`. Both are sequentially consistent: whichever comes second sees the other, so a
+    /// guest never starts while the ticker sleeps unnoticed.
     stop: AtomicBool,
 }
 
@@ -57,6 +69,9 @@ impl Ticker {
     }
 
     /// Must be called before a guest runs. Costs an atomic load and store, and a wake-up after a pause.
+    ///
+    /// Called once a turn, for a resumed handler too, since the ticker counts these calls to see
+    /// whether guests run.
     pub(crate) fn running(&self) {
         // Only this thread writes it.
         let activity = self.shared.activity.load(Ordering::Relaxed);
@@ -69,6 +84,8 @@ impl Ticker {
     }
 }
 
+/// The thread's body. `seen` is the activity at the last tick, `idle` the number of ticks since it
+/// changed.
 fn tick(engine: &Engine, shared: &Shared, watch: &Watch) {
     set_most_latency_sensitive();
     let mut seen = shared.activity.load(Ordering::SeqCst);

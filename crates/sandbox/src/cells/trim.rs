@@ -1,4 +1,7 @@
 //! Frees the memory of unused slots: a used slot keeps pages, so that its next cell does not fault on them.
+//!
+//! The engine offers no call for that. So each warm slot is taken as for a cell, its pages are
+//! given back with `madvise`, and it is released: what the pool then keeps is empty.
 
 use super::Cells;
 use super::bound::Bound;
@@ -15,6 +18,9 @@ impl Cells {
     }
 
     /// Takes each warm slot once more, empties it and releases it. A slot is found by the image that it last had.
+    ///
+    /// The engine prefers the slot that last had the image which is asked for, and it counts unused
+    /// warm slots: when taking one does not lower that number, no slot of this image is left.
     fn trim(&mut self) -> usize {
         let images: Vec<Rc<Bound>> = self.bound.values().cloned().collect();
         let mut taken = Vec::new();
