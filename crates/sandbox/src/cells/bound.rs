@@ -20,7 +20,6 @@ pub(crate) struct Bound {
     pub(crate) pre: InstancePre<Hosts>,
     /// Indices of the exports that deployment added for the mutable globals, in their order.
     pub(crate) globals: Vec<ModuleExport>,
-    /// A copy of the image's, so that a start reads one struct less.
     pub(crate) quotas: Quotas,
     /// Whether a handler may wait in an import, so that the module must be instantiated asynchronously.
     pub(crate) waits: bool,

@@ -75,9 +75,8 @@ impl CellsConfig {
         pool.total_core_instances(self.slots.saturating_mul(2))
             .total_memories(self.slots)
             .total_tables(self.slots.saturating_mul(TABLES_MAX))
-            // Otherwise a preempted handler would have to give its stack up, or a chain would need
-            // one for each stage.
-            // A cell keeps one stack for all of its stages, from its first handler on.
+            // A cell keeps one stack for all of its stages, from its first handler on: a preempted
+            // handler stays on it, and the stages run one after the other.
             .total_stacks(self.slots)
             .max_tables_per_module(TABLES_MAX)
             .table_elements(TABLE_ELEMENTS_MAX)

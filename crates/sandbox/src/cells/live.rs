@@ -308,8 +308,6 @@ impl Handlers {
 }
 
 /// Polls a future until it is ready. It waits for nothing and can only be preempted: creating an instance is not interrupted.
-// A poll that is pending was preempted by the epoch; the next one continues it, without leaving the
-// thread.
 pub(super) fn now<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {

@@ -34,10 +34,10 @@ pub(crate) struct Ticker {
 struct Shared {
     /// Handlers started or resumed so far, wrapping: if it changes, guests run.
     activity: AtomicU32,
-    asleep: AtomicBool,
     /// Set by the ticker before it parks, and looked at by `running` after it has changed
-    /// `activity`. Both are sequentially consistent: whichever comes second sees the other, so a
+    /// `activity`. Both are sequentially consistent: the one that comes second sees the other, so a
     /// guest never starts while the ticker sleeps unnoticed.
+    asleep: AtomicBool,
     stop: AtomicBool,
 }
 
