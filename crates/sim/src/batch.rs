@@ -1,4 +1,13 @@
 //! Runs many seeds on all cores: which seeds fail, which states were reached, whether equal seeds run equally.
+//!
+//! ```text
+//! seeds  [s0 s1 s2 s3 ...]   one counter, `next`: each worker takes the next index
+//! workers  0..cores          each runs whole seeds and keeps a Tally of its own
+//! main thread                looks at `at[worker]` every LOOK; merges the tallies at the end
+//! ```
+//! A seed runs on one thread from its start to its end and shares nothing with others, so the order
+//! in which seeds run has no effect on their results. Knows nothing of a world: only [`run`] and
+//! what it returns.
 
 use crate::{run, watch::Counts};
 use std::{
@@ -12,6 +21,9 @@ use std::{
 };
 
 /// One in this many seeds is run twice, to check that both runs are equal.
+///
+/// Both runs are in this process, so the check finds what depends on addresses, on hash maps or on
+/// what an earlier seed left behind.
 const TWICE: u64 = 100;
 
 /// If one step of a machine takes longer, its thread hangs; no seed needs a hundredth of this.
@@ -39,7 +51,8 @@ pub struct Tally {
     pub compared: u64,
     /// Seeds that ran twice.
     pub twice: u64,
-    /// The seeds that failed, in order.
+    /// The seeds that failed, in order. The threads add them in any order; [`run_all`] sorts them
+    /// by seed, so that the output of two runs can be compared.
     pub failures: Vec<Failure>,
     /// Rare states reached.
     pub counts: Counts,
@@ -52,6 +65,7 @@ impl Tally {
         self.passed + self.failures.len() as u64
     }
 
+    /// Counts are sums, so the order of merging has no effect. Failures are sorted later.
     fn merge(&mut self, other: Self) {
         self.passed += other.passed;
         self.events += other.events;
@@ -64,6 +78,13 @@ impl Tally {
 
 /// Runs all seeds, on one thread per core; stops after about `failures_max` failures, since further ones would add no
 /// information.
+///
+/// Each thread stops by its own count of failures, so up to `failures_max` times the number of
+/// threads can be returned. Seeds that were not begun by then are in no count.
+///
+/// # Exits
+/// With code 1, if a step of a machine does not return for [`HANG`]: a thread cannot be ended from
+/// outside, and without this a mutation that loops for ever would never be reported.
 #[must_use]
 pub fn run_all(seeds: &[u64], failures_max: usize) -> Tally {
     let threads = thread::available_parallelism().map_or(1, usize::from);
@@ -107,6 +128,7 @@ fn work(
     let mut tally = Tally::default();
     while !stop.load(Ordering::Relaxed) {
         let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+        // Relaxed: the value is only compared for change.
         at.store(seed, Ordering::Relaxed);
         let mut outcome = run(seed, false);
         tally.events += outcome.events;

@@ -1,5 +1,19 @@
 //! Runs cells without Wasm: each is the oracle's hash chain, in some seeds between delay stages. Handles images, checkpoints and
 //! seals as the sandbox's shell does, and knows nothing of sessions except the names in checkpoints.
+//!
+//! The simulator's cell is not WebAssembly but the record chain of `marram_chain_algo`, the same
+//! code that the test guest is built from. It is cheap to run, and its outputs prove on
+//! their own which inputs it consumed in which order (see `oracle`). The protocol's machines cannot
+//! tell: to them running a cell is an effect, `Run` out and `Ran` in.
+//!
+//! ```text
+//! Shard --Start/Restore/Run/Copy/Checkpoint/Remove--> Cells --+--> Stages (chain, delay stages)
+//!                                                             +--> Tasks, Pauses: models to compare with
+//!                                                             +--> Past: what ran before, on any edge
+//!                                                             '--> twin: the real sandbox, if asked for
+//! ```
+//! [`Past`] is shared by all edges of a world, unlike anything real. It lets a cell on one edge be
+//! compared with the same cell on another: same seed, same event, same result.
 
 mod cache;
 mod pauses;
@@ -39,9 +53,13 @@ const DELTA: u8 = 1;
 /// Events that ran before on any edge: distinguishes a replay from a first run without asking the edges.
 #[derive(Debug)]
 pub(crate) struct Past {
-    /// By the cell's seed, the chain's hash after each event.
+    /// By the cell's seed, the chain's hash after each event. An edge that runs an event again must
+    /// get the same hash; where it differs, the history was ordered anew, and what follows the
+    /// place is forgotten.
     hashes: BTreeMap<[u8; 32], Vec<u64>>,
-    /// Sessions that a once-only poison has already hit: a session that has no log yet begins again with another seed.
+    /// Sessions that a once-only poison has already hit: a session that has no log yet begins again
+    /// with another seed. Without this a new attempt would be struck again, and a poison that
+    /// happens once would look like one that happens always.
     struck: BTreeSet<SessionId>,
     /// Whether any poison was ever applied.
     pub(crate) poisoned: bool,
@@ -56,7 +74,8 @@ pub(crate) struct Past {
     /// Wasm twins of all cells, if requested.
     #[cfg(feature = "wasm")]
     pub(crate) twins: Option<crate::twin::Twins>,
-    /// Requests that an executor must never get.
+    /// Requests that an executor must never get. Collected here and not returned, since the callers
+    /// are shells that must go on; the world takes them after each event.
     pub(crate) violations: Vec<String>,
 }
 
@@ -114,6 +133,9 @@ pub(crate) struct Seen {
 }
 
 /// Properties that all cells of a seed share.
+///
+/// They come from the plan and are the same on all edges: an edge with other habits would be
+/// another app.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habits {
     /// Which handler fails.
@@ -128,6 +150,8 @@ pub(crate) struct Habits {
     pub(crate) reads: bool,
 }
 
+/// One simulated cell. All fields but `session`, `twin`, `saved` and `copied` are its state, and
+/// are part of each checkpoint.
 #[derive(Clone, Debug)]
 struct Cell {
     session: SessionId,
@@ -140,9 +164,12 @@ struct Cell {
     events: u64,
     #[cfg(feature = "wasm")]
     twin: Option<CellId>,
-    /// The state copied or restored last.
+    /// The state copied or restored last. Deltas are made against it, as the exclusive or: equal
+    /// bytes become zeros. `None` until the first copy or restore.
     saved: Option<Vec<u8>>,
-    /// Sections of the last copy, until they are sealed.
+    /// Sections of the last copy, until they are sealed. `Copy` and `Checkpoint` are two requests,
+    /// because a real shard copies at a message boundary and seals later. What happens in between
+    /// must not change the copy.
     copied: Option<Vec<u8>>,
 }
 
@@ -152,7 +179,10 @@ pub(crate) struct Restoring {
     pub(crate) session: SessionId,
     image: ImageHash,
     keys: SessionKeys,
+    /// Those that are still to come, in order: the parts have no names, so only the sizes tell
+    /// where one ends.
     expected: VecDeque<CheckpointMeta>,
+    /// Parts of the first expected checkpoint.
     arriving: Vec<u8>,
     /// Checkpoints that have arrived.
     pub(crate) checkpoints: Vec<SealedCheckpoint>,
@@ -185,7 +215,10 @@ impl Restoring {
 /// The cells of one shard.
 #[derive(Debug)]
 pub(crate) struct Cells {
+    /// By the shard's numbers.
     cells: BTreeMap<CellId, Cell>,
+    /// Cells whose checkpoints are on their way; they have no entry in `cells` yet, unless they are
+    /// standbys.
     restoring: BTreeMap<CellId, Restoring>,
     /// Cells that were restored and have not run since: they may be standbys.
     restored: BTreeMap<CellId, Restoring>,
@@ -226,6 +259,8 @@ impl Cells {
     }
 
     /// Runs one handler; `None` if the cell is gone.
+    ///
+    /// The result is the answer and, for the count of rare states, how it relates to earlier runs.
     pub(crate) fn run(&mut self, run: &Run, past: &mut Past) -> Option<(Ran, Seen)> {
         let cell = self.cells.get_mut(&run.cell)?;
         let mut ran = Ran {
@@ -270,6 +305,14 @@ impl Cells {
     }
 
     /// Saves a cell, to be sealed later.
+    ///
+    /// ```text
+    /// full   | 0 | length 8 | state | ballast, 0xba |
+    /// delta  | 1 | length 8 | fingerprint of the base 8 | state XOR base |
+    /// ```
+    /// With twins, each is followed by the twin's own checkpoint and its length. The fingerprint
+    /// makes a delta on the wrong base an error here, so that a mistake in the owner's bookkeeping
+    /// (I19) does not pass as a wrong state later.
     pub(crate) fn copy(&mut self, id: CellId, base: CheckpointBase, past: &mut Past) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let state = cell.save();
@@ -294,6 +337,7 @@ impl Cells {
                 sections
             }
         };
+        // Also after a full copy: the next delta builds on what was copied last, whatever its kind.
         cell.saved = Some(state);
         #[cfg(feature = "wasm")]
         cell.save_twin(base, &mut sections, past);
@@ -323,6 +367,10 @@ impl Cells {
     }
 
     /// Restores a cell from checkpoints.
+    ///
+    /// Checks what the header says against what the owner announced (`expected`), so that a
+    /// checkpoint in the wrong place is refused as a real one would be. A cell that exists already
+    /// is replaced: a standby gets its next checkpoint this way.
     ///
     /// # Errors
     /// If one of them cannot be opened, or does not match its position in the list.
@@ -367,6 +415,7 @@ impl Cells {
         cell.restore_twin(*image, &twin_parts, past);
         let before = self.cells.insert(id, cell);
         assert!(before.is_none() || checkpoints.len() > 1, "cell {id:?} was started twice");
+        // The old cell of a standby had a twin in a slot of the pool.
         #[cfg(feature = "wasm")]
         if let (Some(twins), Some(twin)) = (&mut past.twins, before.and_then(|before| before.twin)) {
             twins.remove(twin);
@@ -376,7 +425,9 @@ impl Cells {
         Ok(Box::new(header))
     }
 
-    /// Prepares for the next checkpoint of a cell that was restored as a standby.
+    /// Prepares for the next checkpoint of a cell that was restored as a standby. Begins with the
+    /// checkpoints that were restored before: the fake restores the whole list again, where the
+    /// sandbox advances its cell. The result must be the same.
     pub(crate) fn expect_more(&mut self, id: CellId, meta: CheckpointMeta) {
         let Some(restored) = self.restored.get(&id) else { return };
         let expected = [meta].into_iter().collect();
@@ -402,6 +453,9 @@ impl Cells {
 }
 
 /// Checks what a cell sees of its client: every run of the same event must see the same.
+///
+/// The address and the identity of a client are inputs of the cell. They are logged, so each replay
+/// must be given the first ones.
 fn judge_client(input: &CellInput, event: ([u8; 32], u64), past: &mut Past) {
     let CellInput::Open { port, kind, peer } = input else { return };
     match peer {
@@ -417,6 +471,9 @@ fn judge_client(input: &CellInput, event: ([u8; 32], u64), past: &mut Past) {
 }
 
 /// Checks how the peers of a cell communicate. Every datagram must arrive whole: it contains its own length.
+///
+/// Returns whether the input is a datagram. Index 0 of `datagrams` is the client, index 1 the
+/// server.
 fn judge_datagrams(input: &CellInput, datagrams: [bool; 2], past: &mut Past) -> bool {
     match input {
         CellInput::Open { port, kind, .. } => {
@@ -450,6 +507,8 @@ fn fingerprint(state: &[u8]) -> [u8; 8] {
     bytes
 }
 
+/// Opens one checkpoint on the state before it. Fails rather than to guess: a wrong state would
+/// show up much later, as a contradiction of the oracle's.
 fn apply(base: Option<Vec<u8>>, sections: &[u8]) -> Result<Vec<u8>, &'static str> {
     let (kind, rest) = sections.split_first().ok_or("an empty checkpoint")?;
     let (len, rest) = rest.split_first_chunk::<8>().ok_or("a short checkpoint")?;
@@ -486,10 +545,15 @@ impl Cell {
         }
     }
 
+    /// Counts the event that is about to run, from 1. Remembers the session that was struck, not
+    /// the cell: a session that was stopped before it had a log starts again with another seed, as
+    /// another cell.
     fn is_poisoned(&self, poison: Poison, past: &mut Past) -> bool {
         self.events + 1 == poison.event && (poison.always || past.struck.insert(self.session))
     }
 
+    /// Runs the input in all stages, and compares timers, tasks and the clock with simple models of
+    /// them. `Gone` never reaches a cell of this simulation's apps, and is no event.
     fn run(&mut self, run: &Run, (reads, datagrams): (bool, [bool; 2]), ran: &mut Ran, past: &mut Past) {
         if matches!(run.input, CellInput::Gone { .. }) {
             return;
@@ -525,6 +589,7 @@ impl Cell {
         }
     }
 
+    /// `| seed 32 | clock 8 | events 8 | tasks | pauses | stages |`, all little-endian.
     fn save(&self) -> Vec<u8> {
         let mut bytes = self.seed.0.to_vec();
         bytes.extend_from_slice(&self.clock_ns.to_le_bytes());
@@ -535,6 +600,8 @@ impl Cell {
         bytes
     }
 
+    /// Reads what [`Self::save`] wrote; `None` for anything else. The twin is restored by the
+    /// caller.
     fn load(session: SessionId, bytes: Vec<u8>) -> Option<Self> {
         let (head, stages) = bytes.split_first_chunk::<HEAD_SIZE>()?;
         let (seed, words) = head.split_first_chunk::<32>()?;
@@ -560,6 +627,7 @@ impl Cell {
 
 #[cfg(feature = "wasm")]
 impl Cell {
+    /// Gives the twin the same input and adds how its answer or its state differs.
     fn compare(&self, run: &Run, ran: &Ran, past: &mut Past) {
         if let (Some(twins), Some(twin)) = (&mut past.twins, self.twin) {
             past.violations.extend(twins.run(twin, run, ran));
@@ -576,6 +644,8 @@ impl Cell {
         }
     }
 
+    /// Cuts the twin's parts off the ends of the checkpoints. The twin cannot fail to restore what
+    /// it saved.
     fn restore_twin(&mut self, image: ImageHash, parts: &[Bytes], past: &mut Past) {
         let Some(twins) = &mut past.twins else { return };
         let part = |sections: &Bytes| {

@@ -3,6 +3,25 @@
 //! The machines of `marram-session` and `marram-shard` are driven only through `step`. Everything around them (sockets,
 //! clocks, sandboxes, programs, operators) is simulated here and drawn from the seed. An oracle that does not know the
 //! protocol checks what the programs received (`oracle`).
+//!
+//! ```text
+//! seed --Plan--> what will happen: machines, scripts, faults           plan
+//!                World: queue of events, one at a time                 world, queue, random
+//!                  AgentNode: Agent::step      programs beside it      world/agents, program
+//!                  EdgeNode: Control::step, Shard::step, cells         world/edges, executor
+//!                  StoreNode, RecorderNode                             world/coordinator, world/recorders
+//!                  Wire: delay, cut, silence                           world/wires
+//!                Watch: rare states and bounds, from frames alone      watch
+//!                oracle: what the programs received                    oracle
+//!             --> Outcome: violations, a hash of all events, counts
+//! ```
+//! Everything that a run does follows from its seed: there is one thread, one virtual clock and one
+//! generator per purpose, and no map with a random order. A failed seed is therefore a complete
+//! report of its bug.
+//!
+//! Two kinds of checks are kept apart. The oracle judges results and knows no protocol, so it stays
+//! right when the protocol changes. The watch and the machines' own `invariants` know rules by
+//! their numbers in `docs/protocol.md`, and find a broken rule earlier.
 
 pub mod batch;
 mod executor;
@@ -26,6 +45,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use watch::Watch;
 
 /// Runs one seed. A panic of a machine counts as a violation.
+///
+/// `verbose` keeps the events as text, which takes more time than the simulation itself and changes
+/// nothing else. Bugs that the machines would survive in production (`bug!`) panic here.
 #[must_use]
 pub fn run(seed: u64, verbose: bool) -> Outcome {
     marram_session::bug::panic_on_bugs();

@@ -1,4 +1,9 @@
 //! `marram-sim`: runs seeds, prints which failed and how to reproduce them.
+//!
+//! Exit codes: 0 if all seeds passed and, in a run that is large enough, every rare state was
+//! reached often; 1 otherwise; 2 for wrong arguments. Output is for people and for
+//! `mutants::workshop`, which looks for the word `FAILED` and for `, trace` and a hash: change
+//! these words in both places.
 
 use marram_sim::{
     batch::{self, Tally},
@@ -11,9 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Seeds that failed in the past; they always run first.
+/// Seeds that failed in the past; they always run first. One per line; words after the number say
+/// why it is there and are ignored.
 const SAVED: &str = include_str!("../seeds.txt");
-/// Number of new seeds that a run without arguments adds to the saved seeds.
+/// Number of new seeds that a run without arguments adds to the saved seeds. They are the seeds
+/// from 0 on, so two runs without arguments are the same run.
 const FRESH: u64 = 20_000;
 /// A run of at least [`FRESH`] seeds must reach every rare state this often, or its coverage is too low.
 const REACHED_MIN: u64 = 100;
@@ -36,7 +43,7 @@ const USAGE: &str = "usage: marram-sim [SEED | --from SEED --count N] [--first] 
   --wasm             with the Wasm machine beside the fake (feature `wasm`)
   mutants            every named mutation of the protocol must be caught";
 
-/// What to run.
+/// What to run. All options are independent; a seed wins over `--from`, and `mutants` over both.
 #[derive(Debug, Default)]
 struct Arguments {
     seed: Option<u64>,
@@ -67,6 +74,8 @@ fn main() -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// The last number without an option wins. `--wasm` acts at once, since the modules are deployed
+/// for the whole process.
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let mut arguments = Arguments::default();
     let number = |word: Option<String>| {
@@ -115,6 +124,7 @@ fn show(seed: u64, verbose: bool) -> bool {
     failed == 0
 }
 
+/// Runs the saved seeds and fresh ones; with `--from`, only the range.
 fn many(arguments: &Arguments) -> bool {
     let begun = Instant::now();
     let count = arguments.count.unwrap_or(if arguments.from.is_some() { 1_000 } else { FRESH });
@@ -135,6 +145,9 @@ fn many(arguments: &Arguments) -> bool {
     report(&tally, count, begun.elapsed())
 }
 
+/// Prints the counts and returns whether they are sufficient. `count` is the number of fresh seeds
+/// that were asked for: a short run, or one of a single failure, is not expected to reach
+/// everything.
 fn report(tally: &Tally, count: u64, took: Duration) -> bool {
     let mut enough = true;
     for (rare, times) in tally.counts.each() {

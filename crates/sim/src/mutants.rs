@@ -2,6 +2,15 @@
 //!
 //! Named mutations each remove one rule, and state the reason for it (`mutations/named.txt`). All are compiled into one program,
 //! and each run of it selects one. `cargo xtask mutants` does systematic mutations of operators and calls.
+//!
+//! A simulator that finds nothing is worth nothing unless it would find something. Each named
+//! mutation is a bug that a careful author could write; if fresh seeds do not catch it, the faults,
+//! the watch or the oracle are too weak, and that is a failure of this crate.
+//!
+//! ```text
+//! mutations/named.txt --named--> edits --patch--> files with switches --workshop--> one program
+//! MARRAM_MUTANT=7 target/mutants/.../marram-sim --first --from 7000000 --count 250  -> FAILED or not
+//! ```
 
 mod named;
 mod patch;
@@ -27,13 +36,15 @@ use workshop::{Verdict, Workshop};
 const FRESH_SEEDS: u64 = 20_000;
 /// The first fresh seed: nothing was ever tuned to these seeds.
 const FRESH_FROM: u64 = 7_000_000;
-/// Seeds of the first round: most mutations are caught by these.
+/// Seeds of the first round: most mutations are caught by these. Rounds double from here on, so
+/// that easy mutations cost little and hard ones get whole batches.
 const ROUND_MIN: u64 = 250;
 /// Seeds of a later round at most.
 const ROUND_MAX: u64 = 2_000;
 /// Most processes at a time. Each has as many threads as there are cores, so more gain nothing.
 const PROCESSES_MAX: usize = 4;
-/// Seeds that must run without a mutation exactly as in this program, from 0 on.
+/// Seeds that must run without a mutation exactly as in this program, from 0 on. A switch that is
+/// off must change nothing, or a caught mutant would only show that the copy is broken.
 const COMPARED_SEEDS: u64 = 100;
 
 /// The workspace from which this program was built.
@@ -41,7 +52,8 @@ fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Reads the list of mutations.
+/// Reads the list of mutations. The list is read when the program runs, not when it is built: it
+/// must fit the sources that are there now.
 fn read() -> io::Result<Named> {
     named::parse(&fs::read_to_string(root().join(named::LIST))?).map_err(io::Error::other)
 }
@@ -99,6 +111,9 @@ fn is_unchanged(workshop: &Workshop) -> io::Result<()> {
 }
 
 /// Runs fresh seeds with each mutation until one fails, and the saved seeds if none does. Returns how many fresh seeds missed.
+///
+/// A mutation that only a saved seed catches counts as missed: the saved seeds were chosen because
+/// of past bugs, so they say nothing about how often fresh seeds reach the broken rule.
 fn try_all(workshop: &Workshop, chosen: &[&Mutation]) -> io::Result<usize> {
     let begun = Instant::now();
     let report = |mutation: &Mutation, verdict: &Verdict| {
@@ -131,6 +146,9 @@ fn try_all(workshop: &Workshop, chosen: &[&Mutation]) -> io::Result<usize> {
 }
 
 /// Does something for each, in several threads; the results are in order.
+///
+/// # Errors
+/// The first error of any thread; the others finish what they have begun.
 fn on_all_cores<T: Sync, R: Send>(
     each: &[T],
     act: impl Fn(&T) -> io::Result<R> + Sync,

@@ -4,6 +4,23 @@
 //! before it, how many bytes of each program were consumed, and their hash. So what two programs received shows whether they
 //! talked to *one* machine, which lost nothing, repeated nothing and contradicted nothing, independent of what happened to the
 //! edges in between.
+//!
+//! ```text
+//! record k:  | index k | digest of record k-1 | client: bytes consumed, hash | server: bytes, hash | ... |
+//! ```
+//! The records of one session form a chain, and each program sees a part of it. From both parts
+//! together follows the claim that the product makes (I14, and CESSNA's output message consistency,
+//! section 3 of the paper):
+//!
+//! - one history: two records with one index, or a record that does not follow the one before it,
+//!   are a contradiction (`judge_chain`);
+//! - no loss and no repeat of inputs: the bytes that a record says were consumed are a prefix of
+//!   what the program wrote, by their hash (`judge_alone`);
+//! - nothing missing: a session that ended in order has every record from 0 on, and consumed
+//!   everything (`judge_whole`, I26).
+//!
+//! Which server belongs to which client is not told to the oracle either: it infers that from the
+//! records.
 
 use crate::{
     plan::Service,
@@ -12,7 +29,8 @@ use crate::{
 use marram_chain_algo::{Peer, Record, Stream};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The records that one program received.
+/// The records that one program received. Records have a fixed size, so a stream of them can be cut
+/// after the fact. `records` is in the order of arrival.
 struct Received<'a> {
     program: &'a Program,
     index: usize,
@@ -20,6 +38,10 @@ struct Received<'a> {
 }
 
 /// Checks what all programs of a seed received.
+///
+/// `violations` gets at most a few texts per session: after the first contradiction the rest of a
+/// chain says nothing. Programs whose own agent lied are left out, since a lying agent can give its
+/// program anything.
 pub(crate) fn judge(programs: &[Program], violations: &mut Vec<String>) {
     let received: Vec<_> = programs
         .iter()
@@ -54,6 +76,7 @@ pub(crate) fn judge(programs: &[Program], violations: &mut Vec<String>) {
 }
 
 /// Matches each server to the client whose cell it talked to, by their indices: the strongest evidence first, each program once.
+// By brute force: a seed has a handful of programs.
 fn pairs(received: &[Received<'_>]) -> BTreeMap<usize, usize> {
     let mut evidence = Vec::new();
     for client in received.iter().filter(|one| one.program.service.is_some_and(Service::has_server)) {
@@ -82,6 +105,8 @@ fn is_valid_prefix(stream: &Stream, program: &Program) -> bool {
 }
 
 impl Received<'_> {
+    /// The state of a peer's stream as the last record knows it; `None` if the peer has said
+    /// nothing, which proves nothing.
     fn last_stream(&self, peer: Peer) -> Option<&Stream> {
         self.records.last().map(|record| &record.streams[peer as usize]).filter(|stream| stream.bytes > 0)
     }
@@ -134,6 +159,8 @@ impl Received<'_> {
     }
 }
 
+/// Judges two programs that talked to one cell, or a client without a server. A program that saw a
+/// reset must be excused by a fault (`Program::excused`).
 fn judge_session(client: &Received<'_>, server: Option<&Received<'_>>, violations: &mut Vec<String>) {
     let name = format!("session of programs {} and {:?}", client.index, server.map(|server| server.index));
     let mut records: Vec<&Record> = client.records.iter().collect();
@@ -152,6 +179,9 @@ fn judge_session(client: &Received<'_>, server: Option<&Received<'_>>, violation
 }
 
 /// One chain: each record follows the one before it, and no two have the same index.
+///
+/// `records` are sorted by index, from one or both programs. A gap is legal here: the records in it
+/// may have gone to a program that was reset, or be lost with a session that ended early.
 fn judge_chain(name: &str, records: &[&Record], violations: &mut Vec<String>) {
     for pair in records.windows(2) {
         let [before, after] = pair else { continue };
@@ -173,6 +203,9 @@ fn judge_chain(name: &str, records: &[&Record], violations: &mut Vec<String>) {
 }
 
 /// A session that ended normally has delivered everything, in both directions.
+///
+/// Only here a gap is a violation: both programs have seen the end, so together they have received
+/// every record.
 fn judge_whole(
     name: &str,
     client: &Received<'_>,

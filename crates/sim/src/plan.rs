@@ -1,4 +1,13 @@
 //! What a seed determines: machines, sessions, scripts of programs, faults. Does not know the results.
+//!
+//! Each property is drawn by a generator of its own (`Random::new(seed, purpose)`), except for
+//! those that were drawn together from the first one on. So a new property does not change what
+//! older seeds mean, and saved seeds keep finding their bugs. The purposes in use are the second
+//! arguments of `Random::new` in this crate; a new one takes a number that is not among them.
+//!
+//! Most draws are skewed on purpose: times by order of magnitude, faults towards recoveries that
+//! are under way, sizes towards limits. Uniform draws would spend nearly all seeds on sessions that
+//! end before anything interesting happens.
 
 mod faults;
 mod lag;
@@ -25,6 +34,8 @@ pub const S: u64 = 1_000 * MS;
 pub const SERVER: &str = "origin";
 
 /// How many machines an app's cells have.
+///
+/// Only the image tells: shards and agents treat all shapes alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shape {
     /// The chain alone.
@@ -60,6 +71,8 @@ impl Service {
     /// The app's image. Each app has its own, though all run the same chain, alone or between delay stages.
     #[must_use]
     pub fn image(self, delayed: bool) -> ImageHash {
+        // Different bytes for each service and shape, and nothing else: no image is ever stored
+        // here.
         ImageHash([if delayed { 0xd5 } else { 0xc5 } + self as u8; 32])
     }
 
@@ -107,7 +120,8 @@ pub struct Script {
     pub stall_ns: u64,
 }
 
-/// How much the programs of a seed send.
+/// How much the programs of a seed send. Few seeds have more than the usual load, because each
+/// costs hundreds of times as much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Load {
     /// Some messages of some bytes.
@@ -121,6 +135,7 @@ enum Load {
 }
 
 impl Load {
+    /// Draws once, always: the draws after it do not depend on the result.
     fn of(random: &mut Random) -> Self {
         match random.below(1_000) {
             0..30 => Self::Bulky,
@@ -147,7 +162,8 @@ pub struct Visit {
 /// How a handler is stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Poison {
-    /// The handler fails when a cell consumes its n-th event.
+    /// The handler fails when a cell consumes its n-th event. Counted by the cell over its whole
+    /// life and saved in checkpoints, so that a replay reaches the same event again.
     pub event: u64,
     /// Whether it fails every time, or only the first time.
     pub always: bool,
@@ -159,14 +175,17 @@ pub struct Plan {
     /// The seed.
     pub seed: u64,
     /// Number of clients' agents; they come first in the list of agents, then the servers' agents.
+    /// Agents are numbered 0 to `clients` - 1, then the servers' agents; see [`Self::agents`].
     pub clients: usize,
     /// Number of servers' agents.
     pub servers: usize,
     /// Number of shards of each edge.
     pub shards: Vec<u8>,
-    /// Typical delay between an agent and an edge, in nanoseconds.
+    /// Typical delay between an agent and an edge, in nanoseconds. By caller and edge. Rows:
+    /// agents, then edges (they dial each other as standbys), then the recorder.
     pub delay_ns: Vec<Vec<u64>>,
     /// Factor on the delay, by direction: frames that cross on different wires arrive in any order.
+    /// By direction, caller and edge, as `delay_ns`.
     pub skew: [Vec<Vec<u64>>; 2],
     /// The apps, in the order of [`Service::ALL`].
     pub apps: Vec<App>,
@@ -177,7 +196,7 @@ pub struct Plan {
     pub visits: Vec<Visit>,
     /// The first fault.
     pub first: Fault<On>,
-    /// The faults after the first one.
+    /// The faults after the first one. They begin when the first one has happened.
     pub faults: Vec<Fault<When>>,
     /// How long handlers and checkpoints take, in nanoseconds.
     pub handler_ns: u64,
@@ -211,6 +230,9 @@ pub struct Plan {
     pub liar: Option<Liar>,
 }
 
+///
+/// Courses that take a seed for themselves (`renewal`, `lag`, `liar`, `opening`) are drawn first
+/// and applied last: they overwrite what would disturb them.
 impl Plan {
     /// The plan of `seed`.
     #[must_use]
@@ -318,7 +340,8 @@ impl Plan {
         self.clients + self.servers
     }
 
-    /// The script of the `nth` connection to a server.
+    /// The script of the `nth` connection to a server. A server has no visit of its own: its script
+    /// follows from the number of the connection, counted over all agents.
     #[must_use]
     pub fn server_script(&self, nth: u64) -> Script {
         let mut random = Random::new(self.seed ^ (nth << 32), 2);
@@ -330,6 +353,8 @@ impl Plan {
     }
 }
 
+/// Between agents and edges, in nanoseconds, one way. In 15 of 100 seeds half of the pairs are far
+/// apart.
 fn delays(random: &mut Random, agents: usize, edges: usize) -> Vec<Vec<u64>> {
     let far = random.percent(15);
     let mut delay = || {
@@ -392,13 +417,16 @@ fn site(seed: u64, load: Load) -> Option<Site> {
 }
 
 /// The coordinator as a witness: how its reply counts, and when it is away. Times in nanoseconds.
+///
+/// Witnesses protect sessions without a server only, so `how` has an effect on [`Service::Alone`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Memory {
     /// Whether recoveries wait for it.
     pub how: WitnessMode,
     /// When it is away, for how long, and in which way.
     pub away: Vec<(u64, u64, Absence)>,
-    /// At which time which edge claims a generation of which group.
+    /// At which time which edge claims a generation of which group. Of each: the time, the index of
+    /// the edge (modulo their number), the number of the group.
     pub claims: Vec<(u64, usize, u8)>,
 }
 
@@ -413,7 +441,8 @@ pub enum Absence {
     Dead,
 }
 
-/// Edges claim the same groups, often several edges at once.
+/// Edges claim the same groups, often several edges at once. A claim is a compare-and-swap at the
+/// coordinator, so what matters is that several are made at nearly the same time (I34).
 fn claims(random: &mut Random) -> Vec<(u64, usize, u8)> {
     let mut at_ns = 100 * MS;
     let count = random.below(12);
@@ -446,6 +475,8 @@ fn standby(seed: u64, load: Load, needed: bool) -> Option<Protect> {
         .then(|| random.pick(&[Protect::Warm, Protect::Hot]))
 }
 
+/// One app for each service. All keep their checkpoints at the same ends, except where there is no
+/// server.
 fn apps(
     random: &mut Random,
     linger_ms: u64,
@@ -479,6 +510,7 @@ fn apps(
     Service::ALL.into_iter().map(app).collect()
 }
 
+/// Most sessions have both ends, since that is where the protocol has most to do.
 fn visit(random: &mut Random, clients: usize, load: Load, client_floods: bool) -> Visit {
     let service = match random.below(100) {
         0..2 => Service::Bare,
@@ -493,6 +525,7 @@ fn visit(random: &mut Random, clients: usize, load: Load, client_floods: bool) -
     }
 }
 
+/// Flood and drizzle have no long pauses: their point is a buffer that stays full.
 fn script(random: &mut Random, load: Load) -> Script {
     let count = match load {
         Load::Usual => random.between(1, 25),

@@ -1,4 +1,14 @@
 //! The unmodified programs on both sides: they follow their scripts, read what arrives, and do not know what is in between.
+//!
+//! A program is a TCP client or server that knows nothing of sessions. Its socket is simulated too:
+//! how fast it takes what is written to it, how reads cut what it wrote. The agent's cut of the
+//! byte stream into messages is what gets logged, so the size of each read is drawn at random.
+//!
+//! ```text
+//! script --write--> written [........|taken......] --take--> AgentInput::Received
+//! agent  --Write--> received [...................]  --Took--> AgentInput::Written, after the socket's delay
+//! ```
+//! Everything written and received is kept, for the oracle.
 
 use crate::{
     plan::{Plan, Script, Service},
@@ -10,7 +20,8 @@ use marram_session::agent::ConnectionId;
 use marram_wire::{id::SessionId, limits::STREAM_CUT};
 use std::collections::VecDeque;
 
-/// Bytes of the length at the beginning of each datagram.
+/// Bytes of the length at the beginning of each datagram. Lets the cell check that a datagram
+/// arrived whole: see `executor::judge_datagrams`.
 pub(crate) const LENGTH: usize = 4;
 /// Most further bytes in a program's datagram.
 const REST_MAX: usize = 60_000;
@@ -48,7 +59,8 @@ pub(crate) struct Program {
     pub(crate) peer: Peer,
     /// Index of its agent.
     pub(crate) agent: usize,
-    /// Which process of the agent, counted: connections end with the process.
+    /// Which process of the agent, counted: connections end with the process. Actions for a
+    /// connection of an earlier process are dropped.
     pub(crate) life: u32,
     /// The agent's id of the connection.
     pub(crate) connection: ConnectionId,
@@ -59,16 +71,20 @@ pub(crate) struct Program {
     /// Whether an end of its session lied.
     pub(crate) lied_to: LiedTo,
     script: Script,
+    /// Separate from the world's generator, so that the contents do not depend on when they are
+    /// written.
     random: Random,
     /// Whether it uses datagrams: then each chunk is one, and begins with its length.
     pub(crate) datagrams: bool,
     /// Sizes of the datagrams that the agent has not read.
     cuts: VecDeque<usize>,
+    /// Index into the script; beyond the end, the output has ended or is about to.
     next_chunk: usize,
     /// All bytes that it has written.
     pub(crate) written: Vec<u8>,
     /// How many of them the agent has read.
     pub(crate) taken: usize,
+    /// Set when the script is over; the agent learns it with its next read.
     ended: bool,
     /// Whether the agent knows that the output has ended.
     pub(crate) end_taken: bool,
@@ -156,6 +172,8 @@ impl Program {
     }
 
     /// Delay from its connection to its first write, in nanoseconds.
+    ///
+    /// A program may write before it is accepted or connected: the bytes wait in its socket.
     #[must_use]
     pub(crate) fn first_write_ns(&self) -> u64 {
         self.script.chunks.first().map_or(self.script.close_after_ns, |chunk| chunk.after_ns)
@@ -190,6 +208,8 @@ impl Program {
     }
 
     /// The agent reads: any number of bytes, split at any place; or one datagram.
+    ///
+    /// Four of five reads take all that is there, up to what one frame carries.
     pub(crate) fn take(&mut self, chance: &mut Random) -> Taken {
         let ready = &self.written[self.taken..];
         if !self.reading || self.end_taken || self.closed.is_some() {

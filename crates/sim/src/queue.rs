@@ -1,7 +1,12 @@
 //! The virtual clock: events in the order of their times; events with equal times in the order of scheduling.
+//!
+//! Time passes only here, by jumping to the next event. The order of events with equal times is the
+//! order in which they were scheduled, so two runs of one seed take them in the same order.
 
 use std::{cmp::Ordering, collections::BinaryHeap};
 
+/// An event that is scheduled. `order` is unique, so two are never equal, and the heap's order is
+/// total.
 #[derive(Debug)]
 struct Due<T> {
     at_ns: u64,
@@ -49,6 +54,9 @@ impl<T> Queue<T> {
     }
 
     /// Schedules an event at a time, or now if that time has passed.
+    ///
+    /// A time in the past happens when a machine asks to be woken at a time that its own clock has
+    /// already passed.
     pub(crate) fn at(&mut self, at_ns: u64, event: T) {
         self.order += 1;
         self.heap.push(Due { at_ns: at_ns.max(self.now_ns), order: self.order, event });

@@ -1,4 +1,8 @@
 //! A small seeded generator: the only source of randomness in a simulation. Not for secrets.
+//!
+//! There is one generator for each purpose, all derived from the seed: adding a draw for one
+//! purpose leaves the others as they were. That keeps saved seeds meaningful. No other source of
+//! randomness may be used in this crate: `batch` runs some seeds twice to find one.
 
 /// Draws numbers; equal seeds draw equal numbers.
 #[derive(Clone, Debug)]
@@ -33,6 +37,8 @@ impl Random {
     }
 
     /// From `low` to `high`, each order of magnitude as likely as the next. `low` must not be 0.
+    /// Draws a number of bits first, then the bits: for times and sizes whose small values matter
+    /// as much as large ones.
     pub(crate) fn magnitude(&mut self, low: u64, high: u64) -> u64 {
         let bits = |value: u64| u64::from(u64::BITS - value.leading_zeros());
         let width = self.between(bits(low), bits(high));

@@ -1,8 +1,13 @@
 //! The events of a run as one number, which is equal for equal runs, and, if requested, as text.
+//!
+//! The hash covers every frame that was delivered and everything that programs did, so it differs
+//! as soon as two runs differ. It is not cryptographic. Text is never hashed: a message may be
+//! reworded without changing what a seed is.
 
 use marram_session::trace::{self, TraceEvent, TraceHook};
 use std::{cell::RefCell, collections::VecDeque, fmt::Write};
 
+/// The last lines are the ones that explain a failure; a long seed has many times as many.
 const LINES_KEPT: usize = 20_000;
 
 thread_local! {
@@ -13,6 +18,8 @@ thread_local! {
 /// Receives what the machines trace.
 static HOOK: TraceHook = TraceHook(keep);
 
+/// Called by the machines, on the thread that steps them. `switch` is for the whole process, so
+/// threads without text get here too.
 fn keep(event: TraceEvent<'_>) {
     TRACED.with_borrow_mut(|lines| {
         lines.iter_mut().for_each(|lines| lines.push(format!("{}: {}", event.context, event.text)));
@@ -40,6 +47,7 @@ impl Trace {
     }
 
     /// Records an event: some words that distinguish it from others, some bytes, and its text.
+    // The number of events also bounds a seed: see `world::EVENTS_MAX`.
     pub(crate) fn note(&mut self, now_ns: u64, words: &[u64], bytes: &[u8], text: impl FnOnce() -> String) {
         self.count(now_ns, words, bytes);
         self.say(now_ns, text);
@@ -70,6 +78,8 @@ impl Trace {
     }
 
     /// Adds what a machine has traced in its last step.
+    ///
+    /// Called after each step, while it is known which machine was stepped.
     pub(crate) fn collect(&mut self, now_ns: u64, machine: impl Fn() -> String) {
         if self.lines.is_some() {
             for line in
@@ -80,6 +90,7 @@ impl Trace {
         }
     }
 
+    /// One round of a multiply-and-shift hash, per word.
     fn mix(&mut self, word: u64) {
         let mixed = (self.hash ^ word).wrapping_mul(0x9fb2_1c65_1e98_df25);
         self.hash = mixed ^ (mixed >> 29);

@@ -1,6 +1,15 @@
 //! A Wasm twin of every simulated cell: it runs what the fake runs, is saved and restored with it, and must answer alike.
 //!
 //! The fake still drives the world, so a seed has the same history with and without twins. Knows the sandbox, not the protocol.
+//!
+//! Compiled only with the feature `wasm`: the engine takes minutes to build, and the mutants need
+//! neither. Twins show that what the simulator proves of the protocol holds with the real executor:
+//! chains, timers, tasks, generators and checkpoints behave alike.
+//!
+//! ```text
+//! Run ----> fake cell ----> Ran  (goes to the shard)
+//!     '---> twin      ----> Ran  (compared, then dropped)
+//! ```
 
 use crate::plan::Shape;
 use marram_sandbox::{Cells, CellsConfig, Chain, Decoded, Image, Images, Progress, Quotas};
@@ -30,6 +39,8 @@ struct Made {
 /// If they are missing (`cargo xtask cells` builds them) or cannot be deployed.
 pub fn deploy(modules: &Path) -> io::Result<()> {
     let folder = std::env::temp_dir().join(format!("marram-sim-{}", std::process::id()));
+    // The quotas allow a handler a minute, since a debug build beside seven others must not be
+    // killed for being slow.
     let quotas = Quotas { handler_time_ns: 60_000_000_000, ..Quotas::default() };
     let images = Images::open(&folder).map_err(io::Error::other)?;
     let stage = |name: &str| -> io::Result<(String, ImageHash)> {
@@ -69,6 +80,7 @@ pub(crate) fn is_deployed() -> bool {
 
 /// The twins of one world.
 pub(crate) struct Twins {
+    /// One pool for all edges of the world: a twin's number is not the number of its fake.
     cells: Cells,
     images: Made,
     made: u64,
@@ -124,6 +136,8 @@ impl Twins {
     }
 
     /// Checks that the same event of the same cell leaves the same state, in a first run, in replay and after a restore.
+    ///
+    /// Only every eighth event is checked, because hashing reads all of the cell's memory.
     pub(crate) fn look(&mut self, twin: CellId, seed: Seed, event: u64, chain: u64) -> Option<String> {
         if !event.is_multiple_of(8) {
             return None;
@@ -137,6 +151,7 @@ impl Twins {
             .then(|| format!("after event {event} the Wasm machine's state differs from an earlier run's"))
     }
 
+    // A fake is asked between handlers only, and so is its twin.
     pub(crate) fn save(&mut self, twin: CellId, base: CheckpointBase) -> Vec<u8> {
         self.cells.snapshot(twin, base).expect("an idle twin can be saved").encode()
     }

@@ -1,6 +1,15 @@
 //! The oracle of the coordinator. It keeps a simple copy of what the store should hold and compares every reply with it: of
 //! the clients that write on the same revision at most one wins, no revision is used twice, leases last exactly as long as they
 //! should, watches see every change, and keys without a short lease survive a restart.
+//!
+//! The store is not replicated, so the model is easy: a map, applied in the order in which requests
+//! reached the real one. It is told each request and reply at the same time (`applied`), and so
+//! checks linearisability by construction: the order is known.
+//!
+//! ```text
+//! World -- request --> real Store -- reply --> StoreJudge::applied(request, reply) -> Err: a violation
+//!                      '- changes for a watch -> StoreJudge::told
+//! ```
 
 use bytes::Bytes;
 use marram_shard::coordinator::{
@@ -21,23 +30,28 @@ struct Slot {
 #[derive(Debug, Default)]
 pub(crate) struct StoreJudge {
     keys: BTreeMap<String, Slot>,
-    /// Duration in seconds, and expiry time.
+    /// Duration in seconds, and expiry time. The time is virtual, in nanoseconds.
     leases: BTreeMap<Lease, (u32, u64)>,
-    /// The highest number used so far, as a revision or a lease.
+    /// The highest number used so far, as a revision or a lease. Revisions and leases are taken
+    /// from one counter, in the real store as well.
     highest: u64,
-    /// Keys and revisions on which a write succeeded.
+    /// Keys and revisions on which a write succeeded. Kept over restarts: a restarted store that
+    /// accepts the same revision twice has forgotten a write that was confirmed.
     won: BTreeSet<(String, u64)>,
     /// Every change since the beginning: key and value; `None` if it was removed.
     changes: Vec<(String, Option<Bytes>)>,
     /// Number of changes when the store last started.
     begun: usize,
-    /// Number of changes when a revision was the newest.
+    /// Number of changes when a revision was the newest. Lets a watch that begins at a revision be
+    /// compared from the right place. Cleared by a restart, as the store forgets too.
     places: BTreeMap<u64, usize>,
-    /// All holders of each key about generations.
+    /// All holders of each key about generations. In the order of their writes. I34: of the claims
+    /// that start from one holder at most one wins.
     pub(crate) holders: BTreeMap<String, Vec<Claimed>>,
 }
 
 impl StoreJudge {
+    /// The only way in which a key changes; all changes are therefore in `changes`.
     fn put(&mut self, key: &str, slot: Option<Slot>) {
         self.changes.push((key.to_owned(), slot.as_ref().map(|slot| slot.value.clone())));
         match slot {
@@ -46,6 +60,7 @@ impl StoreJudge {
         }
     }
 
+    /// A lease ends, by time or on request: its keys go with it.
     fn end(&mut self, lease: Lease) {
         self.leases.remove(&lease);
         let under = |(key, slot): (&String, &Slot)| (slot.lease == Some(lease)).then(|| key.clone());
@@ -54,7 +69,8 @@ impl StoreJudge {
         }
     }
 
-    /// Advances the time.
+    /// Advances the time. Leases that end at the same time end in the order of their numbers, as in
+    /// the real store, so that the changes are in one order.
     pub(crate) fn expire(&mut self, now_ns: u64) {
         let mut over: Vec<_> = self.leases.iter().map(|(lease, (_, until_ns))| (*until_ns, *lease)).collect();
         over.retain(|(until_ns, _)| *until_ns <= now_ns);
@@ -73,6 +89,10 @@ impl StoreJudge {
     }
 
     /// A request was applied with this reply.
+    ///
+    /// # Errors
+    /// What is wrong, with the request and the reply. The model may differ from the store from then
+    /// on, so the world stops.
     pub(crate) fn applied(
         &mut self,
         now_ns: u64,
@@ -156,6 +176,8 @@ impl StoreJudge {
         }
     }
 
+    /// Numbers only grow, so that a client can compare revisions without knowing what they belong
+    /// to.
     fn new_number(&mut self, number: u64) -> Result<(), String> {
         if number <= self.highest {
             return Err(format!("the store gives out {number} after {}", self.highest));
@@ -194,13 +216,18 @@ impl StoreJudge {
         Ok(())
     }
 
-    /// Number of changes when this revision was listed.
+    /// Number of changes when this revision was listed. A revision that this store has not listed
+    /// is from before its restart: the watch must be told to list again.
     pub(crate) fn place(&self, revision: u64) -> usize {
         // A revision of a store before this one.
         self.places.get(&revision).copied().unwrap_or(0)
     }
 
     /// Checks what a watch at `place` reports; returns its new place.
+    ///
+    /// # Errors
+    /// If changes are missing, invented or out of order, or if the store claims to know less than
+    /// it does.
     pub(crate) fn told(&self, prefix: &str, place: usize, said: &Changes) -> Result<usize, String> {
         let Changes::All(said) = said else {
             let may = place < self.begun;
