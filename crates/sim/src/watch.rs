@@ -1,5 +1,17 @@
 //! Observes from outside: which rare states a seed reached, which moments faults wait for, and whether the bounds that two
 //! machines agreed on are kept. Does not check the protocol: it sees frames and requests, never a machine's internal state.
+//!
+//! ```text
+//!             sent()                         arrived()
+//! machine A --------> wire: delays, loss --------> machine B
+//!    '- counts as sent: what A knows             '- counts as arrived: what B may rely on
+//! ```
+//! Bounds are kept from the sender's view: a credit counts when it has reached the sender, bytes
+//! count when they leave it.
+//!
+//! The watch follows the attempts of each session through the frames alone (Promise, Promised,
+//! Chosen), so it notices an attempt that no machine thinks it has made. It finds violations of I1,
+//! I2, I13 and I33, and the bounds of `watch/bounds.rs`.
 
 mod bounds;
 mod rare;
@@ -46,6 +58,7 @@ pub(crate) struct Stale {
 }
 
 /// What a channel belongs to: the session, the end, and, since its promise, the generation.
+/// A channel serves one attempt of one end.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     session: SessionId,
@@ -55,17 +68,26 @@ struct Bound {
     live: Option<Generation>,
 }
 
-/// One attempt to own a session, as seen in its frames.
+/// One attempt to own a session, as seen in its frames. Flags and offsets in pairs: index 0 is the
+/// client's end, 1 the server's.
 #[derive(Debug, Default)]
 struct Attempt {
     position: Option<ShardPosition>,
+    /// Ends that this session has: 1 without a server.
     ends: usize,
+    /// Ends whose promise has reached the edge.
     promised: [bool; 2],
+    /// `None` until the end's promise arrived, and if it was for a live cell, which needs no log.
     log_ends: [Option<u64>; 2],
     truncated: bool,
+    /// Set when the executor restored a cell, and when it ran a handler again, before the log was
+    /// chosen.
     restoring: bool,
     replaying: bool,
+    /// Ends that the chosen log has reached. All of them: the attempt is complete, and its opener
+    /// is the owner (I11, I12).
     chosen: [bool; 2],
+    /// Its shard died: it cannot go on.
     dead: bool,
     /// Whether its app has a witness, and it is not the first attempt of the session.
     witnessed: bool,
@@ -78,16 +100,19 @@ impl Attempt {
         flags.into_iter().filter(|flag| *flag).count()
     }
 
+    /// Whether all ends have the chosen log.
     fn is_complete(&self) -> bool {
         Self::count(self.chosen) >= self.ends
     }
 }
 
+/// One session: its attempts by generation, so in order.
 #[derive(Debug, Default)]
 struct Track {
     attempts: BTreeMap<Generation, Attempt>,
     /// Which ends have asked for a generation since the last one was complete.
     asked: [bool; 2],
+    /// Which ends have sent that nothing more follows, by the frames of any attempt.
     closed: [bool; 2],
 }
 
@@ -96,9 +121,12 @@ struct Track {
 pub struct Watch {
     /// How often each rare state was reached.
     pub counts: Counts,
+    /// Moments since the last look of [`super::world`], which takes them after each event.
     pub(crate) sights: Vec<Observation>,
+    /// By wire and channel, since the last hello or promise on it.
     channels: BTreeMap<(usize, u32), Bound>,
     sessions: BTreeMap<SessionId, Track>,
+    /// Known for cells that were restored; see [`Self::ran`].
     cells: BTreeMap<(ShardPosition, CellId), SessionId>,
     owner: Option<ShardPosition>,
     /// Index of the edge that an owner last named as its standby.
@@ -117,6 +145,7 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// A state that is reached counts once for each time that it is observed, not once per seed.
     pub(crate) fn count_if(&mut self, rare: Rare, reached: bool) {
         self.counts.add(rare, u64::from(reached));
     }
@@ -212,6 +241,8 @@ impl Watch {
 
     /// An end accepts the generation of a channel. Each must be later than the one before. The end may accept its owner's cell as
     /// the live one only if that owner's generation is the one that the end accepted last.
+    ///
+    /// Checks I1 (ever newer promises) and the end's part of I13.
     fn promised_by(&mut self, wire: usize, agent: usize, promised: &Promised) {
         let Some(Bound { session, server, generation: Some(generation), live }) =
             self.channels.get(&(wire, promised.channel))
@@ -234,6 +265,9 @@ impl Watch {
 
     /// Whether the receiver of an arriving frame knows a newer generation than the frame's. Only a few frames of each kind are
     /// checked per seed.
+    ///
+    /// The frame is then given to the machine between two looks at it (`world::stale`): I3 and I4.
+    /// `wire` names the connection, `agent` the process at its end, `side` the receiver.
     pub(crate) fn stale(
         &mut self,
         (wire, agent): (usize, usize),
@@ -283,6 +317,8 @@ impl Watch {
     }
 
     /// The chosen log must not end before what the witness reported, nor be chosen without its reply where that is required.
+    ///
+    /// I33. Only attempts after the first: there is nothing to witness before.
     fn judge_witness(&mut self, wire: usize, channel: u32, log_end: u64) {
         let Some(how) = self.witness else { return };
         let Some(session) = self.channels.get(&(wire, channel)).map(|bound| bound.session) else { return };
@@ -303,7 +339,8 @@ impl Watch {
         }
     }
 
-    /// A message is sent on a channel.
+    /// A message is sent on a channel. Counted as a moment only in a session that runs, so that the
+    /// first fault does not hit an opening.
     fn message(&mut self, wire: usize, channel: u32, position: ShardPosition) {
         let attempt = self.attempt(wire, channel);
         let runs = attempt.and_then(|(track, generation, _)| track.attempts.get(&generation));
@@ -328,6 +365,7 @@ impl Watch {
         self.bounds.arrived(wire, side, frame, violations);
     }
 
+    /// An end asks for an owner; with `fresh` for the first time, which is no recovery.
     fn hello(&mut self, wire: usize, hello: &Hello) {
         let (session, server) = (hello.session, hello.server);
         self.channels.insert((wire, hello.channel), Bound { session, server, generation: None, live: None });
@@ -340,6 +378,10 @@ impl Watch {
         self.counts.add(Rare::BothLed, u64::from(track.asked == [true; 2]));
     }
 
+    ///
+    /// A second promise frame of a known attempt goes to the other end, or again to the same one.
+    /// It must come from the same live shard (I2): a shard that lost its memory cannot know what it
+    /// has encrypted under that generation's keys.
     fn promise(&mut self, wire: usize, position: ShardPosition, promise: &Promise) {
         let server = !promise.server.is_empty();
         let (session, generation) = (promise.session, promise.generation);
@@ -390,12 +432,15 @@ impl Watch {
         self.owner = Some(position);
     }
 
+    /// The session, the generation and the side (whether the server's) that a channel stands for;
+    /// `None` before its promise.
     fn attempt(&mut self, wire: usize, channel: u32) -> Option<(&mut Track, Generation, bool)> {
         let bound = *self.channels.get(&(wire, channel))?;
         let track = self.sessions.get_mut(&bound.session)?;
         Some((track, bound.generation?, bound.server))
     }
 
+    /// An end's promise reached the edge.
     fn promised(&mut self, wire: usize, promised: &Promised) {
         let Some((track, generation, server)) = self.attempt(wire, promised.channel) else { return };
         let Some(attempt) = track.attempts.get_mut(&generation) else { return };
@@ -412,6 +457,7 @@ impl Watch {
         }
     }
 
+    /// The owner has chosen the longest log: counts whose it was, once per attempt.
     fn choose(&mut self, wire: usize, channel: u32) {
         let Some((track, generation, _)) = self.attempt(wire, channel) else { return };
         let Some(attempt) = track.attempts.get_mut(&generation) else { return };
@@ -424,6 +470,7 @@ impl Watch {
         }
     }
 
+    /// The chosen log reached an end.
     fn chosen(&mut self, wire: usize, channel: u32) {
         let Some((track, generation, server)) = self.attempt(wire, channel) else { return };
         let Some(attempt) = track.attempts.get_mut(&generation) else { return };
@@ -435,6 +482,7 @@ impl Watch {
         }
     }
 
+    /// An end sent a message or its close.
     fn input(&mut self, wire: usize, channel: u32, close: bool) {
         let Some((track, _, server)) = self.attempt(wire, channel) else { return };
         let half = track.closed[usize::from(!server)] && !close;
@@ -489,11 +537,13 @@ impl Watch {
         }
     }
 
+    /// The newest attempt of a shard at a session, if that process lives.
     fn newest_at(&mut self, position: ShardPosition, session: SessionId) -> Option<&mut Attempt> {
         let attempts = &mut self.sessions.get_mut(&session)?.attempts;
         attempts.values_mut().rev().find(|attempt| attempt.position == Some(position) && !attempt.dead)
     }
 
+    /// The one session that a shard is rebuilding, if there is exactly one.
     fn only_rebuilt_at(&self, position: ShardPosition) -> Option<SessionId> {
         let rebuilt = |track: &Track| {
             track.attempts.values().any(|attempt| {

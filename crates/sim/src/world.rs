@@ -2,6 +2,20 @@
 //! one seed.
 //!
 //! Does what shells do (sockets, sandboxes, supervisors) and decides nothing that the machines must decide.
+//!
+//! ```text
+//! Queue.next_event --> dispatch --frozen?--> inbox of the process, until it thaws
+//!                         '--> happen --> give_agent / give_shard / give_control / give_recorder
+//!                                           '--> machine.step(now, input, out) --> each output: an event
+//!                         '--> spring: faults whose moment was just observed
+//! ```
+//! Each process has a `life`, the number of its restarts. Events carry the life of the process that
+//! they were meant for and are dropped if it has died since: a timer or a reply must not reach its
+//! successor. Wake-ups carry their time as well, because only the last one that a machine asked for
+//! counts.
+//!
+//! Each process has a monotonic clock with an arbitrary origin (`origin_ns`), so that a time of one
+//! machine cannot be used by another.
 
 mod agents;
 mod causes;
@@ -47,7 +61,8 @@ const EVENTS_MIN: u64 = 200;
 /// Interval at which edges are asked what they hold.
 const SAMPLE_NS: u64 = 250 * MS;
 
-/// An event of the simulation.
+/// An event of the simulation. Indices name agents, edges, wires and programs by their place in the
+/// world's lists; a `u32` is a life.
 #[derive(Debug)]
 pub(crate) enum Event {
     Agent(usize, u32, agent::AgentInput),
@@ -105,6 +120,8 @@ const INVARIANTS_EVERY: u64 = 8;
 pub(crate) struct World {
     plan: Plan,
     queue: crate::queue::Queue<Event>,
+    /// For everything that has no generator of its own. The order of draws is the order of events,
+    /// so it is part of the history.
     chance: Random,
     /// Separate from the rest, so that the number of checkpoint parts changes nothing else.
     bulk_chance: Random,
@@ -112,17 +129,24 @@ pub(crate) struct World {
     edges: Vec<EdgeNode>,
     recorder: Option<RecorderNode>,
     coordinator: Option<StoreNode>,
+    /// Draws of the network and the process of the coordinator.
     store_chance: Random,
+    /// As long as the seed runs: a wire that is closed keeps its number.
     wires: Vec<Wire>,
+    /// By direction, caller's row and edge, how many silences are in force; nothing passes while it
+    /// is not 0.
     silences: [Vec<Vec<u32>>; 2],
     programs: Vec<Program>,
+    /// Connections to servers so far: the next one's number.
     servers_started: u64,
     visits_begun: usize,
     /// The first fault, until its moment occurs; the others follow it.
     first: Option<TriggeredFault>,
+    /// Faults that wait for their moment, after the first one was injected.
     triggered: Vec<TriggeredFault>,
     faults_injected: u64,
     causes: causes::Causes,
+    /// The course of `plan::Renewal`, once it has begun.
     renewal: Option<renewal::Course>,
     liar: Option<liars::Liar>,
     watch: Watch,
@@ -137,6 +161,7 @@ pub(crate) struct World {
 #[derive(Debug)]
 struct TriggeredFault {
     moment: Moment,
+    /// `skip` counts down, so a waiting fault changes with each moment of its kind.
     skip: u64,
     delay_ns: u64,
     kind: FaultKind,
@@ -250,6 +275,9 @@ impl World {
     }
 
     /// Runs to the end, or to the first violation.
+    ///
+    /// The violations of a seed are all of its first bad event; later events could only be
+    /// consequences.
     pub(crate) fn run(mut self) -> Outcome {
         while self.violations.is_empty() && !self.is_over() {
             let event = self.queue.next_event().expect("the next sample is always due");
@@ -276,6 +304,9 @@ impl World {
     }
 
     /// Whether every program has ended and the seed has had enough faults.
+    ///
+    /// A world at rest without a fault yet gets its first one now: else the seed would test
+    /// nothing. Then it goes on until at rest again.
     fn is_over(&mut self) -> bool {
         let over = self.is_at_rest();
         if over && let Some(first) = self.first.take() {
@@ -285,11 +316,14 @@ impl World {
         over && self.faults_injected > 0
     }
 
+    /// Whether at most one session can still be open.
     fn is_nearly_over(&self) -> bool {
         let open = self.programs.iter().filter(|program| program.closed.is_none()).count();
         self.visits_begun == self.plan.visits.len() && open <= 2
     }
 
+    /// Whether all visits were made, all programs have ended and no agent remembers a session.
+    /// `EVENTS_MIN` lets faults that were planned for later happen in a short seed.
     fn is_at_rest(&self) -> bool {
         self.visits_begun == self.plan.visits.len()
             && self.trace.events() >= EVENTS_MIN
@@ -297,6 +331,7 @@ impl World {
             && self.agents.iter().all(AgentNode::has_forgotten)
     }
 
+    /// For the report of a seed that does not end: what is still open.
     fn unfinished(&self) -> Vec<String> {
         let program = |(index, program): (usize, &Program)| {
             program.closed.is_none().then(|| {
@@ -317,6 +352,9 @@ impl World {
         all
     }
 
+    ///
+    /// Events of the network, of the world's own clock and of faults concern no process: they
+    /// happen also while machines are frozen.
     fn target_of(&self, event: &Event) -> EventTarget {
         match event {
             Event::Agent(agent, ..) | Event::AgentWake(agent, ..) => EventTarget::Agent(*agent),
@@ -356,6 +394,8 @@ impl World {
         self.spring();
     }
 
+    /// Events for a process that has died since are dropped here, except for those that the called
+    /// functions check themselves.
     fn happen(&mut self, event: Event) {
         match event {
             Event::Agent(agent, life, input) if self.agents[agent].life == life => {
@@ -423,6 +463,7 @@ impl World {
         }
     }
 
+    /// The coordinator's events; `Event` has many, and this half knows nothing of sessions.
     fn happen_at_the_coordinator(&mut self, event: Event) {
         match event {
             Event::ToStore { edge, life, tag, request } => self.reach_store((edge, life, tag), request),
@@ -450,6 +491,9 @@ impl World {
     }
 
     /// Triggers faults whose moment was observed.
+    ///
+    /// One moment triggers at most one waiting fault besides the first. The fault happens after its
+    /// delay as an event of its own, so that it falls between two steps and not into one.
     fn spring(&mut self) {
         for Observation { moment, position, agent } in std::mem::take(&mut self.watch.sights) {
             // The last session is about to end: this is the last opportunity.
@@ -467,6 +511,7 @@ impl World {
         }
     }
 
+    /// Records an event in the trace.
     fn note(&mut self, words: &[u64], bytes: &[u8], text: impl FnOnce() -> String) {
         self.trace.note(self.queue.now_ns(), words, bytes, text);
     }

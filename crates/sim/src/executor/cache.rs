@@ -1,5 +1,9 @@
 //! An edge's cache as a simulated cell sees it: an object almost always differs from the last read, on this edge or another. So
 //! a replay that asked the cache again would diverge, and be detected.
+//!
+//! The cache's objects change with nearly every read and are the same on all edges, so the only way
+//! to answer a replay correctly is to take the read from the log. What a cell reads is mixed into
+//! its random bytes, and from there into its hash and its outputs.
 
 use bytes::Bytes;
 use marram_session::cell::{Ran, Run};
@@ -9,12 +13,19 @@ use std::collections::VecDeque;
 /// The objects, the same on all edges.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SimulatedCache {
+    /// Reads so far, on all edges. The contents, the size and the kind of the next answer follow
+    /// from it.
     served: u64,
+    /// `None` at first, and while the last answer is taken.
     last: Option<Read>,
 }
 
 impl SimulatedCache {
     /// Reads the object of one of a few keys.
+    ///
+    /// Every 96th object is large, so that the reads of some entries exceed what a log entry can
+    /// hold beside its message, and the rest have fewer bytes than 96. Three of eight answers
+    /// repeat the last one: the log stores a repeated object once.
     fn read(&mut self, key: u8) -> Read {
         self.served += 1;
         let size = match self.served % 96 {
@@ -62,6 +73,9 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads an object, and mixes its contents into random bytes.
+    ///
+    /// Called by a stage that draws random bytes: `key` is one of the bytes drawn, so first run and
+    /// replay ask for the same object.
     pub(super) fn mix(&mut self, key: u8, ran: &mut Ran, buffer: &mut [u8]) {
         let key = key % 4;
         let read = match self {

@@ -1,5 +1,13 @@
 //! An independent and simple model of which ports of a simulated cell are paused. It is part of every checkpoint, so that an
 //! owner that forgot a pause is detected: that owner delivers messages for which it may not have given credit.
+//!
+//! The rule that is modelled (`owner::pauses`, docs/protocol.md, "Flow control", I24): while a
+//! stage pauses a port, that end gets no credit. An end may still send what it had credit for, so a
+//! message on a paused port is no fault by itself. Only after a recovery it is one: the new owner
+//! chose the credit when it already knew of the pause.
+//!
+//! All pauses end when the cell could never resume by itself: no port can deliver, no timer is set
+//! and no task is runnable.
 
 use super::{Cell, Past};
 use marram_session::cell::{CellInput, CellOutput, Ran, Run, TimerChange};
@@ -22,12 +30,17 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
+    /// Whether messages of this port are stopped: by a pause of it in any stage or, without a
+    /// server, by any pause.
     fn stops(&self, paused: &BTreeSet<(u8, u32)>, port: u32) -> bool {
         paused.iter().any(|(_, other)| *other == port || !self.server)
     }
 
     /// What is wrong with an input, if anything: on a port that was paused before this instance of the cell began, only its
     /// end may arrive until the port is resumed.
+    ///
+    /// Replayed messages are never wrong: the log says that they were consumed, by an owner that
+    /// may have paused later.
     pub(super) fn judge(&self, run: &Run) -> Option<String> {
         let CellInput::Message { port, .. } = run.input else { return None };
         let wrong = run.logged.is_none() && self.stops(&self.inherited, port.0);
@@ -35,6 +48,8 @@ impl Pauses {
     }
 
     /// Applies the effects of a handler.
+    ///
+    /// `is_quiet`: whether no task is runnable after this handler.
     pub(super) fn change(&mut self, run: &Run, ran: &Ran, is_quiet: bool) {
         match &run.input {
             CellInput::Open { port, .. } => {
@@ -76,6 +91,11 @@ impl Pauses {
     }
 
     /// Encoded: counts, then each element.
+    ///
+    /// ```text
+    /// | server 1 | paused: count 8, (stage 1, port 8)* | timers: count 8, (stage 1, token 8)* |
+    /// | open: count 8, (0, port 8)* |
+    /// ```
     pub(super) fn save(&self) -> Vec<u8> {
         let mut bytes = vec![u8::from(self.server)];
         let named = |(stage, name): (u8, u64)| [&[stage][..], &name.to_le_bytes()].concat();

@@ -1,4 +1,8 @@
 //! Runs recordings of fake cells, as `marram replay` runs those of real ones.
+//!
+//! The simulator replays each recording that a session made and compares the end with the session's
+//! own state hash, in the middle of the world's run. The copy of [`Past`] keeps it from affecting
+//! anything: a replay must not be seen.
 
 use super::{Cell, Cells, Habits, Past, apply};
 use crate::plan::Service;
@@ -34,6 +38,8 @@ impl Cells {
 }
 
 impl Cell {
+    /// What a recording's state hash means for a fake: a digest of all that a checkpoint would
+    /// save.
     fn state(&self) -> [u8; 32] {
         *blake3::hash(&self.save()).as_bytes()
     }
@@ -58,6 +64,10 @@ impl Past {
 }
 
 /// Replays a recording to its end.
+///
+/// # Errors
+/// In words, if the recording cannot be followed, a handler behaves differently, or a check of the
+/// fake's own fails.
 pub(crate) fn play(recording: &Recording, habits: Habits, past: &Past) -> Result<Played, String> {
     const CELL: CellId = CellId(1);
     let mut past = past.again();
@@ -87,6 +97,7 @@ pub(crate) fn play(recording: &Recording, habits: Habits, past: &Past) -> Result
     Ok(Played { state: cells.cells.get(&CELL).map(Cell::state), restored, entries: player.entries() })
 }
 
+/// Makes the cell from the seed, or from the checkpoints, each on the one before it.
 fn begin(recording: &Recording, beginning: ReplayStart, image: CellImage) -> Result<Cell, String> {
     let ReplayStart::Seed(seed) = beginning else {
         let mut state = None;

@@ -1,5 +1,14 @@
 //! The stages of a simulated cell: the oracle's chain alone, or between delay stages, connected in a row. This is an independent
 //! implementation of how stages run: with twins, the sandbox's is compared with it.
+//!
+//! ```text
+//! Alone:             client -- chain -- server
+//! Delayed, server:   client -- delay -- chain -- delay -- server
+//! Delayed, none:     client -- delay -- chain
+//! ```
+//! A queue of inputs, first in, first out, until it is empty: what a stage sends is appended.
+//! `sandbox::host::hosts` does the same in one call into the engine; that both orders are equal is
+//! what the twins check.
 
 use super::cache::Reader;
 use crate::plan::Shape;
@@ -12,7 +21,9 @@ use std::collections::VecDeque;
 /// The kind of a machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Machine {
+    /// The record chain of the oracle.
     Chain(Chain),
+    /// Holds messages for a while, draws random bytes and sets timers: state in every stage.
     DelayStage(DelayStage),
 }
 
@@ -20,7 +31,9 @@ enum Machine {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Stage {
     machine: Machine,
+    /// The cell's seed for the first stage, a derived one for the others.
     seed: Seed,
+    /// Bytes drawn so far: the position in the generator's stream.
     drawn: u64,
 }
 
@@ -53,6 +66,9 @@ impl Stages {
     }
 
     /// Runs an input from outside until all machines are quiet.
+    ///
+    /// Effects are collected in `ran`. Outputs of one handler come before the pauses and resumes
+    /// that it asked for.
     pub(super) fn run(&mut self, run: &Run, datagrams: [bool; 2], reader: &mut Reader<'_>, ran: &mut Ran) {
         let last = self.0.len() - 1;
         let mut waiting = self.enter(&run.input, datagrams);
@@ -93,6 +109,10 @@ impl Stages {
     }
 
     /// The stages that an input from outside is for. Stages are connected when the last of the session's ports opens.
+    ///
+    /// The order of the opens is the sandbox's (`Hosts::accept`): if there is a server, its port is
+    /// the last of the session's to open and its own open comes after those between the stages;
+    /// otherwise the client's comes first.
     fn enter(&self, input: &CellInput, [client, server]: [bool; 2]) -> VecDeque<(usize, Fed)> {
         let peer = |port: Port| Peer::from_port(port.0).expect("a session has two ports");
         let last = self.0.len() - 1;
@@ -120,7 +140,8 @@ impl Stages {
         waiting
     }
 
-    /// A hash that differs for cells with different inputs.
+    /// A hash that differs for cells with different inputs. Folded, so that equal states of all
+    /// stages in the same order give the same number; for comparison only.
     pub(super) fn hash(&self) -> u64 {
         let hash = |stage: &Stage| match &stage.machine {
             Machine::Chain(chain) => chain.hash(),
@@ -139,7 +160,8 @@ impl Stages {
         self.0.iter().map(|stage| stage.drawn).sum()
     }
 
-    /// The whole state as bytes, without the seed.
+    /// The whole state as bytes, without the seed. `(kind 1 | drawn 8 | length 8 | machine)*`, kind
+    /// 0 for a chain and 1 for a delay stage.
     pub(super) fn save(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for stage in &self.0 {
@@ -175,6 +197,7 @@ impl Stages {
 }
 
 impl Machine {
+    /// A chain does not care whether peers use datagrams; a delay stage must not merge them.
     fn input(&mut self, fed: &Fed, host: &mut HostContext<'_, '_>) {
         let event = match fed {
             Fed::Open(peer, datagrams) => {
@@ -205,6 +228,7 @@ fn of_stage(seed: Seed, at: u8) -> Seed {
     Seed(*hasher.finalize().as_bytes())
 }
 
+/// `None` is a close.
 fn output(port: Port, payload: Option<Bytes>) -> CellOutput {
     match payload {
         Some(payload) => CellOutput::Message { port, payload },
@@ -230,6 +254,7 @@ struct HostContext<'a, 'r> {
 }
 
 impl HostContext<'_, '_> {
+    /// The stage's number as the session writes it.
     fn number(&self) -> u8 {
         u8::try_from(self.at).expect("a cell has few stages")
     }

@@ -1,5 +1,8 @@
 //! An independent and simple model of the tasks of a simulated cell. It is part of every checkpoint, so that an owner that lost,
 //! repeated or reordered a task is detected.
+//!
+//! One list for everything, in the order in which it was queued. The owner's own structure has a
+//! map and queues (I37); the two have nothing in common but the rules of docs/decisions/tasks.md.
 
 use marram_session::cell::TaskChange;
 
@@ -15,6 +18,9 @@ pub(super) struct Tasks(Vec<Place>);
 
 impl Tasks {
     /// Runs a task: whether it is the next one in the run queue.
+    ///
+    /// The run queue has all stages' tasks in one order. Taking removes the task also if it was the
+    /// wrong one: the caller reports that.
     pub(super) fn take(&mut self, stage: u8, token: u64) -> bool {
         let first = self.0.iter().position(|place| place.0 == 0);
         first.is_some_and(|at| self.0.remove(at) == (0, stage, 0, token))
@@ -22,6 +28,8 @@ impl Tasks {
 
     /// Applies the effects of a handler. False if only a broken host could have allowed them.
     pub(super) fn change(&mut self, changes: &[TaskChange]) -> bool {
+        // Rules: a task is in the run queue at most once; one that waits for a lock is not
+        // runnable; a lock goes to the first that waits.
         changes.iter().all(|change| match *change {
             TaskChange::Spawn { stage, token } => {
                 self.spawn(stage, token);
@@ -59,12 +67,14 @@ impl Tasks {
         self.0.iter().all(|place| place.0 != 0)
     }
 
+    /// Queues a task, unless it is queued or waits.
     fn spawn(&mut self, stage: u8, token: u64) {
         if !self.waits(stage, token) && !self.0.contains(&(0, stage, 0, token)) {
             self.0.push((0, stage, 0, token));
         }
     }
 
+    /// The first task in a lock's queue holds the lock.
     fn holder(&self, stage: u8, id: u64) -> Option<u64> {
         let of_lock = |place: &&Place| (place.0, place.1, place.2) == (1, stage, id);
         self.0.iter().find(of_lock).map(|place| place.3)

@@ -1,4 +1,18 @@
 //! Reads the list of named mutations, whose format is at its head. Does not know the sources.
+//!
+//! ```text
+//! == name of the entry
+//! slow: why so few seeds catch it          optional
+//! variants: A B C                          optional: one mutation each, VARIANT stands for its name
+//! file: crates/session/src/owner/mod.rs
+//! any other line: the reason
+//! -- from
+//! text that is in the file exactly once
+//! -- to
+//! what replaces it if the mutation is selected
+//! -- and                                   optional: another `file:`, from, to
+//! ```
+//! Mutations are numbered in the order of the list, from 1 on; 0 selects none.
 
 /// The list, relative to the workspace.
 pub(super) const LIST: &str = "crates/sim/mutations/named.txt";
@@ -67,7 +81,7 @@ pub(super) fn place(entry: &str, line: usize) -> String {
     format!("mutation `{entry}` ({LIST}, line {line})")
 }
 
-/// Part of an entry.
+/// Part of an entry. Where in an entry the reader is; lines that begin with `-- ` move it on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Part {
     Head,
@@ -80,6 +94,7 @@ enum Part {
 struct Entry<'a> {
     name: &'a str,
     line: usize,
+    /// Empty for an entry without variants.
     variants: Vec<&'a str>,
     slow: bool,
     part: Part,
@@ -91,6 +106,7 @@ struct Change<'a> {
     file: Option<&'a str>,
     from: Vec<&'a str>,
     to: Vec<&'a str>,
+    /// Whether `-- to` was read, also if nothing follows: an empty replacement removes a statement.
     complete: bool,
 }
 
@@ -104,6 +120,7 @@ impl<'a> Entry<'a> {
         format!("{}: {what}", place(self.name, self.line))
     }
 
+    /// Takes the next line of the entry. Unknown words in the head are the reason, for people.
     fn take(&mut self, line: &'a str) -> Result<(), String> {
         let change = self.changes.last_mut().expect("an entry begins with a change");
         match (self.part, line) {
@@ -131,6 +148,8 @@ impl<'a> Entry<'a> {
         Ok(())
     }
 
+    /// Adds the mutations and their edits. One edit serves all variants if its text does not name
+    /// them.
     fn finish(self, named: &mut Named) -> Result<(), String> {
         let variants: Vec<Option<&str>> = match &self.variants[..] {
             [] => vec![None],
@@ -161,6 +180,7 @@ impl<'a> Entry<'a> {
         Ok(())
     }
 
+    /// The switch is an expression that is true if any of the given mutations is selected.
     fn edit(&self, file: &str, from: &str, to: &str, numbered: &[(u32, Option<&str>)]) -> Edit {
         let calls = numbered.iter().map(|(number, _)| format!("::marram_wire::mutant({number})"));
         let switch = format!("({})", calls.collect::<Vec<_>>().join(" || "));

@@ -1,4 +1,12 @@
 //! Puts all mutations into the text of a file, each behind its switch. Textual: does not parse Rust.
+//!
+//! ```text
+//! source    a < b                      source    if a < b {
+//! becomes   (if S { a <= b } else { a < b })     becomes   if a < b && !S {     (`to` has BROKEN)
+//! ```
+//! `S` asks whether the mutation is selected. All mutations are in one text, so the copy is
+//! compiled once; two that change the same text become one chain of `if`s, and one inside another
+//! is nested.
 
 use super::named::{self, Edit};
 use std::{collections::BTreeSet, ops::Range};
@@ -7,7 +15,8 @@ use std::{collections::BTreeSet, ops::Range};
 #[derive(Clone, Debug)]
 pub(super) struct Patched {
     pub(super) text: String,
-    /// The entries of each replaced text, and what replaces it.
+    /// The entries of each replaced text, and what replaces it. For errors of the compiler, which
+    /// name lines of the patched file.
     places: Vec<(String, String)>,
 }
 
@@ -57,6 +66,10 @@ pub(super) fn apply(source: &str, edits: &[&Edit]) -> Result<Patched, Vec<String
     Ok(Patched { text, places })
 }
 
+/// The place of the text to replace, in bytes.
+///
+/// # Errors
+/// If it is there never or more than once: the list must be adapted, and the message says how.
 fn locate(source: &str, edit: &Edit) -> Result<Range<usize>, String> {
     let mut found = source.match_indices(&edit.from);
     match (found.next(), found.count()) {
@@ -75,7 +88,8 @@ fn locate(source: &str, edit: &Edit) -> Result<Range<usize>, String> {
     }
 }
 
-/// Where the source has most words of a text.
+/// Where the source has most words of a text. A hint for the author whose text has changed since:
+/// the window of as many lines that shares most words with it.
 fn nearest(source: &str, text: &str) -> String {
     fn words(text: &str) -> BTreeSet<&str> {
         text.split(|char: char| !char.is_alphanumeric() && char != '_')
@@ -117,6 +131,8 @@ fn is_replaceable(edit: &Edit) -> Result<(), String> {
     ))
 }
 
+/// Whether brackets match. Strings and characters with brackets would be misread; no entry needs
+/// any.
 fn is_balanced(text: &str) -> bool {
     let mut open = Vec::new();
     for char in text.chars() {
@@ -131,7 +147,8 @@ fn is_balanced(text: &str) -> bool {
     open.is_empty()
 }
 
-/// The text of a range with all changes in it.
+/// The text of a range with all changes in it. Where several changes begin at the same place, the
+/// longest is first: the others are inside it.
 fn write(
     source: &str,
     range: Range<usize>,

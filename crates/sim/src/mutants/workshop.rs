@@ -1,5 +1,15 @@
 //! A copy of the crates that the simulation needs, in a workspace of its own under `target/mutants`, with all mutations behind
 //! switches. It is built once. The sources themselves are never changed.
+//!
+//! ```text
+//! target/mutants/
+//!   Cargo.toml       members and profile of the copy; Cargo.lock is the workspace's
+//!   crates/..., cells/testing/chain/algo     copies, some with switches
+//!   target/          built once, incrementally the next time
+//!   logs/            output of the runs in progress
+//! ```
+//! The mutation is chosen by an environment variable at run time. Reading it costs an atomic load
+//! per switch, in release mode.
 
 use super::{
     named::{self, Edit, Named},
@@ -71,6 +81,7 @@ impl fmt::Display for Verdict {
 /// The directory where the copy is, with its simulator.
 #[derive(Debug)]
 pub(super) struct Workshop {
+    /// Absolute, or relative to the working directory, as the root that was given.
     copy: PathBuf,
 }
 
@@ -94,6 +105,9 @@ impl Workshop {
     }
 
     /// Runs the simulator with a mutation. Without one for number 0.
+    ///
+    /// `arguments` are those of `marram-sim`. A seed that fails, a process that dies and one that
+    /// hangs all count as caught: any of them would be noticed.
     pub(super) fn run(&self, number: u32, arguments: &[&str]) -> io::Result<Verdict> {
         let (status, log) = self.output(number, arguments)?;
         let Some(status) = status else { return Ok(Verdict::Caught("hangs".into())) };
@@ -105,6 +119,8 @@ impl Workshop {
     }
 
     /// The hash of a seed's events, without a mutation.
+    ///
+    /// `None` if the run printed none, because it failed before its end.
     pub(super) fn hash_of(&self, seed: u64) -> io::Result<Option<u64>> {
         let (_, log) = self.output(0, &[&seed.to_string()])?;
         let hash = log.lines().rev().find_map(|line| line.rsplit_once(", trace ")).map(|(_, hash)| hash);
@@ -125,6 +141,7 @@ impl Workshop {
         Ok((status, log))
     }
 
+    /// Warnings are allowed: a mutation leaves unused variables behind.
     fn build(&self, patched: &BTreeMap<String, Patched>) -> io::Result<()> {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(["build", "--quiet", "--release", "--package", "marram-sim", "--target-dir"]);
@@ -188,6 +205,9 @@ impl Workshop {
 
 /// The changed files, by their path.
 ///
+/// All problems are collected, since a change of a source file often makes several entries unusable
+/// at once.
+///
 /// # Errors
 /// If changes do not fit the sources: all of these.
 pub(super) fn patch_all(root: &Path, edits: &[Edit]) -> io::Result<BTreeMap<String, Patched>> {
@@ -211,6 +231,9 @@ pub(super) fn patch_all(root: &Path, edits: &[Edit]) -> io::Result<BTreeMap<Stri
 }
 
 /// The entries to which the compiler's errors point.
+///
+/// The compiler names a file and a line of the copy; its members have the same paths as in the
+/// workspace.
 fn blame(errors: &str, patched: &BTreeMap<String, Patched>) -> String {
     let mut entries: Vec<String> = Vec::new();
     for place in errors.lines().filter_map(|line| line.trim_start().strip_prefix("--> ")) {
@@ -227,6 +250,8 @@ fn blame(errors: &str, patched: &BTreeMap<String, Patched>) -> String {
 }
 
 /// How the child exited; `None` if it was killed.
+///
+/// Polls, because the standard library has no wait with a time limit.
 fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     let begun = Instant::now();
     loop {
@@ -248,6 +273,7 @@ fn manifest(original: &str) -> String {
     let mut out = format!("[workspace]\nresolver = \"3\"\nmembers = [{members}]\n");
     let rest = original.find("[workspace.package]").map_or("", |at| &original[at..]);
     out.push_str(rest.split("[profile.release]").next().unwrap_or_default());
+    // Overflow checks stay on: a mutation that makes a counter wrap must be caught at that place.
     out.push_str(
         "[profile.release]\nopt-level = 2\nincremental = true\ncodegen-units = 64\noverflow-checks = true\ndebug = false\n",
     );

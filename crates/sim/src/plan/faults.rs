@@ -1,4 +1,12 @@
 //! The faults of a seed and their times. The first fault waits until a session runs, the others for the first one.
+//!
+//! ```text
+//! time ->  set-up   session runs ..... first fault ........ others: After(ns), or On(moment)
+//!                   moments are counted from here on  '- starts their clocks
+//! ```
+//! `mild` faults are those that every session with two live ends must survive; a *lethal* one may
+//! end sessions, so after it the oracle accepts codes that it would refuse otherwise
+//! (`world::causes`). All faults heal by themselves (`world::faults`).
 
 use super::{MS, RenewalStep, S, US};
 use crate::random::Random;
@@ -35,6 +43,7 @@ pub enum Moment {
 }
 
 impl Moment {
+    /// About in the order in which they occur in a session's life.
     const ALL: [Self; 13] = [
         Self::Message,
         Self::Hello,
@@ -53,6 +62,8 @@ impl Moment {
 }
 
 /// At a moment, after skipping some of its kind, and after a delay.
+/// A moment that never occurs leaves its fault waiting; only the first fault is then injected all
+/// the same, when everything has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct On {
     /// The kind.
@@ -175,6 +186,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// The same fault, for another agent.
+    /// Faults of edges name no agent and stay as they are.
     #[must_use]
     pub fn on(mut self, other: usize) -> Self {
         if let Self::CutWires { agent, .. }
@@ -206,7 +218,9 @@ impl<W> Fault<W> {
 }
 
 /// The first fault. It waits for a message of a program, so that it hits a running session anywhere between its first and its
-/// last message. `messages` is the approximate number of messages. In a few seeds it hits a session that is being opened.
+/// last message. `messages` is the approximate number of messages. In a few seeds it hits a session
+/// that is being opened. The delay moves the fault from the moment itself into what follows on it:
+/// replies on their way, a handler that runs.
 pub(super) fn first(random: &mut Random, agents: usize, messages: u64) -> Fault<On> {
     const OPENING: [Moment; 4] = [Moment::Hello, Moment::Promise, Moment::Promised, Moment::Chosen];
     let opening = random.percent(1);
@@ -218,6 +232,9 @@ pub(super) fn first(random: &mut Random, agents: usize, messages: u64) -> Fault<
 }
 
 /// The faults after the first one; they may wait for their moment.
+///
+/// Up to seven mild faults, three of five at a moment, and in 6 of 100 seeds one that is lethal.
+/// `clients` and `servers` are numbers of agents.
 pub(super) fn draw(random: &mut Random, clients: usize, servers: usize, edges: usize) -> Vec<Fault<When>> {
     let agents = clients + servers;
     let mut after_ns = 0;
@@ -254,6 +271,7 @@ pub(super) fn draw(random: &mut Random, clients: usize, servers: usize, edges: u
     faults
 }
 
+/// `triggered` faults mostly hit the edge where their moment occurred; others have no such edge.
 fn place(random: &mut Random, edges: usize, triggered: bool) -> FaultTarget {
     match random.below(10) {
         0..2 => FaultTarget::Edge(random.index(edges)),
@@ -263,6 +281,9 @@ fn place(random: &mut Random, edges: usize, triggered: bool) -> FaultTarget {
 }
 
 /// A fault that every session with two live ends must survive.
+///
+/// The weights follow from what the machines do with it: crashes and freezes of edges make
+/// recoveries, which is most of the protocol.
 fn mild(random: &mut Random, agents: usize, place: FaultTarget) -> FaultKind {
     let agent = random.index(agents);
     let for_ns = random.magnitude(MS, 1_500 * MS);

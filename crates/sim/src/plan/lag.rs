@@ -1,5 +1,9 @@
 //! A hot standby that lags: its edge is frozen while the owner consumes more entries than a standby may be behind. The owner must
 //! drop it, and the session must not notice.
+//!
+//! `REPLAY_LAG_MAX` is the number of entries that an owner allows a hot standby to be behind. Few
+//! random seeds send as many messages while a standby stands still, so this course makes one that
+//! does.
 
 use super::{Chunk, Fault, FaultKind, FaultTarget, MS, Moment, On, Plan, S, Script, Service, US, Visit};
 use crate::random::Random;

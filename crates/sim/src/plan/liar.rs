@@ -1,4 +1,8 @@
 //! An agent that lies: it has a credential, holds an end of its sessions, and says what it likes about them.
+//!
+//! The seed has two agents of the liar's kind, so that some sessions have an end at it and some do
+//! not. The latter must not be affected at all; the former may end early, but what their honest
+//! ends received must still be one history (I14).
 
 use super::{FaultKind, MS, Plan, S};
 use crate::random::Random;
@@ -24,12 +28,16 @@ impl Liar {
     }
 
     /// There are other agents of its kind, so that other sessions depend on none of its ends.
+    ///
+    /// `clients` and `servers` are the numbers that were drawn; the result replaces them.
     pub(super) fn agents(self, (clients, servers): (usize, usize)) -> (usize, usize) {
         (clients.max(2), if self.serves { 2 } else { servers })
     }
 
     /// No other fault may end a session, so that the codes of sessions show which of them the lies reached.
     pub(super) fn prepare(self, plan: &mut Plan) {
+        // A reset by a program would be one more cause. Datagrams would get lost legally when a
+        // session hangs.
         let agents = plan.clients;
         for (index, visit) in plan.visits.iter_mut().enumerate() {
             visit.agent = index % agents;

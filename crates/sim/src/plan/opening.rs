@@ -1,5 +1,9 @@
 //! Ports that open slowly. A session's first entry has several handlers, and the output of the first handler must not leave
 //! before the last handler has ended: in some seeds time passes between them, and faults occur in it.
+//!
+//! This is about I15: an entry is logged when all of its handlers have ended, and no output of it
+//! may leave before. The first entry of a session opens two ports, and in a chain those between the
+//! stages too, so it has several handlers.
 
 use super::{Fault, FaultKind, FaultTarget, MS, Moment, On, US, When};
 use crate::random::Random;

@@ -6,11 +6,16 @@
 //! 3. The first owner is reached again. It asks the ends for a generation with its cell alive and renews its standby. The ends
 //!    promise. The owner crashes before it learns that its cell cannot live on.
 //! 4. The standby is reached. It asks as the owner of a generation that both ends promised last, and in which no log was chosen.
+//!
+//! If that were enough, the standby would go on with a cell of the first history, while an end has
+//! outputs of the second one (I13). The rule that prevents it: a live cell counts only if each end
+//! received the log that was chosen in its generation.
 
 use super::{Chunk, Fault, FaultKind, MS, Moment, On, Plan, Script, Service, US, Visit};
 use crate::random::Random;
 
-/// The number of edges that this needs.
+/// The number of edges that this needs. The owner's, its standby's, and a third that is neither;
+/// one shard each.
 pub(super) const EDGES: usize = 3;
 
 /// Times of one course, in nanoseconds.
@@ -46,6 +51,8 @@ pub enum RenewalStep {
 /// In one of 64 seeds.
 pub(super) fn draw(seed: u64) -> Option<Renewal> {
     let mut random = Random::new(seed, 42);
+    // Drawn over wide ranges: each step must also meet the machines in the middle of the step
+    // before.
     (random.below(64) == 0).then(|| Renewal {
         silent_ns: random.between(20 * MS, 350 * MS),
         held_ns: random.magnitude(10 * US, 4 * MS),

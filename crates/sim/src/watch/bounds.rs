@@ -1,4 +1,9 @@
 //! Limits that two machines agreed on, checked on the wire between them: bytes in flight, and bytes that an end keeps.
+//!
+//! Checked per channel, from what its sender knew when it sent (I24, I28, and the window of I10). A
+//! message is charged more than its payload (`limits::charge`), so that many small messages are
+//! bounded as well. A channel of a new attempt begins without bounds, until the frame arrives that
+//! sets them.
 
 use super::PeerSide;
 use marram_chain_algo::Record;
@@ -31,6 +36,9 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
+    ///
+    /// A broken bound is kept in `broken` until the next arrival, which has a list of violations to
+    /// add it to.
     pub(super) fn sent(&mut self, wire: usize, side: PeerSide, frame: &Frame) {
         if self.ignored.contains(&wire) {
             return;
@@ -76,6 +84,9 @@ impl Bounds {
         }
     }
 
+    ///
+    /// Only here the bounds grow: credit and stored bytes count when the sender has learned of
+    /// them.
     pub(super) fn arrived(
         &mut self,
         wire: usize,

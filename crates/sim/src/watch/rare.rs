@@ -1,4 +1,8 @@
 //! The states that the simulation is for: rare in production, and often wrong. Each must be reached often in every run.
+//!
+//! A checker that is never asked the hard question says nothing. So each run of many seeds must
+//! reach each state at least a hundred times (`main`), and a change of the plan that makes one
+//! unreachable fails CI.
 
 /// A rare state.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -127,7 +131,8 @@ pub enum Rare {
 }
 
 impl Rare {
-    /// All rare states, in order.
+    /// All rare states, in order. A state that is missing here has no place in `Counts`, and
+    /// counting it would panic.
     pub const ALL: [Self; 60] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,

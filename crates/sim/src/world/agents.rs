@@ -1,4 +1,13 @@
 //! The shell of an agent: local connections, wires, its clock. Does not know the protocol.
+//!
+//! ```text
+//! Program --Act(Pump)--> Received --> Agent::step --> Write --> Program.received
+//!         <-- Reading(off): back-pressure   |
+//!         <-- Close, Shutdown               '--> Send, Dial, CloseWire --> wires
+//!                                           '--> Report --> causes, watch
+//! ```
+//! As a real shell it translates between sockets and inputs. Unlike one it also keeps notes for the
+//! checks: which session a program belongs to, which sessions an agent has reported.
 
 use super::{Caller, Direction, Event, World};
 use crate::{
@@ -29,15 +38,19 @@ pub(crate) struct AgentNode {
     /// Different for each process.
     pub(crate) host: HostId,
     machine: Option<Agent>,
-    /// Counts restarts: events for an earlier process are ignored.
+    /// Counts restarts: events for an earlier process are ignored. Counted up by a crash; a freeze
+    /// leaves it.
     pub(crate) life: u32,
+    /// Several freezes may overlap: the last one to end counts.
     frozen_until_ns: u64,
     frozen: bool,
     inbox: VecDeque<Event>,
+    /// When its machine asked to be woken, by its own clock; earlier requests are outdated.
     wake_ns: u64,
     /// Origin of its monotonic clock, which is arbitrary.
     origin_ns: u64,
     connections: BTreeMap<ConnectionId, usize>,
+    /// Connections of clients that it has accepted: the next one's id.
     accepted: u64,
     /// Sessions that it has reported and not ended, and whether they have an owner.
     sessions: BTreeMap<SessionId, bool>,
@@ -123,6 +136,8 @@ impl AgentNode {
 }
 
 impl World {
+    /// Starts the process. Its machine has no state; all that was kept in the old one is lost, as
+    /// on a host that crashed.
     pub(crate) fn start_agent(&mut self, agent: usize) {
         let entropy = self.chance.bytes();
         let node = &mut self.agents[agent];
@@ -157,6 +172,7 @@ impl World {
         self.queue.after(delay_ns, Event::StartAgent(agent, life));
     }
 
+    /// Stops the process; its sockets live on, and what arrives waits.
     pub(crate) fn freeze_agent(&mut self, agent: usize, for_ns: u64) {
         let until_ns = self.queue.now_ns() + for_ns;
         let node = &mut self.agents[agent];
@@ -165,6 +181,7 @@ impl World {
         self.queue.at(until_ns, Event::ThawAgent(agent));
     }
 
+    /// Continues it, if no later freeze is in force. Events go in the order in which they came.
     pub(crate) fn thaw_agent(&mut self, agent: usize) {
         let node = &mut self.agents[agent];
         if node.frozen && self.queue.now_ns() >= node.frozen_until_ns {
@@ -175,6 +192,8 @@ impl World {
         }
     }
 
+    /// One step of the machine, with the checks that every step gets, and then its outputs in
+    /// order.
     pub(crate) fn give_agent(&mut self, agent: usize, input: AgentInput) {
         let now_ns = self.queue.now_ns();
         let node = &mut self.agents[agent];
@@ -212,6 +231,7 @@ impl World {
         }
     }
 
+    /// Carries one output out.
     fn agent_out(&mut self, agent: usize, out: AgentOutput) {
         let life = self.agents[agent].life;
         match out {
@@ -266,6 +286,9 @@ impl World {
         }
     }
 
+    ///
+    /// Reports are what an operator would see; here they decide which sessions are open and whether
+    /// an end is explained.
     fn report(&mut self, agent: usize, report: &AgentReport) {
         self.trace.say(self.queue.now_ns(), || format!("A{agent} reports {report:?}"));
         let sessions = &mut self.agents[agent].sessions;
@@ -304,6 +327,8 @@ impl World {
         }
     }
 
+    /// The agent connects to its server, which accepts or, for the first few of some seeds, does
+    /// not.
     fn connect_server(&mut self, agent: usize, connection: ConnectionId, server: &str) {
         assert!(connection.0 & AGENT_NAMES != 0 && server == SERVER, "{connection:?} to {server}");
         let (life, nth) = (self.agents[agent].life, self.servers_started);
@@ -338,15 +363,19 @@ impl World {
         self.queue.after(first_ns, Event::Act(program, Act::Write));
     }
 
+    /// The world compares this before and after a step, to learn which session a new connection
+    /// got.
     fn session_ids(&self, agent: usize) -> Vec<SessionId> {
         self.agents[agent].machine.iter().flat_map(Agent::session_ids).collect()
     }
 
+    /// The program behind a connection of the present process.
     fn connected(&mut self, agent: usize, connection: ConnectionId) -> Option<&mut Program> {
         let program = *self.agents[agent].connections.get(&connection)?;
         Some(&mut self.programs[program])
     }
 
+    /// The agent ended the connection; `reset` as the program sees it.
     fn close_program(&mut self, agent: usize, connection: ConnectionId, reset: bool) {
         if let Some(program) = self.agents[agent].connections.remove(&connection) {
             self.programs[program].closed = Some(reset);
@@ -356,6 +385,9 @@ impl World {
         }
     }
 
+    ///
+    /// The socket takes the bytes at once and reports that it has after the time that the program
+    /// needs.
     fn write(&mut self, agent: usize, connection: ConnectionId, bytes: &Bytes) {
         let Some(&program) = self.agents[agent].connections.get(&connection) else { return };
         let of = &mut self.programs[program];
@@ -421,6 +453,7 @@ impl World {
         }
     }
 
+    /// The program writes its next chunk, ends its output, or resets.
     fn program_writes(&mut self, program: usize) {
         let of = &mut self.programs[program];
         let (agent, connection) = (of.agent, of.connection);
@@ -448,6 +481,7 @@ impl World {
         }
     }
 
+    /// The agent reads as much as the program's cut allows, and comes back until there is nothing.
     fn read_program(&mut self, program: usize) {
         let of = &mut self.programs[program];
         let (agent, connection) = (of.agent, of.connection);
@@ -473,6 +507,7 @@ impl World {
     }
 }
 
+/// Wires are named by their place in the world's list, at both sides.
 fn index(wire: u64) -> usize {
     usize::try_from(wire).expect("wires are named by their place")
 }

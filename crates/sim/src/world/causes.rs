@@ -1,5 +1,9 @@
 //! The faults of a seed so far, and which ends of sessions they explain. A session that ends for another reason
 //! is a violation: every session must survive most faults.
+//!
+//! Without this, an oracle of results could not tell a session that was lost from one that had to
+//! end. It must stay strict: every code that is accepted after a fault hides the bugs that end
+//! sessions with that code. So faults set the narrowest cause that they can.
 
 use super::{World, liars::LIED_CODES};
 use crate::{plan::Service, watch::Rare};
@@ -24,6 +28,9 @@ pub(crate) struct Causes {
 impl World {
     /// Whether a session may end like this. `service` is known for a client's program; for other ends it is known once an edge
     /// has owned the session.
+    ///
+    /// `short_linger` alone explains most ends for want of an owner: in such seeds ends forget
+    /// sessions while edges are still away.
     pub(crate) fn explains(&self, code: Code, session: Option<SessionId>, service: Option<Service>) -> bool {
         let causes = &self.causes;
         let bare = service == Some(Service::Bare) || session.is_some_and(|id| causes.bare.contains(&id));
@@ -55,6 +62,9 @@ impl World {
     }
 
     /// Checks whether the end of a session, at an end or a program, is explained.
+    ///
+    /// Also counts how often a lie was refused. Returns whether the end is explained, for the
+    /// program's own judgement.
     pub(crate) fn judge_end(
         &mut self,
         what: &str,

@@ -1,5 +1,14 @@
 //! The coordinator: the real store in a process of its own, and a real client in every edge's supervisor. The simulated network
 //! between them loses, delays and repeats requests; the store's process freezes, crashes, and restarts from its snapshot.
+//!
+//! ```text
+//! edge's supervisor: CoordinatorClient --Send--> network: lost, late, twice --> Store::apply
+//!                    <--Answered/PATIENCE-------  lost                      <-- reply
+//!                    <--Watched----------------------------------------------- changes
+//!                                           StoreJudge sees each request and reply at the store
+//! ```
+//! An answer that was lost is the interesting case: the write happened and its author does not
+//! know. A claim must then find out by reading whether it won (I34).
 
 use super::{Event, World};
 use crate::{
@@ -30,15 +39,18 @@ const SETTLE_NS: u64 = 15_000 * MS;
 /// The store's process.
 #[derive(Debug)]
 pub(crate) struct StoreNode {
+    /// `None` while it is dead. To be dead, frozen or cut off are three ways to be away.
     store: Option<Store>,
     /// The snapshot that it would restart from.
     disk: Bytes,
     frozen: bool,
     /// Whether it is unreachable.
     cut: bool,
-    /// Events that arrived while it was frozen.
+    /// Events that arrived while it was frozen. Requests and watches, in the order in which they
+    /// came. A request that is answered after its timeout finds no one waiting.
     held: Vec<Event>,
     watchers: Vec<Watcher>,
+    /// The next time at which a lease may end; `u64::MAX` for none.
     tick_ns: u64,
     judge: StoreJudge,
     claims: Vec<Claim>,
@@ -46,15 +58,18 @@ pub(crate) struct StoreNode {
     settling: bool,
 }
 
+/// A client that watches a prefix.
 #[derive(Debug)]
 struct Watcher {
     edge: usize,
     life: u32,
     watch: u64,
     prefix: String,
+    /// Changes of revisions up to this one have been reported.
     since: u64,
     /// Its position in the oracle's list of changes.
     place: usize,
+    /// Reports of one watch arrive in order.
     last_ns: u64,
 }
 
@@ -63,14 +78,16 @@ struct Watcher {
 struct Claim {
     edge: usize,
     subject: Subject,
+    /// The holder that the edge believes in when it claims.
     from: Option<Claimed>,
     to: Claimed,
+    /// Attempts that got no answer.
     tries: u32,
     /// Number of earlier holders when the claim was made.
     held_before: usize,
 }
 
-/// Why a client asked.
+/// Why a client asked. Kept by tag, to know what an answer is for.
 #[derive(Clone, Debug)]
 enum QueryPurpose {
     Shard(u8, WitnessQuery),
@@ -169,6 +186,7 @@ impl World {
         }
     }
 
+    /// One step of a client.
     fn give_client(&mut self, edge: usize, input: CoordinatorInput) {
         let now_ns = self.queue.now_ns();
         let Some(node) = &mut self.edges[edge].client else { return };
@@ -179,6 +197,7 @@ impl World {
         }
     }
 
+    /// Carries one output of a client out.
     fn client_out(&mut self, edge: usize, out: CoordinatorOutput) {
         let life = self.edges[edge].life;
         match out {
@@ -204,6 +223,9 @@ impl World {
     }
 
     /// Sends a request, which may get lost, arrive after its timeout, or arrive twice.
+    ///
+    /// The timeout is an event too: the first of answer and timeout wins, and the other finds the
+    /// tag gone.
     fn send_request(&mut self, edge: usize, tag: u64, request: StoreRequest) {
         let life = self.edges[edge].life;
         if let Some(node) = &mut self.edges[edge].client {
@@ -263,6 +285,7 @@ impl World {
         self.tell_watchers();
     }
 
+    /// Drops what comes twice, or after the timeout.
     pub(crate) fn answer_client(&mut self, edge: usize, tag: u64, result: Result<StoreReply, StoreFailure>) {
         let waited = self.edges[edge].client.as_mut().is_some_and(|node| node.sent.remove(&tag));
         if waited {
@@ -270,12 +293,14 @@ impl World {
         }
     }
 
+    /// Wake-ups that the client has replaced by a later request do nothing.
     pub(crate) fn client_wake(&mut self, edge: usize, at_ns: u64) {
         if self.edges[edge].client.as_ref().is_some_and(|node| node.wake_ns == at_ns) {
             self.give_client(edge, CoordinatorInput::Wake);
         }
     }
 
+    /// A watch reports changes, or ended: then the client lists again.
     pub(crate) fn client_news(&mut self, edge: usize, watch: u64, changes: Option<Vec<StoreChange>>) {
         let input = match changes {
             Some(changes) => CoordinatorInput::Watched { watch, changes },
@@ -284,6 +309,9 @@ impl World {
         self.give_client(edge, input);
     }
 
+    ///
+    /// A newer watch of the same process replaces the older one. A watch at a store that is away
+    /// ends soon, and the client tries again.
     pub(crate) fn watch_store(&mut self, (edge, life): (usize, u32), watch: u64, prefix: String, since: u64) {
         let last_ns = self.queue.now_ns();
         let Some(node) = &mut self.coordinator else { return };
@@ -404,6 +432,7 @@ impl World {
         self.tell_watchers();
     }
 
+    /// Asks the client for its edge, with the reason remembered.
     fn ask(&mut self, edge: usize, purpose: QueryPurpose, ask: Ask) {
         let Some(node) = &mut self.edges[edge].client else { return };
         node.tags += 1;
@@ -424,6 +453,7 @@ impl World {
         self.ask(edge, QueryPurpose::Unused, Ask::Witness { session, seen });
     }
 
+    /// The client answers a question.
     fn asked(&mut self, edge: usize, tag: u64, answer: AskAnswer) {
         let purpose = self.edges[edge].client.as_mut().and_then(|node| node.asked.remove(&tag));
         match purpose {
@@ -467,6 +497,7 @@ impl World {
         self.ask_claim(claim);
     }
 
+    /// Also asks again after an answer that it is away: the same claim, with the same opener.
     pub(crate) fn ask_claim(&mut self, claim: usize) {
         let Some(store) = &self.coordinator else { return };
         let Claim { edge, subject, from, to, .. } = store.claims[claim].clone();
@@ -474,6 +505,10 @@ impl World {
     }
 
     /// Checks the answer to a claim against what the store really held.
+    ///
+    /// `Won`: the log of holders must have this claim right behind the holder that it started from.
+    /// `Lost`: the holder that is named must have been there at some time since the claim was made,
+    /// and be newer than this claim if this claim was ever written.
     fn claimed(&mut self, index: usize, answer: AskAnswer) {
         let Some(store) = &mut self.coordinator else { return };
         let claim = &mut store.claims[index];
@@ -547,6 +582,8 @@ impl World {
         for absence in [Absence::Cut, Absence::Frozen, Absence::Dead] {
             self.store_back(absence);
         }
+        // Events of agents and shards are dropped from here on: only the coordinator is still
+        // judged.
         while self.violations.is_empty()
             && let Some(event) = self.queue.next_event()
             && self.queue.now_ns() < until_ns
