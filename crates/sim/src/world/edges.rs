@@ -1,4 +1,17 @@
 //! The shell of an edge: its supervisor, control, shards and their executors. Does not know the protocol.
+//!
+//! ```text
+//! Control::step (supervisor) <== PIPE_NS ==> Shard::step (one process each)
+//!        |                                      |-- Send, Dial, CloseWire --> wires
+//!        '-- AskWitness, TellWitness            '-- Start, Run, Copy, ... --> executor::Cells
+//!            --> coordinator                        <-- Started, Ran, Checkpointed, after a delay
+//! ```
+//! Messages between the processes are encoded and decoded on the way, so that a field that a codec
+//! forgets is missed by a seed. An executor does its work at once and its answer comes later: to
+//! the machine that is the same as a worker that takes that time.
+//!
+//! A crash takes a machine's state and its cells. A freeze takes nothing: what arrives waits, and
+//! the machine wakes up into the past, as an owner that may have been replaced meanwhile.
 
 use super::{Caller, Direction, Event, World, coordinator::ClientNode};
 use crate::{
@@ -24,7 +37,8 @@ use std::collections::{BTreeMap, VecDeque};
 const PIPE_NS: u64 = 5 * US;
 /// Unix time when the simulation begins.
 const EPOCH_NS: i64 = 1_800_000_000_000_000_000;
-/// Tag of a request for a sample of sessions.
+/// Tag of a request for a sample of sessions. The world's own questions have a tag of one high bit
+/// each; deployments count from 0.
 const SAMPLE_TAG: u64 = 1 << 32;
 /// As above, when one of them will be killed.
 const KILL_TAG: u64 = 1 << 33;
@@ -38,11 +52,13 @@ const RECORD_TAG: u64 = 1 << 34;
 /// A shard's process.
 #[derive(Debug)]
 pub(crate) struct ShardNode {
+    /// `None` while the process is down.
     machine: Option<Shard>,
     pub(crate) life: u32,
     frozen: bool,
     inbox: VecDeque<Event>,
     wake_ns: u64,
+    /// Origin of its monotonic clock: arbitrary, and another one for each process.
     origin_ns: u64,
     cells: Cells,
     /// Time of the last reply of each cell: replies arrive in order.
@@ -66,6 +82,7 @@ impl ShardNode {
 /// An edge's machine and its supervisor.
 #[derive(Debug)]
 pub(crate) struct EdgeNode {
+    /// Kept over restarts, as a configuration file is.
     config: control::ControlConfig,
     habits: Habits,
     control: Option<Control>,
@@ -74,6 +91,8 @@ pub(crate) struct EdgeNode {
     frozen_until_ns: u64,
     inbox: VecDeque<Event>,
     pub(crate) shards: Vec<ShardNode>,
+    /// How far its wall clock is off, in nanoseconds. Only `Now::unix_ns` has it: the monotonic
+    /// clock never jumps.
     pub(crate) skew_ns: i64,
     /// The supervisor's side of the coordinator.
     pub(crate) client: Option<ClientNode>,
@@ -176,6 +195,8 @@ impl World {
         }
     }
 
+    /// Starts one shard's process. It has the domain's secret and nothing else: its sessions come
+    /// back through their ends.
     pub(crate) fn start_shard(&mut self, position: ShardPosition) {
         if !self.edges[position.edge].is_up() {
             return;
@@ -246,6 +267,7 @@ impl World {
         self.queue.after(delay_ns, Event::StartShard(position, life));
     }
 
+    /// Stops all processes of the edge at once, as when its machine is suspended.
     pub(crate) fn freeze_edge(&mut self, edge: usize, for_ns: u64) {
         let until_ns = self.queue.now_ns() + for_ns;
         let node = &mut self.edges[edge];
@@ -255,6 +277,8 @@ impl World {
         self.queue.at(until_ns, Event::ThawEdge(edge));
     }
 
+    /// Continues them, if no later freeze is in force: first what waited for the supervisor, then
+    /// what waited for each shard.
     pub(crate) fn thaw_edge(&mut self, edge: usize) {
         let node = &mut self.edges[edge];
         if self.queue.now_ns() < node.frozen_until_ns {
@@ -271,6 +295,7 @@ impl World {
         }
     }
 
+    /// One step of the supervisor's machine, and its outputs.
     pub(crate) fn give_control(&mut self, edge: usize, input: control::ControlInput) {
         let Some(control) = &mut self.edges[edge].control else { return };
         let mut out = Vec::new();
@@ -290,6 +315,8 @@ impl World {
         }
     }
 
+    /// Sends a message to a shard, encoded as on a real pipe. A shard that has died since does not
+    /// get it.
     fn tell_shard(&mut self, edge: usize, shard: u8, message: &ToShard) {
         let message = ToShard::decode(message.to_bytes()).expect("control speaks this build's language");
         let position = ShardPosition { edge, shard: usize::from(shard) };
@@ -315,12 +342,18 @@ impl World {
         self.queue.after(super::SAMPLE_NS, Event::Sample);
     }
 
+    /// Asks which sessions the edge has; the first of them is killed when the answer comes
+    /// (`answered`).
     pub(crate) fn ask_to_kill(&mut self, edge: usize) {
         let life = self.edges[edge].life;
         let request = control::ControlInput::Request { tag: KILL_TAG, request: ControlRequest::Sessions };
         self.queue.after(0, Event::Control(edge, life, request));
     }
 
+    /// An answer to one of the world's own questions.
+    ///
+    /// A refused recording is legal if it says that the session moves at this moment or that the
+    /// app keeps nothing.
     fn answered(&mut self, edge: usize, tag: u64, answer: ControlAnswer) {
         if let ControlAnswer::Refused(why) = &answer
             && tag == RECORD_TAG
@@ -365,6 +398,7 @@ impl World {
         }
     }
 
+    /// One step of a shard's machine, with the checks that every step gets, and then its outputs.
     pub(crate) fn give_shard(&mut self, position: ShardPosition, input: ShardInput) {
         let now_ns = self.queue.now_ns();
         let edge = &mut self.edges[position.edge];
@@ -394,6 +428,7 @@ impl World {
         }
     }
 
+    /// Carries one output out; what concerns a cell goes to the executor.
     fn shard_out(&mut self, position: ShardPosition, out: ShardOutput) {
         let life = self.shard(position).life;
         match out {
@@ -513,6 +548,9 @@ impl World {
     }
 
     /// Encodes, decodes and replays a recording: it must end in the state of the session's cell.
+    ///
+    /// The file is checked as a user would use it: written, read back, run. It must give the state
+    /// hash that the shard computed when the recording began.
     fn keep_recording(
         &mut self,
         position: ShardPosition,
@@ -548,10 +586,14 @@ impl World {
     }
 
     /// Replies of one cell arrive in order, those of several cells in any order.
+    ///
+    /// A real shard's worker answers for many cells and keeps the order of each.
     fn answer(&mut self, position: ShardPosition, cell: CellId, input: ShardInput) {
         self.answer_later(position, cell, input, 0);
     }
 
+    /// As [`Self::answer`], and `extra_ns` later. In 1 of 100 cases a handler takes up to fifty
+    /// times as long as usual.
     fn answer_later(&mut self, position: ShardPosition, cell: CellId, input: ShardInput, extra_ns: u64) {
         let usual_ns = self.plan.handler_ns;
         let slow = self.chance.percent(1);

@@ -1,4 +1,8 @@
 //! Injects faults. All of them heal without help.
+//!
+//! A fault is only ever an event in the world around the machines: a process that stops, a wire
+//! that breaks, a clock that jumps. No fault changes a machine's state or its frames; that is what
+//! `lies` and `liars` do.
 
 use super::{Direction, Event, ShardPosition, TriggeredFault, World};
 use crate::{
@@ -23,6 +27,8 @@ impl World {
     }
 
     /// Whether a session with an owner, as an end knows it, depends on the target of the fault.
+    ///
+    /// Counted so that the batch can demand that nearly all first faults hit something (`main`).
     fn hits_a_running_session(&self, fault: FaultKind, here: Option<ShardPosition>) -> bool {
         let (agent, place) = match fault {
             FaultKind::CrashEdge { place, .. }
@@ -47,6 +53,9 @@ impl World {
         owners.any(|owner| owner.is_some_and(|owner| edge.is_none_or(|edge| edge == owner.edge)))
     }
 
+    ///
+    /// Faults of edges that are already down do nothing, except a crash, which is repeated: it
+    /// makes them stay away for longer.
     pub(crate) fn inject_fault(&mut self, fault: FaultKind, here: Option<ShardPosition>) {
         self.faults_injected += 1;
         let tag = self.faults_injected;
@@ -113,6 +122,7 @@ impl World {
         }
     }
 
+    /// The edge that a target means now. `here` is where the moment was observed.
     fn place(&self, place: FaultTarget, here: Option<ShardPosition>) -> usize {
         let owner = self.watch.owner().map_or(0, |position| position.edge);
         match place {
@@ -123,7 +133,9 @@ impl World {
         }
     }
 
-    /// Breaks the wires between an agent and an edge; `told`: whether the edge, and whether the agent, learns of it.
+    /// Breaks the wires between an agent and an edge; `told`: whether the edge, and whether the
+    /// agent, learns of it. Both wires of a pair break at times of their own, so one side may know
+    /// long before the other.
     pub(super) fn cut(&mut self, agent: usize, edge: usize, told: [bool; 2]) {
         for wire in 0..self.wires.len() {
             let of = &self.wires[wire];

@@ -4,6 +4,13 @@
 //! It lies about all that an end says: counts, offsets, generations, kinds and order of frames, what it keeps. It may hide a part
 //! of its log from one owner and show it to the next, answer as it did before, and say what its own end never would. It cannot
 //! open or forge what is sealed, and has the credential of its kind.
+//!
+//! ```text
+//! Agent::step --out--> [ hear what it is asked | put lies in: answers, single frames ] --> wires
+//! ```
+//! The machine stays honest, so that the lies are near the truth: a random frame would be refused
+//! for its first field. The lies of one process are known (`sessions`), and no session that is not
+//! among them may be affected: docs/protocol.md, "Failure model".
 
 mod frames;
 
@@ -35,10 +42,12 @@ pub(super) struct Liar {
     pub(super) agent: usize,
     /// Of its first process, the lying one.
     pub(super) host: HostId,
+    /// How often it lies in this seed.
     plan: plan::Liar,
     chance: Random,
     /// Sessions that have an end at it: no other may be affected.
     pub(super) sessions: BTreeSet<SessionId>,
+    /// Channels and their sessions, from the promises that it was asked for.
     bound: BTreeMap<(WireId, Channel), SessionId>,
     /// What it sent last, by wire.
     sent: BTreeMap<WireId, VecDeque<Frame>>,
@@ -101,6 +110,7 @@ impl Liar {
         lies
     }
 
+    /// Sends a frame and keeps it, to be said again later.
     fn send(&mut self, wire: WireId, frame: Frame, out: &mut Vec<AgentOutput>) {
         let sent = self.sent.entry(wire).or_default();
         if sent.len() == SENT_MAX {
@@ -111,6 +121,9 @@ impl Liar {
     }
 
     /// The session for which this frame begins an answer to an edge that asks for a promise.
+    ///
+    /// An answer is the frame that promises and all that shows what the end keeps. It is lied about
+    /// as a whole, so that the lie can be consistent.
     fn asked(&self, wire: WireId, frame: &Frame) -> Option<SessionId> {
         let channel = match frame {
             Frame::Promised(promised) => promised.channel,
@@ -122,6 +135,9 @@ impl Liar {
     }
 
     /// Lies about what an end keeps. Returns what to send instead, and whether it is a lie.
+    ///
+    /// True answers are kept as well: to say an old one again is the lie of an end that has rolled
+    /// back.
     fn answer(&mut self, session: SessionId, mut answer: Vec<Frame>) -> (Vec<Frame>, bool) {
         let chance = &mut self.chance;
         let before = self.answers.entry(session).or_default();
@@ -157,7 +173,8 @@ impl Liar {
         (answer, true)
     }
 
-    /// What it says instead of an honest frame.
+    /// What it says instead of an honest frame. Nothing, the frame twice, an old or an invented one
+    /// beside it, an end of the session, or the frame with a change.
     fn instead_of(&mut self, wire: WireId, mut frame: Frame) -> Vec<Frame> {
         let chance = &mut self.chance;
         let channel = frames::channel_of(&frame);

@@ -1,4 +1,8 @@
 //! The shell of a site's recorder: its wires and its clock. A lying recorder changes what it returns.
+//!
+//! Two of ten recorders have so little memory, or room for so few sessions, that they drop some: an
+//! owner must not count on what it has sent. A crashed recorder has lost everything; the disk of a
+//! real one is not simulated.
 
 use super::{Caller, Direction, Event, World, lies};
 use crate::{
@@ -23,11 +27,13 @@ pub(crate) struct RecorderNode {
     /// Different for each process.
     pub(crate) host: HostId,
     machine: Option<Recorder>,
+    /// A freeze ends by itself; a crash in between makes its end outdated.
     pub(crate) life: u32,
     frozen: bool,
     inbox: VecDeque<Event>,
     wake_ns: u64,
     origin_ns: u64,
+    /// Whether it lies in this seed.
     lies: bool,
 }
 
@@ -78,6 +84,7 @@ impl RecorderNode {
 }
 
 impl World {
+    /// Starts the process, with nothing kept.
     pub(crate) fn start_recorder(&mut self) {
         let (entropy, now_ns) = (self.chance.bytes(), self.queue.now_ns());
         let Some(node) = &mut self.recorder else { return };
@@ -104,6 +111,7 @@ impl World {
         self.queue.after(for_ns, Event::StartRecorder(life));
     }
 
+    /// Stops the process for a while.
     pub(crate) fn freeze_recorder(&mut self, for_ns: u64) {
         let Some(node) = &mut self.recorder else { return };
         node.frozen = true;
@@ -119,6 +127,7 @@ impl World {
         }
     }
 
+    /// One step of the machine, with lies put into what it sends.
     pub(crate) fn give_recorder(&mut self, input: RecorderInput) {
         let now_ns = self.queue.now_ns();
         let Some(node) = &mut self.recorder else { return };
@@ -135,6 +144,7 @@ impl World {
         }
     }
 
+    /// Carries one output out.
     fn recorder_out(&mut self, out: RecorderOutput) {
         let index = |wire: u64| usize::try_from(wire).expect("wires are named by their place");
         match out {

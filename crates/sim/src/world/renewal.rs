@@ -1,4 +1,16 @@
 //! The course of an owner that renews its standby in vain (`plan::Renewal`): which processes reach one another at each step.
+//!
+//! ```text
+//! step         client and server --  owner   standby   third
+//! Mute                               down x   x         ok        third is cut off from owner and standby
+//! Part                               x        x         ok
+//! ThirdDies                          x        x         crashed
+//! Return                             up       x         crashed
+//! OwnerDies                          crashed  up        crashed
+//! Over                               everything heals, when its time has come
+//! ```
+//! A step follows from a moment or a time; if one does not occur, the seed is an ordinary one and
+//! heals all the same.
 
 use super::{Direction, Event, ShardPosition, TriggeredFault, World};
 use crate::plan::{FaultKind, FaultTarget, Moment, RenewalStep, S};
@@ -9,6 +21,7 @@ const AWAY_NS: u64 = 12 * S;
 const OVER_NS: u64 = 10 * S;
 
 /// What was found when the course began.
+/// Edges by their index.
 #[derive(Clone, Debug)]
 pub(super) struct Course {
     owner: usize,
@@ -19,6 +32,7 @@ pub(super) struct Course {
 }
 
 impl World {
+    /// Takes one step. Steps after the first do nothing if the course never began.
     pub(super) fn renew_in_vain(&mut self, step: RenewalStep, here: Option<ShardPosition>) {
         if step == RenewalStep::Mute {
             return self.mute(here);
@@ -86,15 +100,18 @@ impl World {
         self.queue.after(OVER_NS, Event::InjectFault(FaultKind::RenewInVain(RenewalStep::Over), None));
     }
 
+    /// Adds a fault that waits for a moment.
     fn wait_for(&mut self, moment: Moment, skip: u64, delay_ns: u64, kind: FaultKind) {
         self.triggered.push(TriggeredFault { moment, skip, delay_ns, kind });
     }
 
+    /// Silences one direction between a caller's row and an edge, until the course ends it.
     fn silence(&mut self, course: &mut Course, row: usize, edge: usize, direction: Direction) {
         self.silences[direction as usize][row][edge] += 1;
         course.silences.push((row, edge, direction));
     }
 
+    /// Ends the silences that `which` picks, by row and edge.
     fn end_silences(&mut self, course: &mut Course, which: impl Fn(usize, usize) -> bool) {
         let all = std::mem::take(&mut course.silences);
         for (row, edge, direction) in all {

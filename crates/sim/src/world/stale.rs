@@ -1,5 +1,9 @@
 //! Frames of older generations. The observed promises show which frames are old; comparing the receiving machine before and after
 //! shows that they change nothing. Knows none of the rules by which machines detect them.
+//!
+//! The comparison is of the whole state as text (`Debug`), so a new field is compared without a
+//! change here. Time passes for a machine with each step, hence the wake-up before: what is due by
+//! then happens before the first look.
 
 use super::{ShardPosition, World};
 use crate::watch::Stale;

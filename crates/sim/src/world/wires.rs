@@ -1,4 +1,17 @@
 //! Wires: ordered, delayed, cut, silenced. Every frame is encoded and decoded on its way.
+//!
+//! ```text
+//! send --delay--> Arrive --silent?--> held, until it heals (flush)
+//!                    '--> Deliver --open?--> Reader --> machine
+//!                                '--> closed: a live host resets the sender (answer_stray)
+//! ```
+//! A wire is a TCP connection: each direction is ordered and loses nothing as long as the
+//! connection lives, and each side learns of its end at its own time. A cut delivers a prefix of
+//! what was in flight. Checkpoint parts (bulk) travel behind other frames and may be overtaken by
+//! them, as the real transport sends them.
+//!
+//! A silence is not a loss: TCP would send again, so what is held arrives when it ends, and
+//! possibly after the wire was given up.
 
 use super::{Event, ShardPosition, World};
 use crate::{
@@ -54,10 +67,12 @@ pub(crate) enum Item {
 /// One direction.
 #[derive(Debug, Default)]
 struct Lane {
+    /// When the last frame that is not bulk arrives: the next one is not earlier.
     last_data_ns: u64,
     last_bulk_ns: u64,
     /// Items that arrived while nothing passed.
     held: VecDeque<Item>,
+    /// Complete frames only, but through the real reader, which also sees them one after the other.
     reader: Reader,
 }
 
@@ -79,6 +94,7 @@ pub(crate) struct Wire {
     /// The caller's row in the tables of which process can reach which: agents come first, then edges.
     pub(crate) row: usize,
     pub(crate) position: ShardPosition,
+    /// When the caller's process has the connection; an end cannot arrive before.
     up_ns: u64,
     /// Whether the receiver of each direction has the connection.
     open: [bool; 2],
@@ -98,6 +114,8 @@ impl Wire {
 }
 
 impl World {
+    /// A delay for one frame: half to one and a half times the usual one, and now and then up to
+    /// eight times.
     fn delay_ns(&mut self, direction: Direction, agent: usize, edge: usize) -> u64 {
         // At any distance, an answer arrives long before an edge is suspected.
         let base =
@@ -106,6 +124,7 @@ impl World {
         base / 2 + self.chance.below(jitter)
     }
 
+    /// The caller's row in the tables of delays and silences: agents, edges, the recorder.
     fn row(&self, caller: Caller) -> usize {
         match caller {
             Caller::Agent(agent) => agent,
@@ -114,6 +133,7 @@ impl World {
         }
     }
 
+    /// The life of a caller's process; results for an earlier one are dropped.
     fn life(&self, caller: Caller) -> u32 {
         match caller {
             Caller::Agent(agent) => self.agents[agent].life,
@@ -147,6 +167,7 @@ impl World {
         }
     }
 
+    /// Whether the caller's process is up.
     fn is_there(&self, caller: Caller) -> bool {
         match caller {
             Caller::Agent(agent) => self.agents[agent].is_up(),
@@ -192,6 +213,11 @@ impl World {
         self.queue.after(delay_ns, Event::Dialled { caller, life, target });
     }
 
+    /// The first packet reaches the edge.
+    ///
+    /// A host that is down, frozen or silent does not answer, and the caller waits for its timeout;
+    /// a live one refuses at once. In 2 of 100 cases the connection is half open: the edge has it
+    /// and the caller does not.
     pub(crate) fn dialled(&mut self, caller: Caller, life: u32, target: agent::Target) {
         let edge = usize::from(target.edge);
         let row = self.row(caller);
@@ -288,6 +314,7 @@ impl World {
         self.queue.at(at_ns, Event::Arrive(wire, to, Item::End));
     }
 
+    /// A frame or an end arrives at the receiver's host; nothing overtakes what is held.
     pub(crate) fn arrive(&mut self, wire: usize, direction: Direction, item: Item) {
         let of = &self.wires[wire];
         let silent = self.silent(direction, of.row, of.position.edge);
@@ -336,10 +363,12 @@ impl World {
         }
     }
 
+    /// Whether nothing passes from this row to this edge, or back.
     fn silent(&self, direction: Direction, agent: usize, edge: usize) -> bool {
         self.silences[direction as usize][agent][edge] > 0
     }
 
+    /// Gives an item to the process. `direction` is that of the item.
     pub(crate) fn deliver(&mut self, wire: usize, direction: Direction, item: Item) {
         let (caller, position) = (self.wires[wire].caller, self.wires[wire].position);
         if !self.wires[wire].is_open(direction) {
@@ -369,6 +398,9 @@ impl World {
         }
     }
 
+    ///
+    /// Observes it first, since what it proves is then known to the watch before the machine acts
+    /// on it.
     fn deliver_frame(&mut self, wire: usize, direction: Direction, bytes: &Bytes) {
         let (caller, position) = (self.wires[wire].caller, self.wires[wire].position);
         let reader = &mut self.wires[wire].lanes[direction as usize].reader;

@@ -1,4 +1,8 @@
 //! Changes of frames that an end sends. Nothing is opened or forged: sealed bytes are moved, cut or damaged.
+//!
+//! Values are changed to ones that are near the true one or at a limit, since checks fail at their
+//! edges. Sizes of frames stay legal: a frame that is too long would be refused by the codec and
+//! reach no check behind it.
 
 use crate::random::Random;
 use bytes::Bytes;
@@ -77,6 +81,7 @@ fn count(chance: &mut Random, real: u64) -> u64 {
     }
 }
 
+/// Another generation: of another opener, the last possible one, none, or with another count.
 fn generation(chance: &mut Random, of: &mut Generation) {
     match chance.below(4) {
         0 => of.opener ^= 1,
@@ -86,6 +91,7 @@ fn generation(chance: &mut Random, of: &mut Generation) {
     }
 }
 
+/// Damages, cuts or lengthens bytes; they are not longer than before unless they were empty.
 fn alter(chance: &mut Random, bytes: &mut Bytes) {
     let mut altered = bytes.to_vec();
     if altered.is_empty() || chance.percent(10) {
@@ -101,6 +107,7 @@ fn alter(chance: &mut Random, bytes: &mut Bytes) {
     *bytes = Bytes::from(altered);
 }
 
+/// Changes one property of an announced checkpoint.
 fn meta(chance: &mut Random, meta: &mut CheckpointMeta) {
     match chance.below(5) {
         0 => generation(chance, &mut meta.generation),
@@ -111,6 +118,8 @@ fn meta(chance: &mut Random, meta: &mut CheckpointMeta) {
     }
 }
 
+/// Changes a list of announced checkpoints: adds one, leaves one out, reorders them, or changes
+/// one.
 fn metas(chance: &mut Random, metas: &mut Vec<CheckpointMeta>) {
     let invented = CheckpointMeta {
         generation: Generation { count: 1, opener: chance.draw() },
@@ -174,6 +183,7 @@ pub(super) fn change(chance: &mut Random, frame: &mut Frame) {
     }
 }
 
+/// What an end asks for: every field that an edge takes into account.
 fn in_hello(chance: &mut Random, hello: &mut Hello) {
     match chance.below(9) {
         0 | 1 => generation(chance, &mut hello.promised),
@@ -187,6 +197,7 @@ fn in_hello(chance: &mut Random, hello: &mut Hello) {
     }
 }
 
+/// What an end says that it keeps: every number, and the reason why it failed before.
 fn in_promise(chance: &mut Random, said: &mut Promised) {
     match chance.below(11) {
         0 => generation(chance, &mut said.previous),
