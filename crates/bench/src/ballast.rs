@@ -1,4 +1,8 @@
 //! Clusters with the cell `ballast`, which holds as much state as it is told to, and what their edges report.
+//!
+//! Used by every benchmark that kills an owner: `recover`, `standby`, `faults` and `mass`. Commands
+//! and answers of the cell have 17 bytes (`pinger::command`); the admin API shows where the session
+//! is and what is stored for it.
 
 use super::Plan;
 use anyhow::Context;
@@ -9,6 +13,7 @@ use marram_testbed::Relay;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+/// The app's name, and that of its module in the directory of cells.
 pub(super) const APP: &str = "ballast";
 /// The server, as the app's manifest names it.
 pub(super) const SERVER: &str = "echo";
@@ -24,6 +29,9 @@ pub(super) fn cluster(plan: &Plan, keep: &str) -> anyhow::Result<TestCluster> {
 }
 
 /// The edges' addresses for the client's and the server's agent; these are relays where wires are long.
+///
+/// The relays end with the returned values; a wire through an ended relay breaks, so keep them as
+/// long as the cluster.
 pub(super) fn wires(
     cluster: &TestCluster,
     delay: Option<Duration>,
@@ -45,12 +53,16 @@ pub(super) fn wires(
 }
 
 /// The only session, as its owner's admin API shows it.
+///
+/// # Errors
+/// If the edge does not answer, or lists no session, for example because it is no longer the owner.
 pub(super) fn session(client: &ApiClient) -> anyhow::Result<serde_json::Value> {
     let list = client.json(Method::GET, "/v1/sessions")?;
     list["sessions"].get(0).cloned().context("the owner does not know its session")
 }
 
-/// A counter of an edge.
+/// A counter of an edge. `None` if the edge has no such line. The first line counts: an edge with
+/// one shard has one line for each counter.
 pub(super) fn counter(client: &ApiClient, name: &str) -> anyhow::Result<Option<u64>> {
     let text = client.call(Method::GET, "/metrics", bytes::Bytes::new())?;
     let text = String::from_utf8_lossy(&text).into_owned();

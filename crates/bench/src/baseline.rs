@@ -1,5 +1,9 @@
 //! Programs that serve as baselines; and what a user would put between client and server today, with as many hops as Marram:
 //! HAProxy.
+//!
+//! A figure without something to compare it with says little, so each benchmark runs its baseline
+//! in the same run, on the same cores and alternating with what is measured. A baseline that is not
+//! installed is an error and not a skipped figure.
 
 use anyhow::Context;
 use marram_cluster::{LogCollector, TempDir, TestProcess, free_address};
@@ -18,11 +22,15 @@ pub(super) struct Chain {
     pub(super) address: SocketAddr,
     /// The command that starts a relay, for the report.
     pub(super) command: String,
+    /// Kept for its drop: the relays end with the chain.
     _processes: Vec<TestProcess>,
 }
 
 impl Chain {
     /// Starts a chain to `server`.
+    ///
+    /// Each relay is a process with one thread, as the agents and the edge's shard are. They are
+    /// started on the core that this thread is pinned to, if it is.
     pub(super) fn start(server: SocketAddr, place: &TempDir, logs: &LogCollector) -> anyhow::Result<Self> {
         let program = require("haproxy", "haproxy")?;
         let (mut address, mut processes) = (server, Vec::new());
@@ -58,6 +66,7 @@ pub(super) fn require(program: &str, package: &str) -> anyhow::Result<PathBuf> {
     })
 }
 
+/// Tries until it connects: a program that is started needs some milliseconds until it listens.
 fn wait_for(address: SocketAddr) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while TcpStream::connect(address).is_err() {
@@ -67,6 +76,7 @@ fn wait_for(address: SocketAddr) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The configuration of one relay: TCP in, TCP out, no timeouts that a benchmark could meet.
 fn haproxy(listen: SocketAddr, next: SocketAddr) -> String {
     format!(
         "global\n  nbthread 1\n  maxconn 2000\ndefaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1h\n  \

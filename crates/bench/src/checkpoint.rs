@@ -1,4 +1,8 @@
 //! `marram bench checkpoint`: how long a checkpoint pauses a cell, by the size of its memory and the number of pages it wrote.
+//!
+//! Runs in this process, without edges: the pause is a property of the sandbox. `faults` and
+//! `recover` show what a client sees of it. The pages are written with bytes that do not compress,
+//! so that encoding times and sizes are those of the worst session.
 
 use super::report::{Bar, Report};
 use super::{Plan, progress, stats};
@@ -13,6 +17,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     let rounds = if plan.quick { 10 } else { 200 };
     let place = TempDir::new("bench-checkpoint")?;
     let images = Images::open(place.path())?;
+    // The bars are for sizes of the paper's kind; the other sizes show how the pause grows.
     for (memory, pages, bar) in [
         (1_u64, 1_u32, None),
         (1, 16, None),

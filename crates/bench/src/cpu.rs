@@ -1,4 +1,8 @@
 //! CPU time of groups of processes, as the kernel counts it, in nanoseconds; and pinning to a core.
+//!
+//! Read from `/proc/PID/task/TID/schedstat`, whose first field is the time on a processor in
+//! nanoseconds. `getrusage` would count only children that have ended, and `stat` counts in ticks
+//! of 10 ms, which is longer than what is measured.
 
 use anyhow::Context;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -8,6 +12,8 @@ use std::path::{Path, PathBuf};
 /// Pins this thread, and what it starts from now on, to one core (the last), until dropped. The kernel's placement of processes
 /// that wake one another changes the result by more microseconds than the differences measured here.
 pub(super) struct OneCore {
+    /// The affinity to return to. It belongs to the thread that entered, so the value must be
+    /// dropped on the same thread.
     before: CpuSet,
 }
 
@@ -26,6 +32,8 @@ impl OneCore {
         Self::on(|cores| cores.next())
     }
 
+    /// Pins the thread to the core that `choose` takes from those that it may use now. Processes
+    /// that run already stay where they are.
     fn on(choose: fn(&mut dyn DoubleEndedIterator<Item = usize>) -> Option<usize>) -> anyhow::Result<Self> {
         let before = sched_getaffinity(None)?;
         let mut cores = (0..CpuSet::MAX_CPU).filter(|core| before.is_set(*core));
@@ -54,6 +62,7 @@ pub(super) fn of_this_thread_ns() -> u64 {
     of_thread_ns(Path::new("/proc/thread-self")).unwrap_or(0)
 }
 
+/// `None` if the thread has ended meanwhile.
 fn of_thread_ns(thread: &Path) -> Option<u64> {
     fs::read_to_string(thread.join("schedstat")).ok()?.split_ascii_whitespace().next()?.parse().ok()
 }
@@ -72,6 +81,8 @@ fn group_of(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(2)?.parse().ok()
 }
 
+/// Sums over the threads that exist now; the time of threads that ended is lost, which short-lived
+/// ones make visible.
 fn threads_ns(process: &Path) -> u64 {
     let Ok(threads) = fs::read_dir(process.join("task")) else { return 0 };
     threads.flatten().filter_map(|thread| of_thread_ns(&thread.path())).sum()

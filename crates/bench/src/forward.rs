@@ -1,5 +1,15 @@
 //! `marram bench forward`: what protection adds to the time of a message. The app `forward` runs twice behind the same agents and
 //! the same edge, protected and not; blocks of both alternate with blocks over a chain of stock relays.
+//!
+//! ```text
+//! client -- agent -- edge (cell `forward`) -- agent -- echo server        protected / none
+//! client -- HAProxy -- HAProxy -- HAProxy -- echo server                  as many hops
+//!
+//! blocks:  P N R | N P R | P N R | ...     P protected, N none, R relays; the order of P and N alternates
+//! ```
+//! `added` figures are medians of differences between neighbouring blocks, so a machine that gets
+//! slower for a second affects both sides of a difference. Their interval is a bootstrap over
+//! blocks (`stats::estimate`).
 
 use super::baseline::{self, Chain};
 use super::report::{Bar, Report};
@@ -88,7 +98,7 @@ fn connect(
     streams.try_into().map_err(|_| anyhow::anyhow!("two apps have two listeners"))
 }
 
-/// Results of one block of a variant.
+/// Results of one block of a variant. All blocks of a variant have the same number of messages.
 struct Block {
     /// The median round trip.
     round_trip_us: f64,
@@ -96,6 +106,8 @@ struct Block {
     cpu_us: f64,
 }
 
+/// Measures one block. CPU time includes what agents and edge do beside messages, such as
+/// heartbeats: it is what a user pays.
 fn block(stream: &mut TcpStream, groups: &[u32], messages: usize) -> anyhow::Result<Block> {
     let before = cpu::spent_ns(groups);
     let times = peer::round_trips(stream, &[0x5a; SMALL], messages)?;
@@ -134,6 +146,7 @@ fn latency(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<
     Ok(())
 }
 
+/// Reports the differences with their bars, and the medians of each variant without.
 fn report_latency(blocks: &[Vec<Block>; 2], relays: &[f64], report: &mut Report) {
     let paired = |value: fn(&Block) -> f64| {
         let pairs = blocks[0].iter().zip(&blocks[1]);
@@ -200,6 +213,7 @@ struct LargeBlock {
     cpu_us: Vec<f64>,
 }
 
+/// The same for one block of throughput; the CPU time is that of each group of processes alone.
 fn large_block(
     stream: &mut TcpStream,
     groups: &[u32],
@@ -215,7 +229,8 @@ fn large_block(
 }
 
 /// Bytes on the wires between ends and edge, beyond those of the messages. Plain wires have no TLS records; the log and the
-/// checkpoints on them are encrypted in any case.
+/// checkpoints on them are encrypted in any case. The relays count what passes; they add no delay
+/// here.
 fn wire_bytes(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<()> {
     progress("forward: bytes on the wire");
     let mut cluster = cluster(plan)?;

@@ -1,4 +1,19 @@
 //! `marram bench NAME`, a program of its own: every figure that docs/benchmarks.md claims; its baseline is measured in the same run.
+//!
+//! ```text
+//! BenchOptions --> Plan --> one module's run(&plan) --> Report --> text, JSON or Markdown; exit status
+//!                             |-- TestCluster: edges and agents as real processes (marram-cluster)
+//!                             |-- baseline: HAProxy, nginx, memcached, plain processes
+//!                             '-- workers: this program again, for parts that need a process of their own
+//! ```
+//! Rules that all benchmarks keep. Variants alternate in short blocks, so that a disturbance of the
+//! machine affects all. Open loops have an absolute schedule, and an answer's time counts from when
+//! its request was due: otherwise a slow server would lower the load that it is measured with
+//! (coordinated omission). Every answer is compared with the expected one. A 99th percentile needs
+//! a hundred values; with fewer the figure is a maximum, and its name says so. A bar that is missed
+//! is an exit status of its own.
+//!
+//! This crate measures and does not decide what is good: the bars are claims of docs/benchmarks.md.
 
 mod apps;
 mod ballast;
@@ -54,6 +69,7 @@ enum WorkerCommand {
     Worker(Worker),
 }
 
+/// Appended to the help. The numbers are those of `main`, which takes them from [`Failure`].
 const HELP: &str = "Exit status:
   0  every check held, and every bar
   1  something could not be run; the message says what
@@ -62,6 +78,8 @@ const HELP: &str = "Exit status:
   6  everything was measured, and a figure misses its bar";
 
 /// Why a benchmark failed.
+///
+/// The order of the variants is not their rank: see [`verdict`].
 #[derive(Debug)]
 enum Failure {
     /// It could not be run, or not all of it.
@@ -190,6 +208,8 @@ impl Worker {
 
 /// Runs one benchmark and prints what it found.
 ///
+/// Prints the report also if it is void, because the rest of it may still help.
+///
 /// # Errors
 /// If a process cannot be started or does not do its part, or a baseline is missing; [`Failure::Wrong`] if bytes were lost or
 /// repeated; [`Failure::Missed`] if a figure misses its bar.
@@ -237,6 +257,8 @@ fn run(options: &BenchOptions) -> Result<(), Failure> {
 }
 
 /// Lost bytes take precedence, then what could not be run, then figures that miss their bars.
+///
+/// A report with lost bytes is wrong whatever its figures say.
 fn verdict(report: &Report) -> Result<(), Failure> {
     if let Some(wrong) = report.wrong() {
         return Err(Failure::Wrong(anyhow::anyhow!(wrong)));

@@ -1,4 +1,7 @@
 //! Description of the machine on which a figure was measured.
+//!
+//! Printed with every report, because a figure without its machine cannot be compared. Files that
+//! cannot be read give `null` or an empty text; that is no reason to fail.
 
 use serde_json::{Value, json};
 use std::fs;

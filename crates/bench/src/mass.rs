@@ -1,4 +1,8 @@
 //! Many sessions lose one edge at once: how long the slowest of their clients wait.
+//!
+//! The clients are tasks on one thread, and all of them ask at the moment of the kill, so every
+//! recovery is waited for. The second edge has started after all sessions were opened, so it knows
+//! none of them: it gets each from the session's ends.
 
 use super::ballast::{self, APP};
 use super::report::Report;
@@ -10,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// How long any client may wait.
+/// How long any client may wait. Longer than any recovery; it ends a measurement that hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Measures with `sessions` sessions.
@@ -55,6 +59,8 @@ async fn connect(address: SocketAddr, sessions: usize) -> anyhow::Result<Vec<Tcp
     Ok(clients)
 }
 
+/// Sends a numbered command and waits for its echo. The number is the client's, so an answer of
+/// another session is noticed.
 async fn ask(stream: &mut TcpStream, number: u64) -> anyhow::Result<()> {
     let question = pinger::command(b'E', 0, number);
     stream.write_all(&question).await?;

@@ -1,4 +1,7 @@
 //! Real memcached processes.
+//!
+//! Several servers share a process group, so that they can be stopped, measured and ended together.
+//! Each has one thread, as the shard that is compared with them has, and an address of its own.
 
 use super::baseline::require;
 use super::memory;
@@ -17,6 +20,9 @@ const PORT: u16 = 11_211;
 
 /// Distinct loopback addresses that no other listener and no connection of this machine uses. With a thousand free ports of one
 /// address instead, some would be in use again by the time they are needed.
+///
+/// The block of a process is fixed by its id: two benchmarks at the same time rarely have the same
+/// six bits. Each call of a process gets the next block.
 pub(super) fn addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
     static BLOCKS: AtomicU32 = AtomicU32::new(0);
     let block = BLOCKS.fetch_add(1, Ordering::Relaxed) % 32;
@@ -29,6 +35,7 @@ pub(super) fn addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
 
 /// Running processes.
 pub(super) struct Processes {
+    /// The shell's process group.
     all: TestProcess,
     /// Address of each process.
     pub(super) addresses: Vec<SocketAddr>,
@@ -37,6 +44,10 @@ pub(super) struct Processes {
 
 impl Processes {
     /// Starts `count` processes, each for up to `connections` at a time, on the core that this thread runs on.
+    ///
+    /// # Errors
+    /// If the program is missing, or a server does not listen within [`PATIENCE`]; then with what
+    /// it printed.
     pub(super) fn start(count: usize, connections: usize) -> anyhow::Result<Self> {
         let (place, addresses) = (TempDir::new("bench-memcached")?, addresses(count)?);
         let program = require("memcached", "memcached")?.display().to_string();
@@ -67,7 +78,8 @@ impl Processes {
         Ok(Self { all, addresses, _place: place })
     }
 
-    /// Stops or continues them.
+    /// Stops or continues them. A stopped process keeps its memory and its connections, and takes
+    /// no time from the other side.
     pub(super) fn rest(&self, rests: bool) {
         self.all.signal(if rests { Signal::STOP } else { Signal::CONT });
     }

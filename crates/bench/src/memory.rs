@@ -1,4 +1,8 @@
 //! Memory of groups of processes, as the kernel counts it.
+//!
+//! `Pss` is what a process would free if it ended alone, with shared pages divided by their users:
+//! the sum over a group is the memory that the group uses, and pages that forked processes share
+//! are not counted many times.
 
 use super::cpu;
 use std::fs;
@@ -9,6 +13,7 @@ pub(super) fn proportional_kib(group: u32) -> u64 {
     cpu::processes(&[group]).filter_map(of).filter_map(|text| pss_kib(&text)).sum()
 }
 
+/// The line `Pss: <n> kB` of `smaps_rollup`; `None` for a kernel thread, which has none.
 fn pss_kib(rollup: &str) -> Option<u64> {
     let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()

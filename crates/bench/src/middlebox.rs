@@ -1,5 +1,14 @@
 //! `marram bench middlebox`: the latency that a firewall for each client, and a monitor behind it, add between client and
 //! memcached server, compared with the cell `forward` in their place.
+//!
+//! ```text
+//! plain:    client -- agent -- [forward]            -- agent -- memcached
+//! firewall: client -- agent -- [firewall]           -- agent -- memcached
+//! chain:    client -- agent -- [firewall][monitor]  -- agent -- memcached
+//! ```
+//! All three run at once in one edge, with one session for each client and app. What differs is the
+//! code in the cell, so the differences are what a function of the network costs, without agents
+//! and sockets.
 
 use super::load::Load;
 use super::memcached::Processes;
@@ -30,7 +39,8 @@ default server allow
 limit client rate 1000000/s burst 100000
 "#;
 
-/// How much is measured.
+/// How much is measured. Longer blocks for more clients are not needed: with more clients a block
+/// has more answers.
 struct Extent {
     blocks: usize,
     block: Duration,
@@ -99,6 +109,8 @@ fn start(plan: &Plan) -> anyhow::Result<(TestCluster, Processes, Vec<SocketAddr>
     Ok((cluster, server, listens.iter().map(|listen| listen.address).collect()))
 }
 
+/// The manifest of an app: a single module, or a `[[stage]]` for each. Both get the rules as a
+/// file.
 fn manifest(plan: &Plan, place: &TempDir, (name, stages): &(&str, &[&str])) -> anyhow::Result<PathBuf> {
     place.write(&format!("apps/{name}/rules"), RULES)?;
     let files = |stage: &str, table: &str| match stage {
@@ -120,6 +132,10 @@ fn manifest(plan: &Plan, place: &TempDir, (name, stages): &(&str, &[&str])) -> a
 }
 
 /// Measures with one number of clients; all apps alternate by block.
+///
+/// First all blocks of the closed loop, which also give the baseline's capacity; then all blocks of
+/// the open loop at a fraction of that. The rate is the same for all apps, so that their tails can
+/// be compared.
 fn measure(groups: &[u32], addresses: &[SocketAddr], count: usize, extent: &Extent) -> anyhow::Result<Found> {
     let mut loads = addresses
         .iter()
@@ -155,6 +171,8 @@ fn added(blocks: &[Vec<f64>; APPS.len()], app: usize) -> f64 {
     stats::median(&pairs.map(|(with, without)| with - without).collect::<Vec<_>>())
 }
 
+/// Reports differences to the baseline first, and then each app's own figures below
+/// `n<clients>.<app>`.
 fn show(found: &[(usize, Found)], report: &mut Report) {
     for (app, (name, _)) in APPS.iter().enumerate().skip(1) {
         #[expect(clippy::cast_precision_loss, reason = "thousands")]
@@ -185,6 +203,7 @@ fn show(found: &[(usize, Found)], report: &mut Report) {
     }
 }
 
+/// What the figures mean, for people.
 fn describe(report: &mut Report) {
     report.baseline(
         "plain",

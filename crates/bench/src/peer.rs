@@ -1,4 +1,7 @@
 //! The unmodified programs at both ends: servers that echo, and clients that know the expected answers.
+//!
+//! These know nothing of Marram: sockets, bytes and time. Everything is on loopback and with
+//! `TCP_NODELAY`, as programs that care for latency set it.
 
 use anyhow::Context;
 use std::io::{Read, Write};
@@ -21,6 +24,7 @@ pub(super) fn echo_server() -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
+/// Sends back what it reads, in whatever pieces it comes.
 fn echo(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = vec![0; 256 << 10];
@@ -32,7 +36,8 @@ fn echo(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// A client's connection.
+/// A client's connection. With a time limit for every read and write, so that a session that hangs
+/// fails the measurement instead of stopping it.
 pub(super) fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
     let stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
     stream.set_nodelay(true)?;
@@ -42,6 +47,9 @@ pub(super) fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
 }
 
 /// Sends `message` and waits until as many bytes have come back, `count` times; returns the times in microseconds.
+///
+/// # Errors
+/// If an answer does not come or differs: a wrong byte is found at the message in which it is.
 pub(super) fn round_trips(stream: &mut TcpStream, message: &[u8], count: usize) -> anyhow::Result<Vec<f64>> {
     let mut answer = vec![0; message.len()];
     let mut times = Vec::with_capacity(count);
@@ -56,6 +64,8 @@ pub(super) fn round_trips(stream: &mut TcpStream, message: &[u8], count: usize) 
 }
 
 /// Sends `count` messages without waiting for answers, while another thread reads them; returns MB a second.
+///
+/// `count` times the message must come back; its contents are not compared here.
 pub(super) fn throughput(stream: &mut TcpStream, message: &[u8], count: usize) -> anyhow::Result<f64> {
     let (mut reading, total) = (stream.try_clone()?, message.len() * count);
     let start = Instant::now();

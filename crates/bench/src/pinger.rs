@@ -1,4 +1,14 @@
 //! A client of the cell `ballast` that sends requests continuously, and records the longest wait for an answer.
+//!
+//! ```text
+//! command, answer:  | op 1 | a 8 | b 8 |      little-endian; an answer repeats the op
+//!                     B  fill with a bytes from seed b    -> bytes held, checksum
+//!                     E  echo number b                    -> a, b
+//!                     T  change pages, F  forward, S  state   (see `faults::talk`)
+//! ```
+//! A numbered echo shows losses and repeats at once: the answer to number n must be n. The next
+//! request goes out after the answer, so at most one is in flight, and the longest wait between two
+//! answers is the gap that a client sees.
 
 use super::peer;
 use anyhow::Context;
@@ -36,16 +46,22 @@ pub(super) fn ask(stream: &mut TcpStream, op: u8, a: u64, b: u64) -> anyhow::Res
     Ok((word(1), word(9)))
 }
 
+/// What the thread and the one who measures share. The measurement is reset for each fault; the
+/// counts of losses are not.
 #[derive(Default)]
 struct State {
     /// Of the current measurement: answers since its start, and the longest wait.
     answers: u64,
     longest: Duration,
+    /// By how much the answers' numbers were higher than those asked for; `repeated` has the
+    /// reverse.
     lost: u64,
     repeated: u64,
     /// Number of requests so far.
     next: u64,
+    /// Set when the pinger is dropped; the thread looks at it between two requests.
     stop: bool,
+    /// Why the thread ended early, if it did.
     failed: Option<String>,
 }
 
@@ -90,6 +106,12 @@ impl Pinger {
     }
 
     /// Runs `fault`, waits until answers arrive again, and returns the longest wait, in milliseconds.
+    ///
+    /// `fault` runs on the caller's thread while requests go on. The wait includes detection,
+    /// recovery and the way to the client.
+    ///
+    /// # Errors
+    /// If the client's connection failed, or no answer came for [`PATIENCE`].
     pub(super) fn longest_wait_ms(&self, fault: impl FnOnce()) -> anyhow::Result<f64> {
         /// Answers after the fault that mean that it is over.
         const ENOUGH: u64 = 30;
@@ -130,6 +152,7 @@ impl Drop for Pinger {
     }
 }
 
+/// The thread's loop: ask, count, rest.
 fn ping(stream: &mut TcpStream, shared: &Shared) -> anyhow::Result<()> {
     let mut last = Instant::now();
     loop {

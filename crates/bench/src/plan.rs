@@ -1,4 +1,7 @@
 //! What a benchmark is told of its run: the programs, the cells, the parts that are wanted, the wires.
+//!
+//! A benchmark gets everything that it may depend on from here. It reads no environment and no
+//! flags, so that a run can be repeated from its report.
 
 use super::report::Report;
 use marram_cluster::{CellFiles, Layout};
@@ -14,6 +17,7 @@ pub(super) enum Wires {
 }
 
 impl Wires {
+    /// In this order, since the figures of plain wires have the bars.
     pub(super) const ALL: [Self; 2] = [Self::Plain, Self::Encrypted];
 
     /// Prefix of the names of figures, and of parts for `--only`.
@@ -33,7 +37,9 @@ pub(super) struct Plan {
     /// This program, for its workers.
     pub(super) own: PathBuf,
     pub(super) cells: CellFiles,
+    /// Few repeats; nothing is left out, except where a benchmark says so.
     pub(super) quick: bool,
+    /// The text of `--only`; `None` for everything.
     pub(super) only: Option<String>,
     pub(super) wires: Wires,
 }
@@ -46,6 +52,9 @@ impl Plan {
     }
 
     /// Measures over plain wires, then over encrypted ones: the same keys with the prefix `encrypted.`.
+    ///
+    /// Both have clusters of their own, one after the other: keys and connections differ from the
+    /// first byte on.
     pub(super) fn over_all_wires(
         &self,
         report: &mut Report,
@@ -60,6 +69,8 @@ impl Plan {
     }
 
     /// A cluster of some edges over these wires, one shard each.
+    ///
+    /// `agent_tables` are added to the configuration of each agent.
     pub(super) fn layout(&self, purpose: &'static str, edges: usize, agent_tables: &str) -> Layout {
         Layout {
             purpose,

@@ -1,5 +1,16 @@
 //! `marram bench recover`: how long a client waits when its edge dies or hangs. The cell holds incompressible state; its
 //! checkpoint is stored only at an end; the edge that takes over is new and empty.
+//!
+//! ```text
+//! client -- agent --+-- edge A (owner) --+-- agent -- server
+//!                   '-- edge B (empty) --'
+//! gap:  last answer of A .... kill .... promises, log and checkpoint from the ends, restore, replay .... first answer of B
+//! ```
+//! After each kill the dead edge comes back empty and becomes the next one to take over, so that no
+//! run profits from what an earlier one left. `edge_*` figures are by the clock of the edge that
+//! took over, and a part of the gap.
+//!
+//! The baseline of `recover` are the paper's figures (CESSNA, section 7).
 
 use super::ballast::{APP, SERVER, cluster, counter, session, wires};
 use super::pinger::{self, Pinger};
@@ -59,6 +70,8 @@ fn over(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
 }
 
 /// A run with two edges, the second of which starts empty, and one session with `bytes` of state.
+///
+/// The state is in a checkpoint before the first kill, so that a recovery fetches it from an end.
 struct Scene {
     cluster: TestCluster,
     pinger: Pinger,
@@ -67,6 +80,7 @@ struct Scene {
 }
 
 impl Scene {
+    /// `delay` is that of the wires, one way; `recorder` starts one on the edges' machine.
     fn new(plan: &Plan, bytes: u64, delay: Option<Duration>, recorder: bool) -> anyhow::Result<Self> {
         let mut cluster = cluster(plan, "")?;
         cluster.start_edges("")?;
@@ -83,6 +97,9 @@ impl Scene {
     }
 
     /// Kills the owner and starts it again with an empty directory.
+    ///
+    /// The CPU time is taken between the kill and some answers after it, on the edge that stays, so
+    /// it has the restore in it.
     fn kill(&mut self) -> anyhow::Result<Recovery> {
         let (index, start) = (self.cluster.owner()?, self.cluster.logs.end());
         let other = self.cluster.other(index).context("there is another edge")?;
@@ -99,6 +116,8 @@ impl Scene {
     }
 
     /// Waits until the recorder has as much as the ends have, and both edges are connected to it.
+    ///
+    /// Otherwise a kill right after a recovery would be measured without the recorder's help.
     fn wait_for_recorder(&self) -> anyhow::Result<()> {
         let recorder = self.cluster.recorder.as_ref().context("a recorder was started")?.client()?;
         let edge = self.cluster.edges[self.cluster.owner()?].address().to_string();
@@ -141,7 +160,9 @@ struct Recovery {
     cpu_ms: f64,
 }
 
-/// Sends the cell messages until a checkpoint that covers its state is stored at an end.
+/// Sends the cell messages until a checkpoint that covers its state is stored at an end. It must be
+/// newer than those at the start, and not the session's first one: that may have been taken before
+/// the state was filled.
 fn wait_for_checkpoint(cluster: &TestCluster, stream: &mut TcpStream) -> anyhow::Result<()> {
     let client = cluster.edges[cluster.owner()?].client()?;
     let before = session(&client)?["checkpoints"].as_u64().unwrap_or(0);
@@ -160,6 +181,8 @@ fn wait_for_checkpoint(cluster: &TestCluster, stream: &mut TcpStream) -> anyhow:
     }
 }
 
+/// Kills the owner `kills` times and lets it hang `hangs` times, with `bytes` of state. `bar` is
+/// for the median gap of the kills.
 fn local(
     plan: &Plan,
     name: &str,
@@ -208,6 +231,9 @@ fn recovery_ms(cluster: &TestCluster) -> anyhow::Result<Option<f64>> {
 }
 
 /// The time to replay one message: recoveries of sessions without a checkpoint, with many messages and with few.
+///
+/// No checkpoint is taken (`recovery_target = "1h"`), so the whole log is replayed. The difference
+/// of the two gaps, divided by the messages, is free of what every recovery costs.
 fn replay(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let rounds = if plan.quick { 2 } else { 8 };
     let messages: usize = if plan.quick { 2_000 } else { 20_000 };
@@ -227,7 +253,8 @@ fn replay(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The client's wait, in milliseconds, and how many messages the new owner replayed.
+/// The client's wait, in milliseconds, and how many messages the new owner replayed. `messages`
+/// before the kill; the fault finds them all in the log.
 fn replay_once(plan: &Plan, messages: usize) -> anyhow::Result<(f64, u64)> {
     let mut cluster = cluster(plan, "recovery_target = \"1h\"")?;
     cluster.start_edges("")?;
@@ -248,6 +275,9 @@ fn replay_once(plan: &Plan, messages: usize) -> anyhow::Result<(f64, u64)> {
 }
 
 /// 10 MiB of state, and 20 ms between every agent and every edge; with or without a recorder beside the edges.
+///
+/// The wires are as long as between a client's site and a far edge. A recorder beside the edges
+/// then has what the ends would have to send over 20 ms and a slow path.
 fn remote(plan: &Plan, name: &str, recorder: bool, kills: usize, report: &mut Report) -> anyhow::Result<()> {
     progress(&format!("recover: {}{name}", plan.wires.prefix()));
     let mut scene = Scene::new(plan, 10 << 20, Some(REMOTE), recorder)?;

@@ -1,5 +1,13 @@
 //! `marram bench replay`: records a session of many small messages while it runs, and replays the recording: messages a second of
 //! the replay, compared with those of the session.
+//!
+//! ```text
+//! live:    client -- agent -- edge -- cell        40,000 messages of a byte, 32 in flight
+//! record:  POST /v1/sessions/ID/record --> file: log, messages, seed or checkpoint, state hash
+//! replay:  the file, in this process, handler by handler, again and again
+//! ```
+//! Each replay must end in the recorded state hash: a fast replay that computes something else is a
+//! failure and not a figure.
 
 use super::report::Report;
 use super::{Plan, progress, stats};
@@ -16,7 +24,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const APP: &str = "counter";
-/// A step of a floating-point accumulator, answered by a line.
+/// A step of a floating-point accumulator, answered by a line. The cell's work for it is small, so
+/// that the handling of messages and log shows.
 const COMMAND: &[u8] = b"f";
 /// Messages in flight of a client: fewer than any buffer on the path holds.
 const IN_FLIGHT: usize = 32;
@@ -62,7 +71,8 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Messages a second through a session, one datagram each.
+/// Messages a second through a session, one datagram each. The client keeps [`IN_FLIGHT`] messages
+/// in flight in groups: it sends that many and then waits for all of their answers.
 fn live(address: SocketAddr, messages: usize) -> anyhow::Result<f64> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(address)?;
@@ -89,6 +99,8 @@ fn live(address: SocketAddr, messages: usize) -> anyhow::Result<f64> {
 }
 
 /// The recording of the only session, and how long the edge took to make it, in milliseconds.
+///
+/// The edge asks the ends for log and messages, so its time grows with what they keep.
 fn record(client: &ApiClient) -> anyhow::Result<(Recording, f64)> {
     let list: Value = client.json(Method::GET, "/v1/sessions")?;
     let session = list["sessions"][0]["session"].as_str().context("the edge does not know the session")?;
@@ -99,6 +111,9 @@ fn record(client: &ApiClient) -> anyhow::Result<(Recording, f64)> {
 }
 
 /// The number of the recording's entries, and how many are replayed a second.
+///
+/// The replayer runs as `marram replay` does; between rounds it starts from the beginning with a
+/// new cell.
 fn replay(images: &Path, recording: Recording, rounds: usize) -> anyhow::Result<(u64, f64)> {
     let mut replayer = Replayer::new(recording, &Images::open(images)?, Keyring::default())?;
     let wanted = replayer.recording().about.state.context("the edge took no state hash")?;

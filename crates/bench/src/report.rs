@@ -1,4 +1,12 @@
 //! The results of a benchmark, as one JSON object or as a table for people; and whether its bars held.
+//!
+//! ```text
+//! metric("c100.p99_ms", 4.2)  -->  { "metrics": { "c100": { "p99_ms": 4.2 } } }
+//! with set_prefix("encrypted.") -> { "metrics": { "encrypted": { "c100": ... } } }
+//! ```
+//! A name is either a figure or a level of others; to use one as both is a mistake of the benchmark
+//! and panics. Bars are compared with the value as it was measured; only what is printed is
+//! rounded.
 
 use super::machine;
 use super::stats::Tail;
@@ -55,6 +63,7 @@ impl Barred {
 
 /// The result of one benchmark.
 pub(super) struct Report {
+    /// The name in the output, and of the bars that are missed.
     bench: &'static str,
     /// Prefix of the name of every figure that is added: empty, or some levels, each with a dot behind it.
     prefix: String,
@@ -99,6 +108,8 @@ impl Report {
     }
 
     /// Adds a figure with a bar. The bar applies to plain names only: under a prefix the figure is added without it.
+    ///
+    /// Encrypted wires have no bars: they are measured to show what encryption costs.
     pub(super) fn metric_with_bar(&mut self, name: &str, value: f64, bar: Bar) {
         self.metric(name, value);
         if self.prefix.is_empty() {
@@ -119,7 +130,8 @@ impl Report {
         }
     }
 
-    /// Adds to the counts of lost and of repeated answers.
+    /// Adds to the counts of lost and of repeated answers. From then on the two sums are figures of
+    /// the report.
     pub(super) fn add_lost(&mut self, lost: u64, repeated: u64) {
         let sum = self.lost.unwrap_or_default();
         let (lost, repeated) = (sum.0 + lost, sum.1 + repeated);
@@ -129,6 +141,8 @@ impl Report {
     }
 
     /// Adds a part that was wanted and not measured.
+    ///
+    /// The report is printed, and the exit status says that it is incomplete.
     pub(super) fn add_not_run(&mut self, why: impl Into<String>) {
         self.not_run.push(why.into());
     }
@@ -237,6 +251,9 @@ impl Report {
 }
 
 /// Inserts a figure at the level that its name gives.
+///
+/// # Panics
+/// If the name is used both as a figure and as a level.
 fn insert(metrics: &mut Map<String, Value>, name: &str, value: Value) {
     match name.split_once('.') {
         None => {
@@ -251,6 +268,7 @@ fn insert(metrics: &mut Map<String, Value>, name: &str, value: Value) {
     }
 }
 
+/// A text without its quotes; other values as JSON.
 fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -4,6 +4,14 @@
 //! The client's gap is the longest time between two answers to a client that sends requests continuously, so it includes
 //! everything. The agent's gap is a part of that: from the moment at which the client's agent notices that the owner is gone to
 //! the chosen log of the next owner. It includes promises and replay, and does not include detection.
+//!
+//! ```text
+//!           kill      agent notices        chosen log sent     first answer
+//! client ----|-------------|---------------------|-----------------|-----> time
+//!            <----------------- client_gap -------------------------->
+//!                          <----- p50, p99 ------>
+//!                           <-- edge: promises asked .. first release ->
+//! ```
 
 use super::ballast::{APP, counter, wires};
 use super::pinger;
@@ -89,14 +97,21 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// A way to protect a session, and the cell's state and messages when its edge dies.
+/// A way to protect a session, and the cell's state and messages when its edge dies. The bars of
+/// docs/benchmarks.md are for the scenes that `run` names; others may be made from these.
 #[derive(Clone)]
 struct Scene {
     protect: &'static str,
     /// How the owner lists its keepers; `None` without keepers.
     keepers: Option<&'static str>,
+    /// The state is filled once; it does not change between kills, so a warm standby has it in its
+    /// checkpoint.
     state_bytes: u64,
+    /// Each of them is in the log behind the last checkpoint, and is replayed by the next owner
+    /// unless it has replayed it before.
     messages: u64,
+    /// `None` for wires as they are; otherwise one way, between agents and edges, but not between
+    /// edges.
     delay: Option<Duration>,
 }
 
@@ -132,14 +147,20 @@ impl Scene {
 /// Results of the kills of one scene.
 #[derive(Default)]
 struct Taken {
+    /// As the agent measured them: the report of the next owner has the time since the loss.
     gaps_ms: Vec<f64>,
+    /// As the client measured them.
     waits_ms: Vec<f64>,
+    /// As the edge measured them that took over.
     edges_ms: Vec<f64>,
+    /// Messages that the next owner replayed.
     replayed: Vec<f64>,
+    /// How many of the kills ended in a takeover by a standby.
     takeovers: u64,
 }
 
 impl Taken {
+    /// Reports what is not the headline of a scene.
     fn more(&self, group: &str, report: &mut Report) {
         report.metric(&format!("{group}.client_gap_p50_ms"), stats::median(&self.waits_ms));
         report.tail(&format!("{group}.client_gap_p99_ms"), &stats::Tail::of(&self.waits_ms));
@@ -157,6 +178,9 @@ pub(super) fn stand_by(cluster: &TestCluster) -> String {
 }
 
 /// Kills the owner repeatedly, and starts it again each time as the standby.
+///
+/// Before each kill a keeper must be ready, or the kill would be one of an unprotected session. The
+/// counters are read from the edge that stays, before and after.
 fn takeovers(plan: &Plan, name: &str, scene: &Scene, kills: usize) -> anyhow::Result<Taken> {
     let mut cluster = scene.cluster(plan)?;
     let extra = stand_by(&cluster);
@@ -203,6 +227,7 @@ fn takeovers(plan: &Plan, name: &str, scene: &Scene, kills: usize) -> anyhow::Re
     Ok(taken)
 }
 
+/// Sends one numbered request; a wrong number is a lost or repeated message.
 fn ask(stream: &mut TcpStream, number: &mut u64) -> anyhow::Result<()> {
     *number += 1;
     let (_, answered) = pinger::ask(stream, b'E', 0, *number)?;
@@ -211,6 +236,8 @@ fn ask(stream: &mut TcpStream, number: &mut u64) -> anyhow::Result<()> {
 }
 
 /// Kills an edge while the client continues to send requests; returns the longest wait for an answer, in milliseconds.
+///
+/// The kill happens on another thread, so the client has no pause in which it could hide.
 fn kill_while_asking(
     cluster: &mut TestCluster,
     index: usize,
@@ -232,7 +259,8 @@ fn kill_while_asking(
     })
 }
 
-/// Whether a keeper listed as `how` could take over the session.
+/// Whether a keeper listed as `how` could take over the session. `how` is the beginning of the
+/// keeper's entry, as `(hot, `; one that is still being fed for the first time has no count yet.
 pub(super) fn is_kept(session: &serde_json::Value, how: &str) -> bool {
     let keepers = session["keepers"].as_array().into_iter().flatten().filter_map(|keeper| keeper.as_str());
     keepers.into_iter().any(|keeper| keeper.contains(how) && keeper.contains(" B behind"))
@@ -287,6 +315,9 @@ impl Side {
 
     /// Sends commands without waiting for their answers; returns megabytes a second, and the owner's nanoseconds for each
     /// command.
+    ///
+    /// The thread is pinned to the owner's core while it sends, as a client on the same machine
+    /// would share it.
     fn block(&mut self, count: usize) -> anyhow::Result<(f64, f64)> {
         let _core = cpu::OneCore::enter()?;
         let payload = [7; 1007];
@@ -301,6 +332,9 @@ impl Side {
 }
 
 /// The same traffic with and without an edge that replays it; the two alternate.
+///
+/// The two sides have clusters of their own; only one has traffic at a time. The standby is on the
+/// other core, so what is measured is the owner's part of feeding it.
 fn overhead(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let (blocks, count) = if plan.quick { (3, 4_000) } else { (21, 20_000) };
     let mut sides = [Side::new(plan, &Scene::endpoints(0))?, Side::new(plan, &Scene::hot())?];

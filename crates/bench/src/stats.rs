@@ -1,9 +1,15 @@
 //! Medians, percentiles, and the interval of a paired difference.
+//!
+//! Nothing here knows what is measured. Values are `f64` in whatever unit the caller has; a sample
+//! of none gives 0, so that an empty block shows up as an impossible figure and not as a crash at
+//! the end of a long run.
 
 /// Number of resamples for an interval.
 const RESAMPLES: usize = 2_000;
 
 /// The value below which `percent` of the values lie (nearest rank); 0 for none.
+///
+/// Nearest rank: the result is always one of the values. Values that are not numbers sort last.
 #[must_use]
 pub(super) fn percentile(values: &[f64], percent: f64) -> f64 {
     let mut sorted = values.to_vec();
@@ -40,10 +46,16 @@ pub(super) fn p99(values: &[f64]) -> anyhow::Result<f64> {
 
 /// The tail of one or more blocks: the median of the blocks' 99th percentiles or, if any block has fewer than 100 values, the
 /// largest value of all.
+///
+/// The median over blocks keeps one bad block from being the result; the maximum has no such
+/// protection, which its name shows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tail {
+    /// One per block.
     p99: Vec<f64>,
+    /// Over all blocks.
     max: f64,
+    /// Whether any block has too few values.
     is_short: bool,
 }
 
@@ -97,6 +109,9 @@ pub(super) struct Estimate {
 }
 
 /// The median of a sample with a bootstrap interval, which says how much another run with as many blocks would differ.
+///
+/// Each resample draws as many values as there are, with replacement; the interval is that of the
+/// resamples' medians. Blocks are the unit, because values within a block are not independent.
 #[must_use]
 pub(super) fn estimate(values: &[f64]) -> Estimate {
     let mut state = 1_u64;
@@ -111,7 +126,9 @@ pub(super) fn estimate(values: &[f64]) -> Estimate {
     Estimate { middle: median(values), low: percentile(&medians, 2.5), high: percentile(&medians, 97.5) }
 }
 
-/// The slope of the least-squares line through the points; 0 for fewer than two different `x`.
+/// The slope of the least-squares line through the points; 0 for fewer than two different `x`. For
+/// figures such as microseconds for each further client, where the cost of the first is not of
+/// interest.
 #[must_use]
 pub(super) fn slope(points: &[(f64, f64)]) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "counts of measurements are small")]

@@ -1,15 +1,22 @@
 //! What protection adds to the response time of an app: an unprotected and a protected instance, asked alternately.
+//!
+//! The two instances run in one edge behind one agent. Questions alternate one by one, and the
+//! order within a pair alternates too, because the second of two finds caches that the first has
+//! filled.
 
 use super::super::report::{Bar, Report};
 use super::super::stats;
 
 /// The most that protection may add to the median.
 pub(super) const ADDED_US_MAX: f64 = 50.0;
-/// Unmeasured questions to each instance at the start.
+/// Unmeasured questions to each instance at the start. Sessions, caches and the compiler's lazy
+/// work are done by then.
 const WARM_UP: usize = 100;
 
 /// Asks both instances alternately, `questions` times in each of `repeats`, and reports under the app's name how much longer the
 /// second one takes. `ask` takes the index of the instance and returns microseconds. Returns the median of each instance.
+///
+/// The estimate is over repeats: in each, the difference of the two medians.
 pub(super) fn measure(
     name: &str,
     (repeats, questions): (usize, usize),

@@ -1,4 +1,12 @@
 //! The cell `background`: how long a camera's frame is delayed when the edge that has learned the scene dies.
+//!
+//! ```text
+//! camera --frame k, 25 a second--> edge: mean of 98 frames --frames with motion--> viewer
+//! gap = time of the frame that is sent at the kill - what a frame takes otherwise
+//! ```
+//! The state is large and changes with every frame: the case in which a recovery has most to move.
+//! Frames are of 768 x 576 grey pixels, and every frame after the learning phase has motion in it,
+//! so that the viewer must get each.
 
 use super::super::report::{Bar, Report};
 use super::super::{Plan, ballast, progress, standby, stats};
@@ -21,7 +29,8 @@ const FRAMES: usize = 98;
 const BETWEEN: usize = 20;
 /// Interval between frames: a camera's 25 a second.
 const PACE: Duration = Duration::from_millis(40);
-/// Number of pictures with different noise.
+/// Number of pictures with different noise. More than one, so that noise is not part of the learned
+/// scene.
 const PICTURES: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -45,6 +54,8 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
 
 /// Kills the edge repeatedly, each time once the session is protected and has a keeper listed as `keeper`. Returns the gaps, and
 /// the delays of the frames between kills, in milliseconds.
+///
+/// `keeper` is how the owner lists a standby that is ready, if the policy has one.
 fn watch(
     plan: &Plan,
     protect: &str,
@@ -95,6 +106,8 @@ fn watch(
 }
 
 /// Shows frames until the new owner's first checkpoint is stored at the ends, and at the keeper if there is one.
+///
+/// The camera goes on, since an owner takes checkpoints only while messages arrive.
 fn wait_until_kept(cluster: &TestCluster, camera: &mut Camera, keeper: Option<&str>) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -111,6 +124,8 @@ fn wait_until_kept(cluster: &TestCluster, camera: &mut Camera, keeper: Option<&s
 }
 
 /// A server that reports how many bytes it has received.
+///
+/// Only the total matters: the cell forwards frames whole and in order.
 fn viewer() -> anyhow::Result<(SocketAddr, Receiver<usize>)> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port for a server")?;
     let address = listener.local_addr()?;
@@ -132,9 +147,13 @@ fn viewer() -> anyhow::Result<(SocketAddr, Receiver<usize>)> {
 /// Sends frames and waits until they arrive at the server.
 struct Camera {
     stream: TcpStream,
+    /// Bytes that the viewer has received, after each of its reads.
     seen: Receiver<usize>,
+    /// The last of them that was read.
     total: usize,
+    /// Frames so far: selects the picture.
     shown: usize,
+    /// Encoded frames of the empty scene, and with an object.
     still: Vec<Vec<u8>>,
     moving: Vec<Vec<u8>>,
 }
@@ -165,6 +184,8 @@ impl Camera {
 }
 
 /// A frame: a wall with light from the left, noise and, if `is_moving`, an object in front of it.
+///
+/// `noise` selects the picture, and with it the place of the object.
 fn picture(noise: usize, is_moving: bool) -> Vec<u8> {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(noise as u64 + 1);
     let mut frame = b"FRAME\n".to_vec();

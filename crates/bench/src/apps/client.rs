@@ -1,4 +1,8 @@
 //! An HTTP client that keeps its connection and sends one request after another, with little overhead of its own.
+//!
+//! Understands what the servers of these benchmarks answer: status 200, `Content-Length` or chunks,
+//! and gzip or nothing. Anything else is an error, because it would not be what is measured. It
+//! does not decompress.
 
 use anyhow::{Context, bail};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,6 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// One connection.
 pub(super) struct Client {
     stream: BufReader<TcpStream>,
+    /// Reused for each line of a head.
     line: String,
     /// Body of the last answer.
     pub(super) body: Vec<u8>,
@@ -55,6 +60,7 @@ impl Client {
         Ok(is_gzip)
     }
 
+    /// The next line without its end; the connection must not end here.
     fn line(&mut self) -> anyhow::Result<&str> {
         self.line.clear();
         if self.stream.read_line(&mut self.line)? == 0 {
@@ -63,6 +69,7 @@ impl Client {
         Ok(self.line.trim_end())
     }
 
+    /// Appends exactly `len` bytes to the body.
     fn take(&mut self, len: usize) -> anyhow::Result<()> {
         let start = self.body.len();
         self.body.resize(start + len, 0);

@@ -1,5 +1,12 @@
 //! The cell `compress`: what protection adds to a request through it, and how it compares with nginx, which compresses the same
 //! files at the same level as a proxy before the same server.
+//!
+//! ```text
+//! cell:   client -- agent -- edge (cell `compress`) -- agent -- nginx (files)
+//! proxy:  client -- nginx (gzip on, level N) ----------------- nginx (files)
+//! ```
+//! Both compress on the fly; nothing is cached. The files are texts of this repository, included at
+//! build time, so that the plain bytes are known and each answer can be checked.
 
 use super::super::baseline::require;
 use super::super::report::Report;
@@ -18,7 +25,8 @@ const SMALL: &str = "/small.html";
 const SMALL_BYTES: usize = 2_000;
 /// Compression levels, the same for both; the first is the cell's default.
 const LEVELS: [u32; 3] = [3, 1, 6];
-/// Text of several kinds: files of this repository that seldom change.
+/// Text of several kinds: files of this repository that seldom change. They are part of the build,
+/// so the expected bytes are known also if a checkout has changed since.
 const FILES: [(&str, &str); 6] = [
     ("/licence.txt", include_str!("../../../../LICENSE")),
     ("/abi.html", include_str!("../../../../docs/abi.md")),
@@ -31,6 +39,7 @@ const FILES: [(&str, &str); 6] = [
 /// How much is measured.
 struct Extent {
     repeats: usize,
+    /// Requests in each repeat for the small object; the large files are measured by time.
     requests: usize,
     block: Duration,
 }
@@ -76,6 +85,8 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
 
 /// Starts an edge and both agents before the server, with the cell unprotected, and protected at each level. Returns the
 /// addresses for clients of each.
+///
+/// One cluster for all levels: each level is an app of its own, with its setting in a file.
 fn edge(plan: &Plan, server: SocketAddr) -> anyhow::Result<(TestCluster, Vec<SocketAddr>)> {
     let mut apps = vec![("bare".to_owned(), "none", LEVELS[0])];
     apps.extend(LEVELS.iter().map(|level| (format!("level{level}"), "endpoints", *level)));
@@ -97,6 +108,8 @@ fn edge(plan: &Plan, server: SocketAddr) -> anyhow::Result<(TestCluster, Vec<Soc
 }
 
 /// What protection adds to the time of a request for a small object: both apps are asked alternately.
+///
+/// The answer must be compressed and smaller than the object, or something else was measured.
 fn added(extent: &Extent, bare: SocketAddr, guarded: SocketAddr, report: &mut Report) -> anyhow::Result<()> {
     let mut clients = [Client::connect(bare)?, Client::connect(guarded)?];
     let mut ask = |index: usize| {
@@ -110,13 +123,15 @@ fn added(extent: &Extent, bare: SocketAddr, guarded: SocketAddr, report: &mut Re
     Ok(())
 }
 
-/// The cell or the proxy.
+/// The cell or the proxy. A client of it, and what was found, block by block.
 struct Side {
     client: Client,
+    /// Whose CPU time counts: all of Marram's processes, or the one proxy.
     groups: Vec<u32>,
     /// Uncompressed megabytes a second, and milliseconds of CPU time for an uncompressed megabyte.
     mb_per_s: Vec<f64>,
     cpu_ms_per_mb: Vec<f64>,
+    /// Uncompressed by compressed bytes of all files: the same in every block.
     ratio: f64,
 }
 
@@ -135,6 +150,7 @@ impl Side {
         Ok(Self { client, groups, mb_per_s: Vec::new(), cpu_ms_per_mb: Vec::new(), ratio })
     }
 
+    /// Requests all files in turn, for this long; counts their plain bytes.
     fn block(&mut self, time: Duration) -> anyhow::Result<()> {
         let (begun, before, mut plain) = (Instant::now(), cpu::spent_ns(&self.groups), 0);
         while begun.elapsed() < time {

@@ -1,5 +1,8 @@
 //! `marram bench apps`: what whole applications gain by an edge, and what protection adds to them. Each application has a file,
 //! which adds its keys to the report.
+//!
+//! Unlike the other benchmarks these run whole programs: what is measured is the time of a user's
+//! action, not of a message.
 
 mod added;
 mod background;

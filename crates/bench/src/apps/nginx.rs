@@ -1,4 +1,7 @@
 //! nginx, as a file server and as a proxy that compresses.
+//!
+//! One process each, without a master, in the foreground: so that it is pinned, measured and ended
+//! like any other process of a benchmark. All of its files are in the benchmark's own directory.
 
 use anyhow::Context;
 use marram_cluster::{LogCollector, TempDir, TestProcess, free_address};
@@ -24,6 +27,9 @@ impl Nginx {
     }
 
     /// Starts a proxy before another server, which compresses that server's answers at this level.
+    ///
+    /// Connections to the server are kept, as the cell keeps its own; otherwise the proxy would pay
+    /// for a connection per request.
     pub(super) fn proxy(
         program: &Path,
         place: &TempDir,
@@ -38,6 +44,7 @@ impl Nginx {
         Self::start(program, place, &format!("proxy{level}"), &before, &within)
     }
 
+    /// `before` is put before the `server` block, `within` into it.
     fn start(
         program: &Path,
         place: &TempDir,
@@ -46,6 +53,7 @@ impl Nginx {
         within: &str,
     ) -> anyhow::Result<Self> {
         let (address, root) = (free_address()?, place.path().display().to_string());
+        // Even paths of modules that are not used must be writable, or nginx does not start.
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|kind| format!("{kind}_temp_path {root}/{name}-{kind};\n"))
             .concat();

@@ -1,4 +1,8 @@
 //! The game `pong`: how evenly its 60 ticks a second reach a player, while other games run on the same edge.
+//!
+//! A tick is a timer of the cell; it is late if the shard runs something else, or if the edge, the
+//! agents or the clients have no core. The other games compete for the same shard, with the same
+//! timers.
 
 use super::super::report::{Bar, Report};
 use super::super::{Plan, progress, stats};
@@ -64,6 +68,9 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
 
 /// Plays a game without touching a key, until it is over or `time` has passed. Adds each tick's deviation from its expected time,
 /// in milliseconds.
+///
+/// A tick's time is compared with a line through all ticks of the game: the median of the offsets
+/// stands for its start, so that a constant delay of the network is no jitter.
 fn play(address: SocketAddr, seed: usize, time: Duration, late: &mut Vec<f64>) -> anyhow::Result<()> {
     let mut player = Player::connect(address)?;
     player.say(&format!("start {seed}"))?;

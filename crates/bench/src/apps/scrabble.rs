@@ -3,6 +3,8 @@
 //! A move is legal under the rules of the board and a real word list. It is over when the edge has found and laid its own word
 //! and has sent the answer. The games are first played in this process, with the same rules, seed and words, so every answer is
 //! known.
+//!
+//! The edge searches for its own word after each move, so most of a move's time is the game's.
 
 use super::super::report::{Bar, Report};
 use super::super::{Plan, progress, stats};
@@ -24,6 +26,7 @@ const RATIO_MAX: f64 = 0.05;
 const FAR: Duration = Duration::from_millis(20);
 /// The path in the cell's own manifest: Debian's `wamerican`, or another word list at this place.
 const WORDS: &str = "/usr/share/dict/words";
+/// Seats of a round.
 const CLIENT: usize = 0;
 const EDGE: usize = 1;
 
@@ -86,6 +89,8 @@ fn manifest(plan: &Plan, place: &TempDir, name: &str, protect: &str) -> anyhow::
 
 /// Plays all games against both instances at once, move by move alternately, and reports how much longer the protected one takes.
 /// Returns the median of its moves.
+///
+/// Only moves that lay a word count: an exchange or a pass costs next to nothing.
 fn added(
     games: &[Game],
     repeats: usize,
@@ -125,8 +130,10 @@ fn added(
     Ok(guarded)
 }
 
-/// A game of a player that always lays the best word, and the expected answers of the edge.
+/// A game of a player that always lays the best word, and the expected answers of the edge. Known
+/// before it is played, since the rules have no randomness but the seed's.
 struct Game {
+    /// The line that begins it.
     start: String,
     turns: Vec<Turn>,
 }
@@ -140,6 +147,7 @@ struct Turn {
 }
 
 impl Game {
+    /// Both sides choose the best word, so the game is the same each time.
     fn play(words: &Words, seed: u64) -> anyhow::Result<Self> {
         let (mut round, mut turns) = (Round::new(seed), Vec::new());
         while !round.is_over() {
@@ -175,6 +183,7 @@ fn choose(round: &Round, words: &Words, seat: usize) -> Move {
     }
 }
 
+/// A move as the line that a player types.
 fn said(action: &Move) -> String {
     match action {
         Move::Play(play) => format!("play {}", play.said()),
@@ -184,7 +193,8 @@ fn said(action: &Move) -> String {
 }
 
 impl Turn {
-    /// Sends the line and reads all of the answer; returns how long that took, in microseconds.
+    /// Sends the line and reads all of the answer; returns how long that took, in microseconds. The
+    /// time of the last line of the answer counts, since the edge's own move comes with it.
     fn take(&self, player: &mut Player) -> anyhow::Result<f64> {
         let begun = std::time::Instant::now();
         player.say(&self.line)?;

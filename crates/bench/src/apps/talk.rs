@@ -1,4 +1,6 @@
 //! A player of a game with a line-based protocol.
+//!
+//! For the games of `cells/examples`, which speak lines over TCP. It does not know any game.
 
 use anyhow::Context;
 use std::io::{BufRead, BufReader, Write};

@@ -1,4 +1,14 @@
 //! `marram bench chain`: what each further stage adds to the time of a message, compared with a process for each stage.
+//!
+//! ```text
+//! cell       this process -> [s1 s2 ... sn] -> this process          function calls
+//! fed        this process -> socket -> process with [s1 ... sn] -> socket -> this process
+//! processes  this process -> socket -> p1 -> socket -> p2 ... pn -> socket -> this process
+//! crowded    as processes, all on one core
+//! ```
+//! Only `fed` and `processes` do the same work at both ends, so only their ratio has a bar; the
+//! others show where the difference comes from: sockets and switches between processes, not the
+//! code of a stage.
 
 mod pipeline;
 mod worker;
@@ -76,7 +86,9 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
 
 /// The variants that are compared.
 struct Sides {
+    /// A chain that is called directly.
     line: BenchChain,
+    /// The same chain in a process, behind sockets.
     fed: Pipeline,
     processes: Pipeline,
     /// Processes that share one core.
@@ -132,6 +144,7 @@ fn mean_us(mut batch: impl FnMut() -> anyhow::Result<Duration>) -> anyhow::Resul
     Ok(spent.as_secs_f64() * 1e6 / messages)
 }
 
+/// Reports ratios as medians of the turns' ratios, so that a turn that was disturbed counts once.
 fn show(report: &mut Report, stages: usize, bytes: usize, costs: &[Cost]) {
     let median = |figure: Figure| stats::median(&costs.iter().map(figure).collect::<Vec<_>>());
     let group = format!("len{stages}_{bytes}b");

@@ -1,5 +1,8 @@
 //! Processes joined by Unix sockets that keep message boundaries, and this process, which feeds the first and reads from the
 //! last.
+//!
+//! `SOCK_SEQPACKET` keeps message boundaries, so a stage needs no framing: one read, one write.
+//! That is the least that a process for each stage can cost.
 
 use crate::Plan;
 use anyhow::Context;
@@ -17,6 +20,7 @@ pub(super) const WINDOW: u32 = 64;
 /// Running processes; dropping it ends them.
 pub(super) struct Pipeline {
     children: Vec<Child>,
+    /// Where this process writes, and where it reads.
     into: OwnedFd,
     out: OwnedFd,
 }
@@ -34,6 +38,8 @@ impl Pipeline {
         Self::start(plan, &[with_batches(arguments, batches)])
     }
 
+    /// Each worker's output is the next one's input; the first reads from this process, the last
+    /// writes to it.
     fn start(plan: &Plan, workers: &[Vec<String>]) -> anyhow::Result<Self> {
         let (into, mut reads) = pair()?;
         let mut children = Vec::new();
@@ -48,6 +54,10 @@ impl Pipeline {
     }
 
     /// Time for `count` messages, from the first that goes in to the last that comes out, with `window` of them in flight.
+    ///
+    /// # Errors
+    /// If a message came out changed, or a worker has ended. All messages are equal, so an exchange
+    /// of two is not noticed.
     pub(super) fn pass_many(&mut self, message: &Bytes, count: u32, window: u32) -> anyhow::Result<Duration> {
         let mut buffer = vec![0; message.len() + 1];
         let begun = Instant::now();

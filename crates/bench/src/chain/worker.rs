@@ -40,27 +40,47 @@ impl Worker {
     /// Runs until its input ends.
     pub(in super::super) fn run(&self) -> anyhow::Result<()> {
         match self {
-            Self::Stage { batches } => work(*batches, Ok),
+            Self::Stage { batches: false } => stage(),
+            Self::Stage { batches: true } => in_batches(Ok),
             Self::Line { stages, module, place, batches } => {
-                let mut line = BenchChain::new(&Images::open(place)?, &std::fs::read(module)?, *stages)?;
-                work(*batches, |message| Ok(line.pass(message)?))
+                let line = BenchChain::new(&Images::open(place)?, &std::fs::read(module)?, *stages)?;
+                if *batches { batched_line(line) } else { single_line(line) }
             }
         }
     }
 }
 
-/// Reads messages, passes each through `pass`, and writes what comes out, until its input ends.
-fn work(batches: bool, mut pass: impl FnMut(Bytes) -> anyhow::Result<Bytes>) -> anyhow::Result<()> {
+/// One read and one write for each message, and no copy: the baseline does no more than it must. The loop ends when the writing
+/// side of its input is closed.
+fn stage() -> anyhow::Result<()> {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
-    if !batches {
-        // Without a list of messages between the two calls: the baseline does no more than it must.
-        loop {
-            match read(stdin(), &mut buffer)? {
-                0 => return Ok(()),
-                len => write(stdout(), &pass(Bytes::copy_from_slice(&buffer[..len]))?)?,
-            };
-        }
+    loop {
+        match read(stdin(), &mut buffer)? {
+            0 => return Ok(()),
+            len => write(stdout(), &buffer[..len])?,
+        };
     }
+}
+
+/// As [`stage`], with a whole chain between the read and the write. The copy is part of what it is measured with: a cell gets
+/// a message in memory of its own.
+fn single_line(mut line: BenchChain) -> anyhow::Result<()> {
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    loop {
+        match read(stdin(), &mut buffer)? {
+            0 => return Ok(()),
+            len => write(stdout(), &line.pass(Bytes::copy_from_slice(&buffer[..len]))?)?,
+        };
+    }
+}
+
+fn batched_line(mut line: BenchChain) -> anyhow::Result<()> {
+    in_batches(|message| Ok(line.pass(message)?))
+}
+
+/// Reads all messages that wait, passes each through `pass`, and writes what comes out, until its input ends.
+fn in_batches(mut pass: impl FnMut(Bytes) -> anyhow::Result<Bytes>) -> anyhow::Result<()> {
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     let mut waiting = Vec::with_capacity(BATCH_MAX);
     loop {
         match read(stdin(), &mut buffer)? {

@@ -1,4 +1,11 @@
 //! Clients that send one image repeatedly, each over its own connection, and know the expected answer.
+//!
+//! ```text
+//! request  3,072 bytes: an image          answer  41 bytes, the class first
+//! ```
+//! All connections are on one thread. In the closed loop each client has one image in flight; in
+//! the open loop images are due at random times that are the same in every run, and wait at their
+//! client if it still has one in flight.
 
 use anyhow::Context;
 use std::net::SocketAddr;
@@ -22,6 +29,7 @@ type Answer = [u8; ANSWER_BYTES];
 pub(super) struct Clients {
     /// Dropped before the runtime with which they are registered.
     streams: Vec<TcpStream>,
+    /// The first answer. The network has no state, so every later answer must be equal to it.
     answer: Answer,
     runtime: Runtime,
 }
@@ -101,7 +109,8 @@ impl Clients {
     }
 }
 
-/// Serves one client: sends an image for each due time that it receives.
+/// Serves one client: sends an image for each due time that it receives. The queue has due times,
+/// oldest first: a client that is late has several.
 async fn serve(
     mut stream: TcpStream,
     mut due: UnboundedReceiver<Instant>,
@@ -115,12 +124,14 @@ async fn serve(
     Ok((stream, waits))
 }
 
+/// Sends an image and compares the answer.
 async fn check(stream: &mut TcpStream, right: &Answer) -> anyhow::Result<()> {
     let answer = ask(stream).await?;
     anyhow::ensure!(answer == *right, "the same image got another answer");
     Ok(())
 }
 
+/// The image is the same for all clients and both variants.
 async fn ask(stream: &mut TcpStream) -> anyhow::Result<Answer> {
     let mut image = [0; IMAGE_BYTES];
     // A gradient in each colour: the network takes the same time for any image.
@@ -146,6 +157,9 @@ async fn gather<T>(
 }
 
 /// Due times of images, with exponential gaps as of many independent clients; the same in each run.
+///
+/// A linear congruential generator with a fixed seed, so that both variants get the same arrivals.
+/// `rate` is in images a second.
 pub(in super::super) fn arrivals(rate: f64, time: Duration) -> impl Iterator<Item = Duration> {
     let (mut state, mut at) = (1_u32, 0.0);
     std::iter::from_fn(move || {

@@ -4,6 +4,10 @@
 //! Three kinds of processes represent a user without cells. The cells are compared with a process that runs the same module and
 //! nothing else. The children of the second kind also have the thread that stops handlers after a slice, as a shard has for all of
 //! its cells. The third is a native program, which is not confined.
+//!
+//! A computation takes milliseconds, longer than a slice: cells of many clients share a shard's
+//! time in turns, while the kernel divides it among processes. What is compared is throughput and
+//! the longest waits, with hundreds of clients.
 
 mod clients;
 mod worker;
@@ -79,6 +83,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
 }
 
 impl Stage {
+    /// Starts all servers, and lets each worker print its address first.
     fn set(plan: &Plan) -> anyhow::Result<Self> {
         let native = plan.cells.directory().join(NATIVE);
         anyhow::ensure!(
@@ -105,6 +110,7 @@ impl Stage {
             servers.push(server);
             Ok(address)
         };
+        // `--ticks` gives the worker's children the thread that preempts handlers.
         let worker = |ticks: &[&str]| {
             let mut arguments = vec!["classify".to_owned(), module.clone(), images.clone()];
             arguments.extend(ticks.iter().map(|word| (*word).to_owned()));
@@ -197,6 +203,9 @@ fn compare(plan: &Plan, count: usize, stage: &Stage, report: &mut Report) -> any
 }
 
 /// The same rate for both variants, a fraction of the processes' capacity.
+///
+/// `capacity` is in images a second. The processes come first in each block, the cells second,
+/// always with the same arrivals.
 fn open(
     cells: &mut Clients,
     processes: &mut Clients,

@@ -1,4 +1,11 @@
 //! The baseline server of `marram bench classify`: forks a process for each client, which runs the cell's module without an edge.
+//!
+//! ```text
+//! parent: deploys the module, listens; accept -> fork -> child: one cell, one connection, ends with it
+//! ```
+//! The fork happens after compiling, so that a child shares the compiled code with its siblings, as
+//! cells of an edge do. It is a cheap way to give each client a process of its own with the same
+//! module.
 
 use crate::start;
 use anyhow::{Context, bail};
@@ -37,6 +44,7 @@ impl Worker {
     }
 }
 
+/// Prints its address once it listens, for the benchmark to read.
 fn serve(module: &Path, place: &Path, ticks: bool) -> anyhow::Result<()> {
     let images = Images::open(place)?;
     // The quotas of the cell's manifest.
@@ -62,6 +70,7 @@ fn serve(module: &Path, place: &Path, ticks: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The child's life: starts its cell, opens the port, and answers until the client leaves.
 fn client(mut stream: TcpStream, image: &Arc<Image>, ticks: bool) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
     let mut cells = Cells::new(CellsConfig { slots: 1, slices: ticks, ..CellsConfig::default() })?;
@@ -81,6 +90,7 @@ fn client(mut stream: TcpStream, image: &Arc<Image>, ticks: bool) -> anyhow::Res
     }
 }
 
+/// Runs a handler to its end; no other cell waits.
 fn handle(cells: &mut Cells, input: CellInput) -> anyhow::Result<Ran> {
     let mut progress = cells.run(Run { cell: CELL, input, now_ns: 0, logged: None });
     loop {
