@@ -4,11 +4,11 @@
 //! ```text
 //! client -- agent --+-- edge A (owner) --+-- agent -- server
 //!                   '-- edge B (empty) --'
-//! gap:  last answer of A .... kill .... promises, log and checkpoint from the ends, restore, replay .... first answer of B
+//! gap:  last answer of A ... kill ... promises, log and checkpoint from the ends, replay ... first answer of B
 //! ```
 //! After each kill the dead edge comes back empty and becomes the next one to take over, so that no
-//! run profits from what an earlier one left. `edge_*` figures are by the clock of the edge that
-//! took over, and a part of the gap.
+//! run profits from what an earlier one left. `edge_p50_ms` is by the clock of the edge that took
+//! over, and a part of the gap.
 //!
 //! The baseline of `recover` are the paper's figures (CESSNA, section 7).
 

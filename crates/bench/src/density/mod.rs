@@ -1,4 +1,12 @@
 //! `marram bench density`: many small tenants, each with its own memcached: a shared cell on one edge, compared with a process.
+//!
+//! ```text
+//! cells      tenant i -- gate i -- shared cell i         all in one edge: supervisor, gates, one shard
+//! processes  tenant i -- memcached i                     one process with one thread each
+//! ```
+//! Servers have one core, clients the other. The side that is not measured is stopped, since its
+//! mere wake-ups would be part of the other's figures; the control `unpaused` shows how much that
+//! changes.
 
 mod tenants;
 
@@ -12,7 +20,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tenants::Cells;
 
-/// Numbers of tenants that are measured.
+/// Numbers of tenants that are measured. In ascending order; a quick run leaves out the last one.
 const TENANTS: [usize; 4] = [1, 100, BARRED, MANY];
 /// The bars apply to this number.
 const BARRED: usize = 300;
@@ -34,7 +42,7 @@ const CAPACITY_LEAST: f64 = 0.75;
 /// A variant that resumes first does the work that came due during the pause.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// How much is measured.
+/// How much is measured. Times of one block.
 struct Extent {
     blocks: usize,
     capacity: Duration,
@@ -105,6 +113,9 @@ impl Found {
 }
 
 /// Measures with one number of tenants; returns the capacity of the cells and that of the processes.
+///
+/// # Errors
+/// With the last lines of the edge's log, which say why a cell or a gate did not answer.
 fn compare(plan: &Plan, count: usize, extent: &Extent, report: &mut Report) -> anyhow::Result<(f64, f64)> {
     progress(&format!("density: {count} tenants"));
     let (mut cells, processes) = {
@@ -137,6 +148,9 @@ enum Others {
 }
 
 /// Measures both variants; they alternate by block.
+///
+/// First the capacities of both, then the open loops, whose rates are fractions of the processes'
+/// capacity, so that both sides get the same requests at the same rate.
 fn measure(
     cells: &Cells,
     processes: &Processes,
@@ -190,6 +204,8 @@ fn show_control(report: &mut Report, count: usize, cells: &Found, processes: &Fo
     report.metric(&format!("{group}.capacity_vs_processes"), capacity);
 }
 
+/// The ratios, some with a bar that depends on the number of tenants, and then each side's own
+/// figures.
 fn show(report: &mut Report, count: usize, cells: &Found, processes: &Found, memory_kib: (f64, f64)) {
     let median = |values: &[f64]| stats::median(values);
     let capacity = median(&cells.capacity) / median(&processes.capacity);

@@ -1,4 +1,8 @@
 //! An edge that has a shared cell for each tenant, each behind its own gate, on the core that this thread runs on.
+//!
+//! No agent: the clients connect to gates of the edge, which run in its supervisor. That is what a
+//! tenant without an agent would use, and it makes the path as long as that to a process: one
+//! connection.
 
 use crate::{Plan, memcached, memory};
 use anyhow::Context;
@@ -29,6 +33,8 @@ impl Cells {
         Ok(cells)
     }
 
+    /// Deploys one app for each tenant. They share the module, so their images have the same code
+    /// and state, but each has a cell of its own.
     fn deploy(&self, plan: &Plan) -> anyhow::Result<()> {
         let client = self.cluster.edges[0].client()?;
         for tenant in 0..self.addresses.len() {
@@ -49,7 +55,8 @@ impl Cells {
         if rests { edge.stop() } else { edge.wake() }
     }
 
-    /// The last lines of the edge's log.
+    /// The last lines of the edge's log. With what it wrote to standard error: a panic does not
+    /// reach the log.
     pub(super) fn said(&self) -> String {
         let errors =
             std::fs::read_to_string(self.cluster.directory.path().join("A-1.stderr")).unwrap_or_default();

@@ -1,4 +1,8 @@
 //! The dimensions of a combination: fault, policy, moment and client.
+//!
+//! 8 faults x 4 policies x 4 moments x 2 clients = 256 combinations. Each has a name for `--only`
+//! and for the report, as `sigkill.mid-message.warm.gate`. This module knows names only; `strike`
+//! makes faults and `moment` finds moments.
 
 /// A fault of an edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +29,7 @@ impl Fault {
         Self::Clock,
     ];
 
+    /// For `--only` and JSON: part of the interface of the benchmark.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Kill => "sigkill",
@@ -54,6 +59,7 @@ impl Fault {
 }
 
 /// How the session is protected.
+/// A recorder is no policy of its own: the app has `endpoints`, and the site has a recorder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Policy {
     Endpoints,
@@ -74,6 +80,7 @@ impl Policy {
         }
     }
 
+    /// The heading of the policy's column.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Endpoints => "`endpoints`",

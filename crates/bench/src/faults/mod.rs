@@ -1,5 +1,19 @@
 //! `marram bench faults`: real processes, each edge on its own machine (a network namespace), with every fault under every policy
 //! at every moment for every kind of client. The clients' observations are the table of what survives what.
+//!
+//! ```text
+//!               client --- agent (or gate of edge D) ---+
+//!                                                       |    edges A, B, C: each in a namespace of its own,
+//!    owner A <- the fault, at a moment                  +--- with its own link, disk and clock
+//!    next owner B <- the second fault of mid-recovery   |
+//!               server --- agent ----------------------'
+//! ```
+//! What the product promises is that the conversation goes on: no byte lost, repeated or changed.
+//! So the bars are zeros, and a run that misses one fails whatever its times are. How long a client
+//! waited is a figure without a bar.
+//!
+//! A machine that cannot make a fault, for want of rights or of the kernel's support, reports the
+//! combination as not run, with the reason.
 
 mod axes;
 mod model;
@@ -38,6 +52,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     Ok(report)
 }
 
+/// The figures over all rows, the table, and the reasons why parts are missing.
 fn report(table: &Table, wanted: usize) -> Report {
     let mut report = Report::new("faults");
     let promised = table.promised();
@@ -83,11 +98,15 @@ fn report(table: &Table, wanted: usize) -> Report {
     report
 }
 
+/// A row without results.
 fn not_run(combination: Combination, why: &str) -> Row {
     Row { not_run: Some(why.to_owned()), ..Row::new(combination) }
 }
 
 /// Runs the wanted combinations, policy by policy.
+///
+/// All combinations of a policy use the same machines, one after the other: each must leave them as
+/// it found them. If one cannot, its row has no result and the machines are made again.
 fn made(plan: &Plan, means: Means, wanted: &[Combination]) -> anyhow::Result<Table> {
     let mut table = Table::default();
     let trials = if plan.quick { 1 } else { TRIALS };
@@ -134,6 +153,10 @@ fn made(plan: &Plan, means: Means, wanted: &[Combination]) -> anyhow::Result<Tab
 
 /// Runs these combinations in one conversation, and starts a new conversation only after a client lost its connection. `turns`
 /// says which row is next; a row that fails is still the first.
+///
+/// # Errors
+/// If a step between the faults fails, which says nothing about the session; the caller gives the
+/// row up.
 fn converse(
     scene: &mut Scene,
     client: Client,
@@ -172,6 +195,9 @@ fn converse(
 }
 
 /// Kills the machine of a client's gate while another client, with an agent, has a conversation too.
+///
+/// The gate's client loses its connection, which is a promise that was never made; the other client
+/// must not notice.
 fn gate_death(scene: &mut Scene, death: &mut GateDeath) -> anyhow::Result<()> {
     death.runs += 1;
     let (_, mut other) = scene.talk(Client::Agent)?;

@@ -1,4 +1,8 @@
 //! The expected data: the cell's state as its client computes it, and a stream in which each byte depends on its position.
+//!
+//! A position in the stream can be read off any eight bytes of it: a word is a mark and its own
+//! number. So a difference can be named: bytes were lost or repeated if the stream continues at
+//! another place, and changed otherwise.
 
 /// Bytes of a page of the cell's state, in words.
 const PAGE_WORDS: usize = 512;
@@ -7,13 +11,16 @@ const MARK: u64 = 0xc35a << 48;
 /// How far from its expected position a piece of a stream is searched, in bytes.
 const SEARCH: u64 = 4 << 20;
 
-/// The state of the cell `ballast`, updated command by command.
+/// The state of the cell `ballast`, updated command by command. Computes what
+/// `cells/testing/ballast` computes; a change there needs one here.
 pub(super) struct Model {
     words: Vec<u64>,
 }
 
 impl Model {
     /// A state of `pages` whole pages, generated from a seed.
+    ///
+    /// The same seed fills the cell, by its command `B`, so the contents need not be sent.
     pub(super) fn filled(pages: usize, seed: u64) -> Self {
         let mut word = seed.max(1);
         let mut next = || {
@@ -23,6 +30,7 @@ impl Model {
         Self { words: (0..pages * PAGE_WORDS).map(|_| next()).collect() }
     }
 
+    /// Bytes of the state, as the cell reports them.
     pub(super) fn bytes(&self) -> u64 {
         self.words.len() as u64 * 8
     }
@@ -31,11 +39,15 @@ impl Model {
         (self.words.len() / PAGE_WORDS) as u64
     }
 
+    /// The cell's own checksum over all words; both must be changed together.
     pub(super) fn checksum(&self) -> u64 {
         self.words.iter().fold(0, |sum, word| (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// Executes the command `T` and returns its answer.
+    ///
+    /// Writes to the first word of `count` pages from page `first` on, cyclically, and answers with
+    /// a digest of the new words.
     pub(super) fn touch(&mut self, count: u64, first: u64) -> u64 {
         let pages = self.pages();
         (0..count.min(pages)).fold(0_u64, |sum, page| {
@@ -46,12 +58,14 @@ impl Model {
     }
 }
 
+/// The generator of the cell; a state of 0 would stay 0, so callers avoid it.
 fn xorshift(mut word: u64) -> u64 {
     word ^= word << 13;
     word ^= word >> 7;
     word ^ word << 17
 }
 
+/// The byte at a position. Words are big-endian, so that the mark comes first.
 fn byte(at: u64) -> u8 {
     (MARK | (at / 8)).to_be_bytes()[usize::try_from(at % 8).unwrap_or(0)]
 }
@@ -73,6 +87,7 @@ pub(super) struct Wrong {
 }
 
 impl Wrong {
+    /// Sums up what several checks found.
     pub(super) fn add(&mut self, other: Self) {
         self.lost += other.lost;
         self.repeated += other.repeated;
@@ -85,6 +100,10 @@ impl Wrong {
 }
 
 /// Compares the bytes received at a position of the stream with the expected ones.
+///
+/// `None` if they are equal. After a difference only the first one is classified: all bytes behind
+/// it are shifted anyway. The search is bounded by [`SEARCH`], more than any buffer on the path
+/// holds.
 pub(super) fn compare(from: u64, heard: &[u8]) -> Option<Wrong> {
     let offset = (from..).zip(heard).position(|(at, heard)| byte(at) != *heard)?;
     let (at, rest) = (from + offset as u64, &heard[offset..]);

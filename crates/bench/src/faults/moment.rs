@@ -1,4 +1,11 @@
 //! One combination: waits for its moment, applies the fault, measures what the client sees, and repairs.
+//!
+//! ```text
+//! wait until protected -> moment -> strike -> ask until ENOUGH answers -> undo -> check state -> protected again
+//!                                    '------------ gap ------------'          '-------- protected --------'
+//! ```
+//! A moment cannot be met exactly from outside: whether the operation was still in progress when
+//! the fault took effect is measured afterwards and reported as `hit`.
 
 use super::axes::{Combination, Moment};
 use super::scene::{Scene, Session};
@@ -27,11 +34,16 @@ pub(super) struct Struck {
 
 /// What the thread that applies the fault returns.
 struct Hit {
+    /// Two for a moment in a recovery, in the order in which they were made.
     blows: Vec<Blow>,
     hit: bool,
 }
 
 /// Runs one combination. The session continues afterwards, unless its client lost its connection.
+///
+/// # Errors
+/// If the machines cannot be used any more: a process did not start, or the session did not become
+/// protected in time.
 pub(super) fn make(
     scene: &mut Scene,
     session: &Session,
@@ -84,6 +96,9 @@ pub(super) fn make(
 }
 
 /// Asks repeatedly until the fault has taken effect and the current question is answered; returns the longest wait.
+///
+/// `strike` runs on a thread of its own, so that the client asks without a pause; a client that
+/// lost its connection stops asking.
 fn while_talking(
     talk: &mut Talk,
     mut ask: impl FnMut(&mut Talk) -> Duration,
@@ -106,6 +121,9 @@ fn while_talking(
 }
 
 /// Waits until the edge is sending a checkpoint.
+///
+/// The edge's sent bytes are those of its link, in the namespace: data of the client is little
+/// beside a checkpoint.
 fn wait_for_checkpoint(scene: &Scene, owner: usize, before: u64) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while scene.machine(owner)?.sent_bytes()?.saturating_sub(before) < CHECKPOINT_BYTES {

@@ -1,5 +1,13 @@
 //! The machines for one policy: three edges that run cells, a fourth with a gate only, agents beside a client and a server; and
 //! what operations need between faults.
+//!
+//! ```text
+//! namespaces:  A  B  C (cells)    D (gate only)      the benchmark's own: agents, client, server, recorder
+//! each edge's machine has a link, in some runs a disk of 64 MiB and a clock that is ahead
+//! ```
+//! Everything that a person would do between two faults is here: start edges again, wait until
+//! wires are up and until the session is as well protected as before. Waiting polls the admin API
+//! and reads log events, as an operator would.
 
 use super::axes::{Client, Fault, Policy};
 use super::talk::{Server, Talk};
@@ -41,6 +49,9 @@ pub(super) struct Means {
 
 impl Means {
     /// Detects the capabilities; an error says why no scene is possible at all.
+    ///
+    /// Each capability is tried, since rights and kernel configurations cannot be asked for in one
+    /// place.
     pub(super) fn find() -> Result<Self, &'static str> {
         if !Namespace::possible() {
             return Err("needs the right to make network namespaces, and `ip`");
@@ -69,6 +80,9 @@ impl Means {
 
     /// Writes a program that runs `marram`: edges and recorders with a disk of 64 MiB, and edges with the clock that is set for
     /// them.
+    ///
+    /// The program is a shell script, because a mount and a time namespace must exist before the
+    /// edge starts. It finds the disk beside the configuration file, which is its third argument.
     fn program(self, place: &TempDir, marram: &Path) -> anyhow::Result<PathBuf> {
         let mut script = String::from("#!/bin/sh\ndirectory=$(dirname \"$3\")\n");
         writeln!(script, "case $1 in edge) disk=$directory/state ;; recorder) disk=$directory/kept ;;")?;
@@ -99,8 +113,10 @@ pub(super) struct Scene {
     pub(super) cluster: TestCluster,
     policy: Policy,
     pub(super) server: Server,
-    /// The addresses for clients: of the agent beside them, and of the gate.
+    /// The addresses for clients: of the agent beside them, and of the gate. Index 0 for
+    /// `Client::Agent`, 1 for `Client::Gate`.
     listens: [SocketAddr; 2],
+    /// The script; used until the last process has started.
     _tools: TempDir,
 }
 
@@ -129,6 +145,7 @@ impl Scene {
         Ok(scene)
     }
 
+    /// Edges first, then agents, and the gate last, when its edges are there.
     fn start(&mut self) -> anyhow::Result<()> {
         for edge in &self.cluster.edges {
             edge.namespace().map(Link::of).context("each edge has a namespace")?.reach_others()?;
@@ -198,6 +215,9 @@ impl Scene {
     }
 
     /// Begins a conversation.
+    ///
+    /// Every agent and gate has its wires before, so that the session begins as it would on a
+    /// machine that has been up for a while.
     pub(super) fn talk(&self, client: Client) -> anyhow::Result<(Session, Talk)> {
         self.wait_for_wires()?;
         let (start, who) = (self.cluster.logs.end(), self.reporter(client));
@@ -210,6 +230,7 @@ impl Scene {
         Ok((Session { client, id: event.text("session").to_owned() }, talk))
     }
 
+    /// Whether an event is from the agent or gate of this session, and about it.
     fn is_about(&self, session: &Session, name: &str, event: &LogEvent) -> bool {
         *event.who == *self.reporter(session.client)
             && event.name() == name
@@ -218,6 +239,8 @@ impl Scene {
 
     /// The edge that owns a session: of the edges that list it as running, the one with the highest generation, if the client's
     /// agent or gate reports the same edge.
+    ///
+    /// `None` while they disagree: a session that moves is listed by two edges, or by none.
     fn owner(&self, session: &Session) -> anyhow::Result<Option<usize>> {
         let owned = self.cluster.logs.last(|event| self.is_about(session, "owned", event));
         let owned = owned.context("the session has an owner")?;
@@ -247,6 +270,8 @@ impl Scene {
     }
 
     /// Waits until every agent and gate has a wire to every edge that runs cells.
+    ///
+    /// From the whole log, since a wire that is up and was never down is reported only once.
     pub(super) fn wait_for_wires(&self) -> anyhow::Result<()> {
         let watchers = [
             AgentSide::Client.agent().to_owned(),
@@ -303,7 +328,9 @@ impl Scene {
         }
     }
 
-    /// The protection that a session of this owner still lacks, and the list that shows it.
+    /// The protection that a session of this owner still lacks, and the list that shows it. A
+    /// standby is ready if the owner lists how many bytes it is behind; a recorder, if it names the
+    /// owner.
     fn missing(&self, session: &Session, owner: usize) -> anyhow::Result<Option<(&'static str, Value)>> {
         if let Some(how) = self.policy.keeper() {
             let list = sessions_of(&self.cluster.edges[owner].client()?)?;
@@ -328,6 +355,8 @@ impl Scene {
     }
 
     /// The edge that would take over the session if its owner died: the standby; else one of the others, in turn.
+    ///
+    /// `round` selects among the others, so that each of them is met over several combinations.
     pub(super) fn next_owner(&self, session: &Session, owner: usize, round: usize) -> anyhow::Result<usize> {
         let others: Vec<usize> = (0..EDGES).filter(|edge| *edge != owner).collect();
         if self.policy.keeper().is_some() {

@@ -1,4 +1,14 @@
 //! Each fault: how it is applied to an edge, and how it is undone.
+//!
+//! | fault | made by | undone by |
+//! |---|---|---|
+//! | kill | SIGKILL to all processes of the edge | start, with an empty directory |
+//! | hang | SIGSTOP | SIGCONT |
+//! | reset | the kernel closes the edge's connections | nothing to undo |
+//! | one-way, two-way | rules that drop packets of one or both directions | removed |
+//! | slow | a token bucket on the link | removed |
+//! | full disk | a file of that size | deleted |
+//! | clock | SIGTERM: the sessions leave for an edge with another clock | start |
 
 use super::axes::Fault;
 use super::scene::Scene;
@@ -15,12 +25,14 @@ const CLOCK_S: u64 = 30 * 24 * 3600;
 /// Name of the file that fills a disk.
 const FILLER: &str = "filler";
 
-/// A fault that is in effect until it is undone.
+/// A fault that is in effect until it is undone. A value of it must go to [`Scene::undo`]: dropping
+/// it repairs nothing.
 pub(super) struct Blow {
     pub(super) edge: usize,
     damage: Damage,
 }
 
+/// What has to be undone.
 enum Damage {
     Dead,
     Hangs,
@@ -64,12 +76,15 @@ impl Scene {
         Ok(Blow { edge, damage })
     }
 
+    /// Drops the packets of these directions, seen from the edge.
     fn part(&self, edge: usize, ways: Vec<Direction>) -> anyhow::Result<Damage> {
         ways.iter().try_for_each(|way| self.machine(edge)?.part(*way))?;
         Ok(Damage::Parted(ways))
     }
 
     /// Undoes the faults: an edge that was killed is started again with an empty directory.
+    ///
+    /// Several edges are started together, since one waits for another to be ready.
     pub(super) fn undo(&mut self, blows: Vec<Blow>) -> anyhow::Result<()> {
         let mut dead = Vec::new();
         for blow in blows {
@@ -81,6 +96,7 @@ impl Scene {
         self.start_edges(&dead)
     }
 
+    /// Undoes one fault, without starting the edge.
     fn undo_one(&mut self, blow: Blow) -> anyhow::Result<()> {
         let edge = blow.edge;
         match blow.damage {
@@ -127,12 +143,15 @@ impl Scene {
 }
 
 /// A path in the mount namespace of a process.
+///
+/// `/proc/PID/root` shows the files as that process sees them, with its own mounts.
 fn within(process: u32, path: &Path) -> PathBuf {
     let inside = PathBuf::from(format!("/proc/{process}/root"));
     inside.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Writes until the disk is full.
+/// Writes until the disk is full. Large pieces first, then single bytes, so that really no byte is
+/// free.
 fn fill(path: &Path) -> anyhow::Result<()> {
     let mut file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
     for piece in [&[7; 1 << 16][..], &[7]] {

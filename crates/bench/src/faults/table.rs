@@ -1,4 +1,8 @@
 //! The results by combination; and the table of what survives what, for docs/faults.md.
+//!
+//! One row for each combination; the table of docs/faults.md has a line for each fault and a column
+//! for each policy, with all moments and trials of a pair in one cell. The text between the markers
+//! is generated.
 
 use super::axes::{Client, Combination, Fault, Moment, Policy};
 use super::model::Wrong;
@@ -15,6 +19,7 @@ pub(super) struct Row {
     pub(super) combination: Combination,
     /// Why it was not run; every other field is then empty.
     pub(super) not_run: Option<String>,
+    /// One per trial: the longest wait for an answer.
     pub(super) gaps_ms: Vec<f64>,
     /// Time from the repair until the session was as well protected as before.
     pub(super) protected_ms: Vec<f64>,
@@ -27,6 +32,7 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// Without any trial yet.
     pub(super) fn new(combination: Combination) -> Self {
         Self {
             combination,
@@ -40,6 +46,7 @@ impl Row {
         }
     }
 
+    /// All figures of the row; of one that was not run, only the reason.
     fn json(&self) -> Value {
         let Combination { fault, policy, moment, client } = self.combination;
         let mut row = json!({
@@ -105,6 +112,7 @@ impl Table {
         sum
     }
 
+    /// The gate's death has rows of its own, which have no gap.
     pub(super) fn json(&self) -> Value {
         let mut rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
         rows.extend(self.gate.iter().map(|(policy, death)| {
@@ -148,6 +156,9 @@ impl Table {
     }
 
     /// A table cell: what clients of both kinds saw of a fault, at all moments.
+    ///
+    /// If both kinds of clients saw the same, they share the verdict and have their gaps side by
+    /// side.
     fn cell(&self, fault: Fault, policy: Policy) -> String {
         let of = |client| -> Vec<&Row> {
             let is = |it: &Combination| it.fault == fault && it.policy == policy && it.client == client;
@@ -166,6 +177,7 @@ impl Table {
         parts.join(" / ")
     }
 
+    /// The gate's own client is expected to lose its connection.
     fn gate_cell(&self, policy: Policy) -> String {
         let Some((_, death)) = self.gate.iter().find(|(of, death)| *of == policy && death.runs > 0) else {
             return "not run".into();
@@ -191,6 +203,7 @@ struct Saw {
     gap: String,
 }
 
+/// `BREAKS` comes before what was wrong: a lost connection is the coarser fault.
 fn saw(rows: &[&Row]) -> Saw {
     let gaps: Vec<f64> = rows.iter().flat_map(|row| row.gaps_ms.iter().copied()).collect();
     if gaps.is_empty() {

@@ -1,5 +1,14 @@
 //! A conversation in which every answer is known: each question changes the cell's state, and sends bytes through it to the
 //! server and back.
+//!
+//! ```text
+//! question:  T pages n | F len | len bytes of the stream        to the cell
+//! cell:      changes its pages, answers T; passes the bytes on to the server
+//! server:    compares them with the stream, sends them back
+//! answer:    T pages digest | len bytes                          compared by the client
+//! ```
+//! So each question checks the state (the digest), the way to the server, and the way back. After a
+//! fault all later digests would be wrong if the cell had missed or repeated one message.
 
 use super::model::{Model, Wrong, compare, stream};
 use crate::{peer, pinger};
@@ -11,6 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Pages of the cell's state: 4 MiB.
 const PAGES: usize = 1024;
+/// Of the generator that fills the state.
 const SEED: u64 = 0x5eed;
 /// Bytes of the server's stream in a question.
 const PIECE: usize = 40;
@@ -22,6 +32,7 @@ const HEADER: usize = 17;
 /// An echo server that checks what it receives.
 #[derive(Clone, Default)]
 pub(super) struct Server {
+    /// What all connections have received wrong since the last look.
     heard: Arc<Mutex<Wrong>>,
 }
 
@@ -41,6 +52,7 @@ impl Server {
         Ok(address)
     }
 
+    /// One connection: the stream begins at 0 with each.
     fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
         stream.set_nodelay(true)?;
         let (mut buffer, mut at) = (vec![0; 64 << 10], 0);
@@ -73,7 +85,9 @@ pub(super) struct Talk {
     model: Model,
     /// Position in the stream to the server and back.
     at: u64,
+    /// Numbers the questions; part of what each changes.
     questions: u64,
+    /// Of this client alone; the server has its own.
     wrong: Wrong,
     /// Why the conversation cannot continue.
     broken: Option<String>,
@@ -97,10 +111,12 @@ impl Talk {
         self.broken.is_none() && !self.wrong.any()
     }
 
+    /// `None` while the conversation can continue.
     pub(super) fn why(&self) -> Option<&str> {
         self.broken.as_deref()
     }
 
+    /// What was wrong with what this client received.
     pub(super) fn wrong(&self) -> Wrong {
         self.wrong
     }
@@ -115,6 +131,7 @@ impl Talk {
         self.question(self.model.pages(), PIECE)
     }
 
+    /// After a loss of the connection it does nothing, and takes no time.
     fn question(&mut self, pages: u64, piece: usize) -> Duration {
         let begun = Instant::now();
         if self.broken.is_none() {
@@ -129,6 +146,7 @@ impl Talk {
         begun.elapsed()
     }
 
+    /// The answer depends on all questions before it, through the state.
     fn hear_touch(&mut self, pages: u64) -> std::io::Result<()> {
         let expected = pinger::command(b'T', pages, self.model.touch(pages, self.questions));
         let mut answer = [0; HEADER];
@@ -147,6 +165,8 @@ impl Talk {
         Ok(())
     }
 
+    ///
+    /// After an error the stream's position is unknown, so the conversation is over.
     fn note(&mut self, result: std::io::Result<()>) {
         if let Err(error) = result {
             // The question has no answer.
@@ -187,6 +207,9 @@ impl Talk {
     }
 
     /// Checks whether the cell's whole state is as expected.
+    ///
+    /// Reads all of it in the cell: after a recovery this also finds a page that no later question
+    /// touches.
     pub(super) fn check_state(&mut self) {
         if self.broken.is_some() {
             return;

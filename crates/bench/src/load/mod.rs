@@ -1,5 +1,13 @@
 //! Clients of one or many memcached servers, real or cells, on one thread that never sleeps. It sends each request when it is
 //! due, whether or not earlier ones were answered, and measures each answer from its request's due time.
+//!
+//! ```text
+//! due times: random, from an absolute schedule      |--x-----x-x--------x---> time
+//! ask(): writes if the socket takes it, else later     |     | |
+//! turn(): polls without waiting, reads answers         '-> answered: now - due
+//! ```
+//! One thread that never sleeps adds no wake-up of its own to a measured time. Its limit is its
+//! core: `clients_busy` near 1 says that the clients were measured and not the servers.
 
 mod protocol;
 
@@ -29,6 +37,7 @@ struct Client {
     out: Vec<u8>,
     /// The beginning of an incomplete answer.
     partial: Vec<u8>,
+    /// Requests without an answer, oldest first; memcached answers a connection in order.
     asked: VecDeque<(Instant, Request)>,
 }
 
@@ -39,6 +48,7 @@ pub(super) struct Load {
     clients: Vec<Client>,
     tenants: Vec<Phrases>,
     random: Random,
+    /// Shared by all clients: each read is processed before the next.
     buffer: Vec<u8>,
 }
 
@@ -63,6 +73,9 @@ pub(super) struct Capacity {
 
 impl Load {
     /// Connects `each` clients to each tenant, and sets all of its keys.
+    ///
+    /// The keys are set one by one, through the first client of each tenant, and each answer is
+    /// awaited.
     pub(super) fn connect(addresses: &[SocketAddr], each: usize) -> anyhow::Result<Self> {
         let poll = Poll::new()?;
         let mut clients = Vec::with_capacity(addresses.len() * each);
@@ -94,6 +107,9 @@ impl Load {
     }
 
     /// Measures how many answers a second there are if every client sends its next request as soon as it has its answer.
+    ///
+    /// A client has one request in flight, so the number of clients bounds the queue at the
+    /// servers.
     pub(super) fn capacity(&mut self, time: Duration) -> anyhow::Result<Capacity> {
         let begun = Instant::now();
         for client in 0..self.clients.len() {
@@ -126,6 +142,9 @@ impl Load {
     }
 
     /// Sends `rate` requests a second at random times, for a while.
+    ///
+    /// `rate` is for all clients together; each request goes to a random one. Requests that become
+    /// due while the thread is busy are sent late, and their waits count from when they were due.
     pub(super) fn open_loop(&mut self, rate: f64, time: Duration) -> anyhow::Result<Answered> {
         let mut answered = Answered::default();
         let mut note = |wait: Duration| {
@@ -156,6 +175,7 @@ impl Load {
         Ok(())
     }
 
+    /// Requests of one client may queue behind one another; the socket's buffer may be full.
     fn ask(&mut self, client: usize, due: Instant, request: Request) -> anyhow::Result<()> {
         let client = &mut self.clients[client];
         client.asked.push_back((due, request));
@@ -175,6 +195,7 @@ impl Load {
             if event.is_writable() {
                 client.flush()?;
             }
+            // Edge-triggered: reads go on until the socket has nothing more.
             while client.read(&self.tenants[client.tenant], &mut self.buffer, |wait| answered(index, wait))? {
             }
         }
@@ -183,6 +204,7 @@ impl Load {
 }
 
 impl Client {
+    /// Writes what the socket takes.
     fn flush(&mut self) -> anyhow::Result<()> {
         while !self.out.is_empty() {
             match self.stream.write(&self.out) {
@@ -223,6 +245,7 @@ impl Client {
 }
 
 /// Requests and their due times: the same in each run, distributed as from independent clients.
+/// Linear congruential; the low bits are weak, so the high ones are used.
 struct Random(u64);
 
 impl Random {

@@ -1,5 +1,12 @@
 //! Requests of a client of memcached and the expected answers: 95 of 100 requests get a key, the others set one. All keys of a
 //! tenant have one value, which names the tenant, so a value that another tenant stored is recognised.
+//!
+//! ```text
+//! get k0042\r\n                        -> VALUE k0042 0 135\r\n<135 bytes>\r\nEND\r\n
+//! set k0042 0 0 135\r\n<135 bytes>\r\n -> STORED\r\n
+//! ```
+//! All answers have one of two lengths, so that an answer is checked by comparing bytes, without a
+//! parser that would cost the client's core.
 
 /// Number of keys of a tenant.
 pub(super) const KEYS: u32 = 100;
@@ -9,6 +16,7 @@ pub(super) const GETS: u32 = 95;
 const VALUE: usize = 135;
 /// Digits of a key.
 const DIGITS: usize = 4;
+/// The answer to a set.
 const STORED: &[u8] = b"STORED\r\n";
 
 /// One request that waits for its answer.
@@ -22,6 +30,7 @@ pub(super) struct Request {
 
 /// The requests and answers of a tenant's clients, except for the key.
 pub(super) struct Phrases {
+    /// Eight digits of the tenant's number, repeated.
     value: [u8; VALUE],
     /// The answer to a get of key 0.
     found: Vec<u8>,
@@ -55,6 +64,8 @@ impl Phrases {
 
     /// The length of the answer at the beginning of `bytes`; `None` if it is incomplete.
     ///
+    /// A get of a key differs from `found` in the key's digits only.
+    ///
     /// # Errors
     /// If it is not the expected answer.
     pub(super) fn answer(&self, request: Request, bytes: &[u8]) -> Result<Option<usize>, String> {
@@ -77,6 +88,7 @@ impl Phrases {
 
 const _: () = assert!(VALUE == 135, "as `ask` writes it");
 
+/// The key's number in decimal, with leading zeros.
 fn digits(key: u32) -> [u8; DIGITS] {
     let mut digits = [b'0'; DIGITS];
     let mut left = key;

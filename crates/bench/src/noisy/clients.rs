@@ -1,5 +1,9 @@
 //! The clients of this benchmark: hostile ones, which keep their cell or process busy and reconnect when it is killed, and the
 //! quiet one, which sends requests at a steady rate and measures from the due times.
+//!
+//! Hostile clients are as simple as a hostile tenant's would be: they do not wait, do not back off,
+//! and come back at once. They run at the lowest priority, so that what the quiet client sees is
+//! the work of the servers and not of these threads.
 
 use super::super::peer;
 use super::Kind;
@@ -65,6 +69,7 @@ pub(super) fn lowest_priority() {
     let _ = rustix::process::nice(19);
 }
 
+/// One connection to a hostile cell or process, until it ends or the benchmark does.
 fn visit(kind: Kind, address: SocketAddr, stop: &AtomicBool) -> std::io::Result<()> {
     if kind == Kind::Connections {
         return come_and_go(address, stop);
@@ -95,6 +100,8 @@ fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
+/// A read or write that took longer than [`LOOK_EVERY`] is no error: it only lets the thread look
+/// at `stop`.
 fn in_time(error: std::io::Error) -> std::io::Result<()> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => Ok(()),
@@ -118,6 +125,9 @@ fn come_and_go(address: SocketAddr, stop: &AtomicBool) -> std::io::Result<()> {
 
 /// Sends `count` requests, one every `every`, independent of the answers. Returns each answer's time since its due time, in
 /// microseconds.
+///
+/// Asking and reading have a thread each: a late answer does not delay the next request, so no time
+/// is hidden.
 pub(super) fn ask_steadily(stream: &TcpStream, count: u32, every: Duration) -> anyhow::Result<Vec<f64>> {
     let (mut asking, mut reading) = (stream.try_clone()?, stream.try_clone()?);
     let begun = Instant::now() + every;
@@ -140,6 +150,7 @@ pub(super) fn ask_steadily(stream: &TcpStream, count: u32, every: Duration) -> a
     Ok(times)
 }
 
+/// Numbered, so that an answer of another request is noticed.
 fn request(number: u32) -> [u8; SIZE] {
     let mut bytes = [0x5a; SIZE];
     bytes[..4].copy_from_slice(&number.to_le_bytes());

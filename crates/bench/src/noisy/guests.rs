@@ -1,4 +1,7 @@
 //! The hostile cells: modules with which a tenant could try to take more than its share.
+//!
+//! Assembled at run time from `marram_sandbox::bench::guests`: such modules would not be built by a
+//! toolchain, and a hostile tenant is not bound to one.
 
 use super::Kind;
 use marram_sandbox::bench::guests::{again, answer, endless, grow, module, nothing, send, set_timers};

@@ -1,5 +1,14 @@
 //! `marram bench noisy`: the latency of a quiet tenant beside ten hostile ones on the same shard and core, compared with that of
 //! a quiet process beside ten such processes on the same core.
+//!
+//! ```text
+//! core 1:  edge with one shard: 1 quiet + 10 hostile cells         | or: 1 + 10 processes
+//! core 2:  agents, the quiet client, the hostile clients (nice 19) |
+//! blocks:  alone, beside cells, beside processes, again
+//! ```
+//! The claim is about the shard's scheduler: a hostile tenant costs the quiet one at most two
+//! slices in the tail (`p99_over_alone_slices`). That the kernel's scheduler does the same for
+//! processes is the baseline.
 
 mod clients;
 mod guests;
@@ -20,12 +29,14 @@ pub(super) use process::Worker;
 /// The hostile kinds; there are [`EACH`] of each.
 const HOSTILE: [Kind; 5] = [Kind::Loop, Kind::Flood, Kind::Growth, Kind::Timers, Kind::Connections];
 const EACH: usize = 2;
-/// The longest that a handler runs before another runs, in microseconds.
+/// The longest that a handler runs before another runs, in microseconds. As `SLICE_MS` of the
+/// sandbox.
 const SLICE_US: f64 = 1_000.0;
 /// Time between two requests of the quiet client.
 const EVERY: Duration = Duration::from_millis(1);
 /// Requests at the start of a block that are not counted, since the hostile clients have only begun.
 const LEAD_IN: usize = 500;
+/// Name of the quiet app.
 const QUIET: &str = "quiet";
 /// How long hostile sessions may outlive their clients: longer than a handler may run.
 const PEACE_PATIENCE: Duration = Duration::from_secs(20);
@@ -48,7 +59,8 @@ pub(crate) enum Kind {
     Connections,
 }
 
-/// The times of all counted requests, in microseconds.
+/// The times of all counted requests, in microseconds. Blocks are put together: a tail needs many
+/// values, and a disturbance affects both variants alike.
 #[derive(Default)]
 struct Times {
     alone: Vec<f64>,
@@ -99,6 +111,7 @@ fn beside(targets: &[(Kind, SocketAddr)], quiet: &TcpStream, counted: usize) -> 
     Ok(times)
 }
 
+/// The bar is for cells alone; the processes' figures are for comparison.
 fn report(cells: &Times, processes: &Times) -> anyhow::Result<Report> {
     let mut report = Report::new("noisy");
     let (alone, beside) = (cells.alone_p99()?, cells.beside_p99()?);
@@ -141,6 +154,7 @@ struct ToCells {
 }
 
 impl Stage {
+    /// Starts the edge and the quiet process on the servers' core.
     fn set(plan: &Plan) -> anyhow::Result<Self> {
         let _core = cpu::OneCore::enter()?;
         let mut cluster = TestCluster::new(plan.layout("bench-noisy", 1, ""), apps)?;
@@ -150,6 +164,9 @@ impl Stage {
     }
 
     /// Waits until only the quiet client's session is left.
+    ///
+    /// A hostile session may outlive its client for as long as its handler may run. A block that
+    /// begins before would not be one of a quiet edge.
     fn wait_for_peace(&self) -> anyhow::Result<()> {
         let edge = self.cluster.edges.first().context("there is an edge")?.client()?;
         let deadline = Instant::now() + PEACE_PATIENCE;
@@ -168,6 +185,7 @@ impl Stage {
         }
     }
 
+    /// Connects all clients through agents of their own, on the other core.
     fn cells(&self, plan: &Plan) -> anyhow::Result<ToCells> {
         let _core = cpu::OneCore::enter_other()?;
         let edges: Vec<SocketAddr> = self.cluster.edges.iter().map(TestEdge::address).collect();
@@ -217,6 +235,7 @@ fn busy_process(plan: &Plan, kind: Kind) -> anyhow::Result<(Running, SocketAddr)
     Ok((process, address))
 }
 
+/// The processes, which end when they are dropped, and where they listen.
 type Busy = (Vec<Running>, Vec<(Kind, SocketAddr)>);
 
 /// Ten busy processes, on the core that serves.

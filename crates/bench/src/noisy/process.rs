@@ -1,4 +1,8 @@
 //! The same behaviours as processes: each loads the kernel's scheduler as its cell loads the shard's.
+//!
+//! The kernel gives each process its share by time; the shard does it by slices and weights. Each
+//! behaviour here loads its scheduler in the same way: computing, writing, faulting pages in,
+//! waking up, accepting connections.
 
 use super::super::peer;
 use super::Kind;
@@ -35,6 +39,7 @@ impl Worker {
     }
 }
 
+/// Serves one client at a time, except for the kinds that only echo.
 fn serve(kind: Kind) -> anyhow::Result<()> {
     match kind {
         Kind::Echo | Kind::Connections => say(peer::echo_server()?),
@@ -54,10 +59,12 @@ fn serve(kind: Kind) -> anyhow::Result<()> {
     }
 }
 
+/// For the benchmark to read.
 fn say(address: SocketAddr) {
     println!("{address}");
 }
 
+/// Begins what the kind does; most never return.
 fn misbehave(kind: Kind, stream: &mut TcpStream) {
     match kind {
         Kind::Loop => loop {
@@ -80,6 +87,7 @@ fn misbehave(kind: Kind, stream: &mut TcpStream) {
     }
 }
 
+/// One of the threads of [`Kind::Timers`].
 fn wait_for_nothing() {
     loop {
         std::thread::sleep(Duration::from_nanos(1));

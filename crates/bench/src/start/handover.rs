@@ -1,5 +1,12 @@
 //! The cost of accepting connections in one process and serving them in another, as an edge's supervisor and its shards do.
 //! Nothing else crosses between the processes of an edge on behalf of a session.
+//!
+//! ```text
+//! client --connect, 8 bytes--> listener: accept() --SCM_RIGHTS--> other process: register, poll, read
+//!                                        ^ begun                                                   ^ read
+//! ```
+//! The clock of both is the system's, so the two times can be subtracted. The baseline is the same
+//! in one process, with the same poll.
 
 use super::super::report::Report;
 use super::super::{Plan, progress, stats};
@@ -17,6 +24,7 @@ use std::time::{Duration, SystemTime};
 const FIRST: [u8; 8] = *b"preamble";
 /// A message of the supervisor with a connection has about this length.
 const WORD: [u8; 3] = [1, 0, 0];
+/// What a poll reports: the channel between the processes, and the connection that is being read.
 const PASSAGE: Token = Token(0);
 const CONNECTION: Token = Token(1);
 /// Unmeasured rounds at the start.
@@ -62,10 +70,12 @@ impl Drop for Other {
     }
 }
 
-/// The process that accepts connections.
+/// The process that accepts connections. Where connections are accepted, and the channel to the
+/// process that takes them.
 struct Door {
     listener: TcpListener,
     address: SocketAddr,
+    /// To the other process.
     passage: IpcChannel,
     poll: Poll,
     events: Events,
@@ -88,6 +98,9 @@ impl Door {
     }
 
     /// Microseconds until another process has read a connection's first bytes.
+    ///
+    /// The report with the other's time comes back over the same channel and is not part of the
+    /// result.
     fn hand_over(&mut self) -> anyhow::Result<f64> {
         let (_client, accepted, begun) = self.accept()?;
         self.passage.send(&WORD, Some(accepted.into()));
@@ -130,6 +143,7 @@ pub(super) fn take() -> anyhow::Result<()> {
     }
 }
 
+/// A channel and the poll that reports when it can be read or written.
 fn watched(socket: UnixStream) -> anyhow::Result<(IpcChannel, Poll)> {
     socket.set_nonblocking(true)?;
     let mut passage = IpcChannel::new(mio::net::UnixStream::from_std(socket));
@@ -138,6 +152,7 @@ fn watched(socket: UnixStream) -> anyhow::Result<(IpcChannel, Poll)> {
     Ok((passage, poll))
 }
 
+/// Waits for the next event; an interruption is no error.
 fn wait(poll: &mut Poll, events: &mut Events) -> anyhow::Result<()> {
     match poll.poll(events, Some(Duration::from_secs(10))) {
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),

@@ -1,4 +1,12 @@
 //! `marram bench start`: how soon a new client has its own cell, compared with the cost of a process for each client.
+//!
+//! ```text
+//! cells      Nursery, in this process: started ahead, not ahead, beside many, in a burst, as chains
+//! processes  fork; fork + exec of the smallest program
+//! race       two processes that start cells, against one: shards do not slow each other down
+//! handover   a connection from process to process
+//! ping       all of it: clients of a running edge, on a schedule
+//! ```
 
 mod handover;
 mod ping;
@@ -57,6 +65,9 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
 }
 
 /// One start after another, with the warm pool refilled in between, as an idle shard does.
+///
+/// `activate_p50_us` has the bar of docs/benchmarks.md. Whole lives take turns between two apps, so
+/// that a slot often had the other one's cell before. Returns the median, in microseconds.
 fn cached(images: &Images, rounds: usize, report: &mut Report) -> anyhow::Result<f64> {
     progress("start: cached cells");
     let mut nursery = Nursery::new(images, 2, 1, 64)?;
@@ -99,6 +110,9 @@ fn one_by_one(nursery: &mut Nursery, rounds: usize) -> anyhow::Result<Vec<f64>> 
 }
 
 /// The same beside many living cells, and the memory of each of those.
+///
+/// Memory is that of this process, before and after, divided by the cells: dirty pages, page tables
+/// and the engine's own structures.
 fn crowd(images: &Images, living: usize, rounds: usize, report: &mut Report) -> anyhow::Result<f64> {
     progress(&format!("start: beside {living} living cells"));
     let mut nursery = Nursery::new(images, 1, 1, u32::try_from(living + 1_000)?)?;
@@ -134,6 +148,7 @@ fn burst(images: &Images, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A client's cell of ten stages: all of them or none.
 fn chain(images: &Images, rounds: usize, report: &mut Report) -> anyhow::Result<()> {
     progress(&format!("start: chains of {STAGES}"));
     let mut nursery = Nursery::new(images, 1, STAGES, 256)?;
@@ -145,6 +160,8 @@ fn chain(images: &Images, rounds: usize, report: &mut Report) -> anyhow::Result<
 }
 
 /// The cost of a process for each client, forked from a small process without other work.
+///
+/// `activate` is the median start of a cell, for the ratios.
 fn processes(
     plan: &Plan,
     place: &TempDir,
@@ -172,6 +189,9 @@ fn processes(
 }
 
 /// Two processes that start cells at the same time, compared with one that does so alone.
+///
+/// Near 2 if they do not disturb each other. Two threads of one process would do less than one:
+/// their page faults and slot resets interrupt each other.
 fn race(plan: &Plan, place: &TempDir, report: &mut Report) -> anyhow::Result<()> {
     progress("start: two shards at once");
     let arguments = |name: &str| {
@@ -190,6 +210,8 @@ fn race(plan: &Plan, place: &TempDir, report: &mut Report) -> anyhow::Result<()>
 }
 
 /// Lets workers that are ready begin together; returns the sum of their counts.
+///
+/// All workers print a line when they are ready; the newline that they get starts them.
 fn race_of(plan: &Plan, workers: &[[String; 3]]) -> anyhow::Result<f64> {
     let mut children = workers.iter().map(|it| start(plan, it)).collect::<anyhow::Result<Vec<_>>>()?;
     for child in &mut children {
@@ -201,7 +223,7 @@ fn race_of(plan: &Plan, workers: &[[String; 3]]) -> anyhow::Result<f64> {
     children.iter_mut().map(|child| Ok(child.line()?.trim().parse::<f64>()?)).sum()
 }
 
-/// A worker; dropping it ends it.
+/// A worker; dropping it ends it. Its input stays open, so that it notices the end of this process.
 pub(super) struct Running {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
@@ -240,6 +262,9 @@ pub(super) fn start_command(command: &mut Command) -> anyhow::Result<Running> {
 }
 
 /// A worker's figures, one on each line.
+///
+/// # Errors
+/// If a line is no number, or there is none.
 fn figures(plan: &Plan, arguments: &[String]) -> anyhow::Result<Vec<f64>> {
     let mut worker = start(plan, arguments)?;
     let mut figures = Vec::new();
@@ -250,6 +275,7 @@ fn figures(plan: &Plan, arguments: &[String]) -> anyhow::Result<Vec<f64>> {
     Ok(figures)
 }
 
+/// The second field of `statm` counts pages of 4 KiB.
 fn resident_kib() -> anyhow::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/statm")?;
     let pages: u64 = text.split(' ').nth(1).context("statm has a second field")?.parse()?;

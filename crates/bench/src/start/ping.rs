@@ -1,5 +1,14 @@
 //! New clients of a running edge: each sends one ping on its own connection, receives the answer, and leaves. The clients use the
 //! same agent for an app that gives each client its own cell, and for an app with one shared cell that is already running.
+//!
+//! ```text
+//! client k is due at begun + k * every:  connect --> "version\r\n" --> answer --> disconnect
+//! own      a new session, with a cell of its own    (what is measured)
+//! shared   a new session of a cell that runs        (what a session costs without a cell)
+//! process  a fork for each connection
+//! ```
+//! The difference of `own` and `shared` is the price of a cell of one's own: the start, and the
+//! protection by endpoints.
 
 use super::super::cpu::OneCore;
 use super::super::report::{Bar, Report};
@@ -21,6 +30,7 @@ const END: &[u8] = b"\r\n";
 const PATIENCE: Duration = Duration::from_secs(60);
 const EVENTS: usize = 256;
 
+/// All servers are started on one core, the clients' thread stays on the other.
 pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let serving = OneCore::enter()?;
     let mut cluster = TestCluster::new(plan.layout("bench-start-ping", 1, ""), |place| {
@@ -89,6 +99,7 @@ struct Visits {
 
 /// A client without its answer yet.
 struct Visit {
+    /// Its wait counts from here and not from its connect, so a late connect is part of it.
     due: Instant,
     stream: TcpStream,
     asked: bool,
@@ -96,6 +107,9 @@ struct Visit {
 }
 
 /// Connects new clients at their due times, each on its own connection; waits until all are answered.
+///
+/// # Errors
+/// If a connection fails, or a client has no answer [`PATIENCE`] after the last one was due.
 fn arrivals(side: &mut Visits, every: Duration, count: usize) -> anyhow::Result<()> {
     let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(EVENTS));
     let mut visits: Vec<Option<Visit>> = Vec::with_capacity(count);

@@ -1,4 +1,10 @@
 //! The smallest server for a single client: a static program that opens a listening socket and ends.
+//!
+//! ```text
+//! ELF header 64 | program header 56 | code            one segment, mapped at 0x400000, read and execute
+//! ```
+//! A program that is linked against nothing shows the kernel's part of fork and exec; any real
+//! server needs more.
 
 use marram_cluster::TempDir;
 use std::os::unix::fs::PermissionsExt;
@@ -6,6 +12,7 @@ use std::path::PathBuf;
 
 /// Where the program's only segment is mapped.
 const BASE: u64 = 0x40_0000;
+/// Bytes of the ELF header and of the one program header.
 const HEADERS: u64 = 64 + 56;
 
 /// `exit(listen(socket(AF_INET, SOCK_STREAM, 0), 1) == 0 ? 0 : 1)`, in x86-64 machine code.

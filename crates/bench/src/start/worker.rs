@@ -1,4 +1,7 @@
 //! Measurements that need a separate process: forks from a small process, and starting cells while another process does.
+//!
+//! Forks are timed in a small process, because a fork copies page tables: the benchmark's own
+//! process would make them look slow.
 
 use anyhow::Context;
 use marram_sandbox::{Images, bench::Nursery};
@@ -11,6 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Pages that a forked child writes.
 const PAGES: usize = 8;
+/// Bytes of a page.
 const PAGE: usize = 4096;
 
 /// One part of a benchmark, which `marram bench` starts.
@@ -57,6 +61,7 @@ impl Worker {
     }
 }
 
+/// `fork`, write to eight pages that were shared, `_exit`, `waitpid`: printed in microseconds.
 fn forks(rounds: usize) -> anyhow::Result<()> {
     let mut memory = vec![1_u8; PAGES * PAGE];
     for _ in 0..rounds {
@@ -87,6 +92,7 @@ pub(in super::super) fn end_with_benchmark() {
     });
 }
 
+/// The process for each client of `ping`: one fork for each connection, and no exec.
 fn serve() -> anyhow::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port for a server")?;
     println!("{}", listener.local_addr()?);
@@ -109,6 +115,7 @@ fn serve() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The program runs with an empty environment, and its end is awaited.
 fn execs(rounds: usize, program: &PathBuf) -> anyhow::Result<()> {
     for _ in 0..rounds {
         let begun = Instant::now();
@@ -122,6 +129,7 @@ fn execs(rounds: usize, program: &PathBuf) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whole lives of cells until the time is over; the warm-up is before the signal.
 fn activations(time: Duration, place: &Path) -> anyhow::Result<()> {
     let mut nursery = Nursery::new(&Images::open(place)?, 1, 1, 64)?;
     for _ in 0..100 {

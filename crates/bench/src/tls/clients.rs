@@ -1,4 +1,8 @@
 //! Clients on one thread, each of which repeatedly connects, does a handshake, sends a request and reads the page to its end.
+//!
+//! One thread, because the clients have one core: handshakes cost them time as well, and
+//! `clients_busy` shows when they were the limit. Sessions are never resumed, so each page has a
+//! full handshake.
 
 use super::PAGE_BYTES;
 use anyhow::Context;
@@ -18,7 +22,7 @@ use tokio::task::JoinSet;
 const PATIENCE: Duration = Duration::from_secs(60);
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
-/// The clients of one variant.
+/// The clients of one variant. They connect for each page, so there is no connection to keep.
 pub(super) struct Clients {
     to: To,
     count: usize,
@@ -109,12 +113,16 @@ impl Clients {
     }
 }
 
+/// One page, or an error if it does not come in time.
 impl To {
     async fn fetch(&self) -> anyhow::Result<()> {
         tokio::time::timeout(PATIENCE, self.page()).await.context("no page in time")?
     }
 
     /// Fetches a page on its own connection. The server closes it first, so that no port of a client stays in use.
+    ///
+    /// # Errors
+    /// If the connection ends without TLS's own close: a page that was cut off must not count.
     async fn page(&self) -> anyhow::Result<()> {
         let mut stream = TcpStream::connect(self.address).await.context("a client cannot connect")?;
         stream.set_nodelay(true)?;

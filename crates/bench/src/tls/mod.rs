@@ -1,4 +1,12 @@
 //! `marram bench tls`: HTTPS with a new connection for each page, a TLS cell for each connection compared with HAProxy.
+//!
+//! ```text
+//! ""      client -- agent -- edge: cell `tls` -- agent -- HTTP server       protected
+//! bare    client -- gate of the edge: cell `tls` -- HTTP server             unprotected, as the proxy is
+//! proxy   client -- HAProxy, one thread -- HTTP server
+//! ```
+//! The certificate's key is ECDSA P-256 for all three; the cell asks the host to sign with it
+//! (docs/decisions/signing.md).
 
 mod clients;
 
@@ -31,7 +39,7 @@ const APPS: [(&str, &str, &str); 2] = [("tls", "endpoints", "origin"), ("bare", 
 /// Prefixes of the variants: the app between agents, the bare one, the proxy.
 const SIDES: [&str; 3] = ["", "bare_", "proxy_"];
 
-/// A certificate and its key, each in a file.
+/// A certificate and its key, each in a file. A new one in each run.
 struct Site {
     certificate: String,
     place: TempDir,
@@ -53,6 +61,7 @@ impl Site {
         Ok(Self { certificate, place })
     }
 
+    /// The path of one of the files, quoted for TOML.
     fn file(&self, name: &str) -> String {
         format!("{:?}", self.place.path().join(name).display().to_string())
     }
@@ -116,6 +125,8 @@ struct Found {
 }
 
 /// Measures with one number of clients; the variants alternate by block.
+///
+/// `addresses` and `groups` are in the order of [`SIDES`].
 fn compare(
     plan: &Plan,
     site: &Site,
@@ -152,6 +163,7 @@ fn compare(
     Ok(())
 }
 
+/// Ratios to the proxy first, then each side's figures.
 fn show(report: &mut Report, count: usize, found: &[Found]) {
     let mut metric = |name: &str, figure: f64| report.metric(&format!("c{count}.{name}"), figure);
     let per_s = |found: &Found| stats::median(&found.per_s);
@@ -178,6 +190,9 @@ fn micros(ns: u64) -> f64 {
 }
 
 /// Starts an edge with both apps, and agents for the first. Returns the addresses for clients of each.
+///
+/// The second app is reached through a gate, and its server through the edge itself, so no agent is
+/// on its way.
 fn cells(plan: &Plan, site: &Site, origin: SocketAddr) -> anyhow::Result<(TestCluster, [SocketAddr; 2])> {
     let gate = free_address()?;
     let mut layout = plan.layout("bench-tls", 1, "");
@@ -221,6 +236,7 @@ fn origin() -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
+/// Reads one request, whatever it is, and answers with the page.
 fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let (mut request, mut buffer) = (Vec::new(), [0; 2048]);
