@@ -1,4 +1,8 @@
 //! Cells in C: `target/cells/c/NAME.wasm`, one for each folder of `sdk/c`. Skipped without a C compiler for Wasm.
+//!
+//! Guests in C need no runtime of ours beyond one header, so any compiler that targets WASI can
+//! build them. Three are tried, and the tests run with what two of them make, since compilers
+//! differ in what they import and in how they call constructors.
 
 use std::{
     env, fs,
@@ -16,7 +20,7 @@ use crate::{
 /// zig from PyPI, for this machine: a fixed version, so that the tested version is the installed one.
 const ZIG_PACKAGE: &str = "ziglang==0.17.1";
 
-/// A compiler and its arguments.
+/// A compiler and its arguments. Its path or name, and what makes it build for WASI.
 struct Compiler {
     program: PathBuf,
     arguments: Vec<String>,
@@ -24,6 +28,8 @@ struct Compiler {
 
 impl Compiler {
     /// The compiler of a WASI SDK, else clang with Debian's wasi-libc, else zig.
+    ///
+    /// `WASI_SDK_PATH` wins without a check: it was set on purpose, and an error should name it.
     fn find() -> Option<Self> {
         let clang = |program: PathBuf, sysroot: &str| Self {
             program,
@@ -67,6 +73,8 @@ pub(crate) fn build_with_zig() -> Result<()> {
 }
 
 /// Installs zig from PyPI below `target/`, unless it is there.
+///
+/// A package of PyPI, because Debian has none; it brings its own libc and linker.
 pub(crate) fn ensure_zig() -> Result<()> {
     if Compiler::zig().is_some() {
         return Ok(());
@@ -83,6 +91,7 @@ fn zig_folder() -> PathBuf {
     project::target().join("tools/zig")
 }
 
+/// A module is out of date if it is older than its source or the header. All warnings are errors.
 fn build_with(compiler: &Compiler, folder: &str) -> Result<()> {
     let modules = project::cell_modules().join(folder);
     fs::create_dir_all(&modules).with_context(|| format!("cannot create {}", modules.display()))?;

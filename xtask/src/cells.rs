@@ -1,4 +1,11 @@
 //! Builds the cells to Wasm modules: `target/cells/NAME.wasm`, one for each folder `cells/GROUP/NAME` that has a manifest.
+//!
+//! ```text
+//! cells/GROUP/NAME/ (Cargo package + marram.toml)  --cargo, wasm32-wasip1-->  target/cells/NAME.wasm
+//!                                     counter only, with debug information -->  target/cells/debugger/counter.wasm
+//! ```
+//! Everything that starts an edge finds its modules here: the demo, tests, benchmarks. The cells
+//! are a workspace of their own, with a profile for small modules.
 
 use std::{fs, path::Path};
 
@@ -10,7 +17,8 @@ use crate::{
     toolchain::{CELL_TARGET, Toolchain},
 };
 
-/// The cell that a test debugs step by step.
+/// The cell that a test debugs step by step. One is enough, since debug information makes a module
+/// much larger.
 const DEBUGGED: &str = "counter";
 
 /// Builds all cells, and one with debug information in `target/cells/debugger/`; then those in C. Cargo decides which are out of
@@ -26,6 +34,8 @@ pub(crate) fn build() -> Result<()> {
 }
 
 /// Builds the native server with which `marram bench classify` compares the cell, next to the cells.
+///
+/// It is an example of the cell's package, so that both have one source.
 pub(crate) fn build_classify_process() -> Result<()> {
     let target = project::target().join("cells-native");
     let mut command = project::cargo("build");
@@ -38,6 +48,9 @@ pub(crate) fn build_classify_process() -> Result<()> {
     Ok(())
 }
 
+///
+/// Modules are copied only if their bytes differ: edges and tests name images by digest, and caches
+/// by modification time.
 fn build_as(toolchain: &Toolchain, profile: &str, names: &[String], modules: &Path) -> Result<()> {
     let mut command = project::cargo("build");
     command.args(["--profile", profile, "--locked", "--manifest-path", "cells/Cargo.toml"]);
@@ -60,7 +73,8 @@ fn build_as(toolchain: &Toolchain, profile: &str, names: &[String], modules: &Pa
     Ok(())
 }
 
-/// The names of the cells, ordered by their folders.
+/// The names of the cells, ordered by their folders. A folder without a manifest is a library of
+/// other cells.
 fn names() -> Result<Vec<String>> {
     let manifests = project::files(|path| path.starts_with("cells") && path.ends_with("marram.toml"))?;
     if manifests.is_empty() {

@@ -1,4 +1,7 @@
 //! The checks before any change lands, cheapest first. Ends with the same tests that the README names.
+//!
+//! There is no other list of checks: a CI machine runs `cargo xtask ci` and nothing else. The order
+//! is by cost, so that a missing space is found in seconds and not after the build of the engine.
 
 use std::process::Command;
 
@@ -12,7 +15,8 @@ use crate::{
     suite, tidy,
 };
 
-/// A step: its name, and what it does.
+/// A step: its name, and what it does. A plain function each, so that the list can be read as the
+/// order.
 type Step = (&'static str, fn() -> Result<()>);
 
 /// All steps, in order.
@@ -39,6 +43,8 @@ pub(crate) fn all(arguments: &[String]) -> Result<()> {
     result
 }
 
+/// With `keep_going` every step runs, whatever failed before; the later ones may fail because of
+/// the earlier.
 fn steps(keep_going: bool) -> Result<()> {
     let mut failed = Vec::new();
     for (name, action) in STEPS {
@@ -58,6 +64,8 @@ fn steps(keep_going: bool) -> Result<()> {
 }
 
 /// On a CI machine, installs everything in one call of the package manager.
+///
+/// A developer's machine gets packages only when a step needs them.
 fn set_up() -> Result<()> {
     if setup::is_ci() {
         setup::for_tests()?;
@@ -72,6 +80,8 @@ fn format() -> Result<()> {
     project::manifests().into_iter().try_for_each(check)
 }
 
+/// All targets with all lints denied, in the flags that the tests use, so that dependencies are
+/// compiled once.
 fn clippy() -> Result<()> {
     const DENY: [&str; 3] = ["--", "-D", "warnings"];
     run(project::cargo("clippy").args(project::WORKSPACE_FLAGS).arg("--all-targets").args(DENY))?;
@@ -83,6 +93,7 @@ fn clippy() -> Result<()> {
     project::SIDE_MANIFESTS.into_iter().try_for_each(side)
 }
 
+/// Documentation with its warnings denied: broken links, mostly.
 fn docs() -> Result<()> {
     let deny = |command: &mut Command| run(command.env("RUSTDOCFLAGS", "-D warnings"));
     deny(project::cargo("doc").args(["--release", "--locked", "--workspace", "--no-deps"]))?;

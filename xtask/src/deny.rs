@@ -1,5 +1,9 @@
 //! Licences and sources of dependencies. Uses `cargo deny` if it is installed; otherwise does the checks that need no
 //! database, with `cargo metadata`, and states what was not checked.
+//!
+//! `cargo deny` takes minutes to compile and needs a database from the network, so the project does
+//! not depend on it. The part that protects users, licences and sources, is checked without it in a
+//! second; the rest is named as not checked, never passed over in silence.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +42,8 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// Checks that need no network come first, so that their result does not depend on it.
+/// Checks that need no network come first, so that their result does not depend on it. `cargo deny`
+/// for one workspace, in two calls.
 fn check_all(manifest: &str) -> Result<()> {
     let deny = |what: &[&str]| {
         run(project::cargo("deny").args(["--locked", "--manifest-path", manifest, "check"]).args(what))
@@ -62,6 +67,9 @@ fn unchecked() -> String {
 }
 
 /// The licences in the list `allow = [ ... ]`.
+///
+/// Not a parser of TOML: comments are removed, and the list is found by its words. `None` if
+/// deny.toml has another shape.
 fn allowed(text: &str) -> Option<Vec<String>> {
     let text: String = text.lines().map(|line| line.split('#').next().unwrap_or_default()).collect();
     let (_, licenses) = text.split_once("[licenses]")?;
@@ -70,6 +78,8 @@ fn allowed(text: &str) -> Option<Vec<String>> {
     Some(list.split('"').skip(1).step_by(2).map(str::to_owned).collect())
 }
 
+/// What is wrong with a package; `None` if nothing is. Packages of this repository have no source
+/// and need a licence all the same.
 fn complaint(package: &Package, allowed: &[String]) -> Option<String> {
     let name = format!("{} {}", package.name, package.version);
     if package.source.as_ref().is_some_and(|source| !source.starts_with("registry+")) {
@@ -83,12 +93,18 @@ fn complaint(package: &Package, allowed: &[String]) -> Option<String> {
 }
 
 /// An SPDX expression, read from left to right: `AND` binds tighter than `OR`.
+/// ```text
+/// either = both { ("OR" | "/") both }
+/// both   = one { "AND" one }
+/// one    = "(" either ")" | LICENCE [ "WITH" EXCEPTION ]
+/// ```
 struct Expression<'a> {
     words: Vec<&'a str>,
     at: usize,
 }
 
 impl<'a> Expression<'a> {
+    /// Splits into words, parentheses and slashes.
     fn new(text: &'a str) -> Self {
         // Before SPDX, a slash meant `OR`.
         let mut words = Vec::new();
@@ -104,6 +120,8 @@ impl<'a> Expression<'a> {
         self.either(allowed) == Some(true) && self.at == self.words.len()
     }
 
+    /// Every alternative is read, also behind one that is allowed, so that a mistake in the
+    /// expression is found.
     fn either(&mut self, allowed: &[String]) -> Option<bool> {
         let mut verdict = self.both(allowed)?;
         while self.take("OR") || self.take("/") {
@@ -112,6 +130,7 @@ impl<'a> Expression<'a> {
         Some(verdict)
     }
 
+    /// All of them must be allowed.
     fn both(&mut self, allowed: &[String]) -> Option<bool> {
         let mut verdict = self.one(allowed)?;
         while self.take("AND") {
@@ -120,6 +139,7 @@ impl<'a> Expression<'a> {
         Some(verdict)
     }
 
+    /// A licence with an exception is another licence: the list must have both words.
     fn one(&mut self, allowed: &[String]) -> Option<bool> {
         if self.take("(") {
             let verdict = self.either(allowed)?;
@@ -134,6 +154,7 @@ impl<'a> Expression<'a> {
         Some(allowed.contains(&license))
     }
 
+    /// Takes the next word if it is this one.
     fn take(&mut self, word: &str) -> bool {
         let found = self.words.get(self.at) == Some(&word);
         self.at += usize::from(found);

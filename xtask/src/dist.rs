@@ -1,4 +1,7 @@
 //! What a release consists of: the stripped binary, and its debug information beside it.
+//!
+//! The debug information is for `gdb` and for traces of panics from users' machines; the two files
+//! belong together by their build.
 
 use std::process::Command;
 

@@ -1,5 +1,14 @@
 //! Tests of real processes that fail on a busy machine and pass alone right after. CI prints them as FLAKY, with their log, and does
 //! not fail for one or two of them; `cargo xtask soak suite` fails for each.
+//!
+//! ```text
+//! cargo test --fails--> failures(text): which, and is the report complete?
+//!    more than FLAKY_MAX, a crash, or a test without processes --> failed
+//!    else each alone: passes --> FLAKY, counted in the last line;  fails --> failed
+//! ```
+//! A pure test that fails once is a bug at once: it has no excuse of time. Tests of real processes
+//! share two cores with others; one that fails there and passes alone is reported, so that it can
+//! be made robust, without stopping every change.
 
 use std::{
     io::{BufRead, BufReader, Write, pipe, stdout},
@@ -19,7 +28,8 @@ const FLAKY_MAX: usize = 2;
 /// How long the output of a program that has ended is waited for: processes that it left behind may hold the pipe for ever.
 const OUTPUT_AFTER_END: Duration = Duration::from_secs(1);
 
-/// A test program of which tests failed.
+/// A test program of which tests failed. Read from what cargo prints: there is no stable format for
+/// machines.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Failed {
     /// As cargo names it, such as `-p marram --test e2e`.
@@ -30,6 +40,7 @@ struct Failed {
     is_complete: bool,
 }
 
+/// `None` for tests of a library, which must never be run twice to pass.
 impl Failed {
     /// The name of the program if its tests start real processes.
     fn process_test(&self) -> Option<&str> {
@@ -37,12 +48,16 @@ impl Failed {
     }
 }
 
-/// Where the names of flaky tests are kept for the last line.
+/// Where the names of flaky tests are kept for the last line. One line per test; `suite` removes it
+/// at the start of a run.
 pub(crate) fn file() -> PathBuf {
     project::target().join("flaky-tests")
 }
 
 /// Runs tests, and alone those that failed.
+///
+/// # Errors
+/// With the names of the tests, if any failed for good.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let (passed, text) = tee(command)?;
     if passed {
@@ -75,6 +90,9 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 }
 
 /// Runs a program, shows what it says, and returns that, whether it succeeded first.
+///
+/// Both streams go into one pipe, so that the order of lines is as on a terminal. A thread reads
+/// it, because a process that a test left behind can hold the pipe open after cargo has ended.
 fn tee(command: &mut Command) -> Result<(bool, String)> {
     let (reader, writer) = pipe()?;
     let errors = writer.try_clone()?;
@@ -112,6 +130,9 @@ fn tee(command: &mut Command) -> Result<(bool, String)> {
 
 /// What failed, by the words of cargo and of the test programs. A target is complete if its summary counts as many failed tests as
 /// were named; one that crashed has no summary.
+///
+/// The words are those of cargo and of libtest; if they change, the tests of this file fail and
+/// nothing is ever called flaky.
 fn failures(text: &str) -> Vec<Failed> {
     let (mut tests, mut counted, mut failed) = (Vec::new(), None, Vec::new());
     for line in text.lines() {
@@ -133,7 +154,8 @@ fn failures(text: &str) -> Vec<Failed> {
     failed
 }
 
-/// What a test said before it failed.
+/// What a test said before it failed. From its heading to the next one; empty if the program
+/// printed none.
 fn log_of<'a>(text: &'a str, test: &str) -> &'a str {
     let head = format!("---- {test} stdout ----");
     let log = text.split_once(&head).map_or("", |(_, rest)| rest);

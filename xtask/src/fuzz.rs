@@ -1,5 +1,14 @@
 //! Fuzzes every decoder with libFuzzer on the stable compiler. Coverage comes from flags that stable accepts, and only
 //! our own crates are instrumented: cargo calls this program instead of the compiler, to add the flags.
+//!
+//! ```text
+//! fuzz/targets/<name>.rs   a decoder each          fuzz/seeds/NAME/   committed inputs
+//! target/fuzz/corpus/NAME/     inputs that reached new code, kept for the next run
+//! target/fuzz/artifacts/NAME/  inputs that failed
+//! ```
+//! `cargo fuzz` needs a nightly compiler for `-Zsanitizer`. Coverage alone does not: the LLVM pass
+//! can be named on stable, and libFuzzer is a library like any other. Without the address
+//! sanitizer, memory errors are not found; the decoders have no unsafe code.
 
 use std::{
     fs,
@@ -41,6 +50,7 @@ const INPUT_BYTES_MAX: usize = 8_192;
 /// An input that takes this long counts as a failure.
 const INPUT_SECONDS_MAX: u64 = 5;
 
+/// Of a target, in MiB: an input that makes a decoder allocate more is a failure.
 const MEMORY_MEBIBYTES_MAX: u64 = 2_048;
 
 /// `cargo xtask fuzz [TARGET] [--seconds N]`.
@@ -65,6 +75,7 @@ pub(crate) fn run_light(seconds: u64) -> Result<()> {
     run_some(targets(|path| !path.starts_with(ENGINE_TARGETS))?, seconds)
 }
 
+/// In batches of as many as there are cores, so that each has one for its time.
 fn run_some(targets: Vec<String>, seconds: u64) -> Result<()> {
     build(&targets)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -90,6 +101,7 @@ fn run_some(targets: Vec<String>, seconds: u64) -> Result<()> {
     Ok(())
 }
 
+/// The engine's targets are behind a feature, since they make every build minutes longer.
 fn build(targets: &[String]) -> Result<()> {
     setup::ensure(setup::FUZZ)?;
     let mut command = project::cargo("build");
@@ -106,6 +118,12 @@ fn build(targets: &[String]) -> Result<()> {
 }
 
 /// Fuzzes one target in the background; its output goes to a file.
+///
+/// It reads the committed seeds and writes only below `target/`.
+///
+/// # Errors
+/// If the target has no committed inputs: a fuzzer that starts from nothing finds little in
+/// seconds.
 fn start(name: &str, seconds: u64) -> Result<Child> {
     let (found, artifacts) = (folder().join("corpus").join(name), folder().join("artifacts").join(name));
     for folder in [&found, &artifacts] {
@@ -130,7 +148,7 @@ fn start(name: &str, seconds: u64) -> Result<Child> {
     command.spawn().with_context(|| format!("cannot start the fuzz target {name}"))
 }
 
-/// The number of inputs that a finished target reports.
+/// The number of inputs that a finished target reports. `None` if it crashed before its statistics.
 fn runs(name: &str) -> Option<String> {
     let text = fs::read(log(name)).ok()?;
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -154,11 +172,17 @@ fn log(name: &str) -> PathBuf {
 }
 
 /// Whether cargo has called this program instead of the compiler; then for which repository.
+///
+/// Cargo sets `RUSTC_WRAPPER` for every crate of the build; the root comes with it, since the
+/// working directory is each crate's own.
 pub(crate) fn is_wrapper() -> Option<PathBuf> {
     std::env::var_os(WRAPPER).map(PathBuf::from)
 }
 
 /// Calls the compiler, with coverage flags for our own crates: the arguments are the compiler and its own.
+///
+/// Build scripts run on this machine and are not fuzzed. Dependencies are not instrumented: their
+/// code would draw the fuzzer away from ours.
 pub(crate) fn wrap(arguments: &[String]) -> ExitCode {
     let Some((rustc, rest)) = arguments.split_first() else { return ExitCode::FAILURE };
     let name = rest.iter().skip_while(|word| *word != "--crate-name").nth(1);

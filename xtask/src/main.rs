@@ -1,4 +1,11 @@
 //! The project's only tool. `cargo xtask` lists its commands; each command announces what it installs.
+//!
+//! Everything that a developer or CI does with the project is a command here, so that no script has
+//! to be kept in step. It depends on few crates and on nothing of Marram, so that it compiles in
+//! seconds and can check a tree that does not build.
+//!
+//! The exit status is 0, or 1 if something failed, or 2 for an unknown command; `bench` passes on
+//! the status of the benchmark.
 
 mod c;
 mod cells;
@@ -26,6 +33,7 @@ use anyhow::{Result, bail};
 /// One command: its name, its arguments as the usage shows them, its purpose, and its function.
 struct Task(&'static str, &'static str, &'static str, Action);
 
+/// Most commands take no arguments, and then refuse any.
 enum Action {
     Plain(fn() -> Result<()>),
     WithArguments(fn(&[String]) -> Result<()>),
@@ -33,6 +41,7 @@ enum Action {
 
 use Action::{Plain, WithArguments};
 
+/// In the order in which the usage shows them.
 const TASKS: &[Task] = &[
     Task("setup", "", "install what the other commands need", Plain(setup::everything)),
     Task("demo", "[OPTIONS]", "the demo: a download that survives its edges", WithArguments(programs::demo)),
@@ -76,6 +85,7 @@ const TASKS: &[Task] = &[
 ];
 
 impl Task {
+    /// A word too many is an error and is not ignored: it may be an option that the user relies on.
     fn run(&self, arguments: &[String]) -> Result<()> {
         match (&self.3, arguments.first()) {
             (Plain(run), None) => run(),
@@ -85,6 +95,8 @@ impl Task {
     }
 }
 
+/// Called by cargo as a compiler's wrapper too, while fuzz targets are built: see
+/// [`fuzz::is_wrapper`].
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if let Some(root) = fuzz::is_wrapper() {
@@ -112,6 +124,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// One line per command.
 fn usage() -> String {
     let line =
         |Task(name, arguments, help, _): &Task| format!("  {:<48}{help}\n", format!("{name} {arguments}"));

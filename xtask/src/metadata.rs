@@ -1,4 +1,7 @@
 //! Cargo's data about a workspace and its dependencies, as far as the checks need it.
+//!
+//! A few fields of `cargo metadata`'s JSON, whose format is stable. Read by `deny` and by
+//! `tidy::graph`, which agree that way on what a package is.
 
 use std::process::Command;
 
@@ -34,6 +37,10 @@ pub(crate) struct Package {
 
 impl Metadata {
     /// Runs `cargo metadata`, which downloads missing packages.
+    ///
+    /// # Errors
+    /// If cargo fails, for example because a lockfile is out of date, or if its answer has another
+    /// shape.
     pub(crate) fn load(manifest: &str) -> Result<Self> {
         let version = capture(Command::new("rustc").arg("-vV"))?;
         let host =
@@ -49,6 +56,7 @@ impl Metadata {
         Self::from_json(&root).context("cargo metadata has another shape than expected")
     }
 
+    /// `None` if a field is missing or of another type.
     fn from_json(root: &Value) -> Option<Self> {
         let ids = |value: &Value| -> Option<Vec<String>> {
             value.as_array()?.iter().map(|id| Some(id.as_str()?.to_owned())).collect()
@@ -78,6 +86,7 @@ impl Metadata {
 }
 
 impl Package {
+    /// Uses of tests are left out: what a test uses does not reach a user.
     fn from_json(value: &Value, members: &[String]) -> Option<Self> {
         let text = |field: &str| value[field].as_str().map(str::to_owned);
         let uses = value["dependencies"].as_array()?.iter().filter(|used| used["kind"] != "dev");

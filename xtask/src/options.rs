@@ -1,4 +1,8 @@
 //! The few options of xtask's own commands. Programs of the workspace parse theirs themselves.
+//!
+//! No library for arguments: there are a handful of flags, and xtask should compile quickly. Order:
+//! take all options, then the words, then [`Options::finish`], which makes sure that nothing was
+//! misspelt.
 
 use std::collections::VecDeque;
 
@@ -16,6 +20,9 @@ impl Options {
     }
 
     /// Removes `--name N`, at any position, and returns N.
+    ///
+    /// # Errors
+    /// If there is no word after it, or that is no number.
     pub(crate) fn number(&mut self, name: &str) -> Result<Option<u64>> {
         let Some(at) = self.words.iter().position(|word| word == name) else { return Ok(None) };
         self.words.remove(at);

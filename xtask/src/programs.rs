@@ -1,4 +1,8 @@
 //! The commands that run one of the workspace's own programs, with the caller's arguments.
+//!
+//! These are thin: build what is needed, start the program, and pass on its result. Options are
+//! those of the programs, so they are documented there and not parsed here, except where xtask must
+//! know what to install or to build first.
 
 use std::process::Command;
 
@@ -9,7 +13,8 @@ use crate::{
     shell::{reserve_stdout, run, say},
 };
 
-/// The demo's exit status if bytes are wrong.
+/// The demo's exit status if bytes are wrong. `--sabotage` flips a bit on purpose: the demo must
+/// find it.
 const BIT: i32 = 5;
 
 /// `cargo xtask sim [SEED] [--from SEED --count N]`: passes the arguments to the simulator unchanged.
@@ -36,6 +41,8 @@ pub(crate) fn demo(arguments: &[String]) -> Result<()> {
 }
 
 /// The meaning of the demo's exit status after a bit was flipped.
+///
+/// A demo that ends well after a sabotage is the failure: its check would miss real damage as well.
 fn verdict(code: Option<i32>) -> Result<&'static str> {
     match code {
         Some(BIT) => Ok("the check found the flipped bit"),
@@ -63,6 +70,9 @@ const BENCHES: [(&str, &[setup::Program]); 14] = [
 ];
 
 /// Failed benchmarks.
+///
+/// An error that keeps the exit status, which `main` passes on: scripts tell a missed bar from a
+/// benchmark that could not run.
 #[derive(Debug)]
 pub(crate) struct Ended {
     what: String,
@@ -83,6 +93,9 @@ const MISSED: u8 = 6;
 
 /// `cargo xtask bench [NAME ...] [OPTIONS]`: one after another, all if none is named. With `--json` only they write to standard
 /// output.
+///
+/// Programs to compare with are installed for the named benchmarks only. All of them run, also
+/// after one has failed.
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     let (names, flags) = bench_arguments(arguments)?;
     if flags.iter().any(|flag| flag == "--json") {
@@ -118,6 +131,9 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
 }
 
 /// The names, or all benchmarks if there are none; and the options with their values.
+///
+/// # Errors
+/// If a name is unknown, with the list of those that there are.
 fn bench_arguments(arguments: &[String]) -> Result<(Vec<&'static str>, Vec<String>)> {
     const WITH_VALUE: [&str; 2] = ["--only", "--cells"];
     let known = || BENCHES.iter().map(|(name, _)| *name);
@@ -142,6 +158,7 @@ fn bench_arguments(arguments: &[String]) -> Result<(Vec<&'static str>, Vec<Strin
     Ok((names, flags))
 }
 
+/// A failure counts more than a missed bar, whatever the order.
 fn ended(failed: &[(&str, u8)]) -> Result<()> {
     let Some((_, first)) = failed.iter().find(|(_, status)| *status != MISSED).or_else(|| failed.first())
     else {
@@ -164,6 +181,8 @@ pub(crate) fn mutants(arguments: &[String]) -> Result<()> {
 
 /// A program of the workspace, built if necessary. The manifest's folder is not in its environment, so it finds the
 /// cells by its working directory.
+///
+/// Through `cargo run`, so that it is built with the workspace's flags and is never out of date.
 fn release(package: &str) -> Command {
     let mut command = project::cargo("run");
     command.args(["--release", "--locked", "--quiet", "--package", package, "--"]);

@@ -1,4 +1,8 @@
 //! The paths of the project's files, and calls of cargo for them.
+//!
+//! Every other module names files relative to the root and leaves it to this one where that is.
+//! Build products go below `target/`, each kind with its own flags into a folder of its own: two
+//! builds with different flags in one folder would compile everything again each time.
 
 use std::{
     ffi::OsStr,
@@ -18,6 +22,9 @@ const OURS: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
 
 /// Finds the repository: the one of this `cargo xtask`, or that of the working directory. This program may have
 /// been compiled elsewhere, if a target folder is shared.
+///
+/// # Errors
+/// If neither is in a checkout.
 pub(crate) fn find_root() -> Result<()> {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     let working = std::env::current_dir().context("there is no working directory")?;
@@ -33,6 +40,7 @@ pub(crate) fn set_root(root: PathBuf) {
     let _ = ROOT.set(root);
 }
 
+/// The root is known by this file.
 fn find(manifest: Option<&Path>, working: &Path) -> Option<PathBuf> {
     let is_root = |folder: &&Path| folder.join("xtask/src/project.rs").is_file();
     let own = manifest.and_then(Path::parent);
@@ -40,6 +48,9 @@ fn find(manifest: Option<&Path>, working: &Path) -> Option<PathBuf> {
 }
 
 /// The repository's root.
+///
+/// # Panics
+/// If the program was started outside of a checkout and [`find_root`] was not called first.
 pub(crate) fn root() -> &'static Path {
     ROOT.get_or_init(|| {
         let working = std::env::current_dir().unwrap_or_default();
@@ -83,6 +94,9 @@ pub(crate) fn manifests() -> Vec<&'static str> {
 }
 
 /// The cargo that runs this program, in the repository's root.
+///
+/// `CARGO` is the cargo of the toolchain that runs xtask; another one on the path would build with
+/// another compiler.
 pub(crate) fn cargo(subcommand: &str) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -104,6 +118,9 @@ pub(crate) fn side_cargo(subcommand: &str, manifest: &str) -> Command {
 }
 
 /// Every file of the tree that git would track and whose name passes the filter, relative to the root, in order.
+///
+/// Walks the tree instead of asking git, so that it works in a source archive, too. Files that git
+/// ignores elsewhere are found as well.
 pub(crate) fn files(keep: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![root().to_path_buf()];

@@ -1,5 +1,9 @@
 //! Proves that the protocol crates do no I/O: they build for a target that has no operating system.
 //! That also keeps a client's end inside a web page possible.
+//!
+//! `wasm32-unknown-unknown` has a standard library whose clocks, files and threads only panic. The
+//! crates are `#![no_std]`, so they cannot even name them; the build for this target also proves it
+//! for their dependencies.
 
 use anyhow::Result;
 

@@ -1,4 +1,9 @@
 //! Programs that the machine must have: names the missing ones, then installs them from the distribution's packages.
+//!
+//! Three strengths: what is needed for building must be there; what tests start must be there in
+//! CI, and elsewhere a test without it is skipped and counted; what the demo uses is only wished
+//! for. A message names the missing program, its purpose and its package before anything is
+//! installed, and the exact command where xtask may not run it.
 
 use std::process::Command;
 
@@ -13,8 +18,11 @@ use crate::{
 /// A program that this repository starts.
 #[derive(Clone, Copy)]
 pub(crate) struct Program {
+    /// As it is found in `folder` or on the path. Also a file of a Python package, or a word list.
     name: &'static str,
+    /// In Debian; several, separated by a space, if it takes more than one.
     package: &'static str,
+    /// For people, after the name.
     purpose: &'static str,
     /// Its folder if it is not on the path of ordinary users.
     folder: &'static str,
@@ -206,6 +214,9 @@ pub(crate) const APPS: &[Program] = &[
 ];
 
 /// Installs everything that any command needs.
+///
+/// For a machine on which everything shall work afterwards, without waiting for a command that
+/// needs it.
 pub(crate) fn everything() -> Result<()> {
     for_tests()?;
     ensure_components()?;
@@ -255,6 +266,10 @@ pub(crate) fn ensure_components() -> Result<()> {
 }
 
 /// Installs what is missing, or tells exactly what to install by hand.
+///
+/// # Errors
+/// If something is missing and cannot be installed here, with the command for a person who can; or
+/// if it is still missing afterwards.
 pub(crate) fn ensure(programs: &[Program]) -> Result<()> {
     let missing: Vec<_> = programs.iter().filter(|program| program.is_missing()).collect();
     if missing.is_empty() {
@@ -288,6 +303,7 @@ pub(crate) fn wish(programs: &[Program]) {
 }
 
 impl Program {
+    /// Servers are often in a folder that is only on root's path.
     fn is_missing(&self) -> bool {
         let outside = !self.folder.is_empty() && std::path::Path::new(self.folder).join(self.name).is_file();
         !installed(self.name) && !outside
@@ -295,6 +311,8 @@ impl Program {
 }
 
 /// The prefix of a command that needs root; `None` if there is no way.
+///
+/// The words end in a space, so that they can be printed before a command.
 fn privilege() -> Option<&'static [&'static str]> {
     let is_root = capture(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     match (is_root, installed("sudo")) {
@@ -304,6 +322,7 @@ fn privilege() -> Option<&'static [&'static str]> {
     }
 }
 
+/// Never asks a question: an installation in CI would wait for an answer for ever.
 fn apt_get(prefix: &[&str]) -> Command {
     let mut command = match prefix.first() {
         Some(program) => Command::new(program.trim_end()),

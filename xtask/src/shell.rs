@@ -1,4 +1,7 @@
 //! Starts other programs and prints messages about that. Does not know their purpose.
+//!
+//! Every program that xtask starts goes through here, so that an error always has the command line
+//! in it.
 
 use std::{
     ffi::OsStr,
@@ -18,6 +21,9 @@ pub(crate) fn reserve_stdout() {
 }
 
 /// Runs a program with its output passed through.
+///
+/// # Errors
+/// If it cannot be started or fails; its own messages are on the terminal already.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     if RESERVED.load(Ordering::Relaxed) {
         command.stdout(std::io::stderr());
@@ -40,7 +46,8 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{}` wrote no UTF-8", line(command)))
 }
 
-/// Whether a program of this name is on the path.
+/// Whether a program of this name is on the path. Looks for a file and does not start it: some
+/// programs have no harmless option.
 pub(crate) fn installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
@@ -56,6 +63,8 @@ pub(crate) fn say(what: impl std::fmt::Display) {
 }
 
 /// Runs one step under a heading and a closing line with its time.
+///
+/// The heading and the time let a CI log be read from its end.
 pub(crate) fn step(name: &str, action: impl FnOnce() -> Result<()>) -> Result<()> {
     say(name);
     let started = Instant::now();

@@ -1,4 +1,8 @@
 //! `cargo xtask soak`: longer runs than CI has time for. Hours, all of them together. The results are in `docs/soak.md`.
+//!
+//! CI has minutes and looks for what a change broke. A soak has hours and looks for what is rare:
+//! histories that were never simulated, faults by the hundred, a machine that is busy with
+//! something else. It is run before a release, and its results are part of the repository.
 
 mod results;
 
@@ -30,7 +34,9 @@ const SOAKS: [Soak; 7] = [
     ("fuzz", "every fuzz target for six minutes: an hour on two cores", || fuzz::run_all(360)),
 ];
 
-/// The tests of random faults, and those of taking over: modules of `crates/marram/tests/e2e`.
+/// The tests of random faults, and those of taking over: modules of `crates/marram/tests/e2e`. A
+/// filter that matches nothing passes without running a test: a module that is renamed must be
+/// renamed here.
 const REAL_FAULTS: &str = "recovery::real_faults::";
 const STANDBY: &str = "keepers::standby::";
 
@@ -48,6 +54,7 @@ pub(crate) fn command(names: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// In the order of the list, whatever the order of the names.
 fn choose(names: &[String]) -> Result<Vec<Soak>> {
     if let Some(name) = names.iter().find(|name| SOAKS.iter().all(|(known, ..)| name != known)) {
         let known: Vec<String> = SOAKS.iter().map(|(name, what, _)| format!("  {name:<10}{what}")).collect();
@@ -65,28 +72,34 @@ fn sim() -> Result<()> {
     programs::sim(&["--from".into(), from, "--count".into(), "2000000".into()])
 }
 
+/// The same list as in CI, with those that take too long there.
 fn mutants() -> Result<()> {
     programs::sim(&["mutants".into(), "--slow".into()])
 }
 
+/// Real processes with `kill -9` and `SIGSTOP`, without a state and with one.
 fn faults() -> Result<()> {
     let mut tests = tests(&["--package", "marram", "--test", "e2e", REAL_FAULTS]);
     run(tests.env("MARRAM_FAULTS", "200").env("MARRAM_FAULTS_WITH_STATE", "200"))
 }
 
+/// Prints the table for docs/faults.md, to be put there by hand.
 fn table() -> Result<()> {
     programs::bench(&["faults".into(), "--markdown".into()])
 }
 
+/// Takeovers are a matter of milliseconds: on busy cores they meet other orders of events.
 fn standby() -> Result<()> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     repeat(20, cores, || run(&mut tests(&["--package", "marram", "--test", "e2e", STANDBY])))
 }
 
+/// One busy core is enough to expose a test that relies on a time.
 fn suite() -> Result<()> {
     repeat(5, 1, || run(&mut tests(&["--workspace", "--no-fail-fast"])))
 }
 
+/// The tests as `suite` runs them, except that a flaky one fails.
 fn tests(what: &[&str]) -> std::process::Command {
     let mut command = project::cargo("test");
     command.args(["--release", "--locked"]).args(what).env(project::TEST_THREADS, project::test_threads());

@@ -1,4 +1,11 @@
 //! All tests, cheapest first: what `cargo xtask test` runs, and the end of CI.
+//!
+//! ```text
+//! set-up, cells --> side workspaces (sdk, cells, mutants) --> the workspace --> simulation --> named mutations --> fuzz
+//! ```
+//! A test that cannot run on a machine, for want of a program or a right, says so in a file, and
+//! the last line of the run counts these: a green run shows what it did not test. On a CI machine
+//! such a test fails instead.
 
 use std::{io::ErrorKind, path::PathBuf, process::Command};
 
@@ -11,7 +18,8 @@ use crate::{
     shell::{run, say, step},
 };
 
-/// Tells tests the file in which they record that they could not run, one line each.
+/// Tells tests the file in which they record that they could not run, one line each. In the
+/// environment of every test program.
 const SKIPPED: &str = "MARRAM_SKIPPED";
 
 /// `cargo xtask test [--fuzz-seconds N]`: 0 leaves the fuzz targets out. Its last line counts the tests that could not run.
@@ -41,6 +49,8 @@ fn skipped_file() -> PathBuf {
 }
 
 /// Prints how many tests were skipped and how many were flaky, and which; nothing if no test ran.
+///
+/// The last line, because that is the one that is read.
 pub(crate) fn say_skipped() {
     if let Ok(text) = std::fs::read_to_string(skipped_file()) {
         let flaky = std::fs::read_to_string(flaky::file()).unwrap_or_default();
@@ -61,6 +71,9 @@ fn summary(what: &str, list: &str) -> String {
 }
 
 /// Runs all tests.
+///
+/// # Errors
+/// With the first step that fails; the tests of the workspace all run before that is decided.
 pub(crate) fn run_all(arguments: &[String]) -> Result<()> {
     let mut options = Options::new(arguments);
     let fuzz_seconds = options.number("--fuzz-seconds")?.unwrap_or(fuzz::SECONDS_DEFAULT);

@@ -1,5 +1,16 @@
 //! The tidy test: conventions that no compiler checks. Each rule returns sentences about what is wrong; all are errors.
 //! Lists of exceptions may only shrink: an exception that is no longer needed is also an error.
+//!
+//!  module | rule |
+//! ---|---|
+//!  `files` | length, header, no unfinished or ignored code, where unsafe code may be |
+//!  `words` | words that readers stumbled over |
+//!  `references` | files that comments and documents name exist |
+//!  `graph` | which crate may use which; the size of the lockfile |
+//!  `circles` | no circles between the modules of a crate |
+//!  `map` | ARCHITECTURE.md names what is there |
+//!
+//! All of it is reading: nothing is compiled, so it takes a second and runs before everything else.
 
 mod circles;
 mod files;
@@ -15,6 +26,9 @@ use anyhow::{Result, bail};
 use crate::{metadata::Metadata, project, shell::say};
 
 /// Checks everything and reports all errors at once.
+///
+/// # Errors
+/// With a line for each error, as `file:line: what to do`.
 pub(crate) fn check() -> Result<()> {
     const TEXTS: [&str; 7] = ["rs", "md", "toml", "txt", "py", "c", "h"];
     let mut wrong = Vec::new();

@@ -1,5 +1,12 @@
 //! A Rust compiler that can build Wasm: the one in use if rustup can add the targets, else Debian's, unpacked below
 //! `target/` without installing anything.
+//!
+//! ```text
+//! rustup can add the targets?  yes: Native        cargo build --target ...
+//!                              no:  Debian's rustc, unpacked below target/toolchain, with this machine's rust-lld
+//! ```
+//! The second way needs a Debian machine and its mirror, no root and no rustup server. Cells built
+//! by two compilers have other bytes and so other digests, but the same behaviour.
 
 mod debian;
 mod sources;
@@ -22,7 +29,8 @@ pub(crate) const PURE_TARGET: &str = "wasm32-unknown-unknown";
 /// If set to `rustup` or `debian`, only that way is used.
 const CHOICE: &str = "MARRAM_WASM_TOOLCHAIN";
 
-/// How to call cargo so that it can build Wasm.
+/// How to call cargo so that it can build Wasm. Passed to cargo by `apply`, so that callers do not
+/// know which it is.
 pub(crate) enum Toolchain {
     /// As for native builds.
     Native,
@@ -51,6 +59,7 @@ impl Toolchain {
         })
     }
 
+    /// Debian's compiler without a linker for Wasm of its own.
     fn private() -> Result<Self> {
         let linker = bundled_linker()?;
         let rustc = debian::ensure(&project::target().join("toolchain"))?;
@@ -96,12 +105,16 @@ fn native_targets() -> Result<()> {
     }
 }
 
+/// A target that is not installed has a path, but no folder there.
 fn has_target(target: &str) -> bool {
     let folder = capture(Command::new("rustc").args(["--print", "target-libdir", "--target", target]));
     folder.is_ok_and(|folder| PathBuf::from(folder.trim_end()).is_dir())
 }
 
 /// The `rust-lld` that ships with the compiler in use.
+///
+/// # Errors
+/// If the toolchain has none, as those of distributions.
 fn bundled_linker() -> Result<PathBuf> {
     let ask = |what: &[&str]| capture(Command::new("rustc").args(what)).context("asking the Rust compiler");
     let host = ask(&["-vV"])?;

@@ -10,8 +10,7 @@
 pub(crate) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
-        // A backslash in the original is not escaped: this is for reading, and nobody parses it
-        // back.
+        // A backslash in the original is not escaped: the text is for reading and is never parsed.
         if acts(char) {
             out.extend(char.escape_default());
         } else {

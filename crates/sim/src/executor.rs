@@ -54,7 +54,7 @@ const DELTA: u8 = 1;
 #[derive(Debug)]
 pub(crate) struct Past {
     /// By the cell's seed, the chain's hash after each event. An edge that runs an event again must
-    /// get the same hash; where it differs, the history was ordered anew, and what follows the
+    /// get the same hash; where it differs, the history got another order, and what follows the
     /// place is forgotten.
     hashes: BTreeMap<[u8; 32], Vec<u64>>,
     /// Sessions that a once-only poison has already hit: a session that has no log yet begins again

@@ -1,4 +1,11 @@
 //! Runs the tests against one mutant after another, cheapest tests first.
+//!
+//! ```text
+//! mutant n --MARRAM_MUTANT=n--> tests of the crate, tests of the edge --all pass--> simulation --passes--> survived
+//!                                     '- one fails: caught                             '- fails: caught
+//! ```
+//! A mutant that hangs, or that takes more memory than any test, is caught too: both would be
+//! noticed. The programs are the same for all mutants; only the environment differs.
 
 use std::{
     path::Path,
@@ -26,7 +33,8 @@ pub(crate) enum Verdict {
     Survived,
 }
 
-/// Number of simulated histories, up to the first that fails.
+/// Number of simulated histories, up to the first that fails. Fewer than CI runs, since there are
+/// thousands of mutants.
 const SEEDS: u32 = 3_000;
 
 /// First seed of the histories, different from those of CI.
@@ -48,12 +56,21 @@ const TELL_EVERY: usize = 50;
 /// The programs to run, and their time limits.
 pub(crate) struct Judge {
     programs: Programs,
+    /// For each test program of a mutant.
     unit_tests_max: Duration,
+    /// For the whole simulation of a mutant.
     simulation_max: Duration,
 }
 
 impl Judge {
     /// Checks that all tests pass without a mutant.
+    ///
+    /// Both are timed without a mutant (number 0), with generous limits, and give the limits for
+    /// the mutants. The memory limit is that of data segments (`RLIMIT_DATA`), which processes
+    /// inherit.
+    ///
+    /// # Errors
+    /// If they do not pass: then a failure would say nothing about a mutant.
     pub(crate) fn new(programs: Programs) -> Result<Self> {
         // Applies to this process from here on, and so to every process that it starts.
         let limit = Rlimit { current: Some(MEMORY_MAX), ..getrlimit(Resource::Data) };
@@ -74,6 +91,9 @@ impl Judge {
     }
 
     /// Tries the mutants on all cores; the results are in the order of the mutants.
+    ///
+    /// As many mutants at a time as there are cores; each test program runs its tests on one
+    /// thread.
     pub(crate) fn try_all<'a>(&self, mutants: &[&'a Mutant]) -> Result<Vec<(&'a Mutant, Verdict)>> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (next, started, found) = (AtomicUsize::new(0), Instant::now(), Mutex::new(Vec::new()));
@@ -101,6 +121,7 @@ impl Judge {
         Ok(found.into_iter().map(|(index, verdict)| (mutants[index], verdict)).collect())
     }
 
+    /// The first kind of test that notices the mutant.
     fn verdict(&self, number: u32) -> Result<Verdict> {
         Ok(if !self.unit_tests_pass(number)? {
             Verdict::UnitTests
@@ -111,6 +132,7 @@ impl Judge {
         })
     }
 
+    /// With number 0, without a mutant.
     fn unit_tests_pass(&self, number: u32) -> Result<bool> {
         for program in &self.programs.unit_tests {
             if !passes(command(program).arg("--test-threads=1"), number, self.unit_tests_max)? {
@@ -129,12 +151,14 @@ impl Judge {
     }
 }
 
+/// An estimate from the mean so far; mutants that survive take longest.
 fn progress(found: &[(usize, Verdict)], all: usize, elapsed: Duration) -> String {
     let survived = found.iter().filter(|(_, verdict)| *verdict == Verdict::Survived).count();
     let left_s = elapsed.as_secs_f64() / found.len() as f64 * (all - found.len()) as f64;
     format!("{} of {all} tried, {survived} survived, about {left_s:.0} s left", found.len())
 }
 
+/// Without output: thousands of failures are of no interest, only that there was one.
 fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -143,6 +167,9 @@ fn command(program: &Path) -> Command {
 }
 
 /// Whether a program succeeds, within the time limit, with a mutant.
+///
+/// Polls, since the standard library has no wait with a time limit. A process that was killed by a
+/// signal has not succeeded.
 fn passes(command: &mut Command, number: u32, patience: Duration) -> Result<bool> {
     command.env("MARRAM_MUTANT", number.to_string());
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
@@ -157,6 +184,7 @@ fn passes(command: &mut Command, number: u32, patience: Duration) -> Result<bool
     Ok(false)
 }
 
+/// Reaps it too, or zombies would add up over thousands of mutants.
 fn end(child: &mut Child) -> Result<()> {
     child.kill().context("cannot kill a mutant that hangs")?;
     child.wait().context("cannot wait for a mutant that hangs")?;

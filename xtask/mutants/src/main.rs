@@ -3,6 +3,15 @@
 //!
 //! All changes are compiled in at once, each with a number, and a run selects one by an environment variable: so a
 //! thousand of them need one build. Called by `cargo xtask mutants`.
+//!
+//! ```text
+//! crate --tree/mutate--> copy of the repository with all changes, each behind a switch
+//!       --programs-----> one build: test programs and the simulator
+//!       --judge--------> verdict of each mutant   --report--> share that was caught, survivors with reasons
+//! ```
+//! The named mutations of the simulator break a rule on purpose; these break code by rule. What
+//! they find is code that no test would miss. A survivor is either a missing test or a change that
+//! no peer can see; `survivors.txt` says which, with the reason.
 
 mod judge;
 mod mutate;
@@ -35,6 +44,7 @@ const USAGE: &str =
   --quick        run the unit tests only, not the simulation
   --list         name the mutants and try none";
 
+/// What `USAGE` says.
 struct Arguments {
     name: String,
     file: String,
@@ -55,6 +65,8 @@ fn main() -> ExitCode {
     }
 }
 
+/// Returns whether enough were caught. The lock is held from writing the tree until the programs
+/// are copied, so that two runs do not build each other's changes.
 fn run() -> Result<bool> {
     let arguments = parse(std::env::args().skip(1))?;
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").context("`cargo xtask mutants` runs this")?;
@@ -78,6 +90,9 @@ fn run() -> Result<bool> {
 }
 
 /// Prints the survivors, known or not, and the totals.
+///
+/// Survivors that are known to be harmless do not count; a reason is found by the mutant's name,
+/// which does not depend on line numbers.
 fn report(verdicts: &[(&Mutant, Verdict)], known: &str) -> Result<bool> {
     let mut harmless = 0;
     for (mutant, _) in verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::Survived) {
@@ -97,6 +112,7 @@ fn report(verdicts: &[(&Mutant, Verdict)], known: &str) -> Result<bool> {
     Ok(caught * 100 >= harmful * CAUGHT_PERCENT_MIN)
 }
 
+/// A value that is missing or no number shows the usage.
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments> {
     let (name, file) = ("session".to_owned(), String::new());
     let mut arguments = Arguments { name, file, every: 1, from: 1, quick: false, list: false };

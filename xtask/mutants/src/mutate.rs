@@ -10,6 +10,14 @@
 //! | `!a` | `a` |
 //! | `if c`, a match's `if c` | `if !c`, where `c` is none of the above |
 //! | `call(..);`, `place = value;` | nothing |
+//!
+//! Types are not known here, so a change is only made where both variants compile for any types:
+//! comparisons, sums of numbers, boolean operators, and statements that bind nothing. A change that
+//! does not compile would be found by the build of the tree, and a rule here would have to be
+//! narrowed.
+//!
+//! Constants, types and patterns are left alone, since a switch is a call and cannot be evaluated
+//! there.
 
 use std::fmt;
 
@@ -28,9 +36,13 @@ pub(crate) struct Mutant {
     pub(crate) number: u32,
     /// Its file, relative to the repository's root.
     pub(crate) file: String,
+    /// In the original file: the copy has other lines.
     line: usize,
+    /// The innermost function around it; empty outside of functions.
     function: String,
+    /// What was done, in the words of the table above.
     rule: String,
+    /// Its beginning.
     original: String,
 }
 
@@ -51,6 +63,8 @@ impl fmt::Display for Mutant {
 }
 
 /// The changed text of a file; appends its changes.
+///
+/// The result is one line of tokens: the copy is for the compiler alone.
 pub(crate) fn file(text: &str, path: &str, mutants: &mut Vec<Mutant>) -> syn::Result<String> {
     let mut tree = syn::parse_file(text)?;
     let mut mutator = Mutator { path, function: String::new(), mutants };
@@ -58,6 +72,7 @@ pub(crate) fn file(text: &str, path: &str, mutants: &mut Vec<Mutant>) -> syn::Re
     Ok(tree.into_token_stream().to_string())
 }
 
+/// Walks the tree from the inside out, so that a part of a changed expression is changed too.
 struct Mutator<'a> {
     path: &'a str,
     function: String,
@@ -80,6 +95,7 @@ impl Mutator<'_> {
         parse_quote!(crate::mutant(#number))
     }
 
+    /// Names the changes within a function after it.
     fn in_function(&mut self, name: &syn::Ident, visit: impl FnOnce(&mut Self)) {
         let outer = std::mem::replace(&mut self.function, name.to_string());
         visit(self);
@@ -94,6 +110,7 @@ impl Mutator<'_> {
         }
     }
 
+    /// `None` if the operator has no counterpart, or a side binds names.
     fn binary(&mut self, binary: &ExprBinary, original: &Expr, line: usize) -> Option<Expr> {
         let other = other(&binary.op)?;
         if matches!(binary.op, BinOp::And(_)) && (has_let(&binary.left) || has_let(&binary.right)) {
@@ -106,6 +123,7 @@ impl Mutator<'_> {
         Some(parse_quote!((if #switch { (#left) #other (#right) } else { (#left) #op (#right) })))
     }
 
+    /// `!a` becomes `a`; other operators stay.
     fn unary(&mut self, unary: &ExprUnary, original: &Expr, line: usize) -> Option<Expr> {
         if !matches!(unary.op, UnOp::Not(_)) {
             return None;
@@ -116,6 +134,7 @@ impl Mutator<'_> {
     }
 }
 
+/// Constant functions cannot call the switch, and tests are not to be tested.
 impl VisitMut for Mutator<'_> {
     fn visit_item_mod_mut(&mut self, item: &mut ItemMod) {
         if !is_for_tests(&item.attrs) {
@@ -138,6 +157,7 @@ impl VisitMut for Mutator<'_> {
         }
     }
 
+    // From here on: places where no call may stand, or where an expression is no condition.
     fn visit_item_const_mut(&mut self, _: &mut ItemConst) {}
 
     fn visit_impl_item_const_mut(&mut self, _: &mut syn::ImplItemConst) {}
@@ -245,6 +265,7 @@ fn is_compound_assignment(op: &BinOp) -> bool {
     other(op).is_none() && op.to_token_stream().to_string().ends_with('=')
 }
 
+/// Attributes as token text: `#[test]` and `#[cfg(test)]`.
 fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let text = attribute.meta.to_token_stream().to_string();

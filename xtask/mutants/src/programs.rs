@@ -1,5 +1,12 @@
 //! Builds the changed tree and copies the programs, so that other runs of this tool can build theirs meanwhile.
 //! Does not know what was changed.
+//!
+//! ```text
+//! target/mechanical/
+//!   lock       held while the tree is written and built
+//!   tree/      the changed copy        build/   its artefacts, used again by the next run
+//!   run-0/ .. run-15/   lock, programs/: the copies of one run
+//! ```
 
 use std::{
     fs::{self, File},
@@ -13,7 +20,8 @@ use serde_json::Value;
 /// Most concurrent runs.
 const RUNS_MAX: u32 = 16;
 
-/// The programs that test mutants, cheapest first.
+/// The programs that test mutants, cheapest first. Copies, since the next run overwrites the
+/// originals while this one uses them.
 pub(crate) struct Programs {
     /// The tests of the changed crate and of the edge that uses it.
     pub(crate) unit_tests: Vec<PathBuf>,
@@ -24,6 +32,8 @@ pub(crate) struct Programs {
 }
 
 /// Waits until no other run writes the tree or builds; then blocks other runs until the file is closed.
+///
+/// The lock is the kernel's (flock): a run that is killed releases it.
 pub(crate) fn lock(folder: &Path) -> Result<File> {
     let file = lock_file(folder)?;
     file.lock().with_context(|| format!("cannot lock {}", folder.display()))?;
@@ -52,6 +62,9 @@ impl Programs {
 }
 
 /// An empty folder that no other run uses. A run that has ended, in any way, has released its lock.
+///
+/// # Errors
+/// If all are taken: sixteen runs at once are more than any machine has cores for.
 fn free(folder: &Path) -> Result<(PathBuf, File)> {
     for number in 0..RUNS_MAX {
         let aside = folder.join(format!("run-{number}"));
@@ -69,6 +82,8 @@ fn free(folder: &Path) -> Result<(PathBuf, File)> {
     bail!("{RUNS_MAX} runs are under way already; wait for one of them")
 }
 
+/// Opens the file that is locked; it stays, since removing it would let two runs lock different
+/// files of one name.
 fn lock_file(folder: &Path) -> Result<File> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let path = folder.join("lock");
@@ -76,6 +91,12 @@ fn lock_file(folder: &Path) -> Result<File> {
 }
 
 /// The executables that a cargo command reports.
+///
+/// Cargo's JSON messages name them; their file names have a hash and cannot be guessed.
+///
+/// # Errors
+/// With the compiler's messages, if the tree does not build: then a rule of `mutate` makes a change
+/// that it must not make.
 fn executables(folder: &Path, arguments: &[&str]) -> Result<Vec<PathBuf>> {
     let mut command = Command::new("cargo");
     command.current_dir(folder.join("tree")).args(arguments);

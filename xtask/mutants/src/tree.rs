@@ -1,4 +1,8 @@
 //! A copy of the repository in which one crate is changed. Does not know the changes.
+//!
+//! The whole repository is copied, so that the workspace and its lockfile work as they are. Only
+//! one crate differs: it is parsed and printed again with the changes in it, and its root gets the
+//! switch.
 
 use std::{
     collections::BTreeSet,
@@ -10,10 +14,13 @@ use anyhow::{Context, Result, bail};
 
 use crate::mutate::{self, Mutant};
 
-/// The copied parts; the rest is not built.
+/// The copied parts; the rest is not built. What cargo needs to read the workspace, also for
+/// members that are not built.
 const PARTS: [&str; 7] = ["Cargo.toml", "Cargo.lock", "clippy.toml", "crates", "cells", "sdk", "xtask"];
 
-/// Added to the changed crate: whether the mutant of this number is selected.
+/// Added to the changed crate: whether the mutant of this number is selected. Every changed place
+/// calls it by `crate::mutant(n)`. Reading the environment happens once; later calls cost an atomic
+/// load.
 const SWITCH: &str = r#"
 extern crate std;
 
@@ -26,6 +33,10 @@ pub fn mutant(number: u32) -> bool {
 "#;
 
 /// Writes the copy and returns the changes in it. Removes files that no longer exist.
+///
+/// # Errors
+/// If a file cannot be read or parsed, or the crate has nothing to change, which is most often a
+/// wrong name.
 pub(crate) fn write(root: &Path, tree: &Path, name: &str) -> Result<Vec<Mutant>> {
     let source = Path::new("crates").join(name).join("src");
     let (mut mutants, mut written) = (Vec::new(), BTreeSet::new());
@@ -49,6 +60,7 @@ pub(crate) fn write(root: &Path, tree: &Path, name: &str) -> Result<Vec<Mutant>>
     Ok(mutants)
 }
 
+/// Only the root of the crate gets the switch.
 fn change(bytes: &[u8], file: &Path, is_root: bool, mutants: &mut Vec<Mutant>) -> Result<Vec<u8>> {
     let name = file.display().to_string();
     let text = str::from_utf8(bytes).with_context(|| format!("{name} is not UTF-8"))?;
@@ -59,6 +71,7 @@ fn change(bytes: &[u8], file: &Path, is_root: bool, mutants: &mut Vec<Mutant>) -
     Ok(changed.into_bytes())
 }
 
+/// Files of tests are copied as they are: they judge.
 fn is_test(file: &Path) -> bool {
     file.file_stem().is_some_and(|stem| stem == "tests")
         || file.components().any(|part| part.as_os_str() == "tests")

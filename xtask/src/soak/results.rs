@@ -1,4 +1,10 @@
 //! The file of results that the repository keeps: the last run of each soak. Does not know what a soak does.
+//!
+//! ```text
+//! | soak | amount | date | commit | time | result |      one row per soak, in the order of the names
+//! ```
+//! A row is written whether the run passed or failed; a failed one is bold, and stays until a run
+//! passes.
 
 use std::{
     fs,
@@ -18,7 +24,7 @@ const HEAD: &str = "# Long runs\n\n\
     | soak | amount | date | commit | time | result |\n\
     |---|---|---|---|---|---|\n";
 
-/// One run.
+/// One run. Its name is the key of its row.
 pub(super) struct Run<'a> {
     pub(super) name: &'a str,
     pub(super) amount: &'a str,
@@ -27,6 +33,8 @@ pub(super) struct Run<'a> {
 }
 
 /// Puts a run in place of an earlier one of the same soak.
+///
+/// The commit is the one that was run, with a mark if the tree had other changes.
 pub(super) fn record(run: &Run<'_>) -> Result<()> {
     let mut git = Command::new("git");
     let commit = capture(git.args(["rev-parse", "--short=10", "HEAD"]).current_dir(project::root()))?;

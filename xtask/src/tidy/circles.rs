@@ -3,6 +3,15 @@
 //! Each module is checked with its children: every child counts as one place, with all that is below it. A child may use
 //! what its parent's own file defines, and the files directly in one folder may use each other. Below the crate's root each
 //! file is a place of its own.
+//!
+//! ```text
+//! crate root            arrows between children of one folder:
+//!   a/mod.rs                a -> b   because a/x.rs names something of b/y.rs
+//!   a/x.rs                  b -> a   because b.rs names something of a/mod.rs
+//!   b/y.rs                  a and b are a circle, with the names that tie them
+//! ```
+//! A circle costs: neither module can be understood or moved without the other. A longer list of
+//! exceptions would make the rule worthless, so it may only shrink, and a stale entry is an error.
 
 mod modules;
 mod source;
@@ -12,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use modules::{Module, Modules};
 
 /// Circles that are left: the folder, and the modules in it that are tied. `(itself)` is the folder's own file. May only
-/// shrink.
+/// shrink. Each has its reason; a new one needs a decision.
 const LEFT: &[(&str, &[&str])] = &[
     // An image is built, stored, started and checkpointed with the types of each of these steps.
     ("crates/sandbox/src", &["cells", "chain", "checkpoint", "deploy", "dirty", "image", "images"]),
@@ -35,12 +44,12 @@ fn folder_of(path: &str) -> Option<&str> {
     is_ours.then(|| &path[..end])
 }
 
-/// A circle.
+/// A circle. All modules of it reach each other, so one message names them together.
 #[derive(PartialEq, Eq, Debug)]
 struct Circle {
     folder: String,
     places: BTreeSet<String>,
-    /// What ties it.
+    /// What ties it. For the message: without the names nothing can be done about it.
     arrows: Vec<String>,
 }
 
@@ -67,10 +76,14 @@ fn find(files: &[(String, String)]) -> Vec<Circle> {
     circles
 }
 
-/// The arrows between the places of one folder, each with what it stands for.
+/// The arrows between the places of one folder, each with what it stands for. Of two children, or
+/// of a child and the folder's own file.
 type Level = BTreeMap<(String, String), Vec<String>>;
 
 /// The circles of one crate.
+///
+/// An arrow counts at the lowest folder that has both modules. There it is between two children, or
+/// between a child and the folder's own file. A child may use its parent, so these are left out.
 fn circles_of(folder: &str, modules: &Modules) -> Vec<Circle> {
     let mut levels: BTreeMap<Module, Level> = BTreeMap::new();
     for ((from, to), names) in modules.arrows() {
@@ -109,6 +122,7 @@ fn circles_of(folder: &str, modules: &Modules) -> Vec<Circle> {
     circles
 }
 
+/// A module's path for people.
 fn shown(module: &Module) -> String {
     if module.is_empty() { "the crate's root".to_owned() } else { module.join("::") }
 }
@@ -130,6 +144,7 @@ fn components(level: &Level) -> Vec<BTreeSet<String>> {
     found.into_iter().collect()
 }
 
+/// By a walk along the arrows; the start is in it only if it is reached again.
 fn reachable<'a>(level: &'a Level, start: &String) -> BTreeSet<&'a String> {
     let mut found = BTreeSet::new();
     let mut next = vec![start];

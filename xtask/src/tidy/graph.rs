@@ -1,4 +1,8 @@
 //! Which crate may depend on which. A dependency that is not listed here needs a design decision first.
+//!
+//! The table is the architecture as far as a machine can check it: pure crates know nothing of the
+//! machine, only the sandbox knows the engine, and programs are above all. A crate that is missing
+//! in the table is an error too, so a new one cannot slip in.
 
 use crate::metadata::Metadata;
 
@@ -108,6 +112,8 @@ const SANDBOX: &str = "marram-sandbox";
 const ENGINE: [&str; 2] = ["wasmtime", "cranelift"];
 
 /// Dependencies that are not allowed.
+///
+/// Uses by tests alone do not count.
 pub(super) fn check(metadata: &Metadata) -> Vec<String> {
     let mut wrong = Vec::new();
     for package in metadata.members() {

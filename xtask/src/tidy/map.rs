@@ -1,4 +1,6 @@
 //! Compares ARCHITECTURE.md's code map with the tree: every folder is named, and every named crate exists.
+//!
+//! Only names are compared. Whether the description is true is for a reviewer.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -6,6 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::{project, shell::say};
 
+/// At the root of the tree.
 const MAP: &str = "ARCHITECTURE.md";
 
 /// Differences between the map and the tree.
@@ -33,6 +36,7 @@ fn folders_in(parent: &str) -> Result<BTreeSet<String>> {
     Ok(folders)
 }
 
+/// A folder is named as `name/` or in backquotes.
 fn differences(map: &str, folders: &BTreeSet<String>) -> Vec<String> {
     let missing = folders
         .iter()

@@ -1,4 +1,7 @@
 //! References from comments and documents to files of the tree: each must be there.
+//!
+//! A reference to a file that was moved is worse than none. Names are found in comments of sources
+//! and in all text of documents; code that opens files is tested elsewhere.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -8,6 +11,8 @@ const FOLDERS: [&str; 7] = ["crates/", "docs/", "cells/", "sdk/", "xtask/", "fuz
 const ENDINGS: [&str; 6] = [".md", ".rs", ".toml", ".txt", ".py", ".sh"];
 
 /// The references of a file that lead nowhere.
+///
+/// `exists` gets paths relative to the root.
 pub(super) fn check(path: &str, text: &str, exists: impl Fn(&Path) -> bool) -> Vec<String> {
     let is_document = path.ends_with(".md");
     let mut wrong = Vec::new();

@@ -1,4 +1,7 @@
 //! Words that do not belong into what people read here: code, comments, documents, messages. Each made readers stop.
+//!
+//! The list is for words that hide who acts or what is meant, where the field has a term. Comparing
+//! is by whole words and without case.
 
 /// Each in two halves, so that this file does not contain it. The list may only grow.
 const BANNED: [&str; 9] = [
@@ -29,6 +32,8 @@ pub(super) fn find(path: &str, text: &str) -> Vec<String> {
 }
 
 /// What is wrong, given all places.
+///
+/// The places are listed only if there are more than may be left.
 pub(super) fn judge(found: Vec<String>) -> Vec<String> {
     let count = found.len();
     if count < LEFT {

@@ -1,6 +1,15 @@
 //! Debian's Rust compiler with its Wasm targets, fetched through a private APT root and unpacked below `target/`:
 //! nothing is installed, and root is not needed. That compiler needs a newer C library than the machine may have, so it is
 //! started with its own loader.
+//!
+//! ```text
+//! target/toolchain/
+//!   apt/      configuration, lists and cache of the private APT; removed at the end
+//!   root/     the unpacked packages: usr/bin/rustc, its libraries, the targets
+//!   rustc     a script: loader --library-path ... root/usr/bin/rustc --sysroot root/usr "$@"
+//!   stamp     written last: a folder without it is made again
+//! ```
+//! Packages are verified by APT with the keys of the machine's own sources.
 
 use std::{
     collections::BTreeSet,
@@ -51,6 +60,9 @@ pub(crate) fn ensure(folder: &Path) -> Result<PathBuf> {
 }
 
 /// The archive of the Debian release of this machine, from its own sources.
+///
+/// # Errors
+/// If this is not Debian, a program is missing, or no source carries the release.
 fn machine_archive() -> Result<Archive> {
     let release = fs::read_to_string("/etc/os-release").context("cannot determine which system this is")?;
     let field = |name: &str| {
@@ -82,6 +94,7 @@ fn machine_archive() -> Result<Archive> {
     archive.with_context(|| format!("no source below /etc/apt carries `main` of Debian {codename}"))
 }
 
+/// Announces the download, before it begins.
 fn say_what_follows(apt: &Apt, packages: &BTreeSet<String>, folder: &Path) -> Result<()> {
     let mebibytes = apt.download_size(packages)?.div_ceil(1 << 20);
     say(format!(
@@ -96,7 +109,9 @@ fn say_what_follows(apt: &Apt, packages: &BTreeSet<String>, folder: &Path) -> Re
 
 /// APT with its lists, state and cache in a separate folder.
 struct Apt {
+    /// Its absolute path is in the configuration.
     folder: PathBuf,
+    /// As dpkg names it; the loader's name follows from it.
     architecture: String,
 }
 
@@ -118,6 +133,7 @@ impl Apt {
              APT::Sandbox::User \"\";\n\
              Acquire::Languages \"none\";\n"
         );
+        // The status file is empty, so APT does not believe that anything is installed.
         let files = [
             ("archive.sources", archive.stanza(SUITE)),
             ("status", String::new()),
@@ -132,6 +148,7 @@ impl Apt {
         Ok(apt)
     }
 
+    /// A program of APT with the private configuration; it never sees the machine's.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.env("APT_CONFIG", self.folder.join("apt.conf")).env("LC_ALL", "C");
@@ -140,6 +157,9 @@ impl Apt {
     }
 
     /// The wanted packages and their run-time libraries, without the C compiler that the packages also depend on.
+    ///
+    /// `apt-get install --simulate` would ask for the C compiler as well, which is not needed to
+    /// build for Wasm.
     fn closure(&self) -> Result<BTreeSet<String>> {
         let mut found = BTreeSet::new();
         let mut queue: Vec<String> = WANTED.map(str::to_owned).to_vec();
@@ -157,12 +177,14 @@ impl Apt {
         Ok(found)
     }
 
+    /// In bytes, from the third column of the list of URIs.
     fn download_size(&self, packages: &BTreeSet<String>) -> Result<u64> {
         let answer = capture(self.command("apt-get").args(["--print-uris", "download"]).args(packages))?;
         let size = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
         Ok(answer.lines().filter_map(size).sum())
     }
 
+    /// `dpkg -x` copies files only: no script of a package runs.
     fn unpack(&self, packages: &BTreeSet<String>, sysroot: &Path) -> Result<()> {
         run(self.command("apt-get").args(["-q", "download"]).args(packages))?;
         let folder = self.folder.join("packages");

@@ -1,5 +1,14 @@
 //! Finds Debian's archive among the machine's own package sources, so that no mirror is hard-coded. Reads both
 //! formats, one source per line and deb822; writes deb822.
+//!
+//! ```text
+//! .list      deb [signed-by=/usr/share/keyrings/x.gpg] http://deb.debian.org/debian trixie main contrib
+//! .sources   Types: deb
+//!            URIs: http://deb.debian.org/debian
+//!            Suites: trixie trixie-updates
+//!            Components: main
+//!            Signed-By: /usr/share/keyrings/x.gpg
+//! ```
 
 /// One archive, as the machine's administrator has configured it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -11,7 +20,8 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// The source of another suite of the same archive.
+    /// The source of another suite of the same archive. Written in deb822, which can hold a key of
+    /// many lines.
     pub(crate) fn stanza(&self, suite: &str) -> String {
         let mut stanza = format!("Types: deb\nURIs: {}\nSuites: {suite}\nComponents: main\n", self.uris);
         if let Some(signed_by) = &self.signed_by {
@@ -26,6 +36,7 @@ pub(crate) fn in_list(text: &str, codename: &str) -> Option<Archive> {
     text.lines().find_map(|line| archive_of_line(line, codename))
 }
 
+/// `None` for a comment, another type, another suite, or a line without `main`.
 fn archive_of_line(line: &str, codename: &str) -> Option<Archive> {
     let rest = line.split('#').next()?.trim().strip_prefix("deb ")?.trim_start();
     let (options, rest) = match rest.strip_prefix('[') {
@@ -45,6 +56,7 @@ pub(crate) fn in_deb822(text: &str, codename: &str) -> Option<Archive> {
     text.split(|line| line.trim().is_empty()).find_map(|stanza| archive_of_stanza(stanza, codename))
 }
 
+/// `None` for a stanza that is disabled or has something else.
 fn archive_of_stanza(lines: &[&str], codename: &str) -> Option<Archive> {
     let names = |field: &str, word: &str| {
         value(lines, field).is_some_and(|value| value.split_whitespace().any(|found| found == word))

@@ -10,7 +10,7 @@
 //!          marram_timer   the given body                  function  7, also exported as marram_task
 //! memory   page 0 | page 1: message buffer | ...          64 KiB pages
 //! ```
-//! The buffer is not allocated anew for each message: a second message overwrites the first. That
+//! The buffer is not allocated for each message: a second message overwrites the first. That
 //! is sound here, since a handler ends before the next message is copied in, and it keeps
 //! allocation out of what is measured.
 

@@ -1,4 +1,8 @@
 //! The module tree of one crate, and in which file a path ends.
+//!
+//! Resolves `use` paths and paths in code as far as the checks need it: `crate`, `self`, `super`,
+//! children, imports of the same file, and re-exports. What cannot be resolved is a path to another
+//! crate, or is not an arrow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +11,11 @@ use super::source::{Import, Source};
 /// A module's path below the crate's root.
 pub(super) type Module = Vec<String>;
 
-/// How many re-exports a name is followed through.
+/// How many re-exports a name is followed through. More would be a loop of re-exports.
 const STEPS_MAX: usize = 8;
 
-/// The modules of a crate that have files.
+/// The modules of a crate that have files. Modules for tests are left out, with all that is below
+/// them.
 pub(super) struct Modules {
     sources: BTreeMap<Module, Source>,
 }
@@ -34,6 +39,9 @@ impl Modules {
     }
 
     /// Which module names what of which other one.
+    ///
+    /// A re-export that the file does not use itself is no arrow of it: the arrow is that of the
+    /// one who names the thing.
     pub(super) fn arrows(&self) -> BTreeMap<(Module, Module), BTreeSet<String>> {
         let mut arrows: BTreeMap<(Module, Module), BTreeSet<String>> = BTreeMap::new();
         for (from, source) in &self.sources {
@@ -87,6 +95,9 @@ impl Modules {
     }
 
     /// Walks down the modules, then through what the file there only hands on.
+    ///
+    /// `steps` bounds the re-exports. The result is the deepest module that has a file, and the
+    /// first name behind it.
     fn follow(&self, path: Module, steps: usize) -> Option<(Module, Option<String>)> {
         let depth = (0..=path.len()).rev().find(|depth| self.sources.contains_key(&path[..*depth]))?;
         let (module, rest) = path.split_at(depth);
@@ -110,6 +121,7 @@ impl Modules {
     }
 }
 
+/// The path of a child module.
 fn child(module: &[String], name: &str) -> Module {
     let mut path = module.to_vec();
     path.push(name.to_owned());
@@ -117,6 +129,8 @@ fn child(module: &[String], name: &str) -> Module {
 }
 
 /// The module of a file; none if it is one of tests.
+///
+/// `a/mod.rs` and `a.rs` are the module `a`; `lib.rs` and `main.rs` are the root.
 fn module(name: &str) -> Option<Module> {
     let mut path: Module = name.strip_suffix(".rs")?.split('/').map(str::to_owned).collect();
     if path.iter().any(|part| part == "tests") {

@@ -1,5 +1,9 @@
 //! Which paths a source file names, outside of tests: its `use` trees and the paths inside of its code. Reads tokens, not
 //! syntax; does not know which files there are.
+//!
+//! A real parser would take longer to compile than all of xtask. Tokens are enough: paths are words
+//! joined by `::`, imports begin with `use`, and code for tests is marked by an attribute. Macros
+//! are read as they are written, not as they expand.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +16,8 @@ pub(super) struct Source {
     pub(super) macros: Vec<String>,
     /// Modules that it declares for tests alone.
     pub(super) test_modules: Vec<String>,
-    /// How often each word occurs.
+    /// How often each word occurs. Counts those outside of imports, to see whether an imported name
+    /// is used.
     words: BTreeMap<String, usize>,
 }
 
@@ -52,6 +57,7 @@ impl Source {
     }
 }
 
+/// Walks the tokens once.
 struct Reader<'a> {
     tokens: Vec<&'a str>,
     at: usize,
@@ -63,14 +69,17 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// Empty behind the end, which is no token of any text.
     fn token(&self, at: usize) -> &'a str {
         self.tokens.get(at).copied().unwrap_or_default()
     }
 
+    /// The names of the inline modules around the present place.
     fn scope(&self) -> Vec<String> {
         self.scopes.iter().map(|(name, _)| name.clone()).collect()
     }
 
+    /// Reads up to the end of the file.
     fn read(&mut self) {
         while self.at < self.tokens.len() {
             if self.is_for_tests(self.at, false) {
@@ -118,6 +127,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Skips an attribute and its item.
+    ///
+    /// An item ends with its block, with a semicolon, or, for a field or a variant, with a comma.
     fn skip_item(&mut self) {
         while self.token(self.at) == "#" {
             while !matches!(self.token(self.at), "]" | "") {
@@ -156,6 +167,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a `use` tree below a prefix, up to what ends it.
+    ///
+    /// Calls itself for each branch of a group, with the path so far.
     fn import(&mut self, mut path: Vec<String>, is_public: bool) {
         let mut name = None;
         loop {
@@ -190,6 +203,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a path in the code.
+    ///
+    /// A single word is no path: it is local, or comes from an import, which is an arrow already.
     fn path(&mut self) {
         let mut path = vec![self.token(self.at).to_owned()];
         while self.token(self.at + 1) == "::" && is_word(self.token(self.at + 2)) {
@@ -203,6 +218,7 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Names, keywords and numbers.
 fn is_word(token: &str) -> bool {
     token.starts_with(is_part)
 }
@@ -244,7 +260,7 @@ fn tokens(text: &str) -> Vec<&str> {
     found
 }
 
-/// The length of a string with its quotes.
+/// The length of a string with its quotes. An escaped quote does not end it.
 fn string_length(text: &str) -> usize {
     let mut is_escaped = false;
     for (at, byte) in text.bytes().enumerate().skip(1) {
