@@ -98,7 +98,7 @@ pub(crate) fn client_config(security: &Security) -> anyhow::Result<Arc<ClientCon
 
 /// A self-signed certificate, for an edge with a token that authenticates it.
 pub(crate) fn self_signed() -> anyhow::Result<Identity> {
-    let made = rcgen::generate_simple_self_signed(["marram-shard".to_string()])?;
+    let made = rcgen::generate_simple_self_signed(["marram-edge".to_string()])?;
     Ok(Identity {
         chain_pem: made.cert.pem().into_bytes(),
         key_pem: made.signing_key.serialize_pem().into_bytes(),
