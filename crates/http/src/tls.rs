@@ -8,12 +8,12 @@
 
 use anyhow::{Context, anyhow, ensure};
 use marram_transport::Identity;
+use marram_transport::tls13::{HandshakeVerifier, ShownChain, Trust, provider};
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 use rustls::version::TLS13;
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::fmt;
 use std::io;
 use std::pin::Pin;
@@ -27,10 +27,6 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 /// Debian, Red Hat, Alpine and the BSDs; the first that can be read is used.
 const SYSTEM: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
-}
 
 fn certificates(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().context("it is not PEM")?;
@@ -109,7 +105,7 @@ impl Connector {
             .transpose()?;
         // The system's certificates are signers only, not servers' own.
         let pinned = if ca_pem.is_some() { known } else { Vec::new() };
-        let verifier = Believed { pinned, signed, algorithms: provider().signature_verification_algorithms };
+        let verifier = HandshakeVerifier::new(Believed { pinned, signed });
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
@@ -150,49 +146,18 @@ impl Connector {
 struct Believed {
     pinned: Vec<CertificateDer<'static>>,
     signed: Option<Arc<WebPkiServerVerifier>>,
-    algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for Believed {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        if self.pinned.iter().any(|pinned| pinned == end_entity) {
-            return Ok(ServerCertVerified::assertion());
+impl Trust for Believed {
+    fn judge(&self, shown: ShownChain<'_>) -> Result<(), rustls::Error> {
+        let ShownChain { leaf, intermediates, name, ocsp, now } = shown;
+        if self.pinned.iter().any(|pinned| pinned == leaf) {
+            return Ok(());
         }
         match &self.signed {
-            Some(signed) => {
-                signed.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
-            }
+            Some(signed) => signed.verify_server_cert(leaf, intermediates, name, ocsp, now).map(drop),
             None => Err(rustls::CertificateError::UnknownIssuer.into()),
         }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not supported".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
     }
 }
 

@@ -38,6 +38,7 @@ mod stop;
 mod table;
 #[cfg(test)]
 mod tests;
+pub mod tls13;
 pub mod token;
 mod trust;
 mod wire;

@@ -1,24 +1,19 @@
 //! Certificates: from PEM in a configuration to the TLS library's types. TLS 1.3 only, no tickets, no resumption: wires live
 //! long, and each is authenticated from the start.
 
-use super::security::{Identity, Security};
+use super::{
+    security::{Identity, Security},
+    tls13::{HandshakeVerifier, ShownChain, Trust, provider},
+};
 use anyhow::{Context, ensure};
 use rustls::{
-    ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
-    client::{
-        Resumption, WebPkiServerVerifier,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    },
-    crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
+    ClientConfig, RootCertStore, ServerConfig,
+    client::{Resumption, WebPkiServerVerifier, danger::ServerCertVerifier},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::{NoServerSessionStorage, WebPkiClientVerifier},
     version::TLS13,
 };
 use std::sync::Arc;
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
-}
 
 fn roots(ca_pem: &[u8]) -> anyhow::Result<Arc<RootCertStore>> {
     let mut store = RootCertStore::empty();
@@ -76,7 +71,7 @@ pub(crate) fn client_config(security: &Security) -> anyhow::Result<Arc<ClientCon
                 security.token.is_some(),
                 "the agent has a certificate but nothing to authenticate the edge with: give it a ca or a token"
             );
-            Arc::new(TokenVouches(provider().signature_verification_algorithms))
+            Arc::new(HandshakeVerifier::new(TokenVouches))
         }
     };
     let builder = ClientConfig::builder_with_provider(provider())
@@ -108,43 +103,10 @@ pub(crate) fn self_signed() -> anyhow::Result<Identity> {
 /// Accepts any certificate with a key that signs the handshake. The proof of the shared token authenticates its owner; the proof
 /// is bound to this TLS session ([`super::proof`]).
 #[derive(Debug)]
-struct TokenVouches(WebPkiSupportedAlgorithms);
+struct TokenVouches;
 
-impl ServerCertVerifier for TokenVouches {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not supported".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.0)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
-    }
-
-    fn root_hint_subjects(&self) -> Option<&[DistinguishedName]> {
-        None
+impl Trust for TokenVouches {
+    fn judge(&self, _shown: ShownChain<'_>) -> Result<(), rustls::Error> {
+        Ok(())
     }
 }
