@@ -10,7 +10,10 @@
 //! UDP has no end, so the silence of a client is its end (`Flows`, in the session crate). A
 //! datagram that finds no room is dropped before the agent numbers it, never after (I25).
 
-use super::routing::{Listener, Routing};
+use super::{
+    error::AgentError,
+    routing::{Listener, Routing},
+};
 use bytes::Bytes;
 use marram_session::agent::{
     AgentInput, ConnectionId,
@@ -117,7 +120,7 @@ pub(super) struct Datagrams {
 
 impl Datagrams {
     /// Binds the listeners for datagrams.
-    pub(super) fn bind(registry: &Registry, routing: &Routing) -> anyhow::Result<Self> {
+    pub(super) fn bind(registry: &Registry, routing: &Routing) -> Result<Self, AgentError> {
         let mut listeners = Vec::new();
         for (listener, (at, _)) in routing.listeners().enumerate() {
             if at.protocol == RouteProtocol::Udp {
@@ -376,10 +379,10 @@ impl Datagrams {
 }
 
 impl UdpListener {
-    fn bind(registry: &Registry, number: usize, listener: usize, at: &Listener) -> anyhow::Result<Self> {
+    fn bind(registry: &Registry, number: usize, listener: usize, at: &Listener) -> Result<Self, AgentError> {
         let address = at.address;
         let mut socket = UdpSocket::bind(address).map_err(|error| {
-            cannot_listen(format_args!("udp://{address}"), &format!("for {}", at.app), &error)
+            cannot_listen(format_args!("udp://{address}"), &format!("for {}", at.app), error)
         })?;
         let interests = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut socket, token::token(DOOR, number as u64), interests)?;

@@ -10,8 +10,7 @@
 //! more, they are not used.
 
 use super::resolver;
-use anyhow::{Context, ensure};
-use std::net::SocketAddr;
+use std::{fmt, net::SocketAddr};
 
 /// Most edges of one agent.
 /// Each has a wire for each shard that is used, with heartbeats.
@@ -39,6 +38,32 @@ impl EdgeAddress {
     }
 }
 
+/// Why a list of edges cannot be used; the operator corrects the list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EdgesError {
+    /// This edge has no port.
+    NoPort(String),
+    /// This is in the place of a port.
+    NotAPort(String),
+    /// The list is empty.
+    None,
+    /// The list, with all addresses of its names, is too long: so many edges.
+    TooMany(usize),
+}
+
+impl fmt::Display for EdgesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPort(name) => write!(f, "write an edge as host:port: {name}"),
+            Self::NotAPort(port) => write!(f, "write an edge as host:port; {port} is not a port"),
+            Self::None => f.write_str("no edge is configured: name at least one as host:port"),
+            Self::TooMany(count) => write!(f, "{count} edges are configured; the maximum is {EDGES_MAX}"),
+        }
+    }
+}
+
+impl std::error::Error for EdgesError {}
+
 /// Parses the list. A name with several addresses now counts as that many edges; a name that cannot be resolved now may be
 /// resolved later.
 ///
@@ -46,21 +71,22 @@ impl EdgeAddress {
 ///
 /// # Errors
 /// If an entry is not `host:port`, or there are none or too many.
-pub fn parse(names: &[String]) -> anyhow::Result<Vec<EdgeAddress>> {
+pub fn parse(names: &[String]) -> Result<Vec<EdgeAddress>, EdgesError> {
     let mut edges = Vec::new();
     for name in names {
-        let port = name.rsplit_once(':').map(|(_, port)| port).context(name.clone());
-        let port = port.context("write an edge as host:port")?;
-        ensure!(
-            port.parse::<u16>().is_ok_and(|port| port > 0),
-            "write an edge as host:port; {port} is not a port"
-        );
+        let port = name.rsplit_once(':').map(|(_, port)| port);
+        let port = port.ok_or_else(|| EdgesError::NoPort(name.clone()))?;
+        if !port.parse::<u16>().is_ok_and(|port| port > 0) {
+            return Err(EdgesError::NotAPort(port.to_owned()));
+        }
         let count = resolver::resolve(name).map_or(1, |addresses| addresses.len());
         edges.extend((0..count).map(|nth| EdgeAddress { name: name.clone(), nth }));
     }
-    ensure!(!edges.is_empty(), "no edge is configured: name at least one as host:port");
-    ensure!(edges.len() <= EDGES_MAX, "{} edges are configured; the maximum is {EDGES_MAX}", edges.len());
-    Ok(edges)
+    match edges.len() {
+        0 => Err(EdgesError::None),
+        1..=EDGES_MAX => Ok(edges),
+        count => Err(EdgesError::TooMany(count)),
+    }
 }
 
 #[cfg(test)]
@@ -76,7 +102,7 @@ mod tests {
             ["127.0.0.1", "::1", "localhost"]
         );
         for (wrong, says) in [("edge", "host:port"), ("edge:http", "not a port"), ("edge:0", "not a port")] {
-            let error = format!("{:#}", parse(&names(&[wrong])).expect_err(wrong));
+            let error = parse(&names(&[wrong])).expect_err(wrong).to_string();
             assert!(error.contains(says), "{error}");
         }
         assert!(parse(&[]).is_err());

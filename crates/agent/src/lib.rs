@@ -17,7 +17,9 @@
 //! dialling part alone ([`EndpointDialer`], [`EdgeReports`]); an edge runs an agent for its gates.
 
 mod datagrams;
+mod dialled;
 mod edges;
+mod error;
 mod events;
 mod local;
 mod locals;
@@ -31,17 +33,18 @@ mod transport;
 mod undecided;
 pub mod websocket;
 
-pub use edges::parse as parse_edges;
+pub use dialled::{DialFailed, DialInto, Dialing, WireInput};
+pub use edges::{EdgesError, parse as parse_edges};
+pub use error::{AgentError, EdgeTransportError, TimeoutsError};
 pub use program::{
-    ASKED_MAX, BACKLOG_MAX, Backlog, CloseState, ConnectHandle, ConnectionKind, ConnectionState, Program,
-    STOPPED, StreamHalf,
+    ASKED_MAX, BACKLOG_MAX, Backlog, CloseState, ConnectHandle, ConnectionKind, ConnectionState,
+    HandingError, Program, STOPPED, StreamHalf,
 };
 pub use reports::EdgeReports;
 pub use routing::{FLOWS_MAX, IDLE, Listener, ListenerCounts, NotReplaced, Routing};
 pub use shell::Shell;
-pub use transport::{Dialing, EdgeTransport, EndpointDialer};
+pub use transport::{DialError, EdgeTransport, EndpointDialer, ServerError, ServerLink};
 
-use anyhow::ensure;
 use marram_transport::{Security, StopSignal, WireConnector};
 use std::time::Duration;
 
@@ -132,7 +135,7 @@ impl Timeouts {
     ///
     /// # Errors
     /// With the first invalid timeout.
-    pub fn check(&self) -> anyhow::Result<()> {
+    pub fn check(&self) -> Result<(), TimeoutsError> {
         let times = [
             ("heartbeat_interval", self.heartbeat_interval),
             ("heartbeat_timeout", self.heartbeat_timeout),
@@ -148,14 +151,16 @@ impl Timeouts {
             ("drain", self.drain),
         ];
         for (name, time) in times {
-            ensure!(!time.is_zero(), "`timeouts.{name}` is zero: set it to a longer time");
+            if time.is_zero() {
+                return Err(TimeoutsError::Zero(name));
+            }
         }
-        ensure!(
-            self.heartbeat_timeout >= 2 * self.heartbeat_interval,
-            "`timeouts.heartbeat_timeout` is less than two heartbeats: one late answer would make the agent suspect \
-             the edge"
-        );
-        ensure!(self.backoff_max >= self.backoff_min, "`timeouts.backoff_max` is less than `backoff_min`");
+        if self.heartbeat_timeout < 2 * self.heartbeat_interval {
+            return Err(TimeoutsError::HeartbeatTimeout);
+        }
+        if self.backoff_max < self.backoff_min {
+            return Err(TimeoutsError::Backoff);
+        }
         Ok(())
     }
 }
@@ -164,12 +169,15 @@ impl Timeouts {
 ///
 /// # Errors
 /// If it cannot start, with what to change in its configuration; afterwards only if the operating system reports an error.
-pub fn run(options: &AgentOptions, stop: StopSignal) -> anyhow::Result<()> {
-    prepare(options, stop, edge_transport(&options.security, &options.edges)?)?.run()
+pub fn run(options: &AgentOptions, stop: StopSignal) -> Result<(), AgentError> {
+    Ok(prepare(options, stop, edge_transport(&options.security, &options.edges)?)?.run()?)
 }
 
 /// The transport to these edges.
-pub fn edge_transport(security: &Security, edges: &[String]) -> anyhow::Result<EdgeTransport> {
+///
+/// # Errors
+/// If the edges or a file of the security settings cannot be used.
+pub fn edge_transport(security: &Security, edges: &[String]) -> Result<EdgeTransport, EdgeTransportError> {
     Ok(EdgeTransport::Edges { connector: WireConnector::new(security)?, edges: edges::parse(edges)? })
 }
 
@@ -178,7 +186,11 @@ pub fn edge_transport(security: &Security, edges: &[String]) -> anyhow::Result<E
 /// # Errors
 /// As [`run`], when it starts. Clients that connect before [`Shell::run`] wait in the kernel's
 /// queue.
-pub fn prepare(options: &AgentOptions, stop: StopSignal, transport: EdgeTransport) -> anyhow::Result<Shell> {
+pub fn prepare(
+    options: &AgentOptions,
+    stop: StopSignal,
+    transport: EdgeTransport,
+) -> Result<Shell, AgentError> {
     Shell::new(options, stop, transport, None)
 }
 
@@ -190,8 +202,7 @@ pub fn embed(
     options: &AgentOptions,
     stop: StopSignal,
     program: Program,
-) -> anyhow::Result<(Shell, ConnectHandle)> {
-    // A configuration was checked when it was read; options that a program made were not.
+) -> Result<(Shell, ConnectHandle), AgentError> {
     options.timeouts.check()?;
     let shell = Shell::new(options, stop, edge_transport(&options.security, &options.edges)?, Some(program))?;
     let handle = shell.connect_handle().expect("it has a program");

@@ -15,7 +15,6 @@
 //! refused. The program may block as long as it likes; its sockets then fill and stop its sessions
 //! only.
 
-use anyhow::ensure;
 use marram_session::agent::{AgentReport, ConnectionFailure};
 use marram_transport::Socket;
 use marram_wire::frame::Code;
@@ -160,6 +159,26 @@ impl StreamHalf {
     }
 }
 
+/// Why a connection cannot be handed to the program. The program accepts more, or the session's client tries again.
+#[derive(Debug)]
+pub enum HandingError {
+    /// As many connections as the program allows wait to be accepted.
+    Full,
+    /// The operating system made no pair of sockets.
+    Io(io::Error),
+}
+
+impl fmt::Display for HandingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => f.write_str("too many connections wait for the program to accept them"),
+            Self::Io(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for HandingError {}
+
 /// Connections of sessions for which the program is the server and that it has not yet accepted.
 #[derive(Debug)]
 pub struct Backlog {
@@ -186,10 +205,12 @@ impl Backlog {
     /// # Errors
     /// If the program accepts too slowly, or no descriptor is left; the session is refused as by a
     /// server that is down.
-    fn hand(&self, kind: ConnectionKind, server: Arc<str>) -> anyhow::Result<StreamHalf> {
-        let (ours, theirs) = pair(kind, Some(server))?;
+    fn hand(&self, kind: ConnectionKind, server: Arc<str>) -> Result<StreamHalf, HandingError> {
+        let (ours, theirs) = pair(kind, Some(server)).map_err(HandingError::Io)?;
         let mut waiting = self.lock();
-        ensure!(waiting.halves.len() < self.max, "too many connections wait for the program to accept them");
+        if waiting.halves.len() >= self.max {
+            return Err(HandingError::Full);
+        }
         waiting.halves.push_back(theirs);
         self.changed.notify_one();
         Ok(ours)
@@ -238,7 +259,7 @@ pub(super) struct Handing {
 
 impl Handing {
     /// Queues a new connection for the program; returns the agent's half.
-    pub(super) fn hand(&self) -> anyhow::Result<StreamHalf> {
+    pub(super) fn hand(&self) -> Result<StreamHalf, HandingError> {
         self.backlog.hand(self.kind, Arc::clone(&self.name))
     }
 }

@@ -16,23 +16,22 @@ mod arrivals;
 mod browsers;
 
 use super::{
-    AgentOptions,
+    AgentError, AgentOptions,
     datagrams::{DOOR, Datagrams, SERVER},
+    dialled::{DialInto, Dialing, WireInput},
     local::Local,
     locals::{ACCEPTED, CONNECTED, Locals},
     program::{ConnectHandle, ConnectionKind, Program},
     reports::Reports,
     routing::Routing,
-    transport::{Dialing, EdgeTransport, EndpointDialer, ServerLink},
+    transport::{EdgeTransport, EndpointDialer, ServerError, ServerLink},
     undecided::Undecided,
     websocket::WebSockets,
 };
 use marram_session::agent::{
-    Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionId, Target, WireId,
+    Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionId, Target,
 };
-use marram_transport::{
-    Clock, IdleTasks, LogLimiter, StopSignal, Wire, WireEvent, WireTable, nanos, random, token,
-};
+use marram_transport::{Clock, IdleTasks, LogLimiter, StopSignal, WireTable, nanos, random, token};
 use marram_wire::peer::Origin;
 use mio::{
     Events, Interest, Poll, Waker,
@@ -40,6 +39,7 @@ use mio::{
 };
 use std::{
     collections::VecDeque,
+    io,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -116,7 +116,7 @@ impl Shell {
         stop: StopSignal,
         transport: EdgeTransport,
         mut program: Option<Program>,
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self, AgentError> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), token::WAKER)?);
         let mut stop = UnixStream::from_std(stop.receiver);
@@ -129,7 +129,8 @@ impl Shell {
             own.iter().map(|(name, own)| own_server(name, own.kind)).collect();
         dialer.add(own);
         let edges = dialer.edges();
-        let mut config = config(options, u16::try_from(edges.len().max(1))?);
+        let mut config =
+            config(options, u16::try_from(edges.len().max(1)).expect("the list of edges is bounded"));
         config.servers.extend(own_servers);
         Ok(Self {
             agent: Agent::new(config, random()?),
@@ -171,7 +172,7 @@ impl Shell {
     ///
     /// # Errors
     /// If waiting for sockets fails. Sessions then end as if the process had died.
-    pub fn run(&mut self) -> anyhow::Result<()> {
+    pub fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_over() {
             let timeout = self.timeout();
@@ -349,23 +350,7 @@ impl Shell {
     }
 
     fn next_from_wires(&mut self) -> Option<AgentInput> {
-        let (id, happened) = self.table.next_happened()?;
-        Some(self.wire_events(WireId(id), happened))
-    }
-
-    /// The state machine knows a wire from the moment it is up; before, only the attempt to dial
-    /// its target.
-    fn wire_events(&mut self, wire: WireId, happened: WireEvent<Target>) -> AgentInput {
-        match happened {
-            WireEvent::Up(target, _) => AgentInput::WireUp { wire, target },
-            WireEvent::Frame(frame) => AgentInput::Frame { wire, frame },
-            WireEvent::Down { error, stood: true, .. } => {
-                AgentInput::WireDown { wire, reason: error.to_string() }
-            }
-            WireEvent::Down { error, stood: false, meta: target } => {
-                AgentInput::DialFailed { target, reason: error.to_string() }
-            }
-        }
+        WireInput::next(&mut self.table).map(AgentInput::from)
     }
 
     /// Not recursive: no output makes an input at once; what fails is queued in `inputs`.
@@ -432,19 +417,9 @@ impl Shell {
 
     /// Nothing happens now if the name must be resolved: `take_dialed` goes on.
     fn dial(&mut self, target: Target) {
-        if let Some(wire) = self.dialer.wire(target).transpose() {
-            self.dialled(target, wire);
-        }
-    }
-
-    fn dialled(&mut self, target: Target, wire: anyhow::Result<Wire>) {
-        let inserted = wire.and_then(|wire| {
-            let token = |id| token::token(WIRE, id);
-            Ok(self.table.insert(self.poll.registry(), token, wire, target, self.clock.now())?)
-        });
-        if let Err(error) = inserted {
-            self.inputs.push_back(AgentInput::DialFailed { target, reason: format!("{error:#}") });
-        }
+        let into = wires(&mut self.table, &self.poll, self.clock.now());
+        let failed = self.dialer.dial(target, into).err();
+        self.inputs.extend(failed.map(AgentInput::from));
     }
 
     fn connect(&mut self, connection: ConnectionId, server: &str, origin: Option<&Origin>) {
@@ -455,7 +430,7 @@ impl Shell {
         }
     }
 
-    fn connecting(&mut self, connection: ConnectionId, begun: anyhow::Result<ServerLink>) {
+    fn connecting(&mut self, connection: ConnectionId, begun: Result<ServerLink, ServerError>) {
         let registry = self.poll.registry();
         let begun = begun.and_then(|begun| match begun {
             ServerLink::Stream(socket, head) => {
@@ -475,7 +450,7 @@ impl Shell {
             }
         });
         self.inputs.extend(begun.unwrap_or_else(|error| {
-            let reason = format!("cannot connect to the server: {error:#}");
+            let reason = format!("cannot connect to the server: {error}");
             Some(AgentInput::ConnectFailed { connection, reason })
         }));
     }
@@ -498,13 +473,20 @@ impl Shell {
 
     /// Starts connections that waited for name resolution.
     fn take_dialed(&mut self) {
-        while let Some(begun) = self.dialer.next_dialed() {
+        loop {
+            let into = wires(&mut self.table, &self.poll, self.clock.now());
+            let Some(begun) = self.dialer.next_dialed(into) else { return };
             match begun {
-                Dialing::Wire(target, wire) => self.dialled(target, wire.map(|wire| *wire)),
+                Dialing::Failed(failed) => self.inputs.push_back(failed.into()),
                 Dialing::Server(connection, begun) => self.connecting(connection, begun),
             }
         }
     }
+}
+
+/// Where dialled wires go.
+fn wires<'a>(table: &'a mut WireTable<Target>, poll: &'a Poll, now: Instant) -> DialInto<'a, Target> {
+    DialInto { table, registry: poll.registry(), kind: WIRE, meta: |target| target, now }
 }
 
 fn server(server: &super::ServerSettings) -> AgentServer {

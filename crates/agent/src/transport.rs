@@ -11,22 +11,21 @@
 use super::{
     ServerSettings, datagrams,
     edges::EdgeAddress,
-    program::{Handing, StreamHalf},
-    resolver::{Resolved, Resolver},
+    program::{Handing, HandingError, StreamHalf},
+    resolver::{self, Resolver},
 };
-use anyhow::{Context, anyhow};
 use bytes::Bytes;
 use marram_session::agent::{
     ConnectionId, Target,
     proxy::{self, ProxyAddresses},
 };
-use marram_transport::{Socket, Wire, WireConnector};
+use marram_transport::{ConnectError, Socket, Wire, WireConnector};
 use marram_wire::{id::HostId, peer::Origin};
 use mio::{
     Waker,
     net::{TcpStream, UdpSocket, UnixStream},
 };
-use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc};
+use std::{collections::BTreeMap, fmt, io, net::SocketAddr, sync::Arc};
 
 /// How an agent reaches its edges.
 ///
@@ -84,12 +83,93 @@ enum ResolvePurpose {
 }
 
 /// A connection that was started after its name was resolved.
-pub enum Dialing {
+pub(super) enum Resolved {
     /// A wire.
-    Wire(Target, anyhow::Result<Box<Wire>>),
+    Wire(Target, Box<Result<Wire, DialError>>),
     /// A connection to a server.
-    Server(ConnectionId, anyhow::Result<ServerLink>),
+    Server(ConnectionId, Result<ServerLink, ServerError>),
 }
+
+/// Why a wire cannot be started. The agent dials again; where the configuration or the name service is wrong, the operator fixes
+/// that.
+#[derive(Debug)]
+pub enum DialError {
+    /// The machine asked for an edge that is not configured.
+    NoSuchEdge,
+    /// Too many names wait to be resolved; it passes.
+    TooManyNames,
+    /// The edge's name cannot be resolved.
+    Unresolved(io::Error),
+    /// The edge's name has no address.
+    NoAddress,
+    /// The wire cannot be connected.
+    Connect(ConnectError),
+}
+
+impl From<ConnectError> for DialError {
+    fn from(error: ConnectError) -> Self {
+        Self::Connect(error)
+    }
+}
+
+impl From<io::Error> for DialError {
+    fn from(error: io::Error) -> Self {
+        Self::Connect(error.into())
+    }
+}
+
+impl fmt::Display for DialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchEdge => f.write_str("no such edge is configured"),
+            Self::TooManyNames => f.write_str("too many names wait to be resolved"),
+            Self::Unresolved(error) => write!(f, "cannot resolve the edge's name: {error}"),
+            Self::NoAddress => f.write_str("the edge's name has no address"),
+            Self::Connect(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for DialError {}
+
+/// Why a connection to a server cannot be started. The operator of the server's agent fixes all but the second and the last,
+/// which pass.
+#[derive(Debug)]
+pub enum ServerError {
+    /// The agent has no server of this name.
+    NoSuchServer(String),
+    /// Too many names wait to be resolved.
+    TooManyNames,
+    /// The server's name cannot be resolved.
+    Unresolved(io::Error),
+    /// The server's name has no address.
+    NoAddress,
+    /// The operating system refused the connection.
+    Io(io::Error),
+    /// The program that is the server takes no more.
+    Program(HandingError),
+}
+
+impl From<io::Error> for ServerError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchServer(name) => write!(f, "this agent has no server called {name}"),
+            Self::TooManyNames => f.write_str("too many names wait to be resolved"),
+            Self::Unresolved(error) => write!(f, "cannot resolve the server's name: {error}"),
+            Self::NoAddress => f.write_str("the server's name has no address"),
+            Self::Io(error) => write!(f, "{error}"),
+            Self::Program(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for ServerError {}
 
 /// Starts connections.
 pub struct EndpointDialer {
@@ -139,16 +219,16 @@ impl EndpointDialer {
     /// # Errors
     /// If the dial fails at once, for example because no descriptor is left. The caller reports it
     /// as a failed dial, and the state machine retries.
-    pub fn wire(&self, target: Target) -> anyhow::Result<Option<Wire>> {
+    pub(super) fn wire(&self, target: Target) -> Result<Option<Wire>, DialError> {
         match &self.transport {
             EdgeTransport::Own(shard) => Ok(Some(Wire::trusted(Socket::Unix(shard(target.shard)?), None))),
             EdgeTransport::Edges { connector, edges } => {
-                let edge = edges.get(usize::from(target.edge)).context("no such edge is configured")?;
+                let edge = edges.get(usize::from(target.edge)).ok_or(DialError::NoSuchEdge)?;
                 if let Ok(address) = edge.name.parse() {
-                    return connector.dial(address, edge.host(), target.shard).map(Some);
+                    return Ok(Some(connector.dial(address, edge.host(), target.shard)?));
                 }
                 let asked = self.resolver.ask(ResolvePurpose::Wire(target), &edge.name);
-                asked.map(|()| None).map_err(|_| anyhow!("too many names wait to be resolved"))
+                asked.map(|()| None).map_err(|_| DialError::TooManyNames)
             }
         }
     }
@@ -159,51 +239,53 @@ impl EndpointDialer {
         connection: ConnectionId,
         server: &str,
         origin: Option<&Origin>,
-    ) -> anyhow::Result<Option<ServerLink>> {
+    ) -> Result<Option<ServerLink>, ServerError> {
         if let Some(own) = self.own.get(server) {
-            return own.hand().map(ServerLink::Program).map(Some);
+            return own.hand().map(ServerLink::Program).map(Some).map_err(ServerError::Program);
         }
-        let server =
-            self.servers.get(server).with_context(|| format!("this agent has no server called {server}"))?;
+        let server = self.servers.get(server).ok_or_else(|| ServerError::NoSuchServer(server.to_owned()))?;
         let manner = ServerProtocol::of(server, origin);
         if let Ok(address) = server.address.parse() {
-            return connect(address, manner).map(Some);
+            return Ok(Some(connect(address, manner)?));
         }
         let asked = self.resolver.ask(ResolvePurpose::Server(connection, manner), &server.address);
-        asked.map(|()| None).map_err(|_| anyhow!("too many names wait to be resolved"))
+        asked.map(|()| None).map_err(|_| ServerError::TooManyNames)
     }
 
     /// The next connection that waited for a name.
     ///
     /// Call it after the waker has woken the loop, until it returns `None`: one wake-up may stand
     /// for several.
-    pub fn next_dialed(&self) -> Option<Dialing> {
-        let (wanted, addresses): Resolved<ResolvePurpose> = self.resolver.take()?;
+    pub(super) fn next_resolved(&self) -> Option<Resolved> {
+        let (wanted, addresses): resolver::Resolved<ResolvePurpose> = self.resolver.take()?;
         Some(match wanted {
             ResolvePurpose::Wire(target) => {
-                Dialing::Wire(target, self.resolved_wire(target, addresses).map(Box::new))
+                Resolved::Wire(target, Box::new(self.resolved_wire(target, addresses)))
             }
             ResolvePurpose::Server(connection, manner) => {
-                let address = addresses.context("cannot resolve the server's name");
-                let first =
-                    address.and_then(|all| all.first().copied().context("the server's name has no address"));
-                Dialing::Server(connection, first.and_then(|address| connect(address, manner)))
+                let all = addresses.map_err(ServerError::Unresolved);
+                let first = all.and_then(|all| all.first().copied().ok_or(ServerError::NoAddress));
+                Resolved::Server(connection, first.and_then(|address| Ok(connect(address, manner)?)))
             }
         })
     }
 
-    fn resolved_wire(&self, target: Target, addresses: io::Result<Vec<SocketAddr>>) -> anyhow::Result<Wire> {
+    fn resolved_wire(
+        &self,
+        target: Target,
+        addresses: io::Result<Vec<SocketAddr>>,
+    ) -> Result<Wire, DialError> {
         let EdgeTransport::Edges { connector, edges } = &self.transport else {
-            return Err(anyhow!("it needs no name"));
+            return Err(DialError::NoSuchEdge);
         };
-        let edge = edges.get(usize::from(target.edge)).context("no such edge is configured")?;
-        let addresses = addresses.context("cannot resolve the edge's name")?;
-        let address = edge.choose(&addresses).context("the edge's name has no address")?;
-        connector.dial(address, edge.host(), target.shard)
+        let edge = edges.get(usize::from(target.edge)).ok_or(DialError::NoSuchEdge)?;
+        let addresses = addresses.map_err(DialError::Unresolved)?;
+        let address = edge.choose(&addresses).ok_or(DialError::NoAddress)?;
+        Ok(connector.dial(address, edge.host(), target.shard)?)
     }
 }
 
-fn connect(address: SocketAddr, manner: ServerProtocol) -> anyhow::Result<ServerLink> {
+fn connect(address: SocketAddr, manner: ServerProtocol) -> io::Result<ServerLink> {
     Ok(match manner {
         ServerProtocol::Datagrams => ServerLink::Datagrams(datagrams::connect(address)?),
         ServerProtocol::Stream(head) => ServerLink::Stream(Socket::tcp(TcpStream::connect(address)?)?, head),

@@ -6,12 +6,12 @@
 //! session. A bearer token is sent as it is, so here the client must know the server before it
 //! sends anything.
 
-use anyhow::{Context, anyhow, ensure};
 use marram_transport::Identity;
 use marram_transport::tls13::{HandshakeVerifier, ShownChain, Trust, provider};
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use rustls::client::{VerifierBuilderError, WebPkiServerVerifier};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::fmt;
@@ -28,16 +28,76 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 const SYSTEM: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
-fn certificates(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> {
-    let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().context("it is not PEM")?;
-    ensure!(!all.is_empty(), "it contains no certificate in PEM");
+/// Why a PEM file gives no certificates.
+#[derive(Debug)]
+pub enum PemError {
+    /// It is not PEM.
+    NotPem(pem::Error),
+    /// It contains no certificate.
+    Empty,
+}
+
+impl fmt::Display for PemError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotPem(error) => write!(f, "it is not PEM: {error}"),
+            Self::Empty => f.write_str("it contains no certificate in PEM"),
+        }
+    }
+}
+
+impl std::error::Error for PemError {}
+
+/// Why one side cannot use TLS. The operator gives another file; the TLS library has the last word on the files' contents.
+#[derive(Debug)]
+pub enum TlsError {
+    /// The file with the own certificate cannot be used.
+    Certificate(PemError),
+    /// The key's file contains no private key in PEM.
+    NoKey(pem::Error),
+    /// The private key does not match the certificate.
+    Mismatch(rustls::Error),
+    /// No trusted certificates are configured, and this machine has no list of them.
+    NothingTrusted,
+    /// The file of trusted certificates cannot be used.
+    Trusted(PemError),
+    /// The trusted certificates cannot be used to check a server's.
+    Roots(VerifierBuilderError),
+    /// The library refused the settings.
+    Library(rustls::Error),
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Certificate(error) => write!(f, "the certificate's file cannot be used: {error}"),
+            Self::NoKey(error) => write!(f, "the key's file contains no private key in PEM: {error}"),
+            Self::Mismatch(error) => write!(f, "the private key does not match the certificate: {error}"),
+            Self::NothingTrusted => f.write_str(
+                "this machine has no list of trusted certificates: name the server's, or its signer's, as `ca`",
+            ),
+            Self::Trusted(error) => write!(f, "the file of trusted certificates cannot be used: {error}"),
+            Self::Roots(error) => write!(f, "{error}"),
+            Self::Library(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+type Chain = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(PemError::NotPem)?;
+    if all.is_empty() {
+        return Err(PemError::Empty);
+    }
     Ok(all)
 }
 
-fn chain(identity: &Identity) -> anyhow::Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
-    let chain = certificates(&identity.chain_pem).context("the certificate's file cannot be used")?;
-    let key = PrivateKeyDer::from_pem_slice(&identity.key_pem)
-        .context("the key's file contains no private key in PEM")?;
+fn chain(identity: &Identity) -> Result<Chain, TlsError> {
+    let chain = certificates(&identity.chain_pem).map_err(TlsError::Certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(&identity.key_pem).map_err(TlsError::NoKey)?;
     Ok((chain, key))
 }
 
@@ -50,13 +110,14 @@ impl Acceptor {
     ///
     /// # Errors
     /// If certificate or key cannot be used, or they do not belong together.
-    pub fn new(identity: &Identity) -> anyhow::Result<Self> {
+    pub fn new(identity: &Identity) -> Result<Self, TlsError> {
         let (chain, key) = chain(identity)?;
         let config = ServerConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])?
+            .with_protocol_versions(&[&TLS13])
+            .map_err(TlsError::Library)?
             .with_no_client_auth()
             .with_single_cert(chain, key)
-            .context("the private key does not match the certificate")?;
+            .map_err(TlsError::Mismatch)?;
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
@@ -82,41 +143,40 @@ impl Connector {
     ///
     /// # Errors
     /// The text says which file is wrong.
-    pub fn new(ca_pem: Option<&[u8]>, identity: Option<&Identity>) -> anyhow::Result<Self> {
-        // Declared here so that it outlives `pem`, which borrows it.
+    pub fn new(ca_pem: Option<&[u8]>, identity: Option<&Identity>) -> Result<Self, TlsError> {
         let system;
         let pem = match ca_pem {
             Some(pem) => pem,
             None => {
-                system = SYSTEM.iter().find_map(|path| std::fs::read(path).ok()).ok_or_else(|| {
-                    anyhow!("this machine has no list of trusted certificates: name the server's, or its signer's, \
-                        as `ca`")
-                })?;
+                system = SYSTEM
+                    .iter()
+                    .find_map(|path| std::fs::read(path).ok())
+                    .ok_or(TlsError::NothingTrusted)?;
                 &system
             }
         };
-        let known = certificates(pem).context("the file of trusted certificates cannot be used")?;
+        let known = certificates(pem).map_err(TlsError::Trusted)?;
         let mut roots = RootCertStore::empty();
         let (added, _) = roots.add_parsable_certificates(known.iter().cloned());
         // A pinned certificate need not be usable as a root: then it is trusted itself and signs
         // nothing.
         let signed = (added > 0)
             .then(|| WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build())
-            .transpose()?;
+            .transpose()
+            .map_err(TlsError::Roots)?;
         // The system's certificates are signers only, not servers' own.
         let pinned = if ca_pem.is_some() { known } else { Vec::new() };
         let verifier = HandshakeVerifier::new(Believed { pinned, signed });
         let builder = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])?
+            .with_protocol_versions(&[&TLS13])
+            .map_err(TlsError::Library)?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier));
         let config = match identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {
                 let (chain, key) = chain(identity)?;
-                builder
-                    .with_client_auth_cert(chain, key)
-                    .context("the private key does not match the certificate")?
+                builder.with_client_auth_cert(chain, key).map_err(TlsError::Mismatch)?
             }
         };
         Ok(Self(TlsConnector::from(Arc::new(config))))

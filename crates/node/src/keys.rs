@@ -39,6 +39,35 @@ impl fmt::Debug for Key {
     }
 }
 
+/// Why a key's file cannot be used; the operator names another. The text continues "names a file that ...".
+#[derive(Clone, PartialEq, Debug)]
+pub enum KeyError {
+    /// It contains no private key in PEM.
+    NoKey,
+    /// Its private key is for another algorithm.
+    OtherAlgorithm,
+    /// It contains no certificate in PEM.
+    NoCertificate,
+    /// Its first certificate is invalid.
+    InvalidCertificate(rustls::Error),
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoKey => f.write_str("contains no private key in PEM"),
+            Self::OtherAlgorithm => f.write_str(
+                "contains a private key that is neither Ed25519 nor on P-256; signatures of others are not the same \
+                 each time, and a session's must be",
+            ),
+            Self::NoCertificate => f.write_str("contains no certificate in PEM"),
+            Self::InvalidCertificate(error) => write!(f, "begins with an invalid certificate: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for KeyError {}
+
 /// Reads a private key: PKCS #8 or SEC 1, Ed25519 or P-256.
 ///
 /// # Errors
@@ -46,13 +75,9 @@ impl fmt::Debug for Key {
 ///
 /// Slow enough to be done once: for each key when the configuration is read, and when a shard
 /// starts.
-pub fn read(pem: &[u8]) -> Result<(KeyId, Arc<dyn Signer>), String> {
-    let der = PrivateKeyDer::from_pem_slice(pem).map_err(|_| "contains no private key in PEM".to_owned())?;
-    let other = || {
-        "contains a private key that is neither Ed25519 nor on P-256; signatures of others are not the same each \
-         time, and a session's must be"
-            .to_owned()
-    };
+pub fn read(pem: &[u8]) -> Result<(KeyId, Arc<dyn Signer>), KeyError> {
+    let der = PrivateKeyDer::from_pem_slice(pem).map_err(|_| KeyError::NoKey)?;
+    let other = || KeyError::OtherAlgorithm;
     let key = any_supported_type(&der).map_err(|_| other())?;
     let id = key.public_key().map(|public| KeyId::of(&public)).ok_or_else(other)?;
     // The library parses and checks the key; only the signing on P-256 is done by another one.
@@ -74,11 +99,9 @@ pub fn read(pem: &[u8]) -> Result<(KeyId, Arc<dyn Signer>), String> {
 /// The text continues "names a file that ...".
 ///
 /// The certificate is not verified: whether clients trust it is not the edge's concern.
-pub fn of_certificate(pem: &[u8]) -> Result<KeyId, String> {
-    let leaf =
-        CertificateDer::from_pem_slice(pem).map_err(|_| "contains no certificate in PEM".to_owned())?;
-    let leaf = ParsedCertificate::try_from(&leaf)
-        .map_err(|error| format!("begins with an invalid certificate: {error}"))?;
+pub fn of_certificate(pem: &[u8]) -> Result<KeyId, KeyError> {
+    let leaf = CertificateDer::from_pem_slice(pem).map_err(|_| KeyError::NoCertificate)?;
+    let leaf = ParsedCertificate::try_from(&leaf).map_err(KeyError::InvalidCertificate)?;
     Ok(KeyId::of(&leaf.subject_public_key_info()))
 }
 
@@ -164,9 +187,9 @@ mod tests {
             (&certificate, "no private key"),
             (&p384, "neither Ed25519 nor on P-256"),
         ] {
-            let error = read(file.as_bytes()).err().unwrap();
+            let error = read(file.as_bytes()).err().unwrap().to_string();
             assert!(error.contains(words), "{error:?} does not say {words:?}");
         }
-        assert!(of_certificate(p384.as_bytes()).unwrap_err().contains("no certificate"));
+        assert!(of_certificate(p384.as_bytes()).unwrap_err() == KeyError::NoCertificate);
     }
 }

@@ -1,7 +1,6 @@
 //! The clock of a loop that waits for sockets. It excludes the time in which this process could not run, so that a peer does not
 //! seem silent because this process was suspended.
 
-use anyhow::Context;
 use mio::{Events, Poll};
 use std::{
     io,
@@ -14,6 +13,12 @@ const STALL: Duration = Duration::from_millis(20);
 /// Nanoseconds, for the pure state machines.
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The error of a loop that cannot wait for its sockets, with these words before the operating system's.
+#[must_use]
+pub fn cannot_wait(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot wait for sockets: {error}"))
 }
 
 /// Time as the pure state machines see it.
@@ -64,11 +69,12 @@ impl Clock {
         poll: &mut Poll,
         events: &mut Events,
         timeout: Option<Duration>,
-    ) -> anyhow::Result<bool> {
+    ) -> io::Result<bool> {
         let due = timeout.map(|timeout| Instant::now() + timeout);
         match poll.poll(events, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(false),
-            polled => polled.context("cannot wait for sockets")?,
+            polled => polled
+                .map_err(|error| io::Error::new(error.kind(), format!("cannot wait for sockets: {error}")))?,
         }
         self.now = Instant::now();
         let late = due.and_then(|due| self.now.checked_duration_since(due));

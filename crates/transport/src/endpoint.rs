@@ -3,19 +3,86 @@
 use super::{
     credentials::Credentials,
     error::WireError,
-    key::AgentKey,
+    key::{AgentKey, KeyError},
     preamble::{Preamble, PreambleVerdict},
     proof::Token,
     security::Security,
     socket::Socket,
-    trust,
+    trust::{self, TlsError},
     wire::{Introduction, Wire},
 };
-use anyhow::Context;
 use marram_wire::id::HostId;
 use mio::net::TcpStream;
 use rustls::{ClientConfig, ServerConfig, pki_types::ServerName};
-use std::{net::SocketAddr, sync::Arc};
+use std::{fmt, io, net::SocketAddr, sync::Arc};
+
+/// Why the security settings of a program cannot be applied. The operator fixes the file that the message names.
+#[derive(Debug)]
+pub enum SecurityError {
+    /// The agent has no key.
+    Key(KeyError),
+    /// A certificate or its key cannot be used.
+    Tls(TlsError),
+    /// The edge's own certificate cannot be created.
+    SelfSigned(rcgen::Error),
+}
+
+impl From<KeyError> for SecurityError {
+    fn from(error: KeyError) -> Self {
+        Self::Key(error)
+    }
+}
+
+impl From<TlsError> for SecurityError {
+    fn from(error: TlsError) -> Self {
+        Self::Tls(error)
+    }
+}
+
+impl fmt::Display for SecurityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(error) => write!(f, "{error}"),
+            Self::Tls(error) => write!(f, "{error}"),
+            Self::SelfSigned(error) => write!(f, "cannot create a certificate: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for SecurityError {}
+
+/// Why a wire cannot be started. The agent's operator can fix the first two; the last may pass.
+#[derive(Debug)]
+pub enum ConnectError {
+    /// No certificate can contain this name.
+    Name(String),
+    /// The address is not on loopback, and nothing authenticates the edge.
+    Unauthenticated(SocketAddr),
+    /// The operating system refused the connection.
+    Io(io::Error),
+}
+
+impl From<io::Error> for ConnectError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(host) => write!(f, "{host} is not a valid host name or address for a certificate"),
+            Self::Unauthenticated(address) => write!(
+                f,
+                "{address} is not on loopback, and nothing is configured to authenticate it with: give this agent a \
+                 token or a ca, or set insecure_plain = true"
+            ),
+            Self::Io(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {}
 
 /// An agent's side.
 ///
@@ -33,7 +100,7 @@ impl WireConnector {
     ///
     /// # Errors
     /// If a file or certificate cannot be used, or another process holds the key file's lock.
-    pub fn new(security: &Security) -> anyhow::Result<Self> {
+    pub fn new(security: &Security) -> Result<Self, SecurityError> {
         let key = match &security.identity_file {
             None => AgentKey::generate()?,
             Some(path) => AgentKey::open(path)?,
@@ -58,22 +125,15 @@ impl WireConnector {
     /// # Errors
     /// If the address may not be dialled unencrypted, `host` cannot be in a certificate, or no
     /// socket is left.
-    pub fn dial(&self, address: SocketAddr, host: &str, shard: u8) -> anyhow::Result<Wire> {
+    pub fn dial(&self, address: SocketAddr, host: &str, shard: u8) -> Result<Wire, ConnectError> {
         let tls = match &self.tls {
             Some(config) => {
-                let name = ServerName::try_from(host.to_string()).with_context(|| {
-                    format!("{host} is not a valid host name or address for a certificate")
-                })?;
+                let name = ServerName::try_from(host.to_string())
+                    .map_err(|_| ConnectError::Name(host.to_string()))?;
                 Some((Arc::clone(config), name))
             }
-            None => {
-                anyhow::ensure!(
-                    self.insecure_plain || address.ip().to_canonical().is_loopback(),
-                    "{address} is not on loopback, and nothing is configured to authenticate it with: give this agent a \
-                     token or a ca, or set insecure_plain = true"
-                );
-                None
-            }
+            None if self.insecure_plain || address.ip().to_canonical().is_loopback() => None,
+            None => return Err(ConnectError::Unauthenticated(address)),
         };
         let socket = Socket::tcp(TcpStream::connect(address)?)?;
         Ok(Wire::dial(socket, Introduction { shard, key: self.key.clone(), token: self.token.clone(), tls }))
@@ -90,7 +150,10 @@ pub struct WireAcceptor {
 
 impl WireAcceptor {
     /// Parses certificates.
-    pub fn new(security: &Security) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// If one of the files cannot be used, with what is wrong with it.
+    pub fn new(security: &Security) -> Result<Self, SecurityError> {
         Ok(Self {
             credentials: Arc::new(Credentials::new(security)),
             tls: trust::server_config(security)?,
@@ -102,10 +165,10 @@ impl WireAcceptor {
     ///
     /// The supervisor calls it once, before the shards start: so all of them, restarted ones too,
     /// present one certificate.
-    pub fn complete(security: &Security) -> anyhow::Result<Security> {
+    pub fn complete(security: &Security) -> Result<Security, SecurityError> {
         let mut security = security.clone();
         if security.identity.is_none() && Credentials::new(&security).has_tokens() {
-            security.identity = Some(trust::self_signed().context("cannot create a certificate")?);
+            security.identity = Some(trust::self_signed().map_err(SecurityError::SelfSigned)?);
         }
         Ok(security)
     }

@@ -8,7 +8,6 @@
 //! Knows no wire.
 
 use super::random;
-use anyhow::{Context, bail, ensure};
 use marram_wire::id::HostId;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use rustix::fs::{FlockOperation, flock};
@@ -17,7 +16,7 @@ use std::{
     fs::{File, OpenOptions},
     io::{self, Read, Write},
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -28,6 +27,58 @@ pub(crate) const SIGNATURE_SIZE: usize = 64;
 const SEED_SIZE: usize = 32;
 /// The digits and a new line; a longer file is not a key file.
 const FILE_SIZE_MAX: u64 = 2 * SEED_SIZE as u64 + 2;
+
+/// Why an agent has no key. The operator can fix all but the first.
+#[derive(Debug)]
+pub enum KeyError {
+    /// The operating system gave no random bytes.
+    Random(io::Error),
+    /// The file cannot be opened or created.
+    Open(PathBuf, io::Error),
+    /// The file cannot be read.
+    Read(PathBuf, io::Error),
+    /// Another agent uses the file.
+    InUse(PathBuf),
+    /// Other users can read the file.
+    Exposed(PathBuf),
+    /// The file is longer than a key: it is another file.
+    OtherFile(PathBuf),
+    /// The file has the size of a key, and contains none.
+    Damaged(PathBuf),
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Random(error) => write!(f, "{error}"),
+            Self::Open(path, error) => {
+                write!(f, "cannot use {} for this agent's key (`identity_file`): {error}", path.display())
+            }
+            Self::Read(path, error) => write!(f, "cannot read {}: {error}", path.display()),
+            Self::InUse(path) => write!(
+                f,
+                "another agent uses the key in {}: give each agent its own `identity_file`",
+                path.display()
+            ),
+            Self::Exposed(path) => {
+                let shown = path.display();
+                write!(f, "other users can read this agent's private key in {shown}: run `chmod 600 {shown}`")
+            }
+            Self::OtherFile(path) => write!(
+                f,
+                "{} does not contain an agent's key: set `identity_file` to another file",
+                path.display()
+            ),
+            Self::Damaged(path) => write!(
+                f,
+                "{} does not contain an agent's key: remove the file, and the agent creates a new one",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for KeyError {}
 
 /// An agent's key pair. Clones share it.
 #[derive(Clone)]
@@ -49,43 +100,35 @@ impl AgentKey {
     ///
     /// # Errors
     /// If the operating system gives no random bytes.
-    pub fn generate() -> anyhow::Result<Self> {
-        Self::from_seed(&random()?)
+    pub fn generate() -> Result<Self, KeyError> {
+        Ok(Self::from_seed(&random().map_err(KeyError::Random)?))
     }
 
     /// The key in this file, which is created if it does not exist.
     ///
     /// # Errors
     /// If the file cannot be used, with what to do about it.
-    pub fn open(path: &Path) -> anyhow::Result<Self> {
-        let shown = path.display();
+    pub fn open(path: &Path) -> Result<Self, KeyError> {
+        let named = || path.to_owned();
         let mut file = match Self::create(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => File::open(path),
             made => made,
         }
-        .with_context(|| format!("cannot use {shown} for this agent's key (`identity_file`)"))?;
+        .map_err(|error| KeyError::Open(named(), error))?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            bail!("another agent uses the key in {shown}: give each agent its own `identity_file`");
+            return Err(KeyError::InUse(named()));
         }
-        let metadata = file.metadata()?;
-        ensure!(
-            metadata.permissions().mode() & 0o077 == 0,
-            "other users can read this agent's private key in {shown}: run `chmod 600 {shown}`"
-        );
-        ensure!(
-            metadata.len() <= FILE_SIZE_MAX,
-            "{shown} does not contain an agent's key: set `identity_file` to \
-            another file"
-        );
+        let metadata = file.metadata().map_err(|error| KeyError::Read(named(), error))?;
+        if metadata.permissions().mode() & 0o077 != 0 {
+            return Err(KeyError::Exposed(named()));
+        }
+        if metadata.len() > FILE_SIZE_MAX {
+            return Err(KeyError::OtherFile(named()));
+        }
         let mut text = String::new();
-        file.read_to_string(&mut text).with_context(|| format!("cannot read {shown}"))?;
-        let seed = seed(text.trim_end()).with_context(|| {
-            format!(
-                "{shown} does not contain an agent's key: remove the file, and the agent \
-                creates a new one"
-            )
-        })?;
-        Ok(Self { _file: Some(Arc::new(file)), ..Self::from_seed(&seed)? })
+        file.read_to_string(&mut text).map_err(|error| KeyError::Read(named(), error))?;
+        let seed = seed(text.trim_end()).ok_or_else(|| KeyError::Damaged(named()))?;
+        Ok(Self { _file: Some(Arc::new(file)), ..Self::from_seed(&seed) })
     }
 
     /// Creates the file with a new key in it, atomically.
@@ -110,11 +153,10 @@ impl AgentKey {
         linked.and_then(|()| File::open(path))
     }
 
-    fn from_seed(seed: &[u8; SEED_SIZE]) -> anyhow::Result<Self> {
-        let pair = Ed25519KeyPair::from_seed_unchecked(seed).ok().context("the seed is not a valid key")?;
-        let public =
-            pair.public_key().as_ref().try_into().context("the public key has an unexpected size")?;
-        Ok(Self { pair: Arc::new(pair), public, _file: None })
+    fn from_seed(seed: &[u8; SEED_SIZE]) -> Self {
+        let pair = Ed25519KeyPair::from_seed_unchecked(seed).expect("32 bytes are a seed");
+        let public = pair.public_key().as_ref().try_into().expect("an Ed25519 public key has 32 bytes");
+        Self { pair: Arc::new(pair), public, _file: None }
     }
 
     /// The agent's id.

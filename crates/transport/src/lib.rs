@@ -43,21 +43,22 @@ pub mod token;
 mod trust;
 mod wire;
 
-pub use clock::{Clock, nanos};
+pub use clock::{Clock, cannot_wait, nanos};
 pub use credentials::{CREDENTIALS_MAX, Credentials};
-pub use endpoint::{WireAcceptor, WireConnector};
+pub use endpoint::{ConnectError, SecurityError, WireAcceptor, WireConnector};
 pub use error::WireError;
 pub use handshake::plain_answer;
 pub use idle::IdleTasks;
 pub use ipc::IpcChannel;
-pub use key::AgentKey;
+pub use key::{AgentKey, KeyError};
 pub use limiter::LogLimiter;
-pub use listening::cannot_listen;
+pub use listening::{ListenError, cannot_listen};
 pub use preamble::{NotUnderstood, Preamble, PreambleAnswer, PreambleVerdict, SIZE as PREAMBLE_SIZE};
 pub use security::{Credential, Identity, Security};
 pub use socket::Socket;
 pub use stop::{StopSignal, Stopper};
 pub use table::{WireEvent, WireTable};
+pub use trust::TlsError;
 pub use wire::Wire;
 
 use std::io;

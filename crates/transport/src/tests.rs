@@ -55,7 +55,7 @@ struct Pair {
 type Outcome = (Result<(), String>, Result<(), String>);
 
 impl Pair {
-    fn new(agent: &Security, edge: &Security) -> anyhow::Result<Self> {
+    fn new(agent: &Security, edge: &Security) -> Result<Self, Box<dyn std::error::Error>> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let mut wire = WireConnector::new(agent)?.dial(listener.local_addr()?, "localhost", 3)?;
         let (accepted, _) = listener.accept()?;

@@ -12,6 +12,7 @@
 
 use super::{LISTENER, Shell};
 use crate::{
+    AgentError,
     datagrams::DatagramInput,
     program::{self, ConnectionKind},
     routing::{Arrived, Route, Routing},
@@ -35,14 +36,14 @@ use tracing::{info, warn};
 ///
 /// # Errors
 /// If an address cannot be bound; the text says how to find the cause.
-pub(super) fn listen(poll: &Poll, routing: &Routing) -> anyhow::Result<Vec<(TcpListener, usize)>> {
+pub(super) fn listen(poll: &Poll, routing: &Routing) -> Result<Vec<(TcpListener, usize)>, AgentError> {
     let mut listeners = Vec::new();
     for (place, (at, _)) in
         routing.listeners().enumerate().filter(|(_, (at, _))| at.protocol != RouteProtocol::Udp)
     {
         let (address, app) = (at.address, &at.app);
         let mut listener = TcpListener::bind(address)
-            .map_err(|error| cannot_listen(address, &format!("for {app}"), &error))?;
+            .map_err(|error| cannot_listen(address, &format!("for {app}"), error))?;
         let token = token::token(LISTENER, listeners.len() as u64);
         poll.registry().register(&mut listener, token, Interest::READABLE)?;
         info!(address = %listener.local_addr()?, %app, "listening for clients");

@@ -67,7 +67,7 @@ fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
     warn_of(&source, environment::EDGE);
     raise_descriptor_limit();
     // Held until the process ends. Before any other use of the directory.
-    let _held = edge::lock(&config.admin.state)?;
+    let _held = edge::lock(&config.admin.state).map_err(anyhow::Error::from)?;
     let (client, channel) = edge::admin_channel();
     let listen = config.admin.listen;
     let listener = listen_for_operators(listen)?;
@@ -75,7 +75,7 @@ fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
         let shards = edge::shards(&config.edge);
         Coordinator::start(&config.edge.name, options, shards, client.clone())
     });
-    let coordinator = coordinator.transpose()?;
+    let coordinator = coordinator.transpose().map_err(anyhow::Error::from)?;
     let state = Arc::new(AdminState::new(&config, client, coordinator.clone()));
     marram_admin::start(listener, Arc::clone(&state)).context("the admin API cannot start")?;
     tracing::info!(target: "marram_admin", address = %listen, "listening for operators");
@@ -91,7 +91,7 @@ fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
     let ended = edge::run_supervisor(&config.edge, channel, fetch, coordinating);
     // Last: until now the edge had sessions, and others may fetch images from it.
     coordinator.iter().for_each(Coordinator::leave);
-    Ok(ended?)
+    Ok(ended.map_err(anyhow::Error::from)?)
 }
 
 /// `marram agent`
@@ -162,7 +162,7 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
         tracing::info!(target: "marram_admin", address = %listen, "listening for operators");
     }
     set_latency_sensitive();
-    Ok(marram_agent::run(&config.agent, stop)?)
+    Ok(marram_agent::run(&config.agent, stop).map_err(anyhow::Error::from)?)
 }
 
 /// Reads the configuration again at each SIGHUP and takes its routes; everything else does not change.
@@ -237,20 +237,22 @@ pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
     marram_admin::serve(listener, config.recorder.name.clone(), &config.access, state)
         .context("the admin API cannot start")?;
     tracing::info!(target: "marram_admin", address = %config.listen, "listening for operators");
-    Ok(recorder::run(&config.recorder, questions, stop)?)
+    Ok(recorder::run(&config.recorder, questions, stop).map_err(anyhow::Error::from)?)
 }
 
 /// Bound before the logs say anything about it, and before the main loop starts: a wrong address
 /// ends the program at once.
-fn listen_for_operators(listen: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(listen).map_err(|error| cannot_listen(listen, "for operators (`admin.listen`)", &error))
+fn listen_for_operators(listen: SocketAddr) -> Result<TcpListener, Failure> {
+    TcpListener::bind(listen).map_err(|error| {
+        Failure::Other(cannot_listen(listen, "for operators (`admin.listen`)", error).into())
+    })
 }
 
 /// Its setup comes over standard input, its log settings by the environment: it has no flags that
 /// could be wrong.
 pub(super) fn shard() -> Result<(), Failure> {
     logging::start_from_environment();
-    Ok(edge::run_shard()?)
+    Ok(edge::run_shard().map_err(anyhow::Error::from)?)
 }
 
 /// With fewer file descriptors, connections will soon be refused unexpectedly.
@@ -286,7 +288,7 @@ fn warn_of(source: &Source, prefix: &str) {
 fn start_logging(configured: &logging::LogOptions, format: Option<logging::Format>) -> Result<(), Failure> {
     let format = format.unwrap_or(configured.format);
     logging::start(&logging::LogOptions { format, ..configured.clone() })
-        .map_err(|why| Failure::Usage(anyhow::anyhow!(why)))
+        .map_err(|why| Failure::Usage(why.into()))
 }
 
 /// `A=B`

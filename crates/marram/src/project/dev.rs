@@ -50,7 +50,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
     let mut project = Project::open(options)?;
     // Checked here, since the agent would find out only after the build.
     TcpListener::bind(options.listen).map_err(|error| {
-        anyhow!("{}; or `marram dev --listen ADDRESS`", cannot_listen(options.listen, "for clients", &error))
+        anyhow!("{}; or `marram dev --listen ADDRESS`", cannot_listen(options.listen, "for clients", error))
     })?;
     // Before the build: a source that is saved during the build counts as changed after it.
     let mut seen = project.look();

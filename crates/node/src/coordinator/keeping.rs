@@ -12,7 +12,7 @@
 //! a witness or a standby), and a log with compaction would be more to get wrong. A batch shares
 //! one write: about a millisecond on a disk that syncs honestly.
 
-use anyhow::Context;
+use super::error::StoreError;
 use bytes::Bytes;
 use marram_shard::coordinator::{
     Changes, Store, StoreChange, StoreFigures, StoreRefusal, StoreReply, StoreRequest,
@@ -75,19 +75,15 @@ impl StoreHandle {
     /// If the file is damaged, of another version, or cannot be written. It is written at once, so
     /// that a directory that cannot be written is an error of the start and not of the first
     /// request.
-    pub(super) fn start(file: PathBuf) -> anyhow::Result<Self> {
+    pub(super) fn start(file: PathBuf) -> Result<Self, StoreError> {
         let began = Instant::now();
         let mut store = match fs::read(&file) {
-            Ok(bytes) => Store::restore(&Bytes::from(bytes), 0).map_err(|damage| {
-                anyhow::anyhow!("the coordinator's store {} cannot be used: {damage}", file.display())
-            })?,
+            Ok(bytes) => Store::restore(&Bytes::from(bytes), 0)
+                .map_err(|damage| StoreError::Damaged(file.clone(), damage))?,
             Err(error) if error.kind() == ErrorKind::NotFound => Store::new(),
-            Err(error) => {
-                return Err(error).with_context(|| format!("the store {} cannot be read", file.display()));
-            }
+            Err(error) => return Err(StoreError::Unreadable(file, error)),
         };
-        save(&mut store, &file)
-            .with_context(|| format!("the coordinator's store {} cannot be written", file.display()))?;
+        save(&mut store, &file).map_err(|error| StoreError::Unwritable(file.clone(), error))?;
         let figures = Arc::new(Mutex::new(store.figures()));
         let (jobs, receiver) = sync_channel(BATCH);
         let mut keeper = Keeper {
@@ -98,7 +94,10 @@ impl StoreHandle {
             watchers: Vec::new(),
             reported: false,
         };
-        thread::Builder::new().name("store".into()).spawn(move || keeper.run(&receiver))?;
+        thread::Builder::new()
+            .name("store".into())
+            .spawn(move || keeper.run(&receiver))
+            .map_err(StoreError::Thread)?;
         Ok(Self { jobs, figures })
     }
 

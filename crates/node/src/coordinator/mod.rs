@@ -13,19 +13,20 @@
 //! An edge that serves the store uses it over HTTP as the others do: one path to test, and the
 //! store's thread can fail or be slow without blocking the client.
 
+mod error;
 mod http;
 mod keeping;
 mod link;
 pub mod protocol;
 mod server;
 
+pub use error::{CoordinatorError, StoreError};
 pub use http::PATIENCE;
 pub use keeping::WATCHES_MAX;
 pub use link::{LOAD_INTERVAL, NEWS_INTERVAL};
 pub use server::{ANSWER_PATIENCE, CONNECTIONS_MAX, REQUEST_BYTES_MAX, REQUEST_PATIENCE};
 
 use crate::edge::{AdminClient, Answered};
-use anyhow::Context;
 use keeping::StoreHandle;
 use marram_http::tls::{Acceptor, Connector};
 use marram_shard::coordinator::{
@@ -43,9 +44,6 @@ use std::sync::{
     mpsc::sync_channel,
 };
 use std::time::{Duration, Instant};
-
-/// The hint for a store that cannot be encrypted.
-const IDENTITY: &str = "correct `coordinator.certificate` and `coordinator.key`";
 
 /// The credentials for the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -161,17 +159,19 @@ impl Coordinator {
         options: &CoordinatorOptions,
         shards: u8,
         control: AdminClient,
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self, CoordinatorError> {
         let (mut stores, mut ca) = (options.stores.clone(), options.ca.clone());
         let mut credentials = options.credentials.clone();
-        let keeping = options.serve.as_ref().map(|serve| -> anyhow::Result<_> {
+        let keeping = options.serve.as_ref().map(|serve| -> Result<_, CoordinatorError> {
             let keeping = StoreHandle::start(serve.file.clone())?;
-            let listener = TcpListener::bind(serve.listen).with_context(|| {
-                let listen = serve.listen;
-                format!("cannot listen on {listen} for other edges: choose another `coordinator.serve`, or stop the \
-                    program that uses it")
-            })?;
-            let tls = options.identity.as_ref().map(Acceptor::new).transpose().context(IDENTITY)?;
+            let listener = TcpListener::bind(serve.listen)
+                .map_err(|error| CoordinatorError::Listen(serve.listen, error))?;
+            let tls = options
+                .identity
+                .as_ref()
+                .map(Acceptor::new)
+                .transpose()
+                .map_err(CoordinatorError::Identity)?;
             if stores.is_empty() {
                 let authority = reachable(listener.local_addr()?).to_string();
                 stores.push(StoreAddress { authority, is_encrypted: tls.is_some() });
@@ -180,21 +180,21 @@ impl Coordinator {
                 credentials = serve.token.clone().map_or(Credentials::None, Credentials::Token);
             }
             server::start(listener, keeping.clone(), serve.token.clone(), tls)
-                .context("the coordinator's store cannot be served")?;
+                .map_err(CoordinatorError::Serve)?;
             tracing::info!(address = %serve.listen, "serving the coordinator's store");
             Ok(keeping)
         });
         let keeping = keeping.transpose()?;
         let connector = stores.iter().any(|store| store.is_encrypted).then(|| {
             let connector = Connector::new(ca.as_deref(), options.identity.as_ref());
-            connector.context("correct `coordinator.ca`, `coordinator.certificate` and `coordinator.key`")
+            connector.map_err(CoordinatorError::Connector)
         });
         let store = http::Store::new(stores, connector.transpose()?, credentials);
         // Tells two runs of an edge with one name apart, and two edges to which one name was given
         // by mistake.
         let mut life = [0; 8];
         rustix::rand::getrandom(&mut life, rustix::rand::GetRandomFlags::empty())
-            .context("the operating system provides no random bytes")?;
+            .map_err(|error| CoordinatorError::Random(error.into()))?;
         let here = Registration {
             life: u64::from_le_bytes(life),
             addresses: options.addresses.clone(),

@@ -25,6 +25,7 @@ use self::guest_log::GuestLog;
 use super::{
     caches::Caches,
     checkpoints::{Arriving, Restored, unrestorable},
+    error::ShardError,
     pressure,
     recordings::Recordings,
     setup::Setup,
@@ -32,7 +33,6 @@ use super::{
     startup::{Expected, StartSource, start_cell},
     worker::Worker,
 };
-use anyhow::Context;
 use bytes::Bytes;
 use marram_sandbox::{
     Cells, CellsConfig, Filling, Image, Images, LoadError, Snapshot, SnapshotError, reset_scheduling,
@@ -219,12 +219,11 @@ pub(super) struct Executor {
 
 impl Executor {
     /// Allocates the cell pool and starts the worker, which wakes the shard with `waker`.
-    pub(super) fn start(setup: &Setup, waker: Arc<mio::Waker>) -> anyhow::Result<Self> {
-        let images = Images::open(setup.images()).with_context(|| {
-            format!("cannot use the image cache {}: make it writable", setup.images().display())
-        })?;
+    pub(super) fn start(setup: &Setup, waker: Arc<mio::Waker>) -> Result<Self, ShardError> {
+        let images = Images::open(setup.images())
+            .map_err(|error| ShardError::Images(setup.images().to_owned(), error))?;
         let cells = Cells::new(CellsConfig { slots: setup.cells_max, ..CellsConfig::default() })
-            .context("cannot reserve the cell pool: lower cells_max, or raise vm.max_map_count")?
+            .map_err(ShardError::Pool)?
             .with_keys(setup.keyring()?);
         // The compiler ran once, for the drivers of cells, and does not run again.
         crate::memory::give_back();

@@ -9,8 +9,7 @@
 //!
 //! The thread is latency-sensitive like a shard's: each message of a gate's client passes it.
 
-use super::EdgeOptions;
-use anyhow::Context;
+use super::{EdgeOptions, error::SupervisorError};
 use marram_agent::{self as agent, EdgeTransport};
 use marram_sandbox::set_latency_sensitive;
 use marram_transport::{Security, StopSignal, Stopper, random};
@@ -42,7 +41,10 @@ pub(super) struct Gate {
 impl Gate {
     /// Binds the gates and starts the agent; `None` if the edge has no gate and no server of its own. `waker` wakes the
     /// supervisor, which passes the sockets on.
-    pub(super) fn start(options: &EdgeOptions, waker: Arc<OnceLock<Waker>>) -> anyhow::Result<Option<Self>> {
+    pub(super) fn start(
+        options: &EdgeOptions,
+        waker: Arc<OnceLock<Waker>>,
+    ) -> Result<Option<Self>, SupervisorError> {
         if options.routing.listeners().next().is_none() && options.servers.is_empty() {
             return Ok(None);
         }
@@ -67,7 +69,7 @@ impl Gate {
             edges => {
                 let token = options.gate_token.clone().or_else(|| options.security.token.clone());
                 let security = Security { token, ..options.security.clone() };
-                agent::edge_transport(&security, edges).context("[gates]")?
+                agent::edge_transport(&security, edges).map_err(SupervisorError::GateEdges)?
             }
         };
         // Over the network the id is that of the agent's key. For own shards it is random and
@@ -88,7 +90,7 @@ impl Gate {
         thread::Builder::new().name("gate".into()).spawn(move || {
             set_latency_sensitive();
             if let Err(error) = agent.run() {
-                error!(error = %format!("{error:#}"), "the gates have stopped");
+                error!(%error, "the gates have stopped");
             }
         })?;
         Ok(Some(Self { host, sockets, stopper }))

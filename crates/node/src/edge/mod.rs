@@ -18,6 +18,7 @@ mod admin_channel;
 mod caches;
 mod checkpoints;
 mod drain;
+mod error;
 mod executor;
 mod fetcher;
 mod gate;
@@ -36,10 +37,11 @@ mod witness;
 mod worker;
 
 pub use admin_channel::{AdminChannel, AdminClient, AskError, admin_channel};
+pub use error::{ShardError, SupervisorError};
 pub use fetcher::Fetch;
 pub use origin::LOOKUPS_MAX;
 pub use recordings::{Stops, take as take_recording, write_private};
-pub use state::{StateDirLock, lock};
+pub use state::{LockError, StateDirLock, lock};
 pub use supervisor::shards;
 pub use witness::{Answered, Coordinating};
 
@@ -184,7 +186,7 @@ pub fn run_supervisor(
     admin: AdminChannel,
     fetch: Option<Fetch>,
     coordinating: Option<Coordinating>,
-) -> anyhow::Result<()> {
+) -> Result<(), SupervisorError> {
     supervisor::Supervisor::new(options, admin, (fetch, coordinating), StopSignal::on_signals()?)?.run()
 }
 
@@ -193,6 +195,6 @@ pub fn run_supervisor(
 ///
 /// # Errors
 /// If it cannot start, or a system call fails; the supervisor then starts another.
-pub fn run_shard() -> anyhow::Result<()> {
+pub fn run_shard() -> Result<(), ShardError> {
     shard::run()
 }

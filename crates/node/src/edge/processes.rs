@@ -13,7 +13,6 @@ use super::{
     setup::{Setup, ToProcess},
 };
 use crate::logging::{self, Receiver};
-use anyhow::Context;
 use bytes::Bytes;
 use marram_shard::api::FromShard;
 use marram_transport::{IpcChannel, Security};
@@ -94,7 +93,7 @@ impl Process {
                 true
             }
             Err(error) => {
-                error!(shard = self.shard, error = %format!("{error:#}"), "cannot start a shard");
+                error!(shard = self.shard, %error, "cannot start a shard");
                 self.state = State::Due(now + self.backoff());
                 false
             }
@@ -103,7 +102,7 @@ impl Process {
 
     /// The setup is the first message in the socket. The child's end of it exists only in the
     /// child, so its death closes it.
-    fn spawn(&self, registry: &Registry, now: Instant) -> anyhow::Result<Running> {
+    fn spawn(&self, registry: &Registry, now: Instant) -> io::Result<Running> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let mut ours = UnixStream::from_std(ours);
@@ -116,7 +115,9 @@ impl Process {
             .envs(huge_pages())
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
-            .context("cannot start this program again")?;
+            .map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot start this program again: {error}"))
+            })?;
         let mut passage = IpcChannel::new(ours);
         let lines = self.lines.as_ref().map(|lines| lines.sender()).transpose()?;
         passage.send(&self.setup, lines);

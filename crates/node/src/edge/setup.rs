@@ -14,7 +14,7 @@ use super::{
     EdgeOptions,
     recordings::{Recordings, Stops},
 };
-use crate::keys;
+use crate::keys::{self, KeyError};
 use bytes::{BufMut, Bytes, BytesMut};
 use marram_sandbox::Keyring;
 use marram_shard::api::ToShard;
@@ -173,11 +173,10 @@ impl Setup {
     ///
     /// # Errors
     /// Only if the two processes are of different builds: the configuration has read the same keys.
-    pub(super) fn keyring(&self) -> anyhow::Result<Keyring> {
+    pub(super) fn keyring(&self) -> Result<Keyring, KeyError> {
         let mut keyring = Keyring::default();
         for pem in &self.keys {
-            let (id, signer) =
-                keys::read(pem).map_err(|why| anyhow::anyhow!("the supervisor gave a key that {why}"))?;
+            let (id, signer) = keys::read(pem)?;
             keyring.add(id, signer);
         }
         Ok(keyring)

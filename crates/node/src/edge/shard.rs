@@ -17,21 +17,21 @@
 //! disk; the worker's and sealer's queues have locks, held for a push or pop.
 
 use super::{
+    error::ShardError,
     executor::Executor,
     setup::{Setup, ToProcess},
     standing::Standing,
 };
 use crate::logging;
-use anyhow::{Context, bail};
-use marram_agent::{Dialing, EdgeTransport, EndpointDialer, parse_edges};
+use marram_agent::{DialFailed, DialInto, Dialing, EndpointDialer, edge_transport};
 use marram_sandbox::set_latency_sensitive;
 use marram_shard::{
     api::{Counted, FromShard, Now, ShardInput, ShardOutput, ShardWireId, Target, ToShard},
     shard::Shard,
 };
 use marram_transport::{
-    IdleTasks, IpcChannel, LogLimiter, Socket, Wire, WireAcceptor, WireConnector, WireError, WireEvent,
-    WireTable, random, token,
+    IdleTasks, IpcChannel, LogLimiter, Socket, Wire, WireAcceptor, WireError, WireEvent, WireTable,
+    cannot_wait, random, token,
 };
 use marram_wire::{id::HostId, seal::DomainSecret};
 use mio::{
@@ -103,21 +103,20 @@ struct Process {
 ///
 /// # Errors
 /// If it cannot start, or a system call fails; the supervisor then starts another.
-pub(super) fn run() -> anyhow::Result<()> {
+pub(super) fn run() -> Result<(), ShardError> {
     // The supervisor decides when to stop: a signal to the whole process group must not end cells before. And a shard must not
     // outlive the supervisor, since its wires would belong to no edge.
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(io::Error::from)?;
     // Helper threads allocate what the one busy thread frees.
     crate::memory::use_single_arena();
     set_latency_sensitive();
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let socket = std::os::unix::net::UnixStream::from(socket);
-    socket.set_nonblocking(true).context(
-        "standard input is not a socket: `marram edge` starts `marram shard`; do not start it by hand",
-    )?;
+    socket.set_nonblocking(true).map_err(ShardError::NoSupervisor)?;
     let mut passage = IpcChannel::new(UnixStream::from_std(socket));
     let mut poll = Poll::new()?;
     poll.registry().register(passage.socket(), token::CONTROL, Interest::READABLE | Interest::WRITABLE)?;
@@ -127,7 +126,7 @@ pub(super) fn run() -> anyhow::Result<()> {
 
 /// Returns `None` if the supervisor is gone already.
 /// Blocks, and handles nothing else: without the secret there is no shard.
-fn wait_for_setup(poll: &mut Poll, passage: &mut IpcChannel) -> anyhow::Result<Option<Setup>> {
+fn wait_for_setup(poll: &mut Poll, passage: &mut IpcChannel) -> Result<Option<Setup>, ShardError> {
     let mut events = Events::with_capacity(8);
     loop {
         let open = passage.read()?;
@@ -137,7 +136,7 @@ fn wait_for_setup(poll: &mut Poll, passage: &mut IpcChannel) -> anyhow::Result<O
                     lines.into_iter().for_each(|lines| logging::send_to(lines.into(), setup.shard));
                     Ok(Some(*setup))
                 }
-                other => bail!("the supervisor sent {other:?} before it had set this shard up"),
+                other => Err(ShardError::TooEarly(format!("{other:?}"))),
             };
         }
         if !open {
@@ -151,15 +150,13 @@ fn wait_for_setup(poll: &mut Poll, passage: &mut IpcChannel) -> anyhow::Result<O
 }
 
 impl Process {
-    fn new(poll: Poll, passage: IpcChannel, setup: &Setup) -> anyhow::Result<Self> {
+    fn new(poll: Poll, passage: IpcChannel, setup: &Setup) -> Result<Self, ShardError> {
         let waker = Arc::new(Waker::new(poll.registry(), token::WAKER)?);
         let dialer = match &setup.standby[..] {
             [] => None,
             names => {
-                let transport = EdgeTransport::Edges {
-                    connector: WireConnector::new(&setup.standby_security()).context("[standby]")?,
-                    edges: parse_edges(names).context("[standby] edges")?,
-                };
+                let transport =
+                    edge_transport(&setup.standby_security(), names).map_err(ShardError::Standby)?;
                 Some(EndpointDialer::new(transport, &[], Arc::clone(&waker))?)
             }
         };
@@ -185,14 +182,14 @@ impl Process {
         })
     }
 
-    fn run(&mut self) -> anyhow::Result<()> {
+    fn run(&mut self) -> Result<(), ShardError> {
         let mut events = Events::with_capacity(EVENTS);
         // Messages may have arrived together with the setup, and the poll does not report them again.
         let mut open = self.read_passage()?;
         while open {
             match self.poll.poll(&mut events, self.timeout()) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                polled => polled.context("cannot wait for sockets")?,
+                polled => polled.map_err(cannot_wait)?,
             }
             self.read_clocks();
             for event in &events {
@@ -357,7 +354,7 @@ impl Process {
     ///
     /// The executor must know an app before the shard does: the step for the same message may start
     /// a cell.
-    fn read_passage(&mut self) -> anyhow::Result<bool> {
+    fn read_passage(&mut self) -> Result<bool, ShardError> {
         let open = self.passage.read()?;
         while let Some((body, descriptor)) = self.passage.next_message() {
             match (ToProcess::decode(body)?, descriptor) {
@@ -387,7 +384,7 @@ impl Process {
                         );
                     }
                 }
-                (ToProcess::Setup(_), _) => bail!("the supervisor has set this shard up twice"),
+                (ToProcess::Setup(_), _) => return Err(ShardError::SetUpTwice),
             }
         }
         Ok(open)
@@ -417,28 +414,18 @@ impl Process {
     }
 
     fn dial(&mut self, target: Target) {
-        if let Some(wire) = self.dialer.as_ref().and_then(|dialer| dialer.wire(target).transpose()) {
-            self.dialled(target, wire);
-        }
-    }
-
-    fn dialled(&mut self, target: Target, wire: anyhow::Result<Wire>) {
-        let inserted = wire.and_then(|wire| {
-            let token = |id| token::token(WIRE, id);
-            let origin = Origin::Dialled(target);
-            Ok(self.table.insert(self.poll.registry(), token, wire, origin, self.at)?)
-        });
-        if let Err(error) = inserted {
-            self.inputs.push_back(ShardInput::DialFailed { target, reason: format!("{error:#}") });
-        }
+        let Some(dialer) = &self.dialer else { return };
+        let into = dialled_wires(&mut self.table, &self.poll, self.at);
+        self.inputs.extend(dialer.dial(target, into).err().map(dial_failed));
     }
 
     /// Takes wires that waited until the peer's name was resolved.
     fn take_resolved(&mut self) {
-        while let Some(begun) = self.dialer.as_ref().and_then(EndpointDialer::next_dialed) {
-            if let Dialing::Wire(target, wire) = begun {
-                self.dialled(target, wire.map(|wire| *wire));
-            }
+        let Some(dialer) = &self.dialer else { return };
+        while let Some(Dialing::Failed(failed)) =
+            dialer.next_dialed(dialled_wires(&mut self.table, &self.poll, self.at))
+        {
+            self.inputs.push_back(dial_failed(failed));
         }
     }
 
@@ -512,4 +499,13 @@ impl Process {
             ShardOutput::Control(message) => self.passage.send(&message.to_bytes(), None),
         }
     }
+}
+
+/// Where wires to other edges go.
+fn dialled_wires<'a>(table: &'a mut WireTable<Origin>, poll: &'a Poll, now: Instant) -> DialInto<'a, Origin> {
+    DialInto { table, registry: poll.registry(), kind: WIRE, meta: Origin::Dialled, now }
+}
+
+fn dial_failed(DialFailed { target, reason }: DialFailed) -> ShardInput {
+    ShardInput::DialFailed { target, reason }
 }

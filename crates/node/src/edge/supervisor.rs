@@ -16,6 +16,7 @@ use super::{
     AdminChannel, EdgeOptions, Fetch,
     admin_channel::Question,
     drain::{ANSWER_TIME, Drain, FIRST_TAG, Own},
+    error::SupervisorError,
     fetcher::Fetcher,
     gate::Gate,
     pending::{Introduced, Outcome, PendingConnections, Rejected},
@@ -25,7 +26,6 @@ use super::{
     witness::{Coordinating, Witnesses},
 };
 use crate::logging::{self, Receiver};
-use anyhow::{Context, ensure};
 use marram_sandbox::set_latency_sensitive;
 use marram_shard::{
     api::{FromShard, NoteLevel},
@@ -33,7 +33,7 @@ use marram_shard::{
 };
 use marram_transport::{
     LogLimiter, NotUnderstood, Preamble, PreambleAnswer, PreambleVerdict, StopSignal, WireAcceptor,
-    cannot_listen, token,
+    cannot_listen, cannot_wait, token,
 };
 use mio::{
     Events, Interest, Poll, Token, Waker,
@@ -108,22 +108,22 @@ impl Supervisor {
         admin: AdminChannel,
         (fetch, coordinating): (Option<Fetch>, Option<Coordinating>),
         stop: StopSignal,
-    ) -> anyhow::Result<Self> {
-        ensure!(options.secret.len() >= 16, "the edge's secret has less than 16 bytes: give it a longer one");
-        recordings::prepare(&options.recordings).with_context(|| {
-            format!("cannot use {} for recordings: make it writable", options.recordings.display())
-        })?;
+    ) -> Result<Self, SupervisorError> {
+        if options.secret.len() < 16 {
+            return Err(SupervisorError::ShortSecret);
+        }
+        recordings::prepare(&options.recordings)
+            .map_err(|error| SupervisorError::Recordings(options.recordings.clone(), error))?;
         let security = WireAcceptor::complete(&options.security)?;
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), token::WAKER)?;
-        admin.waker.set(waker).ok().context("this admin channel serves another supervisor already")?;
+        admin.waker.set(waker).map_err(|_| SupervisorError::ChannelTaken)?;
         let mut stop = UnixStream::from_std(stop.receiver);
         poll.registry().register(&mut stop, token::CONTROL, Interest::READABLE)?;
         let now = Instant::now();
         let shards = shards(options);
         let token = |shard: u8| token::token(SHARD, shard.into());
-        let lines =
-            logging::kept().map(Receiver::start).transpose().context("cannot receive shards' log lines")?;
+        let lines = logging::kept().map(Receiver::start).transpose().map_err(SupervisorError::LogLines)?;
         let lines = lines.map(Arc::new);
         let fetcher = Fetcher::new(fetch, Arc::clone(&admin.waker));
         let witnesses = Witnesses::new(coordinating, Arc::clone(&admin.waker));
@@ -136,7 +136,7 @@ impl Supervisor {
             peers: fetcher.has_peers(),
             coordinator: witnesses.are_there(),
             record_stops: options.stops.is_some(),
-            dials: u32::try_from(options.standby.len())?,
+            dials: u32::try_from(options.standby.len()).unwrap_or(u32::MAX),
             heartbeat_ms: [options.timeouts.heartbeat_interval, options.timeouts.heartbeat_timeout]
                 .map(|time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX)),
             sabotage: options.sabotage,
@@ -182,7 +182,7 @@ impl Supervisor {
     /// Runs until a requested stop is complete, or a stop is requested for the second time.
     ///
     /// On return all shards are gone. Sessions that were left continue elsewhere.
-    pub(super) fn run(&mut self) -> anyhow::Result<()> {
+    pub(super) fn run(&mut self) -> Result<(), SupervisorError> {
         set_latency_sensitive();
         if let Some(gate) = &self.gate {
             self.step(control::ControlInput::Gate { host: gate.host });
@@ -195,7 +195,7 @@ impl Supervisor {
             self.processes.iter_mut().for_each(Process::flush);
             match self.poll.poll(&mut events, self.timeout()) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                polled => polled.context("cannot wait for sockets")?,
+                polled => polled.map_err(cannot_wait)?,
             }
             self.now = Instant::now();
             for event in &events {
@@ -203,7 +203,7 @@ impl Supervisor {
             }
             self.expire();
         }
-        self.processes.iter_mut().try_for_each(Process::end).context("cannot end a shard")
+        self.processes.iter_mut().try_for_each(Process::end).map_err(SupervisorError::EndShard)
     }
 
     fn is_over(&self) -> bool {
@@ -467,11 +467,11 @@ fn shard_number(index: usize) -> u8 {
     u8::try_from(index).expect("shards are counted in a byte")
 }
 
-fn listen(options: &EdgeOptions, poll: &Poll) -> anyhow::Result<Vec<TcpListener>> {
+fn listen(options: &EdgeOptions, poll: &Poll) -> Result<Vec<TcpListener>, SupervisorError> {
     let mut listeners = Vec::new();
     for address in &options.listen {
         let mut listener =
-            TcpListener::bind(*address).map_err(|error| cannot_listen(address, "for agents", &error))?;
+            TcpListener::bind(*address).map_err(|error| cannot_listen(address, "for agents", error))?;
         let token = token::token(LISTENER, listeners.len() as u64);
         poll.registry().register(&mut listener, token, Interest::READABLE)?;
         info!(address = %listener.local_addr()?, "listening for agents");

@@ -101,17 +101,40 @@ impl fmt::Display for Levels {
     }
 }
 
-impl FromStr for Levels {
-    type Err = String;
+/// Why a text gives no levels: the words that its author must change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LevelsError {
+    /// There is no such level.
+    NoLevel(String),
+    /// There is no such part of the program.
+    NoPart(String),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let level = |text: &str| {
-            Level::read(text.trim()).ok_or_else(|| {
+impl fmt::Display for LevelsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoLevel(text) => {
                 let names = Level::ALL.map(|(name, _)| name);
-                let guess = suggest::did_you_mean(text.trim(), names);
-                format!("there is no level `{}`{guess}; there are {}", text.trim(), listed(&names))
-            })
-        };
+                let guess = suggest::did_you_mean(text, names);
+                write!(f, "there is no level `{text}`{guess}; there are {}", listed(&names))
+            }
+            Self::NoPart(text) => {
+                let names = PARTS.map(|(name, _)| name);
+                let guess = suggest::did_you_mean(text, names);
+                write!(f, "no part is called `{text}`{guess}; there are {}", listed(&names))
+            }
+        }
+    }
+}
+
+impl std::error::Error for LevelsError {}
+
+impl FromStr for Levels {
+    type Err = LevelsError;
+
+    fn from_str(text: &str) -> Result<Self, LevelsError> {
+        let level =
+            |text: &str| Level::read(text.trim()).ok_or_else(|| LevelsError::NoLevel(text.trim().to_owned()));
         let mut levels = Self::default();
         for word in text.split(',').filter(|word| !word.trim().is_empty()) {
             let Some((part, of)) = word.split_once('=') else {
@@ -120,8 +143,7 @@ impl FromStr for Levels {
             };
             let (part, names) = (part.trim(), PARTS.map(|(name, _)| name));
             let Some(name) = names.into_iter().find(|name| *name == part) else {
-                let guess = suggest::did_you_mean(part, names);
-                return Err(format!("no part is called `{part}`{guess}; there are {}", listed(&names)));
+                return Err(LevelsError::NoPart(part.to_owned()));
             };
             levels.parts.push((name, level(of)?));
         }
@@ -160,7 +182,7 @@ mod tests {
             ("info,agnet=debug", &["`agnet`", "did you mean `agent`?", "coordinator"]),
             ("agent=loud", &["`loud`", "trace"]),
         ] {
-            let why = text.parse::<Levels>().expect_err("it is wrong");
+            let why = text.parse::<Levels>().expect_err("it is wrong").to_string();
             words.iter().for_each(|word| assert!(why.contains(word), "{text}: {why}"));
         }
     }

@@ -16,9 +16,10 @@ mod machines;
 mod panics;
 
 pub use kept::{LINE_BYTES_MAX, LogBatch, LogBuffer, LogLine, RING_BYTES, RING_BYTES_MIN, Receiver};
-pub use levels::{Level, Levels};
+pub use levels::{Level, Levels, LevelsError};
 
 use serde::Deserialize;
+use std::fmt;
 use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::sync::OnceLock;
@@ -69,15 +70,31 @@ pub struct LogOptions {
     pub kept: Option<usize>,
 }
 
+/// Why lines cannot be logged as asked: the user changes [`LEVEL_VARIABLE`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogError {
+    /// The variable's value.
+    text: String,
+    why: LevelsError,
+}
+
+impl fmt::Display for LogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{LEVEL_VARIABLE}={}: {}", self.text, self.why)
+    }
+}
+
+impl std::error::Error for LogError {}
+
 /// Installs the process's subscriber. A second call has no effect: the first one's options stay.
 ///
 /// # Errors
 /// If the environment variable has an unknown level.
 ///
 /// Call it before other threads start, so that no line is missing.
-pub fn start(options: &LogOptions) -> Result<(), String> {
+pub fn start(options: &LogOptions) -> Result<(), LogError> {
     let levels = match std::env::var(LEVEL_VARIABLE) {
-        Ok(text) => text.parse().map_err(|why| format!("{LEVEL_VARIABLE}={text}: {why}"))?,
+        Ok(text) => text.parse().map_err(|why| LogError { text, why })?,
         Err(_) => options.levels.clone(),
     };
     if let Some(bytes) = options.kept {

@@ -19,13 +19,13 @@
 //! in it would have a gap.
 
 use super::file::{self, KeptFileError};
-use anyhow::Context;
 use bytes::BytesMut;
 use marram_session::recorder::FileOperation;
 use marram_transport::LogLimiter;
 use marram_wire::{frame::Frame, id::SessionId};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt,
     fs::{self, DirBuilder, File, Permissions},
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
@@ -374,19 +374,18 @@ fn path(directory: &Path, session: SessionId, ending: &str) -> PathBuf {
 pub(super) fn load(
     directory: &Path,
     mut restore: impl FnMut(SessionId, Vec<Frame>) -> Result<bool, (usize, &'static str)>,
-) -> anyhow::Result<u64> {
-    let cannot = || format!("cannot use the directory {}", directory.display());
-    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory).with_context(cannot)?;
-    restrict(directory, DIRECTORY_MODE).with_context(cannot)?;
+) -> io::Result<u64> {
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory)?;
+    restrict(directory, DIRECTORY_MODE)?;
     let mut files = Vec::new();
-    for entry in fs::read_dir(directory).with_context(cannot)? {
-        let path = entry.with_context(cannot)?.path();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
         match path.extension().and_then(|ending| ending.to_str()) {
             // The writer died before the rename.
-            Some(NEW) => fs::remove_file(&path).with_context(cannot)?,
-            Some(REFUSED) => restrict(&path, FILE_MODE).with_context(cannot)?,
+            Some(NEW) => fs::remove_file(&path)?,
+            Some(REFUSED) => restrict(&path, FILE_MODE)?,
             Some(KEPT) => {
-                restrict(&path, FILE_MODE).with_context(cannot)?;
+                restrict(&path, FILE_MODE)?;
                 let when =
                     fs::metadata(&path).and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
                 files.push((when, path));
@@ -400,11 +399,11 @@ pub(super) fn load(
         let done = read(&path, &mut restore);
         match done {
             Ok(true) => restored += 1,
-            Ok(false) => fs::remove_file(&path).with_context(cannot)?,
+            Ok(false) => fs::remove_file(&path)?,
             Err(why) => {
                 refused += 1;
                 error!(file = %path.display(), "a session's file is refused and renamed: {why}");
-                fs::rename(&path, path.with_extension(REFUSED)).with_context(cannot)?;
+                fs::rename(&path, path.with_extension(REFUSED))?;
             }
         }
     }
@@ -422,12 +421,49 @@ fn restrict(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
+/// Why a session's file is put aside.
+enum RefusedFile {
+    Io(io::Error),
+    /// It has so many bytes.
+    TooLong(u64),
+    Content(KeptFileError),
+    /// It contains this session.
+    OtherName(SessionId),
+}
+
+impl From<io::Error> for RefusedFile {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<KeptFileError> for RefusedFile {
+    fn from(error: KeptFileError) -> Self {
+        Self::Content(error)
+    }
+}
+
+impl fmt::Display for RefusedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "{error}"),
+            Self::TooLong(size) => {
+                write!(f, "it has {size} bytes, and at most {} are read", file::SIZE_MAX)
+            }
+            Self::Content(error) => write!(f, "{error}"),
+            Self::OtherName(session) => write!(f, "it contains session {session}, which is not its name"),
+        }
+    }
+}
+
 fn read(
     path: &Path,
     restore: &mut impl FnMut(SessionId, Vec<Frame>) -> Result<bool, (usize, &'static str)>,
-) -> anyhow::Result<bool> {
+) -> Result<bool, RefusedFile> {
     let size = fs::metadata(path)?.len();
-    anyhow::ensure!(size <= file::SIZE_MAX, "it has {size} bytes, and at most {} are read", file::SIZE_MAX);
+    if size > file::SIZE_MAX {
+        return Err(RefusedFile::TooLong(size));
+    }
     // Created and never written: the machine stopped.
     if size == 0 {
         return Ok(false);
@@ -435,7 +471,9 @@ fn read(
     let content = file::decode(&fs::read(path)?)?;
     // A file that was copied to another name must not become another session's.
     let named = path.file_stem().is_some_and(|stem| stem.to_str() == Some(&content.session.to_string()));
-    anyhow::ensure!(named, "it contains session {}, which is not its name", content.session);
+    if !named {
+        return Err(RefusedFile::OtherName(content.session));
+    }
     let (offsets, frames): (Vec<u64>, Vec<Frame>) = content.frames.into_iter().unzip();
     let of_use = restore(content.session, frames).map_err(|(index, what)| {
         let offset = offsets.get(index).copied().unwrap_or(content.end);

@@ -11,11 +11,13 @@
 
 mod asking;
 mod disk;
+mod error;
 pub mod file;
 mod shell;
 
 pub use asking::{Questions, RecorderHandle, RecorderMetric, Unanswered};
 pub use disk::QUEUE_MAX;
+pub use error::RecorderError;
 
 use marram_agent::{self as agent, Timeouts};
 use marram_transport::{Security, StopSignal};
@@ -63,7 +65,7 @@ pub fn questions() -> (RecorderHandle, Questions) {
 ///
 /// # Errors
 /// If it cannot start, with what to change in its configuration; afterwards only if a system call fails.
-pub fn run(options: &RecorderOptions, questions: Questions, stop: StopSignal) -> anyhow::Result<()> {
+pub fn run(options: &RecorderOptions, questions: Questions, stop: StopSignal) -> Result<(), RecorderError> {
     let transport = agent::edge_transport(&options.security, &options.edges)?;
     shell::Shell::new(options, questions, stop, transport)?.run()
 }

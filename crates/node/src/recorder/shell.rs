@@ -7,14 +7,15 @@ use super::{
     RecorderOptions,
     asking::{Question, Questions, RecorderMetric},
     disk::{self, Disk},
+    error::RecorderError,
 };
-use marram_agent::{Dialing, EdgeReports, EdgeTransport, EndpointDialer};
+use marram_agent::{DialInto, Dialing, EdgeReports, EdgeTransport, EndpointDialer, WireInput};
 use marram_session::{
-    agent::{Target, WireId},
+    agent::Target,
     dialer,
     recorder::{Recorder, RecorderConfig, RecorderInput, RecorderOutput, RecorderReport, RecorderRow},
 };
-use marram_transport::{Clock, LogLimiter, StopSignal, Wire, WireEvent, WireTable, nanos, random, token};
+use marram_transport::{Clock, LogLimiter, StopSignal, WireTable, nanos, random, token};
 use mio::{Events, Interest, Poll, Waker, net::UnixStream};
 use std::{
     collections::VecDeque,
@@ -49,13 +50,13 @@ pub(super) struct Shell {
     drain: Duration,
 }
 
-fn config(options: &RecorderOptions, edges: usize) -> anyhow::Result<RecorderConfig> {
+fn config(options: &RecorderOptions, edges: usize) -> RecorderConfig {
     let timeouts = &options.timeouts;
-    Ok(RecorderConfig {
+    RecorderConfig {
         name: options.name.clone(),
         key: options.key.clone(),
         dialer: dialer::DialerConfig {
-            edges: u16::try_from(edges)?,
+            edges: u16::try_from(edges).expect("the list of edges is bounded"),
             heartbeat_interval_ns: nanos(timeouts.heartbeat_interval),
             heartbeat_timeout_ns: nanos(timeouts.heartbeat_timeout),
             backoff_min_ns: nanos(timeouts.backoff_min),
@@ -65,7 +66,7 @@ fn config(options: &RecorderOptions, edges: usize) -> anyhow::Result<RecorderCon
         memory: options.memory,
         sessions: options.sessions,
         store: options.directory.is_some(),
-    })
+    }
 }
 
 impl Shell {
@@ -75,7 +76,7 @@ impl Shell {
         questions: Questions,
         stop: StopSignal,
         transport: EdgeTransport,
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self, RecorderError> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), token::WAKER)?);
         let mut stop = UnixStream::from_std(stop.receiver);
@@ -85,12 +86,11 @@ impl Shell {
         let _ = questions.waker.set(waker);
         let now = Instant::now();
         let edges = EdgeReports::new(dialer.edges(), now);
-        let mut recorder = Recorder::new(config(options, dialer.edges().len())?, 0, random()?);
-        // Files are read before the first wire: an edge must not hear that a session is unknown
-        // which is on disk.
+        let mut recorder = Recorder::new(config(options, dialer.edges().len()), 0, random()?);
         let (mut disk, mut refused_files) = (None, 0);
         if let Some(directory) = &options.directory {
-            refused_files = disk::load(directory, |session, frames| recorder.restore(0, session, frames))?;
+            refused_files = disk::load(directory, |session, frames| recorder.restore(0, session, frames))
+                .map_err(|error| RecorderError::Directory(directory.clone(), error))?;
             disk = Some(Disk::start(directory, now)?);
         }
         Ok(Self {
@@ -115,7 +115,7 @@ impl Shell {
     }
 
     /// Runs until a stop is requested.
-    pub(super) fn run(mut self) -> anyhow::Result<()> {
+    pub(super) fn run(mut self) -> Result<(), RecorderError> {
         let mut events = Events::with_capacity(EVENTS);
         let mut stops = 0;
         info!(edges = self.dialer.edges().len(), "recording");
@@ -135,11 +135,12 @@ impl Shell {
             self.table.expire(self.clock.now());
             self.work();
         }
-        self.end()
+        self.end();
+        Ok(())
     }
 
     /// Edges hear it first, so that they do not feed a recorder which no longer listens.
-    fn end(mut self) -> anyhow::Result<()> {
+    fn end(mut self) {
         info!(sessions = self.recorder.session_count(), "stopping");
         self.step(RecorderInput::Stop);
         self.table.flush();
@@ -148,7 +149,6 @@ impl Shell {
         {
             warn!("not all of what was kept is on disk: `timeouts.drain` is over");
         }
-        Ok(())
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -181,18 +181,7 @@ impl Shell {
         if let Some(input) = self.inputs.pop_front() {
             return Some(input);
         }
-        let (id, happened) = self.table.next_happened()?;
-        let wire = WireId(id);
-        Some(match happened {
-            WireEvent::Up(target, _) => RecorderInput::WireUp { wire, target },
-            WireEvent::Frame(frame) => RecorderInput::Frame { wire, frame },
-            WireEvent::Down { error, stood: true, .. } => {
-                RecorderInput::WireDown { wire, reason: error.to_string() }
-            }
-            WireEvent::Down { error, stood: false, meta: target } => {
-                RecorderInput::DialFailed { target, reason: error.to_string() }
-            }
-        })
+        WireInput::next(&mut self.table).map(RecorderInput::from)
     }
 
     fn step(&mut self, input: RecorderInput) {
@@ -218,27 +207,18 @@ impl Shell {
     }
 
     fn dial(&mut self, target: Target) {
-        if let Some(wire) = self.dialer.wire(target).transpose() {
-            self.dialled(target, wire);
-        }
-    }
-
-    fn dialled(&mut self, target: Target, wire: anyhow::Result<Wire>) {
-        let inserted = wire.and_then(|wire| {
-            let token = |id| token::token(WIRE, id);
-            Ok(self.table.insert(self.poll.registry(), token, wire, target, self.clock.now())?)
-        });
-        if let Err(error) = inserted {
-            self.inputs.push_back(RecorderInput::DialFailed { target, reason: format!("{error:#}") });
-        }
+        let into = wires(&mut self.table, &self.poll, self.clock.now());
+        let failed = self.dialer.dial(target, into).err();
+        self.inputs.extend(failed.map(RecorderInput::from));
     }
 
     /// Takes wires that waited until the edge's name was resolved.
     fn begun(&mut self) {
-        while let Some(begun) = self.dialer.next_dialed() {
-            if let Dialing::Wire(target, wire) = begun {
-                self.dialled(target, wire.map(|wire| *wire));
-            }
+        let now = self.clock.now();
+        while let Some(Dialing::Failed(failed)) =
+            self.dialer.next_dialed(wires(&mut self.table, &self.poll, now))
+        {
+            self.inputs.push_back(failed.into());
         }
     }
 
@@ -328,4 +308,9 @@ impl Shell {
         }
         figures
     }
+}
+
+/// Where dialled wires go.
+fn wires<'a>(table: &'a mut WireTable<Target>, poll: &'a Poll, now: Instant) -> DialInto<'a, Target> {
+    DialInto { table, registry: poll.registry(), kind: WIRE, meta: |target| target, now }
 }
