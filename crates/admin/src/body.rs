@@ -14,6 +14,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use marram_config::source::TEXT_BYTES_MAX;
 use marram_sandbox::limits::{IMAGE_FILES_BYTES_MAX, IMAGE_FILES_MAX, MODULE_BYTES_MAX, STAGES_MAX};
+use std::fmt;
 
 /// Bytes of a whole body. The limit also holds for an app that one edge sends to another: file paths are in the manifest.
 pub const SIZE_MAX: usize = marram_http::BODY_BYTES_MAX;
@@ -36,17 +37,32 @@ pub struct Upload {
     pub parts: Vec<Bytes>,
 }
 
+/// An app that is larger than an edge accepts; its author makes it smaller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooLarge {
+    /// Bytes of its body.
+    bytes: usize,
+}
+
+impl fmt::Display for TooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the app has {} bytes; an edge takes at most {SIZE_MAX}", self.bytes)
+    }
+}
+
+impl std::error::Error for TooLarge {}
+
 impl Upload {
     /// The body to send.
     ///
     /// # Errors
     /// If it is larger than an edge accepts.
-    pub fn encode(&self) -> Result<Bytes, String> {
+    pub fn encode(&self) -> Result<Bytes, TooLarge> {
         let parts =
             || std::iter::once(self.manifest.as_bytes()).chain(self.parts.iter().map(|part| &part[..]));
         let size = parts().map(|part| 4 + part.len()).sum();
         if size > SIZE_MAX {
-            return Err(format!("the app has {size} bytes; an edge takes at most {SIZE_MAX}"));
+            return Err(TooLarge { bytes: size });
         }
         let mut out = BytesMut::with_capacity(size);
         for part in parts() {

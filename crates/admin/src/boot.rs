@@ -11,10 +11,74 @@
 use super::state::AdminState;
 use super::{apps, body::Upload, chains, kept, peers};
 use marram_config::manifest::{self, Manifest};
-use marram_config::source::Source;
-use marram_sandbox::Images;
+use marram_config::source::{Problem, Source};
+use marram_http::Refusal;
+use marram_sandbox::{DeployError, Images};
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
+
+/// Why an app cannot be read from its files; its author corrects the file that the message names.
+#[derive(Debug)]
+pub enum AppError {
+    /// The directory contains no manifest.
+    NoManifest(PathBuf),
+    /// The manifest is wrong, or a file that it names cannot be read.
+    Manifest(Problem),
+}
+
+impl From<Problem> for AppError {
+    fn from(problem: Problem) -> Self {
+        Self::Manifest(problem)
+    }
+}
+
+impl fmt::Display for AppError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoManifest(directory) => write!(
+                f,
+                "there is no {} in {}: name an app's directory, such as cells/services/forward, or its manifest",
+                manifest::FILE_NAME,
+                directory.display()
+            ),
+            Self::Manifest(problem) => write!(f, "{problem}"),
+        }
+    }
+}
+
+impl std::error::Error for AppError {}
+
+/// Why every edge would refuse an app. Its author fixes all but the second, for which this machine needs space.
+#[derive(Debug)]
+pub enum CheckError {
+    /// It cannot be read.
+    App(AppError),
+    /// It cannot be compiled in this temporary directory.
+    NoSpace(PathBuf, DeployError),
+    /// Edges refuse the app of this manifest.
+    Refused(PathBuf, Refusal),
+}
+
+impl From<AppError> for CheckError {
+    fn from(error: AppError) -> Self {
+        Self::App(error)
+    }
+}
+
+impl fmt::Display for CheckError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::App(error) => write!(f, "{error}"),
+            Self::NoSpace(directory, error) => {
+                write!(f, "there is no space to compile it in {}: {error}", directory.display())
+            }
+            Self::Refused(path, refusal) => write!(f, "{}: {refusal}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for CheckError {}
 
 /// Deploys all of these apps.
 pub(super) fn deploy_all(state: &AdminState) {
@@ -26,7 +90,7 @@ pub(super) fn deploy_all(state: &AdminState) {
     // The second of two would silently replace the first.
     let mut names = BTreeSet::new();
     for path in &state.start {
-        let deployed = load(path).and_then(|upload| {
+        let deployed = load(path).map_err(|error| error.to_string()).and_then(|upload| {
             let source = Source::new(manifest::FILE_NAME, upload.manifest.clone());
             let name = Manifest::parse(&source).map(|manifest| manifest.name).unwrap_or_default();
             if !names.insert(name.clone()) {
@@ -51,16 +115,16 @@ pub(super) fn deploy_all(state: &AdminState) {
 /// If every edge would refuse it, whatever that edge grants or adds. The text says why.
 ///
 /// The directory holds the compiled code, which needs some megabytes. It is removed in any case.
-pub fn check(path: &Path) -> Result<(), String> {
+pub fn check(path: &Path) -> Result<(), CheckError> {
     let upload = load(path)?;
     let source = Source::new(manifest::FILE_NAME, upload.manifest.clone());
-    let manifest = Manifest::parse(&source).map_err(|problem| problem.to_string())?;
+    let manifest = Manifest::parse(&source).map_err(AppError::from)?;
     let directory = std::env::temp_dir().join(format!("marram-check-{}", std::process::id()));
     let made = Images::open(&directory)
-        .map_err(|error| format!("there is no space to compile it in {}: {error}", directory.display()))
+        .map_err(|error| CheckError::NoSpace(directory.clone(), error))
         .and_then(|images| {
-            let why = |refusal| format!("{}: {refusal}", path.display());
-            chains::check(&images, &manifest, &upload).map(drop).map_err(why)
+            let checked = chains::check(&images, &manifest, &upload).map(drop);
+            checked.map_err(|refusal| CheckError::Refused(path.to_owned(), refusal))
         });
     // A directory that cannot be removed stays among the temporary files.
     let _ = std::fs::remove_dir_all(&directory);
@@ -70,24 +134,21 @@ pub fn check(path: &Path) -> Result<(), String> {
 /// Reads an app from its manifest, or from the directory that holds it.
 ///
 /// # Errors
-/// If the manifest is wrong or a file that it names cannot be read. The text says why.
-pub fn load(path: &Path) -> Result<Upload, String> {
+/// If the manifest is wrong or a file that it names cannot be read.
+pub fn load(path: &Path) -> Result<Upload, AppError> {
     let path: PathBuf = if path.is_dir() { manifest_in(path)? } else { path.into() };
-    let source = Source::read(&path).map_err(|problem| problem.to_string())?;
-    let manifest = Manifest::parse(&source).map_err(|problem| problem.to_string())?;
-    let parts = manifest::read_parts(&source, &manifest.stages).map_err(|problem| problem.to_string())?;
+    let source = Source::read(&path)?;
+    let manifest = Manifest::parse(&source)?;
+    let parts = manifest::read_parts(&source, &manifest.stages)?;
     let parts = parts.into_iter().map(Into::into).collect();
     Ok(Upload { manifest: source.text().to_owned(), parts })
 }
 
 /// The manifest of the app in a directory.
-fn manifest_in(directory: &Path) -> Result<PathBuf, String> {
+fn manifest_in(directory: &Path) -> Result<PathBuf, AppError> {
     let path = directory.join(manifest::FILE_NAME);
     if path.exists() {
         return Ok(path);
     }
-    let (name, shown) = (manifest::FILE_NAME, directory.display());
-    Err(format!(
-        "there is no {name} in {shown}: name an app's directory, such as cells/services/forward, or its manifest"
-    ))
+    Err(AppError::NoManifest(directory.to_owned()))
 }

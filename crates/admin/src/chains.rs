@@ -252,7 +252,7 @@ fn wire(images: &Images, manifest: &Manifest, stages: Vec<Named>) -> Result<Imag
     }
     let chain = Chain::new(manifest.server.is_some(), stages).map_err(|why| {
         let fix = "give the app fewer stages, with those that the edge's [chain] adds";
-        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, fix)
+        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why.to_string(), fix)
     })?;
     images.deploy_chain(&chain).map_err(|error| match error {
         LoadError::Build(error) => refused(&error),

@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
-use marram_http::tls::{Connector, Stream};
+use marram_http::tls::{Connector, Stream, TlsError};
 use serde_json::Value;
 use std::fmt;
 use std::net::SocketAddr;
@@ -92,18 +92,29 @@ impl fmt::Display for ClientError {
 
 impl std::error::Error for ClientError {}
 
+/// Why a text is not the URL of an admin API; its author writes it as the message says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UrlError(String);
+
+impl fmt::Display for UrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is not an admin address; write http://HOST:PORT or https://HOST:PORT", self.0)
+    }
+}
+
+impl std::error::Error for UrlError {}
+
 impl ApiClient {
     /// A client for the edge with the admin API at `url`: `http://HOST:PORT`, `https://HOST:PORT`, or `HOST:PORT` alone, which is
     /// not encrypted. Without a token it uses the one that is published to this user, if there is one.
     ///
     /// # Errors
     /// If `url` has none of these forms.
-    pub fn new(url: &str, token: Option<String>) -> Result<Self, String> {
+    pub fn new(url: &str, token: Option<String>) -> Result<Self, UrlError> {
         let encrypted = url.strip_prefix("https://");
         let authority = encrypted.or(url.strip_prefix("http://")).unwrap_or(url).trim_end_matches('/');
-        let address: marram_config::units::Address = authority.parse().map_err(|_| {
-            format!("{url:?} is not an admin address; write http://HOST:PORT or https://HOST:PORT")
-        })?;
+        let address: marram_config::units::Address =
+            authority.parse().map_err(|_| UrlError(url.to_owned()))?;
         let is_encrypted = encrypted.is_some();
         Ok(Self { authority: address.0, is_encrypted, ca: None, token, patience: PATIENCE })
     }
@@ -112,8 +123,8 @@ impl ApiClient {
     ///
     /// # Errors
     /// If they cannot be used. The text says why.
-    pub fn believing(self, ca_pem: &[u8]) -> Result<Self, String> {
-        Connector::new(Some(ca_pem), None).map_err(|error| format!("{error:#}"))?;
+    pub fn believing(self, ca_pem: &[u8]) -> Result<Self, TlsError> {
+        Connector::new(Some(ca_pem), None)?;
         Ok(Self { ca: Some(ca_pem.into()), ..self })
     }
 

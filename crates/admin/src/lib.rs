@@ -63,13 +63,15 @@ mod view;
 
 pub use agent::AgentAdmin;
 pub use answer::{Answer, Call};
-pub use boot::{check, load};
-// Limits are public for the page of all limits (`docs/limits.md`), which the program prints.
+pub use boot::{AppError, CheckError, check, load};
 pub use client::ANSWER_BYTES_MAX;
 pub use logs::FOLLOWERS_MAX;
 pub use logs::HEARTBEAT;
-pub use peers::fetch;
+pub use peers::{FetchError, fetch};
 pub use recorder::RecorderAdmin;
 pub use routing::Replacement;
-pub use server::{AdminApi, BODY_PATIENCE, CONNECTIONS_MAX, HEAD_PATIENCE, WRITE_PATIENCE, serve, start};
+pub use server::{
+    AdminApi, BODY_PATIENCE, CONNECTIONS_MAX, HEAD_PATIENCE, StartError, WRITE_PATIENCE, serve, start,
+};
 pub use state::AdminState;
+pub use token::TokenError;

@@ -145,7 +145,7 @@ impl Asked {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let number = || value.parse::<u64>().map_err(|_| format!("`{name}` is a number"));
             match name {
-                "app" => asked.wanted.app = Some(value.parse::<Name>()?.0),
+                "app" => asked.wanted.app = Some(value.parse::<Name>().map_err(|error| error.to_string())?.0),
                 "session" if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
                     asked.wanted.session = Some(value.to_ascii_lowercase());
                 }

@@ -13,25 +13,122 @@
 //!
 //! All of it blocks, up to the client's timeout for each request; call it in a thread that may.
 
-use super::client::{ApiClient, ClientError};
+use super::client::{ApiClient, ClientError, UrlError};
 use super::state::AdminState;
 use super::view::{self, parse_hex};
 use super::{apps, chains, kept};
-use anyhow::{Context, anyhow, ensure};
 use hyper::Method;
+use marram_http::Refusal;
+use marram_http::tls::TlsError;
 use marram_node::coordinator::Coordinator;
-use marram_sandbox::{Chain, Images};
+use marram_sandbox::{Chain, ChainError, DeployError, Images, LoadError};
 use marram_shard::api::App;
 use marram_wire::id::ImageHash;
 use serde_json::Value;
+use std::fmt;
 use std::sync::PoisonError;
 use std::time::Instant;
 
 /// Most edges that are asked for an image that they are registered with. If none of these sends it, more would not help.
 const HOLDERS_MAX: usize = 8;
 
+/// Why no peer has sent an image. The session that needs it waits; the operator finds each peer's error in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FetchError {
+    /// Peers that were asked.
+    peers: usize,
+    /// Those of them that do not have it.
+    unknown: usize,
+    /// Whether the coordinator was away, which knows further edges to ask.
+    is_coordinator_away: bool,
+}
+
+impl fmt::Display for FetchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let peers = self.peers;
+        match peers - self.unknown {
+            0 => write!(f, "none of its {peers} peers has it either")?,
+            failed => write!(f, "{failed} of its {peers} peers could not send it (its log says why)")?,
+        }
+        if self.is_coordinator_away {
+            f.write_str("; the coordinator, which knows which edges have it, is unreachable")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for FetchError {}
+
+/// Why one peer has not sent what it was asked for.
+pub(super) enum PeerError {
+    /// It is named by no URL.
+    Url(UrlError),
+    /// The certificates that it is verified with cannot be used.
+    Trust(TlsError),
+    /// It did not answer, or refused.
+    Client(ClientError),
+    /// It does not accept this edge's token: it belongs to another domain.
+    OtherDomain(ClientError),
+    /// Its answer lacks this field.
+    Lacks(&'static str),
+    /// Its answer is not what was asked for.
+    Answer(&'static str),
+    /// It sent no chain where the image is one.
+    Chain(ChainError),
+    /// The image directory of this edge cannot be used.
+    Images(DeployError),
+    /// The image cannot be loaded here.
+    Load(LoadError),
+    /// This edge refuses the app.
+    Refused(Refusal),
+}
+
+impl From<ClientError> for PeerError {
+    fn from(error: ClientError) -> Self {
+        Self::Client(error)
+    }
+}
+
+impl From<DeployError> for PeerError {
+    fn from(error: DeployError) -> Self {
+        Self::Images(error)
+    }
+}
+
+impl From<LoadError> for PeerError {
+    fn from(error: LoadError) -> Self {
+        Self::Load(error)
+    }
+}
+
+impl From<Refusal> for PeerError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl fmt::Display for PeerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url(error) => write!(f, "{error}"),
+            Self::Trust(error) => write!(f, "{error}"),
+            Self::Client(error) => write!(f, "{error}"),
+            Self::OtherDomain(error) => write!(
+                f,
+                "it sends apps only to edges of its own domain: is `secret_file` the same on both?: {error}"
+            ),
+            Self::Lacks(field) => write!(f, "the peer's answer lacks its {field}"),
+            Self::Answer(what) => f.write_str(what),
+            Self::Chain(error) => write!(f, "{error}"),
+            Self::Images(error) => write!(f, "{error}"),
+            Self::Load(error) => write!(f, "{error}"),
+            Self::Refused(refusal) => write!(f, "{refusal}"),
+        }
+    }
+}
+
 /// Fetches every app that a peer has and this edge does not.
-pub(super) fn copy_from(state: &AdminState, peer: &str) -> anyhow::Result<()> {
+pub(super) fn copy_from(state: &AdminState, peer: &str) -> Result<(), PeerError> {
     let client = client(state, peer)?;
     let list = client.json(Method::GET, "/v1/apps").map_err(of_this_domain)?;
     let mut apps: Vec<&Value> = list["apps"].as_array().into_iter().flatten().collect();
@@ -39,31 +136,30 @@ pub(super) fn copy_from(state: &AdminState, peer: &str) -> anyhow::Result<()> {
     apps.sort_by_key(|app| !app["name"].as_str().is_some_and(|name| state.is_forced(name)));
     for app in apps {
         if let Err(error) = copy_app(state, &client, app) {
-            tracing::warn!(peer, app = %app["name"], "an app could not be fetched: {error:#}");
+            tracing::warn!(peer, app = %app["name"], "an app could not be fetched: {error}");
         }
     }
     Ok(())
 }
 
-fn copy_app(state: &AdminState, client: &ApiClient, app: &Value) -> anyhow::Result<()> {
-    let text =
-        |field: &str| app[field].as_str().with_context(|| format!("the peer's answer lacks its {field}"));
+fn copy_app(state: &AdminState, client: &ApiClient, app: &Value) -> Result<(), PeerError> {
+    let text = |field: &'static str| app[field].as_str().ok_or(PeerError::Lacks(field));
     let (name, manifest, hash) = (text("name")?, text("manifest")?, text("image")?);
     // What is deployed here stays, also if the peer has a newer version: operators deploy to each
     // edge.
     if kept::manifest(state, name).is_some() {
         return Ok(());
     }
-    let image = ImageHash(parse_hex(hash).context("the peer's image name is not a digest")?);
+    let image = ImageHash(parse_hex(hash).ok_or(PeerError::Answer("the peer's image name is not a digest"))?);
     bring(client, &Images::open(&state.images)?, image)?;
-    apps::deploy_copied(state, manifest, image).map_err(|refusal| anyhow!("{refusal}"))?;
+    apps::deploy_copied(state, manifest, image)?;
     Ok(())
 }
 
 /// Fetches an image from a peer into the cache, with its stages if it is a chain. Images that are in the cache from earlier are
 /// not fetched again.
 /// Stages first, the chain last: a chain whose stages are missing must not be in the cache.
-fn bring(client: &ApiClient, images: &Images, image: ImageHash) -> anyhow::Result<()> {
+fn bring(client: &ApiClient, images: &Images, image: ImageHash) -> Result<(), PeerError> {
     let get =
         |image: ImageHash| client.call(Method::GET, &format!("/v1/images/{image}"), bytes::Bytes::new());
     if images.app(image).is_ok() {
@@ -71,8 +167,10 @@ fn bring(client: &ApiClient, images: &Images, image: ImageHash) -> anyhow::Resul
     }
     let bytes = get(image)?;
     if Chain::is_chain(&bytes) {
-        let chain = Chain::decode(&bytes).map_err(anyhow::Error::msg)?;
-        ensure!(chain.hash() == image, "the peer sent another chain");
+        let chain = Chain::decode(&bytes).map_err(PeerError::Chain)?;
+        if chain.hash() != image {
+            return Err(PeerError::Answer("the peer sent another chain"));
+        }
         for (_, stage) in chain.stages() {
             if images.app(*stage).is_err() {
                 images.insert(*stage, &get(*stage)?)?;
@@ -91,30 +189,25 @@ fn bring(client: &ApiClient, images: &Images, image: ImageHash) -> anyhow::Resul
 /// Sessions of any app can cause this, each attempt again, so the errors of peers are logged
 /// through a limiter. A peer that does not have the image is not a failure of that peer and is
 /// counted apart.
-pub fn fetch(state: &AdminState, image: ImageHash) -> Result<App, String> {
+pub fn fetch(state: &AdminState, image: ImageHash) -> Result<App, FetchError> {
     let mut unknown = 0;
     let peers = asked_for(state, image);
     for peer in &peers {
         match fetch_from(state, peer, image) {
             Ok(app) => return Ok(app),
             Err(error) => {
-                let refused = error.downcast_ref::<ClientError>();
-                unknown += usize::from(refused.is_some_and(ClientError::is_not_found));
+                let is_unknown = matches!(&error, PeerError::Client(error) if error.is_not_found());
+                unknown += usize::from(is_unknown);
                 // Any client of an edge can cause requests for images that do not exist.
                 let mut log_limiter = state.log_limiter.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(suppressed) = log_limiter.pass(Instant::now()) {
-                    tracing::warn!(peer, %image, suppressed, "an image could not be fetched: {error:#}");
+                    tracing::warn!(peer, %image, suppressed, "an image could not be fetched: {error}");
                 }
             }
         }
     }
     let away = state.coordinator.as_ref().and_then(Coordinator::away);
-    let away = away.map_or("", |_| "; the coordinator, which knows which edges have it, is unreachable");
-    let peers = peers.len();
-    Err(match peers - unknown {
-        0 => format!("none of its {peers} peers has it either{away}"),
-        failed => format!("{failed} of its {peers} peers could not send it (its log says why){away}"),
-    })
+    Err(FetchError { peers: peers.len(), unknown, is_coordinator_away: away.is_some() })
 }
 
 /// Admin URLs: first of edges that are registered with the image, then those in the configuration.
@@ -126,34 +219,35 @@ fn asked_for(state: &AdminState, image: ImageHash) -> Vec<String> {
     urls
 }
 
-fn fetch_from(state: &AdminState, peer: &str, image: ImageHash) -> anyhow::Result<App> {
+fn fetch_from(state: &AdminState, peer: &str, image: ImageHash) -> Result<App, PeerError> {
     let client = client(state, peer)?;
     let app = client.json(Method::GET, &format!("/v1/images/{image}/app")).map_err(of_this_domain)?;
-    let app = view::read_app(&app).context("the peer describes the app in another version's format")?;
-    ensure!(app.image == image, "the peer describes another image");
+    let app = view::read_app(&app)
+        .ok_or(PeerError::Answer("the peer describes the app in another version's format"))?;
+    if app.image != image {
+        return Err(PeerError::Answer("the peer describes another image"));
+    }
     let images = Images::open(&state.images)?;
     bring(&client, &images, image)?;
-    chains::keys_are_granted(state, &images, &app.name, image).map_err(|refusal| anyhow!("{refusal}"))?;
+    chains::keys_are_granted(state, &images, &app.name, image)?;
     Ok(app)
 }
 
 /// An edge of another domain refuses this edge's token as a wrong one; the error then says so.
 /// The token is derived from the domain's secret, so a wrong token means another secret.
-fn of_this_domain(error: ClientError) -> anyhow::Error {
+fn of_this_domain(error: ClientError) -> PeerError {
     match error {
-        ClientError::Refused { status: 401, .. } => anyhow::Error::new(error)
-            .context("it sends apps only to edges of its own domain: is `secret_file` the same on both?"),
+        ClientError::Refused { status: 401, .. } => PeerError::OtherDomain(error),
         error => error.into(),
     }
 }
 
 /// A client for what a peer sends to the edges of its domain.
-fn client(state: &AdminState, peer: &str) -> anyhow::Result<ApiClient> {
+fn client(state: &AdminState, peer: &str) -> Result<ApiClient, PeerError> {
     // The server there may be no edge, so it does not get the operators' token.
-    let client = ApiClient::new(peer, Some(state.credential.clone()));
-    let believing = |client: ApiClient| match &state.ca {
-        Some(ca) => client.believing(ca),
+    let client = ApiClient::new(peer, Some(state.credential.clone())).map_err(PeerError::Url)?;
+    match &state.ca {
+        Some(ca) => client.believing(ca).map_err(PeerError::Trust),
         None => Ok(client),
-    };
-    client.and_then(believing).map_err(anyhow::Error::msg)
+    }
 }

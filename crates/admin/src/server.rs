@@ -11,15 +11,17 @@
 use super::answer::{Answer, Call};
 use super::logs;
 use super::state::AdminState;
-use super::{body, boot, token};
-use anyhow::Context;
+use super::token::{self, TokenError};
+use super::{body, boot};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode, header};
 use marram_http::Refusal;
-use marram_http::tls::Acceptor;
+use marram_http::tls::{Acceptor, TlsError};
 use marram_http::{Access, Guard};
 use marram_http::{Body, Server};
+use std::fmt;
+use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
@@ -34,8 +36,41 @@ pub const BODY_PATIENCE: Duration = Duration::from_secs(120);
 /// How long an operator may read nothing of an answer. One that follows a log and was away for longer asks again.
 pub const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The hint for an API that cannot be encrypted.
-const IDENTITY: &str = "correct `admin.certificate` and `admin.key`";
+/// Why an admin API cannot start. The operator fixes the first two by the table `[admin]`; the last is an error of the operating
+/// system.
+#[derive(Debug)]
+pub enum StartError {
+    /// It has no token.
+    Token(TokenError),
+    /// Its certificate or key cannot be used.
+    Identity(TlsError),
+    /// A system call failed.
+    Io(io::Error),
+}
+
+impl From<TokenError> for StartError {
+    fn from(error: TokenError) -> Self {
+        Self::Token(error)
+    }
+}
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Token(error) => write!(f, "{error}"),
+            Self::Identity(error) => write!(f, "correct `admin.certificate` and `admin.key`: {error}"),
+            Self::Io(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
 
 /// A program with an admin API.
 ///
@@ -64,13 +99,13 @@ struct Served {
 ///
 /// The caller has bound the listener, so a command that finds the token can connect at once; its
 /// request waits until the thread answers, and then perhaps for apps that are being deployed.
-pub fn start(listener: TcpListener, state: Arc<AdminState>) -> anyhow::Result<()> {
+pub fn start(listener: TcpListener, state: Arc<AdminState>) -> Result<(), StartError> {
     let (token, published) =
         token_of(&listener, state.access.token.as_ref(), || token::kept(&state.token_file))?;
     let booting = Arc::clone(&state);
     thread::Builder::new().name("admin-boot".into()).spawn(move || boot::deploy_all(&booting))?;
     let guard = Guard::new(&state.access, token, Some(state.credential.clone()));
-    let tls = state.access.identity.as_ref().map(Acceptor::new).transpose().context(IDENTITY)?;
+    let tls = state.access.identity.as_ref().map(Acceptor::new).transpose().map_err(StartError::Identity)?;
     listen(listener, tls, Served { name: state.edge.clone(), guard, site: state, _published: published })
 }
 
@@ -83,10 +118,10 @@ pub fn serve(
     name: String,
     access: &Access,
     site: Arc<dyn AdminApi>,
-) -> anyhow::Result<()> {
+) -> Result<(), StartError> {
     let (token, published) = token_of(&listener, access.token.as_ref(), token::fresh)?;
     let guard = Guard::new(access, token, None);
-    let tls = access.identity.as_ref().map(Acceptor::new).transpose().context(IDENTITY)?;
+    let tls = access.identity.as_ref().map(Acceptor::new).transpose().map_err(StartError::Identity)?;
     listen(listener, tls, Served { name, guard, site, _published: published })
 }
 
@@ -96,23 +131,22 @@ pub fn serve(
 fn token_of(
     listener: &TcpListener,
     configured: Option<&String>,
-    make: impl FnOnce() -> anyhow::Result<String>,
-) -> anyhow::Result<(String, Option<token::Published>)> {
+    make: impl FnOnce() -> Result<String, TokenError>,
+) -> Result<(String, Option<token::Published>), TokenError> {
     if let Some(token) = configured {
         return Ok((token.clone(), None));
     }
     let token = make()?;
-    let published =
-        listener.local_addr().map_err(Into::into).and_then(|address| token::publish(address, &token));
+    let published = listener.local_addr().and_then(|address| token::publish(address, &token));
     if let Err(error) = &published {
         tracing::warn!(
-            "commands cannot find the admin token by themselves: {error:#}; name one with `admin.token_file`"
+            "commands cannot find the admin token by themselves: {error}; name one with `admin.token_file`"
         );
     }
     Ok((token, published.ok()))
 }
 
-fn listen(listener: TcpListener, tls: Option<Acceptor>, served: Served) -> anyhow::Result<()> {
+fn listen(listener: TcpListener, tls: Option<Acceptor>, served: Served) -> Result<(), StartError> {
     let served = Arc::new(served);
     let server = Server {
         thread: "admin",

@@ -17,11 +17,11 @@
 //! that resolves elsewhere (only numeric loopback addresses and `localhost` are looked up). A lock
 //! ends with its process, also after `kill -9`; a process id in the file would be reused some day.
 
-use anyhow::{Context, anyhow, ensure};
 use marram_node::edge::write_private;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::geteuid;
 use std::env;
+use std::fmt;
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -34,6 +34,40 @@ const FILE_BYTES_MAX: u64 = 4_096;
 /// Random bytes of a new token.
 const RANDOM_BYTES: usize = 32;
 
+/// Why there is no token. The operator fixes the file; the last is an error of the operating system.
+#[derive(Debug)]
+pub enum TokenError {
+    /// The file contains no token.
+    Invalid(PathBuf),
+    /// The file cannot be read.
+    Unreadable(PathBuf, io::Error),
+    /// The file cannot be written.
+    Unwritable(PathBuf, io::Error),
+    /// The operating system gave no random bytes.
+    Random(io::Error),
+}
+
+impl fmt::Display for TokenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(path) => {
+                write!(f, "{} contains no admin token: remove it, and a new one is created", path.display())
+            }
+            Self::Unreadable(path, error) => write!(
+                f,
+                "the admin token {} cannot be read: {error}; make it readable for this user",
+                path.display()
+            ),
+            Self::Unwritable(path, error) => {
+                write!(f, "the admin token cannot be written to {}: {error}", path.display())
+            }
+            Self::Random(error) => write!(f, "the operating system provides no random bytes: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for TokenError {}
+
 /// The token in a file, which is made when missing.
 ///
 /// # Errors
@@ -41,27 +75,22 @@ const RANDOM_BYTES: usize = 32;
 ///
 /// An edge keeps its token across restarts, so that scripts with the token keep working. Other
 /// programs take a new one at each start ([`fresh`]).
-pub(super) fn kept(path: &Path) -> anyhow::Result<String> {
+pub(super) fn kept(path: &Path) -> Result<String, TokenError> {
     match fs::read_to_string(path) {
         Ok(text) => {
             let token = text.trim().to_owned();
-            ensure!(
-                token.len() >= 2 * RANDOM_BYTES,
-                "{} contains no admin token: remove it, and a new one is created",
-                path.display()
-            );
+            if token.len() < 2 * RANDOM_BYTES {
+                return Err(TokenError::Invalid(path.to_owned()));
+            }
             Ok(token)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let token = fresh()?;
             write_private(path, format!("{token}\n").as_bytes())
-                .with_context(|| format!("the admin token cannot be written to {}", path.display()))?;
+                .map_err(|error| TokenError::Unwritable(path.to_owned(), error))?;
             Ok(token)
         }
-        Err(error) => Err(anyhow!(
-            "the admin token {} cannot be read: {error}; make it readable for this user",
-            path.display()
-        )),
+        Err(error) => Err(TokenError::Unreadable(path.to_owned(), error)),
     }
 }
 
@@ -69,10 +98,10 @@ pub(super) fn kept(path: &Path) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// If the system has no random bytes.
-pub(super) fn fresh() -> anyhow::Result<String> {
+pub(super) fn fresh() -> Result<String, TokenError> {
     let mut random = [0; RANDOM_BYTES];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .context("the operating system provides no random bytes")?;
+        .map_err(|error| TokenError::Random(error.into()))?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -95,7 +124,7 @@ impl Drop for Published {
 ///
 /// # Errors
 /// If no directory can be used; the text has the error of each.
-pub(super) fn publish(address: SocketAddr, token: &str) -> anyhow::Result<Published> {
+pub(super) fn publish(address: SocketAddr, token: &str) -> io::Result<Published> {
     publish_in(directories(), address, token)
 }
 
@@ -103,7 +132,7 @@ fn publish_in(
     directories: impl IntoIterator<Item = PathBuf>,
     address: SocketAddr,
     token: &str,
-) -> anyhow::Result<Published> {
+) -> io::Result<Published> {
     let mut why = Vec::new();
     for directory in directories {
         match publish_at(&directory, address, token) {
@@ -111,7 +140,7 @@ fn publish_in(
             Err(error) => why.push(format!("{}: {error}", directory.display())),
         }
     }
-    Err(anyhow!("no directory can be used ({})", why.join("; ")))
+    Err(io::Error::other(format!("no directory can be used ({})", why.join("; "))))
 }
 
 /// Blocks while another process is making its file, which takes microseconds.

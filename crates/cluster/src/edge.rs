@@ -4,7 +4,7 @@ use super::log_collector::LogCollector;
 use super::namespace::Namespace;
 use super::process::TestProcess;
 use super::temp_dir::{TempDir, free_address};
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use marram_admin::client::ApiClient;
 use rustix::process::Signal;
 use std::fmt::Write;
@@ -94,7 +94,7 @@ impl TestEdge {
     pub fn client(&self) -> anyhow::Result<ApiClient> {
         // On loopback the edge publishes its token to this user.
         let token = self.namespace.is_some().then(|| self.settings.token.clone());
-        ApiClient::new(&self.admin.to_string(), token).map_err(|why| anyhow!(why))
+        Ok(ApiClient::new(&self.admin.to_string(), token)?)
     }
 
     /// Its network namespace, if it has one.

@@ -1,7 +1,6 @@
 //! A recorder that can be killed and restarted, with or without its previous directory.
 
 use super::process::TestProcess;
-use anyhow::anyhow;
 use marram_admin::client::ApiClient;
 use std::net::SocketAddr;
 
@@ -20,7 +19,7 @@ impl TestRecorder {
     /// # Errors
     /// Never, for an address that was free once.
     pub fn client(&self) -> anyhow::Result<ApiClient> {
-        ApiClient::new(&self.admin.to_string(), None).map_err(|why| anyhow!(why))
+        Ok(ApiClient::new(&self.admin.to_string(), None)?)
     }
 
     /// Its process.

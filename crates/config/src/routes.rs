@@ -9,7 +9,7 @@
 //! (`marram_session::agent::routes`).
 
 use super::source::{Problem, Source};
-use super::units::{Name, ServerAddress, Time};
+use super::units::{Name, ServerAddress, Time, UnitError};
 use marram_agent::{FLOWS_MAX, IDLE, Listener, Routing, ServerSettings, websocket::is_origin};
 use marram_session::agent::routes::{
     BadPrefix, RouteAction, RouteError, RouteProtocol, RouteRule, ServerName,
@@ -86,7 +86,7 @@ impl WrittenRoute {
     /// # Errors
     /// The wrong field, and what to write instead.
     pub fn resolve(&self) -> Result<RouteRule, Wrong> {
-        let name: Name = self.name.parse().map_err(|error: String| ("name", error))?;
+        let name: Name = self.name.parse().map_err(|error: UnitError| ("name", error.to_string()))?;
         let client = self.client.as_ref().map(|text| text.parse()).transpose();
         let sni = match &self.sni {
             None => None,
@@ -136,7 +136,7 @@ impl WrittenRoute {
         match (&self.app, &self.refuse) {
             (Some(app), None) => match app.parse::<Name>() {
                 Ok(app) => Ok(RouteAction::App(app.0)),
-                Err(error) => wrong("app", error),
+                Err(error) => wrong("app", error.to_string()),
             },
             (None, Some(reason)) if reason.len() <= REASON_MAX => Ok(RouteAction::Refuse(reason.clone())),
             (None, Some(_)) => wrong("refuse", format!("is longer than {REASON_MAX} bytes; shorten it")),

@@ -187,6 +187,20 @@ fn split(text: &str) -> Option<(Number, &str)> {
 }
 
 /// Reads a string and nothing else: a number without a unit is an error with `EXPECTED` in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnitError {
+    /// The form of the type.
+    expected: &'static str,
+}
+
+impl fmt::Display for UnitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "expected {}", self.expected)
+    }
+}
+
+impl std::error::Error for UnitError {}
+
 struct Reader<T>(std::marker::PhantomData<T>);
 
 impl<T: Written> Visitor<'_> for Reader<T> {
@@ -207,9 +221,9 @@ macro_rules! written {
             }
         }
         impl std::str::FromStr for $name {
-            type Err = String;
-            fn from_str(text: &str) -> Result<Self, String> {
-                Self::read(text).ok_or_else(|| format!("expected {}", Self::EXPECTED))
+            type Err = UnitError;
+            fn from_str(text: &str) -> Result<Self, UnitError> {
+                Self::read(text).ok_or(UnitError { expected: Self::EXPECTED })
             }
         }
     )*};

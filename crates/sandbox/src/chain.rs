@@ -18,6 +18,7 @@ use crate::image::{ImageFault, ImageInfo, StageImage};
 use crate::limits::{STAGE_NAME_BYTES_MAX, STAGES_MAX};
 use crate::quotas::Quotas;
 use marram_wire::id::ImageHash;
+use std::fmt;
 use std::sync::Arc;
 
 /// What cells start from: the stages of a chain in order, the one next to the client first. Most have one.
@@ -81,6 +82,51 @@ const MAGIC: [u8; 4] = *b"MRCN";
 /// Version of the layout below.
 const VERSION: u8 = 1;
 
+/// Why stages are no chain. Who deploys the app can fix the first two; for the others, the file is fetched again, or its app is
+/// deployed again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ChainError {
+    /// It has so many stages.
+    StageCount(usize),
+    /// A stage has this name, which is empty, too long, or has control characters.
+    StageName(String),
+    /// The bytes begin with another header.
+    Header,
+    /// The bytes have another format version.
+    Version,
+    /// The flag of the server is neither 0 nor 1.
+    ServerFlag,
+    /// The bytes end too early.
+    Truncated,
+    /// A name is not UTF-8.
+    NotUtf8,
+    /// There are bytes after the last stage.
+    ExtraBytes,
+}
+
+impl fmt::Display for ChainError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::StageCount(count) => {
+                write!(f, "a chain has {count} stages; it must have 2 to {STAGES_MAX}")
+            }
+            Self::StageName(name) => write!(
+                f,
+                "a stage has the name `{}`; give it a name of 1 to {STAGE_NAME_BYTES_MAX} bytes",
+                name.escape_debug()
+            ),
+            Self::Header => f.write_str("it does not begin with the header of a chain"),
+            Self::Version => f.write_str("it has another format version"),
+            Self::ServerFlag => f.write_str("its server flag is invalid"),
+            Self::Truncated => f.write_str("it is truncated"),
+            Self::NotUtf8 => f.write_str("a name is not UTF-8"),
+            Self::ExtraBytes => f.write_str("it has extra bytes at its end"),
+        }
+    }
+}
+
+impl std::error::Error for ChainError {}
+
 /// A chain as it is deployed: two stages or more, each of which is also deployed as an app. Encoded:
 ///
 /// ```text
@@ -100,19 +146,16 @@ impl Chain {
     /// its first message.
     ///
     /// # Errors
-    /// In words, if there are too few or too many, or a name is empty, too long, or has control characters.
-    pub fn new(server: bool, stages: Vec<(String, ImageHash)>) -> Result<Self, String> {
+    /// If there are too few or too many, or a name is empty, too long, or has control characters.
+    pub fn new(server: bool, stages: Vec<(String, ImageHash)>) -> Result<Self, ChainError> {
         if !(2..=STAGES_MAX).contains(&stages.len()) {
-            return Err(format!("a chain has {} stages; it must have 2 to {STAGES_MAX}", stages.len()));
+            return Err(ChainError::StageCount(stages.len()));
         }
         let bad = |name: &str| {
             name.is_empty() || name.len() > STAGE_NAME_BYTES_MAX || name.chars().any(char::is_control)
         };
         match stages.iter().find(|(name, _)| bad(name)) {
-            Some((name, _)) => Err(format!(
-                "a stage has the name `{}`; give it a name of 1 to {STAGE_NAME_BYTES_MAX} bytes",
-                name.escape_debug()
-            )),
+            Some((name, _)) => Err(ChainError::StageName(name.clone())),
             None => Ok(Self { server, stages }),
         }
     }
@@ -155,30 +198,30 @@ impl Chain {
     /// Reads a chain's list of stages.
     ///
     /// # Errors
-    /// In words, if the bytes do not encode a chain.
-    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+    /// If the bytes do not encode a chain.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ChainError> {
         let mut reader = Reader::new(bytes);
         if reader.take(4) != Some(&MAGIC) {
-            return Err("it does not begin with the header of a chain".into());
+            return Err(ChainError::Header);
         }
         if reader.u8() != Some(VERSION) {
-            return Err("it has another format version".into());
+            return Err(ChainError::Version);
         }
-        let cut = "it is truncated";
-        let server = match reader.u8().ok_or(cut)? {
+        let cut = || ChainError::Truncated;
+        let server = match reader.u8().ok_or_else(cut)? {
             flag @ (0 | 1) => flag == 1,
-            _ => return Err("its server flag is invalid".into()),
+            _ => return Err(ChainError::ServerFlag),
         };
-        let count = reader.u8().ok_or(cut)?;
+        let count = reader.u8().ok_or_else(cut)?;
         let mut stages = Vec::new();
         for _ in 0..count {
-            let len = reader.u8().ok_or(cut)?;
-            let name = reader.take(len.into()).ok_or(cut)?;
-            let name = std::str::from_utf8(name).map_err(|_| "a name is not UTF-8")?;
-            stages.push((name.to_owned(), ImageHash(reader.array().ok_or(cut)?)));
+            let len = reader.u8().ok_or_else(cut)?;
+            let name = reader.take(len.into()).ok_or_else(cut)?;
+            let name = std::str::from_utf8(name).map_err(|_| ChainError::NotUtf8)?;
+            stages.push((name.to_owned(), ImageHash(reader.array().ok_or_else(cut)?)));
         }
         if !reader.is_empty() {
-            return Err("it has extra bytes at its end".into());
+            return Err(ChainError::ExtraBytes);
         }
         Self::new(server, stages)
     }

@@ -187,7 +187,7 @@ impl Images {
             Ok(bytes) if chain::hash_of(&bytes) != hash => {
                 Err(bad("its bytes do not match its digest; check the disk".into()))
             }
-            Ok(bytes) => Chain::decode(&bytes).map(Some).map_err(bad),
+            Ok(bytes) => Chain::decode(&bytes).map(Some).map_err(|why| bad(why.to_string())),
         }
     }
 
@@ -241,7 +241,7 @@ impl Images {
     }
 
     fn insert_chain(&self, hash: ImageHash, bytes: &[u8]) -> Result<Arc<Image>, LoadError> {
-        let chain = Chain::decode(bytes).map_err(|why| LoadError::App { hash, why })?;
+        let chain = Chain::decode(bytes).map_err(|why| LoadError::App { hash, why: why.to_string() })?;
         if chain.hash() != hash {
             let why = "the received bytes are of another chain; fetch it elsewhere".into();
             return Err(LoadError::App { hash, why });

@@ -32,7 +32,7 @@ pub use app::ImageFile;
 pub use cells::{
     Cells, CellsConfig, Progress, ReadyStats, Reset, StageState, StartError, Tracking, WarmPoolStats,
 };
-pub use chain::{Chain, Image};
+pub use chain::{Chain, ChainError, Image};
 pub use checkpoint::{CheckpointReader, Decoded, Filling, RestoreError, Snapshot, SnapshotError};
 pub use debugging::DebugError;
 pub use deploy::DeployError;

@@ -42,8 +42,8 @@ impl Cells {
             let rest = "cell = \"shared\"\n[quotas]\nmemory = \"64MiB\"\n";
             let manifest =
                 plan.cells.manifest(&self.cluster.directory, &format!("t{tenant}"), "memcached", rest)?;
-            let upload = marram_admin::load(&manifest).map_err(anyhow::Error::msg)?;
-            let body: Bytes = upload.encode().map_err(anyhow::Error::msg)?;
+            let upload = marram_admin::load(&manifest)?;
+            let body: Bytes = upload.encode()?;
             client.call(Method::POST, "/v1/apps", body)?;
         }
         Ok(())

@@ -58,7 +58,7 @@ pub(super) fn run(command: &Config) -> Result<(), Failure> {
             if matches!(kind, Kind::Manifest) {
                 // Compiles the module, in a temporary directory: an edge would find these errors
                 // only at the deployment.
-                marram_admin::check(file).map_err(|why| Failure::Usage(anyhow::anyhow!(why)))?;
+                marram_admin::check(file).map_err(|error| Failure::Usage(error.into()))?;
             }
             super::emit(&format!("{}: in order\n", file.display()));
             Ok(())

@@ -64,7 +64,7 @@ pub(super) fn read_ca(path: &Path) -> Result<Vec<u8>, Failure> {
 
 /// A client for the edge at this address; `ca` verifies it if the connection is encrypted.
 pub(super) fn client(url: &str, token: Option<String>, ca: Option<&[u8]>) -> Result<ApiClient, Failure> {
-    let client = ApiClient::new(url, token).map_err(|why| Failure::Usage(anyhow!(why)))?;
+    let client = ApiClient::new(url, token).map_err(|error| Failure::Usage(error.into()))?;
     match ca {
         None => Ok(client),
         Some(ca) => client.believing(ca).map_err(|why| Failure::Usage(anyhow!("--ca: {why}"))),
@@ -359,8 +359,8 @@ pub(super) struct Deploy {
 /// The files are read once, here: all edges get the same bytes, and so the same image unless their
 /// `[chain]` differs.
 pub(super) fn deploy(arguments: &Deploy) -> Result<(), Failure> {
-    let upload = marram_admin::load(&arguments.path).map_err(|why| Failure::Usage(anyhow!(why)))?;
-    let body = upload.encode().map_err(|why| Failure::Usage(anyhow!(why)))?;
+    let upload = marram_admin::load(&arguments.path).map_err(|error| Failure::Usage(error.into()))?;
+    let body = upload.encode().map_err(|error| Failure::Usage(error.into()))?;
     arguments.edges.ask_all((&Method::POST, "/v1/apps", &body), LONG, |answers| {
         let line = |answer: &Value| {
             let note = answer["note"].as_str().map_or_else(String::new, |note| format!("note: {note}\n"));

@@ -80,7 +80,8 @@ fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
     marram_admin::start(listener, Arc::clone(&state)).context("the admin API cannot start")?;
     tracing::info!(target: "marram_admin", address = %listen, "listening for operators");
     let fetch = (!state.peers.is_empty() || coordinator.is_some()).then(|| {
-        let fetch: edge::Fetch = Arc::new(move |image| marram_admin::fetch(&state, image));
+        let fetch: edge::Fetch =
+            Arc::new(move |image| marram_admin::fetch(&state, image).map_err(|error| error.to_string()));
         fetch
     });
     let coordinating = coordinator.clone().map(|coordinator| {

@@ -103,7 +103,7 @@ pub fn redirect(text: &str) -> anyhow::Result<Redirect> {
         None => (Protocol::Tcp, destination),
     };
     let destination: marram_config::units::Address =
-        destination.parse().map_err(|why: String| anyhow!("{destination:?}: {why}; {form}"))?;
+        destination.parse().map_err(|why| anyhow!("{destination:?}: {why}; {form}"))?;
     let via = via.parse().map_err(|_| anyhow!("{via:?} is not a numeric address and port; {form}"))?;
     Ok(Redirect { destination: destination.0, protocol, via })
 }

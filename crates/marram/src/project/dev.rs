@@ -55,7 +55,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
     // Before the build: a source that is saved during the build counts as changed after it.
     let mut seen = project.look();
     project.build()?;
-    let upload = marram_admin::load(&project.directory).map_err(|why| anyhow!(why))?;
+    let upload = marram_admin::load(&project.directory)?;
     let layout = Layout {
         purpose: "dev",
         program: std::env::current_exe().context("the program's own path is unknown")?,
@@ -140,7 +140,7 @@ fn again(project: &mut Project, options: &DevOptions, cluster: &TestCluster) -> 
     }
     *project = now;
     project.build()?;
-    deploy(cluster, &marram_admin::load(&project.directory).map_err(|why| anyhow!(why))?)
+    deploy(cluster, &marram_admin::load(&project.directory)?)
 }
 
 /// Checks that there is a project to work on.
@@ -247,7 +247,7 @@ fn build_command(directory: &Path) -> Option<&'static str> {
 
 /// Through the admin API, as `marram deploy` does.
 fn deploy(cluster: &TestCluster, upload: &Upload) -> anyhow::Result<()> {
-    let body = upload.encode().map_err(|why| anyhow!(why))?;
+    let body = upload.encode()?;
     cluster.edges[0].client()?.call(Method::POST, "/v1/apps", body)?;
     Ok(())
 }

@@ -73,7 +73,7 @@ impl Recordings {
         state: Option<[u8; 32]>,
     ) -> Result<String, String> {
         let key = gathered.keys.redaction();
-        let made = gathered.assemble(edge, unix_ns, state)?;
+        let made = gathered.assemble(edge, unix_ns, state).map_err(|error| error.to_string())?;
         let redact =
             request.redact || request.tag.is_none() && self.stops.as_ref().is_some_and(|stops| stops.redact);
         let recording = if redact { made.redacted(&key) } else { made };

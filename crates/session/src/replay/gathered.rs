@@ -3,19 +3,17 @@
 
 use super::cursor::{LogReplayError, follow};
 use crate::cell::{CellId, CellImage, SealedCheckpoint};
-use alloc::{
-    boxed::Box,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
+use core::fmt;
 use marram_wire::{
+    codec,
     frame::CheckpointMeta,
     header::{self, Header, Many, Unacknowledged},
     id::{Generation, Port, SessionId},
     log::Cursor,
     recording::{About, Inputs, RecordedMessage, RecordedStop, Recording},
-    seal::{Digest, SessionKeys},
+    seal::{Digest, SealError, SessionKeys},
 };
 
 /// What one end showed to the session's owner.
@@ -60,6 +58,47 @@ pub struct Gathered {
     pub stop: Option<RecordedStop>,
 }
 
+/// Why what an owner gathered gives no recording. No operator can mend it: an end has shown data that does not fit the session's, and a
+/// recovery from it would fail too.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AssembleError {
+    /// The newest checkpoint is outside the owner's log.
+    OutsideLog,
+    /// An end does not have the messages that the log needs.
+    MissingMessages,
+    /// A checkpoint cannot be decrypted.
+    Sealed(SealError),
+    /// A checkpoint's header cannot be decoded.
+    Header(codec::Error),
+    /// A checkpoint does not belong where it is; why.
+    Misplaced(&'static str),
+    /// The newest checkpoint has other ports than the session.
+    OtherPorts,
+    /// Log, messages and checkpoint do not give the owner's digest.
+    Altered,
+    /// The log cannot be decoded.
+    Log,
+}
+
+impl fmt::Display for AssembleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutsideLog => f.write_str("the ends' newest checkpoint is outside the owner's log"),
+            Self::MissingMessages => f.write_str("an end does not have the messages that the log needs"),
+            Self::Sealed(error) => write!(f, "{error}"),
+            Self::Header(error) => write!(f, "{error}"),
+            Self::Misplaced(why) => f.write_str(why),
+            Self::OtherPorts => f.write_str("a checkpoint has other ports than the session"),
+            Self::Altered => {
+                f.write_str("messages or a checkpoint were altered: they do not match the owner's digest")
+            }
+            Self::Log => f.write_str("the log cannot be decoded"),
+        }
+    }
+}
+
+impl core::error::Error for AssembleError {}
+
 /// Index of the chain of checkpoints that is the newest.
 pub(crate) fn newest<'a>(chains: impl Iterator<Item = &'a [CheckpointMeta]>) -> Option<usize> {
     let key = |last: &CheckpointMeta| (last.log_offset, last.generation, last.number);
@@ -72,7 +111,12 @@ impl Gathered {
     ///
     /// # Errors
     /// If the ends' data does not fit together: then a recovery from it would fail too.
-    pub fn assemble(self, edge: String, unix_ns: i64, state: Option<[u8; 32]>) -> Result<Recording, String> {
+    pub fn assemble(
+        self,
+        edge: String,
+        unix_ns: i64,
+        state: Option<[u8; 32]>,
+    ) -> Result<Recording, AssembleError> {
         let metas = |end: &Shown| -> Vec<CheckpointMeta> {
             end.checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect()
         };
@@ -87,14 +131,14 @@ impl Gathered {
         let Some(log) =
             covered.filter(|covered| *covered <= self.log.len()).map(|covered| self.log.slice(covered..))
         else {
-            return Err("the ends' newest checkpoint is outside the owner's log".to_string());
+            return Err(AssembleError::OutsideLog);
         };
         let mut inputs = Vec::new();
         for (index, end) in self.ends.iter().enumerate() {
             let first =
                 header.as_ref().map_or(Some(0), |header| header.ports.get(index).map(|port| port.took));
             let consumed = first.and_then(|first| consumed(end, first).map(|messages| (first, messages)));
-            let (first, messages) = consumed.ok_or("an end does not have the messages that the log needs")?;
+            let (first, messages) = consumed.ok_or(AssembleError::MissingMessages)?;
             inputs.push((end.port, first, messages));
         }
         self.verify(header.as_deref(), &log, &inputs)?;
@@ -132,18 +176,18 @@ impl Gathered {
     }
 
     /// Decrypts a chain: the last header, and the sections of each checkpoint.
-    fn open(&self, chain: &[SealedCheckpoint]) -> Result<(Option<Box<Header>>, Vec<Bytes>), String> {
+    fn open(&self, chain: &[SealedCheckpoint]) -> Result<(Option<Box<Header>>, Vec<Bytes>), AssembleError> {
         let (mut last, mut sections): (Option<Header>, Vec<Bytes>) = (None, Vec::new());
         for SealedCheckpoint { meta, bytes } in chain {
             let plain = self.keys.seal(meta.generation).open_checkpoint(meta.number, bytes);
-            let plain = plain.map_err(|error| error.to_string())?;
-            let (header, body) = header::split(plain.into()).map_err(|error| error.to_string())?;
-            header.check(meta, self.session, self.image, last.as_ref())?;
+            let plain = plain.map_err(AssembleError::Sealed)?;
+            let (header, body) = header::split(plain.into()).map_err(AssembleError::Header)?;
+            header.check(meta, self.session, self.image, last.as_ref()).map_err(AssembleError::Misplaced)?;
             sections.push(body);
             last = Some(header);
         }
         let last = last.filter(|last| last.ports.len() == self.ends.len());
-        let last = last.ok_or("a checkpoint has other ports than the session")?;
+        let last = last.ok_or(AssembleError::OtherPorts)?;
         Ok((Some(Box::new(last)), sections))
     }
 
@@ -153,7 +197,7 @@ impl Gathered {
         header: Option<&Header>,
         log: &Bytes,
         inputs: &[(Port, u64, &[Unacknowledged])],
-    ) -> Result<(), String> {
+    ) -> Result<(), AssembleError> {
         let start = Digest::start(self.session);
         let begin = header.map_or((start, Cursor::default()), |header| {
             (Digest(header.head), Cursor { last_ns: header.last_ns })
@@ -162,13 +206,9 @@ impl Gathered {
             |index: usize, number: usize| inputs.get(index).and_then(|(.., messages)| messages.get(number));
         match follow(&self.keys, begin, log, message) {
             Ok((digest, _)) if digest.tag() == self.tag => Ok(()),
-            Ok(_) => {
-                Err("messages or a checkpoint were altered: they do not match the owner's digest".to_string())
-            }
-            Err(LogReplayError::Missing) => {
-                Err("an end does not have the messages that the log needs".to_string())
-            }
-            Err(_) => Err("the log cannot be decoded".to_string()),
+            Ok(_) => Err(AssembleError::Altered),
+            Err(LogReplayError::Missing) => Err(AssembleError::MissingMessages),
+            Err(_) => Err(AssembleError::Log),
         }
     }
 }

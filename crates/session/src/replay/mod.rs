@@ -7,7 +7,7 @@ mod gathered;
 
 pub(crate) use cursor::{Handler, LogReplayError, ReplayCursor, follow, opens};
 pub(crate) use gathered::newest;
-pub use gathered::{Gathered, Shown};
+pub use gathered::{AssembleError, Gathered, Shown};
 
 use crate::{
     cell::{CellId, CellImage, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome, Seed},

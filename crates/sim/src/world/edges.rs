@@ -562,7 +562,7 @@ impl World {
         let assembled = gathered.assemble(edge, unix_ns, state);
         // What an end that lies shows is refused, and no recording is made of it.
         let refused_a_lie = assembled.is_err() && self.is_lied_about(session);
-        let result = assembled.and_then(|recording| {
+        let result = assembled.map_err(|error| error.to_string()).and_then(|recording| {
             let file = recording.encode();
             let read = Recording::decode(&file).map_err(|error| error.to_string())?;
             let played = play(&read, self.edges[position.edge].habits, &self.past)?;

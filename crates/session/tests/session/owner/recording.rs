@@ -18,7 +18,7 @@ fn recorded_stops() -> OwnerPolicy {
 }
 
 fn assemble(gathered: Gathered) -> Result<Recording, String> {
-    gathered.assemble("edge-a".into(), 5, Some([6; 32]))
+    gathered.assemble("edge-a".into(), 5, Some([6; 32])).map_err(|error| error.to_string())
 }
 
 fn made(bench: &mut Bench) -> Recording {
