@@ -78,7 +78,10 @@ impl Shard {
         let Some((at, _)) = self.recorder() else { return false };
         let Some(recorder) = self.wires.get_mut(&at) else { return false };
         let (channel, session) = (recorder.channel(), hello.session);
-        self.keepers.recalls.owed.remove(&session);
+        if let Some(owed) = self.keepers.recalls.owed.remove(&session) {
+            // What the recorder still sends there is of an earlier recovery.
+            self.keepers.channels.remove(&owed.at);
+        }
         self.keepers.channels.insert((at, channel), (session, None));
         let until_ns = now.mono_ns + RECALL_NS;
         let recalling = Recalling { hello: (wire, hello.clone()), at: (at, channel), until_ns };
@@ -207,9 +210,10 @@ impl Shard {
         }
         while let Some(id) = due(&self.keepers.recalls.owed, |owed| owed.until_ns, now) {
             let Some(owed) = self.keepers.recalls.owed.remove(&id) else { continue };
+            // A recorder that gave everything does not end its channel: nothing else would forget it.
+            self.keepers.channels.remove(&owed.at);
             if self.sessions.get(&id).is_some_and(|it| it.owner.recalled_lacks()) {
                 self.counters.recalls_late += 1;
-                self.keepers.channels.remove(&owed.at);
                 self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
             }
         }
