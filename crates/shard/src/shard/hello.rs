@@ -59,8 +59,13 @@ impl Shard {
         self.answer_hello(now, wire, &hello, tried, out);
     }
 
-    /// Whether the agent may send this hello, and has proved the session's key if it must.
+    /// Whether the agent may send this hello, on a channel of its own, and has proved the session's key if it must.
     fn admissible(&self, wire: ShardWireId, hello: &Hello) -> Result<bool, Refusal> {
+        let bound = self.wires.get(&wire).is_some_and(|wire| wire.channels.contains_key(&hello.channel));
+        if bound || !hello.channel.is_multiple_of(2) {
+            // Odd numbers are this shard's. The session that has the channel would lose its end without notice.
+            return refuse(Code::Protocol, "the hello's channel is in use, or odd");
+        }
         self.may_say_hello(wire, hello)?;
         self.proven(wire, hello, &SessionKeys::derive(&self.secret, hello.session))
     }

@@ -269,6 +269,10 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) -> Result<(), StandbyError> {
         let busy = |reason: &str| Err(StandbyError(Code::Busy, reason.to_string()));
+        let peer = self.peers.as_ref().and_then(|peers| peers.wires.get(&wire));
+        if peer.is_some_and(|peer| peer.channels.contains_key(&keep.channel)) {
+            return Err(StandbyError(Code::Protocol, "the feed's channel is in use".to_string()));
+        }
         if self.draining {
             return busy("the edge is shutting down");
         }

@@ -37,10 +37,15 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// A channel number that is unused on this wire.
+    /// A channel number that is unused on this wire: odd, since this shard opens the channel. After billions of attempts the numbers
+    /// start again, and old channels may be bound.
     pub(super) fn channel(&mut self) -> Channel {
-        self.next_channel = self.next_channel.wrapping_add(2);
-        self.next_channel
+        loop {
+            self.next_channel = self.next_channel.wrapping_add(2);
+            if !self.channels.contains_key(&self.next_channel) {
+                return self.next_channel;
+            }
+        }
     }
 }
 

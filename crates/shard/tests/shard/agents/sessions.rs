@@ -64,6 +64,28 @@ fn a_session_stays_with_its_agents_even_for_one_that_has_its_key() {
 }
 
 #[test]
+fn a_channel_belongs_to_one_session_until_it_is_over() {
+    let mut world = World::new();
+    let rogue = world.rogue(0, 9, client(), &[]);
+    let first = world.hello(OWN, "alone");
+    world.send(rogue, first.clone());
+    let before = world.rows();
+    for (what, channel) in [("in use", first.channel), ("the shard's own", 1)] {
+        let mut second = world.hello(SessionId([56; 16]), "alone");
+        second.channel = channel;
+        world.heard(rogue);
+        world.send(rogue, second);
+        assert_eq!(refusal(&world.heard(rogue)).0, Some(Code::Protocol), "{what}");
+    }
+    assert_eq!(world.rows(), before);
+    // Of two sessions on one channel, the first would not learn that its wire is gone, and would stay for ever.
+    world.shard(ShardInput::WireDown { wire: rogue });
+    let phases: Vec<_> = world.rows().into_iter().filter(|row| row.session == OWN).collect();
+    assert!(phases.is_empty(), "{phases:?}");
+    world.unharmed();
+}
+
+#[test]
 fn a_session_does_not_begin_twice() {
     let mut world = World::new();
     let (owner, victim) = (world.owner(), world.session);
