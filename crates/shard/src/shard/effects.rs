@@ -156,6 +156,7 @@ impl Shard {
         self.cells.insert(cell, id);
         if let Some(session) = self.sessions.get_mut(&id) {
             session.owner.name_cell(cell);
+            session.cells.push(cell);
         }
         cell
     }
@@ -190,7 +191,10 @@ impl Shard {
     }
 
     fn remove_cell(&mut self, now: Now, cell: CellId, out: &mut Vec<ShardOutput>) {
-        self.cells.remove(&cell);
+        let session = self.cells.remove(&cell).and_then(|id| self.sessions.get_mut(&id));
+        if let Some(session) = session {
+            session.cells.retain(|other| *other != cell);
+        }
         if self.shared.has_member(cell) {
             self.leave_shared(now, cell, out);
         } else {
@@ -212,7 +216,7 @@ impl Shard {
         if let Some(timer_ns) = session.timer_ns {
             self.timers.remove(&(timer_ns, id));
         }
-        if let Some(cell) = session.owner.cell() {
+        for cell in session.cells {
             self.remove_cell(now, cell, out);
         }
         self.counters.add(&session.owner.totals());

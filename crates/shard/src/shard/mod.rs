@@ -59,6 +59,9 @@ struct Session {
     /// The previous channels of ends that have not answered the current attempt. If the attempt fails, these ends must learn that
     /// the owner on the old channel is gone.
     former: Vec<(Port, ShardWireId, Channel)>,
+    /// The cells that were named for its owner and not removed: at most two, since a standby keeps its former cell until the cell of
+    /// the next checkpoint stands. Whatever ends the session, all of them are removed with it.
+    cells: Vec<CellId>,
     fresh: bool,
     proven: bool,
     /// The address where its client connected, until the session has begun.
@@ -246,6 +249,7 @@ impl Shard {
             owner,
             links: [None; 2],
             former: Vec::new(),
+            cells: Vec::new(),
             fresh: false,
             proven: true,
             origin: None,
