@@ -18,7 +18,9 @@ impl fmt::Display for BrokenInvariant {
     }
 }
 
-/// Returns [`BrokenInvariant`] unless the condition holds.
+/// Returns [`BrokenInvariant`] from the calling function unless the condition holds. Exported for the machines of other crates, so
+/// that all report alike.
+#[macro_export]
 macro_rules! holds {
     ($number:literal, $condition:expr) => {
         if !$condition {
@@ -30,4 +32,4 @@ macro_rules! holds {
     };
 }
 
-pub(crate) use holds;
+pub use holds;

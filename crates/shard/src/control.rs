@@ -1,5 +1,6 @@
 //! The control of one edge: apps, shards, requests about sessions. It knows neither HTTP nor processes.
 
+mod invariants;
 mod survives;
 #[cfg(test)]
 mod tests;
@@ -268,6 +269,7 @@ impl Control {
             }
             ControlInput::Overdue { tag } => self.answer(tag, out),
         }
+        debug_assert_eq!(self.invariants(), Ok(()));
     }
 
     fn configure(&self, shard: u8, out: &mut Vec<ControlOutput>) {

@@ -11,7 +11,7 @@ fn control() -> Control {
     let grants = Vec::new();
     Control::new(ControlConfig {
         edge: "e".into(),
-        shards: 2,
+        shards: 3,
         sessions_max,
         recoveries_max,
         grants,

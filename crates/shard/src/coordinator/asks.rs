@@ -126,6 +126,16 @@ impl Asks {
         self.dropped
     }
 
+    /// Whether a request with this tag is in flight for a question or a report.
+    pub(super) fn waits_for(&self, tag: u64) -> bool {
+        self.sent.contains_key(&tag)
+    }
+
+    /// Questions that wait, questions and reports in flight, and the tag of the request for a lease.
+    pub(super) fn counts(&self) -> (usize, usize, Option<u64>) {
+        (self.waiting.len(), self.sent.len(), self.lending)
+    }
+
     pub(super) fn ask(&mut self, tag: u64, ask: Ask) {
         match ask {
             Ask::Witness { session, seen } => {

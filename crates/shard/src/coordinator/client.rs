@@ -19,6 +19,7 @@ use alloc::{
 };
 use bytes::Bytes;
 use core::ops::Bound;
+use marram_session::{holds, invariant::BrokenInvariant};
 use marram_wire::id::ImageHash;
 
 /// First wait after a failure; doubles.
@@ -331,6 +332,24 @@ impl CoordinatorClient {
             figures.requests += 1;
             *tags
         });
+        debug_assert_eq!(self.invariants(), Ok(()));
+    }
+
+    /// Checks I41 of docs/protocol.md, as far as it concerns an edge's client.
+    ///
+    /// # Errors
+    /// If it does not hold.
+    pub fn invariants(&self) -> Result<(), BrokenInvariant> {
+        // What is written expires with the lease, so without a lease nothing is there.
+        holds!("I41", self.lease.is_some() || self.written.is_empty() || self.left);
+        // Every write expects a known revision, except for a part of the list that the store refused.
+        let is_known = |key: &String| self.revisions.contains_key(key) || self.listed.contains_key(key);
+        holds!("I41", self.written.keys().all(is_known));
+        holds!("I41", self.watch.is_none_or(|watch| watch <= self.watches));
+        holds!("I41", !self.left || (self.leaving && self.lease.is_none()));
+        let own = self.step.as_ref().map(|(tag, _)| *tag);
+        holds!("I41", own.is_none_or(|tag| tag <= self.tags && !self.asks.waits_for(tag)));
+        self.asks.invariants(self.tags, self.state == CoordinatorState::There)
     }
 
     fn answered(

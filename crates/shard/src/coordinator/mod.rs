@@ -8,6 +8,7 @@
 mod asks;
 mod client;
 pub mod contents;
+mod invariants;
 mod placements;
 mod snapshot;
 mod store;

@@ -10,12 +10,13 @@ use marram_wire::id::SessionId;
 /// The changed parts of an edge's list: number and value; the value is empty if the part has no session.
 pub type Parts = Vec<(u8, Bytes)>;
 
+/// One value of the store: the sessions of one part.
 #[derive(Debug, Default)]
-struct Part {
+pub(super) struct Part {
     /// With the shard that reported it.
-    sessions: BTreeMap<SessionId, (u8, Stands)>,
-    /// When it changed last.
-    version: u64,
+    pub(super) sessions: BTreeMap<SessionId, (u8, Stands)>,
+    /// The list's version when it changed last.
+    pub(super) version: u64,
 }
 
 /// The list of one edge, over its shards.
@@ -82,6 +83,16 @@ impl Placements {
             if listed.is_empty() { Bytes::new() } else { encode(&listed) }
         };
         (self.version, changed.map(|(number, part)| (number, value(part))).collect())
+    }
+
+    /// All parts, in order.
+    pub(super) fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Counts the changes of the list. It does not go back.
+    pub(super) fn version(&self) -> u64 {
+        self.version
     }
 
     /// Sessions on the list.

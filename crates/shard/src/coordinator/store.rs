@@ -131,6 +131,13 @@ impl Store {
     /// If it would exceed a limit; nothing changes then.
     pub fn apply(&mut self, now_ns: u64, request: StoreRequest) -> Result<StoreReply, StoreRefusal> {
         self.expire(now_ns);
+        let reply = self.answer(now_ns, request);
+        debug_assert_eq!(self.check(), Ok(()));
+        reply
+    }
+
+    /// The answer to a request, once leases that are over have ended.
+    fn answer(&mut self, now_ns: u64, request: StoreRequest) -> Result<StoreReply, StoreRefusal> {
         match request {
             StoreRequest::Get { key } => {
                 let entries = self.entry(&key).into_iter().collect();

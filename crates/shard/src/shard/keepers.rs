@@ -45,6 +45,18 @@ pub(super) struct Placed {
     hot: bool,
 }
 
+impl Placed {
+    /// Its channel, and the keeper's name in the owner.
+    pub(super) fn at(&self) -> ((ShardWireId, Channel), KeeperId) {
+        ((self.wire, self.channel), self.id)
+    }
+
+    /// The keeper, as its wire introduced it.
+    pub(super) fn role(&self) -> &Role {
+        &self.role
+    }
+}
+
 /// A session's need for keepers.
 #[derive(Debug, Default)]
 pub(super) struct Placing {
@@ -56,6 +68,13 @@ pub(super) struct Placing {
     pub(super) looked: bool,
     /// The standby that was reported to control, and its generation.
     listed: Option<(KeeperId, Generation)>,
+}
+
+impl Placing {
+    /// The replicas that there are: at most one at a recorder and one at a standby.
+    pub(super) fn placed(&self) -> &[Placed] {
+        &self.placed
+    }
 }
 
 /// The keepers that the shard knows.

@@ -2,12 +2,13 @@
 //! peers nor sessions.
 
 use super::Shard;
-use crate::api::{FromShard, Missing, Now, ShardOutput, Want};
+use crate::api::{App, FromShard, Missing, Now, ShardOutput, Want};
 use alloc::{
     collections::BTreeMap,
     string::{String, ToString},
     vec::Vec,
 };
+use marram_session::{holds, invariant::BrokenInvariant};
 use marram_wire::id::ImageHash;
 
 /// The first wait after no peer had an image, before peers are asked again; doubles with each failure.
@@ -77,6 +78,13 @@ impl MissingImages {
     /// Whether the first fetch of the image is in flight.
     fn asks_first(&self, image: ImageHash) -> bool {
         self.entries.get(&image).is_some_and(|entry| entry.why.is_none())
+    }
+
+    /// Checks I39 of docs/protocol.md, as far as it concerns images that are missing.
+    pub(super) fn invariants(&self, here: &BTreeMap<ImageHash, App>) -> Result<(), BrokenInvariant> {
+        holds!("I39", self.entries.len() <= MISSING_MAX);
+        holds!("I39", !self.entries.keys().any(|image| here.contains_key(image)));
+        Ok(())
     }
 
     /// The image is here.

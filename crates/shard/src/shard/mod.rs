@@ -2,6 +2,7 @@
 
 mod effects;
 mod hello;
+mod invariants;
 mod keepers;
 mod missing;
 mod peers;
@@ -32,7 +33,6 @@ use alloc::{
 use keepers::{Keepers, Placing};
 use marram_session::{
     cell::CellId,
-    invariant::BrokenInvariant,
     owner::{Holder, Owner, OwnerEffect, OwnerPhase, OwnerPolicy},
 };
 use marram_wire::{
@@ -173,14 +173,6 @@ impl Shard {
             counters: Counters::default(),
             effects: Vec::new(),
         }
-    }
-
-    /// Checks the local invariants of all owners, by their numbers in docs/protocol.md.
-    ///
-    /// # Errors
-    /// If one does not hold.
-    pub fn invariants(&self) -> Result<(), BrokenInvariant> {
-        self.sessions.values().try_for_each(|session| session.owner.invariants())
     }
 
     /// Handles one event and appends the outputs.

@@ -50,6 +50,16 @@ impl Peers {
         self.wires.contains_key(&wire)
     }
 
+    /// All wires that were dialled here.
+    pub(super) fn wires(&self) -> impl Iterator<Item = ShardWireId> {
+        self.wires.keys().copied()
+    }
+
+    /// The session that the owner at the other side feeds on a channel.
+    pub(super) fn fed_on(&self, wire: ShardWireId, channel: Channel) -> Option<SessionId> {
+        self.wires.get(&wire)?.channels.get(&channel).copied()
+    }
+
     pub(super) fn wake_ns(&self) -> Option<u64> {
         self.dialer.wake_ns()
     }

@@ -52,6 +52,16 @@ impl Recalls {
         asked.chain(self.owed.values().map(|owed| owed.until_ns)).min()
     }
 
+    /// Sessions that wait for the recorder's answer, and the channel of each.
+    pub(super) fn asked(&self) -> impl Iterator<Item = (SessionId, (ShardWireId, Channel))> {
+        self.asked.iter().map(|(id, recalling)| (*id, recalling.at))
+    }
+
+    /// Sessions that still wait for a checkpoint, and the channel of each.
+    pub(super) fn owed(&self) -> impl Iterator<Item = (SessionId, (ShardWireId, Channel))> {
+        self.owed.iter().map(|(id, owed)| (*id, owed.at))
+    }
+
     /// Extends the deadlines after bytes of a checkpoint have arrived.
     fn given(&mut self, now: Now, id: SessionId, bytes: u64) {
         let asked = self.asked.get_mut(&id).map(|recalling| &mut recalling.until_ns);

@@ -13,7 +13,7 @@ use marram_wire::id::SessionId;
 pub const RECORDINGS_MAX: usize = 4;
 
 /// Recordings of stopped handlers that are remembered as reported.
-const STOPS_TOLD: usize = 64;
+pub(super) const STOPS_TOLD: usize = 64;
 
 impl Shard {
     /// An operator requests a recording of a session.

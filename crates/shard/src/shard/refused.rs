@@ -9,6 +9,7 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
+use marram_session::{holds, invariant::BrokenInvariant};
 use marram_wire::{
     frame::{Code, Hello},
     id::SessionId,
@@ -62,6 +63,12 @@ impl Refused {
         }
         self.lines -= 1;
         Some(core::mem::take(&mut self.suppressed))
+    }
+
+    /// Checks I39 of docs/protocol.md, as far as it concerns refused sessions.
+    pub(super) fn invariants(&self) -> Result<(), BrokenInvariant> {
+        holds!("I39", self.sessions.len() <= REMEMBERED_MAX && self.lines <= LINES);
+        Ok(())
     }
 
     /// The session was admitted.

@@ -9,9 +9,14 @@ use alloc::{
 };
 use marram_session::{
     cell::{CellId, Ran, Run, Seed},
+    holds,
+    invariant::BrokenInvariant,
     shared::{SharedCell, SharedEffect},
 };
-use marram_wire::{frame::Code, id::ImageHash};
+use marram_wire::{
+    frame::Code,
+    id::{ImageHash, SessionId},
+};
 
 /// The shared cells of one shard.
 #[derive(Debug, Default)]
@@ -51,6 +56,31 @@ impl SharedCells {
     /// Whether this is the id of a shared cell.
     pub(super) fn has(&self, cell: CellId) -> bool {
         self.cells.contains_key(&cell)
+    }
+}
+
+impl SharedCells {
+    /// Checks I36 and I39 of docs/protocol.md, as far as they concern shared cells. `owned` has the owner's id of each session's cell.
+    pub(super) fn invariants(&self, owned: &BTreeMap<CellId, SessionId>) -> Result<(), BrokenInvariant> {
+        for (app, id) in &self.by_app {
+            holds!("I36", self.cells.get(id).is_some_and(|cell| cell.app == *app));
+        }
+        for (member, id) in &self.members {
+            holds!("I36", owned.contains_key(member) && self.cells.contains_key(id));
+        }
+        for (due_ns, id) in &self.timers {
+            holds!("I36", self.cells.get(id).is_some_and(|cell| cell.timer_ns == Some(*due_ns)));
+        }
+        let mut members = 0;
+        for (id, cell) in &self.cells {
+            // The two kinds of ids come from one counter: an executor cannot mistake one for the other.
+            holds!("I39", cell.shared.cell() == *id && !owned.contains_key(id));
+            holds!("I39", !cell.shared.is_empty() || self.by_app.get(&cell.app) == Some(id));
+            holds!("I36", cell.timer_ns.is_none_or(|due_ns| self.timers.contains(&(due_ns, *id))));
+            members += cell.shared.len();
+        }
+        holds!("I36", members == self.members.len());
+        Ok(())
     }
 }
 

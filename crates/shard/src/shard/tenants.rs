@@ -6,6 +6,7 @@ use crate::{
     run_queue::{Class, Tenant, WEIGHT},
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use marram_session::{holds, invariant::BrokenInvariant};
 use marram_wire::id::SessionId;
 
 /// All tenants that a shard knows. They are never removed: there are never more than deployed apps.
@@ -139,6 +140,32 @@ impl Tenants {
         if let Some(account) = self.account(place.tenant) {
             account.sessions.now -= 1;
         }
+    }
+
+    /// Checks I39 of docs/protocol.md, as far as it concerns tenants. `counted` has the tenant and the app of each session that was
+    /// counted with [`Tenants::came`].
+    pub(super) fn invariants<'a>(
+        &self,
+        counted: impl Iterator<Item = (SchedulingParams, &'a str)>,
+    ) -> Result<(), BrokenInvariant> {
+        let mut by_tenant = alloc::vec![0; self.accounts.len()];
+        let mut by_app: BTreeMap<&str, usize> = BTreeMap::new();
+        for (place, app) in counted {
+            let sessions = by_tenant.get_mut(place.tenant.0 as usize);
+            holds!("I39", sessions.is_some());
+            sessions.into_iter().for_each(|sessions| *sessions += 1);
+            *by_app.entry(app).or_default() += 1;
+        }
+        holds!("I39", self.accounts.iter().map(|account| account.sessions.now).eq(by_tenant));
+        let apps = self.by_app.iter().filter(|(_, sessions)| sessions.now > 0);
+        holds!("I39", apps.map(|(app, sessions)| (app.as_str(), sessions.now)).eq(by_app));
+        // A tenant's number is its place in the accounts, so that executors name it by a small number.
+        holds!("I39", self.by_name.len() == self.accounts.len());
+        for (name, tenant) in &self.by_name {
+            let account = self.accounts.get(tenant.0 as usize);
+            holds!("I39", account.is_some_and(|account| account.name == *name));
+        }
+        Ok(())
     }
 
     /// The counters of each app and tenant.

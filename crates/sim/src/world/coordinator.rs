@@ -192,6 +192,11 @@ impl World {
         let Some(node) = &mut self.edges[edge].client else { return };
         let mut out = Vec::new();
         node.client.step(now_ns, input, &mut out);
+        if self.checks_invariants
+            && let Err(broken) = node.client.invariants()
+        {
+            self.violations.push(format!("the coordinator's client of E{edge}: {broken}"));
+        }
         for out in out {
             self.client_out(edge, out);
         }
@@ -266,6 +271,11 @@ impl World {
         }
         let Some(store) = &mut node.store else { return };
         let reply = store.apply(now_ns, request.clone());
+        if self.checks_invariants
+            && let Err(broken) = store.invariants()
+        {
+            self.violations.push(format!("the store: {broken}"));
+        }
         let judged = node.judge.applied(now_ns, &request, &reply);
         if store.must_be_saved() {
             node.disk = store.snapshot();

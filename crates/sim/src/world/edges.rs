@@ -300,6 +300,11 @@ impl World {
         let Some(control) = &mut self.edges[edge].control else { return };
         let mut out = Vec::new();
         control.step(input, &mut out);
+        if self.checks_invariants
+            && let Err(broken) = control.invariants()
+        {
+            self.violations.push(format!("the control of E{edge}: {broken}"));
+        }
         for out in out {
             match out {
                 control::ControlOutput::ToShard { shard, message } => self.tell_shard(edge, shard, &message),
