@@ -15,5 +15,6 @@ pub mod invariant;
 pub mod owner;
 pub mod recorder;
 pub mod replay;
+mod schedule;
 pub mod shared;
 pub mod trace;

@@ -5,7 +5,8 @@
 //! cell is not protected yet (docs/protocol.md, "Chains and shared cells").
 
 use crate::cell::{CellId, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome};
-use crate::owner::{Kind, Now, Tasks, Timers};
+use crate::owner::Now;
+use crate::schedule::{Kind, Tasks, Timers};
 use crate::{
     bug, trace,
     trace::{TraceContext, TraceRole},

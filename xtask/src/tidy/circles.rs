@@ -27,10 +27,6 @@ const LEFT: &[(&str, &[&str])] = &[
     ("crates/sandbox/src", &["cells", "chain", "checkpoint", "deploy", "dirty", "image", "images"]),
     // The functions of WASI use the memory helpers of the folder that links them.
     ("crates/sandbox/src/host", &["(itself)", "wasi"]),
-    // A replay drives the owner's tasks and timers; an owner recovers by a replay.
-    ("crates/session/src", &["owner", "replay"]),
-    // Methods of the owner, in a folder below its own.
-    ("crates/session/src/owner", &["(itself)", "follow"]),
 ];
 
 /// The name of a folder's own file among its children.

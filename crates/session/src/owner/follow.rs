@@ -9,8 +9,6 @@
 //! An owner that a recorder helps works in the same way: it is fed at once with what the recorder kept. A recorder is not
 //! trusted: what it gave must lead to the running digest of the ends before any of it runs.
 
-mod recall;
-mod takeover;
 #[cfg(test)]
 mod tests;
 
@@ -38,7 +36,7 @@ use marram_wire::{
     seal::{Digest, LOG_OFFSET_MAX, SessionKeys},
 };
 
-use recall::Recall;
+use super::recall::Recall;
 
 /// Entries are acknowledged after this many bytes.
 const ACK_EVERY: u64 = FEED_WINDOW / 16;
@@ -49,54 +47,54 @@ const STORED_EVERY: u64 = CHECKPOINT_WINDOW / 4;
 #[derive(Debug)]
 pub(super) struct Follow {
     /// The cell's seed if the session starts here.
-    own_seed: Seed,
-    hot: bool,
+    pub(super) own_seed: Seed,
+    pub(super) hot: bool,
     /// The channel of the feeding owner; none once this owner takes over.
-    channel: Option<marram_wire::frame::Channel>,
+    pub(super) channel: Option<marram_wire::frame::Channel>,
     /// Whether the cell is started or restored and can run.
-    standing: bool,
+    pub(super) standing: bool,
     /// The log position at which the cell was started or restored.
-    base: Point,
+    pub(super) base: Point,
     /// A checkpoint in flight: its description, and how many of its bytes are here.
     pub(super) arriving: Option<(CheckpointMeta, u64)>,
     /// The present cell while a full checkpoint arrives that will replace it.
-    former: Option<Former>,
+    pub(super) former: Option<Former>,
     /// Whether a handler runs.
-    busy: bool,
+    pub(super) busy: bool,
     /// A checkpoint that an end holds covers the log before this offset: an end that lacks this part does not need it.
-    covered: u64,
+    pub(super) covered: u64,
     /// The running digest at that offset.
-    covered_tag: [u8; 8],
+    pub(super) covered_tag: [u8; 8],
     /// Whether a log has been chosen: what follows is replayed to its end.
-    chosen: bool,
+    pub(super) chosen: bool,
     /// Outputs that the ends have received, by port.
     pub(super) received: Vec<u64>,
     /// Entries and bytes received and not acknowledged.
-    unacknowledged: (u64, u64),
+    pub(super) unacknowledged: (u64, u64),
     /// Entries replayed and not reported.
-    replayed: u64,
-    stored: u64,
+    pub(super) replayed: u64,
+    pub(super) stored: u64,
     /// Whether a recorder feeds it instead of an owner.
-    recorder: bool,
+    pub(super) recorder: bool,
     /// The recorder's answer, until what it gave has been checked.
-    recalled: Option<Box<Recall>>,
+    pub(super) recalled: Option<Box<Recall>>,
     /// The expected running digest at the end of the ends' log, and at the end of what the recorder gave.
-    owed: Vec<(u64, [u8; 8])>,
+    pub(super) owed: Vec<(u64, [u8; 8])>,
 }
 
 /// A cell that a checkpoint in flight will replace.
 #[derive(Clone, Copy, Debug)]
-struct Former {
-    cell: CellId,
+pub(super) struct Former {
+    pub(super) cell: CellId,
     /// Whether it is started or restored. It may still be starting when the checkpoint is announced.
-    standing: bool,
+    pub(super) standing: bool,
 }
 
 /// A place in the log.
 #[derive(Clone, Copy, Default, Debug)]
-struct Point {
-    offset: u64,
-    last_ns: i64,
+pub(super) struct Point {
+    pub(super) offset: u64,
+    pub(super) last_ns: i64,
 }
 
 /// Why an owner cannot be a standby, or no longer. The session loses nothing: a standby does not own it.
@@ -111,7 +109,7 @@ fn known(follow: &mut Option<Box<Follow>>, session: SessionId) -> Option<&mut Fo
     follow.as_deref_mut()
 }
 
-fn standby_error<T>(code: Code, reason: &str) -> Result<T, StandbyError> {
+pub(super) fn standby_error<T>(code: Code, reason: &str) -> Result<T, StandbyError> {
     Err(StandbyError(code, reason.to_string()))
 }
 
@@ -146,7 +144,7 @@ impl Owner {
         Ok(owner)
     }
 
-    fn following(mut self, generation: Generation) -> Result<Self, StandbyError> {
+    pub(super) fn following(mut self, generation: Generation) -> Result<Self, StandbyError> {
         let ports = 1 + usize::from(self.policy.server.is_some());
         if self.sides.len() != ports || !self.policy.keep {
             return standby_error(Code::Protocol, "the app is deployed differently here and at the owner");
@@ -289,7 +287,7 @@ impl Owner {
     }
 
     /// Continues the replay, if the cell can run, is hot and no handler runs.
-    fn follow_on(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+    pub(super) fn follow_on(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         let Some(follow) = known(&mut self.follow, self.session) else { return };
         if !follow.standing || follow.busy || !(follow.hot || follow.chosen) {
             return;
@@ -499,7 +497,7 @@ impl Owner {
     }
 }
 
-fn push(side: &mut super::EndState, message: Message) -> Result<(), StandbyError> {
+pub(super) fn push(side: &mut super::EndState, message: Message) -> Result<(), StandbyError> {
     if side.inputs_charge + charge(message.payload.len()) > 2 * RETAINED_MAX {
         return standby_error(Code::Busy, "the messages exceed the limit without a checkpoint");
     }

@@ -11,16 +11,18 @@ mod follow;
 mod invariants;
 mod open;
 mod pauses;
+mod recall;
 mod record;
 mod replicas;
 mod run;
-mod tasks;
-mod timers;
+mod takeover;
 mod witness;
 
 use crate::bug::Bug;
 use crate::cell::{CellError, CellId, CellImage, CheckpointBase, Ran, Run, Seed};
 use crate::replay::{Gathered, ReplayCursor};
+pub use crate::schedule::TaskCounts;
+use crate::schedule::{Kind, Tasks, Timers};
 use crate::trace;
 use crate::trace::{TraceContext, TraceRole};
 use alloc::{
@@ -47,10 +49,6 @@ use record::Record;
 pub use record::{RECORD_NS, RECORD_STOPPED_NS, RecordRequest};
 use replicas::Replicas;
 pub use replicas::{KeeperId, ReplicaProgress};
-pub(crate) use run::Kind;
-pub use tasks::TaskCounts;
-pub(crate) use tasks::Tasks;
-pub(crate) use timers::Timers;
 use witness::Witness;
 pub use witness::{ClientProgress, REPORT_NS, WitnessReply, Witnessing};
 
@@ -271,7 +269,7 @@ pub struct Owner {
     /// Index of the port that is considered first for the next message.
     turn: usize,
     /// The kind of the last entry: the next input is of another kind, if one waits.
-    last: run::Kind,
+    last: Kind,
     totals: OwnerTotals,
 }
 
@@ -355,7 +353,7 @@ impl Owner {
             follow: None,
             witness: Witness::default(),
             turn: 0,
-            last: run::Kind::Message,
+            last: Kind::Message,
             totals: OwnerTotals::default(),
             keys,
         }

@@ -4,6 +4,7 @@ use super::{Now, Owner, OwnerEffect, OwnerPhase, choose::input_of, end_state::Me
 use crate::{
     bug,
     cell::{CellInput, CellOutput as Made, Ran, Run, RunOutcome},
+    schedule::Kind,
     trace,
 };
 use alloc::{
@@ -45,26 +46,6 @@ pub(super) struct Running {
     clock_read: bool,
     /// What the handlers have read from the cache.
     pub(super) reads: Vec<Read>,
-}
-
-/// What an entry can consume. Timers come before tasks, and tasks before messages. But no kind comes twice in a row while
-/// another waits: a cell with timers that are always due, or which spawns tasks forever, still gets its messages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
-    Timer,
-    Task,
-    Message,
-}
-
-impl Kind {
-    /// The order in which the next input is looked for after this kind.
-    pub(crate) fn others_first(self) -> [Self; 3] {
-        match self {
-            Self::Timer => [Self::Task, Self::Message, Self::Timer],
-            Self::Task => [Self::Message, Self::Timer, Self::Task],
-            Self::Message => [Self::Timer, Self::Task, Self::Message],
-        }
-    }
 }
 
 /// Counts of the current second.

@@ -11,7 +11,7 @@ pub use gathered::{AssembleError, Gathered, Shown};
 
 use crate::{
     cell::{CellId, CellImage, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome, Seed},
-    owner::{Tasks, Timers},
+    schedule::{Tasks, Timers},
 };
 use alloc::{collections::VecDeque, string::String, vec::Vec};
 use core::fmt;

@@ -188,7 +188,7 @@ impl Tasks {
     }
 
     /// I37 of docs/protocol.md.
-    pub(super) fn invariants(&self) -> Result<(), BrokenInvariant> {
+    pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
         holds!("I37", self.waits.len() <= TASKS_MAX && self.locks.len() <= LOCKS_MAX);
         for task in &self.runnable {
             holds!("I37", self.waits.get(task) == Some(&Waits::Turn));

@@ -1,7 +1,7 @@
 //! Takeover. An owner that was a standby, or that a recorder helped, opens a generation as an owner with a live cell does. It
 //! takes from the ends what follows the fed data, and continues; or it restarts from what the ends keep.
 
-use super::super::{EndState, Log, Now, Owner, OwnerEffect, OwnerPhase, Replicas};
+use super::{EndState, Log, Now, Owner, OwnerEffect, OwnerPhase, Replicas};
 use crate::{cell::Seed, trace};
 use alloc::{string::ToString, vec::Vec};
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use marram_wire::{
 
 impl Owner {
     /// The fed data is useless: the ends are asked again, for everything that they keep.
-    pub(in crate::owner) fn restart_from_ends(&mut self, out: &mut Vec<OwnerEffect>) {
+    pub(super) fn restart_from_ends(&mut self, out: &mut Vec<OwnerEffect>) {
         trace!(self.context(), "opens again, from what the ends keep: what it was fed is useless");
         self.forget_fed(out);
         out.push(OwnerEffect::Reopen(self.generation.count));
@@ -75,7 +75,7 @@ impl Owner {
     }
 
     /// A generation is about to be opened: a standby asks for promises as the owner of the fed cell.
-    pub(in crate::owner) fn begin_takeover(&mut self, out: &mut Vec<OwnerEffect>) {
+    pub(super) fn begin_takeover(&mut self, out: &mut Vec<OwnerEffect>) {
         if self.phase != OwnerPhase::Following {
             return;
         }
@@ -107,7 +107,7 @@ impl Owner {
 
     /// All ends have promised, and none has promised another owner since the fed generation: appends what they have after the
     /// fed log, and replays to its end. False if this is not possible.
-    pub(in crate::owner) fn take_over(&mut self, now: Now, out: &mut Vec<OwnerEffect>) -> bool {
+    pub(super) fn take_over(&mut self, now: Now, out: &mut Vec<OwnerEffect>) -> bool {
         let promised = |side: &EndState| {
             side.promised.as_ref().filter(|it| it.live).map(|it| (it.log_start, it.log_end, it.tag))
         };
@@ -187,7 +187,7 @@ impl Owner {
     }
 
     /// The session belongs to this owner now, and soon needs a checkpoint of its own.
-    pub(in crate::owner) fn finish_takeover(&mut self) {
+    pub(super) fn finish_takeover(&mut self) {
         if let Some(follow) = self.follow.take() {
             self.checkpointer.restored(&[], false);
             if follow.covered > 0 {

@@ -62,7 +62,7 @@ impl Timers {
     }
 
     /// I37 of docs/protocol.md.
-    pub(super) fn invariants(&self) -> Result<(), BrokenInvariant> {
+    pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
         holds!("I37", self.by_due.len() == self.by_name.len() && self.by_due.len() <= TIMERS_MAX);
         for (key, name) in &self.by_due {
             holds!("I37", self.by_name.get(name) == Some(key));

@@ -5,7 +5,11 @@
 //! A message that the log does not consume would look like one that an end sent and no owner has handled yet: a recorder could
 //! insert messages of its own, or make an end omit its messages.
 
-use super::{Message, Owner, OwnerEffect, StandbyError, push, standby_error};
+use super::{
+    Owner, OwnerEffect, StandbyError,
+    end_state::Message,
+    follow::{push, standby_error},
+};
 use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -218,7 +222,7 @@ fn makes_sense(said: &Recalled, ports: usize) -> bool {
         && said.sent_start.len() == ports
         && said.sent_end.len() == ports
         && counts.all(|(start, end)| start <= end)
-        && super::super::open::is_chain(&said.checkpoints)
+        && super::open::is_chain(&said.checkpoints)
         && said.checkpoints.is_sorted_by_key(|meta| meta.log_offset)
         && said.checkpoints.iter().all(|meta| meta.size > 0 && meta.generation <= said.generation)
         && (!said.checkpoints.is_empty() || from_the_start)
