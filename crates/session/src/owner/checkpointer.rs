@@ -1,25 +1,31 @@
-//! Checkpoints of the cell: a checkpoint is sent to an end in small parts. Once an end holds it, the ends delete what it
-//! covers.
+//! The checkpoints of one owner: the one that is being taken, what the holders have of it, and what the last one covers.
 //!
 //! A checkpoint contains every output that its end has not acknowledged **[M]**: a replay does not produce again what was
 //! produced before the position of the checkpoint. The cell is copied at the position, but the checkpoint is sealed only when
 //! the outputs in flight are acknowledged: an end never needs an acknowledged output again, and a stream always has about a
 //! megabyte in flight.
+//!
+//! Decides and counts; knows neither the executor nor the keepers, to which the owner passes its decisions on.
 
-use super::{Holder, Owner, OwnerEffect, OwnerPhase};
-use crate::bug;
-use crate::cell::{CellId, CheckpointBase};
-use crate::invariant::{BrokenInvariant, holds};
-use crate::trace;
-use alloc::{boxed::Box, string::String, vec::Vec};
+use super::{
+    Holder, OwnerEffect, OwnerPolicy, about::About, end_state::EndState, ends::Ends, log::Log,
+    state::CellState,
+};
+use crate::{
+    bug,
+    bug::Bug,
+    cell::CheckpointBase,
+    invariant::{BrokenInvariant, holds},
+};
+use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
-    frame::{CheckpointBegin, CheckpointMeta, CheckpointPart, Code, LogOnly, Truncate},
+    frame::{CheckpointMeta, CheckpointPart, Truncate},
     header::Header,
     id::{Generation, Port, SessionId},
     limits::{
-        CHECKPOINT_AFTER_BYTES, CHECKPOINT_SIZE_MAX, CHECKPOINT_WINDOW, COVER_LOG, COVER_READS, DELTAS_MAX,
-        LOG_SIZE_MAX, PART_SIZE,
+        CHECKPOINT_AFTER_BYTES, CHECKPOINT_WINDOW, COVER_LOG, COVER_READS, DELTAS_MAX, LOG_SIZE_MAX,
+        PART_SIZE,
     },
 };
 
@@ -76,6 +82,28 @@ struct Covered {
     took: Vec<u64>,
 }
 
+/// What the holders said of a checkpoint in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stored {
+    /// No checkpoint is in flight to this end: it was given up.
+    GivenUp,
+    /// More of it is in flight, or was not sent yet.
+    Partly,
+    /// Every holder has all of it.
+    Held,
+}
+
+/// A checkpoint that every holder has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Held {
+    /// Of the checkpoint, sealed.
+    pub(super) size: u64,
+    /// The log before this is covered.
+    pub(super) log_offset: u64,
+    /// Tag of the running digest there.
+    pub(super) tag: [u8; 8],
+}
+
 /// The checkpoints of one owner.
 #[derive(Debug, Default)]
 pub(super) struct Checkpointer {
@@ -88,6 +116,7 @@ pub(super) struct Checkpointer {
     /// The newest checkpoint that every holder has.
     held: Option<Name>,
     covered: Option<Covered>,
+    /// Deltas after the last full checkpoint, their size and that of the full one, in sealed bytes.
     deltas: usize,
     full_size: u64,
     delta_size: u64,
@@ -101,7 +130,18 @@ pub(super) struct Checkpointer {
     has_begun: bool,
 }
 
+/// The sides that keep checkpoints, by their index.
+fn holders(policy: &OwnerPolicy, ends: &Ends) -> Vec<usize> {
+    let wanted = |port: Port| match policy.holder {
+        Holder::Client => port == Port::CLIENT,
+        Holder::Server => port == Port::SERVER,
+        Holder::Both => true,
+    };
+    (0..ends.len()).filter(|index| wanted(ends[*index].port)).collect()
+}
+
 impl Checkpointer {
+    /// A handler took this long: a replay takes as long again.
     pub(super) fn spent(&mut self, cost_ns: u64) {
         self.spent_ns = self.spent_ns.saturating_add(cost_ns);
     }
@@ -121,8 +161,11 @@ impl Checkpointer {
         self.sending = None;
     }
 
-    /// The cell was restored from these checkpoints. `agreed` if every holder has exactly these.
-    pub(super) fn restored(&mut self, chain: &[CheckpointMeta], agreed: bool) {
+    /// The cell was restored from these checkpoints, which an end has promised. A delta can follow only if every holder has
+    /// exactly these.
+    pub(super) fn restored(&mut self, chain: &[CheckpointMeta], policy: &OwnerPolicy, ends: &Ends) {
+        let has = |side: &EndState| side.promised.as_ref().is_some_and(|it| it.checkpoints == chain);
+        let agreed = !chain.is_empty() && holders(policy, ends).iter().all(|index| has(&ends[*index]));
         self.copied = chain.last().map(|checkpoint| (checkpoint.generation, checkpoint.number));
         self.held = self.copied.filter(|_| agreed);
         self.covered = None;
@@ -134,18 +177,6 @@ impl Checkpointer {
         self.has_begun = false;
     }
 
-    /// I19 and I28 of docs/protocol.md.
-    pub(super) fn invariants(&self) -> Result<(), BrokenInvariant> {
-        holds!("I19", self.deltas <= DELTAS_MAX);
-        holds!("I28", self.sending.is_none() || self.taken.is_some());
-        for holder in self.sending.iter().flat_map(|sending| &sending.holders) {
-            let size = self.sending.as_ref().map_or(0, |sending| sending.bytes.len() as u64);
-            holds!("I28", holder.stored <= holder.sent && holder.sent <= size);
-            holds!("I28", holder.sent - holder.stored <= CHECKPOINT_WINDOW + PART_SIZE as u64);
-        }
-        Ok(())
-    }
-
     /// Whether the next checkpoint can be a delta. A recovery fetches the deltas too. So the deltas, with the size of the last
     /// one as the estimate for the next one, may take up to two thirds of the size of the full one, or 1 MiB if that is more.
     /// A limit of the whole size would save a fifth of the traffic, but make recoveries an eighth more expensive.
@@ -155,208 +186,141 @@ impl Checkpointer {
             && self.deltas < DELTAS_MAX
             && self.delta_size + self.last_delta_size <= (self.full_size / 3 * 2).max(1 << 20)
     }
-}
 
-impl Owner {
-    fn holders(&self) -> Vec<usize> {
-        let wanted = |port: Port| match self.policy.holder {
-            Holder::Client => port == Port::CLIENT,
-            Holder::Server => port == Port::SERVER,
-            Holder::Both => true,
-        };
-        (0..self.sides.len()).filter(|index| wanted(self.sides[*index].port)).collect()
-    }
-
-    /// Whether a delta on the last of these would find its base at every holder.
-    pub(super) fn holders_agree(&self, chain: &[CheckpointMeta]) -> bool {
-        self.holders().iter().all(|index| {
-            self.sides[*index].promised.as_ref().is_some_and(|promised| promised.checkpoints == chain)
-        })
-    }
-
-    /// Takes a checkpoint when a replay of what none covers would take too long, or an end has to keep too much.
-    pub(super) fn checkpoint_if_due(&mut self, out: &mut Vec<OwnerEffect>) {
-        let uncovered = self.sides.iter().map(|side| side.uncovered).max().unwrap_or(0);
-        let wanted = self.checkpointer.full_requested || self.awaits_base();
-        let due = wanted || self.is_much(uncovered, self.log.bytes.len() as u64);
-        let busy = self.checkpointer.taken.is_some()
-            || self.checkpointer.sending.is_some()
-            || self.running.is_some();
-        if due && !busy && self.policy.keep {
-            self.checkpoint(out);
-        }
-        self.seal_if_settled(out);
+    /// Whether a checkpoint must be taken: a replay of what none covers would take too long, an end has to keep too much, or a
+    /// keeper waits for one to begin with. Only one is taken at a time.
+    pub(super) fn is_due(&self, about: &About, ends: &Ends, log: &Log, awaited: bool) -> bool {
+        let wanted = self.full_requested || awaited;
+        (wanted || self.is_much(about, ends.uncovered_max(), log.size(), log))
+            && self.taken.is_none()
+            && self.sending.is_none()
     }
 
     /// Whether the work of the cell since the last copy would take too long to replay, or messages of this charge, or a log of
     /// this size, are more than ends should keep.
-    fn is_much(&self, charge: u64, log_size: u64) -> bool {
-        let read_size = self.log.known.size();
-        self.checkpointer.spent_ns > self.replay_ns_max()
+    fn is_much(&self, about: &About, charge: u64, log_size: u64, log: &Log) -> bool {
+        let read_size = log.read_size();
+        self.spent_ns > self.replay_ns_max(about)
             || charge >= CHECKPOINT_AFTER_BYTES
             // A rough measure: at a recovery the log is there before what was read is counted.
             || log_size.saturating_sub(read_size) >= COVER_LOG
             || read_size >= COVER_READS
     }
 
-    fn replay_ns_max(&self) -> u64 {
-        let target_ns = self.policy.recovery_target_ns;
-        if self.checkpointer.has_begun {
-            target_ns
-        } else {
-            target_ns - head_start_ns(self.session, target_ns)
-        }
+    fn replay_ns_max(&self, about: &About) -> u64 {
+        let target_ns = about.policy.recovery_target_ns;
+        if self.has_begun { target_ns } else { target_ns - head_start_ns(about.session, target_ns) }
     }
 
-    fn checkpoint(&mut self, out: &mut Vec<OwnerEffect>) {
-        let Some(cell) = self.cell else { return };
-        if !self.holders().iter().all(|index| self.sides[*index].channel.is_some()) {
-            return;
+    /// Begins a checkpoint at the end of the log: its number, and the base on which the executor copies. `awaited` if a keeper
+    /// begins with it, which has none before. None while a holder is not linked.
+    pub(super) fn take(
+        &mut self,
+        about: &About,
+        ends: &Ends,
+        log: &Log,
+        state: &CellState,
+        awaited: bool,
+    ) -> Option<(u32, CheckpointBase)> {
+        if !holders(&about.policy, ends).iter().all(|index| ends[*index].channel.is_some()) {
+            return None;
         }
-        let full = !self.checkpointer.delta_fits() || self.checkpointer.full_requested || self.awaits_base();
-        self.checkpointer.full_requested = false;
-        self.checkpointer.numbers += 1;
-        let number = self.checkpointer.numbers;
-        self.start_waiting_streams(number, out);
-        let (base_generation, base_number) =
-            self.checkpointer.copied.filter(|_| !full).unwrap_or((Generation::NONE, 0));
-        let (timers_set, timers) = self.timers.to_header();
-        let (tasks, locks) = self.tasks.to_header();
-        let header = Header {
-            session: self.session,
-            image: self.image,
-            generation: self.generation,
+        let full = !self.delta_fits() || self.full_requested || awaited;
+        self.full_requested = false;
+        self.numbers += 1;
+        let number = self.numbers;
+        let base = self.copied.filter(|_| !full).unwrap_or((Generation::NONE, 0));
+        let header = header_of((about.generation(), number), base, about, ends, log, state);
+        self.taken = Some(Taken {
             number,
-            base_generation,
-            base_number,
-            log_offset: self.log.end(),
-            head: self.digest.0,
-            last_ns: self.log.cursor.last_ns,
-            timers_set,
-            timers,
-            ports: self.sides.iter().map(super::EndState::to_header).collect(),
-            tasks,
-            locks,
-            paused: self.pauses.to_header(),
-        };
-        self.checkpointer.taken = Some(Taken {
-            number,
-            log_offset: self.log.end(),
-            tag: self.digest.tag(),
-            took: self.sides.iter().map(|side| side.took).collect(),
-            uncovered: self.sides.iter().map(|side| side.uncovered).collect(),
+            log_offset: log.end(),
+            tag: log.tag(),
+            took: ends.took(),
+            uncovered: ends.iter().map(|side| side.uncovered).collect(),
             full,
             waits: Some(Waits {
                 header: Box::new(header),
-                settled: self.sides.iter().map(super::EndState::settled).collect(),
+                settled: ends.iter().map(EndState::settled).collect(),
             }),
         });
-        self.checkpointer.copied = Some((self.generation, number));
-        self.checkpointer.spent_ns = 0;
-        self.checkpointer.has_begun = true;
-        // A replay that starts here needs nothing of what was read before.
-        self.log.known.forget();
-        out.push(OwnerEffect::Copy(
-            cell,
-            if full { CheckpointBase::Image } else { CheckpointBase::Previous },
-        ));
+        self.copied = Some((about.generation(), number));
+        self.spent_ns = 0;
+        self.has_begun = true;
+        Some((number, if full { CheckpointBase::Image } else { CheckpointBase::Previous }))
     }
 
-    /// Seals the copy once the outputs in flight have arrived, or once too much has happened meanwhile.
-    pub(super) fn seal_if_settled(&mut self, out: &mut Vec<OwnerEffect>) {
-        let (Some(cell), Some(taken)) = (self.cell, &self.checkpointer.taken) else { return };
-        let Some(waits) = &taken.waits else { return };
-        let mut settled = self.sides.iter().zip(&waits.settled);
-        let charges = self.sides.iter().zip(&taken.uncovered);
+    /// The header with which the copy is sealed now: the outputs in flight have arrived, or too much has happened meanwhile.
+    /// None if it waits, or there is no copy.
+    pub(super) fn settle(
+        &mut self,
+        about: &About,
+        ends: &Ends,
+        log: &Log,
+    ) -> Result<Option<Box<Header>>, Bug> {
+        let Some(taken) = &self.taken else { return Ok(None) };
+        let Some(waits) = &taken.waits else { return Ok(None) };
+        let mut settled = ends.iter().zip(&waits.settled);
+        let charges = ends.iter().zip(&taken.uncovered);
         let charges: Option<Vec<u64>> =
             charges.map(|(side, then)| side.uncovered.checked_sub(*then)).collect();
         let Some(charges) = charges else {
-            let bug = bug!("messages stay uncovered while a checkpoint is taken", taken.uncovered);
-            return self.end_for_bug(bug, out);
+            return Err(bug!("messages stay uncovered while a checkpoint is taken", taken.uncovered));
         };
         let charge = charges.into_iter().max().unwrap_or(0);
-        let late = self.log_is_full() || self.is_much(charge, self.log.end() - taken.log_offset);
+        let late = log.is_full() || self.is_much(about, charge, log.end() - taken.log_offset, log);
         if !late && settled.any(|(side, count)| side.acknowledged() < *count) {
-            return;
+            return Ok(None);
         }
-        let Some(Waits { mut header, .. }) =
-            self.checkpointer.taken.as_mut().and_then(|taken| taken.waits.take())
-        else {
-            let bug = bug!("a copy is sealed once", self.session);
-            return self.end_for_bug(bug, out);
+        let Some(Waits { mut header, .. }) = self.taken.as_mut().and_then(|taken| taken.waits.take()) else {
+            return Ok(None);
         };
-        for (side, port) in self.sides.iter().zip(&mut header.ports) {
+        for (side, port) in ends.iter().zip(&mut header.ports) {
             port.outbox = side.unacknowledged(port.produced);
         }
-        out.push(OwnerEffect::Checkpoint(cell, header, self.seal.clone()));
+        Ok(Some(header))
     }
 
-    /// The answer to [`OwnerEffect::Checkpoint`].
-    pub fn checkpointed(
+    /// Whether the checkpoint that is being taken has this number.
+    pub(super) fn is_taking(&self, number: u32) -> bool {
+        self.taken.as_ref().is_some_and(|taken| taken.number == number)
+    }
+
+    /// No checkpoint could be made of the copy.
+    pub(super) fn give_up(&mut self) {
+        self.taken = None;
+    }
+
+    /// The copy was sealed, to so many bytes. Describes the checkpoint, with the messages that it consumed by port, and names
+    /// the sides that get it.
+    pub(super) fn sealed(
         &mut self,
-        cell: CellId,
-        number: u32,
-        result: Result<Bytes, String>,
-        out: &mut Vec<OwnerEffect>,
-    ) -> Option<String> {
-        let due = self.cell == Some(cell)
-            && self.checkpointer.taken.as_ref().is_some_and(|taken| taken.number == number);
-        if !due || self.phase != OwnerPhase::Running {
-            trace!(self.context(), "ignores checkpoint {number}, which was given up");
-            return None;
-        }
-        let bytes = match result {
-            Ok(bytes) if bytes.len() as u64 <= CHECKPOINT_SIZE_MAX => bytes,
-            Ok(bytes) => {
-                let reason = alloc::format!("a checkpoint of {} bytes is larger than the limit", bytes.len());
-                return Some(self.no_checkpoint(reason, out));
-            }
-            Err(reason) => return Some(self.no_checkpoint(reason, out)),
-        };
-        let taken = self.checkpointer.taken.as_ref()?;
+        about: &About,
+        ends: &Ends,
+        bytes: &Bytes,
+    ) -> Option<(CheckpointMeta, Vec<u64>, Vec<usize>)> {
+        let taken = self.taken.as_ref()?;
         let meta = CheckpointMeta {
-            generation: self.generation,
-            number,
+            generation: about.generation(),
+            number: taken.number,
             full: taken.full,
             log_offset: taken.log_offset,
             size: bytes.len() as u64,
         };
-        let took = taken.took.clone();
-        self.feed_checkpoint(&meta, &bytes, &took, out);
-        let holders = self.holders();
-        for index in &holders {
-            let Some(channel) = self.sides[*index].channel else { continue };
-            // The log that the checkpoint covers is sent first **[M]**.
-            if let Some(increment) = self.increment(*index) {
-                let log = LogOnly { channel, entries: increment.entries, tag: increment.tag };
-                out.push(OwnerEffect::Send(self.sides[*index].port, log.into()));
-            }
-            let begin = CheckpointBegin { channel, meta: meta.clone() };
-            out.push(OwnerEffect::Send(self.sides[*index].port, begin.into()));
-        }
-        let start = |index| Progress { index, sent: 0, stored: 0, complete: false };
-        self.checkpointer.sending =
-            Some(Sending { meta, bytes, holders: holders.into_iter().map(start).collect() });
-        self.send_parts(out);
-        None
-    }
-
-    /// The checkpoint failed: the session continues while there is room for its log.
-    fn no_checkpoint(&mut self, reason: String, out: &mut Vec<OwnerEffect>) -> String {
-        self.checkpointer.taken = None;
-        self.feed_no_checkpoint(out);
-        if self.log_is_full() {
-            let why = alloc::format!("the log is full, and no checkpoint can be taken: {reason}");
-            self.terminate(Code::Guest, why, out);
-        }
-        reason
+        let holders = holders(&about.policy, ends);
+        let start = |index: &usize| Progress { index: *index, sent: 0, stored: 0, complete: false };
+        self.sending = Some(Sending {
+            meta: meta.clone(),
+            bytes: bytes.clone(),
+            holders: holders.iter().map(start).collect(),
+        });
+        Some((meta, taken.took.clone(), holders))
     }
 
     /// Sends parts within the window.
-    fn send_parts(&mut self, out: &mut Vec<OwnerEffect>) {
-        let Some(sending) = &mut self.checkpointer.sending else { return };
+    pub(super) fn send_parts(&mut self, ends: &Ends, out: &mut Vec<OwnerEffect>) {
+        let Some(sending) = &mut self.sending else { return };
         for progress in &mut sending.holders {
-            let side = &self.sides[progress.index];
+            let side = &ends[progress.index];
             let Some(channel) = side.channel else { continue };
             while progress.sent < sending.meta.size && progress.sent - progress.stored < CHECKPOINT_WINDOW {
                 let at = usize::try_from(progress.sent).unwrap_or(usize::MAX);
@@ -367,98 +331,77 @@ impl Owner {
         }
     }
 
-    /// An end has stored parts, or a whole checkpoint.
-    pub(super) fn stored(
-        &mut self,
-        index: usize,
-        bytes: u64,
-        complete: Option<u32>,
-        out: &mut Vec<OwnerEffect>,
-    ) {
-        let sending = self.checkpointer.sending.as_mut();
-        let progress = sending.and_then(|sending| {
-            let progress = sending.holders.iter_mut().find(|progress| progress.index == index)?;
-            Some((&sending.meta, progress))
-        });
-        let Some((meta, progress)) = progress else {
-            return trace!(self.context(), "ignores {bytes} stored bytes of a checkpoint that was given up");
+    /// An end has stored parts, or a whole checkpoint. None if it was sent less than that.
+    pub(super) fn stored(&mut self, index: usize, bytes: u64, complete: Option<u32>) -> Option<Stored> {
+        let Some(sending) = &mut self.sending else { return Some(Stored::GivenUp) };
+        let Some(progress) = sending.holders.iter_mut().find(|progress| progress.index == index) else {
+            return Some(Stored::GivenUp);
         };
-        // An end counts them; a sum that is too large is refused below.
+        // An end counts them; a sum that is too large is refused.
         progress.stored = progress.stored.saturating_add(bytes);
         if progress.stored > progress.sent {
-            return self.terminate(Code::Protocol, "an end stored more than it was sent".into(), out);
+            return None;
         }
-        progress.complete |= complete == Some(meta.number) && progress.stored == meta.size;
-        let sending = self.checkpointer.sending.as_ref();
-        if sending.is_some_and(|sending| sending.holders.iter().all(|progress| progress.complete)) {
-            self.covered(out);
-            self.checkpoint_if_due(out);
-        } else {
-            self.send_parts(out);
-        }
+        progress.complete |= complete == Some(sending.meta.number) && progress.stored == sending.meta.size;
+        let held = sending.holders.iter().all(|progress| progress.complete);
+        Some(if held { Stored::Held } else { Stored::Partly })
     }
 
-    /// An end holds a checkpoint: only now may the ends delete what it covers (docs/protocol.md, "Truncation").
-    fn covered(&mut self, out: &mut Vec<OwnerEffect>) {
-        let (Some(sending), Some(taken)) = (self.checkpointer.sending.take(), self.checkpointer.taken.take())
-        else {
-            let bug = bug!("I28: a checkpoint is sent while it is taken", self.session);
-            return self.end_for_bug(bug, out);
+    /// Every holder has the checkpoint: only now may the ends delete what it covers (docs/protocol.md, "Truncation").
+    pub(super) fn hold(&mut self, ends: &mut Ends) -> Result<Held, Bug> {
+        let (Some(sending), Some(taken)) = (self.sending.take(), self.taken.take()) else {
+            return Err(bug!("I28: a checkpoint is sent while it is taken", self.held));
         };
-        self.totals.checkpoints += 1;
-        self.totals.checkpoint_bytes += sending.meta.size;
-        self.checkpointer.held = Some((sending.meta.generation, sending.meta.number));
+        let size = sending.meta.size;
+        self.held = Some((sending.meta.generation, sending.meta.number));
         if sending.meta.full {
-            (self.checkpointer.deltas, self.checkpointer.full_size) = (0, sending.meta.size);
-            (self.checkpointer.delta_size, self.checkpointer.last_delta_size) = (0, 0);
+            (self.deltas, self.full_size) = (0, size);
+            (self.delta_size, self.last_delta_size) = (0, 0);
         } else {
-            self.checkpointer.deltas += 1;
-            self.checkpointer.delta_size += sending.meta.size;
-            self.checkpointer.last_delta_size = sending.meta.size;
+            self.deltas += 1;
+            self.delta_size += size;
+            self.last_delta_size = size;
         }
-        self.log.truncate(taken.log_offset);
-        for (side, uncovered) in self.sides.iter_mut().zip(&taken.uncovered) {
+        for (side, uncovered) in ends.iter_mut().zip(&taken.uncovered) {
             let Some(rest) = side.uncovered.checked_sub(*uncovered) else {
-                let bug = bug!("a checkpoint covers what was uncovered", side.uncovered, uncovered);
-                return self.end_for_bug(bug, out);
+                return Err(bug!("a checkpoint covers what was uncovered", side.uncovered, uncovered));
             };
             side.uncovered = rest;
         }
         let Taken { log_offset, tag, took, .. } = taken;
-        self.checkpointer.covered = Some(Covered { log_offset, tag, took });
-        self.tell_covered(out);
-        self.feed_covered(log_offset, tag, out);
+        self.covered = Some(Covered { log_offset, tag, took });
+        Ok(Held { size, log_offset, tag })
     }
 
-    /// The cell is in the state of a checkpoint that an end holds.
-    pub(super) fn restored_from(&mut self, tag: [u8; 8]) {
-        let took = self.sides.iter().map(|side| side.took).collect();
-        self.checkpointer.covered = Some(Covered { log_offset: self.log.floor, tag, took });
+    /// The cell is in the state of a checkpoint that an end holds; the log begins there, with this digest.
+    pub(super) fn restored_from(&mut self, log: &Log, ends: &Ends) {
+        let (log_offset, tag, took) = (log.floor(), log.tag(), ends.took());
+        self.covered = Some(Covered { log_offset, tag, took });
     }
 
     /// A checkpoint that an end holds covers the log before this offset. The former owner sent the offset, but not how many
     /// messages of each end the checkpoint covers.
-    pub(super) fn covered_before(&mut self, log_offset: u64, tag: [u8; 8]) {
-        let took = self.sides.iter().map(|_| 0).collect();
-        self.checkpointer.covered = Some(Covered { log_offset, tag, took });
+    pub(super) fn covered_before(&mut self, log_offset: u64, tag: [u8; 8], ends: &Ends) {
+        let took = ends.iter().map(|_| 0).collect();
+        self.covered = Some(Covered { log_offset, tag, took });
     }
 
     /// Whether no end holds a checkpoint that leads to where this owner's log begins. Then its cell was a standby, and the
     /// standby was sent a checkpoint that the ends did not have yet.
-    pub(super) fn is_ahead_of_ends(&self) -> bool {
-        self.log.floor > self.checkpointer.covered.as_ref().map_or(0, |covered| covered.log_offset)
+    pub(super) fn is_ahead_of_ends(&self, log: &Log) -> bool {
+        log.floor() > self.covered.as_ref().map_or(0, |covered| covered.log_offset)
     }
 
     /// An end that was disconnected while the log was cut may keep so much old log that the missing part of the chosen log does
     /// not fit: it deletes what is covered first. All of the log that the owner keeps fits after that.
-    pub(super) fn make_room(&self, out: &mut Vec<OwnerEffect>) {
-        let Some(covered) = &self.checkpointer.covered else { return };
-        for (side, sent) in self.sides.iter().zip(&covered.took) {
+    pub(super) fn make_room(&self, ends: &Ends, log: &Log, out: &mut Vec<OwnerEffect>) {
+        let Some(covered) = &self.covered else { return };
+        for (side, sent) in ends.iter().zip(&covered.took) {
             let Some((channel, promised)) = side.channel.zip(side.promised.as_ref()) else { continue };
             // With a live cell, an end promises only what follows the cell's position, and may have more.
             let start = if promised.live { 0 } else { promised.log_start };
             let Covered { log_offset, tag, .. } = *covered;
-            let end = self.log.end();
+            let end = log.end();
             let fits = promised.log_end >= end || end - start <= LOG_SIZE_MAX;
             // Otherwise the log that it is sent begins after the end of its own log, which it then deletes.
             if !fits && (start..=promised.log_end).contains(&log_offset) {
@@ -469,9 +412,9 @@ impl Owner {
     }
 
     /// Lets the ends delete what is covered. Repeated after a recovery, for an end that was disconnected meanwhile.
-    pub(super) fn tell_covered(&mut self, out: &mut Vec<OwnerEffect>) {
-        let Some(covered) = &self.checkpointer.covered else { return };
-        for (side, sent) in self.sides.iter_mut().zip(&covered.took) {
+    pub(super) fn tell_covered(&self, ends: &mut Ends, out: &mut Vec<OwnerEffect>) {
+        let Some(covered) = &self.covered else { return };
+        for (side, sent) in ends.iter_mut().zip(&covered.took) {
             let Some(channel) = side.channel else { continue };
             let Covered { log_offset, tag, .. } = *covered;
             if side.known < log_offset {
@@ -479,6 +422,53 @@ impl Owner {
             }
             out.push(OwnerEffect::Send(side.port, Truncate { channel, log_offset, tag, sent: *sent }.into()));
         }
+    }
+
+    /// I19 and I28 of docs/protocol.md.
+    pub(super) fn invariants(&self, log: &Log) -> Result<(), BrokenInvariant> {
+        holds!("I19", self.deltas <= DELTAS_MAX);
+        holds!("I28", self.sending.is_none() || self.taken.is_some());
+        for holder in self.sending.iter().flat_map(|sending| &sending.holders) {
+            let size = self.sending.as_ref().map_or(0, |sending| sending.bytes.len() as u64);
+            holds!("I28", holder.stored <= holder.sent && holder.sent <= size);
+            holds!("I28", holder.sent - holder.stored <= CHECKPOINT_WINDOW + PART_SIZE as u64);
+        }
+        if let Some(taken) = &self.taken {
+            holds!("I28", (log.floor()..=log.end()).contains(&taken.log_offset));
+            // A checkpoint is sent only when it is sealed.
+            holds!("I28", self.sending.is_none() || taken.waits.is_none());
+        }
+        Ok(())
+    }
+}
+
+/// The header of a checkpoint at the end of the log. Its outputs are added when it is sealed.
+fn header_of(
+    (generation, number): Name,
+    (base_generation, base_number): Name,
+    about: &About,
+    ends: &Ends,
+    log: &Log,
+    state: &CellState,
+) -> Header {
+    let (timers_set, timers) = state.timers().to_header();
+    let (tasks, locks) = state.tasks().to_header();
+    Header {
+        session: about.session,
+        image: about.image,
+        generation,
+        number,
+        base_generation,
+        base_number,
+        log_offset: log.end(),
+        head: log.digest().0,
+        last_ns: log.last_ns(),
+        timers_set,
+        timers,
+        ports: ends.iter().map(EndState::to_header).collect(),
+        tasks,
+        locks,
+        paused: state.pauses().to_header(),
     }
 }
 

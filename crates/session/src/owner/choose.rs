@@ -4,119 +4,112 @@
 //! Nothing is trusted: the chosen log, with the messages that it consumed, must give the running digest that came with it. This
 //! is verified before any of it runs.
 
-use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::Message, witness::LogMismatch};
-use crate::bug;
-use crate::cell::{CellError, CellId, CellInput, CellStop, Ran, Run, RunOutcome, Seed};
-use crate::replay::{Handler, LogReplayError, ReplayCursor, opens};
-use crate::trace;
-use alloc::{boxed::Box, string::ToString, sync::Arc, vec::Vec};
-use bytes::Bytes;
-use marram_wire::{
-    frame::{Chosen, Code, LogPart},
-    header::Header,
-    id::Port,
-    limits::PART_SIZE,
-    log::{Cursor, Entry, Event, Peers},
-    peer::Peer,
-    seal::Digest,
+use super::{
+    Now, Owner, OwnerEffect, OwnerPhase, StandbyError,
+    end_state::EndState,
+    log::LogMismatch,
+    phase::{Phase, replay_of},
 };
+use crate::bug;
+use crate::cell::{CellError, CellId, CellStop, Ran, Run, RunOutcome, Seed};
+use crate::replay::{Handler, LogReplayError, ReplayCursor};
+use crate::trace;
+use alloc::{
+    boxed::Box,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use bytes::Bytes;
+use marram_wire::{frame::Code, header::Header, id::Generation, log::Cursor, seal::Digest};
+
+/// The kind of input that ends remember of a handler that was stopped in replay. Ends compare it, so it never changes.
+const STOPPED_IN_REPLAY: u8 = 4;
 
 impl Owner {
     /// All ends have promised and sent what they keep.
     pub(super) fn choose(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if let Some(live) = self.live.take() {
-            let overtaken = self.was_overtaken(live);
-            if self.follow.is_some() {
-                if overtaken || !self.take_over(now, out) {
-                    self.restart_from_ends(out);
-                }
-                return;
-            }
-            if !overtaken && self.resume_live(now, out) {
-                return;
-            }
-            self.drop_streams(out);
-            // Another generation may have been chosen meanwhile: only what the ends keep is valid.
-            trace!(self.context(), "opens again: its live cell may have been overtaken");
-            out.extend(self.cell.take().map(OwnerEffect::Remove));
-            self.running = None;
-            return out.push(OwnerEffect::Reopen(self.generation.count));
+            return self.continue_live(now, live, out);
         }
-        let Some(best) = self.longest() else {
-            return self.end_for_bug(bug!("an owner has at least one side", self.session), out);
+        let Some(best) = self.ends.longest() else {
+            return self.end_for_bug(bug!("an owner has at least one side", self.about.session), out);
         };
-        let log_end = self.sides[best].promised.as_ref().map_or(0, |promised| promised.log_end);
-        if !self.reaches_what_was_seen(log_end, out) {
-            return;
+        let promised = self.ends[best].promised.as_ref();
+        let (start, log_end) = promised.map_or((0, 0), |promised| (promised.log_start, promised.log_end));
+        if let Some(reason) = self.witness.refuses(log_end) {
+            return self.terminate(Code::Tampered, reason, out);
         }
-        let checkpoints = self.source.map_or(Vec::new(), |at| self.sides[at].announced().to_vec());
+        let Phase::Promising(opening) = &mut self.phase else {
+            let bug = bug!("a log is chosen while promises are collected", self.about.session);
+            return self.end_for_bug(bug, out);
+        };
+        let (source, early) = (opening.source(), opening.take_early());
+        let checkpoints = source.map_or(Vec::new(), |at| self.ends[at].announced().to_vec());
         let base = checkpoints.last().map_or(0, |checkpoint| checkpoint.log_offset);
-        let start = self.sides[best].promised.as_ref().map_or(0, |promised| promised.log_start);
-        let mut bytes = self.sides[best].got_log.clone();
-        // `gather` has refused a log that begins behind its checkpoint, or ends before it.
+        let mut bytes = opening.log(best).clone();
+        // `Opening::gather` has refused a log that begins behind its checkpoint, or ends before it.
         let covered = base.checked_sub(start).and_then(|covered| usize::try_from(covered).ok());
         let Some(covered) = covered.filter(|covered| *covered <= bytes.len()) else {
             let bug = bug!("the chosen log reaches from its checkpoint on", base, start, bytes.len());
             return self.end_for_bug(bug, out);
         };
-        self.log.floor = base;
-        self.log.bytes = bytes.split_off(covered);
-        self.log.cursor = Cursor::default();
-        self.log.known.forget();
-        self.opened = self.log.end() > 0;
-        self.digest = Digest::start(self.session);
-        self.timers = super::Timers::default();
-        self.tasks = super::Tasks::default();
-        self.pauses = super::Pauses::default();
-        self.sides.iter_mut().for_each(super::EndState::reset);
-        self.enter(OwnerPhase::Restoring, "a log is chosen");
-        let agreed = !checkpoints.is_empty() && self.holders_agree(&checkpoints);
-        self.checkpointer.restored(&checkpoints, agreed);
-        if self.source.is_some() {
+        self.log.choose(self.about.session, base, bytes.split_off(covered));
+        self.state.is_opened = self.log.end() > 0;
+        self.state.reset();
+        self.ends.iter_mut().for_each(EndState::reset);
+        self.enter(Phase::Restoring, "a log is chosen");
+        self.checkpointer.restored(&checkpoints, &self.about.policy, &self.ends);
+        if source.is_some() {
             // The executor has all parts by now. It may have answered before the other end's log was complete.
-            if let Some(result) = self.early.take() {
+            if let Some(result) = early {
                 self.stand_restored(now, result, out);
             }
             return;
         }
-        if !self.log.bytes.is_empty() {
-            match Cursor::default().take(&mut self.log.bytes.clone().freeze()) {
-                Ok(Entry { event: Event::Start { seed, .. }, .. }) => self.seed = Seed(seed),
-                _ => return self.tampered("the log does not begin with a start", out),
+        if self.log.size() > 0 {
+            match self.log.start_seed() {
+                Some(seed) => self.state.seed = Seed(seed),
+                None => return self.tampered("the log does not begin with a start", out),
             }
         }
-        out.push(OwnerEffect::Start(self.image, self.seed));
+        out.push(OwnerEffect::Start(self.about.image, self.state.seed));
     }
 
-    /// The shard has named the cell that [`OwnerEffect::Start`] or [`OwnerEffect::Restore`] asked for.
-    pub fn name_cell(&mut self, cell: CellId) {
-        self.cell = Some(cell);
-    }
-
-    pub(super) fn longest(&self) -> Option<usize> {
-        let ends =
-            self.sides.iter().map(|side| side.promised.as_ref().map_or(0, |promised| promised.log_end));
-        ends.enumerate().max_by_key(|(index, end)| (*end, core::cmp::Reverse(*index))).map(|(index, _)| index)
+    /// All ends have promised, and this owner has a cell that lives, or was fed: continues with it, or opens again without it.
+    fn continue_live(&mut self, now: Now, live: Generation, out: &mut Vec<OwnerEffect>) {
+        let log_end = self.follow.is_none().then(|| self.log.end());
+        let overtaken = self.witness.was_overtaken(live, log_end);
+        if self.follow.is_some() {
+            if overtaken || !self.take_over(now, out) {
+                self.restart_from_ends(out);
+            }
+            return;
+        }
+        if !overtaken && self.resume_live(now, out) {
+            return;
+        }
+        self.replicas.drop_all(self.about.context(), out);
+        // Another generation may have been chosen meanwhile: only what the ends keep is valid.
+        trace!(self.context(), "opens again: its live cell may have been overtaken");
+        self.remove_cell(out);
+        self.runner.drop_running();
+        out.push(OwnerEffect::Reopen(self.about.generation().count));
     }
 
     /// The cell never stopped: every end's last promise before this one was to this owner, so no other owner can have chosen.
     fn resume_live(&mut self, now: Now, out: &mut Vec<OwnerEffect>) -> bool {
-        let all_live =
-            self.sides.iter().all(|side| side.promised.as_ref().is_some_and(|promised| promised.live));
-        if !all_live {
-            return false;
-        }
         let log_end = self.log.end();
-        let resumed = self.sides.iter_mut().all(|side| {
-            side.promised
-                .as_ref()
-                .is_some_and(|promised| promised.log_end <= log_end && promised.sent_start == side.took)
-                && {
-                    let (received, window) =
-                        side.promised.as_ref().map_or((0, 0), |p| (p.received, p.window));
-                    side.resume(received, window)
-                }
-        });
+        let all_live =
+            self.ends.iter().all(|side| side.promised.as_ref().is_some_and(|promised| promised.live));
+        let resumed = all_live
+            && self.ends.iter_mut().all(|side| {
+                let promised = side.promised.as_ref();
+                let terms = promised
+                    .filter(|it| it.log_end <= log_end && it.sent_start == side.took)
+                    .map(|it| (it.received, it.window));
+                terms.is_some_and(|(received, window)| side.resume(received, window))
+            });
         if resumed {
             self.tell_chosen(now, out);
         }
@@ -131,17 +124,17 @@ impl Owner {
         result: Result<(), CellError>,
         out: &mut Vec<OwnerEffect>,
     ) {
-        if self.former_started(cell, &result, out) {
-            return;
+        if let Some(former) = self.follow.as_mut().and_then(|follow| follow.former_started(cell, &result)) {
+            return former.unwrap_or_else(|why| self.fail_standby(why, out));
         }
         if self.cell != Some(cell) {
             return trace!(self.context(), "ignores that a cell started: it was removed");
         }
-        if self.is_following() {
+        if self.follow.is_some() {
             return self.stands(now, result.map(|()| None), out);
         }
-        if self.phase != OwnerPhase::Restoring {
-            return trace!(self.context(), "ignores that its cell started: it is {}", self.phase.name());
+        if self.phase() != OwnerPhase::Restoring {
+            return trace!(self.context(), "ignores that its cell started: it is {}", self.phase().name());
         }
         match result {
             Ok(()) => self.verify(now, out),
@@ -157,14 +150,16 @@ impl Owner {
         result: Result<Box<Header>, CellError>,
         out: &mut Vec<OwnerEffect>,
     ) {
-        match self.phase {
-            _ if self.cell != Some(cell) => {
-                trace!(self.context(), "ignores that a cell was restored: it was removed");
-            }
-            _ if self.is_following() => self.stands(now, result.map(Some), out),
-            OwnerPhase::Promising if self.source.is_some() => self.early = Some(result),
-            OwnerPhase::Restoring => self.stand_restored(now, result, out),
-            _ => trace!(self.context(), "ignores that its cell was restored: it is {}", self.phase.name()),
+        if self.cell != Some(cell) {
+            return trace!(self.context(), "ignores that a cell was restored: it was removed");
+        }
+        if self.follow.is_some() {
+            return self.stands(now, result.map(Some), out);
+        }
+        match &mut self.phase {
+            Phase::Promising(opening) if opening.source().is_some() => opening.restored(result),
+            Phase::Restoring => self.stand_restored(now, result, out),
+            _ => trace!(self.context(), "ignores that its cell was restored: it is {}", self.phase().name()),
         }
     }
 
@@ -178,21 +173,18 @@ impl Owner {
             Ok(header) => header,
             Err(error) => return self.not_restored(error, out),
         };
-        if header.session != self.session
-            || header.log_offset != self.log.floor
-            || header.ports.len() != self.sides.len()
+        if header.session != self.about.session
+            || header.log_offset != self.log.floor()
+            || header.ports.len() != self.ends.len()
         {
             return self.tampered("a checkpoint is of another session or position", out);
         }
-        self.digest = Digest(header.head);
-        self.log.cursor = Cursor { last_ns: header.last_ns };
-        self.timers = super::Timers::restore(header.timers_set, &header.timers);
-        self.tasks = super::Tasks::restore(&header.tasks, &header.locks);
-        self.pauses = super::Pauses::restore(&header.paused);
-        for (side, state) in self.sides.iter_mut().zip(header.ports) {
+        self.log.verify_from(Digest(header.head), Cursor { last_ns: header.last_ns });
+        self.state.restore(&header);
+        for (side, state) in self.ends.iter_mut().zip(header.ports) {
             side.restore(state);
         }
-        self.restored_from(self.digest.tag());
+        self.checkpointer.restored_from(&self.log, &self.ends);
         self.verify(now, out);
     }
 
@@ -205,220 +197,144 @@ impl Owner {
         }
     }
 
-    pub(super) fn tampered(&mut self, reason: &str, out: &mut Vec<OwnerEffect>) {
-        self.terminate(Code::Tampered, reason.to_string(), out);
-    }
-
     /// Checks the chosen log and the messages that it consumed, without running anything.
     fn verify(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        for side in &mut self.sides {
-            // Messages that the checkpoint covers are not needed.
-            let start = side.promised.as_ref().map_or(0, |promised| promised.sent_start);
-            let Some(covered) = side.took.checked_sub(start) else {
-                return self.tampered("an end does not have the messages that the log needs", out);
-            };
-            for _ in 0..covered {
-                if side.inputs.pop_front().is_none() {
-                    return self.tampered("an end does not have the messages that the log needs", out);
-                }
-            }
-            side.inputs_charge =
-                side.inputs.iter().map(|message| marram_wire::limits::charge(message.payload.len())).sum();
+        if !self.ends.iter_mut().all(EndState::drop_covered) {
+            return self.tampered("an end does not have the messages that the log needs", out);
         }
-        let seen = self.seen_behind(self.log.floor);
-        let mut places = self.held_behind(self.log.floor);
+        let from = self.log.unverified_start();
+        let seen = self.witness.seen_behind(from.offset);
+        let mut places = self.ends.held_behind(from.offset, self.about.policy.keep);
         places.extend(seen);
         places.sort_unstable();
-        let from = (self.log.floor, self.digest, self.log.cursor);
-        let (digest, cursor) = match self.follow_through(from, [0; 2], &places) {
-            Ok(end) => end,
-            Err(LogMismatch::Missing) => {
-                return self.tampered("an end does not have the messages that the log needs", out);
+        let followed = self.log.follow_through(&self.about.keys, &self.ends, from, [0; 2], &places);
+        let reason = match followed {
+            Ok(end) => {
+                let whole = Bytes::copy_from_slice(self.log.since(from.offset));
+                self.log.prove(end);
+                let cursor = ReplayCursor::new(whole, from.cursor);
+                self.enter(Phase::Replaying(cursor), "its cell stands and the log is verified");
+                return self.replay_next(now, out);
             }
-            Err(LogMismatch::Unreadable | LogMismatch::Short) => {
-                return self.tampered("the log cannot be decoded", out);
+            Err(LogMismatch::Missing) => "an end does not have the messages that the log needs",
+            Err(LogMismatch::Unreadable | LogMismatch::Short) => "the log cannot be decoded",
+            Err(LogMismatch::Altered(offset)) if offset >= self.log.end() => {
+                "log or messages were altered: they do not match their digest"
             }
-            Err(LogMismatch::Altered(offset)) if offset < self.log.end() => {
-                let reason = if seen.is_some_and(|(at, _)| at == offset) {
-                    "the client's log is not the one that the witness has seen"
-                } else {
-                    "the logs of the ends belong to two histories"
-                };
-                return self.tampered(reason, out);
+            Err(LogMismatch::Altered(offset)) if seen.is_some_and(|(at, _)| at == offset) => {
+                "the client's log is not the one that the witness has seen"
             }
-            Err(LogMismatch::Altered(_)) => {
-                return self.tampered("log or messages were altered: they do not match their digest", out);
-            }
+            Err(LogMismatch::Altered(_)) => "the logs of the ends belong to two histories",
         };
-        self.digest = digest;
-        let whole = self.log.bytes.clone().freeze();
-        self.enter(OwnerPhase::Replaying, "its cell stands and the log is verified");
-        self.replay = Some(ReplayCursor::new(whole, self.log.cursor));
-        self.log.cursor = cursor;
-        self.replay_next(now, out);
+        self.tampered(reason, out);
     }
 
+    /// Runs the next handler of the replay, or finishes it at the end of the chosen log.
     pub(super) fn replay_next(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        let (Some(mut course), Some(cell)) = (self.replay.take(), self.cell) else {
-            return self.end_for_bug(bug!("a replay has a log and a cell", self.phase, self.cell), out);
+        let (Some(cursor), Some(cell)) = (replay_of(&mut self.phase, &mut self.follow), self.cell) else {
+            return self.end_for_bug(bug!("a replay has a log and a cell", self.phase(), self.cell), out);
         };
-        match course.next_handler(|event| self.inputs_of(event)) {
-            Err(_) if self.is_following() => self.cannot_follow("the log cannot be replayed", out),
+        match cursor.next_handler(|event| self.state.inputs_of(event, &mut self.ends)) {
+            Err(_) if self.follow.is_some() => self.cannot_follow("the log cannot be replayed", out),
             Err(LogReplayError::Unreadable) => self.tampered("the log cannot be decoded", out),
             Err(_) => self.tampered("the log consumes messages that do not exist", out),
             // More entries will follow.
-            Ok(None) if self.waits_for_more() => self.replay = Some(course),
+            Ok(None) if self.waits_for_more() => {}
             Ok(None) => self.chosen(now, out),
             Ok(Some(Handler { input, now_ns, reads })) => {
-                self.mark_busy();
+                if let Some(follow) = &mut self.follow {
+                    follow.set_busy(true);
+                }
                 out.push(OwnerEffect::Run(Run { cell, input, now_ns, logged: Some(reads) }));
-                self.replay = Some(course);
             }
         }
     }
 
-    /// The handlers that an entry runs, in reverse order.
-    fn inputs_of(&mut self, event: Event) -> Option<Vec<CellInput>> {
-        Some(match event {
-            Event::Message(port) => {
-                let index = self.index(port);
-                let message = self.sides[index].take_input()?;
-                alloc::vec![input_of(port, message)]
-            }
-            Event::Timer => alloc::vec![self.timers.fire()?],
-            Event::Task => alloc::vec![self.tasks.next()?],
-            Event::Start { peers, .. } => self.opens(&peers),
-        })
+    /// Whether more log may follow what is replayed here: a standby's owner may send it.
+    fn waits_for_more(&self) -> bool {
+        self.follow.as_ref().is_some_and(|follow| follow.waits_for_more())
     }
 
-    /// How the ends of a new session described their peers when they promised.
-    pub(super) fn peers(&self) -> Peers {
-        let promised = |port: Port| {
-            let side = self.sides.iter().find(|side| side.port == port);
-            side.and_then(|side| side.promised.as_ref())
-        };
-        let datagrams = |port: Port| promised(port).is_some_and(|promised| promised.datagrams);
-        let origin = promised(Port::CLIENT).and_then(|promised| promised.origin.as_deref());
-        Peers {
-            server: self.sides.len() > 1,
-            client_datagrams: datagrams(Port::CLIENT),
-            server_datagrams: datagrams(Port::SERVER),
-            client: Peer::new(origin, self.client_identity.as_deref()).map(Arc::new),
+    /// The cell behaved differently here than at the feeding owner.
+    fn cannot_follow(&mut self, reason: &str, out: &mut Vec<OwnerEffect>) {
+        self.fail_standby(StandbyError(Code::Guest, reason.to_string()), out);
+    }
+
+    /// The cell did not do what the log says. A standby gives up; in the replay of a chosen log the handler counts as stopped.
+    fn diverged(&mut self, reason: String, out: &mut Vec<OwnerEffect>) {
+        if self.waits_for_more() {
+            return self.cannot_follow(&reason, out);
         }
-    }
-
-    /// The handlers that open the ports, in reverse order: they are taken from the end of the list, the client's first.
-    pub(super) fn opens(&self, peers: &Peers) -> Vec<CellInput> {
-        opens(self.sides.iter().map(|side| side.port), peers)
+        self.failed(STOPPED_IN_REPLAY, reason, out);
     }
 
     /// A handler finished in replay.
     pub(super) fn replayed(&mut self, now: Now, ran: Ran, out: &mut Vec<OwnerEffect>) {
-        self.mark_idle();
-        let Some(course) = &mut self.replay else {
+        if let Some(follow) = &mut self.follow {
+            follow.set_busy(false);
+        }
+        let Some(cursor) = replay_of(&mut self.phase, &mut self.follow) else {
             return trace!(self.context(), "ignores a handler that finished: nothing is replayed");
         };
-        let now_ns = course.now_ns();
+        let now_ns = cursor.now_ns();
         if let RunOutcome::Stopped(CellStop::Trap(reason) | CellStop::Kill(reason)) = ran.outcome {
-            if self.waits_for_more() {
-                return self.cannot_follow(&reason, out);
-            }
-            return self.failed(4, alloc::format!("in replay: {reason}"), out);
+            // The reason of a standby goes to the owner that feeds it, which knows that this is a replay.
+            let is_fed = self.waits_for_more();
+            return self.diverged(if is_fed { reason } else { format!("in replay: {reason}") }, out);
         }
-        let whole = match course.ran(ran.clock_read, &ran.reads) {
+        let whole = match cursor.ran(ran.clock_read, &ran.reads) {
             Ok(whole) => whole,
             Err(lost) => {
                 let what = match lost {
                     LogReplayError::Reads => "the handler read something else from the cache",
                     _ => "the handler read the clock",
                 };
-                let reason = alloc::format!("the replay diverged from the log: {what}");
-                if self.waits_for_more() {
-                    return self.cannot_follow(&reason, out);
-                }
-                return self.failed(4, reason, out);
+                return self.diverged(format!("the replay diverged from the log: {what}"), out);
             }
         };
         // A forbidden action ended the session when it was first done, so no log contains one.
-        if let Err(reason) = self.apply(now_ns, &ran) {
-            let reason = alloc::format!("in replay: {reason}");
-            if self.waits_for_more() {
-                return self.cannot_follow(&reason, out);
-            }
-            return self.failed(4, reason, out);
+        if let Err(reason) = self.state.apply(&mut self.ends, self.about.context(), now_ns, &ran) {
+            return self.diverged(format!("in replay: {reason}"), out);
         }
-        self.drop_received();
+        if let Some(follow) = &self.follow {
+            follow.drop_received(&mut self.ends);
+        }
         self.checkpointer.spent(ran.cost_ns);
         if whole {
             self.totals.replayed += 1;
             self.end_entry();
-            self.entry_replayed(out);
+            let reported = self.follow.as_mut().and_then(|follow| follow.entry_replayed());
+            out.extend(reported.map(OwnerEffect::ToFeeder));
         }
         self.replay_next(now, out);
     }
 
     /// The cell has reached the end of the chosen log.
     fn chosen(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        let resumed = self.sides.iter_mut().all(|side| {
+        let resumed = self.ends.iter_mut().all(|side| {
             let (received, window) = side.promised.as_ref().map_or((0, 0), |p| (p.received, p.window));
             side.resume(received, window)
         });
-        if !resumed && self.is_following() {
+        if !resumed && self.follow.is_some() {
             return self.restart_from_ends(out);
         }
         self.finish_takeover();
         if !resumed {
             return self.tampered("an end has received outputs that the chosen log does not produce", out);
         }
-        let logged_ns = self.log.cursor.last_ns;
-        let session_ns = logged_ns.max(now.unix_ns);
-        self.clock_offset_ns = session_ns.saturating_sub(i64::try_from(now.mono_ns).unwrap_or(i64::MAX));
+        self.runner.set_clock(now, self.log.last_ns());
         self.tell_chosen(now, out);
     }
 
     /// Sends every end the chosen log, then releases the waiting outputs.
     fn tell_chosen(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        let end = self.log.end();
-        self.make_room(out);
-        let has_server = self.sides.len() > 1;
-        for side in &mut self.sides {
-            let Some(channel) = side.channel else { continue };
-            let credit = side.begin_credit(self.pauses.stops(side.port, has_server));
-            let has = side.promised.as_ref().map_or(0, |promised| promised.log_end);
-            let mut offset = has.max(self.log.floor);
-            let missing = self.log.since(offset);
-            // 0 also if nothing is missing.
-            let last = missing.chunks(PART_SIZE).count().saturating_sub(1);
-            let mut tail = Bytes::new();
-            for (index, part) in missing.chunks(PART_SIZE).enumerate() {
-                let mut sealed = part.to_vec();
-                self.seal.log(offset, &mut sealed);
-                if index == last {
-                    tail = sealed.into();
-                    break;
-                }
-                let part = LogPart { channel, generation: self.generation, offset, bytes: sealed.into() };
-                offset += PART_SIZE as u64;
-                out.push(OwnerEffect::Send(side.port, part.into()));
-            }
-            let chosen = Chosen { channel, log_offset: offset, log: tail, tag: self.digest.tag(), credit };
-            out.push(OwnerEffect::Send(side.port, chosen.into()));
-            (side.known, side.known_tag) = (end, self.digest.tag());
-            side.got_log = bytes::BytesMut::new();
-        }
-        self.enter(OwnerPhase::Running, "the ends are sent the chosen log");
-        self.live = Some(self.generation);
-        self.tell_covered(out);
-        self.tell_ends_standby_again(out);
+        self.checkpointer.make_room(&self.ends, &self.log, out);
+        let generation = (self.about.generation(), self.about.seal());
+        self.ends.send_chosen(generation, &self.log, self.state.pauses(), out);
+        self.enter(Phase::Running, "the ends are sent the chosen log");
+        self.live = Some(self.about.generation());
+        self.checkpointer.tell_covered(&mut self.ends, out);
+        self.replicas.tell_standby_again(&self.ends, out);
         self.begin(now, out);
-    }
-}
-
-/// The cell's input for a message.
-pub(super) fn input_of(port: Port, message: Message) -> CellInput {
-    if message.close {
-        CellInput::Close { port }
-    } else {
-        CellInput::Message { port, payload: message.payload }
     }
 }

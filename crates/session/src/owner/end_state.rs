@@ -1,8 +1,7 @@
 //! The owner's state for one end: what it sent, what it received, and what may be sent to it.
 
-use super::record::Showing;
-use alloc::{collections::VecDeque, vec::Vec};
-use bytes::{Bytes, BytesMut};
+use alloc::{boxed::Box, collections::VecDeque};
+use bytes::Bytes;
 use marram_wire::{
     frame::{Channel, CheckpointMeta, Promised},
     header::{Many, PortState, Unacknowledged},
@@ -18,17 +17,11 @@ pub(super) type Message = Unacknowledged;
 pub(super) struct EndState {
     pub(super) port: Port,
     pub(super) host: HostId,
+    /// The verified identity of the end's agent, if it was verified. Of the client's only: the cell is told of its client.
+    pub(super) identity: Option<Box<str>>,
     /// Of the current generation; none while the end is disconnected.
     pub(super) channel: Option<Channel>,
     pub(super) promised: Option<Promised>,
-    /// The end's log, decrypted, from [`Promised::log_start`].
-    pub(super) got_log: BytesMut,
-    /// Checkpoints that arrived completely.
-    pub(super) got_checkpoints: usize,
-    /// Bytes that arrived of the next one.
-    pub(super) got_size: u64,
-    /// Parts that arrived before the source of the restore was known.
-    pub(super) got_parts: Vec<Bytes>,
     /// Messages that the cell has not consumed; the first has sequence number `took`, unless a replay consumes them.
     pub(super) inputs: VecDeque<Message>,
     pub(super) inputs_charge: u64,
@@ -66,8 +59,6 @@ pub(super) struct EndState {
     pub(super) finished: bool,
     /// Charge of the consumed messages that no checkpoint covers.
     pub(super) uncovered: u64,
-    /// What the end shows for a recording.
-    pub(super) showing: Showing,
 }
 
 impl EndState {
@@ -75,12 +66,9 @@ impl EndState {
         Self {
             port,
             host,
+            identity: None,
             channel: None,
             promised: None,
-            got_log: BytesMut::new(),
-            got_checkpoints: 0,
-            got_size: 0,
-            got_parts: Vec::new(),
             inputs: VecDeque::new(),
             inputs_charge: 0,
             fed: false,
@@ -102,7 +90,6 @@ impl EndState {
             known_tag: [0; 8],
             finished: false,
             uncovered: 0,
-            showing: Showing::default(),
         }
     }
 
@@ -110,10 +97,6 @@ impl EndState {
     pub(super) fn ask(&mut self, channel: Option<Channel>, fed: bool) {
         self.channel = channel;
         self.promised = None;
-        self.got_log.clear();
-        self.got_checkpoints = 0;
-        self.got_size = 0;
-        self.got_parts.clear();
         self.fed = fed;
         if !fed {
             self.inputs.clear();
@@ -121,29 +104,12 @@ impl EndState {
         }
         self.finished = false;
         self.credit_due = 0;
-        self.showing = Showing::default();
     }
 
     /// The checkpoints that the end has promised and sends.
     pub(super) fn announced(&self) -> &[CheckpointMeta] {
         let promised = self.promised.as_ref().filter(|promised| !promised.live);
         promised.map_or(&[], |promised| &promised.checkpoints)
-    }
-
-    /// The announced checkpoint that is arriving.
-    pub(super) fn arriving(&self) -> Option<&CheckpointMeta> {
-        self.announced().get(self.got_checkpoints)
-    }
-
-    /// Whether everything that the promise announced has arrived.
-    pub(super) fn complete(&self) -> bool {
-        self.promised.as_ref().is_some_and(|promised| {
-            let log = promised.log_end - promised.log_start;
-            let pushed =
-                self.got_checkpoints == promised.checkpoints.len() && self.got_log.len() as u64 == log;
-            let pushed = pushed || (promised.live && self.got_log.len() as u64 == log);
-            self.next == promised.sent_end && pushed
-        })
     }
 
     pub(super) fn push_input(&mut self, message: Message) {
@@ -179,6 +145,17 @@ impl EndState {
             self.took += 1;
         }
         self.took == took
+    }
+
+    /// After a restore: drops messages from the end that the checkpoint covers. False if they are not all here.
+    pub(super) fn drop_covered(&mut self) -> bool {
+        let start = self.promised.as_ref().map_or(0, |promised| promised.sent_start);
+        let Some(covered) = self.took.checked_sub(start) else { return false };
+        for _ in 0..covered {
+            let Some(message) = self.inputs.pop_front() else { return false };
+            self.inputs_charge -= charge(message.payload.len());
+        }
+        true
     }
 
     /// Adds an output. False if the output was closed before: it is dropped.
@@ -300,8 +277,6 @@ impl EndState {
     }
 
     pub(super) fn held_bytes(&self) -> u64 {
-        let parts: usize = self.got_parts.iter().map(Bytes::len).sum();
-        let showing = self.showing.held_bytes();
-        self.inputs_charge + self.outbox_charge + (parts + self.got_log.len()) as u64 + showing
+        self.inputs_charge + self.outbox_charge
     }
 }

@@ -1,93 +1,39 @@
-//! A standby: an owner that has no promises, and is fed with what the cell of another owner consumes.
+//! What a standby knows of the owner that feeds it, and how far its own cell is.
 //!
-//! It keeps the cell *warm* (the newest checkpoint is restored, log and messages are in memory) or *hot* (it replays
-//! continuously). What it has is a prefix of the history of one generation. So its state is that of an owner with a live cell
-//! and broken wires: it opens a generation and asks for promises as the owner of the fed one. An end that gave its last promise
-//! to exactly that generation sends what the standby lacks and no more. If any end has promised another generation, the
-//! standby's state may differ from the chosen one, and it restarts from what the ends keep.
-//!
-//! An owner that a recorder helps works in the same way: it is fed at once with what the recorder kept. A recorder is not
-//! trusted: what it gave must lead to the running digest of the ends before any of it runs.
+//! Decides; the frames of the feed are taken apart in [`super::feed`], which passes on what concerns log, ends and cell.
 
-#[cfg(test)]
-mod tests;
-
-use super::{Now, Owner, OwnerEffect, OwnerPhase, OwnerPolicy, end_state::Message};
+use super::{
+    OwnerEffect, StandbyError,
+    ends::Ends,
+    feed::standby_error,
+    log::{Checkmark, Log},
+    open::is_chain,
+    recall::Recall,
+};
 use crate::{
-    bug,
     cell::{CellError, CellId, Seed},
+    invariant::{BrokenInvariant, holds},
     replay::ReplayCursor,
-    trace,
 };
-use alloc::{
-    boxed::Box,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
-    frame::{
-        Acknowledged, CheckpointMeta, Code, Credit, Fed, Frame, Keep, Reject, Replayed, Stored, Truncate,
-    },
-    header::Header,
-    id::{Generation, SessionId},
-    limits::{CHECKPOINT_WINDOW, FEED_WINDOW, LOG_SIZE_MAX, REPLAYED_EVERY, RETAINED_MAX, charge},
-    log::{Cursor, Event},
-    seal::{Digest, LOG_OFFSET_MAX, SessionKeys},
+    frame::{Acknowledged, Channel, CheckpointMeta, Code, Credit, Frame, Replayed, Stored, Truncate},
+    limits::{CHECKPOINT_WINDOW, FEED_WINDOW, REPLAYED_EVERY},
+    log::Cursor,
 };
-
-use super::recall::Recall;
 
 /// Entries are acknowledged after this many bytes.
 const ACK_EVERY: u64 = FEED_WINDOW / 16;
 /// As above, for parts of a checkpoint.
 const STORED_EVERY: u64 = CHECKPOINT_WINDOW / 4;
 
-/// What a standby knows of the owner that feeds it.
-#[derive(Debug)]
-pub(super) struct Follow {
-    /// The cell's seed if the session starts here.
-    pub(super) own_seed: Seed,
-    pub(super) hot: bool,
-    /// The channel of the feeding owner; none once this owner takes over.
-    pub(super) channel: Option<marram_wire::frame::Channel>,
-    /// Whether the cell is started or restored and can run.
-    pub(super) standing: bool,
-    /// The log position at which the cell was started or restored.
-    pub(super) base: Point,
-    /// A checkpoint in flight: its description, and how many of its bytes are here.
-    pub(super) arriving: Option<(CheckpointMeta, u64)>,
-    /// The present cell while a full checkpoint arrives that will replace it.
-    pub(super) former: Option<Former>,
-    /// Whether a handler runs.
-    pub(super) busy: bool,
-    /// A checkpoint that an end holds covers the log before this offset: an end that lacks this part does not need it.
-    pub(super) covered: u64,
-    /// The running digest at that offset.
-    pub(super) covered_tag: [u8; 8],
-    /// Whether a log has been chosen: what follows is replayed to its end.
-    pub(super) chosen: bool,
-    /// Outputs that the ends have received, by port.
-    pub(super) received: Vec<u64>,
-    /// Entries and bytes received and not acknowledged.
-    pub(super) unacknowledged: (u64, u64),
-    /// Entries replayed and not reported.
-    pub(super) replayed: u64,
-    pub(super) stored: u64,
-    /// Whether a recorder feeds it instead of an owner.
-    pub(super) recorder: bool,
-    /// The recorder's answer, until what it gave has been checked.
-    pub(super) recalled: Option<Box<Recall>>,
-    /// The expected running digest at the end of the ends' log, and at the end of what the recorder gave.
-    pub(super) owed: Vec<(u64, [u8; 8])>,
-}
-
 /// A cell that a checkpoint in flight will replace.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Former {
-    pub(super) cell: CellId,
+struct Former {
+    cell: CellId,
     /// Whether it is started or restored. It may still be starting when the checkpoint is announced.
-    pub(super) standing: bool,
+    standing: bool,
 }
 
 /// A place in the log.
@@ -97,63 +43,61 @@ pub(super) struct Point {
     pub(super) last_ns: i64,
 }
 
-/// Why an owner cannot be a standby, or no longer. The session loses nothing: a standby does not own it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StandbyError(pub Code, pub String);
-
-/// What a standby knows, where only one that stands by can be.
-fn known(follow: &mut Option<Box<Follow>>, session: SessionId) -> Option<&mut Follow> {
-    if follow.is_none() {
-        bug!("only a standby is fed", session);
+impl Point {
+    /// Reads the log from there on.
+    pub(super) fn cursor(self) -> Cursor {
+        Cursor { last_ns: self.last_ns }
     }
-    follow.as_deref_mut()
 }
 
-pub(super) fn standby_error<T>(code: Code, reason: &str) -> Result<T, StandbyError> {
-    Err(StandbyError(code, reason.to_string()))
+/// An owner's state while it is fed. Outlives the phase `Following`: a takeover asks for promises, restores and replays with
+/// it, and it ends when the session belongs to this owner.
+#[derive(Debug)]
+pub(super) struct Follow {
+    /// The cell's seed if the session starts here.
+    own_seed: Seed,
+    /// Whether it replays what it is fed at once.
+    hot: bool,
+    /// The channel of the feeding owner; none once this owner takes over.
+    channel: Option<Channel>,
+    /// Whether the cell is started or restored and can run.
+    standing: bool,
+    /// The log position at which the cell was started or restored.
+    base: Point,
+    /// A checkpoint in flight: its description, and how many of its bytes are here.
+    arriving: Option<(CheckpointMeta, u64)>,
+    /// The present cell while a full checkpoint arrives that will replace it.
+    former: Option<Former>,
+    /// Whether a handler runs.
+    busy: bool,
+    /// A checkpoint that an end holds covers the log before this offset, with the running digest there: an end that lacks this
+    /// part does not need it.
+    covered: Checkmark,
+    /// Whether a log has been chosen: what follows is replayed to its end.
+    chosen: bool,
+    /// Outputs that the ends have received, by port.
+    received: Vec<u64>,
+    /// Entries and bytes received and not acknowledged.
+    unacknowledged: (u64, u64),
+    /// Entries replayed and not reported.
+    replayed: u64,
+    /// Bytes of checkpoints received and not acknowledged.
+    stored: u64,
+    /// Whether a recorder feeds it instead of an owner.
+    recorder: bool,
+    /// The recorder's answer, until what it gave has been checked.
+    recalled: Option<Box<Recall>>,
+    /// The expected running digest at the end of the ends' log, and at the end of what the recorder gave.
+    owed: Vec<Checkmark>,
+    /// The replay, before the phase `Replaying`, which takes it over.
+    replay: Option<ReplayCursor>,
 }
 
-impl Owner {
-    /// A standby, from the position in `keep` on. `seed` is used if the session starts here.
-    ///
-    /// # Errors
-    /// If `keep` is invalid.
-    pub fn standby(
-        keys: SessionKeys,
-        policy: OwnerPolicy,
-        keep: &Keep,
-        seed: Seed,
-    ) -> Result<Self, StandbyError> {
-        let owner = Self::new(keep.session, keep.image, keys, policy, &keep.hosts, seed);
-        let mut owner = owner.following(keep.generation)?;
-        // Each message that was consumed has an entry of at least a byte.
-        let consumed = keep.took.iter().all(|took| *took <= keep.log_offset);
-        if keep.took.len() != owner.sides.len() || keep.log_offset >= LOG_OFFSET_MAX || !consumed {
-            return standby_error(Code::Protocol, "a feed begins at an invalid log offset");
-        }
-        owner.log.floor = keep.log_offset;
-        owner.log.cursor = Cursor { last_ns: keep.last_ns };
-        owner.digest = if keep.log_offset == 0 { Digest::start(keep.session) } else { Digest(keep.head) };
-        for (side, took) in owner.sides.iter_mut().zip(&keep.took) {
-            side.took = *took;
-        }
-        if let Some(follow) = &mut owner.follow {
-            follow.hot = keep.hot;
-            follow.channel = Some(keep.channel);
-        }
-        Ok(owner)
-    }
-
-    pub(super) fn following(mut self, generation: Generation) -> Result<Self, StandbyError> {
-        let ports = 1 + usize::from(self.policy.server.is_some());
-        if self.sides.len() != ports || !self.policy.keep {
-            return standby_error(Code::Protocol, "the app is deployed differently here and at the owner");
-        }
-        self.generation = generation;
-        self.seal = self.keys.seal(generation);
-        self.enter(OwnerPhase::Following, "it is fed");
-        self.follow = Some(Box::new(Follow {
-            own_seed: self.seed,
+impl Follow {
+    /// Of an owner with so many ends, and with this seed of its own.
+    pub(super) fn new(own_seed: Seed, ports: usize) -> Self {
+        Self {
+            own_seed,
             hot: false,
             channel: None,
             standing: false,
@@ -161,8 +105,7 @@ impl Owner {
             arriving: None,
             former: None,
             busy: false,
-            covered: 0,
-            covered_tag: [0; 8],
+            covered: (0, [0; 8]),
             chosen: false,
             received: alloc::vec![0; ports],
             unacknowledged: (0, 0),
@@ -171,206 +114,195 @@ impl Owner {
             recorder: false,
             recalled: None,
             owed: Vec::new(),
-        }));
-        Ok(self)
-    }
-
-    /// A frame from the owner or recorder that feeds this one.
-    pub fn fed(&mut self, now: Now, frame: Frame, out: &mut Vec<OwnerEffect>) {
-        if self.follow.is_none() {
-            return trace!(
-                self.context(),
-                "ignores {} of a feed: it does not stand by any more",
-                frame.name()
-            );
-        }
-        if let Err(why) = self.take_fed(now, frame, out) {
-            self.fail_standby(why, out);
+            replay: None,
         }
     }
 
-    fn take_fed(&mut self, now: Now, frame: Frame, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
-        if self.follow.as_ref().is_some_and(|follow| follow.recorder) {
-            return self.take_recalled(frame, out);
-        }
-        match frame {
-            Frame::Fed(fed) => self.fed_entry(now, fed, out),
-            Frame::Base(base) => self.fed_base(base.meta, out),
-            Frame::CheckpointPart(part) => self.fed_part(part.bytes, out),
-            Frame::Truncate(truncate) => {
-                self.fed_truncate(&truncate);
-                Ok(())
-            }
-            Frame::Acknowledged(acknowledged) => {
-                self.fed_received(&acknowledged);
-                Ok(())
-            }
-            Frame::Renewed(renewed) => {
-                if renewed.generation <= self.generation {
-                    return standby_error(
-                        Code::Protocol,
-                        "an owner renewed its generation with one that is not newer",
-                    );
-                }
-                self.generation = renewed.generation;
-                self.seal = self.keys.seal(renewed.generation);
-                Ok(())
-            }
-            _ => standby_error(Code::Protocol, "a frame is not allowed in a feed"),
+    /// An owner feeds it, over this channel of its wire.
+    pub(super) fn fed_by_owner(&mut self, channel: Channel, hot: bool) {
+        self.hot = hot;
+        self.channel = Some(channel);
+    }
+
+    /// A recorder feeds it what it announced. `end` is where that must lead.
+    pub(super) fn fed_by_recorder(&mut self, recall: Recall, end: Checkmark) {
+        self.recorder = true;
+        self.owed.push(end);
+        self.recalled = Some(Box::new(recall));
+    }
+
+    /// Whether a recorder feeds it, or did.
+    pub(super) fn is_fed_by_recorder(&self) -> bool {
+        self.recorder
+    }
+
+    pub(super) fn recall(&self) -> Option<&Recall> {
+        self.recalled.as_deref()
+    }
+
+    pub(super) fn recall_mut(&mut self) -> Option<&mut Recall> {
+        self.recalled.as_deref_mut()
+    }
+
+    /// Takes the recorder's answer with the digests to which its data must lead.
+    pub(super) fn take_recall(&mut self) -> Option<(Box<Recall>, Vec<Checkmark>)> {
+        let owed = core::mem::take(&mut self.owed);
+        self.recalled.take().map(|recall| (recall, owed))
+    }
+
+    pub(super) fn channel(&self) -> Option<Channel> {
+        self.channel
+    }
+
+    /// The takeover begins: the feeding owner is not answered any more.
+    pub(super) fn detach(&mut self) {
+        self.channel = None;
+    }
+
+    pub(super) fn base(&self) -> Point {
+        self.base
+    }
+
+    /// Whether the cell can run.
+    pub(super) fn is_standing(&self) -> bool {
+        self.standing
+    }
+
+    /// Whether more log may follow what is here.
+    pub(super) fn waits_for_more(&self) -> bool {
+        !self.chosen
+    }
+
+    pub(super) fn set_busy(&mut self, busy: bool) {
+        self.busy = busy;
+    }
+
+    /// Up to which offset a checkpoint of an end covers the log, with the digest there.
+    pub(super) fn covered(&self) -> Checkmark {
+        self.covered
+    }
+
+    /// A log is chosen. Of a recorder's data is `recorder_owes` where it must lead, since the ends have that.
+    pub(super) fn choose(&mut self, recorder_owes: Checkmark) {
+        self.chosen = true;
+        if self.recalled.is_some() {
+            self.owed.push(recorder_owes);
         }
     }
 
-    fn fed_entry(&mut self, now: Now, fed: Fed, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
-        let offset = self.log.end();
-        if (self.log.bytes.len() + fed.entry.len()) as u64 > LOG_SIZE_MAX
-            || offset + fed.entry.len() as u64 >= LOG_OFFSET_MAX
-        {
-            return standby_error(Code::Busy, "the log exceeds the limit without a checkpoint");
-        }
-        let mut entry = fed.entry.to_vec();
-        self.seal.log(offset, &mut entry);
-        let entry = Bytes::from(entry);
-        let mut rest = entry.clone();
-        let read = self.log.cursor.take(&mut rest);
-        let Some(read) = read.ok().filter(|_| rest.is_empty()) else {
-            return standby_error(Code::Protocol, "an entry cannot be decoded");
-        };
-        let cost = charge(fed.payload.len()) + entry.len() as u64;
-        let message = match read.event {
-            Event::Message(port) => {
-                let message = Message { close: fed.close, payload: fed.payload };
-                let index = self.index(port);
-                push(&mut self.sides[index], message.clone())?;
-                Some(message)
-            }
-            Event::Start { seed, .. } => {
-                if offset != 0 {
-                    return standby_error(Code::Protocol, "a session starts in the middle of its log");
-                }
-                self.seed = Seed(seed);
-                out.push(OwnerEffect::Start(self.image, self.seed));
-                None
-            }
-            _ => None,
-        };
-        let said = message.as_ref().map(|message| (message.close, &message.payload[..]));
-        self.digest.absorb(&self.keys, &entry, said);
-        if self.digest.tag() != fed.tag {
-            return standby_error(Code::Tampered, "the fed data does not match its digest");
-        }
-        self.log.bytes.extend_from_slice(&entry);
-        if let Some(course) = &mut self.replay {
-            course.extend(entry);
-        }
-        let Some(follow) = known(&mut self.follow, self.session) else { return Ok(()) };
-        follow.unacknowledged.0 += 1;
-        follow.unacknowledged.1 += cost;
-        if let Some(channel) = follow.channel
-            && follow.unacknowledged.1 >= ACK_EVERY
-        {
-            let (received, bytes) = core::mem::take(&mut follow.unacknowledged);
-            out.push(OwnerEffect::ToFeeder(Credit { channel, received, bytes }.into()));
-        }
-        self.follow_on(now, out);
-        Ok(())
+    /// An entry is here, which costs so many bytes of the feed's window. Returns what acknowledges it, if that is due.
+    pub(super) fn entry_taken(&mut self, cost: u64) -> Option<Frame> {
+        self.unacknowledged.0 += 1;
+        self.unacknowledged.1 += cost;
+        let channel = self.channel.filter(|_| self.unacknowledged.1 >= ACK_EVERY)?;
+        let (received, bytes) = core::mem::take(&mut self.unacknowledged);
+        Some(Credit { channel, received, bytes }.into())
     }
 
     /// An entry has run through the cell. Every few entries this is reported to the feeding owner: entries that were only
     /// received would have to be replayed before this owner could take over.
-    pub(super) fn entry_replayed(&mut self, out: &mut Vec<OwnerEffect>) {
-        let Some(follow) = &mut self.follow else { return };
-        follow.replayed += 1;
-        if let Some(channel) = follow.channel.filter(|_| follow.hot && follow.replayed >= REPLAYED_EVERY) {
-            let entries = core::mem::take(&mut follow.replayed);
-            out.push(OwnerEffect::ToFeeder(Replayed { channel, entries }.into()));
-        }
+    pub(super) fn entry_replayed(&mut self) -> Option<Frame> {
+        self.replayed += 1;
+        let channel = self.channel.filter(|_| self.hot && self.replayed >= REPLAYED_EVERY)?;
+        let entries = core::mem::take(&mut self.replayed);
+        Some(Replayed { channel, entries }.into())
     }
 
-    /// Continues the replay, if the cell can run, is hot and no handler runs.
-    pub(super) fn follow_on(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        let Some(follow) = known(&mut self.follow, self.session) else { return };
-        if !follow.standing || follow.busy || !(follow.hot || follow.chosen) {
-            return;
-        }
+    /// Whether the replay can go on: the cell can run, no handler runs, and it is hot or a log is chosen.
+    pub(super) fn can_replay(&self) -> bool {
+        self.standing && !self.busy && (self.hot || self.chosen)
+    }
+
+    /// Whether the chosen log can be replayed to its end.
+    pub(super) fn can_finish(&self) -> bool {
+        self.chosen && self.standing
+    }
+
+    /// The replay before the phase `Replaying`, if it has begun.
+    pub(super) fn replay(&mut self) -> Option<&mut ReplayCursor> {
+        self.replay.as_mut()
+    }
+
+    /// Begins the replay where the cell was started or restored, unless it has begun.
+    pub(super) fn begin_replay(&mut self, log: &Log) {
         if self.replay.is_none() {
-            let log = Bytes::copy_from_slice(self.log.since(follow.base.offset));
-            self.replay = Some(ReplayCursor::new(log, Cursor { last_ns: follow.base.last_ns }));
+            let entries = Bytes::copy_from_slice(log.since(self.base.offset));
+            self.replay = Some(ReplayCursor::new(entries, self.base.cursor()));
         }
-        self.replay_next(now, out);
     }
 
-    fn fed_base(&mut self, meta: CheckpointMeta, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
-        let Some(follow) = known(&mut self.follow, self.session) else { return Ok(()) };
+    /// The replay, for the phase `Replaying`.
+    pub(super) fn take_replay(&mut self) -> Option<ReplayCursor> {
+        self.replay.take()
+    }
+
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.replay.as_ref().map_or(0, ReplayCursor::held_bytes)
+    }
+
+    /// The feed announces a checkpoint: a full one, which will replace the cell, or a delta on the cell's state. False if it
+    /// does not follow what is here.
+    pub(super) fn begin_checkpoint(
+        &mut self,
+        meta: &CheckpointMeta,
+        cell: &mut Option<CellId>,
+        log: &Log,
+    ) -> bool {
         // A hot cell needs one checkpoint to begin with, and no other.
         let fits = meta.size > 0
-            && super::open::is_chain(core::slice::from_ref(&meta)) == meta.full
-            && follow.arriving.is_none()
-            && (meta.full || follow.standing)
-            && !(follow.hot && follow.standing);
-        if !fits || meta.log_offset > self.log.end() || meta.log_offset < self.log.floor {
-            return standby_error(Code::Protocol, "a checkpoint does not follow what is kept here");
+            && is_chain(core::slice::from_ref(meta)) == meta.full
+            && self.arriving.is_none()
+            && (meta.full || self.standing)
+            && !(self.hot && self.standing);
+        if !fits || !(log.floor()..=log.end()).contains(&meta.log_offset) {
+            return false;
         }
         if meta.full {
-            follow.former = self.cell.take().map(|cell| Former { cell, standing: follow.standing });
-            out.push(OwnerEffect::Restore(self.image, alloc::vec![meta.clone()]));
-        } else if let Some(cell) = self.cell {
-            out.push(OwnerEffect::Advance(cell, meta.clone()));
+            self.former = cell.take().map(|cell| Former { cell, standing: self.standing });
         }
-        follow.arriving = Some((meta, 0));
-        Ok(())
+        self.arriving = Some((meta.clone(), 0));
+        true
     }
 
-    fn fed_part(&mut self, bytes: Bytes, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
-        let Some(follow) = known(&mut self.follow, self.session) else { return Ok(()) };
-        let Some((meta, got)) = &mut follow.arriving else {
+    /// A part of the checkpoint is here. Returns what acknowledges it, if that is due. The last part is acknowledged when the
+    /// cell is restored: then this owner could take over at once.
+    pub(super) fn take_part(&mut self, size: u64) -> Result<Option<Frame>, StandbyError> {
+        let Some((meta, got)) = &mut self.arriving else {
             return standby_error(Code::Protocol, "a part does not belong to a checkpoint");
         };
-        *got += bytes.len() as u64;
-        follow.stored += bytes.len() as u64;
+        *got += size;
+        self.stored += size;
         if *got > meta.size {
             return standby_error(Code::Protocol, "a checkpoint is larger than announced");
         }
-        // The last part is acknowledged when the cell is restored: then this owner could take over at once.
         let more = *got < meta.size;
-        out.push(OwnerEffect::Part(bytes));
-        if let Some(channel) = follow.channel.filter(|_| more && follow.stored >= STORED_EVERY) {
-            let bytes = core::mem::take(&mut follow.stored);
-            out.push(OwnerEffect::ToFeeder(Stored { channel, bytes, complete: None }.into()));
-        }
-        Ok(())
+        let Some(channel) = self.channel.filter(|_| more && self.stored >= STORED_EVERY) else {
+            return Ok(None);
+        };
+        let bytes = core::mem::take(&mut self.stored);
+        Ok(Some(Stored { channel, bytes, complete: None }.into()))
     }
 
-    /// The ends have deleted what a checkpoint covers, which they hold. Only then may this owner.
-    fn fed_truncate(&mut self, truncate: &Truncate) {
-        let base = self.follow.as_ref().map_or(0, |follow| match &self.replay {
-            // A continuous replay needs no base any more.
-            Some(_) => u64::MAX,
-            None => follow.base.offset,
-        });
-        if let Some(follow) = &mut self.follow
-            && truncate.log_offset > follow.covered
-        {
-            (follow.covered, follow.covered_tag) = (truncate.log_offset, truncate.tag);
+    /// The ends have deleted what a checkpoint covers, which they hold. Only then may this owner: returns the offset up to which
+    /// it may. A replay that goes on needs no base any more.
+    pub(super) fn truncate(&mut self, truncate: &Truncate, replays: bool, log: &Log) -> Option<u64> {
+        if truncate.log_offset > self.covered.0 {
+            self.covered = (truncate.log_offset, truncate.tag);
         }
-        let standing = self.follow.as_ref().is_some_and(|follow| follow.standing);
-        if standing && truncate.log_offset <= self.log.end() {
-            self.log.truncate(truncate.log_offset.min(base));
-        }
+        let base = if replays || self.replay.is_some() { u64::MAX } else { self.base.offset };
+        (self.standing && truncate.log_offset <= log.end()).then(|| truncate.log_offset.min(base))
     }
 
-    fn fed_received(&mut self, acknowledged: &Acknowledged) {
-        if let Some(follow) = &mut self.follow
-            && acknowledged.received.len() == follow.received.len()
-        {
-            follow.received.clone_from(&acknowledged.received);
+    /// The ends have received these outputs, by port.
+    pub(super) fn take_received(&mut self, acknowledged: &Acknowledged) {
+        if acknowledged.received.len() == self.received.len() {
+            self.received.clone_from(&acknowledged.received);
         }
-        self.drop_received();
     }
 
     /// Drops outputs that the ends have received.
-    pub(super) fn drop_received(&mut self) {
-        let Some(follow) = &self.follow else { return };
-        for (side, received) in self.sides.iter_mut().zip(&follow.received) {
+    pub(super) fn drop_received(&self, ends: &mut Ends) {
+        for (side, received) in ends.iter_mut().zip(&self.received) {
             while side.acknowledged() < *received && !side.outbox.is_empty() {
                 side.sent = 1;
                 side.acknowledge(1);
@@ -378,130 +310,72 @@ impl Owner {
         }
     }
 
-    /// Whether the cell's input comes from a feed, or did before the takeover.
-    pub(super) fn is_following(&self) -> bool {
-        self.follow.is_some()
-    }
-
-    /// Whether more log may follow what is here.
-    pub(super) fn waits_for_more(&self) -> bool {
-        self.follow.as_ref().is_some_and(|follow| !follow.chosen)
-    }
-
-    pub(super) fn mark_busy(&mut self) {
-        if let Some(follow) = &mut self.follow {
-            follow.busy = true;
-        }
-    }
-
-    pub(super) fn mark_idle(&mut self) {
-        if let Some(follow) = &mut self.follow {
-            follow.busy = false;
-        }
-    }
-
-    /// The cell behaved differently here than at the feeding owner.
-    pub(super) fn cannot_follow(&mut self, reason: &str, out: &mut Vec<OwnerEffect>) {
-        self.fail_standby(StandbyError(Code::Guest, reason.to_string()), out);
-    }
-
-    /// The cell that a checkpoint in flight will replace has started, or failed to. True if `cell` is that one. A takeover
+    /// The cell that a checkpoint in flight will replace has started, or failed to. None if `cell` is not that one. A takeover
     /// before the checkpoint is complete continues with it.
     pub(super) fn former_started(
         &mut self,
         cell: CellId,
         result: &Result<(), CellError>,
-        out: &mut Vec<OwnerEffect>,
-    ) -> bool {
-        let Some(follow) = &mut self.follow else { return false };
-        let Some(former) = follow.former.as_mut().filter(|former| former.cell == cell) else { return false };
-        match result {
-            Ok(()) => former.standing = true,
-            Err(error) => self.fail_standby(StandbyError(error.code, error.reason.clone()), out),
-        }
-        true
+    ) -> Option<Result<(), StandbyError>> {
+        let former = self.former.as_mut().filter(|former| former.cell == cell)?;
+        former.standing |= result.is_ok();
+        Some(result.clone().map_err(|error| StandbyError(error.code, error.reason)))
     }
 
-    /// The cell was started, or restored with this header.
-    pub(super) fn stands(
-        &mut self,
-        now: Now,
-        result: Result<Option<Box<Header>>, CellError>,
-        out: &mut Vec<OwnerEffect>,
-    ) {
-        let fits = result
-            .map_err(|error| StandbyError(error.code, error.reason))
-            .and_then(|header| header.map_or(Ok(()), |header| self.restore_at(*header)));
-        match fits {
-            Ok(()) => {
-                if let Some(follow) = &mut self.follow {
-                    follow.standing = true;
-                    out.extend(follow.former.take().map(|former| OwnerEffect::Remove(former.cell)));
-                    if let Some(((meta, _), channel)) = follow.arriving.take().zip(follow.channel) {
-                        let (bytes, complete) = (core::mem::take(&mut follow.stored), Some(meta.number));
-                        out.push(OwnerEffect::ToFeeder(Stored { channel, bytes, complete }.into()));
-                    }
-                }
-                self.begin_replay(now, out);
-            }
-            Err(why) => self.fail_standby(why, out),
+    /// The cell was restored here.
+    pub(super) fn restored_at(&mut self, base: Point) {
+        self.base = base;
+    }
+
+    /// The cell can run: the one that it replaces is removed, and its checkpoint acknowledged.
+    pub(super) fn stand(&mut self, out: &mut Vec<OwnerEffect>) {
+        self.standing = true;
+        out.extend(self.former.take().map(|former| OwnerEffect::Remove(former.cell)));
+        if let Some(((meta, _), channel)) = self.arriving.take().zip(self.channel) {
+            let (bytes, complete) = (core::mem::take(&mut self.stored), Some(meta.number));
+            out.push(OwnerEffect::ToFeeder(Stored { channel, bytes, complete }.into()));
         }
     }
 
-    fn restore_at(&mut self, header: Header) -> Result<(), StandbyError> {
-        let place = (self.log.floor..=self.log.end()).contains(&header.log_offset);
-        if header.session != self.session || header.ports.len() != self.sides.len() || !place {
-            return standby_error(Code::Tampered, "a checkpoint is of another session or position");
-        }
-        let recalled = self.follow.as_ref().is_some_and(|follow| follow.recalled.is_some());
-        self.timers = super::Timers::restore(header.timers_set, &header.timers);
-        self.tasks = super::Tasks::restore(&header.tasks, &header.locks);
-        self.pauses = super::Pauses::restore(&header.paused);
-        for (side, state) in self.sides.iter_mut().zip(header.ports) {
-            // A recorder drops exactly the messages that a checkpoint covers.
-            if recalled && side.took != state.took {
-                return standby_error(
-                    Code::Tampered,
-                    "a recorder's messages do not begin at the position of its checkpoint",
-                );
+    /// The feed is lost. An incomplete checkpoint is dropped: the cell is as it was before.
+    pub(super) fn feed_lost(&mut self, cell: &mut Option<CellId>, out: &mut Vec<OwnerEffect>) {
+        self.channel = None;
+        if let Some((meta, _)) = self.arriving.take_if(|(meta, got)| *got < meta.size) {
+            if meta.full {
+                out.extend(cell.take().map(OwnerEffect::Remove));
+                let former = self.former.take();
+                *cell = former.map(|former| former.cell);
+                self.standing = former.is_some_and(|former| former.standing);
             }
-            if !side.skip(state.took) {
-                return standby_error(Code::Tampered, "a checkpoint consumed messages that do not exist");
-            }
-            side.restore(state);
+            self.standing &= cell.is_some();
         }
-        if recalled {
-            self.digest = Digest(header.head);
-        }
-        if let Some(follow) = &mut self.follow {
-            follow.base = Point { offset: header.log_offset, last_ns: header.last_ns };
-        }
-        self.drop_received();
+        // A complete one: the cell is about to be restored from it.
+        self.standing &= self.arriving.is_none();
+    }
+
+    /// Whether a cell can run here, or will without further frames from the feed.
+    pub(super) fn can_take_over(&self, has_cell: bool, log: &Log, ends: &Ends) -> bool {
+        let has_log = log.end() > 0;
+        let started = log.floor() == 0 && has_log && has_cell;
+        let arrived = self.arriving.as_ref().is_some_and(|(meta, got)| *got == meta.size);
+        // A recorder that was fed nothing yet has nothing to start with.
+        let recalled = self.recalled.as_ref().is_some_and(|recall| recall.is_whole(log, ends)) && has_log;
+        self.standing || recalled || arrived || (started && self.arriving.is_none())
+    }
+
+    /// What was fed is useless: removes the cell that waits to be replaced, and returns the seed of this owner.
+    pub(super) fn forget(self, out: &mut Vec<OwnerEffect>) -> Seed {
+        out.extend(self.former.map(|former| OwnerEffect::Remove(former.cell)));
+        self.own_seed
+    }
+
+    /// I38 of docs/protocol.md.
+    pub(super) fn invariants(&self, ends: &Ends, log: &Log) -> Result<(), BrokenInvariant> {
+        holds!("I38", self.received.len() == ends.len());
+        holds!("I38", self.base.offset <= log.end());
+        holds!("I38", self.arriving.as_ref().is_none_or(|(meta, got)| *got <= meta.size));
+        holds!("I38", self.former.is_none() || self.arriving.is_some());
+        holds!("I38", self.recorder || (self.recalled.is_none() && self.owed.is_empty()));
         Ok(())
     }
-
-    /// This owner cannot be a standby any more.
-    fn fail_standby(&mut self, StandbyError(code, reason): StandbyError, out: &mut Vec<OwnerEffect>) {
-        trace!(self.context(), "cannot stand by: {code:?}: {reason}");
-        if matches!(self.phase, OwnerPhase::Following) {
-            let channel = self.follow.as_ref().and_then(|follow| follow.channel);
-            out.extend(channel.map(|channel| {
-                OwnerEffect::ToFeeder(Reject { channel, code, reason: reason.clone() }.into())
-            }));
-            let former = self.follow.take().and_then(|follow| follow.former);
-            out.extend(former.map(|former| OwnerEffect::Remove(former.cell)));
-            out.extend(self.cell.take().map(OwnerEffect::Remove));
-            return out.push(OwnerEffect::Done(code, reason));
-        }
-        self.restart_from_ends(out);
-    }
-}
-
-pub(super) fn push(side: &mut super::EndState, message: Message) -> Result<(), StandbyError> {
-    if side.inputs_charge + charge(message.payload.len()) > 2 * RETAINED_MAX {
-        return standby_error(Code::Busy, "the messages exceed the limit without a checkpoint");
-    }
-    side.inputs_charge += charge(message.payload.len());
-    side.inputs.push_back(message);
-    Ok(())
 }

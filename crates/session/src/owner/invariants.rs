@@ -1,43 +1,45 @@
-//! The owner's local invariants, by their numbers in docs/protocol.md.
+//! The owner's local invariants, by their numbers in docs/protocol.md: those that relate its parts, and those of each part.
 
-use super::{EndState, Owner, OwnerPhase};
+use super::{Owner, OwnerPhase, end_state::EndState, phase::Phase};
 use crate::invariant::{BrokenInvariant, holds};
 use marram_wire::limits::charge;
 
 impl Owner {
-    /// Checks I15, I19, I23, I28 to I30, I35, I37 and I38 of docs/protocol.md, as far as they relate fields of this owner.
+    /// Checks I15, I19, I23, I28 to I30, I35 and I37 to I39 of docs/protocol.md, as far as they relate fields of this owner.
     ///
     /// # Errors
     /// If one does not hold.
     pub fn invariants(&self) -> Result<(), BrokenInvariant> {
-        let runs = matches!(self.phase, OwnerPhase::Running | OwnerPhase::Finishing);
-        holds!("I29", self.live.is_none_or(|live| live <= self.generation));
-        holds!("I29", !runs || self.live == Some(self.generation));
+        let runs = matches!(self.phase, Phase::Running | Phase::Finishing);
+        holds!("I29", self.live.is_none_or(|live| live <= self.about.generation()));
+        holds!("I29", !runs || self.live == Some(self.about.generation()));
         holds!("I29", !runs || self.follow.is_none());
-        let may_run =
-            matches!(self.phase, OwnerPhase::Running | OwnerPhase::Promising | OwnerPhase::Detached);
-        holds!("I29", self.running.is_none() || may_run);
-        holds!("I38", (self.phase == OwnerPhase::Following) <= self.follow.is_some());
-        for side in &self.sides {
+        let may_run = matches!(self.phase, Phase::Running | Phase::Promising(_) | Phase::Detached);
+        holds!("I29", !self.runner.is_busy() || may_run);
+        holds!("I38", (self.phase() == OwnerPhase::Following) <= self.follow.is_some());
+        for side in self.ends.iter() {
             side.invariants(self.follow.is_some())?;
-            let linked = self.phase == OwnerPhase::Running && side.channel.is_some();
-            let protected = linked && self.policy.keep;
-            holds!("I23", !protected || (self.log.floor <= side.known && side.known <= self.log.end()));
+            let linked = self.phase() == OwnerPhase::Running && side.channel.is_some();
+            let protected = linked && self.about.policy.keep;
+            holds!("I23", !protected || (self.log.floor()..=self.log.end()).contains(&side.known));
             holds!("I23", !linked || side.next == side.fed_end());
         }
-        if let Some(follow) = &self.follow {
-            holds!("I38", follow.received.len() == self.sides.len());
-            holds!("I38", follow.arriving.as_ref().is_none_or(|(meta, got)| *got <= meta.size));
+        if let Phase::Promising(opening) = &self.phase {
+            opening.invariants(&self.ends)?;
         }
-        self.timers.invariants()?;
-        self.tasks.invariants()?;
+        if let Some(follow) = &self.follow {
+            follow.invariants(&self.ends, &self.log)?;
+        }
+        self.state.invariants()?;
         self.witness.invariants()?;
-        self.checkpointer.invariants()?;
+        self.checkpointer.invariants(&self.log)?;
+        self.recordings.invariants()?;
         self.replicas.invariants()
     }
 }
 
 impl EndState {
+    /// I15 and I30 of docs/protocol.md.
     fn invariants(&self, stands_by: bool) -> Result<(), BrokenInvariant> {
         let charge_of = |messages: &mut dyn Iterator<Item = &super::end_state::Message>| {
             messages.map(|message| charge(message.payload.len())).sum::<u64>()

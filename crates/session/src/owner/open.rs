@@ -1,12 +1,10 @@
 //! Opening a generation: promises first, then what the ends keep (docs/protocol.md, "Opening a generation").
 
-use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::Message};
-use crate::replay::newest;
+use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::Message, opening::Opening, phase::Phase};
 use crate::trace;
 use alloc::{boxed::Box, vec::Vec};
-use bytes::Bytes;
 use marram_wire::{
-    frame::{Channel, CheckpointMeta, Code, Input, Live, LogPart, Promise, Promised},
+    frame::{Channel, CheckpointMeta, Code, Frame, Input, Live, Promise, Promised},
     id::{Generation, HostId, Port},
     limits::{CHECKPOINT_SIZE_MAX, DELTAS_MAX, INPUT_WINDOW, LOG_SIZE_MAX, RETAINED_MAX, charge},
     peer::Origin,
@@ -36,58 +34,60 @@ impl Owner {
     /// Asks every end for its promise. From here on nothing is released until all have promised and a log is chosen **\[M\]**.
     pub fn open(&mut self, attempt: &Attempt<'_>, out: &mut Vec<OwnerEffect>) {
         self.begin_takeover(out);
-        self.generation = attempt.generation;
-        self.seal = self.keys.seal(attempt.generation);
-        self.enter(OwnerPhase::Promising, "this generation was requested");
+        self.about.renew(attempt.generation);
+        self.enter(Phase::Promising(Opening::new(self.ends.len())), "this generation was requested");
         self.totals.generations += 1;
-        self.give_up_record("a new generation of the session is being opened", out);
-        if self.follow.is_none() {
-            self.replay = None;
-        }
-        self.renew_streams(out);
-        self.source = None;
-        self.early = None;
+        self.recordings.give_up("a new generation of the session is being opened", out);
+        self.recordings.renew();
+        let is_fed = self.follow.is_some();
+        let has_cell = self.live.is_some() && !is_fed;
+        let is_fresh = self.log.end() == 0 && !self.state.is_opened;
+        self.replicas.renew(&self.about, has_cell || is_fresh, out);
         self.checkpointer.abandon();
         if self.live.is_none() {
-            out.extend(self.cell.take().map(OwnerEffect::Remove));
+            self.remove_cell(out);
         }
-        for (index, side) in self.sides.iter_mut().enumerate() {
-            side.ask(attempt.channels.get(index).copied(), self.follow.is_some());
+        for (index, side) in self.ends.iter_mut().enumerate() {
+            side.ask(attempt.channels.get(index).copied(), is_fed);
             if let Some(host) = attempt.hosts.get(index) {
                 side.host = *host;
             }
+            let identity = attempt.client_identity.filter(|_| side.port == Port::CLIENT);
+            side.identity = identity.map(Into::into);
         }
-        self.client_identity = attempt.client_identity.map(Into::into);
-        self.ask_witness(attempt.fresh, out);
-        for index in 0..self.sides.len() {
-            let side = &self.sides[index];
+        self.witness.ask(&self.about, attempt.fresh, out);
+        self.ask_ends(attempt, out);
+    }
+
+    fn ask_ends(&self, attempt: &Attempt<'_>, out: &mut Vec<OwnerEffect>) {
+        let policy = &self.about.policy;
+        for side in self.ends.iter() {
             let Some(channel) = side.channel else { continue };
-            let peer = self.sides.iter().find(|other| other.port != side.port).map(|other| other.host);
-            let server = self.policy.server.clone().filter(|_| side.port == Port::SERVER);
+            let peer = self.ends.iter().find(|other| other.port != side.port).map(|other| other.host);
+            let server = policy.server.clone().filter(|_| side.port == Port::SERVER);
             let (took, log_end) = (side.fed_end(), self.log.end());
             let origin = attempt.origin.filter(|_| attempt.fresh && side.port == Port::SERVER);
-            let origin = origin.cloned().map(Box::new);
-            let live = self.live.map(|generation| Live { generation, took, log_end });
             let promise = Promise {
                 channel,
-                session: self.session,
-                generation: self.generation,
-                app: self.policy.app.clone(),
-                image: self.image,
+                session: self.about.session,
+                generation: self.about.generation(),
+                app: policy.app.clone(),
+                image: self.about.image,
                 server: server.unwrap_or_default(),
                 peer,
-                key: self.keys.resume(),
+                key: self.about.keys.resume(),
                 fresh: attempt.fresh,
                 proven: attempt.proven,
-                keep: self.policy.keep,
-                linger_ms: self.policy.linger_ms,
-                live,
-                origin,
+                keep: policy.keep,
+                linger_ms: policy.linger_ms,
+                live: self.live.map(|generation| Live { generation, took, log_end }),
+                origin: origin.cloned().map(Box::new),
             };
             out.push(OwnerEffect::Send(side.port, promise.into()));
         }
     }
 
+    /// An end has promised this generation, and says what it keeps.
     pub(super) fn promised(
         &mut self,
         now: Now,
@@ -106,7 +106,7 @@ impl Owner {
             promised.received,
             promised.live
         );
-        let side = &mut self.sides[index];
+        let side = &mut self.ends[index];
         let log = promised.log_end.checked_sub(promised.log_start);
         let sound = (asked_live || !promised.live)
             && log.is_some_and(|size| size <= LOG_SIZE_MAX)
@@ -127,96 +127,49 @@ impl Owner {
         (side.credited_from, side.credit_due) = (promised.sent_end, 0);
         side.promised = Some(promised);
         if has_past {
-            self.need_witness(out);
+            self.witness.need(&self.about, out);
         }
-        if self.gather(out) {
-            self.choose_if_complete(now, out);
+        // An owner with a live cell needs no checkpoints: it asks for them in another generation, if it cannot continue.
+        if self.live.is_none()
+            && self.ends.have_all_promised()
+            && let Phase::Promising(opening) = &mut self.phase
+            && !opening.gather(self.about.image, &self.ends, out)
+        {
+            return self.tampered("a part of the log is missing at both ends", out);
         }
-    }
-
-    /// Once every end has promised, the source of the checkpoints is known. The executor gets their parts as they arrive, so
-    /// that they are decrypted soon after the last part is here. They have no effect before a log is chosen. False if what the
-    /// ends keep does not fit together.
-    fn gather(&mut self, out: &mut Vec<OwnerEffect>) -> bool {
-        if self.live.is_some() || self.sides.iter().any(|side| side.promised.is_none()) {
-            return true;
-        }
-        self.source = self.best_holder();
-        let base = self.source.and_then(|at| self.sides[at].announced().last()).map_or(0, |c| c.log_offset);
-        let log = self.longest().and_then(|best| self.sides[best].promised.as_ref());
-        if log.is_none_or(|log| log.log_start > base || base > log.log_end) {
-            self.tampered("a part of the log is missing at both ends", out);
-            return false;
-        }
-        if let Some(source) = self.source {
-            out.push(OwnerEffect::Restore(self.image, self.sides[source].announced().to_vec()));
-        }
-        for (index, side) in self.sides.iter_mut().enumerate() {
-            let parts = core::mem::take(&mut side.got_parts);
-            if self.source == Some(index) {
-                out.extend(parts.into_iter().map(OwnerEffect::Part));
-            }
-        }
-        true
-    }
-
-    /// The end with the newest last checkpoint.
-    fn best_holder(&self) -> Option<usize> {
-        newest(self.sides.iter().map(super::EndState::announced))
-    }
-
-    pub(super) fn got_log(&mut self, now: Now, index: usize, part: &LogPart, out: &mut Vec<OwnerEffect>) {
-        let seal = self.keys.seal(part.generation);
-        let side = &mut self.sides[index];
-        let expected = side.promised.as_ref().map(|promised| promised.log_start + side.got_log.len() as u64);
-        // An end chooses the offset; a sum that is too large is refused below.
-        let end = part.offset.saturating_add(part.bytes.len() as u64);
-        let fits = side.promised.as_ref().is_some_and(|promised| end <= promised.log_end);
-        if expected != Some(part.offset) || !fits {
-            return self.terminate(Code::Protocol, "an end's log has a gap".into(), out);
-        }
-        let at = side.got_log.len();
-        side.got_log.extend_from_slice(&part.bytes);
-        seal.log(part.offset, &mut side.got_log[at..]);
         self.choose_if_complete(now, out);
     }
 
-    pub(super) fn got_checkpoint(&mut self, index: usize, meta: CheckpointMeta, out: &mut Vec<OwnerEffect>) {
-        let side = &self.sides[index];
-        if side.arriving() != Some(&meta) || side.got_size > 0 || meta.size == 0 {
-            self.terminate(Code::Protocol, "an end sends a checkpoint that it did not announce".into(), out);
-        }
-    }
-
-    pub(super) fn got_part(&mut self, now: Now, index: usize, bytes: Bytes, out: &mut Vec<OwnerEffect>) {
-        let gathered = self.sides.iter().all(|side| side.promised.is_some());
-        let side = &mut self.sides[index];
-        let size = side.arriving().map_or(0, |meta| meta.size);
-        side.got_size += bytes.len() as u64;
-        if size == 0 || side.got_size > size {
-            let reason = "an end sends more of a checkpoint than it announced";
-            return self.terminate(Code::Protocol, reason.into(), out);
-        }
-        let whole = side.got_size == size;
-        if whole {
-            side.got_size = 0;
-            side.got_checkpoints += 1;
-        }
-        if self.source == Some(index) {
-            out.push(OwnerEffect::Part(bytes));
-        } else if !gathered {
-            // The check of the promise bounds the size.
-            side.got_parts.push(bytes);
-        }
-        if whole {
-            self.choose_if_complete(now, out);
+    /// An end sends the log and the checkpoints that it announced.
+    pub(super) fn arrived(&mut self, now: Now, index: usize, frame: Frame, out: &mut Vec<OwnerEffect>) {
+        let Phase::Promising(opening) = &mut self.phase else { return };
+        let side = &self.ends[index];
+        let (taken, reason) = match frame {
+            Frame::LogPart(part) => {
+                let seal = self.about.keys.seal(part.generation);
+                (opening.take_log(index, &part, &seal, side).then_some(true), "an end's log has a gap")
+            }
+            Frame::CheckpointBegin(begin) => (
+                opening.begin_checkpoint(index, &begin.meta, side).then_some(false),
+                "an end sends a checkpoint that it did not announce",
+            ),
+            Frame::CheckpointPart(part) => (
+                opening.take_part(index, part.bytes, &self.ends, out),
+                "an end sends more of a checkpoint than it announced",
+            ),
+            _ => (None, "an end sends what it did not announce"),
+        };
+        match taken {
+            None => self.terminate(Code::Protocol, reason.into(), out),
+            Some(true) => self.choose_if_complete(now, out),
+            Some(false) => {}
         }
     }
 
     /// A message from an end: kept while promises are awaited, otherwise for the cell.
     pub(super) fn input(&mut self, now: Now, index: usize, input: Input, out: &mut Vec<OwnerEffect>) {
-        let promising = self.phase == OwnerPhase::Promising;
-        let side = &mut self.sides[index];
+        let promising = self.phase() == OwnerPhase::Promising;
+        let side = &mut self.ends[index];
         let others = if side.fed { 2 * RETAINED_MAX } else { 0 };
         let bound = others + RETAINED_MAX + INPUT_WINDOW + charge(0);
         // Until a log is chosen, an end sends what it announced and no more.
@@ -234,9 +187,13 @@ impl Owner {
         self.pump(now, out);
     }
 
+    /// Chooses a log once every end has promised and sent what it announced, and the witness has answered if it was asked
+    /// **\[M\]**.
     pub(super) fn choose_if_complete(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        let all = self.sides.iter().all(super::end_state::EndState::complete);
-        if self.phase == OwnerPhase::Promising && all && !self.waits_for_witness() {
+        if let Phase::Promising(opening) = &self.phase
+            && opening.is_complete(&self.ends)
+            && !self.witness.is_awaited()
+        {
             self.choose(now, out);
         }
     }

@@ -3,8 +3,7 @@
 //! A pause only withholds credit. Messages within the credit that an end still has arrive and are handled. Which ports are
 //! paused follows from the log alone, so a replay pauses the same ports, and a checkpoint's header lists them.
 
-use super::{EndState, Owner, OwnerEffect};
-use crate::trace;
+use super::{Owner, OwnerEffect, end_state::EndState, ends::Ends};
 use alloc::{collections::BTreeSet, vec::Vec};
 use marram_wire::{
     frame::Credit,
@@ -44,7 +43,7 @@ impl Pauses {
     }
 
     /// Ends all pauses and returns how many there were.
-    fn take(&mut self) -> usize {
+    pub(super) fn take(&mut self) -> usize {
         core::mem::take(&mut self.0).len()
     }
 
@@ -60,38 +59,23 @@ impl Pauses {
 impl Owner {
     /// The ports that the cell has paused: their ends are granted no credit.
     pub fn paused(&self) -> impl Iterator<Item = Port> {
-        self.sides.iter().filter(|side| self.is_paused(side)).map(|side| side.port)
+        let stops = |side: &&EndState| self.state.pauses().stops(side.port, self.ends.has_server());
+        self.ends.iter().filter(stops).map(|side| side.port)
     }
+}
 
-    pub(super) fn is_paused(&self, side: &EndState) -> bool {
-        self.pauses.stops(side.port, self.sides.len() > 1)
-    }
-
+impl Ends {
     /// Returns credit for what was consumed. The end of a paused port gets it when the port is resumed.
-    pub(super) fn give_credit(&mut self, out: &mut Vec<OwnerEffect>) {
-        let has_server = self.sides.len() > 1;
-        for side in &mut self.sides {
-            if side.credit_due < CREDIT_EVERY || self.pauses.stops(side.port, has_server) {
+    pub(super) fn give_credit(&mut self, pauses: &Pauses, out: &mut Vec<OwnerEffect>) {
+        let has_server = self.has_server();
+        for side in self.iter_mut() {
+            if side.credit_due < CREDIT_EVERY || pauses.stops(side.port, has_server) {
                 continue;
             }
             if let Some(channel) = side.channel {
                 let bytes = core::mem::take(&mut side.credit_due);
                 out.push(OwnerEffect::Send(side.port, Credit { channel, received: 0, bytes }.into()));
             }
-        }
-    }
-
-    /// Ends all pauses if nothing else can end them: there is no timer, no runnable task, and every open port is paused.
-    /// Depends on the log alone, so a replay does the same. A shared cell is exempt: another session's input can make it resume
-    /// this session's port.
-    pub(super) fn resume_if_stuck(&mut self) {
-        if self.policy.shared || self.pauses.is_empty() {
-            return;
-        }
-        let can_run = |side: &EndState| !side.input_closed && !self.is_paused(side);
-        if self.timers.is_empty() && self.tasks.is_quiet() && !self.sides.iter().any(can_run) {
-            trace!(self.context(), "ends all pauses: nothing else can end them");
-            self.totals.pauses_ended += self.pauses.take() as u64;
         }
     }
 }

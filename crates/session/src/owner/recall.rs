@@ -6,24 +6,27 @@
 //! insert messages of its own, or make an end omit its messages.
 
 use super::{
-    Owner, OwnerEffect, StandbyError,
+    Owner, OwnerEffect,
     end_state::Message,
-    follow::{push, standby_error},
+    ends::Ends,
+    feed::{StandbyError, push, standby_error},
+    follow::Point,
+    log::{Log, Position},
 };
-use alloc::{boxed::Box, vec::Vec};
+use alloc::vec::Vec;
 use bytes::Bytes;
 use marram_wire::{
     frame::{CheckpointMeta, Code, Frame, KeptInput, LogPart, Recalled},
     id::Generation,
     limits::LOG_SIZE_MAX,
-    log::{Cursor, Event},
-    seal::LOG_OFFSET_MAX,
+    log::Event,
+    seal::{LOG_OFFSET_MAX, SessionKeys},
 };
 
 /// A recorder's answer, until the data is verified against it.
 #[derive(Debug)]
 pub(super) struct Recall {
-    pub(super) said: Recalled,
+    said: Recalled,
     /// The number of checkpoints that were begun, and the bytes of all of them that are here.
     begun: usize,
     given: u64,
@@ -33,6 +36,83 @@ impl Recall {
     /// Bytes of the checkpoints that were begun.
     fn begun_size(&self) -> u64 {
         self.said.checkpoints.iter().take(self.begun).map(|meta| meta.size).sum()
+    }
+
+    fn take_log(&self, part: &LogPart, keys: &SessionKeys, log: &mut Log) -> Result<(), StandbyError> {
+        // A recorder chooses the offset; a sum that is too large is refused.
+        let end = part.offset.saturating_add(part.bytes.len() as u64);
+        if part.offset != log.end() || end > self.said.log_end {
+            return standby_error(
+                Code::Protocol,
+                "a recorder's log has a gap, or is longer than it announced",
+            );
+        }
+        let mut bytes = part.bytes.to_vec();
+        keys.seal(part.generation).log(part.offset, &mut bytes);
+        log.append_unverified(&bytes);
+        Ok(())
+    }
+
+    fn take_input(&self, input: KeptInput, ends: &mut Ends) -> Result<(), StandbyError> {
+        // A recorder sends all messages of one end before those of the other.
+        let mut sides = ends.iter_mut().zip(&self.said.sent_end);
+        let Some((side, _)) = sides.find(|(side, end)| side.fed_end() < **end) else {
+            return standby_error(Code::Protocol, "a recorder sent more messages than it announced");
+        };
+        push(side, Message { close: input.close, payload: input.payload })
+    }
+
+    fn begin_checkpoint(&mut self, meta: &CheckpointMeta) -> Result<(), StandbyError> {
+        if self.said.checkpoints.get(self.begun) != Some(meta) || self.given != self.begun_size() {
+            return standby_error(Code::Protocol, "a recorder sent a checkpoint that it did not announce");
+        }
+        self.begun += 1;
+        Ok(())
+    }
+
+    fn take_part(&mut self, size: u64) -> Result<(), StandbyError> {
+        if self.given.saturating_add(size) > self.begun_size() {
+            return standby_error(Code::Protocol, "a recorder sent more of a checkpoint than it announced");
+        }
+        self.given += size;
+        Ok(())
+    }
+
+    /// Whether the log and messages that the recorder announced are here. Checkpoints may still be in flight.
+    pub(super) fn is_whole(&self, log: &Log, ends: &Ends) -> bool {
+        let mut messages = ends.iter().zip(&self.said.sent_end);
+        log.end() == self.said.log_end && messages.all(|(side, end)| side.fed_end() == *end)
+    }
+
+    /// Whether a part of the checkpoints that the recorder announced is still missing.
+    pub(super) fn lacks_checkpoints(&self) -> bool {
+        let announced = self.said.checkpoints.iter().map(|meta| meta.size);
+        self.given < announced.fold(0, u64::saturating_add)
+    }
+
+    /// Whether every end continues exactly where the recorder's messages end. An end that begins elsewhere did not send all of
+    /// them, or was made to delete some that they lack.
+    pub(super) fn is_continued_by(&self, ends: &Ends) -> bool {
+        let starts = ends.iter().map(|side| side.promised.as_ref().map(|promised| promised.sent_start));
+        starts.eq(self.said.sent_end.iter().map(|end| Some(*end)))
+    }
+
+    /// Whether the recorder's log, from the cell's position on, consumes exactly the messages that the recorder gave.
+    fn consumes_what_was_said(&self, base: Point, log: &Log, ends: &Ends) -> bool {
+        let said = &self.said;
+        let size = said.log_end.checked_sub(base.offset).and_then(|size| usize::try_from(size).ok());
+        let Some(log) = size.and_then(|size| log.since(base.offset).get(..size)) else { return false };
+        let (mut cursor, mut rest) = (base.cursor(), Bytes::copy_from_slice(log));
+        let mut took = ends.took();
+        while !rest.is_empty() {
+            let Ok(entry) = cursor.take(&mut rest) else { return false };
+            if let Event::Message(port) = entry.event {
+                let at = ends.iter().position(|side| side.port == port);
+                let Some(took) = at.and_then(|at| took.get_mut(at)) else { return false };
+                *took += 1;
+            }
+        }
+        took == said.sent_end
     }
 }
 
@@ -55,20 +135,20 @@ impl Owner {
             );
         }
         let mut owner = self.following(recalled.generation)?;
-        if !makes_sense(&recalled, owner.sides.len()) {
+        if !makes_sense(&recalled, owner.ends.len()) {
             return standby_error(Code::Protocol, "a recorder's answer is inconsistent");
         }
-        owner.log.floor = recalled.log_start;
-        for (side, start) in owner.sides.iter_mut().zip(&recalled.sent_start) {
+        let start = Position { offset: recalled.log_start, ..owner.log.end_position() };
+        owner.log = Log::at(start);
+        for (side, start) in owner.ends.iter_mut().zip(&recalled.sent_start) {
             side.took = *start;
         }
         if !recalled.checkpoints.is_empty() {
-            out.push(OwnerEffect::Restore(owner.image, recalled.checkpoints.clone()));
+            out.push(OwnerEffect::Restore(owner.about.image, recalled.checkpoints.clone()));
         }
         if let Some(follow) = &mut owner.follow {
-            follow.recorder = true;
-            follow.owed.push((recalled.log_end, recalled.tag));
-            follow.recalled = Some(Box::new(Recall { said: recalled, begun: 0, given: 0 }));
+            let end = (recalled.log_end, recalled.tag);
+            follow.fed_by_recorder(Recall { said: recalled, begun: 0, given: 0 }, end);
         }
         Ok(owner)
     }
@@ -80,133 +160,56 @@ impl Owner {
         frame: Frame,
         out: &mut Vec<OwnerEffect>,
     ) -> Result<(), StandbyError> {
+        let Some(recall) = self.follow.as_mut().and_then(|follow| follow.recall_mut()) else {
+            return standby_error(Code::Protocol, "a recorder sent more after its data was verified");
+        };
         match frame {
-            Frame::LogPart(part) => self.recalled_log(&part),
-            Frame::KeptInput(input) => self.recalled_input(input),
-            Frame::CheckpointBegin(begin) => self.recalled_checkpoint(&begin.meta),
-            Frame::CheckpointPart(part) => self.recalled_part(part.bytes, out),
+            Frame::LogPart(part) => recall.take_log(&part, &self.about.keys, &mut self.log),
+            Frame::KeptInput(input) => recall.take_input(input, &mut self.ends),
+            Frame::CheckpointBegin(begin) => recall.begin_checkpoint(&begin.meta),
+            Frame::CheckpointPart(part) => {
+                recall.take_part(part.bytes.len() as u64)?;
+                out.push(OwnerEffect::Part(part.bytes));
+                Ok(())
+            }
             _ => standby_error(Code::Protocol, "a recorder sent a frame that only an owner may send"),
         }
     }
 
-    fn recall(&mut self) -> Option<&mut Recall> {
-        self.follow.as_mut().and_then(|follow| follow.recalled.as_deref_mut())
-    }
-
-    fn recalled_log(&mut self, part: &LogPart) -> Result<(), StandbyError> {
-        // A recorder chooses the offset; a sum that is too large is refused below.
-        let end = part.offset.saturating_add(part.bytes.len() as u64);
-        let announced = self.recall().is_some_and(|recall| end <= recall.said.log_end);
-        if part.offset != self.log.end() || !announced {
-            return standby_error(
-                Code::Protocol,
-                "a recorder's log has a gap, or is longer than it announced",
-            );
-        }
-        let mut bytes = part.bytes.to_vec();
-        self.keys.seal(part.generation).log(part.offset, &mut bytes);
-        self.log.bytes.extend_from_slice(&bytes);
-        Ok(())
-    }
-
-    fn recalled_input(&mut self, input: KeptInput) -> Result<(), StandbyError> {
-        let recall = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
-        let ends = recall.map_or(&[][..], |recall| &recall.said.sent_end);
-        let open = self.sides.iter_mut().zip(ends).find(|(side, end)| side.fed_end() < **end);
-        let Some((side, _)) = open else {
-            return standby_error(Code::Protocol, "a recorder sent more messages than it announced");
-        };
-        push(side, Message { close: input.close, payload: input.payload })
-    }
-
-    fn recalled_checkpoint(&mut self, meta: &CheckpointMeta) -> Result<(), StandbyError> {
-        let next = self.recall().filter(|recall| {
-            recall.said.checkpoints.get(recall.begun) == Some(meta) && recall.given == recall.begun_size()
-        });
-        let Some(recall) = next else {
-            return standby_error(Code::Protocol, "a recorder sent a checkpoint that it did not announce");
-        };
-        recall.begun += 1;
-        Ok(())
-    }
-
-    fn recalled_part(&mut self, bytes: Bytes, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
-        let size = bytes.len() as u64;
-        let fits = self.recall().filter(|recall| recall.given.saturating_add(size) <= recall.begun_size());
-        let Some(recall) = fits else {
-            return standby_error(Code::Protocol, "a recorder sent more of a checkpoint than it announced");
-        };
-        recall.given += size;
-        out.push(OwnerEffect::Part(bytes));
-        Ok(())
+    fn recall(&self) -> Option<&Recall> {
+        self.follow.as_ref().and_then(|follow| follow.recall())
     }
 
     /// Whether the log and messages that a recorder announced are here. Checkpoints may still be in flight.
     #[must_use]
     pub fn recalled_whole(&self) -> bool {
-        let recall = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
-        recall.is_some_and(|recall| {
-            let messages = self.sides.iter().zip(&recall.said.sent_end);
-            self.log.end() == recall.said.log_end
-                && messages.into_iter().all(|(side, end)| side.fed_end() == *end)
-        })
+        self.recall().is_some_and(|recall| recall.is_whole(&self.log, &self.ends))
     }
 
     /// Whether a part of the checkpoints that a recorder announced is still missing.
     #[must_use]
     pub fn recalled_lacks(&self) -> bool {
-        let recall = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
-        recall.is_some_and(|recall| {
-            let announced = recall.said.checkpoints.iter().map(|meta| meta.size);
-            recall.given < announced.fold(0, u64::saturating_add)
-        })
-    }
-
-    /// Whether every end continues exactly where the recorder's messages end. An end that begins elsewhere did not send all of
-    /// them, or was made to delete some that they lack.
-    pub(super) fn ends_go_on_from(&self, recall: &Recall) -> bool {
-        let starts = self.sides.iter().map(|side| side.promised.as_ref().map(|promised| promised.sent_start));
-        starts.eq(recall.said.sent_end.iter().map(|end| Some(*end)))
+        self.recall().is_some_and(Recall::lacks_checkpoints)
     }
 
     /// Whether the recorder's data matches its announcement, and leads to each expected digest.
     pub(super) fn recalled_holds(&mut self) -> bool {
         let Some(follow) = &mut self.follow else { return false };
-        let mut owed = core::mem::take(&mut follow.owed);
-        let Some(recall) = follow.recalled.take() else { return false };
-        let base = follow.base;
-        if !self.consumes_what_was_said(&recall.said, (base.offset, Cursor { last_ns: base.last_ns })) {
+        let base = follow.base();
+        let Some((recall, mut owed)) = follow.take_recall() else { return false };
+        if !recall.consumes_what_was_said(base, &self.log, &self.ends) {
             return false;
         }
-        owed.extend(self.seen_behind(base.offset));
-        owed.extend(self.held_behind(base.offset));
+        owed.extend(self.witness.seen_behind(base.offset));
+        owed.extend(self.ends.held_behind(base.offset, self.about.policy.keep));
         owed.sort_unstable();
-        let from = (base.offset, self.digest, Cursor { last_ns: base.last_ns });
+        let from = Position { offset: base.offset, digest: self.log.digest(), cursor: base.cursor() };
         // The ends' log may end before the checkpoint that an end holds: then the ends are asked for everything.
         let leads_there = owed.last().is_some_and(|(offset, _)| *offset == self.log.end());
-        let Ok((digest, cursor)) = self.follow_through(from, [0; 2], &owed) else { return false };
-        if !leads_there {
-            return false;
-        }
-        (self.digest, self.log.cursor) = (digest, cursor);
+        let followed = self.log.follow_through(&self.about.keys, &self.ends, from, [0; 2], &owed);
+        let Some(end) = followed.ok().filter(|_| leads_there) else { return false };
+        self.log.prove(end);
         true
-    }
-
-    /// Whether the recorder's log, from the cell's position on, consumes exactly the messages that the recorder gave.
-    fn consumes_what_was_said(&self, said: &Recalled, (base, mut cursor): (u64, Cursor)) -> bool {
-        let size = said.log_end.checked_sub(base).and_then(|size| usize::try_from(size).ok());
-        let Some(log) = size.and_then(|size| self.log.since(base).get(..size)) else { return false };
-        let mut rest = Bytes::copy_from_slice(log);
-        let mut took: Vec<u64> = self.sides.iter().map(|side| side.took).collect();
-        while !rest.is_empty() {
-            let Ok(entry) = cursor.take(&mut rest) else { return false };
-            if let Event::Message(port) = entry.event {
-                let at = self.sides.iter().position(|side| side.port == port);
-                let Some(took) = at.and_then(|at| took.get_mut(at)) else { return false };
-                *took += 1;
-            }
-        }
-        took == said.sent_end
     }
 }
 

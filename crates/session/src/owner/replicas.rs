@@ -5,16 +5,23 @@
 //! active session gets a full checkpoint first. What is consumed after that checkpoint follows at once, while its bytes are
 //! still in flight.
 
-use super::{Owner, OwnerEffect, OwnerPhase, end_state::Message};
+use super::{
+    OwnerEffect,
+    about::About,
+    end_state::{EndState, Message},
+    ends::Ends,
+    log::Log,
+};
 use crate::invariant::{BrokenInvariant, holds};
 use crate::trace;
+use crate::trace::TraceContext;
 use alloc::{
     collections::VecDeque,
     format,
     string::{String, ToString},
     vec::Vec,
 };
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use marram_wire::{
     frame::{
         Acknowledged, Base, Channel, CheckpointMeta, CheckpointPart, Code, Ended, Fed, Frame, Keep, Renewed,
@@ -130,23 +137,14 @@ pub(super) struct Replicas {
 }
 
 impl Replicas {
-    /// I35 of docs/protocol.md.
-    pub(super) fn invariants(&self) -> Result<(), BrokenInvariant> {
-        for stream in &self.streams {
-            holds!("I35", stream.behind <= FEED_WINDOW);
-            holds!("I35", stream.in_flight <= CHECKPOINT_WINDOW + PART_SIZE as u64);
-            holds!("I35", !stream.ready || stream.unreplayed_min <= stream.unreplayed);
-            holds!("I35", stream.transfers.len() <= TRANSFERS_MAX);
-            holds!("I35", stream.base.is_none() || stream.streaming);
-        }
-        Ok(())
+    /// Whether there is a keeper.
+    fn is_empty(&self) -> bool {
+        self.streams.is_empty()
     }
-}
 
-impl Owner {
-    /// Makes a keeper keep the session from now on, over this channel of its wire. `hot` if it replays continuously.
-    pub fn add_replica(&mut self, keeper: KeeperId, channel: Channel, hot: bool, out: &mut Vec<OwnerEffect>) {
-        self.replicas.streams.push(ReplicaStream {
+    /// Adds a keeper, which waits for a full checkpoint to begin with. `hot` if it replays continuously.
+    pub(super) fn add(&mut self, keeper: KeeperId, channel: Channel, hot: bool) {
+        self.streams.push(ReplicaStream {
             keeper,
             channel,
             hot,
@@ -159,59 +157,31 @@ impl Owner {
             unreplayed: 0,
             unreplayed_min: 0,
         });
-        if !self.opened && self.log.end() == 0 {
-            let keep = self.keep_frame();
-            self.start_streams(None, &keep, out);
-            for stream in &mut self.replicas.streams {
-                if stream.streaming && stream.base.is_none() {
-                    stream.mark_ready();
-                }
+    }
+
+    /// Keepers of a session that has not begun start with it and need no checkpoint.
+    pub(super) fn start_with_session(&mut self, keep: &Keep, out: &mut Vec<OwnerEffect>) {
+        self.start_waiting(None, keep, out);
+        for stream in &mut self.streams {
+            if stream.streaming && stream.base.is_none() {
+                stream.mark_ready();
             }
-        } else if self.phase == OwnerPhase::Running {
-            self.checkpoint_if_due(out);
         }
     }
 
     /// A keeper is disconnected, or not needed any more.
-    pub fn remove_replica(&mut self, keeper: KeeperId, out: &mut Vec<OwnerEffect>) {
-        if let Some(at) = self.replicas.streams.iter().position(|stream| stream.keeper == keeper) {
-            let stream = self.replicas.streams.swap_remove(at);
+    pub(super) fn remove(&mut self, keeper: KeeperId, out: &mut Vec<OwnerEffect>) {
+        if let Some(at) = self.streams.iter().position(|stream| stream.keeper == keeper) {
+            let stream = self.streams.swap_remove(at);
             let (channel, code) = (stream.channel, Code::Finished);
             let ended = Ended { channel, code, reason: "the session is no longer kept here".to_string() };
             out.push(OwnerEffect::ToKeeper(keeper, ended.into()));
         }
     }
 
-    /// Informs the ends which edge is the standby, if that has changed.
-    pub fn tell_standby(&mut self, standby: Option<(&str, u8)>, out: &mut Vec<OwnerEffect>) {
-        let reported = self.replicas.reported_standby.as_ref().map(|(edge, shard)| (&edge[..], *shard));
-        if reported == standby || self.phase != OwnerPhase::Running {
-            return;
-        }
-        self.replicas.reported_standby = standby.map(|(edge, shard)| (edge.to_string(), shard));
-        self.tell_ends_standby(out);
-    }
-
-    /// Informs the ends again, after a new generation.
-    pub(super) fn tell_ends_standby_again(&self, out: &mut Vec<OwnerEffect>) {
-        if self.replicas.reported_standby.is_some() {
-            self.tell_ends_standby(out);
-        }
-    }
-
-    fn tell_ends_standby(&self, out: &mut Vec<OwnerEffect>) {
-        let (edge, shard) = self.replicas.reported_standby.clone().unwrap_or_default();
-        for side in &self.sides {
-            if let Some(channel) = side.channel {
-                let standby = Standby { channel, edge: edge.clone(), shard };
-                out.push(OwnerEffect::Send(side.port, standby.into()));
-            }
-        }
-    }
-
     /// Progress of the session's keepers.
-    pub fn keepers(&self) -> impl Iterator<Item = ReplicaProgress> {
-        self.replicas.streams.iter().map(|stream| ReplicaProgress {
+    pub(super) fn progress(&self) -> impl Iterator<Item = ReplicaProgress> {
+        self.streams.iter().map(|stream| ReplicaProgress {
             keeper: stream.keeper,
             ready: stream.ready,
             behind: stream.behind + stream.in_flight,
@@ -219,110 +189,124 @@ impl Owner {
         })
     }
 
-    /// A frame from a keeper.
-    pub fn from_keeper(&mut self, keeper: KeeperId, frame: Frame, out: &mut Vec<OwnerEffect>) {
-        let Some(at) = self.replicas.streams.iter().position(|stream| stream.keeper == keeper) else {
-            let (name, keeper) = (frame.name(), keeper.0);
-            return trace!(self.context(), "ignores {name} of keeper {keeper}, which is dropped");
-        };
-        let stream = &mut self.replicas.streams[at];
-        match frame {
-            Frame::Credit(credit) => match stream.behind.checked_sub(credit.bytes) {
-                Some(behind) => stream.behind = behind,
-                None => self.lose(at, Code::Protocol, "it acknowledged more than it was fed".into(), out),
-            },
-            Frame::Stored(stored) => {
-                if stream.stored(&stored) {
-                    send_parts(stream, out);
-                } else {
-                    self.lose(at, Code::Protocol, "it acknowledged parts that it was not sent".into(), out);
-                }
-            }
-            Frame::Replayed(replayed) => {
-                if !stream.replayed(replayed.entries) {
-                    self.lose(at, Code::Protocol, "it replayed entries that it was not fed".into(), out);
-                }
-            }
-            Frame::Reject(reject) => self.lose(at, reject.code, reject.reason, out),
-            Frame::Superseded(_) => self.lose(at, Code::Superseded, "another owner feeds it".into(), out),
-            Frame::Ended(ended) => self.lose(at, ended.code, ended.reason, out),
-            _ => self.lose(at, Code::Protocol, "it sent a frame that is not allowed".into(), out),
+    /// Another edge stands by than was last reported to the ends. False if that is the same.
+    pub(super) fn change_standby(&mut self, standby: Option<(&str, u8)>) -> bool {
+        let reported = self.reported_standby.as_ref().map(|(edge, shard)| (&edge[..], *shard));
+        let changed = reported != standby;
+        if changed {
+            self.reported_standby = standby.map(|(edge, shard)| (edge.to_string(), shard));
+        }
+        changed
+    }
+
+    /// Informs the ends again, after a new generation: an end that was away knows an older one.
+    pub(super) fn tell_standby_again(&self, ends: &Ends, out: &mut Vec<OwnerEffect>) {
+        if self.reported_standby.is_some() {
+            self.tell_standby(ends, out);
         }
     }
 
+    /// Informs the ends which edge is the standby.
+    pub(super) fn tell_standby(&self, ends: &Ends, out: &mut Vec<OwnerEffect>) {
+        let (edge, shard) = self.reported_standby.clone().unwrap_or_default();
+        ends.send(|channel| Standby { channel, edge: edge.clone(), shard }.into(), out);
+    }
+
+    /// A frame from a keeper. It can lose only its own stream with it.
+    pub(super) fn receive(
+        &mut self,
+        context: TraceContext,
+        keeper: KeeperId,
+        frame: Frame,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        let Some(at) = self.streams.iter().position(|stream| stream.keeper == keeper) else {
+            let (name, keeper) = (frame.name(), keeper.0);
+            return trace!(context, "ignores {name} of keeper {keeper}, which is dropped");
+        };
+        let stream = &mut self.streams[at];
+        let lost = match frame {
+            Frame::Credit(credit) => match stream.behind.checked_sub(credit.bytes) {
+                Some(behind) => {
+                    stream.behind = behind;
+                    return;
+                }
+                None => (Code::Protocol, "it acknowledged more than it was fed".into()),
+            },
+            Frame::Stored(stored) if stream.stored(&stored) => return send_parts(stream, out),
+            Frame::Stored(_) => (Code::Protocol, "it acknowledged parts that it was not sent".into()),
+            Frame::Replayed(replayed) if stream.replayed(replayed.entries) => return,
+            Frame::Replayed(_) => (Code::Protocol, "it replayed entries that it was not fed".into()),
+            Frame::Reject(reject) => (reject.code, reject.reason),
+            Frame::Superseded(_) => (Code::Superseded, "another owner feeds it".into()),
+            Frame::Ended(ended) => (ended.code, ended.reason),
+            _ => (Code::Protocol, "it sent a frame that is not allowed".into()),
+        };
+        self.lose(context, at, lost.0, lost.1, out);
+    }
+
     /// Removes a keeper that is of no use. Nothing waits for it; it may be asked again later.
-    fn lose(&mut self, at: usize, code: Code, reason: String, out: &mut Vec<OwnerEffect>) {
-        let stream = self.replicas.streams.swap_remove(at);
-        trace!(self.context(), "drops keeper {}: {code:?}: {reason}", stream.keeper.0);
+    fn lose(
+        &mut self,
+        context: TraceContext,
+        at: usize,
+        code: Code,
+        reason: String,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        let stream = self.streams.swap_remove(at);
+        trace!(context, "drops keeper {}: {code:?}: {reason}", stream.keeper.0);
         let ended = Ended { channel: stream.channel, code, reason: reason.clone() };
         out.push(OwnerEffect::ToKeeper(stream.keeper, ended.into()));
         out.push(OwnerEffect::KeeperLost(stream.keeper, code, reason));
     }
 
-    fn lose_all(&mut self, which: impl Fn(&ReplicaStream) -> bool, reason: &str, out: &mut Vec<OwnerEffect>) {
-        for at in (0..self.replicas.streams.len()).rev() {
-            if which(&self.replicas.streams[at]) {
-                self.lose(at, Code::Superseded, reason.to_string(), out);
+    fn lose_all(
+        &mut self,
+        context: TraceContext,
+        which: impl Fn(&ReplicaStream) -> bool,
+        reason: &str,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        for at in (0..self.streams.len()).rev() {
+            if which(&self.streams[at]) {
+                self.lose(context, at, Code::Superseded, reason.to_string(), out);
             }
         }
     }
 
     /// The session ends on this edge: keepers may delete it, or be fed by its next owner.
-    pub(super) fn end_streams(&mut self, code: Code, reason: &str, out: &mut Vec<OwnerEffect>) {
-        for stream in core::mem::take(&mut self.replicas.streams) {
+    pub(super) fn end(&mut self, code: Code, reason: &str, out: &mut Vec<OwnerEffect>) {
+        for stream in core::mem::take(&mut self.streams) {
             let ended = Ended { channel: stream.channel, code, reason: reason.to_string() };
             out.push(OwnerEffect::ToKeeper(stream.keeper, ended.into()));
         }
     }
 
-    /// A generation is being opened. What keepers have stays useful only if the cell survives it.
-    pub(super) fn renew_streams(&mut self, out: &mut Vec<OwnerEffect>) {
-        let live = self.live.is_some() && self.follow.is_none();
-        let fresh = self.log.end() == 0 && !self.opened;
+    /// A generation is being opened. What keepers have stays useful only if it is `continued`: the cell survives it, or the
+    /// session has not begun.
+    pub(super) fn renew(&mut self, about: &About, continued: bool, out: &mut Vec<OwnerEffect>) {
         let reason = "the session is opened again";
-        self.lose_all(|stream| stream.base.is_some() || !(live || fresh), reason, out);
-        for stream in &mut self.replicas.streams {
-            let renewed = Renewed { channel: stream.channel, generation: self.generation };
+        self.lose_all(about.context(), |stream| stream.base.is_some() || !continued, reason, out);
+        for stream in &mut self.streams {
+            let renewed = Renewed { channel: stream.channel, generation: about.generation() };
             out.extend(stream.streaming.then(|| OwnerEffect::ToKeeper(stream.keeper, renewed.into())));
         }
     }
 
     /// The cell did not survive a new generation.
-    pub(super) fn drop_streams(&mut self, out: &mut Vec<OwnerEffect>) {
-        self.lose_all(|_| true, "the session's cell is rebuilt", out);
-    }
-
-    fn keep_frame(&self) -> Keep {
-        Keep {
-            channel: 0,
-            session: self.session,
-            generation: self.generation,
-            app: self.policy.app.clone(),
-            image: self.image,
-            hosts: self.sides.iter().map(|side| side.host).collect(),
-            hot: false,
-            log_offset: self.log.end(),
-            head: self.digest.0,
-            last_ns: self.log.cursor.last_ns,
-            took: self.sides.iter().map(|side| side.took).collect(),
-        }
+    pub(super) fn drop_all(&mut self, context: TraceContext, out: &mut Vec<OwnerEffect>) {
+        self.lose_all(context, |_| true, "the session's cell is rebuilt", out);
     }
 
     /// Whether a keeper waits for a checkpoint to begin with.
     pub(super) fn awaits_base(&self) -> bool {
-        self.replicas.streams.iter().any(|stream| !stream.streaming)
+        self.streams.iter().any(|stream| !stream.streaming)
     }
 
-    /// Keepers that waited begin at the cell's present position, with this checkpoint, which is being taken.
-    pub(super) fn start_waiting_streams(&mut self, number: u32, out: &mut Vec<OwnerEffect>) {
-        if self.awaits_base() {
-            let keep = self.keep_frame();
-            self.start_streams(Some(number), &keep, out);
-        }
-    }
-
-    fn start_streams(&mut self, base: Option<u32>, keep: &Keep, out: &mut Vec<OwnerEffect>) {
-        for stream in self.replicas.streams.iter_mut().filter(|stream| !stream.streaming) {
+    /// Keepers that waited begin at the position of `keep`, with the checkpoint of this number, which is being taken there.
+    pub(super) fn start_waiting(&mut self, base: Option<u32>, keep: &Keep, out: &mut Vec<OwnerEffect>) {
+        for stream in self.streams.iter_mut().filter(|stream| !stream.streaming) {
             (stream.streaming, stream.base) = (true, base);
             let keep = Keep { channel: stream.channel, hot: stream.hot, ..keep.clone() };
             out.push(OwnerEffect::ToKeeper(stream.keeper, keep.into()));
@@ -332,39 +316,38 @@ impl Owner {
     /// Sends the entry that was just logged, at `offset`, and what it consumed.
     pub(super) fn feed_entry(
         &mut self,
+        about: &About,
+        log: &Log,
         offset: u64,
-        event: Event,
+        event: &Event,
         message: Option<Message>,
         out: &mut Vec<OwnerEffect>,
     ) {
-        if self.replicas.streams.is_empty() {
+        if self.is_empty() {
             return;
         }
-        let mut entry = BytesMut::from(self.log.since(offset));
-        self.seal.log(offset, &mut entry);
-        let entry = entry.freeze();
-        let tag = self.digest.tag();
+        let (entry, tag) = (log.sealed(offset, about.seal()), log.tag());
         let from = match event {
-            Event::Message(port) => u8::from(port != Port::CLIENT),
+            Event::Message(port) => u8::from(*port != Port::CLIENT),
             _ => 2,
         };
         let (close, payload) = message.map(|message| (message.close, message.payload)).unwrap_or_default();
         let cost = charge(payload.len()) + entry.len() as u64;
-        for at in (0..self.replicas.streams.len()).rev() {
-            let stream = &mut self.replicas.streams[at];
+        for at in (0..self.streams.len()).rev() {
+            let stream = &mut self.streams[at];
             if !stream.streaming {
                 continue;
             }
             stream.behind += cost;
             if stream.behind > FEED_WINDOW {
-                self.lose(at, Code::Busy, "it lags behind".to_string(), out);
+                self.lose(about.context(), at, Code::Busy, "it lags behind".to_string(), out);
                 continue;
             }
             stream.unreplayed += u64::from(stream.hot);
             if stream.fell_behind() > REPLAY_LAG_MAX {
                 let reason = format!("it replays too slowly: {} entries behind", stream.unreplayed);
                 out.push(OwnerEffect::StandbySlow(stream.keeper));
-                self.lose(at, Code::Busy, reason, out);
+                self.lose(about.context(), at, Code::Busy, reason, out);
                 continue;
             }
             let (channel, entry, payload) = (stream.channel, entry.clone(), payload.clone());
@@ -373,22 +356,23 @@ impl Owner {
         }
     }
 
-    /// Sends a sealed checkpoint.
+    /// Sends a sealed checkpoint: to a hot keeper only the one that it begins with, since it replays what follows.
     pub(super) fn feed_checkpoint(
         &mut self,
+        context: TraceContext,
         meta: &CheckpointMeta,
         bytes: &Bytes,
         took: &[u64],
         out: &mut Vec<OwnerEffect>,
     ) {
-        for at in (0..self.replicas.streams.len()).rev() {
-            let stream = &mut self.replicas.streams[at];
+        for at in (0..self.streams.len()).rev() {
+            let stream = &mut self.streams[at];
             let wanted = stream.streaming && (!stream.hot || stream.base == Some(meta.number));
             if !wanted {
                 continue;
             }
             if stream.transfers.len() >= TRANSFERS_MAX {
-                self.lose(at, Code::Busy, "it is slow to store checkpoints".to_string(), out);
+                self.lose(context, at, Code::Busy, "it is slow to store checkpoints".to_string(), out);
                 continue;
             }
             stream.base = stream.base.filter(|number| *number != meta.number);
@@ -398,35 +382,53 @@ impl Owner {
         }
     }
 
-    /// The checkpoint failed.
-    pub(super) fn feed_no_checkpoint(&mut self, out: &mut Vec<OwnerEffect>) {
-        self.lose_all(|stream| stream.base.is_some(), "no checkpoint could be taken", out);
+    /// The checkpoint failed: keepers that would have begun with it have nothing to begin with.
+    pub(super) fn feed_no_checkpoint(&mut self, context: TraceContext, out: &mut Vec<OwnerEffect>) {
+        self.lose_all(context, |stream| stream.base.is_some(), "no checkpoint could be taken", out);
     }
 
     /// Ends hold a checkpoint and delete what it covers.
-    pub(super) fn feed_covered(&mut self, log_offset: u64, tag: [u8; 8], out: &mut Vec<OwnerEffect>) {
-        for stream in self.replicas.streams.iter().filter(|stream| stream.streaming) {
+    pub(super) fn feed_covered(
+        &mut self,
+        log_offset: u64,
+        tag: [u8; 8],
+        ends: &Ends,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        for stream in self.streams.iter().filter(|stream| stream.streaming) {
             let truncate = Truncate { channel: stream.channel, log_offset, tag, sent: 0 };
             out.push(OwnerEffect::ToKeeper(stream.keeper, truncate.into()));
         }
-        self.feed_received(REPORT_EVERY, out);
+        self.feed_received(REPORT_EVERY, ends, out);
     }
 
     /// Ends have received this many more outputs.
-    pub(super) fn feed_received(&mut self, count: u64, out: &mut Vec<OwnerEffect>) {
-        if self.replicas.streams.is_empty() {
+    pub(super) fn feed_received(&mut self, count: u64, ends: &Ends, out: &mut Vec<OwnerEffect>) {
+        if self.is_empty() {
             return;
         }
-        self.replicas.unreported_outputs += count;
-        if self.replicas.unreported_outputs < REPORT_EVERY {
+        self.unreported_outputs += count;
+        if self.unreported_outputs < REPORT_EVERY {
             return;
         }
-        self.replicas.unreported_outputs = 0;
-        let received: Vec<u64> = self.sides.iter().map(super::EndState::acknowledged).collect();
-        for stream in self.replicas.streams.iter().filter(|stream| stream.streaming && stream.hot) {
+        self.unreported_outputs = 0;
+        let received: Vec<u64> = ends.iter().map(EndState::acknowledged).collect();
+        for stream in self.streams.iter().filter(|stream| stream.streaming && stream.hot) {
             let reported = Acknowledged { channel: stream.channel, received: received.clone() };
             out.push(OwnerEffect::ToKeeper(stream.keeper, reported.into()));
         }
+    }
+
+    /// I35 of docs/protocol.md.
+    pub(super) fn invariants(&self) -> Result<(), BrokenInvariant> {
+        for stream in &self.streams {
+            holds!("I35", stream.behind <= FEED_WINDOW);
+            holds!("I35", stream.in_flight <= CHECKPOINT_WINDOW + PART_SIZE as u64);
+            holds!("I35", !stream.ready || stream.unreplayed_min <= stream.unreplayed);
+            holds!("I35", stream.transfers.len() <= TRANSFERS_MAX);
+            holds!("I35", stream.base.is_none() || stream.streaming);
+        }
+        Ok(())
     }
 }
 

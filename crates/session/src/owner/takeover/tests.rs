@@ -6,19 +6,22 @@ mod recall;
 
 use super::*;
 use crate::{
-    cell::{CellInput, CellOutput, Ran, RunOutcome},
-    owner::{Attempt, Holder},
+    cell::{CellError, CellId, CellInput, CellOutput, Ran, RunOutcome},
+    owner::{Attempt, Holder, OwnerPolicy, StandbyError},
 };
-use alloc::{vec, vec::Vec};
+use alloc::{boxed::Box, vec, vec::Vec};
 use bytes::BytesMut;
 use core::ops::Range;
 use marram_wire::{
-    frame::{Base, CheckpointPart, Chosen, LogPart, Promised},
-    header::{Many, PortState},
-    id::{HostId, ImageHash, Port, SessionId},
-    limits::INPUT_WINDOW,
-    log::{Entry, Peers, Reads},
-    seal::DomainSecret,
+    frame::{
+        Acknowledged, Base, CheckpointMeta, CheckpointPart, Chosen, Fed, Frame, Keep, LogPart, Promised,
+        Truncate,
+    },
+    header::{Header, Many, PortState},
+    id::{Generation, HostId, ImageHash, Port, SessionId},
+    limits::{INPUT_WINDOW, REPLAYED_EVERY},
+    log::{Entry, Event, Peers, Reads},
+    seal::{DomainSecret, LOG_OFFSET_MAX, SessionKeys},
 };
 
 const SESSION: SessionId = SessionId([5; 16]);

@@ -1,0 +1,52 @@
+//! What an owner knows of its session from the start, and the generation under which it acts.
+
+use super::OwnerPolicy;
+use crate::{
+    cell::CellImage,
+    trace::{TraceContext, TraceRole},
+};
+use marram_wire::{
+    id::{Generation, SessionId},
+    seal::{Seal, SessionKeys},
+};
+
+/// The session's identity and settings, which never change, and the newest generation with its seal, which change together.
+#[derive(Debug)]
+pub(super) struct About {
+    pub(super) session: SessionId,
+    pub(super) image: CellImage,
+    pub(super) policy: OwnerPolicy,
+    pub(super) keys: SessionKeys,
+    generation: Generation,
+    /// Encrypts log and checkpoints of this generation. Log of an earlier one has the seal of its own generation.
+    seal: Seal,
+}
+
+impl About {
+    /// Of an owner that has opened no generation yet.
+    pub(super) fn new(session: SessionId, image: CellImage, keys: SessionKeys, policy: OwnerPolicy) -> Self {
+        let seal = keys.seal(Generation::NONE);
+        Self { session, image, policy, keys, generation: Generation::NONE, seal }
+    }
+
+    /// The newest generation that the owner opened, or that its feed is of.
+    pub(super) fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// The seal of [`Self::generation`].
+    pub(super) fn seal(&self) -> &Seal {
+        &self.seal
+    }
+
+    /// Another generation is opened, or followed.
+    pub(super) fn renew(&mut self, generation: Generation) {
+        self.generation = generation;
+        self.seal = self.keys.seal(generation);
+    }
+
+    /// What the owner is in traces.
+    pub(super) fn context(&self) -> TraceContext {
+        TraceContext::of_session(TraceRole::Owner, self.session, self.generation)
+    }
+}

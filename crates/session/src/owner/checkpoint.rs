@@ -1,0 +1,131 @@
+//! Checkpoints of the cell, from the copy to the truncation of what they cover (docs/protocol.md, "Checkpoints" and
+//! "Truncation"). What is decided is in [`super::checkpointer`].
+
+use super::{Owner, OwnerEffect, OwnerPhase, checkpointer::Stored};
+use crate::{cell::CellId, trace};
+use alloc::{string::String, vec::Vec};
+use bytes::Bytes;
+use marram_wire::{
+    frame::{CheckpointBegin, Code, LogOnly},
+    limits::CHECKPOINT_SIZE_MAX,
+};
+
+impl Owner {
+    /// Takes a checkpoint if one is due and no handler runs: a copy in the middle of an entry would be at no position of the
+    /// log.
+    pub(super) fn checkpoint_if_due(&mut self, out: &mut Vec<OwnerEffect>) {
+        let awaited = self.replicas.awaits_base();
+        let due = self.checkpointer.is_due(&self.about, &self.ends, &self.log, awaited);
+        if due && !self.runner.is_busy() && self.about.policy.keep {
+            self.checkpoint(awaited, out);
+        }
+        self.seal_if_settled(out);
+    }
+
+    fn checkpoint(&mut self, awaited: bool, out: &mut Vec<OwnerEffect>) {
+        let Some(cell) = self.cell else { return };
+        let taken = self.checkpointer.take(&self.about, &self.ends, &self.log, &self.state, awaited);
+        let Some((number, base)) = taken else { return };
+        if awaited {
+            let keep = self.keep_frame();
+            self.replicas.start_waiting(Some(number), &keep, out);
+        }
+        // A replay that starts here needs nothing of what was read before.
+        self.log.forget_reads();
+        out.push(OwnerEffect::Copy(cell, base));
+    }
+
+    /// Seals the copy once the outputs in flight have arrived, or once too much has happened meanwhile.
+    pub(super) fn seal_if_settled(&mut self, out: &mut Vec<OwnerEffect>) {
+        let Some(cell) = self.cell else { return };
+        match self.checkpointer.settle(&self.about, &self.ends, &self.log) {
+            Ok(None) => {}
+            Ok(Some(header)) => {
+                out.push(OwnerEffect::Checkpoint(cell, header, self.about.seal().clone()));
+            }
+            Err(bug) => self.end_for_bug(bug, out),
+        }
+    }
+
+    /// The answer to [`OwnerEffect::Checkpoint`]. Returns why there is no checkpoint, for the log of the edge.
+    pub fn checkpointed(
+        &mut self,
+        cell: CellId,
+        number: u32,
+        result: Result<Bytes, String>,
+        out: &mut Vec<OwnerEffect>,
+    ) -> Option<String> {
+        let due = self.cell == Some(cell) && self.checkpointer.is_taking(number);
+        if !due || self.phase() != OwnerPhase::Running {
+            trace!(self.context(), "ignores checkpoint {number}, which was given up");
+            return None;
+        }
+        let bytes = match result {
+            Ok(bytes) if bytes.len() as u64 <= CHECKPOINT_SIZE_MAX => bytes,
+            Ok(bytes) => {
+                let reason = alloc::format!("a checkpoint of {} bytes is larger than the limit", bytes.len());
+                return Some(self.no_checkpoint(reason, out));
+            }
+            Err(reason) => return Some(self.no_checkpoint(reason, out)),
+        };
+        let (meta, took, holders) = self.checkpointer.sealed(&self.about, &self.ends, &bytes)?;
+        self.replicas.feed_checkpoint(self.about.context(), &meta, &bytes, &took, out);
+        for index in holders {
+            let Some(channel) = self.ends[index].channel else { continue };
+            let port = self.ends[index].port;
+            // The log that the checkpoint covers is sent first **[M]**.
+            if let Some(increment) = self.ends.increment(index, &self.log, self.about.seal()) {
+                let log = LogOnly { channel, entries: increment.entries, tag: increment.tag };
+                out.push(OwnerEffect::Send(port, log.into()));
+            }
+            out.push(OwnerEffect::Send(port, CheckpointBegin { channel, meta: meta.clone() }.into()));
+        }
+        self.checkpointer.send_parts(&self.ends, out);
+        None
+    }
+
+    /// The checkpoint failed: the session continues while there is room for its log.
+    fn no_checkpoint(&mut self, reason: String, out: &mut Vec<OwnerEffect>) -> String {
+        self.checkpointer.give_up();
+        self.replicas.feed_no_checkpoint(self.about.context(), out);
+        if self.log.is_full() {
+            let why = alloc::format!("the log is full, and no checkpoint can be taken: {reason}");
+            self.terminate(Code::Guest, why, out);
+        }
+        reason
+    }
+
+    /// An end has stored parts, or a whole checkpoint.
+    pub(super) fn stored(
+        &mut self,
+        index: usize,
+        bytes: u64,
+        complete: Option<u32>,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        match self.checkpointer.stored(index, bytes, complete) {
+            None => self.terminate(Code::Protocol, "an end stored more than it was sent".into(), out),
+            Some(Stored::GivenUp) => {
+                trace!(self.context(), "ignores {bytes} stored bytes of a checkpoint that was given up");
+            }
+            Some(Stored::Partly) => self.checkpointer.send_parts(&self.ends, out),
+            Some(Stored::Held) => {
+                self.covered(out);
+                self.checkpoint_if_due(out);
+            }
+        }
+    }
+
+    /// An end holds a checkpoint: the ends, the keepers and this owner delete what it covers.
+    fn covered(&mut self, out: &mut Vec<OwnerEffect>) {
+        let held = match self.checkpointer.hold(&mut self.ends) {
+            Ok(held) => held,
+            Err(bug) => return self.end_for_bug(bug, out),
+        };
+        self.totals.checkpoints += 1;
+        self.totals.checkpoint_bytes += held.size;
+        self.log.truncate(held.log_offset);
+        self.checkpointer.tell_covered(&mut self.ends, out);
+        self.replicas.feed_covered(held.log_offset, held.tag, &self.ends, out);
+    }
+}

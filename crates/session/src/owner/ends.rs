@@ -1,0 +1,291 @@
+//! The ends of one session together, client first: what relates one to the other, and frames that all of them get.
+
+use super::{
+    OwnerEffect, OwnerPolicy,
+    end_state::{EndState, Message},
+    log::{Checkmark, Log},
+    pauses::Pauses,
+};
+use crate::{
+    cell::{CellInput, CellOutput},
+    replay::{newest, opens},
+};
+use alloc::{string::String, sync::Arc, vec::Vec};
+use core::ops::{Deref, DerefMut};
+use marram_wire::{
+    frame::{Channel, Chosen, Code, Ended, Failed, Failure, Finish, Frame, Increment, LogPart, Reject},
+    id::{Generation, HostId, Port},
+    limits::{OUTPUT_WINDOW, PART_SIZE},
+    log::Peers,
+    peer::Peer,
+    seal::Seal,
+};
+
+/// Input with outputs that may go to an end waits while more bytes than this wait for that end's credit. A full buffer delays
+/// input; it never drops.
+const UNSENT_MAX: u64 = 256 << 10;
+/// Input also waits while more bytes than this wait for an end's acknowledgement. An end that acknowledges in time never has as
+/// much.
+const OUTBOX_MAX: u64 = UNSENT_MAX + 2 * OUTPUT_WINDOW;
+
+/// The sides of a session: one, or two if its app has a server. They never become more or fewer.
+#[derive(Debug)]
+pub(super) struct Ends {
+    sides: Vec<EndState>,
+    /// Index of the side that is considered first for the next message, so that no end waits for another that always sends.
+    turn: usize,
+}
+
+impl Deref for Ends {
+    type Target = [EndState];
+
+    fn deref(&self) -> &[EndState] {
+        &self.sides
+    }
+}
+
+impl DerefMut for Ends {
+    fn deref_mut(&mut self) -> &mut [EndState] {
+        &mut self.sides
+    }
+}
+
+/// The bit of a side by its index. Sides from 63 on share one, and wait for each other.
+fn bit(index: usize) -> u64 {
+    1 << index.min(63)
+}
+
+impl Ends {
+    /// `hosts` are the agents of the client's end and, if the app has one, of the server's.
+    pub(super) fn new(hosts: &[HostId]) -> Self {
+        let sides = hosts.iter().zip([Port::CLIENT, Port::SERVER]);
+        Self { sides: sides.map(|(host, port)| EndState::new(port, *host)).collect(), turn: 0 }
+    }
+
+    /// Index of the side at this port.
+    pub(super) fn index(&self, port: Port) -> usize {
+        usize::from(port != Port::CLIENT).min(self.sides.len() - 1)
+    }
+
+    /// The end at this port, if the session has one.
+    pub(super) fn at(&self, port: Port) -> Option<&EndState> {
+        self.sides.iter().find(|side| side.port == port)
+    }
+
+    pub(super) fn has_server(&self) -> bool {
+        self.sides.len() > 1
+    }
+
+    pub(super) fn are_all_linked(&self) -> bool {
+        self.sides.iter().all(|side| side.channel.is_some())
+    }
+
+    pub(super) fn have_all_promised(&self) -> bool {
+        self.sides.iter().all(|side| side.promised.is_some())
+    }
+
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.sides.iter().map(EndState::held_bytes).sum()
+    }
+
+    /// How many messages of each the cell has consumed.
+    pub(super) fn took(&self) -> Vec<u64> {
+        self.sides.iter().map(|side| side.took).collect()
+    }
+
+    /// The largest charge of consumed messages that no checkpoint covers: a replay needs them, so the end keeps them.
+    pub(super) fn uncovered_max(&self) -> u64 {
+        self.sides.iter().map(|side| side.uncovered).max().unwrap_or(0)
+    }
+
+    /// The end with the longest log, the first of those with equal ones.
+    pub(super) fn longest(&self) -> Option<usize> {
+        let ends =
+            self.sides.iter().map(|side| side.promised.as_ref().map_or(0, |promised| promised.log_end));
+        ends.enumerate().max_by_key(|(index, end)| (*end, core::cmp::Reverse(*index))).map(|(index, _)| index)
+    }
+
+    /// The end with the newest last checkpoint.
+    pub(super) fn best_holder(&self) -> Option<usize> {
+        newest(self.sides.iter().map(EndState::announced))
+    }
+
+    /// The position and digest of each end's log, from `base` on. An end that lies may have log of another history than the
+    /// other end received, so the chosen log must lead through all of them. What a checkpoint covers cannot be compared. None
+    /// if the ends do not `keep` log.
+    pub(super) fn held_behind(&self, base: u64, keep: bool) -> Vec<Checkmark> {
+        let held = self.sides.iter().filter_map(|side| side.promised.as_ref());
+        let held = held.filter(|held| keep && held.log_end >= base.max(1));
+        let mut places: Vec<_> = held.map(|held| (held.log_end, held.tag)).collect();
+        places.sort_unstable();
+        places
+    }
+
+    /// How many messages of each end were fed and wait behind those that the cell consumed.
+    pub(super) fn fed_behind(&self) -> Option<[usize; 2]> {
+        let mut fed = [0; 2];
+        for (side, fed) in self.sides.iter().zip(&mut fed) {
+            let behind = side.promised.as_ref()?.sent_start.checked_sub(side.took)?;
+            *fed = usize::try_from(behind).ok()?;
+        }
+        Some(fed)
+    }
+
+    /// Whether an end was informed before that the same input was stopped at the same offset.
+    pub(super) fn know_failure(&self, failure: &Failure) -> bool {
+        self.sides
+            .iter()
+            .filter_map(|side| side.promised.as_ref()?.failed.as_ref())
+            .any(|before| before.log_offset == failure.log_offset && before.input == failure.input)
+    }
+
+    /// How the ends of a new session described their peers when they promised.
+    pub(super) fn peers(&self) -> Peers {
+        let promised = |port: Port| self.at(port).and_then(|side| side.promised.as_ref());
+        let datagrams = |port: Port| promised(port).is_some_and(|promised| promised.datagrams);
+        let origin = promised(Port::CLIENT).and_then(|promised| promised.origin.as_deref());
+        let identity = self.at(Port::CLIENT).and_then(|side| side.identity.as_deref());
+        Peers {
+            server: self.has_server(),
+            client_datagrams: datagrams(Port::CLIENT),
+            server_datagrams: datagrams(Port::SERVER),
+            client: Peer::new(origin, identity).map(Arc::new),
+        }
+    }
+
+    /// The handlers that open the ports, in reverse order: they are taken from the end of the list, the client's first.
+    pub(super) fn opens(&self, peers: &Peers) -> Vec<CellInput> {
+        opens(self.sides.iter().map(|side| side.port), peers)
+    }
+
+    /// The sides with ends that must take more before any input may run that could produce outputs for them: a bitmap by their
+    /// index.
+    ///
+    /// The cell does not stop completely: a server that answers before it continues to read takes nothing more until its answer
+    /// is read.
+    pub(super) fn full(&self) -> u64 {
+        let full = |side: &EndState| side.unsent_charge > UNSENT_MAX || side.outbox_charge > OUTBOX_MAX;
+        let bits = self.sides.iter().enumerate().map(|(index, side)| if full(side) { bit(index) } else { 0 });
+        bits.fold(0, |all, bit| all | bit)
+    }
+
+    /// Records to which sides the messages of this port are answered.
+    pub(super) fn learn(&mut self, port: Port, outputs: &[CellOutput]) {
+        let place = |port: Port| self.sides.iter().position(|side| side.port == port);
+        let outputs = outputs.iter().filter_map(|made| match made {
+            CellOutput::Message { port, .. } | CellOutput::Close { port } => place(*port),
+            CellOutput::Pause { .. } | CellOutput::Resume { .. } => None,
+        });
+        let reaches = outputs.fold(0, |all, index| all | bit(index));
+        if let Some(index) = place(port) {
+            self.sides[index].reaches |= reaches;
+        }
+    }
+
+    /// Ports in turn. Skips ports with messages that were answered to a `full` side, and messages beyond the credit of a paused
+    /// port.
+    pub(super) fn next_message(&mut self, full: u64, pauses: &Pauses) -> Option<(Port, Message)> {
+        let count = self.sides.len();
+        for step in 0..count {
+            let index = (self.turn + step) % count;
+            let side = &self.sides[index];
+            let is_paused = || pauses.stops(side.port, count > 1);
+            if side.reaches & full != 0 || (side.is_beyond_credit() && is_paused()) {
+                continue;
+            }
+            if let Some(message) = self.sides[index].take_input() {
+                self.turn = (index + 1) % count;
+                return Some((self.sides[index].port, message));
+            }
+        }
+        None
+    }
+
+    /// Sealed log that the end at `index` was not sent yet.
+    pub(super) fn increment(&mut self, index: usize, log: &Log, seal: &Seal) -> Option<Increment> {
+        let (known, end) = (self.sides[index].known, log.end());
+        if known >= end {
+            return None;
+        }
+        let (entries, tag) = (log.sealed(known, seal), log.tag());
+        (self.sides[index].known, self.sides[index].known_tag) = (end, tag);
+        Some(Increment { entries, tag })
+    }
+
+    /// Sends a frame to each linked end.
+    pub(super) fn send(&self, frame: impl Fn(Channel) -> Frame, out: &mut Vec<OwnerEffect>) {
+        for side in &self.sides {
+            out.extend(side.channel.map(|channel| OwnerEffect::Send(side.port, frame(channel))));
+        }
+    }
+
+    /// Sends each linked end its last frame of this generation.
+    fn send_last(&mut self, frame: impl Fn(Channel) -> Frame, out: &mut Vec<OwnerEffect>) {
+        for side in &mut self.sides {
+            out.extend(side.channel.take().map(|channel| OwnerEffect::Send(side.port, frame(channel))));
+        }
+    }
+
+    /// This owner is not, or no longer, the one of the session; the ends may ask again.
+    pub(super) fn reject(&mut self, code: Code, reason: &str, out: &mut Vec<OwnerEffect>) {
+        self.send_last(|channel| Reject { channel, code, reason: reason.into() }.into(), out);
+    }
+
+    /// The session is over for all ends.
+    pub(super) fn end(&mut self, code: Code, reason: &String, out: &mut Vec<OwnerEffect>) {
+        self.send_last(|channel| Ended { channel, code, reason: reason.clone() }.into(), out);
+    }
+
+    /// A handler was stopped: the ends remember where, and move to another edge.
+    pub(super) fn fail(&mut self, failure: &Failure, out: &mut Vec<OwnerEffect>) {
+        self.send_last(|channel| Failed { channel, failure: failure.clone() }.into(), out);
+    }
+
+    /// Every end has received everything: asks all of them to get ready to delete the session.
+    pub(super) fn finish(&self, out: &mut Vec<OwnerEffect>) {
+        self.send(|channel| Finish { channel }.into(), out);
+    }
+
+    /// Whether both directions of every port are closed, and every end has received everything. Only the ends of a session that
+    /// is kept must be linked for this: the others cannot come back.
+    pub(super) fn are_done(&self, policy: &OwnerPolicy) -> bool {
+        let done = |side: &EndState| side.input_closed && side.output_closed && side.outbox.is_empty();
+        self.sides.iter().all(done) && (!policy.keep || self.are_all_linked())
+    }
+
+    /// Sends every end what it lacks of the chosen log **\[M\]** and its initial credit: from then on it accepts outputs.
+    pub(super) fn send_chosen(
+        &mut self,
+        (generation, seal): (Generation, &Seal),
+        log: &Log,
+        pauses: &Pauses,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        let (end, tag) = (log.end(), log.tag());
+        let has_server = self.has_server();
+        for side in &mut self.sides {
+            let Some(channel) = side.channel else { continue };
+            let credit = side.begin_credit(pauses.stops(side.port, has_server));
+            let has = side.promised.as_ref().map_or(0, |promised| promised.log_end);
+            let mut offset = has.max(log.floor());
+            let missing = log.since(offset);
+            // 0 also if nothing is missing.
+            let last = missing.chunks(PART_SIZE).count().saturating_sub(1);
+            let mut tail = bytes::Bytes::new();
+            for (index, part) in missing.chunks(PART_SIZE).enumerate() {
+                let mut sealed = part.to_vec();
+                seal.log(offset, &mut sealed);
+                if index == last {
+                    tail = sealed.into();
+                    break;
+                }
+                let part = LogPart { channel, generation, offset, bytes: sealed.into() };
+                offset += PART_SIZE as u64;
+                out.push(OwnerEffect::Send(side.port, part.into()));
+            }
+            let chosen = Chosen { channel, log_offset: offset, log: tail, tag, credit };
+            out.push(OwnerEffect::Send(side.port, chosen.into()));
+            (side.known, side.known_tag) = (end, tag);
+        }
+    }
+}

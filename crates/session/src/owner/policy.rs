@@ -1,0 +1,62 @@
+//! What an app settles for its sessions, and what an owner counts over its life.
+
+use super::Witnessing;
+use alloc::string::String;
+
+/// Which end keeps checkpoints.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Holder {
+    /// The client's end.
+    Client,
+    /// The server's end.
+    Server,
+    /// Both.
+    Both,
+}
+
+/// The app manifest's settings for its sessions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnerPolicy {
+    /// The app's name.
+    pub app: String,
+    /// The server's name, if the app has a server.
+    pub server: Option<String>,
+    /// Whether ends keep messages, log and checkpoints (`endpoints`) or nothing (`none`).
+    pub keep: bool,
+    /// Which end keeps checkpoints.
+    pub holder: Holder,
+    /// The longest acceptable replay of what no checkpoint covers, in nanoseconds.
+    pub recovery_target_ns: u64,
+    /// How long ends keep the record of a session that cannot be resumed, in milliseconds.
+    pub linger_ms: u32,
+    /// Messages that the cell may send per second; 0 for no limit.
+    pub messages_per_s: u32,
+    /// Bytes of log that the session may write per second; 0 for no limit.
+    pub log_bytes_per_s: u32,
+    /// Whether a recording is made when a handler of the session is stopped.
+    pub record_stops: bool,
+    /// Whether other sessions use the same cell ([`crate::shared`]). Needs `keep` to be off.
+    pub shared: bool,
+    /// Whether an external witness stores how much the client has received, and what to do while the witness is unavailable.
+    /// For apps without a server: their clients could otherwise go back to an older state.
+    pub witness: Option<Witnessing>,
+}
+
+/// Counted over the owner's life.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct OwnerTotals {
+    /// Messages, timers and tasks consumed, replay not counted.
+    pub consumed: u64,
+    /// Entries consumed in replay.
+    pub replayed: u64,
+    /// Outputs produced, replay not counted.
+    pub produced: u64,
+    /// Checkpoints stored by an end.
+    pub checkpoints: u64,
+    /// Bytes of these checkpoints, sealed.
+    pub checkpoint_bytes: u64,
+    /// Generations opened by this owner.
+    pub generations: u64,
+    /// Pauses that the owner ended because nothing else could end them.
+    pub pauses_ended: u64,
+}
