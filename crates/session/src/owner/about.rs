@@ -1,11 +1,12 @@
 //! What an owner knows of its session from the start, and the generation under which it acts.
 
-use super::OwnerPolicy;
+use super::{OwnerPolicy, ends::Ends, log::Log};
 use crate::{
     cell::CellImage,
     trace::{TraceContext, TraceRole},
 };
 use marram_wire::{
+    frame::Keep,
     id::{Generation, SessionId},
     seal::{Seal, SessionKeys},
 };
@@ -43,6 +44,24 @@ impl About {
     pub(super) fn renew(&mut self, generation: Generation) {
         self.generation = generation;
         self.seal = self.keys.seal(generation);
+    }
+
+    /// What a keeper is told when it begins: the session, and the position up to which the cell consumed. The channel is that
+    /// of each keeper.
+    pub(super) fn keep_frame(&self, ends: &Ends, log: &Log) -> Keep {
+        Keep {
+            channel: 0,
+            session: self.session,
+            generation: self.generation,
+            app: self.policy.app.clone(),
+            image: self.image,
+            hosts: ends.iter().map(|side| side.host).collect(),
+            hot: false,
+            log_offset: log.end(),
+            head: log.digest().0,
+            last_ns: log.last_ns(),
+            took: ends.took(),
+        }
     }
 
     /// What the owner is in traces.

@@ -16,23 +16,22 @@ impl Owner {
     pub(super) fn checkpoint_if_due(&mut self, out: &mut Vec<OwnerEffect>) {
         let awaited = self.replicas.awaits_base();
         let due = self.checkpointer.is_due(&self.about, &self.ends, &self.log, awaited);
-        if due && !self.runner.is_busy() && self.about.policy.keep {
-            self.checkpoint(awaited, out);
+        if due
+            && !self.runner.is_busy()
+            && self.about.policy.keep
+            && let Some(cell) = self.cell
+            && let Some((number, base)) =
+                self.checkpointer.take(&self.about, &self.ends, &self.log, &self.state, awaited)
+        {
+            if awaited {
+                let keep = self.about.keep_frame(&self.ends, &self.log);
+                self.replicas.start_waiting(Some(number), &keep, out);
+            }
+            // A replay that starts here needs nothing of what was read before.
+            self.log.forget_reads();
+            out.push(OwnerEffect::Copy(cell, base));
         }
         self.seal_if_settled(out);
-    }
-
-    fn checkpoint(&mut self, awaited: bool, out: &mut Vec<OwnerEffect>) {
-        let Some(cell) = self.cell else { return };
-        let taken = self.checkpointer.take(&self.about, &self.ends, &self.log, &self.state, awaited);
-        let Some((number, base)) = taken else { return };
-        if awaited {
-            let keep = self.keep_frame();
-            self.replicas.start_waiting(Some(number), &keep, out);
-        }
-        // A replay that starts here needs nothing of what was read before.
-        self.log.forget_reads();
-        out.push(OwnerEffect::Copy(cell, base));
     }
 
     /// Seals the copy once the outputs in flight have arrived, or once too much has happened meanwhile.

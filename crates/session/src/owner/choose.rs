@@ -7,6 +7,7 @@
 use super::{
     Now, Owner, OwnerEffect, OwnerPhase, StandbyError,
     end_state::EndState,
+    follow::Follow,
     log::LogMismatch,
     phase::{Phase, replay_of},
 };
@@ -25,6 +26,11 @@ use marram_wire::{frame::Code, header::Header, id::Generation, log::Cursor, seal
 
 /// The kind of input that ends remember of a handler that was stopped in replay. Ends compare it, so it never changes.
 const STOPPED_IN_REPLAY: u8 = 4;
+
+/// Whether more log may follow what is replayed: a standby's owner may send it.
+fn waits_for_more(follow: &Option<Box<Follow>>) -> bool {
+    follow.as_ref().is_some_and(|follow| follow.waits_for_more())
+}
 
 impl Owner {
     /// All ends have promised and sent what they keep.
@@ -86,8 +92,8 @@ impl Owner {
             }
             return;
         }
-        if !overtaken && self.resume_live(now, out) {
-            return;
+        if !overtaken && self.ends.resume_live(self.log.end()) {
+            return self.tell_chosen(now, out);
         }
         self.replicas.drop_all(self.about.context(), out);
         // Another generation may have been chosen meanwhile: only what the ends keep is valid.
@@ -95,25 +101,6 @@ impl Owner {
         self.remove_cell(out);
         self.runner.drop_running();
         out.push(OwnerEffect::Reopen(self.about.generation().count));
-    }
-
-    /// The cell never stopped: every end's last promise before this one was to this owner, so no other owner can have chosen.
-    fn resume_live(&mut self, now: Now, out: &mut Vec<OwnerEffect>) -> bool {
-        let log_end = self.log.end();
-        let all_live =
-            self.ends.iter().all(|side| side.promised.as_ref().is_some_and(|promised| promised.live));
-        let resumed = all_live
-            && self.ends.iter_mut().all(|side| {
-                let promised = side.promised.as_ref();
-                let terms = promised
-                    .filter(|it| it.log_end <= log_end && it.sent_start == side.took)
-                    .map(|it| (it.received, it.window));
-                terms.is_some_and(|(received, window)| side.resume(received, window))
-            });
-        if resumed {
-            self.tell_chosen(now, out);
-        }
-        resumed
     }
 
     /// The answer to [`OwnerEffect::Start`].
@@ -212,7 +199,7 @@ impl Owner {
             Ok(end) => {
                 let whole = Bytes::copy_from_slice(self.log.since(from.offset));
                 self.log.prove(end);
-                let cursor = ReplayCursor::new(whole, from.cursor);
+                let cursor = Box::new(ReplayCursor::new(whole, from.cursor));
                 self.enter(Phase::Replaying(cursor), "its cell stands and the log is verified");
                 return self.replay_next(now, out);
             }
@@ -235,11 +222,14 @@ impl Owner {
             return self.end_for_bug(bug!("a replay has a log and a cell", self.phase(), self.cell), out);
         };
         match cursor.next_handler(|event| self.state.inputs_of(event, &mut self.ends)) {
-            Err(_) if self.follow.is_some() => self.cannot_follow("the log cannot be replayed", out),
+            Err(_) if self.follow.is_some() => {
+                let reason = "the log cannot be replayed".to_string();
+                self.fail_standby(StandbyError(Code::Guest, reason), out);
+            }
             Err(LogReplayError::Unreadable) => self.tampered("the log cannot be decoded", out),
             Err(_) => self.tampered("the log consumes messages that do not exist", out),
             // More entries will follow.
-            Ok(None) if self.waits_for_more() => {}
+            Ok(None) if waits_for_more(&self.follow) => {}
             Ok(None) => self.chosen(now, out),
             Ok(Some(Handler { input, now_ns, reads })) => {
                 if let Some(follow) = &mut self.follow {
@@ -250,20 +240,10 @@ impl Owner {
         }
     }
 
-    /// Whether more log may follow what is replayed here: a standby's owner may send it.
-    fn waits_for_more(&self) -> bool {
-        self.follow.as_ref().is_some_and(|follow| follow.waits_for_more())
-    }
-
-    /// The cell behaved differently here than at the feeding owner.
-    fn cannot_follow(&mut self, reason: &str, out: &mut Vec<OwnerEffect>) {
-        self.fail_standby(StandbyError(Code::Guest, reason.to_string()), out);
-    }
-
     /// The cell did not do what the log says. A standby gives up; in the replay of a chosen log the handler counts as stopped.
     fn diverged(&mut self, reason: String, out: &mut Vec<OwnerEffect>) {
-        if self.waits_for_more() {
-            return self.cannot_follow(&reason, out);
+        if waits_for_more(&self.follow) {
+            return self.fail_standby(StandbyError(Code::Guest, reason), out);
         }
         self.failed(STOPPED_IN_REPLAY, reason, out);
     }
@@ -279,7 +259,7 @@ impl Owner {
         let now_ns = cursor.now_ns();
         if let RunOutcome::Stopped(CellStop::Trap(reason) | CellStop::Kill(reason)) = ran.outcome {
             // The reason of a standby goes to the owner that feeds it, which knows that this is a replay.
-            let is_fed = self.waits_for_more();
+            let is_fed = waits_for_more(&self.follow);
             return self.diverged(if is_fed { reason } else { format!("in replay: {reason}") }, out);
         }
         let whole = match cursor.ran(ran.clock_read, &ran.reads) {
@@ -302,7 +282,7 @@ impl Owner {
         self.checkpointer.spent(ran.cost_ns);
         if whole {
             self.totals.replayed += 1;
-            self.end_entry();
+            self.totals.pauses_ended += self.state.end_entry(&mut self.ends, &self.about);
             let reported = self.follow.as_mut().and_then(|follow| follow.entry_replayed());
             out.extend(reported.map(OwnerEffect::ToFeeder));
         }
@@ -335,6 +315,14 @@ impl Owner {
         self.live = Some(self.about.generation());
         self.checkpointer.tell_covered(&mut self.ends, out);
         self.replicas.tell_standby_again(&self.ends, out);
-        self.begin(now, out);
+        if self.state.is_opened {
+            self.release(out);
+            // The ends waited without an owner: the next message goes before a checkpoint.
+            self.pump(now, out);
+            // Ends with full buffers have stopped reading: only a checkpoint makes room again.
+            return self.checkpoint_if_due(out);
+        }
+        self.runner.start(now, &self.ends, &self.log, &mut self.state);
+        self.runner.run_next(self.cell, out);
     }
 }

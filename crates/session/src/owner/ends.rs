@@ -10,7 +10,7 @@ use crate::{
     cell::{CellInput, CellOutput},
     replay::{newest, opens},
 };
-use alloc::{string::String, sync::Arc, vec::Vec};
+use alloc::{sync::Arc, vec::Vec};
 use core::ops::{Deref, DerefMut};
 use marram_wire::{
     frame::{Channel, Chosen, Code, Ended, Failed, Failure, Finish, Frame, Increment, LogPart, Reject},
@@ -232,8 +232,8 @@ impl Ends {
     }
 
     /// The session is over for all ends.
-    pub(super) fn end(&mut self, code: Code, reason: &String, out: &mut Vec<OwnerEffect>) {
-        self.send_last(|channel| Ended { channel, code, reason: reason.clone() }.into(), out);
+    pub(super) fn end(&mut self, code: Code, reason: &str, out: &mut Vec<OwnerEffect>) {
+        self.send_last(|channel| Ended { channel, code, reason: reason.into() }.into(), out);
     }
 
     /// A handler was stopped: the ends remember where, and move to another edge.
@@ -251,6 +251,21 @@ impl Ends {
     pub(super) fn are_done(&self, policy: &OwnerPolicy) -> bool {
         let done = |side: &EndState| side.input_closed && side.output_closed && side.outbox.is_empty();
         self.sides.iter().all(done) && (!policy.keep || self.are_all_linked())
+    }
+
+    /// Continues with a cell that never stopped: every end's last promise before this one was to this owner, so no other owner
+    /// can have chosen. False if an end says otherwise, or does not go on where the cell stands.
+    pub(super) fn resume_live(&mut self, log_end: u64) -> bool {
+        let all_live =
+            self.sides.iter().all(|side| side.promised.as_ref().is_some_and(|promised| promised.live));
+        all_live
+            && self.sides.iter_mut().all(|side| {
+                let promised = side.promised.as_ref();
+                let terms = promised
+                    .filter(|it| it.log_end <= log_end && it.sent_start == side.took)
+                    .map(|it| (it.received, it.window));
+                terms.is_some_and(|(received, window)| side.resume(received, window))
+            })
     }
 
     /// Sends every end what it lacks of the chosen log **\[M\]** and its initial credit: from then on it accepts outputs.

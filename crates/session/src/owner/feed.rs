@@ -27,7 +27,7 @@ use alloc::{
 };
 use bytes::Bytes;
 use marram_wire::{
-    frame::{CheckpointMeta, Code, Fed, Frame, Keep, Reject},
+    frame::{Code, Fed, Frame, Keep, Reject},
     header::Header,
     id::Generation,
     limits::{LOG_SIZE_MAX, RETAINED_MAX, charge},
@@ -87,17 +87,20 @@ impl Owner {
 
     /// A frame from the owner or recorder that feeds this one.
     pub fn fed(&mut self, now: Now, frame: Frame, out: &mut Vec<OwnerEffect>) {
-        let Some(follow) = &self.follow else {
+        let Some(follow) = &mut self.follow else {
             return trace!(
                 self.context(),
                 "ignores {} of a feed: it does not stand by any more",
                 frame.name()
             );
         };
-        let taken = if follow.is_fed_by_recorder() {
-            self.take_recalled(frame, out)
-        } else {
-            self.take_fed(now, frame, out)
+        let is_recorder = follow.is_fed_by_recorder();
+        let taken = match follow.recall_mut() {
+            Some(recall) => recall.take(frame, &self.about.keys, &mut self.log, &mut self.ends, out),
+            None if is_recorder => {
+                standby_error(Code::Protocol, "a recorder sent more after its data was verified")
+            }
+            None => self.take_fed(now, frame, out),
         };
         if let Err(why) = taken {
             self.fail_standby(why, out);
@@ -108,7 +111,17 @@ impl Owner {
         let Some(follow) = &mut self.follow else { return Ok(()) };
         match frame {
             Frame::Fed(fed) => return self.fed_entry(now, fed, out),
-            Frame::Base(base) => return self.fed_base(base.meta, out),
+            Frame::Base(base) => {
+                let meta = base.meta;
+                if !follow.begin_checkpoint(&meta, &mut self.cell, &self.log) {
+                    return standby_error(Code::Protocol, "a checkpoint does not follow what is kept here");
+                }
+                if meta.full {
+                    out.push(OwnerEffect::Restore(self.about.image, alloc::vec![meta]));
+                } else if let Some(cell) = self.cell {
+                    out.push(OwnerEffect::Advance(cell, meta));
+                }
+            }
             Frame::CheckpointPart(part) => {
                 let stored = follow.take_part(part.bytes.len() as u64)?;
                 out.push(OwnerEffect::Part(part.bytes));
@@ -186,19 +199,6 @@ impl Owner {
             follow.begin_replay(&self.log);
         }
         self.replay_next(now, out);
-    }
-
-    fn fed_base(&mut self, meta: CheckpointMeta, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
-        let Some(follow) = &mut self.follow else { return Ok(()) };
-        if !follow.begin_checkpoint(&meta, &mut self.cell, &self.log) {
-            return standby_error(Code::Protocol, "a checkpoint does not follow what is kept here");
-        }
-        if meta.full {
-            out.push(OwnerEffect::Restore(self.about.image, alloc::vec![meta]));
-        } else if let Some(cell) = self.cell {
-            out.push(OwnerEffect::Advance(cell, meta));
-        }
-        Ok(())
     }
 
     /// The cell was started, or restored with this header.

@@ -3,7 +3,7 @@
 //! Nothing is trusted that comes from elsewhere: log and messages of ends, recorders and other owners must lead to the running
 //! digest that came with them before any of it runs (I20 and I21 of docs/protocol.md).
 
-use super::{end_state::Message, ends::Ends};
+use super::{about::About, end_state::Message, ends::Ends};
 use crate::replay::{LogReplayError, follow};
 use alloc::vec::Vec;
 use bytes::{Bytes, BytesMut};
@@ -236,6 +236,17 @@ impl Log {
     /// The end, as a position.
     pub(super) fn end_position(&self) -> Position {
         Position { offset: self.end(), digest: self.digest, cursor: self.cursor }
+    }
+
+    /// Appends the ends' log behind what was fed. False if log and messages do not lead to the digests of the ends. Each end's
+    /// log from there on must be of this history, not only the longest one.
+    pub(super) fn append_verified(&mut self, about: &About, ends: &Ends, behind: &[u8]) -> bool {
+        let from = self.end_position();
+        let places = ends.held_behind(from.offset, about.policy.keep);
+        let Some(fed) = ends.fed_behind() else { return false };
+        self.append_unverified(behind);
+        let followed = self.follow_through(&about.keys, ends, from, fed, &places);
+        followed.map(|end| self.prove(end)).is_ok()
     }
 
     /// The first entry, if the log begins with the session's start: the seed of its cell.

@@ -52,7 +52,7 @@ use crate::{
 };
 use alloc::{boxed::Box, vec::Vec};
 use marram_wire::{
-    frame::{Channel, Code, Frame, Keep},
+    frame::{Channel, Code, Frame},
     id::{Generation, HostId, Port, SessionId},
     seal::SessionKeys,
 };
@@ -338,7 +338,7 @@ impl Owner {
     pub fn add_replica(&mut self, keeper: KeeperId, channel: Channel, hot: bool, out: &mut Vec<OwnerEffect>) {
         self.replicas.add(keeper, channel, hot);
         if !self.state.is_opened && self.log.end() == 0 {
-            let keep = self.keep_frame();
+            let keep = self.about.keep_frame(&self.ends, &self.log);
             self.replicas.start_with_session(&keep, out);
         } else if self.phase() == OwnerPhase::Running {
             self.checkpoint_if_due(out);
@@ -364,23 +364,6 @@ impl Owner {
     pub fn tell_standby(&mut self, standby: Option<(&str, u8)>, out: &mut Vec<OwnerEffect>) {
         if self.phase() == OwnerPhase::Running && self.replicas.change_standby(standby) {
             self.replicas.tell_standby(&self.ends, out);
-        }
-    }
-
-    /// What a keeper is told when it begins: the session, and its position now.
-    fn keep_frame(&self) -> Keep {
-        Keep {
-            channel: 0,
-            session: self.about.session,
-            generation: self.about.generation(),
-            app: self.about.policy.app.clone(),
-            image: self.about.image,
-            hosts: self.ends.iter().map(|side| side.host).collect(),
-            hot: false,
-            log_offset: self.log.end(),
-            head: self.log.digest().0,
-            last_ns: self.log.last_ns(),
-            took: self.ends.took(),
         }
     }
 }

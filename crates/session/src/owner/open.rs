@@ -1,6 +1,9 @@
 //! Opening a generation: promises first, then what the ends keep (docs/protocol.md, "Opening a generation").
 
-use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::Message, opening::Opening, phase::Phase};
+use super::{
+    Now, Owner, OwnerEffect, OwnerPhase, about::About, end_state::Message, ends::Ends, opening::Opening,
+    phase::Phase,
+};
 use crate::trace;
 use alloc::{boxed::Box, vec::Vec};
 use marram_wire::{
@@ -56,35 +59,8 @@ impl Owner {
             side.identity = identity.map(Into::into);
         }
         self.witness.ask(&self.about, attempt.fresh, out);
-        self.ask_ends(attempt, out);
-    }
-
-    fn ask_ends(&self, attempt: &Attempt<'_>, out: &mut Vec<OwnerEffect>) {
-        let policy = &self.about.policy;
-        for side in self.ends.iter() {
-            let Some(channel) = side.channel else { continue };
-            let peer = self.ends.iter().find(|other| other.port != side.port).map(|other| other.host);
-            let server = policy.server.clone().filter(|_| side.port == Port::SERVER);
-            let (took, log_end) = (side.fed_end(), self.log.end());
-            let origin = attempt.origin.filter(|_| attempt.fresh && side.port == Port::SERVER);
-            let promise = Promise {
-                channel,
-                session: self.about.session,
-                generation: self.about.generation(),
-                app: policy.app.clone(),
-                image: self.about.image,
-                server: server.unwrap_or_default(),
-                peer,
-                key: self.about.keys.resume(),
-                fresh: attempt.fresh,
-                proven: attempt.proven,
-                keep: policy.keep,
-                linger_ms: policy.linger_ms,
-                live: self.live.map(|generation| Live { generation, took, log_end }),
-                origin: origin.cloned().map(Box::new),
-            };
-            out.push(OwnerEffect::Send(side.port, promise.into()));
-        }
+        let log_end = self.log.end();
+        ask_ends(&self.ends, &self.about, attempt, self.live.map(|live| (live, log_end)), out);
     }
 
     /// An end has promised this generation, and says what it keeps.
@@ -196,6 +172,40 @@ impl Owner {
         {
             self.choose(now, out);
         }
+    }
+}
+
+/// Asks every linked end for its promise. `live` is the generation of this owner's cell that lives, and the end of its log.
+fn ask_ends(
+    ends: &Ends,
+    about: &About,
+    attempt: &Attempt<'_>,
+    live: Option<(Generation, u64)>,
+    out: &mut Vec<OwnerEffect>,
+) {
+    for side in ends.iter() {
+        let Some(channel) = side.channel else { continue };
+        let peer = ends.iter().find(|other| other.port != side.port).map(|other| other.host);
+        let server = about.policy.server.clone().filter(|_| side.port == Port::SERVER);
+        let took = side.fed_end();
+        let origin = attempt.origin.filter(|_| attempt.fresh && side.port == Port::SERVER);
+        let promise = Promise {
+            channel,
+            session: about.session,
+            generation: about.generation(),
+            app: about.policy.app.clone(),
+            image: about.image,
+            server: server.unwrap_or_default(),
+            peer,
+            key: about.keys.resume(),
+            fresh: attempt.fresh,
+            proven: attempt.proven,
+            keep: about.policy.keep,
+            linger_ms: about.policy.linger_ms,
+            live: live.map(|(generation, log_end)| Live { generation, took, log_end }),
+            origin: origin.cloned().map(Box::new),
+        };
+        out.push(OwnerEffect::Send(side.port, promise.into()));
     }
 }
 

@@ -78,7 +78,7 @@ pub(super) enum Phase {
     Promising(Opening),
     Restoring,
     /// The rest of the chosen log. A hot standby replays before a log is chosen, with a cursor of its own.
-    Replaying(ReplayCursor),
+    Replaying(Box<ReplayCursor>),
     Running,
     /// The stopped handler, which is reported to the ends when the recording is complete.
     Recording(Stopped),

@@ -7,11 +7,12 @@
 
 use super::{
     Owner, OwnerEffect,
+    about::About,
     end_state::Message,
     ends::Ends,
     feed::{StandbyError, push, standby_error},
     follow::Point,
-    log::{Log, Position},
+    log::{Checkmark, Log, Position},
 };
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -36,6 +37,29 @@ impl Recall {
     /// Bytes of the checkpoints that were begun.
     fn begun_size(&self) -> u64 {
         self.said.checkpoints.iter().take(self.begun).map(|meta| meta.size).sum()
+    }
+
+    /// A frame from the recorder. A recorder only sends what it kept. It does not decide the generation, what ends have
+    /// received or what they may delete.
+    pub(super) fn take(
+        &mut self,
+        frame: Frame,
+        keys: &SessionKeys,
+        log: &mut Log,
+        ends: &mut Ends,
+        out: &mut Vec<OwnerEffect>,
+    ) -> Result<(), StandbyError> {
+        match frame {
+            Frame::LogPart(part) => self.take_log(&part, keys, log),
+            Frame::KeptInput(input) => self.take_input(input, ends),
+            Frame::CheckpointBegin(begin) => self.begin_checkpoint(&begin.meta),
+            Frame::CheckpointPart(part) => {
+                self.take_part(part.bytes.len() as u64)?;
+                out.push(OwnerEffect::Part(part.bytes));
+                Ok(())
+            }
+            _ => standby_error(Code::Protocol, "a recorder sent a frame that only an owner may send"),
+        }
     }
 
     fn take_log(&self, part: &LogPart, keys: &SessionKeys, log: &mut Log) -> Result<(), StandbyError> {
@@ -97,6 +121,30 @@ impl Recall {
         starts.eq(self.said.sent_end.iter().map(|end| Some(*end)))
     }
 
+    /// Whether the recorder's data matches its announcement, and leads from the cell's position to each digest that is `owed`: to
+    /// those of the ends, of the witness and of the recorder itself. Only then does the log belong to its digest.
+    pub(super) fn holds(
+        &self,
+        about: &About,
+        base: Point,
+        mut owed: Vec<Checkmark>,
+        log: &mut Log,
+        ends: &Ends,
+    ) -> bool {
+        if !self.consumes_what_was_said(base, log, ends) {
+            return false;
+        }
+        owed.extend(ends.held_behind(base.offset, about.policy.keep));
+        owed.sort_unstable();
+        let from = Position { offset: base.offset, digest: log.digest(), cursor: base.cursor() };
+        // The ends' log may end before the checkpoint that an end holds: then the ends are asked for everything.
+        let leads_there = owed.last().is_some_and(|(offset, _)| *offset == log.end());
+        let followed = log.follow_through(&about.keys, ends, from, [0; 2], &owed);
+        let Some(end) = followed.ok().filter(|_| leads_there) else { return false };
+        log.prove(end);
+        true
+    }
+
     /// Whether the recorder's log, from the cell's position on, consumes exactly the messages that the recorder gave.
     fn consumes_what_was_said(&self, base: Point, log: &Log, ends: &Ends) -> bool {
         let said = &self.said;
@@ -153,63 +201,17 @@ impl Owner {
         Ok(owner)
     }
 
-    /// A frame from the recorder. A recorder only sends what it kept. It does not decide the generation, what ends have
-    /// received or what they may delete.
-    pub(super) fn take_recalled(
-        &mut self,
-        frame: Frame,
-        out: &mut Vec<OwnerEffect>,
-    ) -> Result<(), StandbyError> {
-        let Some(recall) = self.follow.as_mut().and_then(|follow| follow.recall_mut()) else {
-            return standby_error(Code::Protocol, "a recorder sent more after its data was verified");
-        };
-        match frame {
-            Frame::LogPart(part) => recall.take_log(&part, &self.about.keys, &mut self.log),
-            Frame::KeptInput(input) => recall.take_input(input, &mut self.ends),
-            Frame::CheckpointBegin(begin) => recall.begin_checkpoint(&begin.meta),
-            Frame::CheckpointPart(part) => {
-                recall.take_part(part.bytes.len() as u64)?;
-                out.push(OwnerEffect::Part(part.bytes));
-                Ok(())
-            }
-            _ => standby_error(Code::Protocol, "a recorder sent a frame that only an owner may send"),
-        }
-    }
-
-    fn recall(&self) -> Option<&Recall> {
-        self.follow.as_ref().and_then(|follow| follow.recall())
-    }
-
     /// Whether the log and messages that a recorder announced are here. Checkpoints may still be in flight.
     #[must_use]
     pub fn recalled_whole(&self) -> bool {
-        self.recall().is_some_and(|recall| recall.is_whole(&self.log, &self.ends))
+        let recall = self.follow.as_ref().and_then(|follow| follow.recall());
+        recall.is_some_and(|recall| recall.is_whole(&self.log, &self.ends))
     }
 
     /// Whether a part of the checkpoints that a recorder announced is still missing.
     #[must_use]
     pub fn recalled_lacks(&self) -> bool {
-        self.recall().is_some_and(Recall::lacks_checkpoints)
-    }
-
-    /// Whether the recorder's data matches its announcement, and leads to each expected digest.
-    pub(super) fn recalled_holds(&mut self) -> bool {
-        let Some(follow) = &mut self.follow else { return false };
-        let base = follow.base();
-        let Some((recall, mut owed)) = follow.take_recall() else { return false };
-        if !recall.consumes_what_was_said(base, &self.log, &self.ends) {
-            return false;
-        }
-        owed.extend(self.witness.seen_behind(base.offset));
-        owed.extend(self.ends.held_behind(base.offset, self.about.policy.keep));
-        owed.sort_unstable();
-        let from = Position { offset: base.offset, digest: self.log.digest(), cursor: base.cursor() };
-        // The ends' log may end before the checkpoint that an end holds: then the ends are asked for everything.
-        let leads_there = owed.last().is_some_and(|(offset, _)| *offset == self.log.end());
-        let followed = self.log.follow_through(&self.about.keys, &self.ends, from, [0; 2], &owed);
-        let Some(end) = followed.ok().filter(|_| leads_there) else { return false };
-        self.log.prove(end);
-        true
+        self.follow.as_ref().and_then(|follow| follow.recall()).is_some_and(Recall::lacks_checkpoints)
     }
 }
 

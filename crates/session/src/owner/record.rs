@@ -116,14 +116,6 @@ impl Owner {
         self.ask_to_show(Some(stop), out);
     }
 
-    /// Cancels a recording that takes too long.
-    pub(super) fn end_record_if_late(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        if self.recordings.until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
-            self.recordings.give_up("the session's ends took too long to show what they keep", out);
-            self.fail_if_stopped(out);
-        }
-    }
-
     /// The recording of a stopped handler is over: the ends are informed. False if no handler was stopped.
     pub(super) fn fail_if_stopped(&mut self, out: &mut Vec<OwnerEffect>) -> bool {
         let Phase::Recording(Stopped { input, reason }) = &self.phase else { return false };

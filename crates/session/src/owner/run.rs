@@ -17,40 +17,20 @@ impl Owner {
     /// The time of the next action, on the monotonic clock.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
+        let is_running = self.phase() == OwnerPhase::Running;
+        let timer_ns = self.runner.timer_due_ns(&self.ends, &self.log, &self.state).filter(|_| is_running);
         let witness_ns = self.witness.report_due_ns();
-        [self.timer_due_ns(), self.recordings.until_ns(), witness_ns].into_iter().flatten().min()
-    }
-
-    fn timer_due_ns(&self) -> Option<u64> {
-        // What holds a timer back ends with a frame or an answer, not with time.
-        if self.phase() != OwnerPhase::Running
-            || self.runner.is_busy()
-            || self.log.is_full()
-            || self.ends.full() != 0
-        {
-            return None;
-        }
-        self.state.timers().due_ns().map(|due_ns| self.runner.mono_ns(due_ns))
+        [timer_ns, self.recordings.until_ns(), witness_ns].into_iter().flatten().min()
     }
 
     /// Handles timeouts.
     pub fn tick(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        self.end_record_if_late(now, out);
+        if self.recordings.until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
+            self.recordings.give_up("the session's ends took too long to show what they keep", out);
+            self.fail_if_stopped(out);
+        }
         self.witness.report(now, &self.ends, out);
         self.pump(now, out);
-    }
-
-    /// The log is chosen and the ends have it.
-    pub(super) fn begin(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        if self.state.is_opened {
-            self.release(out);
-            // The ends waited without an owner: the next message goes before a checkpoint.
-            self.pump(now, out);
-            // Ends with full buffers have stopped reading: only a checkpoint makes room again.
-            return self.checkpoint_if_due(out);
-        }
-        self.runner.start(now, &self.ends, &self.log, &mut self.state);
-        self.runner.run_next(self.cell, out);
     }
 
     /// Gives the cell its next input, if the cell is idle, an input waits, and the ends have room for its outputs.
@@ -95,7 +75,7 @@ impl Owner {
             return self.terminate(Code::Guest, reason, out);
         };
         self.totals.consumed += 1;
-        self.end_entry();
+        self.totals.pauses_ended += self.state.end_entry(&mut self.ends, &self.about);
         self.runner.count(now, sent, logged);
         let broken = self.runner.broken_quota(&self.about.policy, &self.log, sent);
         if let Some(reason) = broken.or(applied.err()) {
@@ -143,12 +123,6 @@ impl Owner {
             );
             self.terminate(Code::Guest, reason, out);
         }
-    }
-
-    /// All handlers of an entry have run, and it is logged if entries are logged.
-    pub(super) fn end_entry(&mut self) {
-        let (is_shared, context) = (self.about.policy.shared, self.about.context());
-        self.totals.pauses_ended += self.state.end_entry(&mut self.ends, is_shared, context);
     }
 
     /// Logs an entry and feeds it to the keepers. Returns its size; none if readers would refuse it.

@@ -93,9 +93,14 @@ impl Runner {
         mono_ns.saturating_add(self.clock_offset_ns).max(log.last_ns())
     }
 
-    /// A time of the session on the monotonic clock.
-    pub(super) fn mono_ns(&self, session_ns: i64) -> u64 {
-        u64::try_from(session_ns.saturating_sub(self.clock_offset_ns)).unwrap_or(0)
+    /// When a timer of a running session fires, in monotonic nanoseconds. None while something holds it back that ends with a
+    /// frame or an answer, not with time.
+    pub(super) fn timer_due_ns(&self, ends: &Ends, log: &Log, state: &CellState) -> Option<u64> {
+        if self.is_busy() || log.is_full() || ends.full() != 0 {
+            return None;
+        }
+        let due_ns = state.timers().due_ns()?.saturating_sub(self.clock_offset_ns);
+        Some(u64::try_from(due_ns).unwrap_or(0))
     }
 
     /// Begins the session's first entry, which opens the ports.

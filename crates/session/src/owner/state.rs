@@ -1,6 +1,7 @@
 //! What follows from the log besides the cell's memory: its timers, tasks and pauses. A checkpoint's header has all of it.
 
 use super::{
+    about::About,
     end_state::{EndState, Message},
     ends::Ends,
 };
@@ -137,11 +138,12 @@ impl CellState {
     /// many pauses it ended.
     ///
     /// A shared cell never is at rest by itself: inputs of other sessions can make it send to this one or resume its port.
-    pub(super) fn end_entry(&mut self, ends: &mut Ends, is_shared: bool, context: TraceContext) -> u64 {
+    pub(super) fn end_entry(&mut self, ends: &mut Ends, about: &About) -> u64 {
+        let is_shared = about.policy.shared;
         if !is_shared {
             self.close_if_spent(ends);
         }
-        let ended = self.resume_if_stuck(ends, is_shared, context);
+        let ended = self.resume_if_stuck(ends, is_shared, about.context());
         ends.iter_mut().for_each(EndState::mark_logged);
         ended
     }

@@ -5,7 +5,7 @@ use super::{
     Now, Owner, OwnerEffect, OwnerPhase, end_state::EndState, log::Log, phase::Phase, replicas::Replicas,
 };
 use crate::{cell::Seed, trace};
-use alloc::{string::ToString, vec::Vec};
+use alloc::{boxed::Box, string::ToString, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{frame::Code, log::Cursor, seal::Digest};
 
@@ -67,21 +67,19 @@ impl Owner {
         let has_cell = self.cell.is_some();
         let can = |it: &super::follow::Follow| it.can_take_over(has_cell, &self.log, &self.ends);
         let can_take_over = self.follow.as_ref().is_some_and(|follow| can(follow));
-        let has_begun = can_take_over && (has_cell || (self.log.floor() == 0 && self.start_recalled(out)));
-        if has_begun {
-            self.live = Some(self.about.generation());
-        } else {
-            self.forget_fed(out);
+        if !can_take_over {
+            return self.forget_fed(out);
         }
-    }
-
-    /// Starts the cell if the recorder has the whole log and no checkpoint. False if the log does not begin with a start entry.
-    fn start_recalled(&mut self, out: &mut Vec<OwnerEffect>) -> bool {
-        let Some(seed) = self.log.start_seed() else { return false };
-        self.state.seed = Seed(seed);
-        self.log.verify_from(Digest::start(self.about.session), Cursor::default());
-        out.push(OwnerEffect::Start(self.about.image, self.state.seed));
-        true
+        if !has_cell {
+            // The recorder has the whole log and no checkpoint: the cell starts as the log does.
+            let Some(seed) = self.log.start_seed().filter(|_| self.log.floor() == 0) else {
+                return self.forget_fed(out);
+            };
+            self.state.seed = Seed(seed);
+            self.log.verify_from(Digest::start(self.about.session), Cursor::default());
+            out.push(OwnerEffect::Start(self.about.image, self.state.seed));
+        }
+        self.live = Some(self.about.generation());
     }
 
     /// All ends have promised, and none has promised another owner since the fed generation: appends what they have after the
@@ -126,42 +124,37 @@ impl Owner {
         self.state.is_opened = true;
         if recalled {
             self.log.append_unverified(&behind);
-        } else if !self.append_verified(behind) {
-            return false;
+        } else {
+            if !self.log.append_verified(&self.about, &self.ends, &behind) {
+                return false;
+            }
+            if let Some(cursor) = follow.replay() {
+                cursor.extend(behind);
+            }
         }
         self.enter(Phase::Restoring, "a log is chosen");
         self.begin_replay(now, out);
         true
     }
 
-    /// Appends the ends' log behind what was fed. False if log and messages do not lead to the digests of the ends.
-    fn append_verified(&mut self, behind: Bytes) -> bool {
-        let from = self.log.end_position();
-        // Each end's log from there on must be of this history, not only the longest one.
-        let places = self.ends.held_behind(from.offset, self.about.policy.keep);
-        let Some(fed) = self.ends.fed_behind() else { return false };
-        self.log.append_unverified(&behind);
-        let followed = self.log.follow_through(&self.about.keys, &self.ends, from, fed, &places);
-        let Ok(end) = followed else { return false };
-        self.log.prove(end);
-        if let Some(cursor) = self.follow.as_mut().and_then(|follow| follow.replay()) {
-            cursor.extend(behind);
-        }
-        true
-    }
-
     /// Replays the chosen log once the cell can run.
     pub(super) fn begin_replay(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        let Some(follow) = &self.follow else { return };
-        if follow.can_finish() && follow.recall().is_some() && !self.recalled_holds() {
-            return self.restart_from_ends(out);
+        let Some(follow) = &mut self.follow else { return };
+        if follow.can_finish()
+            && let Some((recall, mut owed)) = follow.take_recall()
+        {
+            let base = follow.base();
+            owed.extend(self.witness.seen_behind(base.offset));
+            if !recall.holds(&self.about, base, owed, &mut self.log, &self.ends) {
+                return self.restart_from_ends(out);
+            }
         }
         if let Some(follow) = self.follow.as_mut().filter(|follow| follow.can_finish())
             && !matches!(self.phase, Phase::Replaying(_))
         {
             follow.begin_replay(&self.log);
             if let Some(cursor) = follow.take_replay() {
-                self.enter(Phase::Replaying(cursor), "its cell stands");
+                self.enter(Phase::Replaying(Box::new(cursor)), "its cell stands");
             }
         }
         self.follow_on(now, out);
