@@ -11,7 +11,8 @@ use marram_wire::{
     seal::{Seal, SessionKeys},
 };
 
-/// The session's identity and settings, which never change, and the newest generation with its seal, which change together.
+/// The session's identity and settings, which never change, and the newest generation with its seal, which change
+/// together.
 #[derive(Debug)]
 pub(super) struct About {
     pub(super) session: SessionId,
@@ -46,8 +47,8 @@ impl About {
         self.seal = self.keys.seal(generation);
     }
 
-    /// What a keeper is told when it begins: the session, and the position up to which the cell consumed. The channel is that
-    /// of each keeper.
+    /// What a keeper is told when it begins: the session, and the position up to which the cell consumed. The channel
+    /// is that of each keeper.
     pub(super) fn keep_frame(&self, ends: &Ends, log: &Log) -> Keep {
         Keep {
             channel: 0,

@@ -11,8 +11,8 @@ use marram_wire::{
 };
 
 impl Owner {
-    /// Takes a checkpoint if one is due and no handler runs: a copy in the middle of an entry would be at no position of the
-    /// log.
+    /// Takes a checkpoint if one is due and no handler runs: a copy in the middle of an entry would be at no position
+    /// of the log.
     pub(super) fn checkpoint_if_due(&mut self, out: &mut Vec<OwnerEffect>) {
         let awaited = self.replicas.awaits_base();
         let due = self.checkpointer.is_due(&self.about, &self.ends, &self.log, awaited);
@@ -54,6 +54,7 @@ impl Owner {
         result: Result<Bytes, String>,
         out: &mut Vec<OwnerEffect>,
     ) -> Option<String> {
+        // The answer of an earlier generation has another number, since numbers are never reused.
         let due = self.cell == Some(cell) && self.checkpointer.is_taking(number);
         if !due || self.phase() != OwnerPhase::Running {
             trace!(self.context(), "ignores checkpoint {number}, which was given up");
@@ -79,11 +80,13 @@ impl Owner {
             }
             out.push(OwnerEffect::Send(port, CheckpointBegin { channel, meta: meta.clone() }.into()));
         }
+        // In small parts, so that outputs and increments go between them.
         self.checkpointer.send_parts(&self.ends, out);
         None
     }
 
-    /// The checkpoint failed: the session continues while there is room for its log.
+    /// The checkpoint failed, such as for lack of memory on this edge. A later one is tried when it is due again: the
+    /// session continues while there is room for its log.
     fn no_checkpoint(&mut self, reason: String, out: &mut Vec<OwnerEffect>) -> String {
         self.checkpointer.give_up();
         self.replicas.feed_no_checkpoint(self.about.context(), out);
@@ -94,7 +97,8 @@ impl Owner {
         reason
     }
 
-    /// An end has stored parts, or a whole checkpoint.
+    /// An end has stored parts, or a whole checkpoint: `bytes` more, in sealed form. Without further parts in flight an
+    /// end would never answer, so each answer sends the next ones.
     pub(super) fn stored(
         &mut self,
         index: usize,
@@ -123,6 +127,8 @@ impl Owner {
         };
         self.totals.checkpoints += 1;
         self.totals.checkpoint_bytes += held.size;
+        // This owner needs the log only from there on too: an end that lacks older log is told to skip it
+        // (`make_room`).
         self.log.truncate(held.log_offset);
         self.checkpointer.tell_covered(&mut self.ends, out);
         self.replicas.feed_covered(held.log_offset, held.tag, &self.ends, out);

@@ -1,9 +1,10 @@
-//! The checkpoints of one owner: the one that is being taken, what the holders have of it, and what the last one covers.
+//! The checkpoints of one owner: the one that is being taken, what the holders have of it, and what the last one
+//! covers.
 //!
-//! A checkpoint contains every output that its end has not acknowledged **[M]**: a replay does not produce again what was
-//! produced before the position of the checkpoint. The cell is copied at the position, but the checkpoint is sealed only when
-//! the outputs in flight are acknowledged: an end never needs an acknowledged output again, and a stream always has about a
-//! megabyte in flight.
+//! A checkpoint contains every output that its end has not acknowledged **[M]**: a replay does not produce again what
+//! was produced before the position of the checkpoint. The cell is copied at the position, but the checkpoint is sealed
+//! only when the outputs in flight are acknowledged: an end never needs an acknowledged output again, and a stream
+//! always has about a megabyte in flight.
 //!
 //! Decides and counts; knows neither the executor nor the keepers, to which the owner passes its decisions on.
 
@@ -161,8 +162,8 @@ impl Checkpointer {
         self.sending = None;
     }
 
-    /// The cell was restored from these checkpoints, which an end has promised. A delta can follow only if every holder has
-    /// exactly these.
+    /// The cell was restored from these checkpoints, which an end has promised. A delta can follow only if every holder
+    /// has exactly these.
     pub(super) fn restored(&mut self, chain: &[CheckpointMeta], policy: &OwnerPolicy, ends: &Ends) {
         let has = |side: &EndState| side.promised.as_ref().is_some_and(|it| it.checkpoints == chain);
         let agreed = !chain.is_empty() && holders(policy, ends).iter().all(|index| has(&ends[*index]));
@@ -177,9 +178,10 @@ impl Checkpointer {
         self.has_begun = false;
     }
 
-    /// Whether the next checkpoint can be a delta. A recovery fetches the deltas too. So the deltas, with the size of the last
-    /// one as the estimate for the next one, may take up to two thirds of the size of the full one, or 1 MiB if that is more.
-    /// A limit of the whole size would save a fifth of the traffic, but make recoveries an eighth more expensive.
+    /// Whether the next checkpoint can be a delta. A recovery fetches the deltas too. So the deltas, with the size of
+    /// the last one as the estimate for the next one, may take up to two thirds of the size of the full one, or 1 MiB
+    /// if that is more. A limit of the whole size would save a fifth of the traffic, but make recoveries an eighth more
+    /// expensive.
     fn delta_fits(&self) -> bool {
         self.copied.is_some()
             && self.copied == self.held
@@ -187,8 +189,8 @@ impl Checkpointer {
             && self.delta_size + self.last_delta_size <= (self.full_size / 3 * 2).max(1 << 20)
     }
 
-    /// Whether a checkpoint must be taken: a replay of what none covers would take too long, an end has to keep too much, or a
-    /// keeper waits for one to begin with. Only one is taken at a time.
+    /// Whether a checkpoint must be taken: a replay of what none covers would take too long, an end has to keep too
+    /// much, or a keeper waits for one to begin with. Only one is taken at a time.
     pub(super) fn is_due(&self, about: &About, ends: &Ends, log: &Log, awaited: bool) -> bool {
         let wanted = self.full_requested || awaited;
         (wanted || self.is_much(about, ends.uncovered_max(), log.size(), log))
@@ -196,8 +198,8 @@ impl Checkpointer {
             && self.sending.is_none()
     }
 
-    /// Whether the work of the cell since the last copy would take too long to replay, or messages of this charge, or a log of
-    /// this size, are more than ends should keep.
+    /// Whether the work of the cell since the last copy would take too long to replay, or messages of this charge, or a
+    /// log of this size, are more than ends should keep.
     fn is_much(&self, about: &About, charge: u64, log_size: u64, log: &Log) -> bool {
         let read_size = log.read_size();
         self.spent_ns > self.replay_ns_max(about)
@@ -212,8 +214,8 @@ impl Checkpointer {
         if self.has_begun { target_ns } else { target_ns - head_start_ns(about.session, target_ns) }
     }
 
-    /// Begins a checkpoint at the end of the log: its number, and the base on which the executor copies. `awaited` if a keeper
-    /// begins with it, which has none before. None while a holder is not linked.
+    /// Begins a checkpoint at the end of the log: its number, and the base on which the executor copies. `awaited` if a
+    /// keeper begins with it, which has none before. None while a holder is not linked.
     pub(super) fn take(
         &mut self,
         about: &About,
@@ -249,8 +251,8 @@ impl Checkpointer {
         Some((number, if full { CheckpointBase::Image } else { CheckpointBase::Previous }))
     }
 
-    /// The header with which the copy is sealed now: the outputs in flight have arrived, or too much has happened meanwhile.
-    /// None if it waits, or there is no copy.
+    /// The header with which the copy is sealed now: the outputs in flight have arrived, or too much has happened
+    /// meanwhile. None if it waits, or there is no copy.
     pub(super) fn settle(
         &mut self,
         about: &About,
@@ -290,8 +292,8 @@ impl Checkpointer {
         self.taken = None;
     }
 
-    /// The copy was sealed, to so many bytes. Describes the checkpoint, with the messages that it consumed by port, and names
-    /// the sides that get it.
+    /// The copy was sealed, to so many bytes. Describes the checkpoint, with the messages that it consumed by port, and
+    /// names the sides that get it.
     pub(super) fn sealed(
         &mut self,
         about: &About,
@@ -379,21 +381,21 @@ impl Checkpointer {
         self.covered = Some(Covered { log_offset, tag, took });
     }
 
-    /// A checkpoint that an end holds covers the log before this offset. The former owner sent the offset, but not how many
-    /// messages of each end the checkpoint covers.
+    /// A checkpoint that an end holds covers the log before this offset. The former owner sent the offset, but not how
+    /// many messages of each end the checkpoint covers.
     pub(super) fn covered_before(&mut self, log_offset: u64, tag: [u8; 8], ends: &Ends) {
         let took = ends.iter().map(|_| 0).collect();
         self.covered = Some(Covered { log_offset, tag, took });
     }
 
-    /// Whether no end holds a checkpoint that leads to where this owner's log begins. Then its cell was a standby, and the
-    /// standby was sent a checkpoint that the ends did not have yet.
+    /// Whether no end holds a checkpoint that leads to where this owner's log begins. Then its cell was a standby, and
+    /// the standby was sent a checkpoint that the ends did not have yet.
     pub(super) fn is_ahead_of_ends(&self, log: &Log) -> bool {
         log.floor() > self.covered.as_ref().map_or(0, |covered| covered.log_offset)
     }
 
-    /// An end that was disconnected while the log was cut may keep so much old log that the missing part of the chosen log does
-    /// not fit: it deletes what is covered first. All of the log that the owner keeps fits after that.
+    /// An end that was disconnected while the log was cut may keep so much old log that the missing part of the chosen
+    /// log does not fit: it deletes what is covered first. All of the log that the owner keeps fits after that.
     pub(super) fn make_room(&self, ends: &Ends, log: &Log, out: &mut Vec<OwnerEffect>) {
         let Some(covered) = &self.covered else { return };
         for (side, sent) in ends.iter().zip(&covered.took) {
@@ -472,9 +474,9 @@ fn header_of(
     }
 }
 
-/// How much earlier than the target the first checkpoint of a session is due: 0 to 6 eighths of the target. Otherwise sessions
-/// that began or were recovered together, and that do the same work, would all be checkpointed at the same time, repeatedly,
-/// and delay everything else.
+/// How much earlier than the target the first checkpoint of a session is due: 0 to 6 eighths of the target. Otherwise
+/// sessions that began or were recovered together, and that do the same work, would all be checkpointed at the same
+/// time, repeatedly, and delay everything else.
 fn head_start_ns(session: SessionId, target_ns: u64) -> u64 {
     target_ns / 8 * u64::from(session.0[15] % 7)
 }

@@ -1,36 +1,17 @@
-//! Chooses the log, rebuilds the cell from it, and informs the ends (docs/protocol.md, "Choosing the log and rebuilding the
-//! cell").
+//! Chooses the log, rebuilds the cell from it, and informs the ends (docs/protocol.md, "Choosing the log and rebuilding
+//! the cell").
 //!
-//! Nothing is trusted: the chosen log, with the messages that it consumed, must give the running digest that came with it. This
-//! is verified before any of it runs.
+//! Nothing is trusted: the chosen log, with the messages that it consumed, must give the running digest that came with
+//! it. This is verified before any of it runs.
 
-use super::{
-    Now, Owner, OwnerEffect, OwnerPhase, StandbyError,
-    end_state::EndState,
-    follow::Follow,
-    log::LogMismatch,
-    phase::{Phase, replay_of},
-};
+use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::EndState, log::LogMismatch, phase::Phase};
 use crate::bug;
-use crate::cell::{CellError, CellId, CellStop, Ran, Run, RunOutcome, Seed};
-use crate::replay::{Handler, LogReplayError, ReplayCursor};
+use crate::cell::{CellError, CellId, Seed};
+use crate::replay::ReplayCursor;
 use crate::trace;
-use alloc::{
-    boxed::Box,
-    format,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{frame::Code, header::Header, id::Generation, log::Cursor, seal::Digest};
-
-/// The kind of input that ends remember of a handler that was stopped in replay. Ends compare it, so it never changes.
-const STOPPED_IN_REPLAY: u8 = 4;
-
-/// Whether more log may follow what is replayed: a standby's owner may send it.
-fn waits_for_more(follow: &Option<Box<Follow>>) -> bool {
-    follow.as_ref().is_some_and(|follow| follow.waits_for_more())
-}
 
 impl Owner {
     /// All ends have promised and sent what they keep.
@@ -38,6 +19,8 @@ impl Owner {
         if let Some(live) = self.live.take() {
             return self.continue_live(now, live, out);
         }
+        // Every output that an end received depends on log that this end has. So the longest log has what all received
+        // outputs depend on, and nothing that follows it was seen by an end.
         let Some(best) = self.ends.longest() else {
             return self.end_for_bug(bug!("an owner has at least one side", self.about.session), out);
         };
@@ -60,6 +43,7 @@ impl Owner {
             let bug = bug!("the chosen log reaches from its checkpoint on", base, start, bytes.len());
             return self.end_for_bug(bug, out);
         };
+        // From here on everything is as at the base; what an earlier attempt left is overwritten.
         self.log.choose(self.about.session, base, bytes.split_off(covered));
         self.state.is_opened = self.log.end() > 0;
         self.state.reset();
@@ -73,6 +57,7 @@ impl Owner {
             }
             return;
         }
+        // A session that has begun has the seed of its cell in its log, and every owner must use that one.
         if self.log.size() > 0 {
             match self.log.start_seed() {
                 Some(seed) => self.state.seed = Seed(seed),
@@ -82,8 +67,10 @@ impl Owner {
         out.push(OwnerEffect::Start(self.about.image, self.state.seed));
     }
 
-    /// All ends have promised, and this owner has a cell that lives, or was fed: continues with it, or opens again without it.
+    /// All ends have promised, and this owner has a cell that lives, or was fed: continues with it, or opens again
+    /// without it.
     fn continue_live(&mut self, now: Now, live: Generation, out: &mut Vec<OwnerEffect>) {
+        // A standby is fed with a delay: its owner, which the ends believe, may have had more log (I31).
         let log_end = self.follow.is_none().then(|| self.log.end());
         let overtaken = self.witness.was_overtaken(live, log_end);
         if self.follow.is_some() {
@@ -150,6 +137,7 @@ impl Owner {
         }
     }
 
+    /// The cell stands as at the base. Its header has the rest of the state.
     fn stand_restored(
         &mut self,
         now: Now,
@@ -160,6 +148,7 @@ impl Owner {
             Ok(header) => header,
             Err(error) => return self.not_restored(error, out),
         };
+        // An end chooses which of the session's checkpoints it sends as the announced one.
         if header.session != self.about.session
             || header.log_offset != self.log.floor()
             || header.ports.len() != self.ends.len()
@@ -175,8 +164,9 @@ impl Owner {
         self.verify(now, out);
     }
 
+    /// This machine cannot have the cell, or no machine can.
     fn not_restored(&mut self, error: CellError, out: &mut Vec<OwnerEffect>) {
-        // A missing cell does not end the session.
+        // A missing image or slot does not end the session: another edge may have it.
         if error.code.is_retryable() {
             self.step_down(error.code, error.reason, out);
         } else {
@@ -184,7 +174,9 @@ impl Owner {
         }
     }
 
-    /// Checks the chosen log and the messages that it consumed, without running anything.
+    /// Checks the chosen log and the messages that it consumed, without running anything (I21). A client's end that
+    /// hides log from one owner and shows it to the next could otherwise have a log of another history chosen, so each
+    /// end's position counts.
     fn verify(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if !self.ends.iter_mut().all(EndState::drop_covered) {
             return self.tampered("an end does not have the messages that the log needs", out);
@@ -216,85 +208,14 @@ impl Owner {
         self.tampered(reason, out);
     }
 
-    /// Runs the next handler of the replay, or finishes it at the end of the chosen log.
-    pub(super) fn replay_next(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        let (Some(cursor), Some(cell)) = (replay_of(&mut self.phase, &mut self.follow), self.cell) else {
-            return self.end_for_bug(bug!("a replay has a log and a cell", self.phase(), self.cell), out);
-        };
-        match cursor.next_handler(|event| self.state.inputs_of(event, &mut self.ends)) {
-            Err(_) if self.follow.is_some() => {
-                let reason = "the log cannot be replayed".to_string();
-                self.fail_standby(StandbyError(Code::Guest, reason), out);
-            }
-            Err(LogReplayError::Unreadable) => self.tampered("the log cannot be decoded", out),
-            Err(_) => self.tampered("the log consumes messages that do not exist", out),
-            // More entries will follow.
-            Ok(None) if waits_for_more(&self.follow) => {}
-            Ok(None) => self.chosen(now, out),
-            Ok(Some(Handler { input, now_ns, reads })) => {
-                if let Some(follow) = &mut self.follow {
-                    follow.set_busy(true);
-                }
-                out.push(OwnerEffect::Run(Run { cell, input, now_ns, logged: Some(reads) }));
-            }
-        }
-    }
-
-    /// The cell did not do what the log says. A standby gives up; in the replay of a chosen log the handler counts as stopped.
-    fn diverged(&mut self, reason: String, out: &mut Vec<OwnerEffect>) {
-        if waits_for_more(&self.follow) {
-            return self.fail_standby(StandbyError(Code::Guest, reason), out);
-        }
-        self.failed(STOPPED_IN_REPLAY, reason, out);
-    }
-
-    /// A handler finished in replay.
-    pub(super) fn replayed(&mut self, now: Now, ran: Ran, out: &mut Vec<OwnerEffect>) {
-        if let Some(follow) = &mut self.follow {
-            follow.set_busy(false);
-        }
-        let Some(cursor) = replay_of(&mut self.phase, &mut self.follow) else {
-            return trace!(self.context(), "ignores a handler that finished: nothing is replayed");
-        };
-        let now_ns = cursor.now_ns();
-        if let RunOutcome::Stopped(CellStop::Trap(reason) | CellStop::Kill(reason)) = ran.outcome {
-            // The reason of a standby goes to the owner that feeds it, which knows that this is a replay.
-            let is_fed = waits_for_more(&self.follow);
-            return self.diverged(if is_fed { reason } else { format!("in replay: {reason}") }, out);
-        }
-        let whole = match cursor.ran(ran.clock_read, &ran.reads) {
-            Ok(whole) => whole,
-            Err(lost) => {
-                let what = match lost {
-                    LogReplayError::Reads => "the handler read something else from the cache",
-                    _ => "the handler read the clock",
-                };
-                return self.diverged(format!("the replay diverged from the log: {what}"), out);
-            }
-        };
-        // A forbidden action ended the session when it was first done, so no log contains one.
-        if let Err(reason) = self.state.apply(&mut self.ends, self.about.context(), now_ns, &ran) {
-            return self.diverged(format!("in replay: {reason}"), out);
-        }
-        if let Some(follow) = &self.follow {
-            follow.drop_received(&mut self.ends);
-        }
-        self.checkpointer.spent(ran.cost_ns);
-        if whole {
-            self.totals.replayed += 1;
-            self.totals.pauses_ended += self.state.end_entry(&mut self.ends, &self.about);
-            let reported = self.follow.as_mut().and_then(|follow| follow.entry_replayed());
-            out.extend(reported.map(OwnerEffect::ToFeeder));
-        }
-        self.replay_next(now, out);
-    }
-
-    /// The cell has reached the end of the chosen log.
-    fn chosen(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+    /// The cell has reached the end of the chosen log. What the ends have received of it is dropped, and the rest is
+    /// sent again (I14).
+    pub(super) fn chosen(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         let resumed = self.ends.iter_mut().all(|side| {
             let (received, window) = side.promised.as_ref().map_or((0, 0), |p| (p.received, p.window));
             side.resume(received, window)
         });
+        // What was fed may be wrong: only a replay of what the ends keep shows that an end is.
         if !resumed && self.follow.is_some() {
             return self.restart_from_ends(out);
         }
@@ -306,7 +227,8 @@ impl Owner {
         self.tell_chosen(now, out);
     }
 
-    /// Sends every end the chosen log, then releases the waiting outputs.
+    /// Sends every end the chosen log, then releases the waiting outputs, in this order **\[M\]** (I12): if this owner
+    /// is lost now, the next one finds the log on which the outputs depend.
     fn tell_chosen(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         self.checkpointer.make_room(&self.ends, &self.log, out);
         let generation = (self.about.generation(), self.about.seal());

@@ -30,13 +30,14 @@ pub enum OwnerEffect {
     Send(Port, Frame),
     /// Start a cell.
     Start(CellImage, Seed),
-    /// Start a cell from checkpoints: a full one and its deltas. Their bytes follow. The cell runs only after this is answered
-    /// and a log is chosen. It is removed if no log is chosen.
+    /// Start a cell from checkpoints: a full one and its deltas. Their bytes follow. The cell runs only after this is
+    /// answered and a log is chosen. It is removed if no log is chosen.
     Restore(CellImage, Vec<CheckpointMeta>),
-    /// The next bytes of the checkpoints that [`OwnerEffect::Restore`] named, sealed. No part contains bytes of two of them.
+    /// The next bytes of the checkpoints that [`OwnerEffect::Restore`] named, sealed. No part contains bytes of two of
+    /// them.
     Part(Bytes),
-    /// The next checkpoint of a cell that was restored and has not run: a delta on the last one. Its bytes follow. Answered as
-    /// [`OwnerEffect::Restore`].
+    /// The next checkpoint of a cell that was restored and has not run: a delta on the last one. Its bytes follow.
+    /// Answered as [`OwnerEffect::Restore`].
     Advance(CellId, CheckpointMeta),
     /// Run a handler.
     Run(Run),

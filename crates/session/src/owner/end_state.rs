@@ -17,7 +17,8 @@ pub(super) type Message = Unacknowledged;
 pub(super) struct EndState {
     pub(super) port: Port,
     pub(super) host: HostId,
-    /// The verified identity of the end's agent, if it was verified. Of the client's only: the cell is told of its client.
+    /// The verified identity of the end's agent, if it was verified. Of the client's only: the cell is told of its
+    /// client.
     pub(super) identity: Option<Box<str>>,
     /// Of the current generation; none while the end is disconnected.
     pub(super) channel: Option<Channel>,
@@ -25,8 +26,8 @@ pub(super) struct EndState {
     /// Messages that the cell has not consumed; the first has sequence number `took`, unless a replay consumes them.
     pub(super) inputs: VecDeque<Message>,
     pub(super) inputs_charge: u64,
-    /// Whether messages were here before the end was asked for its promise: from an owner or a recorder that fed this one. They
-    /// may include messages that the end has deleted since.
+    /// Whether messages were here before the end was asked for its promise: from an owner or a recorder that fed this
+    /// one. They may include messages that the end has deleted since.
     pub(super) fed: bool,
     /// Sequence number of the next message from the end.
     pub(super) next: u64,
@@ -40,8 +41,8 @@ pub(super) struct EndState {
     pub(super) credit_due: u64,
     /// Outputs produced.
     pub(super) produced: u64,
-    /// How many outputs were produced by entries that are logged (or, where nothing is logged, that are complete). No other may
-    /// be sent.
+    /// How many outputs were produced by entries that are logged (or, where nothing is logged, that are complete). No
+    /// other may be sent.
     pub(super) logged: u64,
     pub(super) output_closed: bool,
     /// The last outputs, if not acknowledged.
@@ -93,7 +94,8 @@ impl EndState {
         }
     }
 
-    /// Clears the state of the last attempt. What the cell consumed and produced stays, and so do inputs that were `fed`.
+    /// Clears the state of the last attempt. What the cell consumed and produced stays, and so do inputs that were
+    /// `fed`.
     pub(super) fn ask(&mut self, channel: Option<Channel>, fed: bool) {
         self.channel = channel;
         self.promised = None;
@@ -202,8 +204,8 @@ impl EndState {
         true
     }
 
-    /// Continues from what the end has received. False if it received an output that was never produced, or if an output that
-    /// it still needs was dropped.
+    /// Continues from what the end has received. False if it received an output that was never produced, or if an
+    /// output that it still needs was dropped.
     pub(super) fn resume(&mut self, received: u64, window: u64) -> bool {
         let Some(behind) = received.checked_sub(self.acknowledged()) else { return false };
         self.sent = self.releasable();

@@ -21,18 +21,19 @@ use marram_wire::{
     seal::Seal,
 };
 
-/// Input with outputs that may go to an end waits while more bytes than this wait for that end's credit. A full buffer delays
-/// input; it never drops.
+/// Input with outputs that may go to an end waits while more bytes than this wait for that end's credit. A full buffer
+/// delays input; it never drops.
 const UNSENT_MAX: u64 = 256 << 10;
-/// Input also waits while more bytes than this wait for an end's acknowledgement. An end that acknowledges in time never has as
-/// much.
+/// Input also waits while more bytes than this wait for an end's acknowledgement. An end that acknowledges in time
+/// never has as much.
 const OUTBOX_MAX: u64 = UNSENT_MAX + 2 * OUTPUT_WINDOW;
 
 /// The sides of a session: one, or two if its app has a server. They never become more or fewer.
 #[derive(Debug)]
 pub(super) struct Ends {
     sides: Vec<EndState>,
-    /// Index of the side that is considered first for the next message, so that no end waits for another that always sends.
+    /// Index of the side that is considered first for the next message, so that no end waits for another that always
+    /// sends.
     turn: usize,
 }
 
@@ -110,9 +111,9 @@ impl Ends {
         newest(self.sides.iter().map(EndState::announced))
     }
 
-    /// The position and digest of each end's log, from `base` on. An end that lies may have log of another history than the
-    /// other end received, so the chosen log must lead through all of them. What a checkpoint covers cannot be compared. None
-    /// if the ends do not `keep` log.
+    /// The position and digest of each end's log, from `base` on. An end that lies may have log of another history than
+    /// the other end received, so the chosen log must lead through all of them. What a checkpoint covers cannot be
+    /// compared. None if the ends do not `keep` log.
     pub(super) fn held_behind(&self, base: u64, keep: bool) -> Vec<Checkmark> {
         let held = self.sides.iter().filter_map(|side| side.promised.as_ref());
         let held = held.filter(|held| keep && held.log_end >= base.max(1));
@@ -158,11 +159,11 @@ impl Ends {
         opens(self.sides.iter().map(|side| side.port), peers)
     }
 
-    /// The sides with ends that must take more before any input may run that could produce outputs for them: a bitmap by their
-    /// index.
+    /// The sides with ends that must take more before any input may run that could produce outputs for them: a bitmap
+    /// by their index.
     ///
-    /// The cell does not stop completely: a server that answers before it continues to read takes nothing more until its answer
-    /// is read.
+    /// The cell does not stop completely: a server that answers before it continues to read takes nothing more until
+    /// its answer is read.
     pub(super) fn full(&self) -> u64 {
         let full = |side: &EndState| side.unsent_charge > UNSENT_MAX || side.outbox_charge > OUTBOX_MAX;
         let bits = self.sides.iter().enumerate().map(|(index, side)| if full(side) { bit(index) } else { 0 });
@@ -182,8 +183,8 @@ impl Ends {
         }
     }
 
-    /// Ports in turn. Skips ports with messages that were answered to a `full` side, and messages beyond the credit of a paused
-    /// port.
+    /// Ports in turn. Skips ports with messages that were answered to a `full` side, and messages beyond the credit of
+    /// a paused port.
     pub(super) fn next_message(&mut self, full: u64, pauses: &Pauses) -> Option<(Port, Message)> {
         let count = self.sides.len();
         for step in 0..count {
@@ -246,15 +247,15 @@ impl Ends {
         self.send(|channel| Finish { channel }.into(), out);
     }
 
-    /// Whether both directions of every port are closed, and every end has received everything. Only the ends of a session that
-    /// is kept must be linked for this: the others cannot come back.
+    /// Whether both directions of every port are closed, and every end has received everything. Only the ends of a
+    /// session that is kept must be linked for this: the others cannot come back.
     pub(super) fn are_done(&self, policy: &OwnerPolicy) -> bool {
         let done = |side: &EndState| side.input_closed && side.output_closed && side.outbox.is_empty();
         self.sides.iter().all(done) && (!policy.keep || self.are_all_linked())
     }
 
-    /// Continues with a cell that never stopped: every end's last promise before this one was to this owner, so no other owner
-    /// can have chosen. False if an end says otherwise, or does not go on where the cell stands.
+    /// Continues with a cell that never stopped: every end's last promise before this one was to this owner, so no
+    /// other owner can have chosen. False if an end says otherwise, or does not go on where the cell stands.
     pub(super) fn resume_live(&mut self, log_end: u64) -> bool {
         let all_live =
             self.sides.iter().all(|side| side.promised.as_ref().is_some_and(|promised| promised.live));
@@ -268,7 +269,8 @@ impl Ends {
             })
     }
 
-    /// Sends every end what it lacks of the chosen log **\[M\]** and its initial credit: from then on it accepts outputs.
+    /// Sends every end what it lacks of the chosen log **\[M\]** and its initial credit: from then on it accepts
+    /// outputs.
     pub(super) fn send_chosen(
         &mut self,
         (generation, seal): (Generation, &Seal),

@@ -1,13 +1,13 @@
 //! A standby: an owner that has no promises, and is fed with what the cell of another owner consumes.
 //!
 //! It keeps the cell *warm* (the newest checkpoint is restored, log and messages are in memory) or *hot* (it replays
-//! continuously). What it has is a prefix of the history of one generation. So its state is that of an owner with a live cell
-//! and broken wires: it opens a generation and asks for promises as the owner of the fed one. An end that gave its last promise
-//! to exactly that generation sends what the standby lacks and no more. If any end has promised another generation, the
-//! standby's state may differ from the chosen one, and it restarts from what the ends keep.
+//! continuously). What it has is a prefix of the history of one generation. So its state is that of an owner with a
+//! live cell and broken wires: it opens a generation and asks for promises as the owner of the fed one. An end that
+//! gave its last promise to exactly that generation sends what the standby lacks and no more. If any end has promised
+//! another generation, the standby's state may differ from the chosen one, and it restarts from what the ends keep.
 //!
-//! An owner that a recorder helps works in the same way: it is fed at once with what the recorder kept. A recorder is not
-//! trusted: what it gave must lead to the running digest of the ends before any of it runs.
+//! An owner that a recorder helps works in the same way: it is fed at once with what the recorder kept. A recorder is
+//! not trusted: what it gave must lead to the running digest of the ends before any of it runs.
 
 use super::{
     Now, Owner, OwnerEffect, OwnerPhase, OwnerPolicy,
@@ -107,6 +107,7 @@ impl Owner {
         }
     }
 
+    /// A frame from an owner, in the order in which that one consumed, was acknowledged and truncated.
     fn take_fed(&mut self, now: Now, frame: Frame, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
         let Some(follow) = &mut self.follow else { return Ok(()) };
         match frame {
@@ -127,6 +128,7 @@ impl Owner {
                 out.push(OwnerEffect::Part(part.bytes));
                 out.extend(stored.map(OwnerEffect::ToFeeder));
             }
+            // What ends have deleted is of no use to a recovery, unless this cell still has to replay it.
             Frame::Truncate(truncate) => {
                 let replays = matches!(self.phase, Phase::Replaying(_));
                 if let Some(offset) = follow.truncate(&truncate, replays, &self.log) {
@@ -151,8 +153,11 @@ impl Owner {
         Ok(())
     }
 
+    /// An entry, and the message that it consumed. The owner sends both at once, so that the standby needs nothing from
+    /// the ends.
     fn fed_entry(&mut self, now: Now, fed: Fed, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
         let (offset, size) = (self.log.end(), fed.entry.len() as u64);
+        // Its owner takes a checkpoint before that, and truncates. A standby that is not told so gives up.
         if self.log.size() + size > LOG_SIZE_MAX || offset + size >= LOG_OFFSET_MAX {
             return standby_error(Code::Busy, "the log exceeds the limit without a checkpoint");
         }
@@ -180,6 +185,7 @@ impl Owner {
             }
             Event::Timer | Event::Task => None,
         };
+        // A standby with another history than its owner could not take over.
         if !self.log.take_read(&self.about.keys, &entry, message.as_ref(), fed.tag) {
             return standby_error(Code::Tampered, "the fed data does not match its digest");
         }
@@ -220,6 +226,8 @@ impl Owner {
         self.begin_replay(now, out);
     }
 
+    /// Takes the state of a checkpoint of the feed. It may be older than the log here: then the cell replays from
+    /// there.
     fn restore_at(&mut self, header: Header) -> Result<(), StandbyError> {
         let place = (self.log.floor()..=self.log.end()).contains(&header.log_offset);
         if header.session != self.about.session || header.ports.len() != self.ends.len() || !place {
@@ -251,7 +259,8 @@ impl Owner {
         Ok(())
     }
 
-    /// This owner cannot be a standby any more.
+    /// This owner cannot be a standby any more. The session loses nothing: before a takeover, its owner is told; in
+    /// one, the ends are asked for everything.
     pub(super) fn fail_standby(
         &mut self,
         StandbyError(code, reason): StandbyError,

@@ -1,6 +1,7 @@
 //! What a standby knows of the owner that feeds it, and how far its own cell is.
 //!
-//! Decides; the frames of the feed are taken apart in [`super::feed`], which passes on what concerns log, ends and cell.
+//! Decides; the frames of the feed are taken apart in [`super::feed`], which passes on what concerns log, ends and
+//! cell.
 
 use super::{
     OwnerEffect, StandbyError,
@@ -50,8 +51,8 @@ impl Point {
     }
 }
 
-/// An owner's state while it is fed. Outlives the phase `Following`: a takeover asks for promises, restores and replays with
-/// it, and it ends when the session belongs to this owner.
+/// An owner's state while it is fed. Outlives the phase `Following`: a takeover asks for promises, restores and replays
+/// with it, and it ends when the session belongs to this owner.
 #[derive(Debug)]
 pub(super) struct Follow {
     /// The cell's seed if the session starts here.
@@ -70,8 +71,8 @@ pub(super) struct Follow {
     former: Option<Former>,
     /// Whether a handler runs.
     busy: bool,
-    /// A checkpoint that an end holds covers the log before this offset, with the running digest there: an end that lacks this
-    /// part does not need it.
+    /// A checkpoint that an end holds covers the log before this offset, with the running digest there: an end that
+    /// lacks this part does not need it.
     covered: Checkmark,
     /// Whether a log has been chosen: what follows is replayed to its end.
     chosen: bool,
@@ -199,8 +200,8 @@ impl Follow {
         Some(Credit { channel, received, bytes }.into())
     }
 
-    /// An entry has run through the cell. Every few entries this is reported to the feeding owner: entries that were only
-    /// received would have to be replayed before this owner could take over.
+    /// An entry has run through the cell. Every few entries this is reported to the feeding owner: entries that were
+    /// only received would have to be replayed before this owner could take over.
     pub(super) fn entry_replayed(&mut self) -> Option<Frame> {
         self.replayed += 1;
         let channel = self.channel.filter(|_| self.hot && self.replayed >= REPLAYED_EVERY)?;
@@ -240,8 +241,8 @@ impl Follow {
         self.replay.as_ref().map_or(0, ReplayCursor::held_bytes)
     }
 
-    /// The feed announces a checkpoint: a full one, which will replace the cell, or a delta on the cell's state. False if it
-    /// does not follow what is here.
+    /// The feed announces a checkpoint: a full one, which will replace the cell, or a delta on the cell's state. False
+    /// if it does not follow what is here.
     pub(super) fn begin_checkpoint(
         &mut self,
         meta: &CheckpointMeta,
@@ -264,8 +265,8 @@ impl Follow {
         true
     }
 
-    /// A part of the checkpoint is here. Returns what acknowledges it, if that is due. The last part is acknowledged when the
-    /// cell is restored: then this owner could take over at once.
+    /// A part of the checkpoint is here. Returns what acknowledges it, if that is due. The last part is acknowledged
+    /// when the cell is restored: then this owner could take over at once.
     pub(super) fn take_part(&mut self, size: u64) -> Result<Option<Frame>, StandbyError> {
         let Some((meta, got)) = &mut self.arriving else {
             return standby_error(Code::Protocol, "a part does not belong to a checkpoint");
@@ -283,8 +284,8 @@ impl Follow {
         Ok(Some(Stored { channel, bytes, complete: None }.into()))
     }
 
-    /// The ends have deleted what a checkpoint covers, which they hold. Only then may this owner: returns the offset up to which
-    /// it may. A replay that goes on needs no base any more.
+    /// The ends have deleted what a checkpoint covers, which they hold. Only then may this owner: returns the offset up
+    /// to which it may. A replay that goes on needs no base any more.
     pub(super) fn truncate(&mut self, truncate: &Truncate, replays: bool, log: &Log) -> Option<u64> {
         if truncate.log_offset > self.covered.0 {
             self.covered = (truncate.log_offset, truncate.tag);
@@ -310,8 +311,8 @@ impl Follow {
         }
     }
 
-    /// The cell that a checkpoint in flight will replace has started, or failed to. None if `cell` is not that one. A takeover
-    /// before the checkpoint is complete continues with it.
+    /// The cell that a checkpoint in flight will replace has started, or failed to. None if `cell` is not that one. A
+    /// takeover before the checkpoint is complete continues with it.
     pub(super) fn former_started(
         &mut self,
         cell: CellId,

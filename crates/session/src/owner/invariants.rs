@@ -1,11 +1,13 @@
-//! The owner's local invariants, by their numbers in docs/protocol.md: those that relate its parts, and those of each part.
+//! The owner's local invariants, by their numbers in docs/protocol.md: those that relate its parts, and those of each
+//! part.
 
 use super::{Owner, OwnerPhase, end_state::EndState, phase::Phase};
 use crate::invariant::{BrokenInvariant, holds};
 use marram_wire::limits::charge;
 
 impl Owner {
-    /// Checks I15, I19, I23, I28 to I30, I35 and I37 to I39 of docs/protocol.md, as far as they relate fields of this owner.
+    /// Checks I15, I19, I23, I28 to I30, I35, I37, I38 and I42 of docs/protocol.md, as far as they relate fields of this
+    /// owner.
     ///
     /// # Errors
     /// If one does not hold.

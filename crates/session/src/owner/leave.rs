@@ -49,8 +49,8 @@ impl Owner {
         self.terminate(Code::Tampered, reason.to_string(), out);
     }
 
-    /// A handler was stopped. The session may be retried once, since the fault may be this machine's. A second stop at the same
-    /// position ends it, so that a poison message cannot move from edge to edge.
+    /// A handler was stopped. The session may be retried once, since the fault may be this machine's. A second stop at
+    /// the same position ends it, so that a poison message cannot move from edge to edge.
     pub(super) fn failed(&mut self, input: u8, reason: String, out: &mut Vec<OwnerEffect>) {
         trace!(self.context(), "a handler was stopped at log offset {}: {reason}", self.log.end());
         let failure = Failure { log_offset: self.log.end(), input, reason };

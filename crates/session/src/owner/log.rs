@@ -1,7 +1,7 @@
 //! The session's log in plaintext, from the end of what a checkpoint covers, and the digest of all that was consumed.
 //!
-//! Nothing is trusted that comes from elsewhere: log and messages of ends, recorders and other owners must lead to the running
-//! digest that came with them before any of it runs (I20 and I21 of docs/protocol.md).
+//! Nothing is trusted that comes from elsewhere: log and messages of ends, recorders and other owners must lead to the
+//! running digest that came with them before any of it runs (I20 and I21 of docs/protocol.md).
 
 use super::{about::About, end_state::Message, ends::Ends};
 use crate::replay::{LogReplayError, follow};
@@ -57,8 +57,8 @@ pub(super) struct Log {
     floor: u64,
     bytes: BytesMut,
     cursor: Cursor,
-    /// Objects read from the cache that the log contains, since the cell was last copied. An entry names an object that is in
-    /// an earlier one, so a replay from a checkpoint must find it behind that checkpoint.
+    /// Objects read from the cache that the log contains, since the cell was last copied. An entry names an object that
+    /// is in an earlier one, so a replay from a checkpoint must find it behind that checkpoint.
     known: Known,
     /// The running digest at the end, unless the log came from a recorder and is not verified yet.
     digest: Digest,
@@ -151,8 +151,8 @@ impl Log {
         self.end() + LOG_ROOM >= LOG_OFFSET_MAX
     }
 
-    /// Appends an entry with what it consumed, and returns its size. None if readers would refuse it: the reads of one handler
-    /// are bounded, but an entry that opens ports has several handlers.
+    /// Appends an entry with what it consumed, and returns its size. None if readers would refuse it: the reads of one
+    /// handler are bounded, but an entry that opens ports has several handlers.
     pub(super) fn append(
         &mut self,
         keys: &SessionKeys,
@@ -187,8 +187,8 @@ impl Log {
         rest.is_empty().then_some(read.event)
     }
 
-    /// Absorbs an entry that was read with [`Self::read_next`], and what it consumed. False, and it is not appended, if that
-    /// does not lead to the digest with this tag.
+    /// Absorbs an entry that was read with [`Self::read_next`], and what it consumed. False, and it is not appended, if
+    /// that does not lead to the digest with this tag.
     pub(super) fn take_read(
         &mut self,
         keys: &SessionKeys,
@@ -205,7 +205,8 @@ impl Log {
         matches
     }
 
-    /// Appends log that is verified later: neither the digest nor the time at the end belongs to it until [`Self::prove`].
+    /// Appends log that is verified later: neither the digest nor the time at the end belongs to it until
+    /// [`Self::prove`].
     pub(super) fn append_unverified(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -238,8 +239,8 @@ impl Log {
         Position { offset: self.end(), digest: self.digest, cursor: self.cursor }
     }
 
-    /// Appends the ends' log behind what was fed. False if log and messages do not lead to the digests of the ends. Each end's
-    /// log from there on must be of this history, not only the longest one.
+    /// Appends the ends' log behind what was fed. False if log and messages do not lead to the digests of the ends.
+    /// Each end's log from there on must be of this history, not only the longest one.
     pub(super) fn append_verified(&mut self, about: &About, ends: &Ends, behind: &[u8]) -> bool {
         let from = self.end_position();
         let places = ends.held_behind(from.offset, about.policy.keep);
@@ -257,8 +258,8 @@ impl Log {
         }
     }
 
-    /// Follows the log from one position to its end, with the messages that it consumed; `consumed` of those that wait were
-    /// consumed before. At each of `places`, in order, the running digest must be the given one.
+    /// Follows the log from one position to its end, with the messages that it consumed; `consumed` of those that wait
+    /// were consumed before. At each of `places`, in order, the running digest must be the given one.
     pub(super) fn follow_through(
         &self,
         keys: &SessionKeys,

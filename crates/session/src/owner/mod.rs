@@ -1,15 +1,16 @@
 //! The owner of a session: the state machine between the ends, on the edge that holds the newest generation.
 //!
-//! It opens a generation in two steps (docs/protocol.md, "Opening a generation"), rebuilds the cell by checkpoint and replay,
-//! feeds it one input at a time, logs what it consumed, releases outputs with the increment that they depend on, and lets the
-//! ends delete what a checkpoint covers. It knows no wire: frames carry a channel, and the shard maps channels to wires.
+//! It opens a generation in two steps (docs/protocol.md, "Opening a generation"), rebuilds the cell by checkpoint and
+//! replay, feeds it one input at a time, logs what it consumed, releases outputs with the increment that they depend
+//! on, and lets the ends delete what a checkpoint covers. It knows no wire: frames carry a channel, and the shard maps
+//! channels to wires.
 //!
-//! Each part of its state is a machine of its own, with private fields: it decides, and [`Owner`] carries out what it decides
-//! and tells the other parts. A part knows no other one, except that most read the log and the ends.
+//! Each part of its state is a machine of its own, with private fields: it decides, and [`Owner`] carries out what it
+//! decides and tells the other parts. A part knows no other one, except that most read the log and the ends.
 //!
 //! | state | part | methods of the owner |
 //! |---|---|---|
-//! | the attempt: what the ends send until a log is chosen | `opening` | `open`, `choose` |
+//! | the attempt: what the ends send until a log is chosen | `opening` | `open`, `choose`, `replaying` |
 //! | the entry that runs, the clock, quotas | `runner` | `run` |
 //! | the ends; the log; what follows from the log besides the cell's memory | `ends`, `log`, `state` | |
 //! | checkpoints | `checkpointer` | `checkpoint` |
@@ -38,6 +39,7 @@ mod policy;
 mod recall;
 mod record;
 mod recordings;
+mod replaying;
 mod replicas;
 mod run;
 mod runner;
@@ -87,8 +89,8 @@ pub struct Owner {
     ends: Ends,
     /// The cell, from when it is asked for until it is removed. It can run only in some phases.
     cell: Option<CellId>,
-    /// The generation under which a log was last chosen, while that log's cell lives: the next generation can continue with the
-    /// cell, if no other log was chosen since. Kept without any end, and while promises are collected.
+    /// The generation under which a log was last chosen, while that log's cell lives: the next generation can continue
+    /// with the cell, if no other log was chosen since. Kept without any end, and while promises are collected.
     live: Option<Generation>,
     log: Log,
     state: CellState,
@@ -103,8 +105,8 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// An owner that has not asked the ends yet. `hosts` are the agents of the client's end and, if the app has one, of the
-    /// server's; `seed` is used if the session starts here.
+    /// An owner that has not asked the ends yet. `hosts` are the agents of the client's end and, if the app has one, of
+    /// the server's; `seed` is used if the session starts here.
     #[must_use]
     pub fn new(
         session: SessionId,
@@ -243,7 +245,8 @@ impl Owner {
         self.phase = phase;
     }
 
-    /// A frame from the end at `port`, on the channel of the current generation.
+    /// A frame from the end at `port`, on the channel of the current generation: the shard drops those of older ones
+    /// (I4). What is accepted in which phase is listed in docs/protocol.md, "Opening a generation".
     pub fn receive(&mut self, now: Now, port: Port, frame: Frame, out: &mut Vec<OwnerEffect>) {
         let index = self.ends.index(port);
         let promising = self.phase() == OwnerPhase::Promising;
@@ -294,6 +297,7 @@ impl Owner {
         {
             return;
         }
+        // An attempt needs all ends: with one of them alone, nothing says that its log is the longest (I11).
         if self.recovering() {
             return self.abort_attempt(Code::Waiting, "the other end's connection broke", out);
         }
@@ -309,6 +313,8 @@ impl Owner {
         if promised <= self.about.generation() {
             return self.unlinked(port, out);
         }
+        // Two edges may open at the same time. Until a log is chosen this owner can ask again, with a newer generation
+        // than the end's promise; after that the session belongs to the newer owner.
         if self.phase() == OwnerPhase::Promising {
             trace!(self.context(), "opens again: the end at port {} promised {promised}", port.0);
             out.push(OwnerEffect::Reopen(promised.count));
@@ -325,6 +331,8 @@ impl Owner {
         if self.follow.is_some() {
             return self.replayed(now, ran, out);
         }
+        // A handler of a live cell ends in any phase in which that cell can still be continued. In the others the entry
+        // is not logged, and the next owner consumes its input again.
         match self.phase {
             Phase::Replaying(_) => self.replayed(now, ran, out),
             Phase::Following | Phase::Restoring | Phase::Finishing | Phase::Recording(_) => {

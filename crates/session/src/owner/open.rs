@@ -34,8 +34,10 @@ pub struct Attempt<'a> {
 }
 
 impl Owner {
-    /// Asks every end for its promise. From here on nothing is released until all have promised and a log is chosen **\[M\]**.
+    /// Asks every end for its promise. From here on nothing is released until all have promised and a log is chosen
+    /// **\[M\]**.
     pub fn open(&mut self, attempt: &Attempt<'_>, out: &mut Vec<OwnerEffect>) {
+        // Before the generation changes: a standby asks as the owner of the generation that fed it.
         self.begin_takeover(out);
         self.about.renew(attempt.generation);
         self.enter(Phase::Promising(Opening::new(self.ends.len())), "this generation was requested");
@@ -45,8 +47,10 @@ impl Owner {
         let is_fed = self.follow.is_some();
         let has_cell = self.live.is_some() && !is_fed;
         let is_fresh = self.log.end() == 0 && !self.state.is_opened;
+        // A keeper goes on only from the very history that it was fed.
         self.replicas.renew(&self.about, has_cell || is_fresh, out);
         self.checkpointer.abandon();
+        // A cell of an attempt that failed before a log was chosen: it may stand at a position that is not chosen now.
         if self.live.is_none() {
             self.remove_cell(out);
         }
@@ -89,6 +93,8 @@ impl Owner {
             && promised.log_end < LOG_OFFSET_MAX
             && promised.sent_start <= promised.sent_end
             && is_chain(&promised.checkpoints);
+        // All that follows relies on these bounds: sizes of buffers, offsets that are subtracted, and one answer an
+        // end.
         if !sound || side.promised.is_some() {
             return self.terminate(Code::Protocol, "an end's promise is inconsistent".into(), out);
         }
@@ -99,13 +105,15 @@ impl Owner {
         }
         let has_past = promised.log_end > 0 || !promised.checkpoints.is_empty();
         side.next = promised.sent_start;
-        // What was consumed before, on an earlier channel or as a standby, was not sent on the initial credit of this channel.
+        // What was consumed before, on an earlier channel or as a standby, was not sent on the initial credit of this
+        // channel.
         (side.credited_from, side.credit_due) = (promised.sent_end, 0);
         side.promised = Some(promised);
         if has_past {
             self.witness.need(&self.about, out);
         }
-        // An owner with a live cell needs no checkpoints: it asks for them in another generation, if it cannot continue.
+        // An owner with a live cell needs no checkpoints: it asks for them in another generation, if it cannot
+        // continue.
         if self.live.is_none()
             && self.ends.have_all_promised()
             && let Phase::Promising(opening) = &mut self.phase
@@ -116,7 +124,8 @@ impl Owner {
         self.choose_if_complete(now, out);
     }
 
-    /// An end sends the log and the checkpoints that it announced.
+    /// An end sends the log and the checkpoints that it announced, while other ends may not have promised yet. It
+    /// decides nothing before all have.
     pub(super) fn arrived(&mut self, now: Now, index: usize, frame: Frame, out: &mut Vec<OwnerEffect>) {
         let Phase::Promising(opening) = &mut self.phase else { return };
         let side = &self.ends[index];
@@ -146,6 +155,8 @@ impl Owner {
     pub(super) fn input(&mut self, now: Now, index: usize, input: Input, out: &mut Vec<OwnerEffect>) {
         let promising = self.phase() == OwnerPhase::Promising;
         let side = &mut self.ends[index];
+        // A standby may have messages that the end has deleted since, because a checkpoint covers them, beside those it
+        // still has.
         let others = if side.fed { 2 * RETAINED_MAX } else { 0 };
         let bound = others + RETAINED_MAX + INPUT_WINDOW + charge(0);
         // Until a log is chosen, an end sends what it announced and no more.
@@ -163,8 +174,8 @@ impl Owner {
         self.pump(now, out);
     }
 
-    /// Chooses a log once every end has promised and sent what it announced, and the witness has answered if it was asked
-    /// **\[M\]**.
+    /// Chooses a log once every end has promised and sent what it announced, and the witness has answered if it was
+    /// asked **\[M\]**.
     pub(super) fn choose_if_complete(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if let Phase::Promising(opening) = &self.phase
             && opening.is_complete(&self.ends)
@@ -175,7 +186,8 @@ impl Owner {
     }
 }
 
-/// Asks every linked end for its promise. `live` is the generation of this owner's cell that lives, and the end of its log.
+/// Asks every linked end for its promise. `live` is the generation of this owner's cell that lives, and the end of its
+/// log.
 fn ask_ends(
     ends: &Ends,
     about: &About,

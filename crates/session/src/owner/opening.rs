@@ -32,7 +32,8 @@ impl Arrival {
         side.announced().get(self.checkpoints)
     }
 
-    /// Whether everything that the promise announced has arrived. An end that goes on with a live cell sends no checkpoints.
+    /// Whether everything that the promise announced has arrived. An end that goes on with a live cell sends no
+    /// checkpoints.
     fn is_complete(&self, side: &EndState) -> bool {
         side.promised.as_ref().is_some_and(|promised| {
             let has_log = self.log.len() as u64 == promised.log_end - promised.log_start;
@@ -100,8 +101,8 @@ impl Opening {
         arrival.arriving(side) == Some(meta) && arrival.size == 0 && meta.size > 0
     }
 
-    /// A part of the checkpoint that an end sends: passed on if the end is the source, and kept while the source is not known.
-    /// Returns whether the checkpoint is whole now; none if the end sends more than it announced.
+    /// A part of the checkpoint that an end sends: passed on if the end is the source, and kept while the source is not
+    /// known. Returns whether the checkpoint is whole now; none if the end sends more than it announced.
     pub(super) fn take_part(
         &mut self,
         index: usize,
@@ -129,9 +130,9 @@ impl Opening {
         Some(whole)
     }
 
-    /// Every end has promised, so the source of the checkpoints is known. The executor gets their parts as they arrive, so that
-    /// they are decrypted soon after the last part is here. They have no effect before a log is chosen. False if what the ends
-    /// keep does not fit together.
+    /// Every end has promised, so the source of the checkpoints is known. The executor gets their parts as they arrive,
+    /// so that they are decrypted soon after the last part is here. They have no effect before a log is chosen. False
+    /// if what the ends keep does not fit together.
     pub(super) fn gather(&mut self, image: CellImage, ends: &Ends, out: &mut Vec<OwnerEffect>) -> bool {
         self.source = ends.best_holder();
         let base = self.source.and_then(|at| ends[at].announced().last()).map_or(0, |c| c.log_offset);
@@ -161,7 +162,8 @@ impl Opening {
         self.early.take()
     }
 
-    /// I29 of docs/protocol.md: of an end arrives no more than it announced, and an executor answers only what it was asked.
+    /// I29 of docs/protocol.md: of an end arrives no more than it announced, and an executor answers only what it was
+    /// asked.
     pub(super) fn invariants(&self, ends: &Ends) -> Result<(), BrokenInvariant> {
         holds!("I29", self.arrivals.len() == ends.len());
         holds!("I29", self.early.is_none() || self.source.is_some());

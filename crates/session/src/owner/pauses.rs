@@ -1,7 +1,7 @@
 //! The ports that the cell has paused: their ends are granted no credit, so that their senders wait (back-pressure).
 //!
-//! A pause only withholds credit. Messages within the credit that an end still has arrive and are handled. Which ports are
-//! paused follows from the log alone, so a replay pauses the same ports, and a checkpoint's header lists them.
+//! A pause only withholds credit. Messages within the credit that an end still has arrive and are handled. Which ports
+//! are paused follows from the log alone, so a replay pauses the same ports, and a checkpoint's header lists them.
 
 use super::{Owner, OwnerEffect, end_state::EndState, ends::Ends};
 use alloc::{collections::BTreeSet, vec::Vec};
@@ -12,8 +12,8 @@ use marram_wire::{
     limits::{INPUT_WINDOW, MESSAGE_SIZE_MAX, charge},
 };
 
-/// Credit is returned once this much was consumed. When everything is consumed, the credit that was not returned yet still
-/// leaves the end room for the largest message. Otherwise the end could wait forever.
+/// Credit is returned once this much was consumed. When everything is consumed, the credit that was not returned yet
+/// still leaves the end room for the largest message. Otherwise the end could wait forever.
 const CREDIT_EVERY: u64 = INPUT_WINDOW - charge(MESSAGE_SIZE_MAX);
 
 /// By stage, the ports that it has paused.
@@ -32,8 +32,9 @@ impl Pauses {
         self.0.remove(&(stage, port))
     }
 
-    /// Whether the end at this port is granted no credit. A stage that pauses a port pauses its whole chain on that side. In a
-    /// session without a server all that a chain does follows from its client, so any pause stops the client.
+    /// Whether the end at this port is granted no credit. A stage that pauses a port pauses its whole chain on that
+    /// side. In a session without a server all that a chain does follows from its client, so any pause stops the
+    /// client.
     pub(super) fn stops(&self, port: Port, has_server: bool) -> bool {
         self.0.iter().any(|(_, paused)| *paused == port || !has_server)
     }
@@ -81,7 +82,8 @@ impl Ends {
 }
 
 impl EndState {
-    /// The initial credit of the end in a generation. What is withheld from a paused port is granted when it is resumed.
+    /// The initial credit of the end in a generation. What is withheld from a paused port is granted when it is
+    /// resumed.
     pub(super) fn begin_credit(&mut self, is_paused: bool) -> u64 {
         if is_paused {
             self.credit_due = INPUT_WINDOW;
@@ -90,8 +92,8 @@ impl EndState {
         INPUT_WINDOW
     }
 
-    /// Whether the next message was sent with the promise, beyond any credit. It waits while the port is paused: an end may
-    /// send much more with its promise than a cell that withholds credit is prepared for.
+    /// Whether the next message was sent with the promise, beyond any credit. It waits while the port is paused: an end
+    /// may send much more with its promise than a cell that withholds credit is prepared for.
     pub(super) fn is_beyond_credit(&self) -> bool {
         self.took < self.credited_from
     }

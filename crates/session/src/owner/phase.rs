@@ -66,11 +66,12 @@ impl Field for OwnerPhase {
     }
 }
 
-/// [`OwnerPhase`] with the data that only this phase has: it cannot be used in another one, and is dropped with the phase.
+/// [`OwnerPhase`] with the data that only this phase has: it cannot be used in another one, and is dropped with the
+/// phase.
 ///
-/// What an owner was fed ([`super::follow::Follow`]) and the handler of a live cell ([`super::runner::Runner`]) outlive phases:
-/// a takeover asks for promises, restores and replays with the fed data, and a handler that was begun while an end was linked
-/// may finish when none is.
+/// What an owner was fed ([`super::follow::Follow`]) and the handler of a live cell ([`super::runner::Runner`]) outlive
+/// phases: a takeover asks for promises, restores and replays with the fed data, and a handler that was begun while an
+/// end was linked may finish when none is.
 #[derive(Debug)]
 pub(super) enum Phase {
     Following,

@@ -37,8 +37,8 @@ pub struct OwnerPolicy {
     pub record_stops: bool,
     /// Whether other sessions use the same cell ([`crate::shared`]). Needs `keep` to be off.
     pub shared: bool,
-    /// Whether an external witness stores how much the client has received, and what to do while the witness is unavailable.
-    /// For apps without a server: their clients could otherwise go back to an older state.
+    /// Whether an external witness stores how much the client has received, and what to do while the witness is
+    /// unavailable. For apps without a server: their clients could otherwise go back to an older state.
     pub witness: Option<Witnessing>,
 }
 

@@ -1,9 +1,10 @@
-//! Recovery with a recorder's data. A recorder is not trusted. It announces how much it has before it sends it, and this must
-//! be exactly the messages that its log consumes, from the position of its checkpoint on. All of it must lead to the digests
-//! that the ends and the witness know. Otherwise all of it is discarded, and the ends are asked for everything that they keep.
+//! Recovery with a recorder's data. A recorder is not trusted. It announces how much it has before it sends it, and
+//! this must be exactly the messages that its log consumes, from the position of its checkpoint on. All of it must lead
+//! to the digests that the ends and the witness know. Otherwise all of it is discarded, and the ends are asked for
+//! everything that they keep.
 //!
-//! A message that the log does not consume would look like one that an end sent and no owner has handled yet: a recorder could
-//! insert messages of its own, or make an end omit its messages.
+//! A message that the log does not consume would look like one that an end sent and no owner has handled yet: a
+//! recorder could insert messages of its own, or make an end omit its messages.
 
 use super::{
     Owner, OwnerEffect,
@@ -114,15 +115,16 @@ impl Recall {
         self.given < announced.fold(0, u64::saturating_add)
     }
 
-    /// Whether every end continues exactly where the recorder's messages end. An end that begins elsewhere did not send all of
-    /// them, or was made to delete some that they lack.
+    /// Whether every end continues exactly where the recorder's messages end. An end that begins elsewhere did not send
+    /// all of them, or was made to delete some that they lack.
     pub(super) fn is_continued_by(&self, ends: &Ends) -> bool {
         let starts = ends.iter().map(|side| side.promised.as_ref().map(|promised| promised.sent_start));
         starts.eq(self.said.sent_end.iter().map(|end| Some(*end)))
     }
 
-    /// Whether the recorder's data matches its announcement, and leads from the cell's position to each digest that is `owed`: to
-    /// those of the ends, of the witness and of the recorder itself. Only then does the log belong to its digest.
+    /// Whether the recorder's data matches its announcement, and leads from the cell's position to each digest that is
+    /// `owed`: to those of the ends, of the witness and of the recorder itself. Only then does the log belong to its
+    /// digest.
     pub(super) fn holds(
         &self,
         about: &About,
@@ -165,8 +167,9 @@ impl Recall {
 }
 
 impl Owner {
-    /// Lets this owner, which has not asked any end yet, use what a recorder says that it keeps. `promised` is the last promise
-    /// of the end that asks for the recovery: what was kept of another generation is useless, whichever is correct.
+    /// Lets this owner, which has not asked any end yet, use what a recorder says that it keeps. `promised` is the last
+    /// promise of the end that asks for the recovery: what was kept of another generation is useless, whichever is
+    /// correct.
     ///
     /// # Errors
     /// If the answer is invalid.

@@ -1,9 +1,10 @@
 //! Recording: an active owner asks the ends for what they keep, as a recovery would, and continues meanwhile.
 //!
-//! The position of the recording is the owner's position when it asks, between two handlers. The owner has the log up to there;
-//! checkpoints and consumed messages are at the ends, whose answers are collected in [`super::recordings`].
+//! The position of the recording is the owner's position when it asks, between two handlers. The owner has the log up
+//! to there; checkpoints and consumed messages are at the ends, whose answers are collected in [`super::recordings`].
 //!
-//! If a handler was stopped, the ends are asked first and informed of the stop afterwards: then they may move to another edge.
+//! If a handler was stopped, the ends are asked first and informed of the stop afterwards: then they may move to
+//! another edge.
 
 use super::{Now, Owner, OwnerEffect, OwnerPhase, phase::Phase, recordings::Stopped, runner::Running};
 use crate::{bug, cell::CellStop, replay::Gathered};
@@ -84,7 +85,8 @@ impl Owner {
         }
     }
 
-    /// A handler was stopped: its input is recorded before the ends are informed, if the app's sessions are to be recorded.
+    /// A handler was stopped: its input is recorded before the ends are informed, if the app's sessions are to be
+    /// recorded.
     pub(super) fn stopped(&mut self, now: Now, running: Running, stop: CellStop, out: &mut Vec<OwnerEffect>) {
         let (killed, reason) = match stop {
             CellStop::Trap(reason) => (false, reason),

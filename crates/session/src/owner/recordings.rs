@@ -1,8 +1,8 @@
 //! A recording in progress: what the ends were asked to show, and how much of their answers is here.
 //!
-//! An end answers in order with the other frames of its channel, so its answer shows its state when the question arrived: a
-//! `Truncate` that is sent later cannot affect one answer and not the other, and a message consumed before the question was not
-//! sent after the answer.
+//! An end answers in order with the other frames of its channel, so its answer shows its state when the question
+//! arrived: a `Truncate` that is sent later cannot affect one answer and not the other, and a message consumed before
+//! the question was not sent after the answer.
 
 use super::{OwnerEffect, RecordRequest, end_state::Message, ends::Ends, open::is_chain};
 use crate::{
@@ -126,8 +126,8 @@ impl Showing {
     }
 }
 
-/// The recordings of one owner, at most one at a time. An end's answer to a recording that was given up still arrives, so what
-/// the ends show outlives the recording; it does not outlive the generation.
+/// The recordings of one owner, at most one at a time. An end's answer to a recording that was given up still arrives,
+/// so what the ends show outlives the recording; it does not outlive the generation.
 #[derive(Debug)]
 pub(super) struct Recordings {
     current: Option<Record>,
@@ -165,7 +165,8 @@ impl Recordings {
         self.current.as_ref().is_some_and(|record| record.gathered.is_none())
     }
 
-    /// The recording has the position and the log of `gathered`: asks the ends for the rest. False if none is in progress.
+    /// The recording has the position and the log of `gathered`: asks the ends for the rest. False if none is in
+    /// progress.
     pub(super) fn ask(&mut self, gathered: Gathered, ends: &Ends, out: &mut Vec<OwnerEffect>) -> bool {
         let Some(record) = &mut self.current else { return false };
         out.extend(gathered.cell.map(OwnerEffect::Hash));
@@ -220,14 +221,14 @@ impl Recordings {
         Some((record.request, gathered))
     }
 
-    /// I39 of docs/protocol.md.
+    /// I42 of docs/protocol.md.
     pub(super) fn invariants(&self) -> Result<(), BrokenInvariant> {
         let is_asked = !self.awaits_position() && self.current.is_some();
         for showing in &self.showings {
-            holds!("I39", is_asked || showing.shown.is_none());
+            holds!("I42", is_asked || showing.shown.is_none());
             let size = showing.checkpoints.last().map_or(0, |meta| meta.size);
-            holds!("I39", showing.arriving.len() as u64 <= size);
-            holds!("I39", !showing.begun || !showing.checkpoints.is_empty());
+            holds!("I42", showing.arriving.len() as u64 <= size);
+            holds!("I42", !showing.begun || !showing.checkpoints.is_empty());
         }
         Ok(())
     }

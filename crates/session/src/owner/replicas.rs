@@ -1,9 +1,9 @@
 //! Keepers: recorders and standby edges, which are fed with what the cell consumes, in addition to the ends.
 //!
-//! They make a recovery faster, not safer (docs/protocol-keepers.md, "Keepers: the feed"): nothing waits for them, no end
-//! deletes anything because of them, and one that lags is dropped and begins again with a checkpoint. A keeper that joins an
-//! active session gets a full checkpoint first. What is consumed after that checkpoint follows at once, while its bytes are
-//! still in flight.
+//! They make a recovery faster, not safer (docs/protocol-keepers.md, "Keepers: the feed"): nothing waits for them, no
+//! end deletes anything because of them, and one that lags is dropped and begins again with a checkpoint. A keeper that
+//! joins an active session gets a full checkpoint first. What is consumed after that checkpoint follows at once, while
+//! its bytes are still in flight.
 
 use super::{
     OwnerEffect,
@@ -81,8 +81,8 @@ struct ReplicaStream {
     in_flight: u64,
     /// Bytes of entries and messages that it has not acknowledged.
     behind: u64,
-    /// Of a hot one: entries that it was fed and has not replayed, and the minimum of this number since it was ready. The
-    /// number begins with all entries that were sent while its checkpoint was in flight.
+    /// Of a hot one: entries that it was fed and has not replayed, and the minimum of this number since it was ready.
+    /// The number begins with all entries that were sent while its checkpoint was in flight.
     unreplayed: u64,
     unreplayed_min: u64,
 }
@@ -96,8 +96,9 @@ impl ReplicaStream {
         }
     }
 
-    /// It has stored parts of a checkpoint. False if it was sent less than that, or if it claims to have all of a checkpoint
-    /// that was not sent completely: ends ask a keeper first if it is ready, so a false claim would mislead them.
+    /// It has stored parts of a checkpoint. False if it was sent less than that, or if it claims to have all of a
+    /// checkpoint that was not sent completely: ends ask a keeper first if it is ready, so a false claim would mislead
+    /// them.
     fn stored(&mut self, stored: &Stored) -> bool {
         let Some(left) = self.in_flight.checked_sub(stored.bytes) else { return false };
         self.in_flight = left;
@@ -283,8 +284,8 @@ impl Replicas {
         }
     }
 
-    /// A generation is being opened. What keepers have stays useful only if it is `continued`: the cell survives it, or the
-    /// session has not begun.
+    /// A generation is being opened. What keepers have stays useful only if it is `continued`: the cell survives it, or
+    /// the session has not begun.
     pub(super) fn renew(&mut self, about: &About, continued: bool, out: &mut Vec<OwnerEffect>) {
         let reason = "the session is opened again";
         self.lose_all(about.context(), |stream| stream.base.is_some() || !continued, reason, out);
@@ -304,7 +305,8 @@ impl Replicas {
         self.streams.iter().any(|stream| !stream.streaming)
     }
 
-    /// Keepers that waited begin at the position of `keep`, with the checkpoint of this number, which is being taken there.
+    /// Keepers that waited begin at the position of `keep`, with the checkpoint of this number, which is being taken
+    /// there.
     pub(super) fn start_waiting(&mut self, base: Option<u32>, keep: &Keep, out: &mut Vec<OwnerEffect>) {
         for stream in self.streams.iter_mut().filter(|stream| !stream.streaming) {
             (stream.streaming, stream.base) = (true, base);
@@ -443,8 +445,8 @@ fn send_parts(stream: &mut ReplicaStream, out: &mut Vec<OwnerEffect>) {
             continue;
         };
         if *sent == transfer.bytes.len() {
-            // The next one follows when this one is stored, so that each part belongs to the checkpoint that was announced
-            // last.
+            // The next one follows when this one is stored, so that each part belongs to the checkpoint that was
+            // announced last.
             if stream.in_flight > 0 {
                 return;
             }

@@ -1,4 +1,5 @@
-//! The running phase: one input at a time, its log entry, its outputs, their release (docs/protocol.md, "The release rule").
+//! The running phase: one input at a time, its log entry, its outputs, their release (docs/protocol.md, "The release
+//! rule").
 
 use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::EndState, phase::Phase, runner::Running};
 use crate::{
@@ -23,7 +24,7 @@ impl Owner {
         [timer_ns, self.recordings.until_ns(), witness_ns].into_iter().flatten().min()
     }
 
-    /// Handles timeouts.
+    /// Handles timeouts. Each is checked against the clock again, since a tick may be late or for another one.
     pub fn tick(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if self.recordings.until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
             self.recordings.give_up("the session's ends took too long to show what they keep", out);
@@ -38,6 +39,7 @@ impl Owner {
         if self.phase() != OwnerPhase::Running || self.runner.is_busy() || self.cell.is_none() {
             return;
         }
+        // Ends refuse log beyond `LOG_SIZE_MAX`: the cell waits for a checkpoint to be stored.
         if self.log.is_full() {
             return;
         }
@@ -52,6 +54,7 @@ impl Owner {
             let bug = bug!("a handler finishes once", self.about.session, self.phase());
             return self.end_for_bug(bug, out);
         };
+        // Reads are kept also of a handler that was stopped: its recording must show them.
         running.reads.append(&mut ran.reads);
         if let RunOutcome::Stopped(stop) = ran.outcome {
             return self.stopped(now, running, stop, out);
@@ -87,14 +90,18 @@ impl Owner {
         }
         self.release(out);
         self.ends.give_credit(self.state.pauses(), out);
+        // The release may have finished the session.
         if self.phase() == OwnerPhase::Running {
+            // A recording and a checkpoint take their position here, between two entries and before the next one
+            // begins.
             self.ask_if_between(out);
             self.checkpoint_if_due(out);
             self.pump(now, out);
         }
     }
 
-    /// A shared cell sent something to this session in a handler of another session's input.
+    /// A shared cell sent something to this session in a handler of another session's input. Nothing of it is logged:
+    /// the session ends with its owner.
     pub fn deliver(&mut self, now: Now, outputs: Vec<Made>, out: &mut Vec<OwnerEffect>) {
         let Some(cell) = self.cell else {
             let count = outputs.len();
@@ -135,7 +142,9 @@ impl Owner {
         Some(size)
     }
 
-    /// Sends outputs as far as credit allows, each with the log that it depends on.
+    /// Sends outputs as far as credit allows, each with the log that it depends on, in one frame **\[M\]**: an end that
+    /// has an output has the log that led to it, and gives that to the next owner (I14). Outputs of an entry that is
+    /// not logged are held back (I15).
     pub(super) fn release(&mut self, out: &mut Vec<OwnerEffect>) {
         let keep = self.about.policy.keep;
         for index in 0..self.ends.len() {
@@ -169,7 +178,8 @@ impl Owner {
         self.finish_if_done(out);
     }
 
-    /// An end has received outputs and grants credit.
+    /// An end has received outputs and grants credit: `received` more outputs, and `bytes` of charge. A checkpoint may
+    /// have waited for the acknowledgement, and the cell for the room in the outbox.
     pub(super) fn credit(
         &mut self,
         now: Now,
@@ -203,7 +213,8 @@ impl Owner {
         }
     }
 
-    /// Both directions of every port are closed, and every end has received everything.
+    /// Both directions of every port are closed, and every end has received everything. The ends delete the session
+    /// only once both are ready to (I26): one that deleted it alone would make a recovery of the other one impossible.
     fn finish_if_done(&mut self, out: &mut Vec<OwnerEffect>) {
         let done = !self.runner.is_busy() && self.ends.are_done(&self.about.policy);
         if !done || self.phase() != OwnerPhase::Running {

@@ -57,8 +57,8 @@ impl Rates {
     }
 }
 
-/// Runs the inputs of a cell that lives, one entry at a time. Outlives phases: a handler that was begun while the owner was
-/// running may finish while it is detached, or while the next generation is being opened.
+/// Runs the inputs of a cell that lives, one entry at a time. Outlives phases: a handler that was begun while the owner
+/// was running may finish while it is detached, or while the next generation is being opened.
 #[derive(Debug)]
 pub(super) struct Runner {
     running: Option<Running>,
@@ -93,8 +93,8 @@ impl Runner {
         mono_ns.saturating_add(self.clock_offset_ns).max(log.last_ns())
     }
 
-    /// When a timer of a running session fires, in monotonic nanoseconds. None while something holds it back that ends with a
-    /// frame or an answer, not with time.
+    /// When a timer of a running session fires, in monotonic nanoseconds. None while something holds it back that ends
+    /// with a frame or an answer, not with time.
     pub(super) fn timer_due_ns(&self, ends: &Ends, log: &Log, state: &CellState) -> Option<u64> {
         if self.is_busy() || log.is_full() || ends.full() != 0 {
             return None;
@@ -181,7 +181,8 @@ impl Runner {
     }
 }
 
-/// The next input of a kind, if there is one. While an end is full, only messages with outputs that do not go to that end.
+/// The next input of a kind, if there is one. While an end is full, only messages with outputs that do not go to that
+/// end.
 fn next_of(
     kind: Kind,
     now_ns: i64,

@@ -1,4 +1,5 @@
-//! What follows from the log besides the cell's memory: its timers, tasks and pauses. A checkpoint's header has all of it.
+//! What follows from the log besides the cell's memory: its timers, tasks and pauses. A checkpoint's header has all of
+//! it.
 
 use super::{
     about::About,
@@ -21,8 +22,8 @@ use alloc::{
 use bytes::Bytes;
 use marram_wire::{header::Header, id::Port, log::Event};
 
-/// The part of the cell's state that the owner has. It changes only by what the log consumes, so that every replay of a log
-/// leads to the same state.
+/// The part of the cell's state that the owner has. It changes only by what the log consumes, so that every replay of a
+/// log leads to the same state.
 #[derive(Debug)]
 pub(super) struct CellState {
     /// Used if the session starts here; then the log's first entry has it, and a replay takes it from there.
@@ -133,11 +134,12 @@ impl CellState {
         if fit { changed } else { Err("the cell has more timers than the limit".to_string()) }
     }
 
-    /// All handlers of an entry have run, and it is logged if entries are logged: its outputs may be sent. Before that no
-    /// output may be sent in any case: an owner that recovers from a log without the entry would not produce it. Returns how
-    /// many pauses it ended.
+    /// All handlers of an entry have run, and it is logged if entries are logged: its outputs may be sent. Before that
+    /// no output may be sent in any case: an owner that recovers from a log without the entry would not produce it.
+    /// Returns how many pauses it ended.
     ///
-    /// A shared cell never is at rest by itself: inputs of other sessions can make it send to this one or resume its port.
+    /// A shared cell never is at rest by itself: inputs of other sessions can make it send to this one or resume its
+    /// port.
     pub(super) fn end_entry(&mut self, ends: &mut Ends, about: &About) -> u64 {
         let is_shared = about.policy.shared;
         if !is_shared {
@@ -148,8 +150,8 @@ impl CellState {
         ended
     }
 
-    /// A cell that can never run again has no more outputs: its ports are closed. Depends on the log alone, so a replay does
-    /// the same.
+    /// A cell that can never run again has no more outputs: its ports are closed. Depends on the log alone, so a replay
+    /// does the same.
     fn close_if_spent(&self, ends: &mut Ends) {
         let has_nothing_due = self.timers.is_empty() && self.tasks.is_quiet();
         if has_nothing_due && ends.iter().all(|side| side.input_closed) {
@@ -159,8 +161,8 @@ impl CellState {
         }
     }
 
-    /// Ends all pauses if nothing else can end them: there is no timer, no runnable task, and every open port is paused.
-    /// Depends on the log alone, so a replay does the same.
+    /// Ends all pauses if nothing else can end them: there is no timer, no runnable task, and every open port is
+    /// paused. Depends on the log alone, so a replay does the same.
     fn resume_if_stuck(&mut self, ends: &Ends, is_shared: bool, context: TraceContext) -> u64 {
         if is_shared || self.pauses.is_empty() {
             return 0;

@@ -1,5 +1,5 @@
-//! Takeover. An owner that was a standby, or that a recorder helped, opens a generation as an owner with a live cell does. It
-//! takes from the ends what follows the fed data, and continues; or it restarts from what the ends keep.
+//! Takeover. An owner that was a standby, or that a recorder helped, opens a generation as an owner with a live cell
+//! does. It takes from the ends what follows the fed data, and continues; or it restarts from what the ends keep.
 
 use super::{
     Now, Owner, OwnerEffect, OwnerPhase, end_state::EndState, log::Log, phase::Phase, replicas::Replicas,
@@ -82,16 +82,16 @@ impl Owner {
         self.live = Some(self.about.generation());
     }
 
-    /// All ends have promised, and none has promised another owner since the fed generation: appends what they have after the
-    /// fed log, and replays to its end. False if this is not possible.
+    /// All ends have promised, and none has promised another owner since the fed generation: appends what they have
+    /// after the fed log, and replays to its end. False if this is not possible.
     pub(super) fn take_over(&mut self, now: Now, out: &mut Vec<OwnerEffect>) -> bool {
         let promised = |side: &EndState| {
             side.promised.as_ref().filter(|it| it.live).map(|it| (it.log_start, it.log_end, it.tag))
         };
         let all_live = self.ends.iter().all(|side| promised(side).is_some());
         let Some(best) = self.ends.longest().filter(|_| all_live) else { return false };
-        // An end that lives goes on behind the messages that it was fed. With any other number, which a peer may claim, all
-        // messages behind it would be out of order.
+        // An end that lives goes on behind the messages that it was fed. With any other number, which a peer may claim,
+        // all messages behind it would be out of order.
         if self.ends.iter().any(|side| side.next != side.fed_end()) {
             return false;
         }
@@ -166,7 +166,8 @@ impl Owner {
             self.checkpointer.restored(&[], &self.about.policy, &self.ends);
             let (offset, tag) = follow.covered();
             if offset > 0 {
-                // An end that was disconnected at that time may have to delete the covered log before it has room for the rest.
+                // An end that was disconnected at that time may have to delete the covered log before it has room for
+                // the rest.
                 self.checkpointer.covered_before(offset, tag, &self.ends);
             }
             self.checkpointer.request_full();

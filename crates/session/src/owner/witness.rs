@@ -1,10 +1,10 @@
-//! The witness of a session without a server (docs/protocol-keepers.md, "Witness"): an external service that stores how much of
-//! the session the client was seen to have, so that a client cannot go back to an older state of its own.
+//! The witness of a session without a server (docs/protocol-keepers.md, "Witness"): an external service that stores how
+//! much of the session the client was seen to have, so that a client cannot go back to an older state of its own.
 //!
-//! While an owner waits for the ends' promises, it also asks the witness. It chooses no log that ends before the witnessed
-//! position or has another digest there. It reports what the client has *acknowledged*, never what was only sent to it: an
-//! honest end keeps what it has acknowledged. Nothing waits for a report, so a client can still go back by what it received
-//! since the last report.
+//! While an owner waits for the ends' promises, it also asks the witness. It chooses no log that ends before the
+//! witnessed position or has another digest there. It reports what the client has *acknowledged*, never what was only
+//! sent to it: an honest end keeps what it has acknowledged. Nothing waits for a report, so a client can still go back
+//! by what it received since the last report.
 
 use super::{Now, Owner, OwnerEffect, about::About, end_state::EndState, ends::Ends, log::Checkmark};
 use crate::{
@@ -111,9 +111,9 @@ impl Witness {
         }
     }
 
-    /// Whether the client was seen with a later owner than this one, or with more log than there is here up to `log_end`. Then
-    /// a live cell of this owner does not belong to the session any more, even if the ends accept it. A standby may have less
-    /// log than its owner had: none is the end of its log.
+    /// Whether the client was seen with a later owner than this one, or with more log than there is here up to
+    /// `log_end`. Then a live cell of this owner does not belong to the session any more, even if the ends accept it. A
+    /// standby may have less log than its owner had: none is the end of its log.
     pub(super) fn was_overtaken(&self, live: Generation, log_end: Option<u64>) -> bool {
         self.seen().is_some_and(|seen| {
             seen.generation > live || log_end.is_some_and(|log_end| seen.log_end > log_end)
@@ -130,8 +130,9 @@ impl Witness {
         ))
     }
 
-    /// The position and digest that the chosen log must have, because the client was seen with them. None if a checkpoint
-    /// covers that position: an edge has sealed the checkpoint, and its word counts as much as the witness's.
+    /// The position and digest that the chosen log must have, because the client was seen with them. None if a
+    /// checkpoint covers that position: an edge has sealed the checkpoint, and its word counts as much as the
+    /// witness's.
     pub(super) fn seen_behind(&self, base: u64) -> Option<Checkmark> {
         self.seen().filter(|seen| seen.log_end > base).map(|seen| (seen.log_end, seen.tag))
     }

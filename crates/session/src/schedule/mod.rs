@@ -1,7 +1,7 @@
 //! What a cell runs next without a message: its timers and its tasks, and the order of these kinds of input.
 //!
-//! Below the owner, because a shared cell and the player of a recording schedule in the same way. Everything here follows from
-//! the log alone: nothing reads a clock, so a replay makes the same choices.
+//! Below the owner, because a shared cell and the player of a recording schedule in the same way. Everything here
+//! follows from the log alone: nothing reads a clock, so a replay makes the same choices.
 
 mod tasks;
 mod timers;
@@ -10,8 +10,8 @@ pub use tasks::TaskCounts;
 pub(crate) use tasks::Tasks;
 pub(crate) use timers::Timers;
 
-/// What an entry can consume. Timers come before tasks, and tasks before messages. But no kind comes twice in a row while
-/// another waits: a cell with timers that are always due, or which spawns tasks forever, still gets its messages.
+/// What an entry can consume. Timers come before tasks, and tasks before messages. But no kind comes twice in a row
+/// while another waits: a cell with timers that are always due, or which spawns tasks forever, still gets its messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Timer,

@@ -1,7 +1,7 @@
 //! The cell's tasks and locks: the order of the tasks, the holder of each lock, and the tasks that wait for it.
 //!
-//! A task is identified by a stage and a token, as a timer is. It is runnable, waits for one lock, or is idle. It keeps its
-//! locks while it is idle. So the holder of every lock can be run.
+//! A task is identified by a stage and a token, as a timer is. It is runnable, waits for one lock, or is idle. It keeps
+//! its locks while it is idle. So the holder of every lock can be run.
 
 use crate::{
     cell::{CellInput, TaskChange},
@@ -136,8 +136,8 @@ impl Tasks {
         Ok(())
     }
 
-    /// The cycle of lock waits that this task is part of, if there is one. None of its tasks can ever run again, because only
-    /// its holder releases a lock.
+    /// The cycle of lock waits that this task is part of, if there is one. None of its tasks can ever run again,
+    /// because only its holder releases a lock.
     fn deadlock(&self, first: Name) -> Option<String> {
         let (stage, mut token) = first;
         let mut why = String::from("tasks wait for each other's locks: ");
@@ -171,7 +171,8 @@ impl Tasks {
         self.runnable.is_empty()
     }
 
-    /// Describes the tasks that are left when nothing will ever run again: they wait for locks that will never be released.
+    /// Describes the tasks that are left when nothing will ever run again: they wait for locks that will never be
+    /// released.
     pub(crate) fn left(&self) -> Option<String> {
         let ((stage, id), held) = self.locks.iter().find(|(_, held)| !held.waiting.is_empty())?;
         let count = self.waits.len();
