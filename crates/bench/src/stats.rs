@@ -4,6 +4,8 @@
 //! of none gives 0, so that an empty block shows up as an impossible figure and not as a crash at
 //! the end of a long run.
 
+use marram_wire::seeded::Seeded;
+
 /// Number of resamples for an interval.
 const RESAMPLES: usize = 2_000;
 
@@ -114,11 +116,10 @@ pub(super) struct Estimate {
 /// resamples' medians. Blocks are the unit, because values within a block are not independent.
 #[must_use]
 pub(super) fn estimate(values: &[f64]) -> Estimate {
-    let mut state = 1_u64;
+    let mut numbers = Seeded::new(1);
     let mut draw = || {
         // Resampling needs spread, not secrecy: a fixed generator makes the interval a function of the sample.
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let index = usize::try_from(state >> 33).unwrap_or(0) % values.len().max(1);
+        let index = numbers.index(values.len().max(1));
         values.get(index).copied().unwrap_or(0.0)
     };
     let medians: Vec<f64> =

@@ -4,31 +4,29 @@
 //! purpose leaves the others as they were. That keeps saved seeds meaningful. No other source of
 //! randomness may be used in this crate: `batch` runs some seeds twice to find one.
 
+use marram_wire::seeded::Seeded;
+
 /// Draws numbers; equal seeds draw equal numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(Seeded);
 
 impl Random {
     /// A separate generator for `purpose`, so that more draws for one purpose do not change the others.
     #[must_use]
     pub(crate) fn new(seed: u64, purpose: u64) -> Self {
-        let mut random = Self(seed ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        let mut random = Self(Seeded::new(seed ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93)));
         random.draw();
         random
     }
 
-    /// 64 random bits (splitmix64).
+    /// 64 random bits.
     pub(crate) fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
+        self.0.word()
     }
 
     /// Less than `bound`, which must not be 0. The bias is far below what a simulation can notice.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
+        self.0.below(bound)
     }
 
     /// From `low` to `high`, both included.
@@ -48,12 +46,12 @@ impl Random {
 
     /// True with this probability in percent.
     pub(crate) fn percent(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
+        self.0.percent(percent)
     }
 
     /// An index into a list of `count`, which must not be 0.
     pub(crate) fn index(&mut self, count: usize) -> usize {
-        usize::try_from(self.below(count as u64)).expect("less than a usize")
+        self.0.index(count)
     }
 
     /// One of a list, which must not be empty.
@@ -70,8 +68,6 @@ impl Random {
 
     /// Fills a buffer.
     pub(crate) fn fill(&mut self, buffer: &mut [u8]) {
-        for chunk in buffer.chunks_mut(8) {
-            chunk.copy_from_slice(&self.draw().to_le_bytes()[..chunk.len()]);
-        }
+        self.0.fill(buffer);
     }
 }

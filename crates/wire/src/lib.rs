@@ -18,3 +18,4 @@ pub mod random;
 pub mod recording;
 pub mod rights;
 pub mod seal;
+pub mod seeded;

@@ -12,6 +12,7 @@ use super::super::report::{Bar, Report};
 use super::super::{Plan, ballast, progress, standby, stats};
 use anyhow::Context;
 use marram_cluster::TestCluster;
+use marram_wire::seeded::Seeded;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
@@ -187,18 +188,15 @@ impl Camera {
 ///
 /// `noise` selects the picture, and with it the place of the object.
 fn picture(noise: usize, is_moving: bool) -> Vec<u8> {
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(noise as u64 + 1);
+    let mut random = Seeded::new(noise as u64);
     let mut frame = b"FRAME\n".to_vec();
     for at in 0..PIXELS {
         let (x, y) = (at % WIDTH, at / WIDTH);
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
         // At another place in each picture, so that the object never becomes part of the background.
         let left = 80 * noise;
         let is_thing = is_moving && (left..left + 64).contains(&x) && (200..315).contains(&y);
         let light = if is_thing { 230 } else { 60 + x * 90 / WIDTH };
-        frame.push(u8::try_from(light + (random % 9) as usize).unwrap_or(u8::MAX));
+        frame.push(u8::try_from(light + random.index(9)).unwrap_or(u8::MAX));
     }
     frame
 }

@@ -8,6 +8,7 @@
 //! client if it still has one in flight.
 
 use anyhow::Context;
+use marram_wire::seeded::Seeded;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -161,10 +162,10 @@ async fn gather<T>(
 /// A linear congruential generator with a fixed seed, so that both variants get the same arrivals.
 /// `rate` is in images a second.
 pub(in super::super) fn arrivals(rate: f64, time: Duration) -> impl Iterator<Item = Duration> {
-    let (mut state, mut at) = (1_u32, 0.0);
+    let (mut numbers, mut at) = (Seeded::new(1), 0.0);
     std::iter::from_fn(move || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        at -= (1.0 - f64::from(state) / (f64::from(u32::MAX) + 1.0)).ln() / rate;
+        let part = u32::try_from(numbers.word() >> 32).expect("32 bits");
+        at -= (1.0 - f64::from(part) / (f64::from(u32::MAX) + 1.0)).ln() / rate;
         Some(Duration::from_secs_f64(at))
     })
     .take_while(move |at| *at < time)

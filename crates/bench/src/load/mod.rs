@@ -13,6 +13,7 @@ mod protocol;
 
 use crate::peer;
 use anyhow::{Context, bail};
+use marram_wire::seeded::Seeded;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use protocol::{GETS, KEYS, Phrases, Request};
@@ -94,7 +95,7 @@ impl Load {
             events: Events::with_capacity(EVENTS),
             clients,
             tenants: (0..addresses.len()).map(Phrases::new).collect(),
-            random: Random(1),
+            random: Random(Seeded::new(1)),
             buffer: vec![0; READ],
         };
         for key in 0..KEYS {
@@ -245,13 +246,11 @@ impl Client {
 }
 
 /// Requests and their due times: the same in each run, distributed as from independent clients.
-/// Linear congruential; the low bits are weak, so the high ones are used.
-struct Random(u64);
+struct Random(Seeded);
 
 impl Random {
     fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        u32::try_from(self.0 >> 33).unwrap_or(0)
+        u32::try_from(self.0.word() >> 33).expect("31 bits")
     }
 
     fn below(&mut self, count: usize) -> usize {
@@ -275,14 +274,14 @@ mod tests {
 
     #[test]
     fn gaps_are_as_long_as_the_rate_says() {
-        let mut random = Random(1);
+        let mut random = Random(Seeded::new(1));
         let sum: Duration = (0..10_000).map(|_| random.gap(1_000.0)).sum();
         assert!((9.5..10.5).contains(&sum.as_secs_f64()), "{sum:?}");
     }
 
     #[test]
     fn most_requests_get() {
-        let mut random = Random(1);
+        let mut random = Random(Seeded::new(1));
         let sets = (0..10_000).filter(|_| random.request().sets).count();
         assert!((400..600).contains(&sets), "{sets}");
         assert!((0..1_000).all(|_| random.request().key < KEYS));

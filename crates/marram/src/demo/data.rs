@@ -5,6 +5,7 @@
 
 use marram_cluster::TempDir;
 use marram_codec::{DEMO_KEY, RunningKey};
+use marram_wire::seeded::Seeded;
 use sha2::{Digest, Sha256};
 use std::io::Write;
 
@@ -25,29 +26,17 @@ impl Data {
         let path = place.write(&format!("www/{FILE}"), [])?;
         let mut file = std::fs::File::options().write(true).open(path)?;
         let (mut plain, mut key) = (Sha256::new(), RunningKey::new(DEMO_KEY));
-        let (mut left, mut state) = (size, 0x6d61_7272_616d_u64);
+        let (mut left, mut numbers) = (size, Seeded::new(0x6d61_7272_616d));
         let mut piece = vec![0; PIECE];
         while left > 0 {
             let len = usize::try_from(left).map_or(PIECE, |left| left.min(PIECE));
             let piece = &mut piece[..len];
-            fill(&mut state, piece);
+            numbers.fill(piece);
             plain.update(&piece);
             key.encode(piece);
             file.write_all(piece)?;
             left -= len as u64;
         }
         Ok(Self { size, sha256: plain.finalize().into() })
-    }
-}
-
-/// Fills a buffer from a generator (SplitMix64): the same bytes in every run.
-fn fill(state: &mut u64, out: &mut [u8]) {
-    for chunk in out.chunks_mut(8) {
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = *state;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^= word >> 31;
-        chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
     }
 }

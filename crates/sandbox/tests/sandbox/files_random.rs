@@ -6,26 +6,15 @@ use crate::support::{
 };
 use marram_sandbox::{Decoded, Quotas};
 use marram_session::cell::{CellId, CheckpointBase};
+use marram_wire::seeded::Seeded;
 use std::collections::BTreeMap;
 
 const AT: u64 = DATA as u64;
 
-/// Numbers that depend only on a seed.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
-}
-
 /// Files by name: the simplest model.
 type Model = BTreeMap<String, Vec<u8>>;
 
-fn one_step(cells: &mut marram_sandbox::Cells, model: &mut Model, numbers: &mut Numbers) {
+fn one_step(cells: &mut marram_sandbox::Cells, model: &mut Model, numbers: &mut Seeded) {
     let name = format!("f{}", numbers.below(4));
     let path = [AT, name.len() as u64];
     match numbers.below(8) {
@@ -99,7 +88,7 @@ fn check(cells: &mut marram_sandbox::Cells, model: &Model) {
 fn random_histories_survive_restores_at_every_turn() {
     let image = deploy_with(&proxy(), &Quotas::default(), &[]);
     for seed in 1..=12 {
-        let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
+        let mut numbers = Seeded::new(seed);
         let mut model = Model::new();
         let mut chain: Vec<Vec<u8>> = Vec::new();
         let (mut cells, mut follower) = (support::cells(), support::cells());
@@ -145,7 +134,7 @@ fn forged_files_are_refused_or_are_files() {
     let image = deploy_with(&proxy(), &Quotas::default(), &[]);
     let mut cells = cells();
     start_in(&mut cells, CELL, &image);
-    let mut numbers = Numbers(77);
+    let mut numbers = Seeded::new(77);
     let mut model = Model::new();
     for _ in 0..30 {
         one_step(&mut cells, &mut model, &mut numbers);

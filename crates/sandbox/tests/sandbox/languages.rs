@@ -9,6 +9,7 @@ use marram_session::cell::{
     CellInput, CellOutput, CellStop, CheckpointBase, PortKind, Ran, RunOutcome, TimerChange,
 };
 use marram_wire::id::Port;
+use marram_wire::seeded::Seeded;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -42,12 +43,6 @@ fn seen(ran: Ran) -> (Vec<CellOutput>, Vec<TimerChange>, bool) {
     (ran.outputs, ran.timers, ran.outcome == RunOutcome::Idle)
 }
 
-/// Pseudo-random numbers, good enough for this test.
-fn draw(state: &mut u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    *state >> 33
-}
-
 /// Continues the cell in another pool, from a checkpoint.
 fn moved(cells: &mut Cells, image: &Arc<Image>) -> Cells {
     let checkpoint = cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
@@ -60,12 +55,11 @@ fn moved(cells: &mut Cells, image: &Arc<Image>) -> Cells {
 fn rust_and_c_answer_alike_also_when_they_are_moved_in_between() {
     let Some(images) = both() else { return };
     for seed in 0..20 {
-        let (mut state, mut all) = (seed, images.each_ref().map(start));
+        let (mut numbers, mut all) = (Seeded::new(seed), images.each_ref().map(start));
         for n in 0..60 {
-            let payload: Vec<u8> = (0..draw(&mut state) % 6)
-                .map(|_| b"fnrctTxswpm?"[usize::try_from(draw(&mut state) % 12).unwrap()])
-                .collect();
-            let input = match draw(&mut state) % 8 {
+            let payload: Vec<u8> =
+                (0..numbers.below(6)).map(|_| b"fnrctTxswpm?"[numbers.index(12)]).collect();
+            let input = match numbers.below(8) {
                 0 => CellInput::Timer { stage: 0, token: 1 },
                 1 => CellInput::Message { port: Port::SERVER, payload: payload.clone().into() },
                 _ => message(&payload),
@@ -73,7 +67,7 @@ fn rust_and_c_answer_alike_also_when_they_are_moved_in_between() {
             let now_ns = i64::from(n) * 1_000_003;
             let [rust, c] = all.each_mut().map(|cells| seen(run(cells, CELL, input.clone(), now_ns)));
             assert_eq!(rust, c, "seed {seed}, step {n}: {input:?}");
-            if draw(&mut state).is_multiple_of(5) {
+            if numbers.below(5) == 0 {
                 for (cells, image) in all.iter_mut().zip(&images) {
                     *cells = moved(cells, image);
                 }

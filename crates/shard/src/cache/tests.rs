@@ -2,6 +2,7 @@
 
 use super::*;
 use alloc::{format, vec};
+use marram_wire::seeded::Seeded;
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000 * MS;
@@ -299,13 +300,8 @@ impl Model {
 
 #[test]
 fn histories_go_as_in_the_model() {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut below = move |limit: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % limit
-    };
+    let mut numbers = Seeded::new(0);
+    let mut below = move |limit: u64| numbers.below(limit);
     let mut evictions = 0;
     for _ in 0..300 {
         let policy = policy(1_500 + below(6_000));

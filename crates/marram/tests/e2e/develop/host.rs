@@ -2,9 +2,10 @@
 
 mod messages;
 
-use crate::support::{self, traffic::Random};
+use crate::support;
 use marram_cluster::{TestCluster, free_address};
 use marram_host::{Client, Connection, ConnectionKind, Event, Server, Settings, Timeouts};
+use marram_wire::seeded::Seeded;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::mpsc::{Receiver, channel};
@@ -130,9 +131,9 @@ fn both_ends_in_programs_and_every_byte_is_right_while_edges_die() {
     let mut cluster = cluster("host", 2);
     between_ends(settings(&cluster), ConnectionKind::Stream, serve, |client, mut moves| {
         let connection = patient(client.connect("forward").unwrap());
-        let mut random = Random(7);
+        let mut random = Seeded::new(7);
         let mut talk = |connection: &Connection, size: usize| {
-            let bytes: Vec<u8> = (0..size).map(|_| random.next().to_le_bytes()[0]).collect();
+            let bytes: Vec<u8> = (0..size).map(|_| random.word().to_le_bytes()[0]).collect();
             thread::scope(|scope| {
                 scope.spawn(|| { &*connection }.write_all(&bytes).unwrap());
                 let mut heard = vec![0; size];

@@ -4,12 +4,9 @@
 //! `MARRAM_FAULTS` is the number of faults, `MARRAM_FAULTS_WITH_STATE` the number with state (60 each if not set; `cargo xtask
 //! soak faults` makes 200 of each), `MARRAM_SEED` selects them.
 
-use crate::support::{
-    self,
-    caches::Caches,
-    traffic::{Random, Traffic},
-};
+use crate::support::{self, caches::Caches, traffic::Traffic};
 use marram_cluster::{AgentSide, LogEvent, TestCluster};
+use marram_wire::seeded::Seeded;
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -103,7 +100,7 @@ fn stop(cluster: &mut TestCluster, done: &mut Done) {
 
 /// Applies random faults, at least `faults` of them, and checks `wrong` after each.
 fn strike(cluster: &mut TestCluster, faults: usize, seed: u64, wrong: impl Fn() -> Vec<String>) -> Done {
-    let (mut random, mut done) = (Random(seed), Done::default());
+    let (mut random, mut done) = (Seeded::new(seed), Done::default());
     while done.kills + done.stops < faults || done.within_a_recovery * 5 < faults {
         assert!(done.kills + done.stops < 4 * faults + 20, "recoveries are too quick to be hit: {done:?}");
         thread::sleep(Duration::from_millis(random.below(QUIET_MS_MAX)));

@@ -1,7 +1,7 @@
 //! Clients of the cell `memcached`, each with its own cache: they store, change and read items at random, and know the contents.
 //! They detect a lost, repeated or older answer, and also state that was reset or missed a change.
 
-use super::traffic::Random;
+use marram_wire::seeded::Seeded;
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader, Read, Write},
@@ -71,7 +71,7 @@ impl Caches {
 /// A connection, and the expected contents of its cache.
 struct Client {
     stream: BufReader<TcpStream>,
-    random: Random,
+    random: Seeded,
     items: BTreeMap<u64, Vec<u8>>,
     count: u64,
 }
@@ -85,7 +85,7 @@ fn converse(address: SocketAddr, seed: u64, shared: &Shared) -> Result<(), Strin
         std::io::Result::Ok(BufReader::with_capacity(1 << 16, stream))
     };
     let stream = connect().map_err(|error| format!("connecting: {error}"))?;
-    let mut client = Client { stream, random: Random(seed), items: BTreeMap::new(), count: 0 };
+    let mut client = Client { stream, random: Seeded::new(seed), items: BTreeMap::new(), count: 0 };
     client.ask(b"set count 0 0 1\r\n0\r\n", b"STORED\r\n")?;
     while !shared.stop.load(Ordering::Relaxed) {
         client.step()?;
@@ -124,7 +124,7 @@ impl Client {
         let len = usize::try_from(self.random.below(PIECE_MAX)).unwrap();
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {
-            bytes.extend(self.random.next().to_le_bytes());
+            bytes.extend(self.random.word().to_le_bytes());
         }
         bytes.truncate(len);
         bytes

@@ -2,6 +2,7 @@
 //! that sends it in parts, each when the test allows it.
 
 use marram_cluster::{LogCollector, TempDir, TestProcess, free_address};
+use marram_wire::seeded::Seeded;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -204,14 +205,13 @@ pub(crate) fn text(bytes: usize) -> Vec<u8> {
 
 /// A PNG file of noise, stored and not deflated.
 pub(crate) fn png(width: u16, height: u16, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(2) + 1;
+    let mut numbers = Seeded::new(seed);
     let mut rows = Vec::new();
     for _ in 0..height {
         // Each row's filter: none.
         rows.extend_from_slice(&[0]);
         for _ in 0..width * 3 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            rows.push(state.to_be_bytes()[0] | 0x40);
+            rows.push(numbers.word().to_be_bytes()[0] | 0x40);
         }
     }
     let mut zlib = vec![0x78, 1];

@@ -1,6 +1,7 @@
 //! Clients and servers that send in both directions at once, in pieces of 1 B to 1 MB; each ends its own direction when it is
 //! done. Both know every byte that the other sends, and report the position of a lost, repeated or changed one.
 
+use marram_wire::seeded::Seeded;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,38 +16,20 @@ const PIECE_MAX: u64 = 1_000_000;
 /// Delay between two pieces, since applications also compute.
 const PACE: Duration = Duration::from_millis(2);
 
-/// A generator (SplitMix64): the same numbers for the same seed.
-#[derive(Clone)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
-    }
-}
-
 /// The bytes that one side of a session sends, and the other expects.
 struct Stream {
-    random: Random,
+    random: Seeded,
     rest: Vec<u8>,
 }
 
 impl Stream {
     fn new(seed: u64) -> Self {
-        Self { random: Random(seed), rest: Vec::new() }
+        Self { random: Seeded::new(seed), rest: Vec::new() }
     }
 
     fn take(&mut self, len: usize) -> Vec<u8> {
         while self.rest.len() < len {
-            self.rest.extend(self.random.next().to_le_bytes());
+            self.rest.extend(self.random.word().to_le_bytes());
         }
         let tail = self.rest.split_off(len);
         std::mem::replace(&mut self.rest, tail)
@@ -79,7 +62,7 @@ impl Hello {
 
 /// Sends `total` bytes in pieces of many sizes, then ends this direction.
 fn send(stream: &mut TcpStream, seed: u64, total: u64) -> Result<(), String> {
-    let (mut bytes, mut sizes, mut left) = (Stream::new(seed), Random(!seed), total);
+    let (mut bytes, mut sizes, mut left) = (Stream::new(seed), Seeded::new(!seed), total);
     while left > 0 {
         let limit = match sizes.below(10) {
             0..6 => 200,
@@ -171,10 +154,10 @@ impl Traffic {
         for client in 0..count {
             let shared = Arc::clone(&self.shared);
             self.clients.push(thread::spawn(move || {
-                let mut random = Random(seed.wrapping_add(client));
+                let mut random = Seeded::new(seed.wrapping_add(client));
                 while !shared.stop.load(Ordering::Relaxed) {
                     let hello = Hello {
-                        seed: random.next(),
+                        seed: random.word(),
                         up: random.below(bytes_max),
                         down: random.below(bytes_max),
                     };

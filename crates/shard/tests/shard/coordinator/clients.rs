@@ -1,7 +1,6 @@
 //! Clients of several edges and one store. Requests and answers between them are lost or delayed, or stop for a while; the store
 //! restarts.
 
-use super::Dice;
 use bytes::Bytes;
 use marram_shard::coordinator::{
     Ask, AskAnswer, BACKOFF_MAX_NS, Changes, CoordinatorClient, CoordinatorConfig, CoordinatorInput,
@@ -13,6 +12,7 @@ use marram_shard::coordinator::{
     },
 };
 use marram_wire::id::{Generation, ImageHash, SessionId};
+use marram_wire::seeded::Seeded;
 use std::collections::BTreeMap;
 
 const SECOND: u64 = 1_000_000_000;
@@ -64,7 +64,7 @@ struct World {
     loss: u64,
     edges: Vec<Edge>,
     letters: Vec<Letter>,
-    dice: Dice,
+    dice: Seeded,
 }
 
 impl World {
@@ -90,7 +90,7 @@ impl World {
             loss: 0,
             edges: (0..edges).map(edge).collect(),
             letters: Vec::new(),
-            dice: Dice::new(seed),
+            dice: Seeded::new(seed),
         };
         for index in 0..edges {
             world.step(index, CoordinatorInput::Here(registration(index as u64)));
@@ -107,7 +107,7 @@ impl World {
         for out in outs {
             match out {
                 CoordinatorOutput::Send { tag, request } => {
-                    let lost = self.dice.chance(self.loss);
+                    let lost = self.dice.percent(self.loss);
                     let due = self.now + if lost { PATIENCE } else { self.dice.below(SECOND / 10) };
                     let (request, result) =
                         if lost { (None, Some(silence())) } else { (Some(request), None) };
@@ -136,7 +136,7 @@ impl World {
                 (Some(request), _) if self.there => {
                     let result = self.store.apply(self.now, request);
                     let result = result.map_err(|refused| StoreFailure::Refused(format!("{refused}")));
-                    let lost = self.dice.chance(self.loss);
+                    let lost = self.dice.percent(self.loss);
                     let due = self.now + if lost { PATIENCE } else { self.dice.below(SECOND / 10) };
                     let result = Some(if lost { silence() } else { result });
                     self.letters.push(Letter { due, request: None, result, ..letter });
@@ -310,7 +310,7 @@ fn of_several_claims_of_one_generation_exactly_one_wins_even_if_messages_are_los
         let mut from: Option<Claimed> = None;
         for round in 1..12u64 {
             world.run(1);
-            if world.dice.chance(20) {
+            if world.dice.percent(20) {
                 world.restart();
             }
             let claim = |index: usize| Claimed {
@@ -333,7 +333,7 @@ fn of_several_claims_of_one_generation_exactly_one_wins_even_if_messages_are_los
                     let tag = round * 10 + index as u64;
                     if world.edges[index].answers.contains_key(&tag) {
                         *answered = world.answer(index, tag);
-                    } else if world.dice.chance(10) {
+                    } else if world.dice.percent(10) {
                         world.ask(index, tag, ask);
                     }
                 }
@@ -656,8 +656,8 @@ fn through_losses_stops_and_restarts_all_edges_find_all_edges_again() {
         let mut world = World::new(4, seed);
         for _ in 0..30 {
             world.loss = world.dice.below(40);
-            world.there = world.dice.chance(70);
-            if world.dice.chance(20) {
+            world.there = world.dice.percent(70);
+            if world.dice.percent(20) {
                 world.restart();
             }
             let seconds = world.dice.below(8);

@@ -1,11 +1,11 @@
 //! The store behaves like a map, a list of leases and a counter, and a follower of its changes sees the same.
 
-use super::Dice;
 use bytes::Bytes;
 use marram_shard::coordinator::{
     Changes, Damage, KEYS_MAX, LEASES_MAX, Lease, Store, StoreEntry, StoreRefusal, StoreReply, StoreRequest,
     VALUE_BYTES_MAX,
 };
+use marram_wire::seeded::Seeded;
 use std::collections::BTreeMap;
 
 const SECOND: u64 = 1_000_000_000;
@@ -100,7 +100,7 @@ impl Follower {
 fn the_store_does_as_its_model_and_followers_see_the_same() {
     let (mut conflicts, mut lost, mut expired, mut restarts, mut listed) = (0u32, 0u32, 0usize, 0u32, 0u32);
     for seed in 0..60 {
-        let mut dice = Dice::new(seed);
+        let mut dice = Seeded::new(seed);
         let (mut store, mut model) = (Store::new(), Model::default());
         let follower = |prefix| Follower { prefix, since: 0, keys: BTreeMap::new(), listed: 0 };
         let mut followers = [follower("a/"), follower("")];
@@ -114,7 +114,7 @@ fn the_store_does_as_its_model_and_followers_see_the_same() {
             let lease = leases[usize::try_from(dice.below(leases.len() as u64)).unwrap()];
             match dice.below(10) {
                 0 => {
-                    let ttl_s = if dice.chance(30) { LONG_S } else { SHORT_S };
+                    let ttl_s = if dice.percent(30) { LONG_S } else { SHORT_S };
                     let request = StoreRequest::Grant { ttl_s: u32::try_from(ttl_s).unwrap() };
                     let StoreReply::Granted { lease, .. } = store.apply(now, request).unwrap() else {
                         panic!()
@@ -128,12 +128,12 @@ fn the_store_does_as_its_model_and_followers_see_the_same() {
                     let known = model.leases.get_mut(&lease).map(|(_, since)| *since = now);
                     assert_eq!(reply, if known.is_some() { StoreReply::Kept } else { StoreReply::NoLease });
                 }
-                3 if dice.chance(20) => {
+                3 if dice.percent(20) => {
                     store.apply(now, StoreRequest::Revoke { lease }).unwrap();
                     model.leases.remove(&lease);
                     model.expire(now);
                 }
-                4 if dice.chance(10) => {
+                4 if dice.percent(10) => {
                     restarts += 1;
                     store = Store::restore(&store.snapshot(), now).unwrap();
                     assert!(store.revision() > newest && store.must_be_saved());
@@ -152,8 +152,8 @@ fn the_store_does_as_its_model_and_followers_see_the_same() {
                         1 => Some(dice.below(newest + 1)),
                         _ => None,
                     };
-                    let value = dice.chance(80).then(|| format!("{}", dice.below(1_000)));
-                    let lease = dice.chance(50).then_some(lease);
+                    let value = dice.percent(80).then(|| format!("{}", dice.below(1_000)));
+                    let lease = dice.percent(50).then_some(lease);
                     let reply = store.apply(now, write(&key, expect, value.as_deref(), lease)).unwrap();
                     if expect.is_some_and(|expect| expect != there.unwrap_or(0)) {
                         conflicts += 1;
