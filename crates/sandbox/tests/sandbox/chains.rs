@@ -2,14 +2,14 @@
 
 use crate::support::{
     self, CELL, SEED, ask_at, cells, chain_with, deploy_chain, guest, message, payloads, run, start,
-    start_in, stop, twice,
+    start_in, stop, twice, words,
 };
 use marram_sandbox::{
     Cells, CellsConfig, CheckpointReader, Decoded, Image, Progress, Quotas, RestoreError, StartError,
     Tracking,
 };
 use marram_session::cell::{
-    CellId, CellInput, CellOutput, CellStop, CheckpointBase, PortKind, Ran, Run, RunOutcome, TimerChange,
+    CellId, CellInput, CellStop, CheckpointBase, PortKind, Run, RunOutcome, TimerChange,
 };
 use marram_wire::id::Port;
 use std::sync::Arc;
@@ -25,19 +25,6 @@ fn relay(letter: char) -> Vec<u8> {
            (func (export "marram_close") (param $port i32)
              (call $close (i32.sub (i32.const 1) (local.get $port))))"#
     ))
-}
-
-/// The outputs of the chain as text: `c` to the client, `s` to the server.
-fn words(ran: &Ran) -> Vec<String> {
-    assert_eq!(ran.outcome, RunOutcome::Idle);
-    let side = |port: Port| if port == Port::CLIENT { 'c' } else { 's' };
-    let word = |output: &CellOutput| match output {
-        CellOutput::Message { port, payload } => format!("{}:{}", side(*port), payload.escape_ascii()),
-        CellOutput::Close { port } => format!("{} ends", side(*port)),
-        CellOutput::Pause { stage, port } => format!("stage {stage} pauses {}", side(*port)),
-        CellOutput::Resume { stage, port } => format!("stage {stage} resumes {}", side(*port)),
-    };
-    ran.outputs.iter().map(word).collect()
 }
 
 /// Pauses its ports on both sides for each message that it passes on to the server.

@@ -3,10 +3,11 @@
 //! One shard; the test writes the frames of its client's agent.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use crate::support;
 use marram_shard::{
     api::{
-        App, CheckpointHolder, Configure, Counter, FromShard, Grant, Kill, Label, NoteLevel, Now, Protect,
-        ShardInput, ShardOutput, ShardWireId, Tag, ToShard, WitnessMode,
+        App, Configure, Counter, FromShard, Grant, Kill, Label, NoteLevel, Now, ShardInput, ShardOutput,
+        ShardWireId, Tag, ToShard,
     },
     shard::Shard,
 };
@@ -29,23 +30,7 @@ fn session(number: u8) -> SessionId {
 }
 
 fn app(name: &str, tenant: &str, sessions_max: u32) -> App {
-    App {
-        name: name.into(),
-        image: ImageHash([name.as_bytes()[0]; 32]),
-        protect: Protect::Endpoints,
-        server: None,
-        keep: CheckpointHolder::Client,
-        recovery_target_ns: 1,
-        linger_ms: 1_000,
-        messages_per_s: 0,
-        log_bytes_per_s: 0,
-        sessions_max,
-        shared: false,
-        tenant: tenant.into(),
-        priority: 0,
-        cache: None,
-        witness: WitnessMode::None,
-    }
+    App { tenant: tenant.into(), sessions_max, ..support::app(name) }
 }
 
 /// An agent's wire, verified with this host id.

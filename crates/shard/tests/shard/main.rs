@@ -5,3 +5,4 @@ mod agents;
 mod coordinator;
 mod secrets;
 mod shared;
+mod support;

@@ -3,19 +3,20 @@
 //! One agent and two shards, driven by the test: the session begins on the first shard, which dies, and on the way to the second
 //! a hostile client changes what its agent sends.
 
+use crate::support;
 use bytes::Bytes;
 use marram_session::{
     agent::{Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, ConnectionId, Target, WireId},
     cell::{CellInput, CellOutput, Ran, RunOutcome},
 };
 use marram_shard::{
-    api::{App, CheckpointHolder, Now, Protect, ShardInput, ShardOutput, ShardWireId, ToShard, WitnessMode},
+    api::{App, Now, ShardInput, ShardOutput, ShardWireId, ToShard},
     shard::Shard,
 };
 use marram_wire::{
     frame::{CheckpointMeta, Code, Frame},
     header,
-    id::{HostId, ImageHash, Port, SessionId},
+    id::{HostId, Port, SessionId},
     rights::Verified,
     seal::{DomainSecret, SessionKeys},
 };
@@ -78,39 +79,12 @@ fn secret() -> DomainSecret {
 }
 
 fn app(recovery_target_ns: u64) -> App {
-    App {
-        name: "count".into(),
-        image: ImageHash([7; 32]),
-        protect: Protect::Endpoints,
-        server: None,
-        keep: CheckpointHolder::Client,
-        recovery_target_ns,
-        linger_ms: 1_000,
-        messages_per_s: 0,
-        log_bytes_per_s: 0,
-        sessions_max: 0,
-        shared: false,
-        tenant: "t".into(),
-        priority: 0,
-        cache: None,
-        witness: WitnessMode::None,
-    }
+    App { recovery_target_ns, ..support::app("count") }
 }
 
 impl World {
     fn new(recovery_target_ns: u64) -> Self {
-        let config = AgentConfig {
-            servers: Vec::new(),
-            edges: 2,
-            heartbeat_interval_ns: 1 << 40,
-            heartbeat_timeout_ns: 1 << 50,
-            edge_wait_ns: 1 << 50,
-            backoff_min_ns: 1,
-            backoff_max_ns: 1,
-            linger_ns: 1 << 50,
-            connect_timeout_ns: 1,
-            failback_delay_ns: 1 << 50,
-        };
+        let config = AgentConfig { connect_timeout_ns: 1, ..support::agent_config(2) };
         let mut world = Self {
             agent: Agent::new(config, [1; 32]),
             shard: Shard::new(secret(), [2; 32]),

@@ -3,6 +3,7 @@
 //! One agent, two shards and a cell that sends each message to all clients, driven by the test.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use crate::support;
 use bytes::Bytes;
 use marram_session::{
     agent::{
@@ -11,10 +12,7 @@ use marram_session::{
     cell::{CellId, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome},
 };
 use marram_shard::{
-    api::{
-        App, CellError, CheckpointHolder, Configure, Now, Protect, ShardInput, ShardOutput, ShardWireId,
-        ToShard, WitnessMode,
-    },
+    api::{App, CellError, Configure, Now, Protect, ShardInput, ShardOutput, ShardWireId, ToShard},
     shard::Shard,
 };
 use marram_wire::{
@@ -48,23 +46,7 @@ struct World {
 }
 
 fn hall(image: u8) -> App {
-    App {
-        name: "hall".into(),
-        image: ImageHash([image; 32]),
-        protect: Protect::None,
-        server: None,
-        keep: CheckpointHolder::Client,
-        recovery_target_ns: 1,
-        linger_ms: 1_000,
-        messages_per_s: 0,
-        log_bytes_per_s: 0,
-        sessions_max: 0,
-        shared: true,
-        tenant: "t".into(),
-        priority: 0,
-        cache: None,
-        witness: WitnessMode::None,
-    }
+    App { image: ImageHash([image; 32]), protect: Protect::None, shared: true, ..support::app("hall") }
 }
 
 fn configure(shard: u8) -> ToShard {
@@ -73,18 +55,7 @@ fn configure(shard: u8) -> ToShard {
 
 impl World {
     fn new() -> Self {
-        let config = AgentConfig {
-            servers: Vec::new(),
-            edges: 1,
-            heartbeat_interval_ns: 1 << 40,
-            heartbeat_timeout_ns: 1 << 50,
-            edge_wait_ns: 1 << 50,
-            backoff_min_ns: 1,
-            backoff_max_ns: 1,
-            linger_ns: 1 << 50,
-            connect_timeout_ns: 1,
-            failback_delay_ns: 1 << 50,
-        };
+        let config = AgentConfig { connect_timeout_ns: 1, ..support::agent_config(1) };
         let secret = || DomainSecret::from_material(b"the domain's");
         let mut world = Self {
             agent: Agent::new(config, [1; 32]),

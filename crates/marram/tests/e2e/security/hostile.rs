@@ -40,6 +40,11 @@ struct App {
     ended: &'static str,
 }
 
+/// An app without a manifest and timers, with sessions that the edge ends for this reason.
+const fn stopped(name: &'static str, recv: Body, ended: &'static str) -> App {
+    App { name, handlers: [recv, nothing], manifest: "", ended }
+}
+
 const APPS: [App; 12] = [
     App { name: "quiet", handlers: [answer, nothing], manifest: "", ended: "" },
     App {
@@ -62,19 +67,9 @@ const APPS: [App; 12] = [
         ended: "unreachable",
     },
     App { name: "timers", handlers: [|code| set_timers(code, 8), again], manifest: "", ended: "" },
-    App {
-        name: "hoarder",
-        handlers: [|code| set_timers(code, 2_000), nothing],
-        manifest: "",
-        ended: "the cell has more timers than the limit",
-    },
+    stopped("hoarder", |code| set_timers(code, 2_000), "the cell has more timers than the limit"),
     App { name: "spawner", handlers: [|code| spawn_tasks(code, 8), spawn_again], manifest: "", ended: "" },
-    App {
-        name: "masses",
-        handlers: [|code| spawn_tasks(code, 2_000), nothing],
-        manifest: "",
-        ended: "the cell has more tasks than the limit",
-    },
+    stopped("masses", |code| spawn_tasks(code, 2_000), "the cell has more tasks than the limit"),
     App {
         name: "printer",
         handlers: [|code| set_timers(code, 1), |code| print(code, 1_000)],
@@ -82,12 +77,7 @@ const APPS: [App; 12] = [
         ended: "",
     },
     App { name: "swarm", handlers: [answer, nothing], manifest: "", ended: "" },
-    App {
-        name: "crowd",
-        handlers: [answer, nothing],
-        manifest: "",
-        ended: "the tenant `crowd` has reached its maximum number of sessions on this shard",
-    },
+    stopped("crowd", answer, "the tenant `crowd` has reached its maximum number of sessions on this shard"),
 ];
 
 fn write_app(place: &TempDir, app: &App) -> anyhow::Result<PathBuf> {

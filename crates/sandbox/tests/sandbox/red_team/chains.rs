@@ -3,26 +3,14 @@
 use super::witness::Witness;
 use crate::support::{
     CELL, cells, chain_with, deploy_chain, echo, guest, message, payloads, run, start, start_in, stop, twice,
+    words,
 };
 use marram_sandbox::Quotas;
-use marram_session::cell::{CellId, CellInput, CellOutput, CellStop, Ran, RunOutcome, TimerChange};
+use marram_session::cell::{CellId, CellInput, CellStop, RunOutcome, TimerChange};
 use marram_wire::id::Port;
 
 fn from_server(payload: &'static [u8]) -> CellInput {
     CellInput::Message { port: Port::SERVER, payload: payload.into() }
-}
-
-/// What leaves the chain, as text: `c` to the client, `s` to the server.
-fn words(ran: &Ran) -> Vec<String> {
-    assert_eq!(ran.outcome, RunOutcome::Idle);
-    let side = |port: Port| if port == Port::CLIENT { 'c' } else { 's' };
-    let word = |output: &CellOutput| match output {
-        CellOutput::Message { port, payload } => format!("{}:{}", side(*port), payload.escape_ascii()),
-        CellOutput::Close { port } => format!("{} ends", side(*port)),
-        CellOutput::Pause { stage, port } => format!("stage {stage} pauses {}", side(*port)),
-        CellOutput::Resume { stage, port } => format!("stage {stage} resumes {}", side(*port)),
-    };
-    ran.outputs.iter().map(word).collect()
 }
 
 /// Sends each message to the port in its first byte.

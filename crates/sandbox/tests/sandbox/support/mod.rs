@@ -294,3 +294,16 @@ pub fn mixer() -> Vec<u8> {
         "#,
     )
 }
+
+/// The outputs of the chain as text: `c` to the client, `s` to the server.
+pub(crate) fn words(ran: &Ran) -> Vec<String> {
+    assert_eq!(ran.outcome, RunOutcome::Idle);
+    let side = |port: Port| if port == Port::CLIENT { 'c' } else { 's' };
+    let word = |output: &CellOutput| match output {
+        CellOutput::Message { port, payload } => format!("{}:{}", side(*port), payload.escape_ascii()),
+        CellOutput::Close { port } => format!("{} ends", side(*port)),
+        CellOutput::Pause { stage, port } => format!("stage {stage} pauses {}", side(*port)),
+        CellOutput::Resume { stage, port } => format!("stage {stage} resumes {}", side(*port)),
+    };
+    ran.outputs.iter().map(word).collect()
+}

@@ -1,6 +1,7 @@
 //! One shard with an honest client's agent, an honest server's agent and a session between them; and a hostile agent, for which
 //! the test writes the frames.
 
+use crate::support;
 use bytes::Bytes;
 use marram_session::{
     agent::{
@@ -11,15 +12,12 @@ use marram_session::{
     owner::OwnerPhase,
 };
 use marram_shard::{
-    api::{
-        App, CheckpointHolder, FromShard, NoteLevel, Now, Protect, SessionRow, ShardInput, ShardOutput,
-        ShardWireId, Tag, ToShard, WitnessMode,
-    },
+    api::{App, FromShard, NoteLevel, Now, SessionRow, ShardInput, ShardOutput, ShardWireId, Tag, ToShard},
     shard::Shard,
 };
 use marram_wire::{
     frame::{Channel, Code, Frame, Greet, Hello, Keeper},
-    id::{Generation, HostId, ImageHash, Port, SessionId},
+    id::{Generation, HostId, Port, SessionId},
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
     rights::{Rights, Verified},
     seal::{self, DomainSecret, KeeperKey, SessionKeys},
@@ -45,39 +43,13 @@ pub(crate) fn secret() -> DomainSecret {
 }
 
 pub(crate) fn app(name: &str, server: Option<&str>) -> App {
-    App {
-        name: name.into(),
-        image: ImageHash([name.as_bytes()[0]; 32]),
-        protect: Protect::Endpoints,
-        server: server.map(str::to_string),
-        keep: CheckpointHolder::Client,
-        recovery_target_ns: 1 << 40,
-        linger_ms: 1_000,
-        messages_per_s: 0,
-        log_bytes_per_s: 0,
-        sessions_max: 0,
-        shared: false,
-        tenant: "t".into(),
-        priority: 0,
-        cache: None,
-        witness: WitnessMode::None,
-    }
+    App { server: server.map(str::to_string), recovery_target_ns: 1 << 40, ..support::app(name) }
 }
 
 fn agent(servers: &[&str], entropy: u8) -> Agent {
     let server = |name: &&str| AgentServer { name: name.to_string(), datagrams: false, messages: false };
-    let config = AgentConfig {
-        servers: servers.iter().map(server).collect(),
-        edges: 1,
-        heartbeat_interval_ns: 1 << 40,
-        heartbeat_timeout_ns: 1 << 50,
-        edge_wait_ns: 1 << 50,
-        backoff_min_ns: 1,
-        backoff_max_ns: 1,
-        linger_ns: 1 << 50,
-        connect_timeout_ns: 1 << 50,
-        failback_delay_ns: 1 << 50,
-    };
+    let servers = servers.iter().map(server).collect();
+    let config = AgentConfig { servers, ..support::agent_config(1) };
     Agent::new(config, [entropy; 32])
 }
 
