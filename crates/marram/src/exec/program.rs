@@ -12,11 +12,15 @@
 //! program that a script starts.
 
 use anyhow::{Context, bail};
+use object::{
+    Endianness, ReadCache, elf,
+    read::elf::{FileHeader, ProgramHeader},
+};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Most scripts that run one another, as in the kernel.
@@ -99,7 +103,7 @@ fn kind(path: &Path) -> anyhow::Result<Kind> {
     if !head.starts_with(b"\x7fELF") {
         bail!("{name} is neither a program nor a script with #! on its first line; start its interpreter");
     }
-    elf(&file, &head).with_context(|| format!("{name} cannot be redirected"))?;
+    loadable(&file).with_context(|| format!("{name} cannot be redirected"))?;
     Ok(Kind::Program)
 }
 
@@ -118,57 +122,29 @@ fn script(line: &[u8]) -> Option<PathBuf> {
     Some(program.to_owned())
 }
 
-/// ELF header fields, of 64 bits in this machine's byte order: their offsets and expected values.
-const CLASS_AT: usize = 4;
-const CLASS_64: u8 = 2;
-const MACHINE_AT: usize = 18;
-/// EM_X86_64 or EM_AARCH64.
-const MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
-const HEADERS_AT: usize = 32;
-const HEADER_SIZE_AT: usize = 54;
-const HEADER_COUNT_AT: usize = 56;
-/// Types of the program headers that name a loader and that contain notes, and where such a header has its offset and size.
-const INTERPRETER: u32 = 3;
-const NOTES: u32 = 4;
-const OFFSET_AT: usize = 8;
-const SIZE_AT: usize = 32;
-const HEADER_BYTES: usize = 56;
-/// How many bytes of notes are read.
-const NOTES_BYTES_MAX: usize = 4_096;
+/// This machine's kind of processor, as ELF names it.
+const MACHINE: u16 = if cfg!(target_arch = "x86_64") { elf::EM_X86_64 } else { elf::EM_AARCH64 };
+/// The type of Go's build note.
+const GO_BUILD: u32 = 4;
 
-/// System V ABI, "ELF Header" and "Program Header", of 64 bits. `head` has the first
-/// `LINE_BYTES_MAX` bytes.
-fn elf(file: &File, head: &[u8]) -> anyhow::Result<()> {
-    let number = |at: usize, len: usize| {
-        let mut bytes = [0; 8];
-        bytes[..len].copy_from_slice(head.get(at..at + len)?);
-        Some(u64::from_le_bytes(bytes))
-    };
+fn loadable(file: &File) -> anyhow::Result<()> {
     let instead =
         "redirect in the kernel instead (docs/exec.md), or configure it to connect to the agent's address";
-    if head.get(CLASS_AT) != Some(&CLASS_64) || number(MACHINE_AT, 2) != Some(MACHINE.into()) {
+    let data = ReadCache::new(file);
+    let header = elf::FileHeader64::<Endianness>::parse(&data).ok();
+    let known = header.and_then(|header| Some((header, header.endian().ok()?)));
+    let Some((header, endian)) = known.filter(|(header, endian)| header.e_machine(*endian) == MACHINE) else {
         bail!("it is for another kind of processor or for 32 bits; {instead}");
-    }
-    let fields = || Some((number(HEADERS_AT, 8)?, number(HEADER_SIZE_AT, 2)?, number(HEADER_COUNT_AT, 2)?));
-    let (at, size, count) = fields().context("it is truncated")?;
+    };
     let mut loader = false;
-    for index in 0..count {
-        let mut header = [0; HEADER_BYTES];
-        // Both factors come from 16-bit fields.
-        let place = at.checked_add(index * size).context("its header is wrong")?;
-        file.read_exact_at(&mut header, place).context("it is truncated")?;
-        let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| header[at + n]));
-        match u32::from_le_bytes(std::array::from_fn(|n| header[n])) {
-            INTERPRETER => loader = true,
-            NOTES => {
-                let len = usize::try_from(field(SIZE_AT)).unwrap_or(usize::MAX).min(NOTES_BYTES_MAX);
-                let mut notes = vec![0; len];
-                file.read_exact_at(&mut notes, field(OFFSET_AT)).context("it is truncated")?;
-                if has_go_note(&notes) {
-                    bail!("it is written in Go, and calls the kernel directly; {instead}");
-                }
+    for segment in header.program_headers(endian, &data).context("it is truncated")? {
+        loader |= segment.p_type(endian) == elf::PT_INTERP;
+        let Some(mut notes) = segment.notes(endian, &data).context("it is truncated")? else { continue };
+        // What does not have the form of a note is none of Go's.
+        while let Ok(Some(note)) = notes.next() {
+            if note.name() == b"Go" && note.n_type(endian) == GO_BUILD {
+                bail!("it is written in Go, and calls the kernel directly; {instead}");
             }
-            _ => {}
         }
     }
     match loader {
@@ -177,12 +153,6 @@ fn elf(file: &File, head: &[u8]) -> anyhow::Result<()> {
             bail!("it is statically linked, so it loads no library and calls the kernel directly; {instead}")
         }
     }
-}
-
-/// Whether there is Go's build note: a name of four bytes, a text of any length, type 4.
-/// Searched at every offset, as notes are aligned differently by different linkers.
-fn has_go_note(notes: &[u8]) -> bool {
-    notes.windows(16).any(|note| note[..4] == [4, 0, 0, 0] && note[8..] == *b"\x04\0\0\0Go\0\0")
 }
 
 #[cfg(test)]
@@ -218,10 +188,17 @@ mod tests {
                 header[0] = 0;
             }
         }
+        // The same with Go's note in the place of another.
+        let mut go = own.clone();
+        let note = own[headers..].chunks_exact(56).find(|header| header[..4] == [4, 0, 0, 0]).unwrap();
+        let note = usize::try_from(u64::from_le_bytes(note[8..16].try_into().unwrap())).unwrap();
+        go[note..note + 4].copy_from_slice(&[4, 0, 0, 0]);
+        go[note + 8..note + 16].copy_from_slice(b"\x04\0\0\0Go\0\0");
         let mut other = own.clone();
-        other[MACHINE_AT] = 8;
+        other[18] = 8;
         for (name, contents, words) in [
             ("static", &bare[..], "statically linked"),
+            ("go", &go[..], "written in Go"),
             ("other", &other[..], "another kind of processor"),
             ("short", &own[..40], "another kind of processor"),
             ("cut", &own[..64], "truncated"),
@@ -238,13 +215,6 @@ mod tests {
         file(&directory, "loop", text.as_bytes(), 0o755);
         assert!(check(&itself).unwrap_err().to_string().contains("scripts that run each other"));
         fs::remove_dir_all(directory).unwrap();
-    }
-
-    #[test]
-    fn a_build_of_go_is_known_by_its_note() {
-        let note = |name: &[u8; 4]| [&[9, 9, 4, 0, 0, 0, 83, 0, 0, 0, 4, 0, 0, 0], &name[..], b"id"].concat();
-        assert!(has_go_note(&note(b"Go\0\0")));
-        assert!(!has_go_note(&note(b"GNU\0")));
     }
 
     #[test]

@@ -23,6 +23,7 @@
 //! answer unreadable.
 
 use bytes::Bytes;
+use data_encoding::BASE64;
 use marram_shard::coordinator::{
     Lease, StoreChange, StoreEntry, StoreFailure, StoreRefusal, StoreReply, StoreRequest, contents::range_end,
 };
@@ -31,7 +32,6 @@ use serde_json::{Value, json};
 /// One request: path and body.
 pub type Call = (&'static str, Value);
 
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 /// etcd's error codes, which are gRPC's.
 const NOT_FOUND: u64 = 5;
 const INVALID: u64 = 3;
@@ -44,38 +44,12 @@ const NO_STORE: &str = "the server there is neither etcd 3.4 or newer nor an edg
 /// RFC 4648, section 4, with padding. Here, because the two functions are smaller than a
 /// dependency.
 pub(super) fn base64(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let word =
-            chunk.iter().fold(0u32, |word, byte| (word << 8) | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for place in 0..4 {
-            let six = (word >> (18 - 6 * place)) & 63;
-            text.push(if place <= chunk.len() { char::from(ALPHABET[six as usize]) } else { '=' });
-        }
-    }
-    text
+    BASE64.encode(bytes)
 }
 
 /// `None` for anything but canonical length and digits; bits behind the last byte are not checked.
 pub(super) fn unbase64(text: &str) -> Option<Bytes> {
-    if !text.len().is_multiple_of(4) {
-        return None;
-    }
-    let digits = text.trim_end_matches('=');
-    if text.len() - digits.len() > 2 {
-        return None;
-    }
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    for chunk in digits.as_bytes().chunks(4) {
-        let mut word = 0u32;
-        for digit in chunk {
-            let six = ALPHABET.iter().position(|letter| letter == digit)?;
-            word = (word << 6) | u32::try_from(six).ok()?;
-        }
-        word <<= 6 * (4 - chunk.len());
-        bytes.extend_from_slice(&word.to_be_bytes()[1..chunk.len()]);
-    }
-    Some(bytes.into())
+    BASE64.decode(text.as_bytes()).ok().map(Bytes::from)
 }
 
 /// A number, which etcd writes as text.

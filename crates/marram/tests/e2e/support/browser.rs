@@ -1,6 +1,7 @@
 //! A real headless browser, driven by WebDriver: it opens pages, runs scripts in them, presses keys and takes screenshots. Also a
 //! server of the files of a directory.
 
+use data_encoding::BASE64;
 use marram_cluster::TempDir;
 use serde_json::{Value, json};
 use std::{
@@ -123,7 +124,7 @@ impl Browser {
 
     /// A screenshot as PNG.
     pub(crate) fn screenshot(&self) -> Vec<u8> {
-        base64(self.call("GET", "/screenshot", &Value::Null).as_str().unwrap())
+        BASE64.decode(self.call("GET", "/screenshot", &Value::Null).as_str().unwrap().as_bytes()).unwrap()
     }
 
     /// Writes a screenshot, for people, if `MARRAM_SCREENSHOTS` names a directory.
@@ -169,24 +170,6 @@ impl Drop for Browser {
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         let _ = self.driver.wait();
     }
-}
-
-/// Decodes base64.
-fn base64(text: &str) -> Vec<u8> {
-    let digit = |byte: u8| match byte {
-        b'A'..=b'Z' => byte - b'A',
-        b'a'..=b'z' => byte - b'a' + 26,
-        b'0'..=b'9' => byte - b'0' + 52,
-        b'+' => 62,
-        _ => 63,
-    };
-    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'=').map(digit).collect();
-    let group = |four: &[u8]| {
-        let bits =
-            four.iter().fold(0_u32, |bits, digit| bits << 6 | u32::from(*digit)) << (6 * (4 - four.len()));
-        bits.to_be_bytes()[1..four.len()].to_vec()
-    };
-    digits.chunks(4).flat_map(group).collect()
 }
 
 /// Serves the files of a directory; returns the address.
