@@ -1,7 +1,8 @@
 //! All tests, cheapest first: what `cargo xtask test` runs, and the end of CI.
 //!
 //! ```text
-//! set-up, cells --> side workspaces (sdk, cells, mutants) --> the workspace --> simulation --> named mutations --> fuzz
+//! set-up, cells --> side workspaces (sdk, cells, mutants) --> the workspace
+//!      --> simulation --> named mutations --> fuzz
 //! ```
 //! A test that cannot run on a machine, for want of a program or a right, says so in a file, and
 //! the last line of the run counts these: a green run shows what it did not test. On a CI machine

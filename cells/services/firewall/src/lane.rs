@@ -1,5 +1,9 @@
 //! Checks one direction of a session against its rules: which messages pass, which must wait for more data, which are refused
 //! and why. Times are numbers here; does not know ports.
+//!
+//! Only the first [`WINDOW_BYTES`] of a direction are looked at, so the work and the memory for
+//! rules are bounded; limits apply to all of it. In order: the limits of this message, then the
+//! rules.
 
 use marram_bucket::Bucket;
 
@@ -19,13 +23,16 @@ pub(crate) enum Verdict {
 /// The state of a direction.
 #[derive(Default)]
 pub(crate) struct Lane {
-    /// The first bytes, while any rule could still match.
+    /// The first bytes, while any rule could still match. At most [`WINDOW_BYTES`]; empty once it
+    /// is settled.
     start: Vec<u8>,
     /// No rule can match any more.
     is_settled: bool,
     /// Messages that wait for the rules. Once a message has passed, none waits.
     held: Vec<Box<[u8]>>,
+    /// Full at the first message. `None` without a rate, or before that.
     bucket: Option<Bucket>,
+    /// With the one that is being judged, and those that are refused.
     messages: u64,
     bytes: u64,
 }
@@ -70,7 +77,8 @@ impl Lane {
         Verdict::Pass(std::mem::take(&mut self.held))
     }
 
-    /// The stream has ended: no more bytes follow those that were held.
+    /// The stream has ended: no more bytes follow those that were held. The default decides on what
+    /// is held, since the prefix that it waited for will not be completed.
     pub(crate) fn end(&mut self, side: &Side) -> Verdict {
         if self.held.is_empty() || side.default == Action::Allow {
             return Verdict::Pass(std::mem::take(&mut self.held));
@@ -78,6 +86,8 @@ impl Lane {
         Verdict::Refuse("no rule allows it, and the default denies".to_owned())
     }
 
+    /// The reason for a refusal, if there is one. Limits come before rules, since they need no
+    /// bytes of the message.
     fn beyond_limits(&mut self, side: &Side, payload: &[u8], now_ns: impl FnOnce() -> i64) -> Option<String> {
         if let Some(max) = side.message_bytes_max.filter(|max| payload.len() as u64 > *max) {
             return Some(format!("a message of {} bytes; {max} are allowed", payload.len()));
@@ -93,12 +103,15 @@ impl Lane {
     }
 }
 
-/// Whether a rule may still match after others have decided.
+/// Whether a rule may still match after others have decided. A prefix is decided once enough bytes
+/// are there; something contained may come until the window is full.
 fn is_watching(rule: &Rule) -> bool {
     matches!(rule.pattern, Pattern::Contains(_))
 }
 
-/// The first rule that matches the beginning of a stream, unless an earlier rule could match with a few more bytes.
+/// The first rule that matches the beginning of a stream, unless an earlier rule could match with a
+/// few more bytes. Nothing is held for the sake of a `contains`: when it is found, messages with
+/// its first bytes may have passed.
 fn decide(side: &Side, start: &[u8]) -> Decision {
     for rule in &side.rules {
         match &rule.pattern {

@@ -1,5 +1,15 @@
 //! A stage of a chain that forwards what its rules allow. At the first violation it closes the session, with a printed reason.
 //! This file handles ports; the rules are in `rules`, their application to a stream in `lane`.
+//!
+//! ```text
+//! message --> limits --> rules (until settled) --> Pass: held messages, then this one
+//!                |         |      |
+//!                |         |      +--> Hold: kept in the lane until more of the stream has arrived
+//!                +---------+---------> Refuse: both ports are closed
+//! ```
+//!
+//! A message passes as a whole, but rules match the stream: a pattern may be spread over messages.
+//! So a message may have to wait for the next one, while it is the beginning of a prefix.
 
 mod lane;
 mod rules;
@@ -13,6 +23,7 @@ pub struct Firewall {
     rules: Rules,
     /// From the client, then from the server.
     lanes: [Lane; 2],
+    /// Refused: what still arrives on either side is dropped.
     is_closed: bool,
 }
 
@@ -47,6 +58,7 @@ impl Firewall {
         true
     }
 
+    /// For the line that is printed at the end: they include what was refused or held.
     fn counts(&self) -> String {
         let [client, server] = [0, 1].map(|side: usize| self.lanes[side].counts());
         format!(

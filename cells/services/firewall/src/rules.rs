@@ -1,4 +1,13 @@
 //! Parses rules, one per line. Does not know streams.
+//!
+//! ```text
+//! deny   client  prefix "CONNECT "         in order; the first rule of a direction that matches decides
+//! deny   client  contains "/../"           anywhere in the first 1,024 bytes
+//! allow  client  prefix "GET \x2f"
+//! default client deny                      if no rule matches; otherwise `allow`
+//! limit  client  rate 10000/s burst 1000   messages; also `message BYTES` and `bytes BYTES`
+//! # a comment, on its own line
+//! ```
 
 use marram_bucket::Rate;
 
@@ -31,7 +40,9 @@ pub(crate) enum Pattern {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Rule {
     pub(crate) action: Action,
+    /// Of 1 to [`WINDOW_BYTES`] bytes, like every pattern.
     pub(crate) pattern: Pattern,
+    /// The line as it was written, which is the reason that is printed.
     pub(crate) text: String,
 }
 
@@ -83,6 +94,7 @@ pub(crate) fn parse(text: &str) -> Result<Rules, String> {
     Ok(rules)
 }
 
+/// Adds one line to the rules of its direction.
 fn apply(rules: &mut Rules, line: &str) -> Result<(), String> {
     let (kind, rest) = word(line);
     let (direction, rest) = word(rest);
@@ -103,6 +115,7 @@ fn apply(rules: &mut Rules, line: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// `line` is the whole line, for the reason of a refusal.
 fn rule(action: Action, rest: &str, line: &str) -> Result<Rule, String> {
     let (how, rest) = word(rest);
     let bytes = unquote(rest)?;
@@ -117,6 +130,7 @@ fn rule(action: Action, rest: &str, line: &str) -> Result<Rule, String> {
     Ok(Rule { action, pattern, text: line.to_owned() })
 }
 
+/// The last limit of a kind counts.
 fn limit(side: &mut Side, rest: &str) -> Result<(), String> {
     let (what, amount) = word(rest);
     let number = || amount.parse().map(Some).map_err(|_| format!("`{amount}` is no number of bytes"));
@@ -156,6 +170,7 @@ fn unquote(text: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
+/// The byte that an escape stands for, after its `\`. `None` if it is no escape, or ends early.
 fn escaped(rest: &mut impl Iterator<Item = u8>) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     Some(match rest.next()? {

@@ -1,5 +1,16 @@
 //! A stage of a chain that passes messages at a limited rate: messages above the rate wait, in order, for a timer; if many wait,
 //! the sender is paused. Knows rates and queues, not the contents of messages.
+//!
+//! ```text
+//! client --> lane 0: buckets, queue --> server        timer 0
+//! client <-- lane 1: buckets, queue <-- server        timer 1
+//!                      |
+//!                      +-- above the limit: pause the sender; at half of it: resume
+//! ```
+//!
+//! A lane and its timer have the number of the port that the messages come from. While messages
+//! wait, the timer is set for the first of them, and later ones join the queue without asking the
+//! buckets: so none overtakes another.
 
 mod limits;
 
@@ -18,6 +29,7 @@ pub struct Limiter {
     limits: Limits,
     /// From the client, then from the server.
     lanes: [Lane; 2],
+    /// Refused: what still arrives is dropped.
     is_closed: bool,
 }
 
@@ -26,12 +38,14 @@ pub struct Limiter {
 struct Lane {
     /// Buckets for messages and bytes, full from the first message on.
     buckets: Option<[Option<Bucket>; 2]>,
+    /// The timer is set for the first of them.
     waiting: VecDeque<Box<[u8]>>,
     waiting_bytes: usize,
     /// Whether the sender is paused.
     is_paused: bool,
     /// No more messages will come.
     is_ending: bool,
+    /// For the line that is printed at the end.
     passed: u64,
     delayed: u64,
 }
@@ -48,6 +62,7 @@ impl Default for Limiter {
 
 impl Lane {
     /// How long a message of this size must wait; `None` if it may pass, and its tokens are taken.
+    /// With two rates, the longer wait counts. Tokens are taken from both buckets or from none.
     fn wait(&mut self, rates: Rates, bytes: usize, now_ns: i64) -> Option<Duration> {
         let new = || [rates.messages, rates.bytes].map(|rate| rate.map(|rate| Bucket::new(rate, now_ns)));
         let buckets = self.buckets.get_or_insert_with(new);
@@ -81,11 +96,13 @@ impl Lane {
 }
 
 impl Limiter {
+    /// What limits the messages that come from this port.
     fn rates(&self, from: Port) -> Rates {
         if from == Port::CLIENT { self.limits.client } else { self.limits.server }
     }
 
-    /// Sends the messages that may pass, and sets a timer for the rest.
+    /// Sends the messages that may pass, and sets a timer for the rest. When the stream has ended
+    /// and its last message has passed, closes the other side.
     fn advance(&mut self, context: &mut Context, from: Port) {
         let now_ns = context.now().nanoseconds;
         let rates = self.rates(from);
@@ -111,6 +128,8 @@ impl Limiter {
         }
     }
 
+    /// Gives up. Frees what waits, and resumes both senders, so that neither stays paused on a
+    /// closed port.
     fn refuse(&mut self, context: &mut Context, from: Port) {
         let bytes = self.lanes[index(from)].waiting_bytes;
         context.print(
@@ -172,6 +191,7 @@ impl Cell for Limiter {
 
 cell!(Limiter);
 
+/// That of the lane; a further client's port lies beyond the lanes, which callers check.
 const fn index(port: Port) -> usize {
     port.0 as usize
 }

@@ -1,4 +1,13 @@
 //! Parses the limits: one per line, the last of a kind counts. Does not know what they are applied to.
+//!
+//! ```text
+//! client messages 100/s burst 20      at most 100 a second from the client, 20 of them at once
+//! server bytes 1000000/s              the burst is one second's bytes
+//! queue messages 1024                 then the sender is paused
+//! queue bytes 1048576                 (the two lines of the queue show the defaults)
+//! ```
+//!
+//! What follows a `#` is a comment.
 
 use marram_bucket::Rate;
 
@@ -11,7 +20,9 @@ pub(crate) const DEFAULT: &str = include_str!("../limits");
 /// The rates of one direction.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Rates {
+    /// One token for each message. `None`: no limit.
     pub(crate) messages: Option<Rate>,
+    /// One token for each byte of payload. `None`: no limit.
     pub(crate) bytes: Option<Rate>,
 }
 
@@ -53,6 +64,7 @@ pub(crate) fn parse(text: &str) -> Result<Limits, String> {
     Ok(limits)
 }
 
+/// `None` if the line is no limit; `limits` is unchanged then.
 fn apply(limits: &mut Limits, line: &str) -> Option<()> {
     let (direction, rest) = line.split_once(' ')?;
     let (what, amount) = rest.trim_start().split_once(' ')?;

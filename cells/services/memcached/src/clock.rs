@@ -12,7 +12,9 @@ const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 pub struct Expiry(pub(crate) u32);
 
 impl Expiry {
-    /// The item stays until it is deleted or evicted.
+    /// The item stays until it is deleted or evicted. Not reachable by arithmetic:
+    /// [`Expiry::from_protocol`] ends one second earlier, so that a date far away is not taken for
+    /// no date.
     pub const NEVER: Self = Self(u32::MAX);
 
     /// The meaning of a client's number: 0 never, negative at once, up to 30 days relative to now, beyond that a Unix time.
@@ -30,7 +32,7 @@ impl Expiry {
         }
     }
 
-    /// Whether it has passed.
+    /// Whether it has passed. In the very second that it names, an item is gone already.
     #[must_use]
     pub const fn is_past(self, now: Seconds) -> bool {
         self.0 <= now.0 && self.0 != Self::NEVER.0

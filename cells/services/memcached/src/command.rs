@@ -1,5 +1,17 @@
 //! Parses one line of the text protocol. Knows the words, their arguments and the error replies; does not know streams,
 //! items or time.
+//!
+//! ```text
+//!  set|add|replace|append|prepend KEY FLAGS EXPTIME LEN [noreply]   and LEN bytes, CR LF
+//!  cas KEY FLAGS EXPTIME LEN VERSION [noreply]                      and LEN bytes, CR LF
+//!  get|gets KEY...             gat|gats EXPTIME KEY...
+//!  incr|decr KEY DELTA [noreply]      touch KEY EXPTIME [noreply]
+//!  delete KEY [0] [noreply]           flush_all [EXPTIME] [noreply]
+//!  stats [GROUP]   version   verbosity LEVEL [noreply]   quit
+//! ```
+//!
+//! The number of words selects between `ERROR`, as for an unknown command, and the more specific
+//! replies: libraries compare these texts, so they are memcached's to the letter.
 
 use crate::store::{Delta, KEY_BYTES_MAX, Mode};
 
@@ -42,10 +54,14 @@ pub(crate) enum Request<'a> {
 /// The line's properties of the value that follows it.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Incoming<'a> {
+    /// For `cas`, with the version that the client has seen.
     pub(crate) mode: Mode,
     pub(crate) key: &'a [u8],
     pub(crate) flags: u32,
+    /// As the client wrote it: relative, absolute or negative. [`crate::clock::Expiry`] knows the
+    /// meaning.
     pub(crate) exptime: i64,
+    /// Of the value, without the line end that follows it.
     pub(crate) len: usize,
 }
 
@@ -54,6 +70,8 @@ pub(crate) struct Incoming<'a> {
 pub(crate) struct Line<'a> {
     /// The request, or the error reply.
     pub(crate) request: Result<Request<'a>, &'static str>,
+    /// Ignored for commands that have no such word, and where the number of words is wrong: then
+    /// the client learns of it.
     pub(crate) noreply: bool,
 }
 
@@ -143,6 +161,8 @@ fn without_spaces(text: &[u8]) -> &[u8] {
     &text[start..]
 }
 
+/// After a refusal here the length of the value is unknown, so the bytes behind the line are read
+/// as the next command.
 fn incoming<'a>(mode: Mode, words: [&'a [u8]; 4]) -> Result<Request<'a>, &'static str> {
     let [key, flags, exptime, len] = words;
     let key = short(key)?;
@@ -182,6 +202,7 @@ fn flush_all(arguments: usize, delay: &[u8]) -> Result<Request<'static>, &'stati
     delay.map(|delay| Request::FlushAll { delay }).map_err(|()| BAD_EXPTIME)
 }
 
+/// The key, unless it is longer than the store's limit.
 fn short(key: &[u8]) -> Result<&[u8], &'static str> {
     if key.len() <= KEY_BYTES_MAX { Ok(key) } else { Err(BAD_LINE) }
 }

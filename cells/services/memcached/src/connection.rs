@@ -1,5 +1,17 @@
 //! Turns one client's stream, split anywhere, into requests to the server. Finds the boundaries of lines and values;
 //! does not know ports or what requests do.
+//!
+//! ```text
+//!           get                       last key
+//!    +--> Keys ---------------------------------------+
+//!    |                                                v
+//!  Line -- set, memory -----> Value -- CR LF -----> Line
+//!    |                                                ^
+//!    +--- set, no memory --> Unwanted (value, CR LF) -+        quit, too long: Closed
+//! ```
+//!
+//! A step consumes a whole command, one key, or a piece of a value. Keys are steps of their own,
+//! because one line may ask for gigabytes: after each key the length of the reply is looked at.
 
 use crate::{
     clock::{Expiry, Seconds},
@@ -42,20 +54,26 @@ pub struct Connection {
     place: Place,
     /// Bytes that have arrived and were not processed.
     unread: Vec<u8>,
-    /// Of the first bytes of `unread`, this many hold no end of a line.
+    /// Of the first bytes of `unread`, this many hold no end of a line. Without this, a line that
+    /// arrives byte by byte would be searched from its start each time.
     searched: usize,
 }
 
+/// Where in the stream the next unread byte is.
 #[derive(Default)]
 enum Place {
     /// Before a command.
     #[default]
     Line,
-    /// Within the line of a `get`: bytes before its end, and bytes of its end.
+    /// Within the line of a `get`: bytes before its end, and bytes of its end. A `get` stays unread
+    /// until its whole line is there, and is consumed key by key from there: `left` shrinks from
+    /// the front.
     Keys { left: usize, end: usize, with_cas: bool, touch: Option<Expiry> },
-    /// Within a value, or its end.
+    /// Within a value, or its end. The value goes straight to the store's memory, and not through
+    /// `unread`; `left` does not count the line end.
     Value { draft: Draft, left: usize, mode: Mode, noreply: bool },
-    /// Within a value that is dropped, or its end.
+    /// Within a value that is dropped, or its end. `left` counts the line end. The reply was given
+    /// when the line was read.
     Unwanted { left: usize },
     /// After everything.
     Closed,
@@ -115,6 +133,8 @@ impl Connection {
         matches!(self.place, Place::Line) && self.unread.is_empty()
     }
 
+    /// Closes the connection if it has ended, or if too much waits. The limit counts what one
+    /// client can make the cell hold beyond the store.
     fn checked(&mut self, progress: Progress, server: &mut Server) -> Progress {
         if progress == Progress::Closed || self.unread.len() > WAITING_BYTES_MAX {
             self.close(server);
@@ -123,7 +143,8 @@ impl Connection {
         progress
     }
 
-    /// Takes as many steps as there are bytes for; returns how many bytes they used.
+    /// Takes as many steps as there are bytes for; returns how many bytes they used. Pauses only
+    /// between steps: a step adds at most one item to the reply.
     fn run(
         &mut self,
         bytes: &[u8],
@@ -148,6 +169,7 @@ impl Connection {
         }
     }
 
+    /// `bytes` is all that is unread, and is not empty. A step that is starved used none of it.
     fn step(&mut self, bytes: &[u8], server: &mut Server, now: Seconds, out: &mut Vec<u8>) -> Step {
         match &mut self.place {
             Place::Line => self.line(bytes, server, now, out),
@@ -234,6 +256,8 @@ impl Connection {
 }
 
 impl Place {
+    /// Where a value goes, if there is memory for it, or the same number of bytes to be skipped.
+    /// The 2 are the line end.
     fn value(draft: Option<Draft>, incoming: &Incoming<'_>, noreply: bool) -> Self {
         match draft {
             Some(draft) => Self::Value { draft, left: incoming.len, mode: incoming.mode, noreply },

@@ -5,6 +5,17 @@
 //! Differences to memcached 1.6: there are no slabs (`stats slabs` is empty), so memory is counted in chunks of
 //! 128 bytes and the oldest items are evicted, of any size; flags beyond 32 bits are refused rather than truncated; a line of
 //! keys may be 1 MiB long; the binary and meta protocols are not supported.
+//!
+//! ```text
+//!  stream port ---> connection (lines, values) --+
+//!                                                +--> server (one per cell) --> store (arena, index)
+//!  datagram port -> udp (8-byte header) ---------+       |
+//!                                                        +--> stats, reply
+//! ```
+//!
+//! The cell has one thread and runs one handler at a time, so the store needs no locks. What a
+//! handler does is replayed from its input: time comes from the context, and the hash key from the
+//! cell's generator, so a recovered cache holds the same items and evicts the same ones.
 
 pub mod clock;
 mod command;
@@ -38,7 +49,10 @@ const TURN: Duration = Duration::from_millis(5);
 
 /// The cell: a server, created with the first client, and its connections by port.
 pub struct Memcached {
+    /// Of items and their index; the buffers of connections come on top of it.
     memory_bytes: usize,
+    /// `None` until then, because its hash key needs a context: `default` runs at deployment and
+    /// has none, and what it drew would be the same for every cell of the image.
     server: Option<Server>,
     connections: BTreeMap<Port, Client>,
     /// Ports of clients that use datagrams; these have no connection.
@@ -71,7 +85,10 @@ impl Default for Memcached {
 }
 
 impl Memcached {
-    /// Runs a connection, with `start` first, and sends the output.
+    /// Runs a connection, with `start` first, and sends the output. A reply that is too long
+    /// pauses: after a turn's worth of bytes the rest waits for a timer whose token is the port's
+    /// number, so each port has at most one turn outstanding. `out` is sent and cleared before each
+    /// resumption, so that the next pause is counted from 0.
     fn run(
         &mut self,
         context: &mut Context,
@@ -101,6 +118,8 @@ impl Memcached {
         }
     }
 
+    /// Also gives back the memory of a half-received value. Does nothing for a port without a
+    /// connection, so it may follow either side's close.
     fn drop_client(&mut self, context: &mut Context, port: Port) {
         if let (Some(mut client), Some(server)) = (self.connections.remove(&port), &mut self.server) {
             client.connection.close(server);
@@ -160,6 +179,8 @@ impl Cell for Memcached {
 
 cell!(Memcached);
 
+/// Whole seconds of session time. 0 outside the 32 bits of the protocol: before 1970, and after the
+/// year 2106.
 fn seconds(now: Time) -> Seconds {
     Seconds(u32::try_from(now.nanoseconds / 1_000_000_000).unwrap_or(0))
 }

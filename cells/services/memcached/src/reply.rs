@@ -3,6 +3,7 @@
 /// Destination of the reply to one request.
 pub(crate) struct Reply<'a> {
     out: &'a mut Vec<u8>,
+    /// `noreply`: the request is carried out, and its errors are lost as well.
     silent: bool,
 }
 
@@ -12,6 +13,7 @@ impl<'a> Reply<'a> {
         Self { out, silent }
     }
 
+    /// The only function that heeds `silent`.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         if !self.silent {
             self.out.extend_from_slice(bytes);
@@ -43,7 +45,8 @@ impl<'a> Reply<'a> {
         self.bytes(&digits[start..]);
     }
 
-    /// The line before a value.
+    /// The line before a value. `VALUE key flags len[ cas]`, the form of memcached's replies to
+    /// `get` and, with the version, to `gets`.
     pub(crate) fn value_head(&mut self, key: &[u8], flags: u32, len: usize, cas: Option<u64>) {
         self.text("VALUE ");
         self.bytes(key);

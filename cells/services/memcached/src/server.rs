@@ -11,12 +11,14 @@ use crate::{
 /// The reply to `version`. Libraries parse the numbers and choose their protocol by them.
 pub const VERSION: &str = "1.6.0-marram";
 
-/// Counters since the start or the last `stats reset`.
+/// Counters since the start or the last `stats reset`. [`Server::connections_now`] is not among
+/// them, since a reset must not forget who is connected.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Counters {
     pub(crate) connections: u64,
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
+    /// Values received, whether or not they were stored.
     pub(crate) cmd_set: u64,
     pub(crate) cmd_flush: u64,
     pub(crate) get: Tally,
@@ -25,6 +27,7 @@ pub(crate) struct Counters {
     pub(crate) incr: Tally,
     pub(crate) decr: Tally,
     pub(crate) cas: Tally,
+    /// Refused since the item has another version; neither a hit nor a miss.
     pub(crate) cas_badval: u64,
 }
 
@@ -45,6 +48,7 @@ impl Tally {
 pub struct Server {
     pub(crate) store: Store,
     pub(crate) counters: Counters,
+    /// For `uptime`. A reset of the counters does not change it.
     pub(crate) started: Seconds,
     pub(crate) connections_now: u64,
 }
@@ -58,7 +62,8 @@ pub(crate) enum Next {
 }
 
 impl Server {
-    /// An empty cache. For its memory and the purpose of the hash key see [`Store::new`].
+    /// An empty cache. For its memory and the purpose of the hash key see [`Store::new`]. `now` is
+    /// the start of `uptime`.
     #[must_use]
     pub fn new(memory_bytes: usize, hash_key: [u8; 16], now: Seconds) -> Self {
         Self {
@@ -91,7 +96,8 @@ impl Server {
         self.counters.bytes_written += bytes as u64;
     }
 
-    /// Answers a request without a following value, other than those whose keys are looked up one by one.
+    /// Answers a request without a following value, other than those whose keys are looked up one
+    /// by one. Must not be called for `Get` and `Store`, which the connection carries out in steps.
     pub(crate) fn execute(&mut self, request: &Request<'_>, now: Seconds, reply: &mut Reply<'_>) -> Next {
         match request {
             Request::Delete { key } => {
@@ -127,7 +133,8 @@ impl Server {
         Next::Command
     }
 
-    /// One key of a `get` or `gat`.
+    /// One key of a `get` or `gat`. A hit of `gat` counts as a hit of both. The reply gets nothing
+    /// for a miss: the client sees which keys are absent.
     pub(crate) fn look_up(
         &mut self,
         key: &[u8],
@@ -151,7 +158,8 @@ impl Server {
         reply.bytes(b"\r\n");
     }
 
-    /// Memory for an announced value; or `None`, and the reply says why.
+    /// Memory for an announced value; or `None`, and the reply says why. When a `set` is refused,
+    /// the old value is deleted: after a failed replacement, clients must not read the stale one.
     pub(crate) fn receive(
         &mut self,
         incoming: &Incoming<'_>,
@@ -174,7 +182,7 @@ impl Server {
         None
     }
 
-    /// A value has arrived.
+    /// A value has arrived. Ends the draft in every case.
     pub(crate) fn received(&mut self, draft: Draft, mode: Mode, now: Seconds, reply: &mut Reply<'_>) {
         self.counters.cmd_set += 1;
         let stored = self.store.commit(draft, mode, now);
@@ -192,6 +200,7 @@ impl Server {
         });
     }
 
+    /// Carries out `incr` or `decr`.
     fn count(&mut self, key: &[u8], delta: Delta, now: Seconds, reply: &mut Reply<'_>) {
         let counted = self.store.count(key, delta, now);
         let tally = match delta {

@@ -1,4 +1,9 @@
 //! The answer to `stats`: only what this cache can know of itself, so no process, threads or slabs.
+//!
+//! Tools read these names and expect memcached's; a name whose number would be invented is left out
+//! rather than set to 0. The constant ones (`pid`, `pointer_size`, `threads`) describe the cell:
+//! one thread with addresses of 32 bits. A group is answered by `STAT name value` lines and `END`,
+//! even if it is empty; an unknown one by `ERROR`.
 
 use crate::{
     clock::Seconds,
@@ -25,6 +30,7 @@ impl Server {
         reply.line("END");
     }
 
+    /// One line for each number. Reads counters only, so that it is as cheap as a `get`.
     fn general(&self, now: Seconds, reply: &mut Reply<'_>) {
         let Counters { get, touch, delete, incr, decr, cas, .. } = self.counters;
         reply.stat("pid", 1);
@@ -66,6 +72,7 @@ impl Server {
         numbers.iter().for_each(|(name, value)| reply.stat(name, value));
     }
 
+    /// All but `maxbytes` are constants of this build.
     fn settings(&self, reply: &mut Reply<'_>) {
         reply.stat("maxbytes", self.store.bytes_max());
         reply.stat("item_size_max", ITEM_BYTES_MAX);

@@ -4,6 +4,11 @@
 //! ```text
 //! request:2 | sequence:2 | datagrams:2 | reserved:2 | text        all big-endian
 //! ```
+//!
+//! The client chooses `request` and the answer repeats it, as replies may overtake each other.
+//! `sequence` counts the datagrams of an answer from 0, and `datagrams` says how many there are, so
+//! that the client knows when it has all of them. A lost one is not sent again: to a client of a
+//! cache, that is a miss.
 
 use crate::{
     clock::Seconds,
@@ -11,12 +16,14 @@ use crate::{
     server::Server,
 };
 
-/// The longest datagram that is sent, its header included: it fits every Ethernet.
+/// The longest datagram that is sent, its header included: it fits every Ethernet. 1,500 bytes of
+/// Ethernet less the headers of IP and UDP, with 52 to 72 bytes to spare for tunnels.
 pub const DATAGRAM_BYTES_MAX: usize = 1400;
 
 const HEADER_BYTES: usize = 8;
 
-/// Most bytes of one answer: one item of the largest size, and some small ones.
+/// Most bytes of one answer: one item of the largest size, and some small ones. Together with
+/// [`DATAGRAM_BYTES_MAX`] it keeps the number of datagrams within the header's 16 bits.
 const ANSWER_BYTES_MAX: usize = 1_500_000;
 
 /// Answers one datagram: all datagrams of the answer, none if the request says so or is not one. Requests of more
@@ -39,6 +46,8 @@ pub fn answer(datagram: &[u8], server: &mut Server, now: Seconds) -> Vec<Vec<u8>
     framed.collect()
 }
 
+/// Runs the datagram's text on a connection of its own, so an unfinished value or line cannot reach
+/// into the next datagram.
 fn run(text: &[u8], server: &mut Server, now: Seconds, out: &mut Vec<u8>) {
     let mut connection = Connection::default();
     let mut piece = Vec::new();

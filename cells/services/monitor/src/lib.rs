@@ -1,6 +1,10 @@
 //! A stage of a chain that forwards and counts everything: messages and bytes in each direction, rates, and message
 //! sizes. Prints a line for every ten seconds with traffic, and the totals when a side closes. Does not read the
 //! contents of messages.
+//!
+//! The timer is set by traffic and never by itself: a session without traffic runs no handler. So a
+//! period begins with a message; rates are divided by the time that has really passed, also if the
+//! timer fired late.
 
 pub mod tally;
 
@@ -22,6 +26,7 @@ pub struct Monitor {
     passed: [Tally; 2],
     /// Start of the present period, and the counts at that time. `None` without traffic.
     period: Option<(Time, [Tally; 2])>,
+    /// The time of the first message. `None` before it.
     began: Option<Time>,
 }
 
@@ -32,6 +37,7 @@ impl Monitor {
         &self.passed
     }
 
+    /// Begins a period if there is none, with the counts from before this message.
     fn count(&mut self, context: &mut Context, port: Port, len: usize) {
         if self.period.is_none() {
             let now = context.now();

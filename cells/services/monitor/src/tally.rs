@@ -14,6 +14,8 @@ pub struct Tally {
     pub bytes: u64,
     /// Bytes of the longest message.
     pub longest: usize,
+    /// By the number of significant bits of a message's length. The last also counts all longer
+    /// ones.
     sizes: [u64; SIZES],
 }
 
@@ -27,7 +29,7 @@ impl Tally {
         self.sizes[bits.min(SIZES - 1)] += 1;
     }
 
-    /// Messages and bytes since an earlier tally.
+    /// Messages and bytes since an earlier tally. `earlier` must be an earlier state of this tally.
     #[must_use]
     pub const fn since(&self, earlier: &Self) -> (u64, u64) {
         (self.messages - earlier.messages, self.bytes - earlier.bytes)

@@ -1,4 +1,8 @@
 //! Makes the configuration of connections from the image's files. Invalid files are refused at deployment, with the reason.
+//!
+//! A certificate is public and part of the image; its private key is not, and never enters a cell's
+//! memory: no checkpoint and no log entry of the cell can reveal it. Instead the library is given a
+//! [`HostKey`], which passes what is to be signed to the host.
 
 use crate::crypto;
 use crate::door;
@@ -17,7 +21,7 @@ const CERTIFICATE: &str = "/etc/tls/certificate.pem";
 const ALPN: &str = "/etc/tls/alpn";
 /// The default if there is no such file.
 const ALPN_DEFAULT: &str = "http/1.1";
-/// The only key in the manifest.
+/// The only key in the manifest. By index in that list.
 const KEY: u32 = 0;
 
 /// Reads the image's files.
@@ -29,7 +33,8 @@ pub(crate) fn of_image() -> Result<Arc<ServerConfig>, String> {
     of(&certificate, alpn.as_deref().unwrap_or(ALPN_DEFAULT))
 }
 
-/// Uses the contents of these files.
+/// Uses the contents of these files. Also finds what would otherwise fail in every handshake: that
+/// there is no certificate, or that its key is of a kind that the host cannot sign with.
 pub(crate) fn of(certificate_pem: &[u8], alpn: &str) -> Result<Arc<ServerConfig>, String> {
     let wrong = |what: &str| format!("{CERTIFICATE} {what}");
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate_pem).collect();
@@ -55,7 +60,7 @@ pub(crate) fn of(certificate_pem: &[u8], alpn: &str) -> Result<Arc<ServerConfig>
     Ok(Arc::new(config))
 }
 
-/// Only tickets have an age, and there are none.
+/// Only tickets have an age, and there are none. The library's builder wants a clock in any case.
 #[derive(Debug)]
 struct NoClock;
 
@@ -65,7 +70,8 @@ impl TimeProvider for NoClock {
     }
 }
 
-/// A key that the host holds and signs with.
+/// A key that the host holds and signs with. This says which algorithm it is for; the key itself is
+/// known only by [`KEY`].
 #[derive(Clone, Copy, Debug)]
 enum HostKey {
     Ed25519,
@@ -90,6 +96,7 @@ impl HostKey {
 }
 
 impl SigningKey for HostKey {
+    /// `None` if the client does not accept this kind of signature; the handshake fails then.
     fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
         offered.contains(&self.scheme()).then(|| Box::new(*self) as Box<dyn Signer>)
     }
@@ -103,6 +110,7 @@ impl SigningKey for HostKey {
 }
 
 impl Signer for HostKey {
+    /// Works only within [`door::lend`], thus within a handler.
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
         door::sign(KEY, message).ok_or_else(|| Error::General("the host cannot be reached".into()))
     }

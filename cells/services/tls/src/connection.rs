@@ -1,4 +1,15 @@
 //! One TLS connection, as bytes in and bytes out. Does not know ports.
+//!
+//! ```text
+//! client -- ciphertext --> unread --> process_tls_records --> heard.plaintext --> server
+//!                                         |
+//! client <-- heard.ciphertext <-----------+-- alerts and the handshake: step
+//! client <-- heard.ciphertext <-- write <-- say <-- early, plaintext <----------- server
+//! ```
+//!
+//! The library's unbuffered interface is used: after each call it says what it can do next, and the
+//! bytes are in this file's buffers. These are emptied and freed where possible, as everything in
+//! memory is part of checkpoints. The format of records is that of RFC 8446, section 5.
 
 use rustls::ServerConfig;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
@@ -11,8 +22,10 @@ use std::sync::Arc;
 const EARLY_BYTES_MAX: usize = 1 << 20;
 /// A larger emptied buffer is freed: it would be part of every checkpoint.
 const KEPT_BYTES_MAX: usize = 1 << 10;
-/// Bytes of plaintext in a record, and what a record has beyond them: header, content type, tag.
+/// Bytes of plaintext in a record, and what a record has beyond them: header, content type, tag. 16
+/// KiB is the most that RFC 8446 allows.
 const RECORD_BYTES: usize = 1 << 14;
+/// 22 bytes, since all ciphers in `crypto` have a tag of 16.
 const RECORD_OVERHEAD_BYTES: usize = 5 + 1 + 16;
 
 /// The output for some input.
@@ -30,6 +43,7 @@ pub(crate) struct Heard {
 
 /// One connection.
 pub(crate) struct Connection {
+    /// The protocol's state: keys, record numbers, the transcript of the handshake.
     tls: UnbufferedServerConnection,
     /// Ciphertext that is not yet a whole record or handshake message.
     unread: Vec<u8>,
@@ -37,12 +51,14 @@ pub(crate) struct Connection {
     early: Vec<u8>,
     /// Whether nothing follows that plaintext.
     is_finished: bool,
+    /// Until the library first allows data to be sent.
     is_handshaking: bool,
     /// The client has ended its stream; later input is ignored.
     is_deaf: bool,
 }
 
 impl Connection {
+    /// For one client; the configuration is shared.
     pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, String> {
         let tls = UnbufferedServerConnection::new(config).map_err(|error| error.to_string())?;
         Ok(Self {
@@ -88,7 +104,9 @@ impl Connection {
         self.go_on(&[], heard)
     }
 
-    /// Processes the input that was read, then sends `plaintext`, if the handshake is complete.
+    /// Processes the input that was read, then sends `plaintext`, if the handshake is complete. The
+    /// library is asked until it needs more input. It says for each state how much input was used;
+    /// all of it is removed at once at the end.
     fn go_on(&mut self, plaintext: &[u8], heard: &mut Heard) -> Result<(), String> {
         let mut used = 0;
         let result = loop {
@@ -118,7 +136,8 @@ impl Connection {
         }
     }
 
-    /// The handshake is complete: sends the waiting plaintext first.
+    /// The handshake is complete: sends the waiting plaintext first. Called whenever data may be
+    /// sent, even without any. Ends with `close_notify` if the server has finished.
     fn say(&mut self, plaintext: &[u8], heard: &mut Heard) -> Result<(), String> {
         self.is_handshaking = false;
         let early = std::mem::take(&mut self.early);
@@ -134,7 +153,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes `encrypt` write the records for this many bytes of plaintext.
+    /// Makes `encrypt` write the records for this many bytes of plaintext. Prepares room for one
+    /// record more than needed, and for what the library asks for if that is too little.
     fn write(
         &mut self,
         len: usize,
@@ -169,7 +189,8 @@ impl Connection {
         }
     }
 
-    /// After an error: writes the alert about it, if there is one.
+    /// After an error: writes the alert about it, if there is one. Errors during this are dropped:
+    /// the first one is the reason that counts.
     fn give_alert(&mut self, heard: &mut Heard) {
         while let UnbufferedStatus { state: Ok(state), .. } = self.tls.process_tls_records(&mut self.unread) {
             match step(state, heard, &mut 0) {
@@ -190,7 +211,8 @@ enum Progress {
     Ready,
 }
 
-/// Handles one state of the connection. `discard` is how much of the input it has used.
+/// Handles one state of the connection. `discard` is how much of the input it has used. After an
+/// error, what was decrypted before it is in `heard`.
 fn step(
     state: ConnectionState<'_, '_, ServerConnectionData>,
     heard: &mut Heard,
@@ -230,6 +252,7 @@ fn step(
     Ok(Progress::More)
 }
 
+/// Frees the buffer if it is empty and large.
 fn shrink(buffer: &mut Vec<u8>) {
     if buffer.is_empty() && buffer.capacity() > KEPT_BYTES_MAX {
         *buffer = Vec::new();

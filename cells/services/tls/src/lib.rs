@@ -4,6 +4,11 @@
 //!
 //! This file handles ports and half-closes. The protocol is in `connection`, its configuration in `config`, and the algorithms
 //! are in `crypto`; `door` gives them access to the host.
+//!
+//! Keys, record numbers and half-read records are part of the cell's state: they survive the loss
+//! of an edge, and the client's TLS connection with them. For this every random byte comes from the
+//! cell's generator, and a key signs the same message with the same signature: after a recovery the
+//! cell must produce the same ciphertext again, since the client may have part of it.
 
 mod config;
 mod connection;
@@ -22,6 +27,7 @@ pub struct Tls {
     connection: Option<Connection>,
     /// Pending output for the client and the server; empty between handlers.
     heard: Heard,
+    /// No more data is sent to the server.
     server_is_told: bool,
     /// No more data is sent to the client.
     client_is_told: bool,
@@ -82,7 +88,7 @@ impl Tls {
         }
     }
 
-    /// The client will send no more.
+    /// The client will send no more. Has an effect only once.
     fn tell_server(&mut self, context: &mut Context) {
         if !self.server_is_told {
             self.server_is_told = true;

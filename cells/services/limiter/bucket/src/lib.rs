@@ -1,6 +1,18 @@
 //! A token bucket over virtual time, and the notation of rates. For the cells `limiter` and `firewall`; knows neither
 //! messages nor clocks.
 #![no_std]
+//!
+//! ```text
+//! level
+//! burst |---.          .------
+//!       |   | take(n) /
+//!       |   |        /  per_second
+//!     0 |...'-------'........
+//!       +---------------------> session time
+//! ```
+//!
+//! The level is computed from the time of the last call, not counted up by a timer: an idle bucket
+//! costs nothing. Session time is an input that is logged, so a replay takes the same decisions.
 
 use core::time::Duration;
 
@@ -28,6 +40,7 @@ impl Rate {
     }
 }
 
+/// 0 is refused: nothing would ever pass, and [`Bucket::take`] divides by the rate.
 fn positive(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number| *number > 0)
 }
@@ -37,10 +50,13 @@ fn positive(text: &str) -> Option<u64> {
 pub struct Bucket {
     rate: Rate,
     /// In billionths of a token; negative while something larger than the burst is being paid off.
+    /// More bits than 64, since a second of a high rate would not fit.
     level: i128,
+    /// The latest time seen; time that runs backwards adds nothing.
     filled_ns: i64,
 }
 
+/// Levels per token, so that a rate in tokens per second adds whole units in a nanosecond.
 const NANO: i128 = 1_000_000_000;
 
 impl Bucket {
@@ -51,7 +67,8 @@ impl Bucket {
     }
 
     /// Takes tokens. A message larger than the burst waits for a full bucket and is paid off afterwards, so that it
-    /// can pass at all.
+    /// can pass at all. After an error the bucket has been filled up, and no token taken. The wait
+    /// is rounded up, so that a timer of that length does not fire too early.
     ///
     /// # Errors
     /// How long to wait before there are enough.
@@ -71,7 +88,8 @@ impl Bucket {
         Err(Duration::from_nanos(u64::try_from(wait_ns).unwrap_or(u64::MAX)))
     }
 
-    /// How long to wait before that many tokens could be taken; takes none.
+    /// How long to wait before that many tokens could be taken; takes none. For a caller that must
+    /// know that several buckets agree before it charges one.
     #[must_use]
     pub fn wait(&self, tokens: u64, now_ns: i64) -> Duration {
         self.clone().take(tokens, now_ns).err().unwrap_or_default()

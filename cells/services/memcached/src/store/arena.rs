@@ -9,6 +9,11 @@
 //! ```
 //!
 //! Numbers are little-endian. The data of an item is its key, then its value.
+//!
+//! An item's number is that of its first chunk. All links are such numbers: they take 4 bytes and
+//! need no `unsafe`. Chunks are never moved or returned to the allocator, so the cell's memory
+//! grows to its limit and stays there; a page that is not written is not part of the next
+//! checkpoint.
 
 /// Bytes of a chunk. An item of a 20-byte key and a 135-byte value takes two.
 pub(crate) const CHUNK_BYTES: usize = 128;
@@ -66,6 +71,7 @@ pub(crate) struct Arena {
     made: usize,
     /// The first of the chunks that were taken and given back.
     free: u32,
+    /// The length of that list.
     free_count: usize,
 }
 
@@ -90,7 +96,8 @@ impl Arena {
         self.segments_max * SEGMENT_CHUNKS
     }
 
-    /// Takes a chunk, which is zero except for data of its last use.
+    /// Takes a chunk, which is zero except for data of its last use. Only [`Field::Next`] is set,
+    /// to [`NONE`]. `None` if the arena is full.
     pub(crate) fn take(&mut self) -> Option<u32> {
         if self.free == NONE {
             return self.make();
@@ -117,7 +124,8 @@ impl Arena {
         self.free = first;
     }
 
-    /// A chunk that was never taken. In order of address, so that items stored one after another are adjacent.
+    /// A chunk that was never taken; `None` if there are as many as there may be. In order of address, so that items stored
+    /// one after another are adjacent.
     fn make(&mut self) -> Option<u32> {
         if self.made == self.capacity() {
             return None;
@@ -132,6 +140,7 @@ impl Arena {
         Some(chunk)
     }
 
+    /// The field of an item, whose first chunk this is; of any chunk for [`Field::Next`].
     pub(crate) fn get(&self, chunk: u32, field: Field) -> u32 {
         u32::from_le_bytes(self.array(chunk, field as usize))
     }
@@ -175,6 +184,8 @@ impl Arena {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor {
     chunk: u32,
+    /// From [`FIRST_DATA`] or [`NEXT_DATA`] to [`CHUNK_BYTES`]. At the end it stays in the chunk:
+    /// the next one, which the item may not have, is looked up when a byte of it is needed.
     at: usize,
 }
 

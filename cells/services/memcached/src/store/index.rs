@@ -1,5 +1,17 @@
 //! Maps a key's hash to the items that may have it: linear hashing, which grows by one bucket at a time, so that no
 //! request pays for doubling a table. Knows hashes, not keys.
+//!
+//! Linear hashing (Litwin, 1980): buckets are split in order of number, whichever of them is full.
+//! With 6 buckets, of 4 to 8:
+//!
+//! ```text
+//!  bucket      0   1   2   3   4   5  (6) (7)
+//!  bits used   3   3   2   2   3   3            split so far: 0 into 0 and 4, 1 into 1 and 5
+//!                      ^ next to be split, into 2 and 6
+//! ```
+//!
+//! There may be as many buckets as chunks, hence as items: a chain never has more than one item on
+//! average.
 
 use super::arena::{Arena, Field, NONE};
 
@@ -11,14 +23,20 @@ pub(crate) const BUCKET_BYTES: usize = size_of::<u32>();
 
 /// The buckets. Items of one bucket are chained through [`Field::Bucket`].
 pub(crate) struct Index {
+    /// A part of the last may be unused.
     segments: Vec<Box<[u32; SEGMENT_BUCKETS]>>,
+    /// In use. The number never falls.
     buckets: usize,
+    /// Of all chunks that there can be, one bucket each: their memory is set aside by
+    /// [`super::Store::new`].
     buckets_max: usize,
+    /// For the decision to split, and for the statistics.
     items: usize,
 }
 
 impl Index {
-    /// Grows to this many buckets; never smaller than one segment.
+    /// Grows to this many buckets; never smaller than one segment. `buckets_max` is rounded up to a
+    /// whole segment.
     pub(crate) fn new(buckets_max: usize) -> Self {
         let segments_max = buckets_max.div_ceil(SEGMENT_BUCKETS).max(1);
         let mut segments = Vec::with_capacity(segments_max);
@@ -68,6 +86,7 @@ impl Index {
         arena.set(before, Field::Bucket, after);
     }
 
+    /// Puts an item at the beginning of its bucket's chain.
     fn push(&mut self, arena: &mut Arena, item: u32) {
         let bucket = self.bucket(arena.get(item, Field::Hash));
         arena.set(item, Field::Bucket, self.head(bucket));
@@ -97,6 +116,7 @@ impl Index {
         if bucket < self.buckets { bucket } else { bucket - size / 2 }
     }
 
+    /// The bucket's first item, or [`NONE`].
     fn head(&self, bucket: usize) -> u32 {
         self.segments[bucket / SEGMENT_BUCKETS][bucket % SEGMENT_BUCKETS]
     }

@@ -1,5 +1,16 @@
 //! The cache: items by key; the least recently used are evicted when memory is full. Knows the protocol's rules about
 //! replacing items; does not know its text, connections, or the source of time.
+//!
+//! ```text
+//!  index: hash -> bucket -> item -> item          by Field::Bucket
+//!  age:   newest <-> ... <-> oldest               by Field::Newer, Field::Older
+//!  draft: in neither, until it is committed       so it cannot be found or evicted
+//! ```
+//!
+//! An item is in both lists or in none. Versions (`cas`) count up by one for each change in the
+//! whole store, and double as the clock of `flush_all`: everything below a version is gone, without
+//! a walk over the items. What is over is removed when it is found, or when its memory is needed;
+//! there is no timer.
 
 mod arena;
 mod index;
@@ -33,7 +44,9 @@ pub struct Item(u32);
 #[derive(Debug)]
 #[must_use = "a draft holds memory until it is committed or discarded"]
 pub struct Draft {
+    /// The first chunk of its memory, as in [`Item`].
     item: u32,
+    /// Bytes of the value that are still to come.
     cursor_left: usize,
     cursor: Cursor,
 }
@@ -112,12 +125,19 @@ pub struct Census {
 pub struct Store {
     arena: Arena,
     index: Index,
+    /// Secret, and drawn by the cell that created the store: a client that knew it could put all
+    /// items into one bucket.
     hash_key: [u8; 16],
+    /// The ends of the list of ages, or [`NONE`] if the store is empty.
     newest: u32,
     oldest: u32,
+    /// The version given last; 0 before the first.
     cas_last: u64,
     /// Items with an older version than this were flushed.
     flushed_below: u64,
+    /// A flush that is still to happen. It happens in the first look-up after that time, before the
+    /// look-up sees any item; since storing looks up too, no item that is newer than the flush is
+    /// lost to it.
     flush_at: Option<Expiry>,
     census: Census,
 }
@@ -143,7 +163,8 @@ impl Store {
         }
     }
 
-    /// Looks an item up and makes it the most recently used.
+    /// Looks an item up and makes it the most recently used. An item that is over is removed, and
+    /// not found.
     pub fn get(&mut self, key: &[u8], now: Seconds) -> Option<Item> {
         let item = self.live(key, now)?;
         self.unlink_age(item);
@@ -181,7 +202,7 @@ impl Store {
         })
     }
 
-    /// Sets an item's expiry time.
+    /// Sets an item's expiry time. The version stays: the value is the same.
     pub fn touch(&mut self, item: Item, expiry: Expiry) {
         self.arena.set(item.0, Field::Expiry, expiry.0);
     }
@@ -201,7 +222,8 @@ impl Store {
         self.draft(key, [flags, expiry.0], value_len, NONE, now)
     }
 
-    /// Adds bytes to a draft's value, as many as it still needs; returns how many.
+    /// Adds bytes to a draft's value, as many as it still needs; returns how many. The rest of
+    /// `bytes` belongs to what follows the value.
     pub fn fill(&mut self, draft: &mut Draft, bytes: &[u8]) -> usize {
         let len = bytes.len().min(draft.cursor_left);
         draft.cursor.write(&mut self.arena, &bytes[..len]);
@@ -209,7 +231,9 @@ impl Store {
         len
     }
 
-    /// Stores a draft, or discards it.
+    /// Stores a draft, or discards it. The draft must be full. What is stored gets a version newer
+    /// than any other, also if the value is the same. `NotStored` may also mean that there was no
+    /// memory to join two values.
     pub fn commit(&mut self, draft: Draft, mode: Mode, now: Seconds) -> Stored {
         let key = self.key(draft.item);
         let old = self.live(&key, now);
@@ -255,7 +279,9 @@ impl Store {
         found.inspect(|item| self.remove(*item)).is_some()
     }
 
-    /// Changes a counter and returns its new value. A number that became shorter is padded with spaces.
+    /// Changes a counter and returns its new value. A number that became shorter is padded with
+    /// spaces. The number is changed in place if it fits. The item becomes the most recently used
+    /// in any case, and gets a new version if its number is stored.
     ///
     /// # Errors
     /// If there is no counter, or no memory for a longer one.
@@ -286,7 +312,8 @@ impl Store {
         Ok(new)
     }
 
-    /// Makes everything that exists now, or at that time, disappear.
+    /// Makes everything that exists now, or at that time, disappear. With `None`, at once. A later
+    /// flush replaces one that is still to happen.
     pub fn flush(&mut self, at: Option<Expiry>) {
         match at {
             Some(at) => self.flush_at = Some(at),
@@ -332,6 +359,7 @@ impl Store {
         Some(item)
     }
 
+    /// Whether it has expired or was flushed.
     fn is_over(&self, item: u32, now: Seconds) -> bool {
         Expiry(self.arena.get(item, Field::Expiry)).is_past(now) || self.arena.cas(item) < self.flushed_below
     }
@@ -345,6 +373,7 @@ impl Store {
         hasher.finish() as u32
     }
 
+    /// Copies the key out of the chunks, for calls that need the store mutable.
     fn key(&self, item: u32) -> Vec<u8> {
         let (mut cursor, len) = (Cursor::start(item), self.arena.key_len(item));
         let mut key = Vec::with_capacity(len);
@@ -383,6 +412,9 @@ impl Store {
     }
 
     /// Evicts the oldest items until there are this many free chunks. `None` if that is impossible.
+    /// What is evicted stays evicted if there is not enough in the end. Drafts of other connections
+    /// are not in the list of ages, so many large ones at once can make it fail. `keep` is an item
+    /// whose value is still needed.
     fn make_room(&mut self, chunks: usize, keep: u32, now: Seconds) -> Option<()> {
         if chunks > self.arena.capacity() {
             return None;
@@ -405,6 +437,7 @@ impl Store {
         Some(())
     }
 
+    /// Takes chunks for an item, and links them.
     fn take_chain(&mut self, chunks: usize) -> u32 {
         let first = self.arena.take().expect("room was made");
         let mut last = first;
@@ -454,17 +487,21 @@ impl Store {
         self.census.items_total += 1;
     }
 
+    /// Gives the item the next version.
     fn renew(&mut self, item: u32) {
         self.cas_last += 1;
         self.arena.set_cas(item, self.cas_last);
     }
 
+    /// Takes an item out of both lists, and frees its memory: its number may belong to another item
+    /// at once.
     fn remove(&mut self, item: u32) {
         self.index.remove(&mut self.arena, item);
         self.unlink_age(item);
         self.arena.give_back(item);
     }
 
+    /// The item must be in no place of the list.
     fn link_newest(&mut self, item: u32) {
         self.arena.set(item, Field::Newer, NONE);
         self.arena.set(item, Field::Older, self.newest);
@@ -475,6 +512,7 @@ impl Store {
         self.newest = item;
     }
 
+    /// Leaves the item's own links as they are; the caller links or frees it.
     fn unlink_age(&mut self, item: u32) {
         let (newer, older) = (self.arena.get(item, Field::Newer), self.arena.get(item, Field::Older));
         match newer {
@@ -488,6 +526,7 @@ impl Store {
     }
 }
 
+/// Compares the key chunk by chunk, without a copy.
 fn has_key(arena: &Arena, item: u32, mut key: &[u8]) -> bool {
     if arena.key_len(item) != key.len() {
         return false;
@@ -502,7 +541,8 @@ fn has_key(arena: &Arena, item: u32, mut key: &[u8]) -> bool {
 }
 
 /// The number at the beginning of a value, as C's `strtoull` reads it: spaces before it, and anything after a space
-/// that follows it, are ignored.
+/// that follows it, are ignored. `None` if there is no number, as in an empty value, or if it
+/// exceeds 64 bits.
 fn number(value: &[u8]) -> Option<u64> {
     let text = value.trim_ascii_start();
     let text = text.strip_prefix(b"+").unwrap_or(text);

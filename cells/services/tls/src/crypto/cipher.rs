@@ -1,4 +1,12 @@
 //! Encrypts and decrypts records: one implementation for any AEAD cipher with a nonce of 12 bytes and a tag of 16 bytes.
+//!
+//! ```text
+//! plaintext   payload | type:1
+//! sent        header:5 | encrypted(payload, type) | tag:16        nonce = iv XOR record number
+//! ```
+//!
+//! RFC 8446, section 5.2. The library counts the records. A replay after a recovery counts the same
+//! records, so it uses the same nonces for the same plaintext, which reveals nothing.
 
 use aes_gcm::Aes128Gcm;
 use aes_gcm::aead::{AeadInOut, KeyInit};
@@ -11,6 +19,7 @@ use rustls::crypto::cipher::{
 use rustls::{ConnectionTrafficSecrets, ContentType, Error, ProtocolVersion};
 use std::marker::PhantomData;
 
+/// In bytes, for both ciphers.
 const TAG_LEN: usize = 16;
 
 pub(super) static CHACHA20_POLY1305: Algorithm<ChaCha20Poly1305> =
@@ -19,6 +28,7 @@ pub(super) static AES_128_GCM: Algorithm<Aes128Gcm> = Algorithm { key_len: 16, c
 
 /// A cipher by its name.
 pub(super) struct Algorithm<C> {
+    /// In bytes.
     key_len: usize,
     cipher: PhantomData<fn() -> C>,
 }
@@ -49,6 +59,7 @@ cipher!(ChaCha20Poly1305);
 cipher!(Aes128Gcm);
 
 impl<C: Cipher> Algorithm<C> {
+    /// One direction of a connection, with its key.
     fn keyed(&self, key: &AeadKey, iv: Iv) -> Box<Keyed<C>> {
         let cipher = C::new_from_slice(key.as_ref()).expect("the library gives keys of `key_len` bytes");
         Box::new(Keyed { cipher, iv })
@@ -77,6 +88,7 @@ impl<C: Cipher> Tls13AeadAlgorithm for Algorithm<C> {
 /// One direction of a connection.
 struct Keyed<C> {
     cipher: C,
+    /// XORed with each record's number.
     iv: Iv,
 }
 
@@ -98,6 +110,7 @@ impl<C: Cipher> MessageEncrypter for Keyed<C> {
         Ok(OutboundOpaqueMessage::new(ContentType::ApplicationData, ProtocolVersion::TLSv1_2, payload))
     }
 
+    /// Of the payload, its content type and the tag; the header is not counted.
     fn encrypted_payload_len(&self, len: usize) -> usize {
         len + 1 + TAG_LEN
     }

@@ -5,6 +5,8 @@ use rustls::crypto::{ActiveKeyExchange, GetRandomFailed, SharedSecret, Supported
 use rustls::{Error, NamedGroup, PeerMisbehaved};
 use x25519_dalek::{PublicKey, StaticSecret};
 
+/// The group. Each handshake has a new key pair, so recorded traffic stays secret if the
+/// certificate's key leaks.
 #[derive(Debug)]
 pub(super) struct X25519;
 
@@ -24,6 +26,7 @@ impl SupportedKxGroup for X25519 {
     }
 }
 
+/// The key pair of one handshake.
 struct Exchange {
     secret: StaticSecret,
     public: [u8; 32],

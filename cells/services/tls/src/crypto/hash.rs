@@ -1,4 +1,7 @@
 //! SHA-256, and HMAC with it.
+//!
+//! Both cipher suites use them: for the transcript of the handshake, and through HKDF for all keys
+//! (RFC 8446, section 7.1).
 
 use hmac::{Hmac, KeyInit, Mac};
 use rustls::crypto::{hash, hmac as tls};
@@ -27,6 +30,7 @@ impl hash::Hash for Sha256 {
     }
 }
 
+/// A hash under way. The library forks it for the digest of a transcript that goes on.
 struct Hashing(sha2::Sha256);
 
 impl hash::Context for Hashing {
@@ -47,6 +51,7 @@ impl hash::Context for Hashing {
     }
 }
 
+/// The algorithm. HKDF is the library's, on top of it.
 pub(super) struct HmacSha256;
 
 impl tls::Hmac for HmacSha256 {
@@ -59,6 +64,7 @@ impl tls::Hmac for HmacSha256 {
     }
 }
 
+/// The state after the key was absorbed, cloned for each message.
 struct Key(Hmac<sha2::Sha256>);
 
 impl tls::Key for Key {

@@ -1,5 +1,9 @@
 //! The algorithms for the TLS library, from crates in pure Rust. Each file implements one of the library's
 //! interfaces with existing algorithms.
+//!
+//! The library's usual providers are in C and assembler, or read the operating system's random
+//! bytes. A cell is compiled to Wasm and must be deterministic, so its algorithms are in Rust, and
+//! its random bytes are the host's.
 
 mod cipher;
 mod exchange;
@@ -15,7 +19,8 @@ use rustls::sign::SigningKey;
 use rustls::{CipherSuite, CipherSuiteCommon, Error, SupportedCipherSuite, Tls13CipherSuite};
 use std::sync::Arc;
 
-/// Everything that a TLS 1.3 server without client certificates needs.
+/// Everything that a TLS 1.3 server without client certificates needs. The suites are in order of
+/// preference. No signature is verified, as no client is asked for a certificate.
 pub(crate) fn provider() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: vec![
