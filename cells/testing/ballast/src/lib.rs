@@ -19,6 +19,9 @@
 //! | `F` | forwards the `a` bytes that follow to the server | none |
 //!
 //! Data from the server passes to the client unchanged. An unknown op closes the client's port, since the stream is out of step.
+//!
+//! What a measurement needs: state of a chosen size that does not compress, of which a chosen share
+//! is dirty, and answers that prove that a recovered cell has the same bytes.
 
 use marram_sdk::{Cell, Context, Level, Port, cell};
 
@@ -33,17 +36,22 @@ const HEADER_SIZE: usize = 17;
 #[derive(Default)]
 pub struct Ballast {
     state: State,
-    /// The first bytes of a header that is still incomplete.
+    /// The first bytes of a header that is still incomplete. Shorter than [`HEADER_SIZE`] between
+    /// handlers.
     header: Vec<u8>,
     /// The purpose of the bytes after a header, and how many are still to come.
     tail: Option<Tail>,
 }
 
+/// Bytes that follow a header and are not held: they pass on as they come, so `a` may exceed the
+/// memory.
 struct Tail {
     to: Port,
+    /// At least 1.
     left: u64,
 }
 
+/// A header, of a command or of an answer.
 struct Command {
     op: u8,
     a: u64,
@@ -51,6 +59,7 @@ struct Command {
 }
 
 impl Command {
+    /// Every 17 bytes are a command; whether its op is known is seen when it is obeyed.
     fn parse(header: &[u8; HEADER_SIZE]) -> Self {
         let word = |from: usize| {
             header[from..from + 8].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
@@ -86,6 +95,7 @@ impl Ballast {
         rest
     }
 
+    /// Carries out a command and answers it; for `E` and `F`, from the next byte on.
     fn obey(&mut self, context: &mut Context, command: &Command) {
         let Command { op, a, b } = *command;
         let answer = match op {
@@ -108,6 +118,7 @@ impl Ballast {
         context.send_to_client(&answer.to_bytes());
     }
 
+    /// A tail of no bytes is none: there would be no byte that ends it.
     fn expect_tail(&mut self, to: Port, left: u64) {
         self.tail = (left > 0).then_some(Tail { to, left });
     }

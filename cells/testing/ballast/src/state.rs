@@ -1,12 +1,19 @@
 //! The ballast: incompressible words. Does not know messages.
+//!
+//! Words are drawn from the seed in the command and not from the host's generator: the same
+//! commands make the same state, on every edge and in every run.
 
+/// Bytes of a word.
 const WORD_SIZE: u64 = 8;
+/// Words of 4 KiB, the unit in which checkpoints find out what has changed.
 const PAGE_WORDS: u64 = 512;
 
 /// The words that it holds.
 #[derive(Default)]
 pub(crate) struct State {
+    /// Made by [`xorshift`] from one another, so that no compression finds anything in them.
     words: Vec<u64>,
+    /// In bytes, as it was asked for: not rounded up.
     size: u64,
 }
 
@@ -29,12 +36,13 @@ impl State {
         self.size
     }
 
-    /// Depends on every bit and on the order of the words.
+    /// Depends on every bit and on the order of the words. 0 without words.
     pub(crate) fn checksum(&self) -> u64 {
         self.words.iter().fold(0, |sum, word| (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// Changes one word in each of `count` pages from page `first` on, cyclically; returns the checksum of the new words.
+    /// Changes one word in each of `count` pages from page `first` on, cyclically; returns the
+    /// checksum of the new words. The word is the page's first.
     pub(crate) fn touch(&mut self, count: u64, first: u64) -> u64 {
         let pages = (self.words.len() as u64).div_ceil(PAGE_WORDS);
         let mut sum = 0_u64;

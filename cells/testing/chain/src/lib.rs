@@ -1,4 +1,7 @@
 //! The oracle's cell: the hash chain of `marram-chain-algo`.
+//!
+//! Only the glue is here: the same machine runs natively in the simulator, where no Wasm is needed,
+//! and here as a cell.
 
 use marram_chain_adapter::MachineCell;
 use marram_chain_algo::Chain;

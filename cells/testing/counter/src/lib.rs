@@ -21,6 +21,10 @@
 //! | `!` | panics | |
 //! | `@` | loops for ever | |
 //! | `/` | recurses for ever | |
+//!
+//! Letters are what a cell may do, each with an effect that a recovery must reproduce: a float's
+//! bits, an open file's position, a timer, the clock. The other signs are for the supervision of
+//! cells: a trap, a handler without end, a stack without end.
 
 use core::{fmt::Write, hint::black_box, time::Duration};
 use std::{
@@ -44,11 +48,17 @@ const TICK_EVERY: Duration = Duration::from_millis(10);
 
 /// What the cell has counted.
 pub struct Counter {
+    /// From the client; those of the server are ignored.
     messages: u64,
+    /// Firings of the timer so far.
     ticks: u64,
+    /// Whether the timer is set again when it fires.
     ticking: bool,
+    /// Depends on how `sqrt`, `mul_add` and a division round.
     float: f64,
+    /// Memory that is never freed.
     kept: Vec<Vec<u8>>,
+    /// Opened by the first `w`. A file that could not be opened is tried again by the next one.
     words: Option<BufReader<File>>,
 }
 
@@ -59,6 +69,7 @@ impl Default for Counter {
 }
 
 impl Counter {
+    /// Carries out one byte, and adds to the reply.
     fn command(&mut self, command: u8, context: &mut Context, reply: &mut String) {
         match command {
             b'f' => {
@@ -100,6 +111,7 @@ impl Counter {
         }
     }
 
+    /// The next line of [`WORDS`]; empty at the end of the file.
     fn word(&mut self) -> io::Result<String> {
         let file = match self.words.take() {
             Some(file) => file,
@@ -110,6 +122,7 @@ impl Counter {
         Ok(line)
     }
 
+    /// Replaces a timer that is set: there is only one.
     fn tick(&mut self, context: &mut Context, again: bool) {
         self.ticking = again;
         context.set_timer(TICK_EVERY, TICK);

@@ -1,4 +1,7 @@
 //! A stage for chains around the oracle's cell: passes streams on, some data later. It is the delay stage of `marram-chain-algo`.
+//!
+//! Before and behind the chain's cell, it makes what crosses from stage to stage vary from run to
+//! run.
 
 use marram_chain_adapter::MachineCell;
 use marram_chain_algo::delay_stage::DelayStage;

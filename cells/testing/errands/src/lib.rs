@@ -4,6 +4,15 @@
 //! Errands are numbered from 0. Errand `n` runs with lock `n % 3`. It sends `begin n` to the server, runs `n % 4` more handlers,
 //! sends `work n`, and waits with its lock until the server sends `worked n`. Then it sends `end n` to the server and `done n` to
 //! the client, and releases its lock. All are lines.
+//!
+//! ```text
+//! byte --> Waits -- has its lock: "begin n" --> Goes(n % 4) -- n % 4 times --> Goes(0) -- "work n" --> Rests
+//!                                                                                                        |
+//!            "end n", "done n", unlock <-- server: "worked n" -------------------------------------------+
+//! ```
+//!
+//! A task keeps its lock between its handlers, so errands of one lock never overlap, while those of
+//! others may. The server sees from `begin` and `end` whether that held.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +35,9 @@ enum Errand {
 /// All errands that are not finished.
 #[derive(Default)]
 pub struct Errands {
+    /// The number of the next errand.
     count: u64,
+    /// By number.
     errands: BTreeMap<u64, Errand>,
     /// An incomplete line of the server.
     line: Vec<u8>,

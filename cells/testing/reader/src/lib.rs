@@ -1,6 +1,14 @@
 //! A test cell that reads from the edge's cache: each line of the client contains one or more keys, and is answered by a line
 //! with what was found, the number of reads so far, and a hash over all of it. So if any read differs between two histories,
 //! every later line differs.
+//!
+//! ```text
+//! > key1 key2
+//! < key1: 5 hello; key2: nothing; 2 reads, 0123456789abcdef
+//! ```
+//!
+//! `away` stands for an origin that cannot be reached in time, `refused` for a key or an object that no
+//! read can return.
 
 use std::fmt::Write;
 
@@ -11,7 +19,9 @@ const SHOWN: usize = 32;
 
 /// The reads so far.
 pub struct Reader {
+    /// Of keys, including those that were not found.
     reads: u64,
+    /// FNV-1a over all that was found, or a word for why not.
     hash: u64,
     /// An incomplete line of the client.
     line: Vec<u8>,
@@ -24,12 +34,14 @@ impl Default for Reader {
 }
 
 impl Reader {
+    /// The next bytes of the hash.
     fn absorb(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
     }
 
+    /// Reads one key; the answer shows the beginning of the object, the hash has all of it.
     fn read(&mut self, context: &mut Context, key: &str, answer: &mut String) {
         let found = context.cache(key);
         self.reads += 1;

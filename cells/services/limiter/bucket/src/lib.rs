@@ -1,6 +1,5 @@
 //! A token bucket over virtual time, and the notation of rates. For the cells `limiter` and `firewall`; knows neither
 //! messages nor clocks.
-#![no_std]
 //!
 //! ```text
 //! level
@@ -13,6 +12,7 @@
 //!
 //! The level is computed from the time of the last call, not counted up by a timer: an idle bucket
 //! costs nothing. Session time is an input that is logged, so a replay takes the same decisions.
+#![no_std]
 
 use core::time::Duration;
 

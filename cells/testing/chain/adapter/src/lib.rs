@@ -1,5 +1,8 @@
 //! Connects the machines of `marram-chain-algo` to the SDK: handlers become events, and what a machine calls goes to the context.
 //! Does not know what the machines do.
+//!
+//! The dependency goes one way: the machines know only their trait [`Host`], so that the simulator
+//! can implement it as well.
 #![no_std]
 
 use core::time::Duration;
@@ -35,6 +38,7 @@ impl Machine for DelayStage {
 /// A machine as a cell.
 #[derive(Default)]
 pub struct MachineCell<M> {
+    /// Created at deployment, like every cell's state; its randomness comes with the first event.
     machine: M,
 }
 
@@ -74,7 +78,7 @@ impl<M: Machine> Cell for MachineCell<M> {
     }
 }
 
-/// The machine's host is the cell's context.
+/// The machine's host is the cell's context. For the duration of one event.
 struct HostContext<'a>(&'a mut Context);
 
 impl Host for HostContext<'_> {

@@ -3,6 +3,16 @@
 //! tasks, clock and randomness; a recovery that lost any of them would be visible in the chain's records.
 //!
 //! Streams are cut only at multiples of a [`Record`]'s size, so that records stay whole; datagrams are neither cut nor merged.
+//!
+//! ```text
+//! client -- event --> stage: absorb (hash), draw (clock, random) --> pass: 5 of 8  everything now
+//!                                                                          1 of 8  everything, by a task
+//!                                                                          2 of 8  a part now, the rest by a timer
+//! server <--------------------------------------------------------- held, sizes
+//! ```
+//!
+//! What it holds back for one peer is always sent in order; only where it is cut and when it is
+//! sent depends on the hash.
 
 use crate::{Event, Host, Peer, Record, Stream, mix};
 use alloc::vec::Vec;
@@ -47,7 +57,9 @@ impl PeerBuffer {
 /// The delay stage.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DelayStage {
+    /// Decides everything; changes with each event and each draw.
     hash: u64,
+    /// By port: what goes to the client, then what goes to the server.
     buffers: [PeerBuffer; 2],
 }
 
@@ -83,7 +95,11 @@ impl DelayStage {
         self.hash
     }
 
-    /// The whole state as bytes.
+    /// The whole state as bytes. Little-endian:
+    ///
+    /// ```text
+    /// hash:8 | for each peer: open:1 closed:1 datagrams:1 | len:8 held:len | count:8 sizes:4*count
+    /// ```
     #[must_use]
     pub fn save(&self) -> Vec<u8> {
         let mut bytes = Vec::from(self.hash.to_le_bytes());
@@ -98,7 +114,8 @@ impl DelayStage {
         bytes
     }
 
-    /// Decodes the state from [`DelayStage::save`]; `None` for anything else.
+    /// Decodes the state from [`DelayStage::save`]; `None` for anything else. Every length is
+    /// checked against the bytes that are there.
     #[must_use]
     pub fn restore(bytes: &[u8]) -> Option<Self> {
         let (hash, mut rest) = bytes.split_first_chunk()?;
@@ -121,6 +138,7 @@ impl DelayStage {
         rest.is_empty().then_some(stage)
     }
 
+    /// Mixes an event into the hash: its kind and peer, or the bytes of a message.
     fn absorb(&mut self, event: Event<'_>) {
         let word = match event {
             Event::Open(peer) => 1 << 8 | peer as u64,
@@ -149,7 +167,8 @@ impl DelayStage {
         }
     }
 
-    /// Passes on all of it at once, its first part, or nothing yet.
+    /// Passes on all of it at once, its first part, or nothing yet. Drops the message if the peer
+    /// is not there or its port is closed: sending would be an error of the stage.
     fn pass(&mut self, to: Peer, payload: &[u8], host: &mut impl Host) {
         let buffer = &mut self.buffers[to as usize];
         if !buffer.open || buffer.closed {
@@ -179,6 +198,7 @@ impl DelayStage {
         host.cancel_timer(to as u64);
     }
 
+    /// Passes on a close, after everything that is held back.
     fn end(&mut self, to: Peer, host: &mut impl Host) {
         let buffer = &self.buffers[to as usize];
         if buffer.open && !buffer.closed {

@@ -11,6 +11,17 @@
 //!
 //! What the chain does next (which peer it answers, whether it reads the clock, sets a timer or spawns a task) follows from bits
 //! of its hash, so that histories vary. Does not know Wasm, logs or recovery; not a cryptographic hash.
+//!
+//! ```text
+//! event --> absorb --> draw --> answer --> timers, tasks, flow --> (next event)
+//!            hash      hash     record
+//!              \________/         |
+//!            bits of the hash     +--> index n, previous = digest of record n - 1, hash, streams consumed
+//!            choose what follows
+//! ```
+//!
+//! No record is ever sent twice and none is skipped, whatever fails in between: this is what the
+//! simulator's oracle checks.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -202,6 +213,7 @@ impl Stream {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct PeerState {
     stream: Stream,
+    /// Whether it has ever connected.
     open: bool,
     /// The chain has closed the port: it must not send there.
     closed: bool,
@@ -210,10 +222,16 @@ struct PeerState {
 /// The chain. All of its state is here, and a copy of it is a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chain {
+    /// Consumed so far.
     events: u64,
+    /// What is drawn from it decides everything; the start is a constant, so two chains differ only
+    /// by their input.
     hash: u64,
+    /// Sent so far, which is the next one's index.
     records: u64,
+    /// The digest of the last one; 0 before the first.
     previous: u64,
+    /// By port.
     peers: [PeerState; 2],
 }
 
@@ -245,7 +263,7 @@ impl Chain {
         self.hash
     }
 
-    /// The whole state as bytes.
+    /// The whole state as bytes. The next record, and for each peer two bytes: `open`, `closed`.
     #[must_use]
     pub fn save(&self) -> [u8; Self::SAVED_SIZE] {
         let mut bytes = [0; Self::SAVED_SIZE];
@@ -256,7 +274,7 @@ impl Chain {
         bytes
     }
 
-    /// Decodes the state from [`Chain::save`].
+    /// Decodes the state from [`Chain::save`]. Any other 68 bytes make some chain as well.
     #[must_use]
     pub fn restore(bytes: &[u8; Self::SAVED_SIZE]) -> Self {
         let mut head = [0; Record::SIZE];
@@ -372,16 +390,20 @@ impl Chain {
         }
     }
 
-    /// The peer whose close is passed on to this peer: the other one, or, if there is no other, itself.
+    /// The peer whose close is passed on to this peer: the other one, or, if there is no other,
+    /// itself. A peer without a counterpart gets its own close back, as nothing else would end the
+    /// session.
     fn partner(&self, peer: Peer) -> Peer {
         if self.peers[peer.opposite() as usize].open { peer.opposite() } else { peer }
     }
 
+    /// It has connected, and the chain has not closed the port.
     fn can_send(&self, peer: Peer) -> bool {
         let state = &self.peers[peer as usize];
         state.open && !state.closed
     }
 
+    /// Sends the next record, if the peer can be sent anything; the chain goes on only if so.
     fn send(&mut self, peer: Peer, host: &mut impl Host) {
         if !self.can_send(peer) {
             return;
@@ -392,6 +414,7 @@ impl Chain {
         self.previous = record.digest();
     }
 
+    /// The record that would be sent now.
     fn record(&self) -> Record {
         Record {
             events: self.events,
@@ -402,6 +425,7 @@ impl Chain {
         }
     }
 
+    /// Every word that the machine learns of passes through here.
     fn mix(&mut self, word: u64) {
         self.hash = mix(self.hash, word);
     }
