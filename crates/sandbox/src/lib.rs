@@ -2,8 +2,8 @@
 //!
 //! [`Images`] turns a module into an image; [`Cells`] starts cells from images and runs their handlers. `docs/abi.md`
 //! describes the guest's side of the contract. What goes into a cell and comes out of it are the types of
-//! `marram_session::cell`; from `marram_wire` come numbers, limits and the codec. This crate runs no session, opens no connection,
-//! and reads a clock only to stop handlers that take too long: session time is an input.
+//! `marram_session::cell`; from `marram_wire` come numbers, limits and the codec. This crate runs no session, opens no
+//! connection, and reads clocks only to charge and stop handlers: session time is an input.
 
 mod app;
 pub mod bench;
