@@ -50,6 +50,9 @@ struct Showing {
     messages: u64,
     /// Whether the checkpoint that arrives was begun.
     begun: bool,
+    /// Bytes of it that are here. Counted also for a cancelled question, since the end sends the rest.
+    arrived: u64,
+    /// These bytes, unless the question was cancelled.
     arriving: BytesMut,
     charge: u64,
     /// What has arrived, unless the question was cancelled.
@@ -95,18 +98,22 @@ impl Showing {
 
     fn take_part(&mut self, bytes: &Bytes) -> bool {
         let size = self.checkpoints.last().filter(|_| self.begun).map_or(0, |meta| meta.size);
-        if (self.arriving.len() + bytes.len()) as u64 > size {
+        if self.arrived + bytes.len() as u64 > size {
             return false;
         }
-        self.arriving.extend_from_slice(bytes);
-        if (self.arriving.len() as u64) < size {
+        self.arrived += bytes.len() as u64;
+        // What belongs to an earlier question is ignored.
+        let is_wanted = self.shown.is_some() && self.due == 0;
+        if is_wanted {
+            self.arriving.extend_from_slice(bytes);
+        }
+        if self.arrived < size {
             return true;
         }
-        self.begun = false;
+        (self.begun, self.arrived) = (false, 0);
         let bytes = core::mem::take(&mut self.arriving).freeze();
         let meta = self.checkpoints.pop();
-        // What belongs to an earlier question is ignored.
-        if let Some(shown) = self.shown.as_mut().filter(|_| self.due == 0) {
+        if let Some(shown) = self.shown.as_mut().filter(|_| is_wanted) {
             shown.checkpoints.extend(meta.map(|meta| SealedCheckpoint { meta, bytes }));
         }
         true
@@ -227,7 +234,7 @@ impl Recordings {
         for showing in &self.showings {
             holds!("I42", is_asked || showing.shown.is_none());
             let size = showing.checkpoints.last().map_or(0, |meta| meta.size);
-            holds!("I42", showing.arriving.len() as u64 <= size);
+            holds!("I42", showing.arrived <= size && showing.arriving.len() as u64 <= showing.arrived);
             holds!("I42", !showing.begun || !showing.checkpoints.is_empty());
         }
         Ok(())

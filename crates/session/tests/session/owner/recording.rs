@@ -8,7 +8,7 @@ use marram_session::{
     replay::{Gathered, PlayError, Player, ReplayStart, StepResult},
 };
 use marram_wire::{
-    frame::{CheckpointPart, Kept, KeptInput},
+    frame::{CheckpointPart, Frame, Kept, KeptInput},
     recording::Recording,
     seal::Digest,
 };
@@ -281,6 +281,53 @@ fn ends_that_take_too_long_are_not_waited_for_and_their_late_answer_is_dropped()
     bench.show(SERVER);
     assert_eq!(bench.look(), ["recorded for Some(2)"]);
     assert_eq!(made(&mut bench).inputs[0].messages.0.len(), 2);
+}
+
+#[test]
+fn a_recording_that_waits_for_a_handler_is_not_lost_to_a_late_answer() {
+    let mut bench = Bench::begun(policy());
+    bench.record(1);
+    bench.show(SERVER);
+    let late = bench.kept[0].shown(1);
+    bench.now.mono_ns += RECORD_NS;
+    bench.step(|owner, now, out| owner.tick(now, out));
+    bench.say(CLIENT, "a");
+    bench.record(2);
+    bench.look();
+    late.into_iter().for_each(|frame| bench.frame(CLIENT, frame));
+    assert_eq!((bench.look(), bench.owner.is_recording()), (Vec::new(), true));
+    bench.ran(&[]);
+    bench.show(CLIENT);
+    bench.show(SERVER);
+    assert!(bench.look().contains(&"recorded for Some(2)".to_string()));
+}
+
+#[test]
+fn the_rest_of_a_checkpoint_is_dropped_when_its_recording_is_given_up_meanwhile() {
+    let mut bench = Bench::begun(policy());
+    bench_header(&mut bench);
+    bench.record(1);
+    let mut late = Vec::new();
+    for frame in bench.kept[0].shown(1) {
+        match frame {
+            Frame::CheckpointPart(CheckpointPart { channel, mut bytes }) => {
+                let half = bytes.split_to(bytes.len() / 2);
+                late.push(CheckpointPart { channel, bytes: half }.into());
+                late.push(CheckpointPart { channel, bytes }.into());
+            }
+            frame => late.push(frame),
+        }
+    }
+    let rest = late.split_off(3);
+    late.into_iter().for_each(|frame| bench.frame(CLIENT, frame));
+    bench.now.mono_ns += RECORD_NS;
+    bench.step(|owner, now, out| owner.tick(now, out));
+    bench.look();
+    rest.into_iter().for_each(|frame| bench.frame(CLIENT, frame));
+    assert_eq!(bench.look(), [""; 0], "the end answers a question that was cancelled");
+    bench.show(SERVER);
+    record_whole(&mut bench, 2);
+    assert_eq!(made(&mut bench).checkpoints, [&b"state"[..]]);
 }
 
 #[test]
