@@ -57,7 +57,7 @@ pub enum OwnerEffect {
     StandbySlow(KeeperId),
     /// Send this to the owner or recorder that feeds this standby.
     ToFeeder(Frame),
-    /// Ask the witness what the client has acknowledged; answered by [`Owner::witnessed`] with this generation.
+    /// Ask the witness what the client has acknowledged; answered by [`super::Owner::witnessed`] with this generation.
     AskWitness(Generation),
     /// Report to the witness what the client has. Nothing waits for it.
     Report(ClientProgress),
