@@ -1,5 +1,6 @@
-//! Checks of the local invariants of docs/protocol.md, chapter "Invariants": relations between the fields of one state machine that
-//! hold after each of its steps. The simulator checks them after every step, debug builds after every step of an agent or a shard.
+//! Checks of the local invariants of docs/protocol.md, chapter "Invariants": relations between the fields of one state
+//! machine that hold after each of its steps. The simulator checks them after every step, debug builds after every step
+//! of an agent or a shard.
 
 use core::fmt;
 
@@ -18,8 +19,8 @@ impl fmt::Display for BrokenInvariant {
     }
 }
 
-/// Returns [`BrokenInvariant`] from the calling function unless the condition holds. Exported for the machines of other crates, so
-/// that all report alike.
+/// Returns [`BrokenInvariant`] from the calling function unless the condition holds. Exported for the machines of other
+/// crates, so that all report alike.
 #[macro_export]
 macro_rules! holds {
     ($number:literal, $condition:expr) => {

@@ -1,4 +1,5 @@
-//! The local invariants of the embedded store, of an edge's questions and of its list of standbys, by their number in docs/protocol.md.
+//! The local invariants of the embedded store, of an edge's questions and of its list of standbys, by their number in
+//! docs/protocol.md.
 
 use super::contents::{NAME_BYTES_MAX, PART_SESSIONS_MAX, PARTS, part_of};
 use super::store::{Slot, Store};
@@ -33,7 +34,8 @@ impl Store {
         self.history_invariants()
     }
 
-    /// Cheap enough to be checked after each request in debug builds: stores of tests that fill it are checked once in a while.
+    /// Cheap enough to be checked after each request in debug builds: stores of tests that fill it are checked once in
+    /// a while.
     pub(super) fn check(&self) -> Result<(), BrokenInvariant> {
         let often = self.slots.len() + self.history.len() <= 256;
         if often || self.revision.is_multiple_of(1_024) { self.invariants() } else { Ok(()) }
@@ -64,7 +66,8 @@ impl Store {
 }
 
 impl Asks {
-    /// Checks I41 of docs/protocol.md, as far as it concerns questions and reports. `tags` is the newest tag of a request.
+    /// Checks I41 of docs/protocol.md, as far as it concerns questions and reports. `tags` is the newest tag of a
+    /// request.
     pub(super) fn invariants(&self, tags: u64, is_there: bool) -> Result<(), BrokenInvariant> {
         let (waiting, sent, lending) = self.counts();
         holds!("I41", sent <= ASKS_MAX);

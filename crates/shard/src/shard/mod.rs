@@ -2,9 +2,9 @@
 
 mod effects;
 mod hello;
+mod images;
 mod invariants;
 mod keepers;
-mod missing;
 mod peers;
 mod recalls;
 mod record;
@@ -12,131 +12,70 @@ mod refused;
 mod report;
 mod roles;
 mod shared;
-mod tenants;
+mod state;
 mod wires;
 mod witness;
 
-pub use missing::{MISSING_MAX, RETRY_MAX_NS, RETRY_MIN_NS};
 pub use record::RECORDINGS_MAX;
-pub use refused::REMEMBERED_MAX;
+pub use state::missing::{MISSING_MAX, RETRY_MAX_NS, RETRY_MIN_NS};
+pub use state::refused::REMEMBERED_MAX;
 
 use crate::api::{
-    App, CheckpointHolder, Configure, FromShard, NoteLevel, Now, Protect, SchedulingParams, ShardInput,
-    ShardOutput, ShardWireId, ToShard,
+    App, CheckpointHolder, Configure, FromShard, Killed, NoteLevel, Now, Protect, ShardInput, ShardOutput,
+    ToShard,
 };
-use alloc::{
-    boxed::Box,
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    string::{String, ToString},
-    vec::Vec,
-};
-use keepers::{Keepers, Placing};
+use alloc::{string::ToString, vec::Vec};
 use marram_session::{
     cell::CellId,
-    owner::{Holder, Owner, OwnerEffect, OwnerPhase, OwnerPolicy},
+    owner::{Holder, Owner, OwnerEffect, OwnerPolicy},
 };
 use marram_wire::{
-    frame::{Channel, Code, Drain, Frame, Hello},
-    id::{Generation, HostId, ImageHash, Port, SessionId},
-    peer::Origin,
+    frame::{Code, Drain},
+    id::SessionId,
     random::Random,
     seal::DomainSecret,
 };
-use missing::MissingImages;
-use peers::{FED_AGAIN_NS, Peers};
-use refused::Refused;
-use report::Counters;
-use shared::SharedCells;
-use tenants::Tenants;
-use wires::Wire;
+use record::ReportedStops;
+use report::{Counters, note};
+use state::{
+    apps::Apps,
+    keepers::Keepers,
+    peers::Peers,
+    recalls::Recalls,
+    refused::Refused,
+    sessions::{Session, Sessions},
+    shared::SharedCells,
+    tenants::Tenants,
+    waiting::Waiting,
+    wires::Wires,
+};
 
-/// One session of this shard.
-#[derive(Debug)]
-struct Session {
-    owner: Owner,
-    /// The wire and channel of each end, by port.
-    links: [Option<(ShardWireId, Channel)>; 2],
-    /// The previous channels of ends that have not answered the current attempt. If the attempt fails, these ends must learn that
-    /// the owner on the old channel is gone.
-    former: Vec<(Port, ShardWireId, Channel)>,
-    /// The cells that were named for its owner and not removed: at most two, since a standby keeps its former cell until the cell of
-    /// the next checkpoint stands. Whatever ends the session, all of them are removed with it.
-    cells: Vec<CellId>,
-    fresh: bool,
-    proven: bool,
-    /// The address where its client connected, until the session has begun.
-    origin: Option<Box<Origin>>,
-    /// Whether it is among [`Shard::recoveries`].
-    recovering: bool,
-    /// Attempts in a row that conflicted with another attempt.
-    again: u32,
-    timer_ns: Option<u64>,
-    /// When promises were requested, until the log is chosen.
-    asked_ns: Option<u64>,
-    /// Since when an end is missing.
-    adrift_ns: Option<u64>,
-    since_ms: u64,
-    place: SchedulingParams,
-    /// Whether it counts for its tenant's limit. Sessions that this shard only stands by for do not.
-    counted: bool,
-    /// Its replicas other than its ends.
-    placing: Placing,
-    /// The wire and channel of its owner's feed, while this shard stands by for it.
-    feeder: Option<(ShardWireId, Channel)>,
-    /// Since when it has no feed.
-    feed_lost_ns: Option<u64>,
-    /// Whether this attempt continues from the standby's state.
-    stood: bool,
-}
-
-impl Session {
-    /// How long a missing end is waited for.
-    fn adrift_until_ns(&self) -> Option<u64> {
-        let linger_ns = u64::from(self.owner.policy().linger_ms) * 1_000_000;
-        self.adrift_ns.map(|since_ns| since_ns + linger_ns)
-    }
-
-    /// How long this shard keeps it without a feed, if it stands by for it.
-    fn feed_lost_until_ns(&self) -> Option<u64> {
-        let linger_ns = u64::from(self.owner.policy().linger_ms) * 1_000_000;
-        self.feed_lost_ns.map(|since_ns| since_ns + linger_ns.max(FED_AGAIN_NS))
-    }
-}
-
-/// One shard. The caller passes it events and carries out its outputs.
+/// One shard. The caller passes it events and carries out its outputs. The state is in [`state`], by subject; what
+/// needs more than one subject is decided here.
 #[derive(Debug)]
 pub struct Shard {
     secret: DomainSecret,
     random: Random,
     config: Configure,
+    /// Set by control, and never taken back: the shard begins nothing new.
     draining: bool,
+    /// Whether control was told that no session is left.
     drained: bool,
-    /// The image and settings of new sessions, by app.
-    apps: BTreeMap<alloc::string::String, App>,
-    /// The settings of sessions by image; kept after the app was redeployed.
-    images: BTreeMap<ImageHash, App>,
-    /// Images that sessions named and that are not in `images`.
-    missing_images: MissingImages,
-    refused: Refused,
-    /// Recordings of stopped handlers that were already reported, the newest last.
-    stops_told: VecDeque<String>,
-    wires: BTreeMap<ShardWireId, Wire>,
-    hosts: BTreeMap<HostId, ShardWireId>,
-    sessions: BTreeMap<SessionId, Session>,
-    cells: BTreeMap<CellId, SessionId>,
-    cells_made: u64,
-    shared: SharedCells,
+    apps: Apps,
     tenants: Tenants,
+    wires: Wires,
+    sessions: Sessions,
+    shared: SharedCells,
     keepers: Keepers,
+    recalls: Recalls,
+    /// None until the first configuration, and if there are no peers to dial.
     peers: Option<Peers>,
-    /// Hellos that wait until a recovery is allowed (docs/protocol.md, "Opening a generation").
-    waiting: VecDeque<(ShardWireId, Hello)>,
-    /// Sessions that are being recovered.
-    recoveries: usize,
-    timers: BTreeSet<(u64, SessionId)>,
-    silence_checked_ns: u64,
-    wake_ns: Option<u64>,
+    waiting: Waiting,
+    refused: Refused,
+    stops: ReportedStops,
     counters: Counters,
+    /// The time that the shell was last asked to wake this shard at.
+    wake_ns: Option<u64>,
     /// Empty between steps; kept so that a message allocates no list of effects.
     effects: Vec<OwnerEffect>,
 }
@@ -151,39 +90,36 @@ impl Shard {
             config: Configure::default(),
             draining: false,
             drained: false,
-            apps: BTreeMap::new(),
-            images: BTreeMap::new(),
-            missing_images: MissingImages::default(),
-            refused: Refused::default(),
-            stops_told: VecDeque::new(),
-            wires: BTreeMap::new(),
-            hosts: BTreeMap::new(),
-            sessions: BTreeMap::new(),
-            cells: BTreeMap::new(),
-            cells_made: 0,
-            shared: SharedCells::default(),
+            apps: Apps::default(),
             tenants: Tenants::default(),
+            wires: Wires::default(),
+            sessions: Sessions::default(),
+            shared: SharedCells::default(),
             keepers: Keepers::default(),
+            recalls: Recalls::default(),
             peers: None,
-            waiting: VecDeque::new(),
-            recoveries: 0,
-            timers: BTreeSet::new(),
-            silence_checked_ns: 0,
-            wake_ns: None,
+            waiting: Waiting::default(),
+            refused: Refused::default(),
+            stops: ReportedStops::default(),
             counters: Counters::default(),
+            wake_ns: None,
             effects: Vec::new(),
         }
     }
 
     /// Handles one event and appends the outputs.
     pub fn step(&mut self, now: Now, input: ShardInput, out: &mut Vec<ShardOutput>) {
+        let is_peer = |wire| self.peers.as_ref().is_some_and(|peers| peers.has(wire));
         match input {
-            ShardInput::WireUp { wire, verified, address } => self.wire_up(now, wire, *verified, address),
-            ShardInput::WireDown { wire } if self.is_peer(wire) => self.peer_down(now, wire, out),
+            ShardInput::WireUp { wire, verified, address } => {
+                let challenge = self.random.bytes();
+                self.wires.up(now.mono_ns, wire, (*verified, address), challenge);
+            }
+            ShardInput::WireDown { wire } if is_peer(wire) => self.peer_down(now, wire, out),
             ShardInput::WireDown { wire } => self.wire_down(now, wire, out),
-            ShardInput::Frame { wire, frame } if self.is_peer(wire) => self.peer_frame(now, wire, frame, out),
+            ShardInput::Frame { wire, frame } if is_peer(wire) => self.peer_frame(now, wire, frame, out),
             ShardInput::Frame { wire, frame } => self.frame(now, wire, frame, out),
-            ShardInput::Dialled { wire, target } => self.dialled(now, wire, target, out),
+            ShardInput::Dialled { wire, target } => peers::dialled(&mut self.peers, now, wire, target, out),
             ShardInput::DialFailed { target, .. } => self.dial_failed(now, target, out),
             ShardInput::Started { cell, result } if self.shared.has(cell) => {
                 self.shared_started(now, cell, result, out);
@@ -194,7 +130,9 @@ impl Shard {
             ShardInput::Restored { cell, result } => {
                 self.with_cell(now, cell, out, |owner, effects| owner.restored(now, cell, result, effects));
             }
-            ShardInput::Ran(ran) if self.shared.has(ran.cell) => self.shared_ran(now, ran, out),
+            ShardInput::Ran(ran) if self.shared.has(ran.cell) => {
+                self.with_shared(now, ran.cell, out, |shared, effects| shared.ran(now, ran, effects));
+            }
             ShardInput::Ran(ran) => {
                 let cell = ran.cell;
                 self.with_cell(now, cell, out, |owner, effects| owner.ran(now, ran, effects));
@@ -205,25 +143,16 @@ impl Shard {
                     problem = owner.checkpointed(cell, number, result, effects);
                 });
                 if let Some(problem) = problem {
-                    self.note(
-                        NoteLevel::Warning,
-                        None,
-                        alloc::format!("no checkpoint could be taken: {problem}"),
-                        out,
-                    );
+                    let text = alloc::format!("no checkpoint could be taken: {problem}");
+                    note(NoteLevel::Warning, None, text, out);
                 }
             }
             ShardInput::Recorded { session, tag, result } => self.recorded(session, tag, result, out),
             ShardInput::Control(message) => self.control(now, message, out),
             ShardInput::Wake => {}
         }
-        self.timers_due(now, out);
-        self.shared_due(now, out);
-        self.wires_silent(now, out);
-        self.peers_due(now, out);
-        self.recalls_due(now, out);
-        self.admit(now, out);
-        if self.draining && !self.drained && self.sessions.is_empty() {
+        self.all_due(now, out);
+        if self.draining && !self.drained && self.sessions.len() == 0 {
             self.drained = true;
             out.push(ShardOutput::Control(FromShard::Drained));
         }
@@ -231,33 +160,15 @@ impl Shard {
         debug_assert_eq!(self.invariants(), Ok(()));
     }
 
-    fn is_peer(&self, wire: ShardWireId) -> bool {
-        self.peers.as_ref().is_some_and(|peers| peers.has(wire))
-    }
-
-    /// A session with this owner.
-    fn new_session(&mut self, now: Now, owner: Owner, app: &App) -> Session {
-        Session {
-            owner,
-            links: [None; 2],
-            former: Vec::new(),
-            cells: Vec::new(),
-            fresh: false,
-            proven: true,
-            origin: None,
-            recovering: false,
-            again: 0,
-            timer_ns: None,
-            asked_ns: None,
-            adrift_ns: None,
-            since_ms: u64::try_from(now.unix_ns / 1_000_000).unwrap_or(0),
-            place: self.tenants.place(app),
-            counted: false,
-            placing: Placing::default(),
-            feeder: None,
-            feed_lost_ns: None,
-            stood: false,
-        }
+    /// Everything that is due, after any event: the shell's timer may be late, and an event may free a place for a
+    /// recovery.
+    fn all_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        self.timers_due(now, out);
+        self.shared_due(now, out);
+        out.extend(self.wires.silent(now.mono_ns).map(|wire| ShardOutput::CloseWire { wire }));
+        self.peers_due(now, out);
+        self.recalls_due(now, out);
+        self.admit(now, out);
     }
 
     /// Sessions on this shard.
@@ -269,15 +180,16 @@ impl Shard {
     /// The owner of one session, for inspection.
     #[must_use]
     pub fn owner(&self, session: SessionId) -> Option<&Owner> {
-        self.sessions.get(&session).map(|session| &session.owner)
+        self.sessions.get(session).map(|session| &session.owner)
     }
 
     /// Bytes held for all sessions, without the cells.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
-        self.sessions.values().map(|session| session.owner.held_bytes()).sum()
+        self.sessions.iter().map(|(_, session)| session.owner.held_bytes()).sum()
     }
 
+    /// Calls the owner of the session that has a cell. An answer about a cell that was removed meanwhile is ignored.
     fn with_cell(
         &mut self,
         now: Now,
@@ -285,11 +197,12 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
         call: impl FnOnce(&mut Owner, &mut Vec<OwnerEffect>),
     ) {
-        if let Some(session) = self.cells.get(&cell).copied() {
+        if let Some(session) = self.sessions.of_cell(cell) {
             self.with_owner(now, session, out, call);
         }
     }
 
+    /// Calls the owner of a session and carries out what it wants, which may end the session.
     fn with_owner(
         &mut self,
         now: Now,
@@ -297,7 +210,7 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
         call: impl FnOnce(&mut Owner, &mut Vec<OwnerEffect>),
     ) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = self.sessions.get_mut(id) else { return };
         let mut effects = core::mem::take(&mut self.effects);
         call(&mut session.owner, &mut effects);
         self.perform(now, id, effects, out);
@@ -308,80 +221,68 @@ impl Shard {
             ToShard::Configure(configure) => {
                 self.tenants.grant(&configure.grants);
                 self.config = configure;
-                self.begin_peers(now);
+                if self.peers.is_none() {
+                    self.peers = Peers::begin(&self.config, now.mono_ns);
+                }
                 out.push(ShardOutput::Control(FromShard::Ready));
             }
             ToShard::Deploy(app) => {
-                self.retire_shared(&app.name, app.shared.then_some(app.image), out);
-                self.apps.insert(app.name.clone(), app.clone());
-                self.know(app);
+                let unused = self.shared.retire(&app.name, app.shared.then_some(app.image));
+                out.extend(unused.map(|cell| ShardOutput::Remove { cell }));
+                self.tenants.know(&app);
+                self.apps.deploy(app);
                 self.keepers_changed(now, out);
             }
-            ToShard::Know(app) => self.know(app),
-            ToShard::Missing(missing) => self.missing(now, missing),
+            ToShard::Know(app) => {
+                self.tenants.know(&app);
+                self.apps.know(app);
+            }
+            ToShard::Missing(missing) => self.apps.fetch_failed(now.mono_ns, missing),
             ToShard::WitnessAnswer(testified) => self.testified(now, testified, out),
             ToShard::Undeploy(name) => {
-                self.apps.remove(&name.name);
-                self.retire_shared(&name.name, None, out);
+                self.apps.undeploy(&name.name);
+                let unused = self.shared.retire(&name.name, None);
+                out.extend(unused.map(|cell| ShardOutput::Remove { cell }));
             }
             ToShard::Drain => {
                 self.draining = true;
                 self.drop_standbys(now, out);
-                for wire in self.wires.keys() {
-                    out.push(ShardOutput::Send { wire: *wire, frame: Drain {}.into() });
-                }
+                let drain = |(wire, _)| ShardOutput::Send { wire, frame: Drain {}.into() };
+                out.extend(self.wires.iter().map(drain));
             }
             ToShard::Kill(kill) => {
                 // A standby must not end the session.
-                let session = self.sessions.get(&kill.session);
-                let found = session.is_some_and(|session| session.owner.phase() != OwnerPhase::Following);
+                let found = self.sessions.has(kill.session) && !self.sessions.is_following(kill.session);
                 if found {
                     self.with_owner(now, kill.session, out, |owner, effects| {
                         owner.terminate(Code::Killed, kill.reason, effects);
                     });
                 }
-                out.push(ShardOutput::Control(FromShard::Killed(crate::api::Killed {
-                    tag: kill.tag,
-                    found,
-                })));
+                out.push(ShardOutput::Control(FromShard::Killed(Killed { tag: kill.tag, found })));
             }
             ToShard::List(tag) => self.list(now, tag.tag, out),
             ToShard::Record(record) => self.record(now, &record, out),
         }
     }
 
-    fn know(&mut self, app: App) {
-        self.missing_images.found(app.image);
-        self.tenants.know(&app);
-        self.images.insert(app.image, app);
-    }
-
     fn timers_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
-        while let Some(&(due_ns, id)) = self.timers.first() {
-            if due_ns > now.mono_ns {
-                return;
-            }
-            self.timers.pop_first();
-            let Some(session) = self.sessions.get_mut(&id) else { continue };
-            session.timer_ns = None;
-            if session.owner.phase() == OwnerPhase::Following {
-                if session.feed_lost_until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
+        let is_over = |until_ns: Option<u64>| until_ns.is_some_and(|until_ns| until_ns <= now.mono_ns);
+        while let Some(id) = self.sessions.due(now.mono_ns) {
+            let Some(session) = self.sessions.get_mut(id) else { continue };
+            if session.is_following() {
+                if is_over(session.feed_lost_until_ns()) {
+                    let reason = "its owner's feed did not return in time".to_string();
                     self.with_owner(now, id, out, |owner, effects| {
-                        owner.step_down(
-                            Code::Lost,
-                            "its owner's feed did not return in time".to_string(),
-                            effects,
-                        );
+                        owner.step_down(Code::Lost, reason, effects);
                     });
                 }
                 continue;
             }
-            if session.placing.again_ns.is_some_and(|again_ns| again_ns <= now.mono_ns) {
-                session.placing.again_ns = None;
+            if session.placing.is_due(now.mono_ns) {
                 self.place(now, id, out);
             }
-            let Some(session) = self.sessions.get_mut(&id) else { continue };
-            if session.adrift_until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
+            let Some(session) = self.sessions.get(id) else { continue };
+            if is_over(session.adrift_until_ns()) {
                 self.with_owner(now, id, out, |owner, effects| {
                     let reason = "the other end did not reconnect within the app's linger time";
                     owner.terminate(Code::Lost, reason.to_string(), effects);
@@ -392,30 +293,11 @@ impl Shard {
         }
     }
 
-    /// Updates the timer of a session.
-    fn rearm(&mut self, now: Now, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        let since_ns = session.adrift_ns.unwrap_or(now.mono_ns);
-        session.adrift_ns = session.owner.incomplete().then_some(since_ns);
-        let following = session.owner.phase() == OwnerPhase::Following;
-        let feed_lost_until_ns = session.feed_lost_until_ns().filter(|_| following);
-        let again_ns = session.placing.again_ns.filter(|_| session.owner.phase() == OwnerPhase::Running);
-        let due_ns = [session.owner.due_ns(), session.adrift_until_ns(), again_ns, feed_lost_until_ns];
-        let due_ns = due_ns.into_iter().flatten().min();
-        if due_ns != session.timer_ns {
-            if let Some(timer_ns) = session.timer_ns {
-                self.timers.remove(&(timer_ns, id));
-            }
-            session.timer_ns = due_ns;
-            self.timers.extend(due_ns.map(|due_ns| (due_ns, id)));
-        }
-    }
-
+    /// Asks the shell for the next time at which anything is due, unless it was asked for that time.
     fn ask_to_wake(&mut self, out: &mut Vec<ShardOutput>) {
-        let sessions = self.timers.first().map(|(due_ns, _)| *due_ns);
         let peers = self.peers.as_ref().and_then(Peers::wake_ns);
-        let due_ns = [sessions, self.shared.due_ns(), self.silence_wake_ns(), peers, self.keepers.due_ns()];
-        let due_ns = due_ns.into_iter().flatten().min();
+        let sessions = [self.sessions.wake_ns(), self.shared.due_ns(), self.recalls.due_ns()];
+        let due_ns = sessions.into_iter().chain([self.wires.wake_ns(), peers]).flatten().min();
         if let Some(mono_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(mono_ns);
             out.push(ShardOutput::WakeAt { mono_ns });
@@ -423,6 +305,7 @@ impl Shard {
     }
 }
 
+/// What an app's settings mean for the owners of its sessions.
 fn policy(app: &App, config: &Configure) -> OwnerPolicy {
     OwnerPolicy {
         app: app.name.clone(),
@@ -440,24 +323,5 @@ fn policy(app: &App, config: &Configure) -> OwnerPolicy {
         record_stops: config.record_stops,
         shared: app.shared,
         witness: witness::witnessing(app.witness),
-    }
-}
-
-/// The port's index in a session's links.
-fn index(port: Port) -> usize {
-    usize::from(port != Port::CLIENT)
-}
-
-/// The attempt that a channel belongs to.
-#[derive(Clone, Copy, Debug)]
-struct Bound {
-    session: SessionId,
-    port: Port,
-    generation: Generation,
-}
-
-impl Bound {
-    fn frame(self, frame: Frame) -> (SessionId, Port, Generation, Frame) {
-        (self.session, self.port, self.generation, frame)
     }
 }

@@ -1,14 +1,14 @@
 //! Reports to control: listings, counters, log lines.
 
-use super::Shard;
+use super::{Session, Shard};
 use crate::api::{
     Counted, Counter, FromShard, Label, Note, NoteLevel, Now, Protect, Rows, SessionRow, ShardOutput,
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use marram_session::owner::OwnerTotals;
 use marram_wire::{
-    frame::Code,
-    id::{Port, SessionId},
+    frame::{Code, Frame},
+    id::{HostId, Port, SessionId},
 };
 
 /// Rows in one message.
@@ -23,8 +23,8 @@ pub(super) struct Counters {
     moved: u64,
     pub(super) runs: u64,
     pub(super) attempts: u64,
-    pub(super) recoveries: u64,
-    pub(super) recovery_us: u64,
+    recoveries: u64,
+    recovery_us: u64,
     pub(super) rejected: u64,
     pub(super) recoveries_queued: u64,
     pub(super) superseded: u64,
@@ -32,8 +32,8 @@ pub(super) struct Counters {
     pub(super) wires_refused: u64,
     pub(super) recordings: u64,
     pub(super) recordings_failed: u64,
-    pub(super) sabotage_seen: u64,
-    pub(super) takeovers: u64,
+    sabotage_seen: u64,
+    takeovers: u64,
     pub(super) keepers_lost: u64,
     pub(super) standbys_slow: u64,
     pub(super) recalls: u64,
@@ -47,6 +47,20 @@ pub(super) struct Counters {
 impl Counters {
     pub(super) fn add(&mut self, totals: &OwnerTotals) {
         self.gone = sum(self.gone, *totals);
+    }
+
+    /// A session was recovered, `took_ns` after its owner asked for promises; `stood` if a standby took it over.
+    pub(super) fn recovered(&mut self, took_ns: u64, stood: bool) {
+        self.recoveries += 1;
+        self.takeovers += u64::from(stood);
+        self.recovery_us += took_ns / 1_000;
+    }
+
+    /// Whether a demo wants this frame altered: the output with this number, from 1, of those that are not empty.
+    pub(super) fn is_sabotaged(&mut self, frame: &Frame, number: u64) -> bool {
+        let counts = matches!(frame, Frame::Output(output) if !output.payload.is_empty());
+        self.sabotage_seen += u64::from(counts);
+        counts && self.sabotage_seen == number
     }
 
     pub(super) fn count_end(&mut self, code: Code) {
@@ -70,88 +84,35 @@ fn sum(a: OwnerTotals, b: OwnerTotals) -> OwnerTotals {
     }
 }
 
-impl Shard {
-    pub(super) fn note(
-        &self,
-        level: NoteLevel,
-        session: Option<SessionId>,
-        text: String,
-        out: &mut Vec<ShardOutput>,
-    ) {
-        out.push(ShardOutput::Control(FromShard::Note(Note { level, session, guest: false, text })));
-    }
+/// A line for the edge's log.
+pub(super) fn note(level: NoteLevel, session: Option<SessionId>, text: String, out: &mut Vec<ShardOutput>) {
+    out.push(ShardOutput::Control(FromShard::Note(Note { level, session, guest: false, text })));
+}
 
+impl Shard {
     /// Answers a listing.
     pub(super) fn list(&self, now: Now, tag: u64, out: &mut Vec<ShardOutput>) {
-        let rows: Vec<SessionRow> =
-            self.sessions.iter().map(|(id, session)| self.row(*id, session)).collect();
+        let row = |(id, session)| row(id, session, self.apps.protect(&session.owner), self.config.gate);
+        let rows: Vec<SessionRow> = self.sessions.iter().map(row).collect();
         for rows in rows.chunks(ROWS) {
             out.push(ShardOutput::Control(FromShard::Rows(Rows { tag, rows: rows.to_vec() })));
         }
-        out.push(ShardOutput::Control(FromShard::Counted(Counted {
-            tag,
-            counters: self.counted(now),
-            last: true,
-        })));
-    }
-
-    fn row(&self, id: SessionId, session: &super::Session) -> SessionRow {
-        let owner = &session.owner;
-        let totals = owner.totals();
-        let (log_bytes, uncovered_bytes) = owner.log_bytes();
-        let tasks = owner.tasks();
-        let gate = |port| owner.host(port).is_some() && owner.host(port) == self.config.gate;
-        SessionRow {
-            session: id,
-            app: owner.policy().app.clone(),
-            image: owner.image(),
-            generation: owner.generation(),
-            phase: owner.phase(),
-            client: owner.host(Port::CLIENT).unwrap_or_default(),
-            server: owner.host(Port::SERVER),
-            protect: self.protect_of(session),
-            keepers: self.keepers_of(session),
-            client_in_gate: gate(Port::CLIENT),
-            server_in_gate: gate(Port::SERVER),
-            consumed: totals.consumed,
-            produced: totals.produced,
-            log_bytes,
-            uncovered_bytes,
-            tasks: tasks.runnable,
-            tasks_locked_out: tasks.locked_out,
-            locks: tasks.locks,
-            paused: owner
-                .paused()
-                .map(|port| if port == Port::CLIENT { "client" } else { "server" }.into())
-                .collect(),
-            checkpoints: totals.checkpoints,
-            recoveries: owner.generation().count.saturating_sub(1),
-            since_ms: session.since_ms,
-        }
-    }
-
-    fn protect_of(&self, session: &super::Session) -> Protect {
-        let policy = session.owner.policy();
-        let app = self.apps.get(&policy.app).or_else(|| self.images.get(&session.owner.image()));
-        match app {
-            _ if !policy.keep => Protect::None,
-            Some(app) => app.protect,
-            None => Protect::Endpoints,
-        }
+        let counters = self.counted(now);
+        out.push(ShardOutput::Control(FromShard::Counted(Counted { tag, counters, last: true })));
     }
 
     fn counted(&self, now: Now) -> Vec<Counter> {
-        let live = self.sessions.values().map(|session| session.owner.totals());
+        let live = self.sessions.iter().map(|(_, session)| session.owner.totals());
         let totals = live.fold(self.counters.gone, sum);
+        let sessions = |is_counted: fn(&Session) -> bool| {
+            self.sessions.iter().filter(|(_, session)| is_counted(session)).count()
+        };
         let (count, gauge) = (Counter::count, Counter::gauge);
         let mut counters = alloc::vec![
             gauge("sessions", self.sessions.len()),
-            gauge("sessions_recovering", self.sessions.values().filter(|s| s.owner.recovering()).count()),
-            gauge("sessions_standing_by", self.sessions.values().filter(|s| s.feeder.is_some()).count()),
-            gauge(
-                "sessions_paused",
-                self.sessions.values().filter(|s| s.owner.paused().next().is_some()).count()
-            ),
+            gauge("sessions_recovering", sessions(|session| session.owner.recovering())),
+            gauge("sessions_standing_by", sessions(|session| session.feeder.is_some())),
+            gauge("sessions_paused", sessions(|session| session.owner.paused().next().is_some())),
             gauge("recoveries_waiting", self.waiting.len()),
             gauge("sessions_waiting", self.refused.waiting(now.mono_ns)),
             gauge("shared_cells", self.shared.len()),
@@ -190,11 +151,47 @@ impl Shard {
         ];
         self.tenants.count(&mut counters);
         let mut servers: BTreeMap<&String, usize> = BTreeMap::new();
-        for server in self.wires.values().flat_map(|wire| &wire.servers) {
+        for server in self.wires.iter().flat_map(|(_, wire)| &wire.servers) {
             *servers.entry(server).or_default() += 1;
         }
         let of = |(server, wires): (&String, usize)| gauge("server_wires", wires).of(Label::server(server));
         counters.extend(servers.into_iter().map(of));
         counters
+    }
+}
+
+/// What a listing shows of a session. `gate` is the agent in this edge itself.
+fn row(id: SessionId, session: &Session, protect: Protect, gate: Option<HostId>) -> SessionRow {
+    let owner = &session.owner;
+    let totals = owner.totals();
+    let (log_bytes, uncovered_bytes) = owner.log_bytes();
+    let tasks = owner.tasks();
+    let in_gate = |port| owner.host(port).is_some() && owner.host(port) == gate;
+    SessionRow {
+        session: id,
+        app: owner.policy().app.clone(),
+        image: owner.image(),
+        generation: owner.generation(),
+        phase: owner.phase(),
+        client: owner.host(Port::CLIENT).unwrap_or_default(),
+        server: owner.host(Port::SERVER),
+        protect,
+        keepers: session.placing.rows(owner),
+        client_in_gate: in_gate(Port::CLIENT),
+        server_in_gate: in_gate(Port::SERVER),
+        consumed: totals.consumed,
+        produced: totals.produced,
+        log_bytes,
+        uncovered_bytes,
+        tasks: tasks.runnable,
+        tasks_locked_out: tasks.locked_out,
+        locks: tasks.locks,
+        paused: owner
+            .paused()
+            .map(|port| if port == Port::CLIENT { "client" } else { "server" }.into())
+            .collect(),
+        checkpoints: totals.checkpoints,
+        recoveries: owner.generation().count.saturating_sub(1),
+        since_ms: session.since_ms,
     }
 }

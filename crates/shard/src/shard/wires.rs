@@ -1,93 +1,28 @@
-//! Wires from agents: greeting, channels, timeouts.
+//! Frames and the loss of wires from agents: greetings, and what comes on the channels of sessions.
 
-use super::{Bound, Shard, index, keepers::Role};
+use super::{Shard, report::note, state::wires::Bound};
 use crate::api::{NoteLevel, Now, ShardOutput, ShardWireId};
-use alloc::{
-    collections::BTreeMap,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{string::ToString, vec::Vec};
 use marram_wire::{
-    frame::{Channel, Frame, Goodbye, Greet, Pong, Sender, Welcome},
-    id::HostId,
+    frame::{Frame, Goodbye, Greet, Pong, Sender, Welcome},
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
-    rights::Verified,
 };
-
-/// A wire without any frame for so long is closed; agents send pings many times a second.
-const SILENCE_MAX_NS: u64 = 30_000_000_000;
-const SILENCE_CHECK_NS: u64 = 5_000_000_000;
-
-/// A wire from one agent.
-#[derive(Debug)]
-pub(super) struct Wire {
-    /// Which agent it is and what it may do, as verified by the shell.
-    pub(super) verified: Verified,
-    /// The remote address.
-    pub(super) address: Option<String>,
-    /// Set by its greeting.
-    pub(super) host: Option<HostId>,
-    pub(super) servers: Vec<String>,
-    /// Set once it has proved that it leads to a keeper.
-    pub(super) role: Option<Role>,
-    pub(super) challenge: [u8; 16],
-    pub(super) channels: BTreeMap<Channel, Bound>,
-    next_channel: Channel,
-    heard_ns: u64,
-}
-
-impl Wire {
-    /// A channel number that is unused on this wire: odd, since this shard opens the channel. After billions of attempts the numbers
-    /// start again, and old channels may be bound.
-    pub(super) fn channel(&mut self) -> Channel {
-        loop {
-            self.next_channel = self.next_channel.wrapping_add(2);
-            if !self.channels.contains_key(&self.next_channel) {
-                return self.next_channel;
-            }
-        }
-    }
-}
 
 impl Shard {
-    pub(super) fn wire_up(&mut self, now: Now, id: ShardWireId, verified: Verified, address: Option<String>) {
-        let wire = Wire {
-            verified,
-            address,
-            host: None,
-            servers: Vec::new(),
-            role: None,
-            challenge: self.random.bytes(),
-            channels: BTreeMap::new(),
-            next_channel: u32::MAX,
-            heard_ns: now.mono_ns,
-        };
-        self.wires.insert(id, wire);
-    }
-
     pub(super) fn wire_down(&mut self, now: Now, id: ShardWireId, out: &mut Vec<ShardOutput>) {
-        let Some(wire) = self.wires.remove(&id) else { return };
-        if let Some(host) = wire.host
-            && self.hosts.get(&host) == Some(&id)
-        {
-            self.hosts.remove(&host);
-            // An agent may have several wires here.
-            let other = self.wires.iter().find(|(_, other)| other.host == Some(host)).map(|(id, _)| *id);
-            self.hosts.extend(other.map(|other| (host, other)));
-        }
-        self.waiting.retain(|(wire, _)| *wire != id);
+        let Some(wire) = self.wires.down(id) else { return };
+        self.waiting.drop_wire(id);
         if wire.role.is_some() {
             return self.keeper_down(now, id, out);
         }
         let mut lost = 0_usize;
-        for (channel, bound) in wire.channels {
-            let Some(session) = self.sessions.get_mut(&bound.session) else { continue };
-            let link = &mut session.links[index(bound.port)];
-            if *link == Some((id, channel)) {
-                *link = None;
+        for (channel, bound) in wire.channels() {
+            let Some(session) = self.sessions.get_mut(bound.session) else { continue };
+            if session.link(bound.port) == Some((id, channel)) {
+                session.relink(bound.port, None);
                 lost += 1;
                 self.with_owner(now, bound.session, out, |owner, effects| {
-                    owner.unlinked(bound.port, effects)
+                    owner.unlinked(bound.port, effects);
                 });
             }
         }
@@ -96,24 +31,23 @@ impl Shard {
                 "an agent's connection was lost; sessions with an end there: {lost}. They continue when the agent \
                  reconnects, here or elsewhere"
             );
-            self.note(NoteLevel::Info, None, text, out);
+            note(NoteLevel::Info, None, text, out);
         }
     }
 
     pub(super) fn frame(&mut self, now: Now, id: ShardWireId, frame: Frame, out: &mut Vec<ShardOutput>) {
-        let Some(wire) = self.wires.get_mut(&id) else { return };
-        wire.heard_ns = now.mono_ns;
-        let greeted = wire.host.is_some();
+        let Some(wire) = self.wires.heard(now.mono_ns, id) else { return };
+        let (greeted, is_keeper) = (wire.host.is_some(), wire.role.is_some());
         match frame {
             Frame::Greet(greet) if !greeted => self.greet(id, &greet, out),
             Frame::Goodbye(_) => out.push(ShardOutput::CloseWire { wire: id }),
             Frame::Ping(ping) => {
-                out.push(ShardOutput::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() })
+                out.push(ShardOutput::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() });
             }
             Frame::Pong(_) => {}
             _ if !greeted => self.goodbye(id, "the first frame must be a greeting", out),
             Frame::Keeper(keeper) => self.keeper(now, id, keeper, out),
-            other if wire.role.is_some() => self.keeper_frame(now, id, other, out),
+            other if is_keeper => self.keeper_frame(now, id, other, out),
             Frame::Hello(hello) => self.hello(now, id, hello, out),
             other => self.session_frame(now, id, other, out),
         }
@@ -130,15 +64,11 @@ impl Shard {
             );
             return self.goodbye(id, &reason, out);
         }
-        let Some(wire) = self.wires.get_mut(&id) else { return };
+        let Some(wire) = self.wires.get(id) else { return };
         if let Some(server) = greet.servers.iter().find(|server| !wire.verified.rights.serves(server)) {
-            return self.refuse_server(id, server, out);
+            let what = alloc::format!("be the agent of the server {server:?}");
+            return self.refuse_role(id, &what, &alloc::format!("servers = [{server:?}]"), out);
         }
-        let host = wire.verified.host;
-        wire.host = Some(host);
-        wire.servers.clone_from(&greet.servers);
-        // An agent may have several wires here. No other agent can have its id: it is the digest of the agent's key.
-        self.hosts.insert(host, id);
         let welcome = Welcome {
             version,
             edge: self.config.edge.clone(),
@@ -148,36 +78,39 @@ impl Shard {
             draining: self.draining,
             domain: self.secret.fingerprint(),
         };
+        self.wires.greeted(id, &greet.servers);
         out.push(ShardOutput::Send { wire: id, frame: welcome.into() });
         self.tell_shared_servers(id, out);
     }
 
+    /// Closes a wire, with a reason that the other side logs.
     pub(super) fn goodbye(&mut self, id: ShardWireId, reason: &str, out: &mut Vec<ShardOutput>) {
         self.counters.wires_refused += 1;
         out.push(ShardOutput::Send { wire: id, frame: Goodbye { reason: reason.to_string() }.into() });
         out.push(ShardOutput::CloseWire { wire: id });
     }
 
-    /// A frame on a channel. Frames of an older attempt are dropped.
+    /// A frame on a channel. Frames of an older attempt are dropped (I4 of docs/protocol.md).
     fn session_frame(&mut self, now: Now, id: ShardWireId, frame: Frame, out: &mut Vec<ShardOutput>) {
         let Some(channel) = frame.channel(Sender::End) else {
             return self.goodbye(id, "agents must not send such frames", out);
         };
-        let Some(bound) = self.wires.get(&id).and_then(|wire| wire.channels.get(&channel)).copied() else {
+        let Some(bound) = self.wires.get(id).and_then(|wire| wire.bound(channel)) else {
             self.counters.stale_frames += 1;
             return;
         };
-        let (session, port, generation, frame) = bound.frame(frame);
-        let current = self.sessions.get(&session).is_some_and(|session| {
-            session.owner.generation() == generation && session.links[index(port)] == Some((id, channel))
+        let Bound { session, port, generation } = bound;
+        let current = self.sessions.get(session).is_some_and(|session| {
+            session.owner.generation() == generation && session.link(port) == Some((id, channel))
         });
         if !current {
             self.counters.stale_frames += 1;
             return;
         }
         if matches!(frame, Frame::Promised(_))
-            && let Some(session) = self.sessions.get_mut(&session)
+            && let Some(session) = self.sessions.get_mut(session)
         {
+            // The end has left its former owners by itself.
             session.former.retain(|(at, ..)| *at != port);
         }
         if matches!(frame, Frame::Superseded(_)) {
@@ -185,31 +118,5 @@ impl Shard {
             self.unlink(session, port);
         }
         self.with_owner(now, session, out, |owner, effects| owner.receive(now, port, frame, effects));
-    }
-
-    /// Forgets the channel of a session's end.
-    pub(super) fn unlink(&mut self, session: marram_wire::id::SessionId, port: marram_wire::id::Port) {
-        let link = self.sessions.get_mut(&session).and_then(|session| session.links[index(port)].take());
-        if let Some((wire, channel)) = link
-            && let Some(wire) = self.wires.get_mut(&wire)
-        {
-            wire.channels.remove(&channel);
-        }
-    }
-
-    pub(super) fn wires_silent(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
-        if now.mono_ns < self.silence_checked_ns + SILENCE_CHECK_NS {
-            return;
-        }
-        self.silence_checked_ns = now.mono_ns;
-        for (id, wire) in &self.wires {
-            if wire.heard_ns + SILENCE_MAX_NS < now.mono_ns {
-                out.push(ShardOutput::CloseWire { wire: *id });
-            }
-        }
-    }
-
-    pub(super) fn silence_wake_ns(&self) -> Option<u64> {
-        (!self.wires.is_empty()).then_some(self.silence_checked_ns + SILENCE_CHECK_NS)
     }
 }

@@ -1,17 +1,15 @@
 //! Tenants: what the operator grants each, how many sessions its apps may have, and how many they have.
 
-use super::Shard;
 use crate::{
     api::{App, Counter, Grant, Label, SchedulingParams},
     run_queue::{Class, Tenant, WEIGHT},
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use marram_session::{holds, invariant::BrokenInvariant};
-use marram_wire::id::SessionId;
 
 /// All tenants that a shard knows. They are never removed: there are never more than deployed apps.
 #[derive(Debug, Default)]
-pub(super) struct Tenants {
+pub(crate) struct Tenants {
     by_name: BTreeMap<String, Tenant>,
     accounts: Vec<Account>,
     by_app: BTreeMap<String, Sessions>,
@@ -72,7 +70,7 @@ impl Tenants {
     }
 
     /// Replaces all of the operator's grants; running sessions are not affected.
-    pub(super) fn grant(&mut self, grants: &[Grant]) {
+    pub(crate) fn grant(&mut self, grants: &[Grant]) {
         for account in &mut self.accounts {
             *account = Account { sessions: account.sessions, ..Account::new(&account.name) };
         }
@@ -87,7 +85,7 @@ impl Tenants {
     }
 
     /// How cells of this app are scheduled.
-    pub(super) fn place(&mut self, app: &App) -> SchedulingParams {
+    pub(crate) fn place(&mut self, app: &App) -> SchedulingParams {
         let tenant = self.name(&app.tenant);
         let account = self.accounts.get(tenant.0 as usize);
         let urgent = app.priority > 0 && account.is_none_or(|account| account.priority);
@@ -96,14 +94,14 @@ impl Tenants {
     }
 
     /// An app is known here: it is counted from now on, even without sessions.
-    pub(super) fn know(&mut self, app: &App) {
+    pub(crate) fn know(&mut self, app: &App) {
         self.name(&app.tenant);
         self.by_app.entry(app.name.clone()).or_default();
     }
 
-    /// Whether the limits of the app and its tenant allow one more session, or else the reason. Asked only for new sessions: a
-    /// session that was admitted on any edge may continue here when its edge dies.
-    pub(super) fn have_room(&mut self, app: &App) -> Result<(), String> {
+    /// Whether the limits of the app and its tenant allow one more session, or else the reason. Asked only for new
+    /// sessions: a session that was admitted on any edge may continue here when its edge dies.
+    pub(crate) fn have_room(&mut self, app: &App) -> Result<(), String> {
         let sessions = self.by_app.entry(app.name.clone()).or_default();
         if !sessions.have_room(app.sessions_max as usize) {
             return Err(alloc::format!(
@@ -125,7 +123,7 @@ impl Tenants {
     }
 
     /// A session of an app begins.
-    pub(super) fn came(&mut self, place: SchedulingParams, app: &str) {
+    pub(crate) fn came(&mut self, place: SchedulingParams, app: &str) {
         self.by_app.entry(app.into()).or_default().now += 1;
         if let Some(account) = self.account(place.tenant) {
             account.sessions.now += 1;
@@ -133,7 +131,7 @@ impl Tenants {
     }
 
     /// A session of an app is over.
-    pub(super) fn went(&mut self, place: SchedulingParams, app: &str) {
+    pub(crate) fn went(&mut self, place: SchedulingParams, app: &str) {
         if let Some(sessions) = self.by_app.get_mut(app) {
             sessions.now -= 1;
         }
@@ -142,9 +140,9 @@ impl Tenants {
         }
     }
 
-    /// Checks I39 of docs/protocol.md, as far as it concerns tenants. `counted` has the tenant and the app of each session that was
-    /// counted with [`Tenants::came`].
-    pub(super) fn invariants<'a>(
+    /// Checks I39 of docs/protocol.md, as far as it concerns tenants. `counted` has the tenant and the app of each
+    /// session that was counted with [`Tenants::came`].
+    pub(crate) fn invariants<'a>(
         &self,
         counted: impl Iterator<Item = (SchedulingParams, &'a str)>,
     ) -> Result<(), BrokenInvariant> {
@@ -169,26 +167,13 @@ impl Tenants {
     }
 
     /// The counters of each app and tenant.
-    pub(super) fn count(&self, out: &mut Vec<Counter>) {
+    pub(crate) fn count(&self, out: &mut Vec<Counter>) {
         for (app, sessions) in &self.by_app {
             sessions.count("app", &Label::app(app), out);
         }
         for account in &self.accounts {
             account.sessions.count("tenant", &Label::tenant(&account.name), out);
         }
-    }
-}
-
-impl Shard {
-    /// The app of a session.
-    pub(super) fn cells_app(&self, id: SessionId) -> String {
-        self.sessions.get(&id).map_or_else(String::new, |session| session.owner.policy().app.clone())
-    }
-
-    /// How the cell of a session is scheduled.
-    pub(super) fn place_of(&self, id: SessionId) -> SchedulingParams {
-        let default = SchedulingParams { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
-        self.sessions.get(&id).map_or(default, |session| session.place)
     }
 }
 

@@ -1,13 +1,7 @@
-//! Images that sessions name and this edge does not have: when to fetch one, and what to tell a session meanwhile. Knows neither
-//! peers nor sessions.
+//! Images that sessions name and this edge does not have: when to fetch one, and what to tell a session meanwhile.
+//! Knows neither peers nor sessions.
 
-use super::Shard;
-use crate::api::{App, FromShard, Missing, Now, ShardOutput, Want};
-use alloc::{
-    collections::BTreeMap,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{collections::BTreeMap, string::String};
 use marram_session::{holds, invariant::BrokenInvariant};
 use marram_wire::id::ImageHash;
 
@@ -32,7 +26,7 @@ struct Entry {
 
 /// The answer to a session that names a missing image.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// The first fetch from peers is in flight.
     Asked,
     /// The last fetch failed. Peers may be asked again now.
@@ -43,13 +37,13 @@ pub(super) enum Verdict {
 
 /// The images that are missing.
 #[derive(Default, Debug)]
-pub(super) struct MissingImages {
+pub(crate) struct MissingImages {
     entries: BTreeMap<ImageHash, Entry>,
 }
 
 impl MissingImages {
     /// A session names `image`: whether to fetch it now, and the answer to the session.
-    fn miss(&mut self, now_ns: u64, image: ImageHash) -> (bool, Verdict) {
+    pub(super) fn miss(&mut self, now_ns: u64, image: ImageHash) -> (bool, Verdict) {
         if let Some(entry) = self.entries.get_mut(&image) {
             let ask = now_ns >= entry.again_ns;
             if ask {
@@ -67,7 +61,7 @@ impl MissingImages {
         (true, Verdict::Asked)
     }
 
-    fn failed(&mut self, now_ns: u64, image: ImageHash, why: String) {
+    pub(super) fn failed(&mut self, now_ns: u64, image: ImageHash, why: String) {
         // The image came another way in the meantime, or was never asked for.
         let Some(entry) = self.entries.get_mut(&image) else { return };
         let rest_ns = RETRY_MAX_NS.min(RETRY_MIN_NS << entry.failures.min(16));
@@ -76,57 +70,20 @@ impl MissingImages {
     }
 
     /// Whether the first fetch of the image is in flight.
-    fn asks_first(&self, image: ImageHash) -> bool {
+    pub(super) fn asks_first(&self, image: ImageHash) -> bool {
         self.entries.get(&image).is_some_and(|entry| entry.why.is_none())
     }
 
     /// Checks I39 of docs/protocol.md, as far as it concerns images that are missing.
-    pub(super) fn invariants(&self, here: &BTreeMap<ImageHash, App>) -> Result<(), BrokenInvariant> {
+    pub(super) fn invariants(&self, is_here: impl Fn(&ImageHash) -> bool) -> Result<(), BrokenInvariant> {
         holds!("I39", self.entries.len() <= MISSING_MAX);
-        holds!("I39", !self.entries.keys().any(|image| here.contains_key(image)));
+        holds!("I39", !self.entries.keys().any(is_here));
         Ok(())
     }
 
     /// The image is here.
     pub(super) fn found(&mut self, image: ImageHash) {
         self.entries.remove(&image);
-    }
-}
-
-impl Shard {
-    /// Fetches an image that a session names, if it is time, and returns the answer to the session.
-    pub(super) fn want(
-        &mut self,
-        now: Now,
-        app: &str,
-        image: ImageHash,
-        out: &mut Vec<ShardOutput>,
-    ) -> String {
-        let what = alloc::format!("the session runs image {image} of `{app}`, which this edge does not have");
-        if !self.config.peers {
-            return alloc::format!("{what}: `marram deploy` that version here too");
-        }
-        let (ask, verdict) = self.missing_images.miss(now.mono_ns, image);
-        if ask {
-            out.push(ShardOutput::Control(FromShard::Want(Want { image, app: app.to_string() })));
-        }
-        match verdict {
-            Verdict::Asked => alloc::format!("{what} yet: it is requesting it from its peers"),
-            Verdict::Failed(why) => alloc::format!("{what}: {why}; deploy that version here, or at a peer"),
-            Verdict::Full => {
-                alloc::format!("{what}, and it is requesting too many others from its peers: try again")
-            }
-        }
-    }
-
-    /// Whether the image may arrive soon.
-    pub(super) fn is_being_fetched(&self, image: ImageHash) -> bool {
-        self.missing_images.asks_first(image)
-    }
-
-    /// A fetch failed.
-    pub(super) fn missing(&mut self, now: Now, missing: Missing) {
-        self.missing_images.failed(now.mono_ns, missing.image, missing.why);
     }
 }
 

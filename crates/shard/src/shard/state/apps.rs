@@ -1,0 +1,88 @@
+//! The apps of a shard: what new sessions run, what older sessions may still run, and the images that are missing.
+
+use super::missing::{MissingImages, Verdict};
+use crate::api::{App, Missing, Protect};
+use alloc::{collections::BTreeMap, string::String};
+use marram_session::{holds, invariant::BrokenInvariant, owner::Owner};
+use marram_wire::id::ImageHash;
+
+/// All apps and images that control has named.
+#[derive(Debug, Default)]
+pub(crate) struct Apps {
+    /// The image and settings of new sessions, by app.
+    by_name: BTreeMap<String, App>,
+    /// The settings of sessions by image; kept after the app was redeployed, since a session keeps its image for life.
+    images: BTreeMap<ImageHash, App>,
+    /// Images that sessions named and that are not in `images`.
+    missing: MissingImages,
+}
+
+impl Apps {
+    /// New sessions of the app run this image.
+    pub(crate) fn deploy(&mut self, app: App) {
+        self.by_name.insert(app.name.clone(), app.clone());
+        self.know(app);
+    }
+
+    /// Sessions may run this image.
+    pub(crate) fn know(&mut self, app: App) {
+        self.missing.found(app.image);
+        self.images.insert(app.image, app);
+    }
+
+    /// The app begins no new session. Its sessions go on.
+    pub(crate) fn undeploy(&mut self, name: &str) {
+        self.by_name.remove(name);
+    }
+
+    /// The image of new sessions of an app.
+    pub(crate) fn image(&self, name: &str) -> Option<ImageHash> {
+        self.by_name.get(name).map(|app| app.image)
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.by_name.keys().map(String::as_str)
+    }
+
+    /// The app of an image. Two apps may run one image: the name decides between them if that app runs the image.
+    pub(crate) fn of_image(&self, name: &str, image: ImageHash) -> Option<&App> {
+        self.by_name.get(name).filter(|app| app.image == image).or_else(|| self.images.get(&image))
+    }
+
+    /// The settings that hold for a session now: those of its app as it is deployed, else those of its image.
+    pub(crate) fn of_owner(&self, owner: &Owner) -> Option<&App> {
+        self.by_name.get(&owner.policy().app).or_else(|| self.images.get(&owner.image()))
+    }
+
+    /// How a session is protected now.
+    pub(crate) fn protect(&self, owner: &Owner) -> Protect {
+        match self.of_owner(owner) {
+            _ if !owner.policy().keep => Protect::None,
+            Some(app) => app.protect,
+            None => Protect::Endpoints,
+        }
+    }
+
+    /// A session names an image that is not here: whether to fetch it now, and the answer to the session.
+    pub(crate) fn miss(&mut self, now_ns: u64, image: ImageHash) -> (bool, Verdict) {
+        self.missing.miss(now_ns, image)
+    }
+
+    /// A fetch failed.
+    pub(crate) fn fetch_failed(&mut self, now_ns: u64, missing: Missing) {
+        self.missing.failed(now_ns, missing.image, missing.why);
+    }
+
+    /// Whether the first fetch of an image is in flight, so that it may arrive soon.
+    pub(crate) fn is_being_fetched(&self, image: ImageHash) -> bool {
+        self.missing.asks_first(image)
+    }
+
+    /// Checks I39 of docs/protocol.md, as far as it concerns apps and images.
+    pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
+        for (name, app) in &self.by_name {
+            holds!("I39", app.name == *name && self.images.contains_key(&app.image));
+        }
+        self.missing.invariants(|image| self.images.contains_key(image))
+    }
+}

@@ -1,0 +1,15 @@
+//! The shard's state. Each structure owns the tables of one subject, keeps them consistent and knows no other subject;
+//! none of them sends anything. The shard composes them: it decides across subjects and carries out effects.
+
+pub(super) mod apps;
+pub(super) mod keepers;
+pub(super) mod missing;
+pub(super) mod peers;
+pub(super) mod placing;
+pub(super) mod recalls;
+pub(super) mod refused;
+pub(super) mod sessions;
+pub(super) mod shared;
+pub(super) mod tenants;
+pub(super) mod waiting;
+pub(super) mod wires;

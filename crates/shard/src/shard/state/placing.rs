@@ -1,0 +1,186 @@
+//! The replicas of one session other than its ends: which keeper has one, which standby control knows of, and when to
+//! search again for a keeper that is missing.
+
+use super::{sessions::At, wires::Role};
+use crate::{
+    api::{KeeperKind, KeeperProgress, KeeperRow, Protect},
+    coordinator::contents::Stands,
+};
+use alloc::{string::String, vec::Vec};
+use marram_session::{
+    holds,
+    invariant::BrokenInvariant,
+    owner::{KeeperId, Owner, OwnerPhase, ReplicaProgress},
+};
+use marram_wire::{frame::Code, id::Generation, limits::REPLAYED_EVERY};
+
+const MS: u64 = 1_000_000;
+/// First wait before a session is placed again with a keeper that dropped it; doubles.
+const AGAIN_MIN_NS: u64 = 100 * MS;
+const AGAIN_MAX_NS: u64 = 30_000 * MS;
+
+/// One replica of a session at a keeper.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Placed {
+    /// The keeper, as the session's owner names it.
+    pub(crate) id: KeeperId,
+    pub(crate) at: At,
+    pub(crate) role: Role,
+    /// Whether it replays the log while the cell runs.
+    pub(crate) hot: bool,
+}
+
+/// A session's need for keepers.
+#[derive(Debug, Default)]
+pub(crate) struct Placing {
+    /// At most one at a recorder and one at a standby.
+    placed: Vec<Placed>,
+    /// When to search again for missing keepers.
+    pub(super) again_ns: Option<u64>,
+    /// How long the last wait was; 0 once a keeper has stored a checkpoint.
+    backoff_ns: u64,
+    /// Whether keepers were searched for since the last generation.
+    pub(super) looked: bool,
+    /// The standby that was reported to control, and its generation.
+    listed: Option<(KeeperId, Generation)>,
+}
+
+/// Whether a keeper has everything for a takeover, except what is in flight.
+fn is_ready(owner: &Owner, keeper: KeeperId) -> bool {
+    owner.keepers().any(|replica| replica.keeper == keeper && replica.ready)
+}
+
+impl Placing {
+    /// A keeper has the session now.
+    pub(crate) fn add(&mut self, placed: Placed) {
+        self.placed.push(placed);
+        self.again_ns = None;
+    }
+
+    /// A keeper has it no more.
+    pub(crate) fn remove(&mut self, keeper: KeeperId) {
+        self.placed.retain(|placed| placed.id != keeper);
+    }
+
+    /// The channel of a keeper.
+    pub(crate) fn at(&self, keeper: KeeperId) -> Option<At> {
+        self.placed.iter().find(|placed| placed.id == keeper).map(|placed| placed.at)
+    }
+
+    /// Whether there is a replica of this kind.
+    pub(crate) fn has(&self, recorder: bool) -> bool {
+        self.placed.iter().any(|placed| placed.role.recorder == recorder)
+    }
+
+    /// The keepers that the app's setting does not ask for: standbys that it does without, or of the other kind.
+    pub(crate) fn unwanted(&self, protect: Protect) -> Vec<KeeperId> {
+        let wanted = |placed: &Placed| match protect {
+            Protect::Warm | Protect::Hot => placed.hot == (protect == Protect::Hot),
+            _ => false,
+        };
+        let unwanted = self.placed.iter().filter(|placed| !placed.role.recorder && !wanted(placed));
+        unwanted.map(|placed| placed.id).collect()
+    }
+
+    /// Whether a search for keepers has to wait.
+    pub(crate) fn rests(&self, now_ns: u64) -> bool {
+        self.again_ns.is_some_and(|again_ns| again_ns > now_ns)
+    }
+
+    /// Whether the wait for another search has just ended.
+    pub(crate) fn is_due(&mut self, now_ns: u64) -> bool {
+        self.again_ns.take_if(|again_ns| *again_ns <= now_ns).is_some()
+    }
+
+    /// Whether no keeper was searched for in this generation; from now on one was.
+    pub(crate) fn begin_search(&mut self) -> bool {
+        !core::mem::replace(&mut self.looked, true)
+    }
+
+    /// A keeper dropped the session: it is asked again after a wait that grows. Returns the keeper's name, unless this
+    /// is not known.
+    pub(crate) fn lose(&mut self, now_ns: u64, keeper: KeeperId, code: Code) -> Option<String> {
+        let at = self.placed.iter().position(|placed| placed.id == keeper)?;
+        let placed = self.placed.swap_remove(at);
+        // If it only conflicted with a new generation, it is asked again at once, but not in an endless loop.
+        let longer_ns = (self.backoff_ns * 2).clamp(AGAIN_MIN_NS, AGAIN_MAX_NS);
+        let wait_ns = if code == Code::Superseded { self.backoff_ns } else { longer_ns };
+        self.backoff_ns = longer_ns;
+        self.again_ns = Some(now_ns + wait_ns);
+        Some(placed.role.name)
+    }
+
+    /// A keeper has stored a checkpoint: the next one that drops the session is asked again soon.
+    pub(crate) fn stored(&mut self) {
+        self.backoff_ns = 0;
+    }
+
+    /// The edge and shard that could take over now.
+    pub(crate) fn standby(&self, owner: &Owner) -> Option<(String, u8)> {
+        let standby = self.ready_standby(owner)?;
+        Some((standby.role.name.clone(), standby.role.shard))
+    }
+
+    fn ready_standby(&self, owner: &Owner) -> Option<&Placed> {
+        self.placed.iter().find(|placed| !placed.role.recorder && is_ready(owner, placed.id))
+    }
+
+    /// What control has to know of the standby, if that has changed; the inner option is none if none could take over.
+    pub(crate) fn relist(&mut self, owner: &Owner) -> Option<Option<Stands>> {
+        // Most sessions have no keepers.
+        if self.placed.is_empty() && self.listed.is_none() {
+            return None;
+        }
+        let standby = self.ready_standby(owner);
+        let now = match standby {
+            Some(placed) if owner.phase() == OwnerPhase::Running => Some((placed.id, owner.generation())),
+            // A generation that may still fail is not reported.
+            Some(_) => self.listed,
+            None => None,
+        };
+        let stands = standby.zip(now).map(|(placed, (_, generation))| Stands {
+            generation,
+            standby: placed.role.name.clone(),
+            hot: placed.hot,
+        });
+        (core::mem::replace(&mut self.listed, now) != now).then_some(stands)
+    }
+
+    /// Whether control knows of a standby.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.listed.is_some()
+    }
+
+    /// The replicas, for listings.
+    pub(crate) fn rows(&self, owner: &Owner) -> Vec<KeeperRow> {
+        let row = |placed: &Placed| {
+            let kind = match (placed.role.recorder, placed.hot) {
+                (true, _) => KeeperKind::Recorder,
+                (false, false) => KeeperKind::Warm,
+                (false, true) => KeeperKind::Hot,
+            };
+            let replica = owner.keepers().find(|replica| replica.keeper == placed.id);
+            let progress = replica.map(|replica| KeeperProgress {
+                ready: replica.ready,
+                behind: replica.behind,
+                unreplayed: replica.unreplayed.filter(|entries| *entries >= REPLAYED_EVERY),
+            });
+            KeeperRow { name: placed.role.name.clone(), kind, progress }
+        };
+        self.placed.iter().map(row).collect()
+    }
+
+    /// Checks I36 and I39 of docs/protocol.md, as far as they relate a session's replicas to its owner. Returns the
+    /// replicas, to be related to the keepers' channels.
+    pub(crate) fn invariants(&self, owner: &Owner) -> Result<&[Placed], BrokenInvariant> {
+        for placed in &self.placed {
+            let is_known = |replica: ReplicaProgress| replica.keeper == placed.id;
+            holds!("I36", owner.keepers().any(is_known));
+        }
+        holds!("I36", owner.keepers().count() == self.placed.len());
+        // One recorder and one standby for each session (docs/protocol-keepers.md, chapter 15).
+        let recorders = self.placed.iter().filter(|placed| placed.role.recorder).count();
+        holds!("I39", recorders <= 1 && self.placed.len() <= recorders + 1);
+        Ok(&self.placed)
+    }
+}

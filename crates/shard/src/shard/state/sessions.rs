@@ -1,0 +1,350 @@
+//! The sessions of a shard, with the tables that must agree with them: timers, cells and the number of recoveries (I36
+//! of docs/protocol.md). What relates sessions to wires, keepers or tenants is the shard's own business.
+
+use super::placing::Placing;
+use crate::api::{Now, SchedulingParams, ShardWireId};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+use marram_session::{
+    cell::CellId,
+    holds,
+    invariant::BrokenInvariant,
+    owner::{Owner, OwnerPhase},
+};
+use marram_wire::{
+    frame::Channel,
+    id::{Port, SessionId},
+    peer::Origin,
+};
+
+/// A channel on a wire.
+pub(crate) type At = (ShardWireId, Channel);
+
+/// How long a session is kept after its owner's wire came back, until its feed restarts.
+const FED_AGAIN_NS: u64 = 2_000_000_000;
+
+/// One session of this shard. The private fields belong to [`Sessions`].
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) owner: Owner,
+    /// The wire and channel of each end, by port.
+    links: [Option<At>; 2],
+    /// The previous channels of ends that have not answered the current attempt. If the attempt fails, these ends must
+    /// learn that the owner on the old channel is gone.
+    pub(crate) former: Vec<(Port, ShardWireId, Channel)>,
+    /// The cells that were named for its owner and not removed: at most two, since a standby keeps its former cell
+    /// until the cell of the next checkpoint stands. Whatever ends the session, all of them are removed with it.
+    cells: Vec<CellId>,
+    /// As the asking end said last: whether the session begins, and whether the end has proved the session's key.
+    pub(crate) fresh: bool,
+    pub(crate) proven: bool,
+    /// The address where its client connected, until the session has begun.
+    pub(crate) origin: Option<Box<Origin>>,
+    /// Whether it is among [`Sessions::recoveries`].
+    recovering: bool,
+    /// Attempts in a row that conflicted with another attempt.
+    pub(crate) again: u32,
+    /// In [`Sessions::timers`].
+    timer_ns: Option<u64>,
+    /// When promises were requested, until the log is chosen.
+    pub(crate) asked_ns: Option<u64>,
+    /// Since when an end is missing.
+    adrift_ns: Option<u64>,
+    pub(crate) since_ms: u64,
+    pub(crate) place: SchedulingParams,
+    /// Whether it counts for its tenant's limit. Sessions that this shard only stands by for do not.
+    pub(crate) counted: bool,
+    /// Its replicas other than its ends.
+    pub(crate) placing: Placing,
+    /// The wire and channel of its owner's feed, while this shard stands by for it.
+    pub(crate) feeder: Option<At>,
+    /// Since when it has no feed.
+    pub(crate) feed_lost_ns: Option<u64>,
+    /// Whether this attempt continues from the standby's state.
+    pub(crate) stood: bool,
+}
+
+/// The port's index in a session's links.
+fn index(port: Port) -> usize {
+    usize::from(port != Port::CLIENT)
+}
+
+impl Session {
+    /// A session with this owner, which is scheduled like this and has no end yet.
+    pub(crate) fn new(now: Now, owner: Owner, place: SchedulingParams) -> Self {
+        Self {
+            owner,
+            links: [None; 2],
+            former: Vec::new(),
+            cells: Vec::new(),
+            fresh: false,
+            proven: true,
+            origin: None,
+            recovering: false,
+            again: 0,
+            timer_ns: None,
+            asked_ns: None,
+            adrift_ns: None,
+            since_ms: u64::try_from(now.unix_ns / 1_000_000).unwrap_or(0),
+            place,
+            counted: false,
+            placing: Placing::default(),
+            feeder: None,
+            feed_lost_ns: None,
+            stood: false,
+        }
+    }
+
+    /// The channel of its end at this port, if the end is linked.
+    pub(crate) fn link(&self, port: Port) -> Option<At> {
+        self.links[index(port)]
+    }
+
+    /// Replaces the channel of an end, and returns the former one.
+    pub(crate) fn relink(&mut self, port: Port, at: Option<At>) -> Option<At> {
+        core::mem::replace(&mut self.links[index(port)], at)
+    }
+
+    /// Whether this shard only stands by for it.
+    pub(crate) fn is_following(&self) -> bool {
+        self.owner.phase() == OwnerPhase::Following
+    }
+
+    pub(crate) fn app(&self) -> &str {
+        &self.owner.policy().app
+    }
+
+    /// Its cells that were not removed yet.
+    pub(crate) fn into_cells(self) -> Vec<CellId> {
+        self.cells
+    }
+
+    /// The app's linger time: how long a missing end, or a standby's feed, is waited for.
+    fn linger_ns(&self) -> u64 {
+        u64::from(self.owner.policy().linger_ms) * 1_000_000
+    }
+
+    /// How long a missing end is waited for.
+    pub(crate) fn adrift_until_ns(&self) -> Option<u64> {
+        self.adrift_ns.map(|since_ns| since_ns + self.linger_ns())
+    }
+
+    /// How long this shard keeps it without a feed, if it stands by for it.
+    pub(crate) fn feed_lost_until_ns(&self) -> Option<u64> {
+        self.feed_lost_ns.map(|since_ns| since_ns + self.linger_ns().max(FED_AGAIN_NS))
+    }
+
+    /// When it is due next; records since when an end is missing.
+    fn due_ns(&mut self, now_ns: u64) -> Option<u64> {
+        let since_ns = self.adrift_ns.unwrap_or(now_ns);
+        self.adrift_ns = self.owner.incomplete().then_some(since_ns);
+        let feed_lost_until_ns = self.feed_lost_until_ns().filter(|_| self.is_following());
+        let is_running = self.owner.phase() == OwnerPhase::Running;
+        let again_ns = self.placing.again_ns.filter(|_| is_running);
+        let due_ns = [self.owner.due_ns(), self.adrift_until_ns(), again_ns, feed_lost_until_ns];
+        due_ns.into_iter().flatten().min()
+    }
+
+    /// An attempt opens a generation with all ends, and no feed any more.
+    pub(crate) fn attempted(&mut self, now_ns: u64) {
+        self.asked_ns = Some(now_ns);
+        // Keepers may have returned before the ends did: search for them when a log is chosen.
+        self.placing.looked = false;
+        let stands = self.feeder.is_some() || self.feed_lost_ns.is_some();
+        self.stood = stands && self.owner.standing_by().is_some_and(|(_, able)| able);
+        (self.feeder, self.feed_lost_ns) = (None, None);
+    }
+
+    /// If the attempt has just led to a release: when it was begun, and whether it continued from a standby's state.
+    /// None if the session begins with it.
+    pub(crate) fn recovered(&mut self) -> Option<(u64, bool)> {
+        if self.owner.recovering() {
+            return None;
+        }
+        let asked_ns = self.asked_ns.take()?;
+        (!self.fresh).then(|| (asked_ns, core::mem::take(&mut self.stood)))
+    }
+
+    /// What it says of itself, and what the sessions' tables say of it.
+    fn invariants(&self, id: SessionId, sessions: &Sessions) -> Result<(), BrokenInvariant> {
+        self.owner.invariants()?;
+        holds!("I36", self.timer_ns.is_none_or(|due_ns| sessions.timers.contains(&(due_ns, id))));
+        holds!("I36", self.cells.iter().all(|cell| sessions.cells.get(cell) == Some(&id)));
+        holds!("I36", self.owner.cell().is_none_or(|cell| self.cells.contains(&cell)));
+        holds!("I36", self.recovering == (!self.fresh && self.owner.recovering()));
+        // Only a standby has two cells, for as long as a whole checkpoint arrives.
+        holds!("I39", self.cells.len() <= 1 + usize::from(self.owner.standing_by().is_some()));
+        holds!("I39", self.adrift_ns.is_some() == self.owner.incomplete());
+        holds!("I39", self.feeder.is_none() || (self.is_following() && self.feed_lost_ns.is_none()));
+        Ok(())
+    }
+}
+
+/// All sessions of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    by_id: BTreeMap<SessionId, Session>,
+    /// The session of each cell that was named and not removed, except for shared cells.
+    cells: BTreeMap<CellId, SessionId>,
+    /// Counts the cells that were named, shared ones too: no id is used twice.
+    cells_made: u64,
+    /// Sessions that are being recovered.
+    recoveries: usize,
+    timers: BTreeSet<(u64, SessionId)>,
+}
+
+impl Sessions {
+    pub(crate) fn get(&self, id: SessionId) -> Option<&Session> {
+        self.by_id.get(&id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.by_id.get_mut(&id)
+    }
+
+    pub(crate) fn has(&self, id: SessionId) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether the shard has this many sessions; 0 is no limit.
+    pub(crate) fn are_at(&self, limit: u32) -> bool {
+        limit > 0 && self.by_id.len() >= limit as usize
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.by_id.iter().map(|(id, session)| (*id, session))
+    }
+
+    /// The ids of all sessions, for calls that may end some of them.
+    pub(crate) fn ids(&self) -> Vec<SessionId> {
+        self.by_id.keys().copied().collect()
+    }
+
+    /// A new session. The caller makes sure that there is none with this id.
+    pub(crate) fn insert(&mut self, id: SessionId, session: Session) {
+        self.by_id.insert(id, session);
+    }
+
+    /// Forgets a session that is over. Its cells stay in the table until [`Sessions::remove_cell`].
+    pub(crate) fn remove(&mut self, id: SessionId) -> Option<Session> {
+        let session = self.by_id.remove(&id)?;
+        self.recoveries -= usize::from(session.recovering);
+        if let Some(timer_ns) = session.timer_ns {
+            self.timers.remove(&(timer_ns, id));
+        }
+        Some(session)
+    }
+
+    /// Whether this shard only stands by for a session.
+    pub(crate) fn is_following(&self, id: SessionId) -> bool {
+        self.by_id.get(&id).is_some_and(Session::is_following)
+    }
+
+    /// Whether a session's feed comes over this channel.
+    pub(crate) fn is_fed(&self, id: SessionId, at: At) -> bool {
+        self.by_id.get(&id).is_some_and(|session| session.feeder == Some(at))
+    }
+
+    /// Whether the recorder has sent all of the session's log and messages.
+    pub(crate) fn is_recalled(&self, id: SessionId) -> bool {
+        self.by_id.get(&id).is_some_and(|session| session.owner.recalled_whole())
+    }
+
+    /// Sessions that are being recovered.
+    pub(crate) fn recoveries(&self) -> usize {
+        self.recoveries
+    }
+
+    /// Updates the count of recoveries: called after every call of a session's owner, and after every decision on its
+    /// next state.
+    pub(crate) fn recount(&mut self, id: SessionId) {
+        let Some(session) = self.by_id.get_mut(&id) else { return };
+        let recovering = !session.fresh && session.owner.recovering();
+        self.recoveries += usize::from(recovering);
+        self.recoveries -= usize::from(core::mem::replace(&mut session.recovering, recovering));
+    }
+
+    /// An id for a cell that no session has alone.
+    pub(crate) fn new_cell(&mut self) -> CellId {
+        self.cells_made += 1;
+        CellId(self.cells_made)
+    }
+
+    /// Names the cell that a session's owner asked for.
+    pub(crate) fn name_cell(&mut self, id: SessionId) -> CellId {
+        let cell = self.new_cell();
+        self.cells.insert(cell, id);
+        if let Some(session) = self.by_id.get_mut(&id) {
+            session.owner.name_cell(cell);
+            session.cells.push(cell);
+        }
+        cell
+    }
+
+    /// The session that has a cell.
+    pub(crate) fn of_cell(&self, cell: CellId) -> Option<SessionId> {
+        self.cells.get(&cell).copied()
+    }
+
+    /// A cell is removed, before its session or after it.
+    pub(crate) fn remove_cell(&mut self, cell: CellId) {
+        let session = self.cells.remove(&cell).and_then(|id| self.by_id.get_mut(&id));
+        if let Some(session) = session {
+            session.cells.retain(|other| *other != cell);
+        }
+    }
+
+    /// Updates the timer of a session, after anything that may change when it is due.
+    pub(crate) fn rearm(&mut self, now_ns: u64, id: SessionId) {
+        let Some(session) = self.by_id.get_mut(&id) else { return };
+        let due_ns = session.due_ns(now_ns);
+        if due_ns != session.timer_ns {
+            if let Some(timer_ns) = session.timer_ns {
+                self.timers.remove(&(timer_ns, id));
+            }
+            session.timer_ns = due_ns;
+            self.timers.extend(due_ns.map(|due_ns| (due_ns, id)));
+        }
+    }
+
+    /// The next session that is due. Its timer is not armed any more.
+    pub(crate) fn due(&mut self, now_ns: u64) -> Option<SessionId> {
+        let (_, id) = *self.timers.first().filter(|(due_ns, _)| *due_ns <= now_ns)?;
+        self.timers.pop_first();
+        if let Some(session) = self.by_id.get_mut(&id) {
+            session.timer_ns = None;
+        }
+        Some(id)
+    }
+
+    /// When the next session is due.
+    pub(crate) fn wake_ns(&self) -> Option<u64> {
+        self.timers.first().map(|(due_ns, _)| *due_ns)
+    }
+
+    /// Checks I36 and I39 of docs/protocol.md, as far as they relate sessions, timers and cells, and the invariants of
+    /// all owners.
+    pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
+        for (id, session) in &self.by_id {
+            session.invariants(*id, self)?;
+        }
+        for (due_ns, id) in &self.timers {
+            let session = self.by_id.get(id);
+            holds!("I36", session.is_some_and(|session| session.timer_ns == Some(*due_ns)));
+        }
+        for (cell, id) in &self.cells {
+            holds!("I39", cell.0 <= self.cells_made);
+            holds!("I36", self.by_id.get(id).is_some_and(|session| session.cells.contains(cell)));
+        }
+        let recovering = self.by_id.values().filter(|session| session.recovering).count();
+        holds!("I36", self.recoveries == recovering);
+        Ok(())
+    }
+}

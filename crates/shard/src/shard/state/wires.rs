@@ -1,0 +1,272 @@
+//! Wires that others dialled: the agent or keeper at the other side, and the channels on each. Only this file changes
+//! them, so an agent's entry and its wires agree (I36 of docs/protocol.md).
+
+use crate::api::ShardWireId;
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
+use marram_session::{holds, invariant::BrokenInvariant};
+use marram_wire::{
+    frame::Channel,
+    id::{Generation, HostId, Port, SessionId},
+    rights::Verified,
+};
+
+/// A wire without any frame for so long is closed; agents send pings many times a second.
+const SILENCE_MAX_NS: u64 = 30_000_000_000;
+/// How often all wires are looked through for silent ones. A wire is closed at most so much later.
+const SILENCE_CHECK_NS: u64 = 5_000_000_000;
+
+/// What the greeting on a wire said about its keeper.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Role {
+    /// The recorder's or the edge's name: unique in a domain.
+    pub(crate) name: String,
+    /// A recorder; else an edge that can stand by.
+    pub(crate) recorder: bool,
+    /// The edge's shard that dialled, and how many the edge has (at least 1).
+    pub(crate) shard: u8,
+    pub(crate) shards: u8,
+}
+
+/// The attempt that a channel belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Bound {
+    pub(crate) session: SessionId,
+    pub(crate) port: Port,
+    pub(crate) generation: Generation,
+}
+
+/// A wire from one agent or keeper. Others read it; [`Wires`] changes it.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    /// Which agent it is and what it may do, as verified by the shell.
+    pub(crate) verified: Verified,
+    /// The remote address; none for the edge's own gate.
+    pub(crate) address: Option<String>,
+    /// Set by its greeting. Before that nothing else is accepted.
+    pub(crate) host: Option<HostId>,
+    /// Servers that its agent reaches, as far as its rights allow.
+    pub(crate) servers: Vec<String>,
+    /// Set once it has proved that it leads to a keeper.
+    pub(crate) role: Option<Role>,
+    /// Proofs on this wire are for this number only, so that none can be replayed on another wire.
+    pub(crate) challenge: [u8; 16],
+    channels: BTreeMap<Channel, Bound>,
+    next_channel: Channel,
+    heard_ns: u64,
+}
+
+impl Wire {
+    /// A channel number that is unused on this wire: odd, since this shard opens the channel. After billions of
+    /// attempts the numbers start again, and old channels may be bound.
+    fn channel(&mut self) -> Channel {
+        loop {
+            self.next_channel = self.next_channel.wrapping_add(2);
+            if !self.channels.contains_key(&self.next_channel) {
+                return self.next_channel;
+            }
+        }
+    }
+
+    /// Whether no end of a session is reached over it.
+    pub(crate) fn is_unbound(&self) -> bool {
+        self.channels.is_empty()
+    }
+
+    /// The attempt that a channel belongs to.
+    pub(crate) fn bound(&self, channel: Channel) -> Option<Bound> {
+        self.channels.get(&channel).copied()
+    }
+
+    /// All channels, in the order of their numbers.
+    pub(crate) fn channels(&self) -> impl Iterator<Item = (Channel, Bound)> {
+        self.channels.iter().map(|(channel, bound)| (*channel, *bound))
+    }
+}
+
+/// All wires that others dialled.
+#[derive(Debug, Default)]
+pub(crate) struct Wires {
+    by_id: BTreeMap<ShardWireId, Wire>,
+    /// The newest greeted wire of each agent. An agent may have several, with different credentials.
+    hosts: BTreeMap<HostId, ShardWireId>,
+    silence_checked_ns: u64,
+}
+
+impl Wires {
+    pub(crate) fn get(&self, id: ShardWireId) -> Option<&Wire> {
+        self.by_id.get(&id)
+    }
+
+    pub(crate) fn has(&self, id: ShardWireId) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// All wires, the oldest first: the shell counts their ids up.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ShardWireId, &Wire)> {
+        self.by_id.iter().map(|(id, wire)| (*id, wire))
+    }
+
+    /// A wire is up. `challenge` must be unpredictable.
+    pub(crate) fn up(
+        &mut self,
+        now_ns: u64,
+        id: ShardWireId,
+        (verified, address): (Verified, Option<String>),
+        challenge: [u8; 16],
+    ) {
+        let wire = Wire {
+            verified,
+            address,
+            host: None,
+            servers: Vec::new(),
+            role: None,
+            challenge,
+            channels: BTreeMap::new(),
+            // The first number is 1.
+            next_channel: u32::MAX,
+            heard_ns: now_ns,
+        };
+        self.by_id.insert(id, wire);
+    }
+
+    /// A wire is gone. Returns it, so that its sessions can be told.
+    pub(crate) fn down(&mut self, id: ShardWireId) -> Option<Wire> {
+        let wire = self.by_id.remove(&id)?;
+        if let Some(host) = wire.host
+            && self.hosts.get(&host) == Some(&id)
+        {
+            self.hosts.remove(&host);
+            let other = self.by_id.iter().find(|(_, other)| other.host == Some(host)).map(|(id, _)| *id);
+            self.hosts.extend(other.map(|other| (host, other)));
+        }
+        Some(wire)
+    }
+
+    /// A frame has arrived on a wire: it is not silent.
+    pub(crate) fn heard(&mut self, now_ns: u64, id: ShardWireId) -> Option<&Wire> {
+        let wire = self.by_id.get_mut(&id)?;
+        wire.heard_ns = now_ns;
+        Some(wire)
+    }
+
+    /// An agent has greeted, and reaches these servers. No other agent can have its id, which is the digest of its key.
+    pub(crate) fn greeted(&mut self, id: ShardWireId, servers: &[String]) {
+        let Some(wire) = self.by_id.get_mut(&id) else { return };
+        wire.host = Some(wire.verified.host);
+        wire.servers = servers.to_vec();
+        self.hosts.insert(wire.verified.host, id);
+    }
+
+    /// A wire has proved that it leads to a keeper.
+    pub(crate) fn introduced(&mut self, id: ShardWireId, role: Role) {
+        if let Some(wire) = self.by_id.get_mut(&id) {
+            wire.role = Some(role);
+        }
+    }
+
+    /// A new channel on a keeper's wire, which is bound to no end. Keepers' channels are in
+    /// [`super::keepers::Keepers`].
+    pub(crate) fn open(&mut self, id: ShardWireId) -> Option<Channel> {
+        self.by_id.get_mut(&id).map(Wire::channel)
+    }
+
+    /// Binds a channel, the given one or a new one. None if the wire is gone.
+    pub(crate) fn bind(
+        &mut self,
+        id: ShardWireId,
+        channel: Option<Channel>,
+        bound: Bound,
+    ) -> Option<Channel> {
+        let wire = self.by_id.get_mut(&id)?;
+        let channel = channel.unwrap_or_else(|| wire.channel());
+        wire.channels.insert(channel, bound);
+        Some(channel)
+    }
+
+    pub(crate) fn unbind(&mut self, (wire, channel): (ShardWireId, Channel)) {
+        if let Some(wire) = self.by_id.get_mut(&wire) {
+            wire.channels.remove(&channel);
+        }
+    }
+
+    /// The wire over which an agent is asked: its newest one that `admits`.
+    pub(crate) fn of_agent(&self, host: HostId, admits: impl Fn(&Wire) -> bool) -> Option<ShardWireId> {
+        let newest = *self.hosts.get(&host)?;
+        if self.by_id.get(&newest).is_some_and(&admits) {
+            return Some(newest);
+        }
+        let is_its_own = |wire: &Wire| wire.host == Some(host) && admits(wire);
+        self.by_id.iter().find(|(_, wire)| is_its_own(wire)).map(|(id, _)| *id)
+    }
+
+    /// The agent of a server that has been connected for longest.
+    pub(crate) fn of_server(&self, server: &String) -> Option<(ShardWireId, HostId)> {
+        let serves = |wire: &Wire| wire.host.filter(|_| wire.servers.contains(server));
+        self.by_id.iter().find_map(|(id, wire)| serves(wire).map(|host| (*id, host)))
+    }
+
+    /// The servers that an agent is connected for, each once.
+    pub(crate) fn servers(&self) -> BTreeSet<&String> {
+        self.by_id.values().flat_map(|wire| &wire.servers).collect()
+    }
+
+    /// The names of the edges that can stand by, one for each of their wires.
+    pub(crate) fn standbys(&self) -> impl Iterator<Item = String> {
+        let roles = self.by_id.values().filter_map(|wire| wire.role.as_ref());
+        roles.filter(|role| !role.recorder).map(|role| role.name.clone())
+    }
+
+    /// The wire to an edge that can stand by for a session: that of the shard which agents ask first.
+    pub(crate) fn of_standby(&self, name: &str, session: SessionId) -> Option<(ShardWireId, Role)> {
+        let asked_first = |role: &&Role| session.0[0] % role.shards == role.shard;
+        let leads = |role: &&Role| !role.recorder && role.name == name;
+        let role = |wire: &Wire| wire.role.as_ref().filter(leads).filter(asked_first).cloned();
+        self.by_id.iter().find_map(|(id, wire)| role(wire).map(|role| (*id, role)))
+    }
+
+    /// The recorder with the first name, so that all shards of a domain that see the same ones choose alike.
+    pub(crate) fn of_recorder(&self) -> Option<(ShardWireId, Role)> {
+        let role = |wire: &Wire| wire.role.clone().filter(|role| role.recorder);
+        let recorders = self.by_id.iter().filter_map(|(id, wire)| role(wire).map(|role| (*id, role)));
+        recorders.min_by(|a, b| a.1.name.cmp(&b.1.name))
+    }
+
+    /// The wires that have been silent for too long, if it is time to look for them.
+    pub(crate) fn silent(&mut self, now_ns: u64) -> impl Iterator<Item = ShardWireId> {
+        let is_time = now_ns >= self.silence_checked_ns + SILENCE_CHECK_NS;
+        if is_time {
+            self.silence_checked_ns = now_ns;
+        }
+        let silent = move |wire: &Wire| is_time && wire.heard_ns + SILENCE_MAX_NS < now_ns;
+        // Usually the filter is not even asked: a step must not go through a thousand wires.
+        let wires = is_time.then_some(&self.by_id).into_iter().flatten();
+        wires.filter(move |(_, wire)| silent(wire)).map(|(id, _)| *id)
+    }
+
+    /// When to look for silent wires again.
+    pub(crate) fn wake_ns(&self) -> Option<u64> {
+        (!self.by_id.is_empty()).then_some(self.silence_checked_ns + SILENCE_CHECK_NS)
+    }
+
+    /// Checks I36 and I39 of docs/protocol.md, as far as they relate wires and their agents.
+    pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
+        for wire in self.by_id.values() {
+            holds!("I36", wire.host.is_none_or(|host| self.hosts.contains_key(&host)));
+            // Sessions and replicas do not share a wire: a keeper can hold no end.
+            holds!("I39", wire.role.is_none() || wire.channels.is_empty());
+            holds!("I39", wire.host.is_some() || (wire.role.is_none() && wire.channels.is_empty()));
+        }
+        for (host, wire) in &self.hosts {
+            holds!("I36", self.by_id.get(wire).is_some_and(|wire| wire.host == Some(*host)));
+        }
+        Ok(())
+    }
+}
