@@ -1,11 +1,13 @@
-//! Session affinity: sessions fail back to their home shard. A session's home is the shard that it asks first. If each session
-//! of an edge is at its home, all shards have equally many. A shard that crashed or was silent for a while has lost its
-//! sessions to another shard, which would have twice as many until they end, even though the first one is idle.
+//! Session affinity: sessions fail back to their home shard. A session's home is the shard that it asks first. If each
+//! session of an edge is at its home, all shards have equally many. A shard that crashed or was silent for a while has
+//! lost its sessions to another shard, which would have twice as many until they end, even though the first one is
+//! idle.
 //!
-//! A session fails back as it leaves an edge that drains: it asks its home for a generation, and stays where it is until the
-//! home asks for its promise. Sessions move one at a time, and only to a shard that has been healthy for a while.
+//! A session fails back as it leaves an edge that drains: it asks its home for a generation, and stays where it is
+//! until the home asks for its promise. Sessions move one at a time, and only to a shard that has been healthy for a
+//! while.
 
-use super::{Agent, AgentOutput, AgentReport, EndId, Target, WireId};
+use super::{Agent, AgentOutput, AgentReport, EndId, Target, WireId, state::wires::Wire};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
@@ -119,14 +121,14 @@ impl Agent {
     /// Records whether a session that has an owner now is at its home.
     pub(super) fn note_home(&mut self, now_ns: u64, id: EndId, wire: WireId) {
         self.forget_home(id);
-        let keeps = !self.is_lost_with_its_owner(id);
+        let keeps = !self.sessions.is_lost_with_its_owner(id);
         // Only clients' sessions fail back, and only those that another owner can recover.
-        let Some(wire) = self.wires.get(&wire).filter(|_| keeps && !id.server) else { return };
+        let Some(wire) = self.wires.get(wire).filter(|_| keeps && !id.server) else { return };
         let home = Target { edge: wire.target.edge, shard: wire.home(id.session) };
         // If an edge restarts with fewer shards, the wires of the missing shards lead to others.
         let shard = wire.welcome.as_ref().map_or(wire.target.shard, |welcome| welcome.shard);
         if home.shard != shard
-            && let Some(session) = self.sessions.get_mut(&id)
+            && let Some(session) = self.sessions.get_mut(id)
         {
             session.home = Some(home);
             self.affinity.add(now_ns, home, id);
@@ -135,15 +137,15 @@ impl Agent {
 
     /// A session that is away has ended, or does not fail back.
     pub(super) fn forget_home(&mut self, id: EndId) {
-        if let Some(home) = self.sessions.get_mut(&id).and_then(|session| session.home.take()) {
+        if let Some(home) = self.sessions.get_mut(id).and_then(|session| session.home.take()) {
             self.affinity.remove(home, id);
         }
     }
 
     /// Whether a session has a usable owner, so that it need not look for another one.
     pub(super) fn is_settled(&self, id: EndId) -> bool {
-        let attached = self.sessions.get(&id).and_then(|session| session.attached);
-        attached.is_some_and(|(wire, _)| self.is_usable(wire))
+        let attached = self.sessions.get(id).and_then(|session| session.attached);
+        attached.is_some_and(|(wire, _)| self.wires.is_usable(wire))
     }
 
     /// Sends one session to its home, if that is due and possible: one per heartbeat interval.
@@ -155,17 +157,16 @@ impl Agent {
         if self.draining {
             return;
         }
-        let mut ready = self
-            .wires
-            .iter()
-            .filter(|(id, wire)| self.is_usable(**id) && self.affinity.is_trusted(now_ns, wire.target));
-        let found = ready.find_map(|(wire, at)| {
+        let is_ready = |(wire, at): &(WireId, &Wire)| {
+            self.wires.is_usable(*wire) && self.affinity.is_trusted(now_ns, at.target)
+        };
+        let found = self.wires.iter().filter(is_ready).find_map(|(wire, at)| {
             let away = self.affinity.away.get(&at.target)?;
             let free = |id: &&EndId| {
-                let session = self.sessions.get(id);
+                let session = self.sessions.get(**id);
                 self.is_settled(**id) && session.is_some_and(|session| session.asking.is_none())
             };
-            away.iter().find(free).map(|id| (*id, *wire, at.target))
+            away.iter().find(free).map(|id| (*id, wire, at.target))
         });
         if let Some((id, wire, target)) = found {
             out.push(AgentOutput::Report(AgentReport::FailingBack { session: id.session, target }));

@@ -1,9 +1,9 @@
-//! Differences for programs that use datagrams: when one is dropped, when one is too large, and how such a conversation ends,
-//! since no datagram signals its end.
+//! Differences for programs that use datagrams: when one is dropped, when one is too large, and how such a conversation
+//! ends, since no datagram signals its end.
 //!
 //! A datagram may be dropped before an end has numbered it, never after (docs/protocol.md, "Datagrams").
 
-use super::{Agent, AgentOutput, EndId, local::reset, sessions::known_mut};
+use super::{Agent, AgentOutput, EndId, local::reset};
 use crate::end::{End, EndEffect};
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
@@ -43,15 +43,15 @@ impl Agent {
     /// The cell has closed its output: a program that cannot signal its end is treated as closed, too.
     pub(super) fn answered(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
         let mut effects: Vec<EndEffect> = core::mem::take(&mut self.effects);
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
         session.end.close(&mut effects);
         self.perform(now_ns, id, effects, out);
     }
 
     /// The cell sent a message that is too large for a datagram: its session cannot continue, here or after a recovery.
     pub(super) fn overflowed(&mut self, now_ns: u64, id: EndId, reason: String, out: &mut Vec<AgentOutput>) {
-        if let Some(connection) = self.sessions.get_mut(&id).and_then(|session| session.local.id.take()) {
-            self.connections.remove(&connection);
+        if let Some(connection) = self.sessions.get_mut(id).and_then(|session| session.local.id.take()) {
+            self.connections.remove(connection);
             out.push(reset(connection, Some(id.session), Code::Guest, &reason));
         }
         self.give_up(now_ns, id, Code::Guest, reason, out);

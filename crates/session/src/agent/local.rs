@@ -3,8 +3,7 @@
 use super::{
     ACK_DELAY_NS, AGENT, Agent, AgentOutput, AgentReport, ConnectionFailure, ConnectionId, EndId,
     datagrams::{broken, oversize},
-    sessions::{Session, known_mut},
-    wires::unbind,
+    sessions::Session,
 };
 use crate::{
     bug,
@@ -117,13 +116,13 @@ impl Agent {
             .with_origin(origin.map(Box::new));
         let mut session = Session::new(end, now_ns);
         session.local = Local { id: Some(connection), open: true, ..local };
-        self.connections.insert(connection, id);
+        self.connections.accept(connection, id);
         self.sessions.insert(id, session);
         self.lead(now_ns, id, out);
     }
 
-    /// An unguessable id, except for the byte that selects the shard which its ends ask first. Shards are selected in turn: a
-    /// random choice would give one of two shards a fifth more sessions than the other.
+    /// An unguessable id, except for the byte that selects the shard which its ends ask first. Shards are selected in
+    /// turn: a random choice would give one of two shards a fifth more sessions than the other.
     fn new_session(&mut self) -> SessionId {
         let mut id = self.random.bytes();
         id[0] = self.turn;
@@ -135,16 +134,14 @@ impl Agent {
     /// Connects the new server's end to its server.
     pub(super) fn connect(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
         // What the cell has sent with the chosen log may have ended it.
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        self.connections_made += 1;
-        let connection = ConnectionId(self.connections_made | 1 << 63);
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let connection = self.connections.request(id);
         session.local.id = Some(connection);
         let by_ns = now_ns + self.config.connect_timeout_ns;
         session.connect_by_ns = Some(by_ns);
         let (server, origin) = (session.server.clone(), session.end.origin().cloned());
         out.push(AgentOutput::Connect { connection, server, origin });
-        self.connections.insert(connection, id);
-        self.arm(id, by_ns);
+        self.sessions.arm(id, by_ns);
     }
 
     pub(super) fn connected(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<AgentOutput>) {
@@ -171,7 +168,7 @@ impl Agent {
         out: &mut Vec<AgentOutput>,
     ) {
         if let Some((id, _)) = self.by_connection(connection) {
-            self.connections.remove(&connection);
+            self.connections.remove(connection);
             self.give_up(now_ns, id, Code::ServerDown, reason, out);
         } else {
             trace!(AGENT, "ignores that connection {} failed: its session is over", connection.0);
@@ -215,10 +212,10 @@ impl Agent {
     pub(super) fn local_broken(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<AgentOutput>) {
         if let Some((id, session)) = self.by_connection(connection) {
             let (complete, reason) = (session.end.complete(), broken(session.local.is_flow()));
-            self.connections.remove(&connection);
+            self.connections.remove(connection);
             if complete {
                 // Both directions were closed; the program only closed its socket.
-                if let Some(session) = self.sessions.get_mut(&id) {
+                if let Some(session) = self.sessions.get_mut(id) {
                     session.local.id = None;
                 }
             } else {
@@ -252,7 +249,7 @@ impl Agent {
         reason: String,
         out: &mut Vec<AgentOutput>,
     ) {
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
         session.local.id = None;
         if let Some((wire, channel)) = session.attached {
             let ended = Ended { channel, code, reason: reason.clone() };
@@ -262,12 +259,12 @@ impl Agent {
             self.end_session(now_ns, id, code, reason, out);
         } else {
             session.local.broken = Some((code, reason));
-            self.arm(id, now_ns);
+            self.sessions.arm(id, now_ns);
         }
     }
 
     pub(super) fn taken(&mut self, now_ns: u64, id: EndId, taken: u64, out: &mut Vec<AgentOutput>) {
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
         let mut effects = core::mem::take(&mut self.effects);
         session.end.taken(taken, &mut effects);
         self.perform(now_ns, id, effects, out);
@@ -281,7 +278,7 @@ impl Agent {
         mut effects: Vec<EndEffect>,
         out: &mut Vec<AgentOutput>,
     ) {
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
         let (datagrams, flow) = (session.local.datagrams, session.local.is_flow());
         let (mut taken, mut answered, mut overflow) = (0, false, None);
         for effect in effects.drain(..) {
@@ -316,7 +313,7 @@ impl Agent {
         if answered {
             self.answered(now_ns, id, out);
         }
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
         if session.local.paused && session.end.readable() {
             session.local.paused = false;
             if let Some(connection) = session.local.id {
@@ -328,13 +325,13 @@ impl Agent {
         }
         if session.end.owes() && !session.acknowledging {
             session.acknowledging = true;
-            self.arm(id, now_ns + ACK_DELAY_NS);
+            self.sessions.arm(id, now_ns + ACK_DELAY_NS);
         }
     }
 
     /// The end of a session is in a state that only a bug explains: the session ends, and its owner is told.
     fn end_for_bug(&mut self, now_ns: u64, id: EndId, bug: Bug, out: &mut Vec<AgentOutput>) {
-        let attached = self.sessions.get(&id).and_then(|session| session.attached);
+        let attached = self.sessions.get(id).and_then(|session| session.attached);
         if let Some((wire, channel)) = attached {
             let ended = Ended { channel, code: Code::Protocol, reason: bug.to_string() };
             out.push(AgentOutput::Send { wire, frame: ended.into() });
@@ -352,26 +349,23 @@ impl Agent {
         out: &mut Vec<AgentOutput>,
     ) {
         self.forget_home(id);
-        let Some(session) = self.sessions.remove(&id) else {
+        let Some(session) = self.sessions.remove(id) else {
             bug!("I36: a session ends once", id);
             return;
         };
         trace!(session.end.context(), "ends: {code:?}: {reason}");
         if id.server {
             let linger_ms = session.end.terms().map_or(0, |terms| u64::from(terms.linger_ms));
-            self.add_tombstone(now_ns + (linger_ms * 1_000_000).max(self.config.linger_ns), id.session);
+            self.tombstones.add(now_ns + (linger_ms * 1_000_000).max(self.config.linger_ns), id.session);
         }
         // The other end removes the session only when every end has everything; its last frame may have been lost here.
         let code = if code == Code::Forgotten && session.end.complete() { Code::Finished } else { code };
-        if let Some(timer_ns) = session.timer_ns {
-            self.timers.remove(&(timer_ns, id));
-        }
         let channels = [session.attached, session.asking, session.silent];
-        for bound in channels.into_iter().chain(session.stale.into_iter().map(Some)) {
-            unbind(&mut self.wires, bound);
+        for bound in channels.into_iter().flatten().chain(session.stale) {
+            self.wires.unbind(bound);
         }
         if let Some(connection) = session.local.id {
-            self.connections.remove(&connection);
+            self.connections.remove(connection);
             out.push(match session.end.complete() {
                 true => AgentOutput::Close { connection, failure: None },
                 false => reset(connection, Some(id.session), code, &reason),
@@ -382,7 +376,7 @@ impl Agent {
     }
 
     fn by_connection(&mut self, connection: ConnectionId) -> Option<(EndId, &mut Session)> {
-        let id = *self.connections.get(&connection)?;
-        self.sessions.get_mut(&id).map(|session| (id, session))
+        let id = self.connections.end(connection)?;
+        self.sessions.get_mut(id).map(|session| (id, session))
     }
 }

@@ -1,8 +1,8 @@
 //! An agent: the ends of many sessions, the wires to the edges, and the choice between them.
 //!
-//! Pure: sockets and clocks are requested and answered as values ([`AgentInput`], [`AgentOutput`]). A client's agent opens
-//! sessions for local connections; a server's agent accepts sessions and connects to the server. Either may start a recovery
-//! (docs/protocol.md, "Opening a generation").
+//! Pure: sockets and clocks are requested and answered as values ([`AgentInput`], [`AgentOutput`]). A client's agent
+//! opens sessions for local connections; a server's agent accepts sessions and connects to the server. Either may start
+//! a recovery (docs/protocol.md, "Opening a generation").
 
 mod affinity;
 mod api;
@@ -12,6 +12,7 @@ mod local;
 pub mod proxy;
 pub mod routes;
 mod sessions;
+mod state;
 #[cfg(test)]
 mod tests;
 mod wires;
@@ -27,14 +28,10 @@ use crate::{
     trace::{TraceContext, TraceRole},
 };
 use affinity::ShardAffinity;
-use alloc::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    vec::Vec,
-};
+use alloc::vec::Vec;
 use local::Local;
 use marram_wire::{id::SessionId, random::Random};
-use sessions::{Session, known_mut};
-use wires::{Gone, Wire};
+use state::{connections::Connections, sessions::Sessions, tombstones::Tombstones, wires::Wires};
 
 /// What an agent is in traces that concern no session.
 const AGENT: TraceContext = TraceContext::of(TraceRole::Agent);
@@ -49,35 +46,26 @@ pub(crate) struct EndId {
     server: bool,
 }
 
-/// Maximum of sessions that ended here and that a delayed first hello must not reopen.
-const TOMBSTONES_MAX: usize = 100_000;
-
-/// The agent. Pass it each event and carry out its outputs.
+/// The agent. Pass it each event and carry out its outputs. The state is in [`state`], by subject; what needs more than
+/// one subject is decided here.
 #[derive(Debug)]
 pub struct Agent {
     config: AgentConfig,
     random: Random,
     started: bool,
+    /// The operator stops the agent: it takes no connection, and its sessions stay where they are.
     draining: bool,
-    dialer: Dialer,
-    wires: BTreeMap<WireId, Wire>,
-    /// When each edge, or a shard of it, was lost last. From the start on it also lists the edges that have not answered yet.
-    gone: BTreeMap<u16, Gone>,
-    /// Pairs of different domains that were reported.
-    domain_mismatches: BTreeSet<([u8; 8], [u8; 8])>,
+    wires: Wires,
     /// The sessions that are away from home.
     affinity: ShardAffinity,
-    sessions: BTreeMap<EndId, Session>,
-    connections: BTreeMap<ConnectionId, EndId>,
-    connections_made: u64,
+    sessions: Sessions,
+    connections: Connections,
+    /// Sessions that ended here at their server's end.
+    tombstones: Tombstones,
     /// The first byte of the next session's id: it selects the shard, if there are several.
     turn: u8,
-    /// When sessions are due.
-    timers: BTreeSet<(u64, EndId)>,
-    /// Sessions that ended here at their server's end, in the order in which their tombstones expire.
-    tombstones: VecDeque<(u64, SessionId)>,
-    tombstone_ids: BTreeSet<SessionId>,
     datagrams_dropped: u64,
+    /// The time that the shell was last asked to wake the agent at, unless it is over.
     wake_ns: Option<u64>,
     /// Empty between steps; kept to avoid an allocation for each message.
     effects: Vec<EndEffect>,
@@ -90,22 +78,17 @@ impl Agent {
     #[must_use]
     pub fn new(config: AgentConfig, entropy: [u8; 32]) -> Self {
         Self {
-            dialer: Dialer::new(dialer(&config), 0),
+            // Replaced at the first event, which says what time it is.
+            wires: Wires::new(Dialer::new(dialer(&config), 0)),
             affinity: ShardAffinity::new(config.failback_delay_ns),
             config,
             random: Random::new(entropy),
             started: false,
             draining: false,
-            wires: BTreeMap::new(),
-            gone: BTreeMap::new(),
-            domain_mismatches: BTreeSet::new(),
-            sessions: BTreeMap::new(),
-            connections: BTreeMap::new(),
-            connections_made: 0,
+            sessions: Sessions::default(),
+            connections: Connections::default(),
+            tombstones: Tombstones::default(),
             turn: entropy[0],
-            timers: BTreeSet::new(),
-            tombstones: VecDeque::new(),
-            tombstone_ids: BTreeSet::new(),
             datagrams_dropped: 0,
             wake_ns: None,
             effects: Vec::new(),
@@ -118,9 +101,8 @@ impl Agent {
         self.wake_ns = self.wake_ns.filter(|wake_ns| *wake_ns > now_ns);
         if !self.started {
             self.started = true;
-            self.dialer = Dialer::new(dialer(&self.config), now_ns);
-            let never = Gone { at_ns: now_ns, back_ns: None, known: false };
-            self.gone = (0..self.config.edges).map(|edge| (edge, never)).collect();
+            let dialer = Dialer::new(dialer(&self.config), now_ns);
+            self.wires.start(now_ns, dialer, self.config.edges);
         }
         match input {
             AgentInput::WireUp { wire, target } => self.wire_up(now_ns, wire, target, out),
@@ -146,7 +128,7 @@ impl Agent {
         self.wires_due(now_ns, out);
         self.sessions_due(now_ns, out);
         self.fail_back(now_ns, out);
-        self.expire_tombstones(now_ns);
+        self.tombstones.expire(now_ns);
         self.ask_to_wake(out);
         debug_assert_eq!(self.invariants(), Ok(()));
     }
@@ -160,65 +142,30 @@ impl Agent {
     /// Bytes kept for all sessions: messages, log and checkpoints.
     #[must_use]
     pub fn kept_bytes(&self) -> u64 {
-        self.sessions.values().map(|session| session.end.kept_bytes()).sum()
+        self.sessions.iter().map(|(_, session)| session.end.kept_bytes()).sum()
     }
 
     /// The end of one session, for inspection: the server's, if `server`.
     #[must_use]
     pub fn end(&self, session: SessionId, server: bool) -> Option<&crate::end::End> {
-        self.sessions.get(&EndId { session, server }).map(|session| &session.end)
+        self.sessions.get(EndId { session, server }).map(|session| &session.end)
     }
 
     /// Every session, in the order of its id.
     pub fn session_ids(&self) -> impl Iterator<Item = SessionId> {
-        self.sessions.keys().map(|id| id.session)
+        self.sessions.iter().map(|(id, _)| id.session)
     }
 
     fn sessions_due(&mut self, now_ns: u64, out: &mut Vec<AgentOutput>) {
-        while let Some(&(due_ns, session)) = self.timers.first() {
-            if due_ns > now_ns {
-                return;
-            }
-            self.timers.pop_first();
-            if let Some(state) = self.sessions.get_mut(&session) {
-                state.timer_ns = None;
-            }
+        while let Some(session) = self.sessions.due(now_ns) {
             self.session_due(now_ns, session, out);
         }
     }
 
-    /// Records that a session ended at its server's end, until no first hello of it can be in flight any more.
-    fn add_tombstone(&mut self, until_ns: u64, session: SessionId) {
-        if self.tombstone_ids.insert(session) {
-            self.tombstones.push_back((until_ns, session));
-        }
-    }
-
-    fn expire_tombstones(&mut self, now_ns: u64) {
-        while let Some((until_ns, session)) = self.tombstones.front().copied() {
-            if until_ns > now_ns && self.tombstones.len() <= TOMBSTONES_MAX {
-                return;
-            }
-            self.tombstones.pop_front();
-            self.tombstone_ids.remove(&session);
-        }
-    }
-
-    /// Makes the session due at `at_ns`, or earlier if it is due earlier already.
-    fn arm(&mut self, id: EndId, at_ns: u64) {
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
-        if session.timer_ns.is_some_and(|timer_ns| timer_ns <= at_ns) {
-            return;
-        }
-        if let Some(timer_ns) = session.timer_ns.replace(at_ns) {
-            self.timers.remove(&(timer_ns, id));
-        }
-        self.timers.insert((at_ns, id));
-    }
-
+    /// Asks the shell for the next time at which anything is due, unless it was asked for that time.
     fn ask_to_wake(&mut self, out: &mut Vec<AgentOutput>) {
-        let sessions = self.timers.first().map(|(due_ns, _)| *due_ns);
-        let due_ns = [sessions, self.dialer.wake_ns(), self.affinity.wake_ns()].into_iter().flatten().min();
+        let due_ns = [self.sessions.wake_ns(), self.wires.wake_ns(), self.affinity.wake_ns()];
+        let due_ns = due_ns.into_iter().flatten().min();
         if let Some(now_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(now_ns);
             out.push(AgentOutput::WakeAt { now_ns });

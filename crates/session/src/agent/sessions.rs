@@ -1,9 +1,9 @@
 //! Sessions of an agent: their owners, the choice of an owner, and the recovery without one.
 
 use super::{
-    AGENT, Agent, AgentOutput, AgentReport, EndId, Target, WireId,
+    AGENT, Agent, AgentConfig, AgentOutput, AgentReport, EndId, Target, WireId,
     local::{Local, reset},
-    wires::{self, Bound, is_bound, unbind},
+    state::wires::{At, Bound},
 };
 use crate::{
     bug,
@@ -35,13 +35,13 @@ pub(super) struct Session {
     /// The server's name; empty at the client's end.
     pub(super) server: String,
     /// The channel of the generation that has the end's promise.
-    pub(super) attached: Option<(WireId, Channel)>,
+    pub(super) attached: Option<At>,
     /// The channel on which a generation was asked for.
-    pub(super) asking: Option<(WireId, Channel)>,
+    pub(super) asking: Option<At>,
     /// The channel of an owner that fell silent: it may still run, and must learn of its successor.
-    pub(super) silent: Option<(WireId, Channel)>,
+    pub(super) silent: Option<At>,
     /// Channels of older generations. Their owners know of the newer one and may still send.
-    pub(super) stale: Vec<(WireId, Channel)>,
+    pub(super) stale: Vec<At>,
     /// Whether it ever had an owner.
     had_owner: bool,
     /// The domain of the edge that got its last promise: only edges of this domain can recover it.
@@ -51,7 +51,7 @@ pub(super) struct Session {
     /// Its home shard, if it is away from home.
     pub(super) home: Option<Target>,
     /// When to ask for a generation (again).
-    lead_ns: Option<u64>,
+    pub(super) lead_ns: Option<u64>,
     retry_ns: u64,
     /// Targets that rejected it recently, and the codes.
     rejected: Vec<(Target, Code)>,
@@ -100,43 +100,33 @@ impl Session {
         self.orphaned_ns.is_some()
     }
 
+    /// How long the session may be without an owner: before it begins, as long as a connection waits; later, as long as
+    /// its record is kept.
+    pub(super) fn deadline_ns(&self, config: &AgentConfig) -> Option<u64> {
+        let since_ns = self.orphaned_ns?;
+        let linger_ns = self.end.terms().map_or(config.linger_ns, |t| u64::from(t.linger_ms) * 1_000_000);
+        let begun = self.end.begun() || self.is_server();
+        Some(since_ns + if begun { linger_ns } else { config.edge_wait_ns })
+    }
+
     /// Whether a channel is one of its own, of any generation.
-    pub(super) fn uses(&self, channel: (WireId, Channel)) -> bool {
+    pub(super) fn uses(&self, channel: At) -> bool {
         [self.attached, self.asking, self.silent].contains(&Some(channel)) || self.stale.contains(&channel)
     }
-}
-
-/// A session that exists as long as what refers to it: the caller has just looked it up, or a timer, a connection or a channel names
-/// it.
-pub(super) fn known(sessions: &BTreeMap<EndId, Session>, id: EndId) -> Option<&Session> {
-    let session = sessions.get(&id);
-    if session.is_none() {
-        bug!("I36: an agent acts only on sessions that it has", id);
-    }
-    session
-}
-
-/// As [`known`].
-pub(super) fn known_mut(sessions: &mut BTreeMap<EndId, Session>, id: EndId) -> Option<&mut Session> {
-    let session = sessions.get_mut(&id);
-    if session.is_none() {
-        bug!("I36: an agent acts only on sessions that it has", id);
-    }
-    session
 }
 
 impl Agent {
     /// Asks the best edge for a generation of this session.
     pub(super) fn lead(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
         let (candidates, settled) = (self.candidates(id), self.is_settled(id));
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
         session.lead_ns = None;
         let asked = session.asking.take();
-        if let Some(wire) = asked.and_then(|(wire, _)| self.wires.get(&wire)) {
+        if let Some(wire) = asked.and_then(|(wire, _)| self.wires.get(wire)) {
             // The target did not answer in time, which counts as a rejection with this code.
             session.rejected.push((wire.target, Code::Waiting));
         }
-        unbind(&mut self.wires, asked);
+        asked.into_iter().for_each(|asked| self.wires.unbind(asked));
         if settled {
             // The home shard did not answer.
             session.rejected.clear();
@@ -147,7 +137,7 @@ impl Agent {
         }
         let open = |wire: &&WireId| {
             self.wires
-                .get(wire)
+                .get(**wire)
                 .is_some_and(|wire| !session.rejected.iter().any(|(at, _)| *at == wire.target))
         };
         let open = candidates.iter().find(open).copied();
@@ -158,45 +148,28 @@ impl Agent {
         let Some(wire_id) = open.or(candidates.first().copied()) else {
             // The next wire that becomes usable starts this again.
             trace!(session.end.context(), "waits: no edge can be asked for a generation");
-            return self.arm_deadline(now_ns, id);
+            return self.sessions.arm_deadline(now_ns, id, &self.config);
         };
         self.ask(now_ns, id, wire_id, out);
     }
 
     /// Asks this edge for a generation.
     pub(super) fn ask(&mut self, now_ns: u64, id: EndId, wire_id: WireId, out: &mut Vec<AgentOutput>) {
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
-        let Some(wire) = wires::known_mut(&mut self.wires, wire_id) else { return };
-        let Some(welcome) = &wire.welcome else {
+        let Some(session) = self.sessions.known_mut(id) else { return };
+        let Some(wire) = self.wires.known(wire_id) else { return };
+        let (target, welcome) = (wire.target, wire.welcome.as_ref());
+        let Some(welcome) = welcome else {
             bug!("a session is asked for only on a wire that was welcomed", wire_id);
             return;
         };
         let challenge = welcome.challenge;
-        let channel = wire.channel();
-        wire.channels.insert(channel, Bound { session: id, generation: Generation::NONE });
+        let Some(channel) = self.wires.open(wire_id, id) else { return };
         session.asking = Some((wire_id, channel));
         session.lead_ns = Some(now_ns + HELLO_PATIENCE_NS);
-        trace!(session.end.context(), "asks {:?} for a generation, on wire {}", wire.target, wire_id.0);
+        trace!(session.end.context(), "asks {target:?} for a generation, on wire {}", wire_id.0);
         out.push(AgentOutput::Send { wire: wire_id, frame: session.end.hello(channel, &challenge).into() });
-        self.arm(id, now_ns + HELLO_PATIENCE_NS);
-        self.arm_deadline(now_ns, id);
-    }
-
-    /// How long the session may be without an owner: before it begins, as long as a connection waits; later, as long as its
-    /// record is kept.
-    fn deadline_ns(&self, session: &Session) -> Option<u64> {
-        let since_ns = session.orphaned_ns?;
-        let linger_ns =
-            session.end.terms().map_or(self.config.linger_ns, |t| u64::from(t.linger_ms) * 1_000_000);
-        let begun = session.end.begun() || session.is_server();
-        Some(since_ns + if begun { linger_ns } else { self.config.edge_wait_ns })
-    }
-
-    fn arm_deadline(&mut self, now_ns: u64, id: EndId) {
-        let deadline_ns = self.sessions.get(&id).and_then(|session| self.deadline_ns(session));
-        if let Some(deadline_ns) = deadline_ns {
-            self.arm(id, deadline_ns.max(now_ns));
-        }
+        self.sessions.arm(id, now_ns + HELLO_PATIENCE_NS);
+        self.sessions.arm_deadline(now_ns, id, &self.config);
     }
 
     /// An edge can be asked (again): every session without an owner asks it.
@@ -208,22 +181,14 @@ impl Agent {
             .filter(|(_, session)| {
                 session.attached.is_none() && !(session.is_server() && session.lead_ns.is_some())
             })
-            .map(|(id, session)| (*id, session.is_server()))
+            .map(|(id, session)| (id, session.is_server()))
             .collect();
         for (id, server) in adrift {
             if server {
-                self.lead_at(id, now_ns + self.config.heartbeat_timeout_ns);
+                self.sessions.lead_at(id, now_ns + self.config.heartbeat_timeout_ns);
             } else {
                 self.lead(now_ns, id, out);
             }
-        }
-    }
-
-    /// Asks for a generation at this time, unless an edge asks first.
-    fn lead_at(&mut self, id: EndId, at_ns: u64) {
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.lead_ns = Some(at_ns);
-            self.arm(id, at_ns);
         }
     }
 
@@ -236,7 +201,7 @@ impl Agent {
         out: &mut Vec<AgentOutput>,
     ) {
         let id = EndId { session: ask.session, server: !ask.server.is_empty() };
-        let new = !self.sessions.contains_key(&id) && !self.tombstone_ids.contains(&id.session);
+        let new = self.sessions.get(id).is_none() && !self.tombstones.has(id.session);
         let server = self.config.servers.iter().find(|server| server.name == ask.server);
         if let Some(server) = server.filter(|_| new && ask.fresh) {
             let end = End::new(id.session, true, ask.app.clone());
@@ -246,7 +211,7 @@ impl Agent {
             session.server.clone_from(&ask.server);
             self.sessions.insert(id, session);
         }
-        let Some(session) = self.sessions.get_mut(&id) else {
+        let Some(session) = self.sessions.get_mut(id) else {
             let context = TraceContext::of_session(TraceRole::Agent, id.session, ask.generation);
             trace!(context, "refuses a promise: it does not have this end of the session");
             let reason = "this end does not know the session, or no longer knows it".to_string();
@@ -259,12 +224,12 @@ impl Agent {
             let frame = refuse(ask.channel, &refusal);
             return out.push(AgentOutput::Send { wire: wire_id, frame });
         }
-        // If this end asked on another channel, this promise answers that one as well. A former owner's channel stays bound to
-        // its older generation until the owner sends a frame.
+        // If this end asked on another channel, this promise answers that one as well. A former owner's channel stays
+        // bound to its older generation until the owner sends a frame.
         let asking = session.asking.take().filter(|asking| *asking != (wire_id, ask.channel));
-        unbind(&mut self.wires, asking);
+        asking.into_iter().for_each(|asking| self.wires.unbind(asking));
         let former = session.attached.replace((wire_id, ask.channel)).or(session.silent.take());
-        if let Some((wire, channel)) = former.filter(|former| is_bound(&self.wires, *former)) {
+        if let Some((wire, channel)) = former.filter(|former| self.wires.bound(*former).is_some()) {
             // A running owner learns of it at once; a stopped one is refused when it continues.
             let superseded = Superseded { channel, promised: ask.generation };
             out.push(AgentOutput::Send { wire, frame: superseded.into() });
@@ -272,9 +237,10 @@ impl Agent {
         }
         session.orphaned_ns.get_or_insert(now_ns);
         session.lead_ns = None;
-        if let Some(wire) = self.wires.get_mut(&wire_id) {
+        if let Some(wire) = self.wires.get(wire_id) {
             session.domain = wire.welcome.as_ref().map(|welcome| welcome.domain);
-            wire.channels.insert(ask.channel, Bound { session: id, generation: ask.generation });
+            let bound = Bound { session: id, generation: ask.generation };
+            self.wires.bind((wire_id, ask.channel), bound);
         }
         let broken = session.local.broken.clone();
         // Whether it is away from home is known when it has an owner again.
@@ -296,10 +262,9 @@ impl Agent {
         let Some(channel) = frame.channel(Sender::Edge) else {
             return trace!(AGENT, "ignores {} on wire {}: no edge sends it", frame.name(), wire_id.0);
         };
-        let Some(wire) = wires::known_mut(&mut self.wires, wire_id) else { return };
-        let bound = wire.channels.get(&channel).copied();
+        let Some(wire) = self.wires.known(wire_id) else { return };
         let known =
-            bound.and_then(|bound| self.sessions.get_mut(&bound.session).map(|session| (bound, session)));
+            wire.bound(channel).and_then(|bound| Some((bound, self.sessions.get_mut(bound.session)?)));
         let Some((bound, session)) = known else {
             // An owner sends to an end that does not exist any more: it must not wait for the end.
             let name = frame.name();
@@ -326,7 +291,7 @@ impl Agent {
             let (name, of) = (frame.name(), bound.generation);
             let why = if of < promised { "it has promised a newer one" } else { "it has left this owner" };
             trace!(session.end.context(), "refuses {name} of generation {of}: {why}");
-            wire.channels.remove(&channel);
+            self.wires.unbind((wire_id, channel));
             out.push(AgentOutput::Send { wire: wire_id, frame: Superseded { channel, promised }.into() });
             let generation = bound.generation;
             return out
@@ -334,7 +299,7 @@ impl Agent {
         }
         if matches!(frame, Frame::Reject(_) | Frame::Failed(_)) {
             // The last frame on this channel.
-            wire.channels.remove(&channel);
+            self.wires.unbind((wire_id, channel));
         }
         match frame {
             Frame::Ended(ended) => self.end_session(now_ns, id, ended.code, ended.reason, out),
@@ -352,7 +317,7 @@ impl Agent {
         frame: Frame,
         out: &mut Vec<AgentOutput>,
     ) {
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
         let before = session.end.phase();
         let mut effects = core::mem::take(&mut self.effects);
         if let Err(violation) = session.end.receive(frame, &mut effects) {
@@ -381,8 +346,8 @@ impl Agent {
     }
 
     fn owned(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<AgentOutput>) {
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
-        let Some(target) = wires::known_mut(&mut self.wires, wire).map(|wire| wire.target) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
+        let Some(target) = self.wires.known(wire).map(|wire| wire.target) else { return };
         let generation = session.end.promised();
         let since_ns = session.orphaned_ns.take().filter(|_| session.had_owner);
         let gap_ns = since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
@@ -412,11 +377,11 @@ impl Agent {
         out: &mut Vec<AgentOutput>,
     ) {
         let (usable, settled) = (self.candidates(id).len(), self.is_settled(id));
-        let misses = self.misses_an_edge(now_ns);
-        let Some(target) = wires::known_mut(&mut self.wires, wire).map(|wire| wire.target) else { return };
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let misses = self.wires.misses_an_edge(now_ns, self.config.edge_wait_ns);
+        let Some(target) = self.wires.known(wire).map(|wire| wire.target) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
         trace!(session.end.context(), "{target:?} rejects it: {:?}: {}", reject.code, reject.reason);
-        unbind(&mut self.wires, session.asking.take());
+        session.asking.take().into_iter().for_each(|asking| self.wires.unbind(asking));
         if settled {
             // The home shard refuses, perhaps only for now: the session stays where it is.
             return match (session.home, reject.code.is_retryable() && reject.code != Code::Elsewhere) {
@@ -425,10 +390,11 @@ impl Agent {
             };
         }
         if session.attached.is_some() {
-            // It has an owner, so nothing is lost. But that owner is about to stop, so another one must be asked in time.
+            // It has an owner, so nothing is lost. But that owner is about to stop, so another one must be asked in
+            // time.
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
             let at_ns = now_ns + session.retry_ns;
-            return self.lead_at(id, at_ns);
+            return self.sessions.lead_at(id, at_ns);
         }
         session.rejected.push((target, reject.code));
         session.refusal = Some((reject.code, reject.reason.clone()));
@@ -442,8 +408,8 @@ impl Agent {
         if everywhere {
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
         }
-        // A missing image concerns this edge, even if another one has the image. Other refusals are temporary, or another edge
-        // accepts.
+        // A missing image concerns this edge, even if another one has the image. Other refusals are temporary, or
+        // another edge accepts.
         let worth_telling = match reject.code {
             Code::UnknownImage => true,
             Code::UnknownApp | Code::NoServerAgent => everywhere,
@@ -453,10 +419,10 @@ impl Agent {
             session.reported_reasons.insert(target.edge, reject.reason.clone());
             self.tell_waiting(now_ns, id, target, reject, out);
         }
-        let Some(session) = known(&self.sessions, id) else { return };
+        let Some(session) = self.sessions.known(id) else { return };
         let wait_ns = if everywhere { session.retry_ns } else { 0 };
         let jitter_ns = self.random.below(wait_ns / 2 + 1);
-        self.lead_at(id, now_ns + wait_ns + jitter_ns);
+        self.sessions.lead_at(id, now_ns + wait_ns + jitter_ns);
     }
 
     fn tell_waiting(
@@ -467,8 +433,8 @@ impl Agent {
         reject: &Reject,
         out: &mut Vec<AgentOutput>,
     ) {
-        let Some(session) = known(&self.sessions, id) else { return };
-        let left_ns = self.deadline_ns(session).map_or(0, |until_ns| until_ns.saturating_sub(now_ns));
+        let Some(session) = self.sessions.known(id) else { return };
+        let left_ns = session.deadline_ns(&self.config).map_or(0, |until_ns| until_ns.saturating_sub(now_ns));
         let (session, app) = (id.session, session.end.app().to_string());
         let Reject { code, reason, .. } = reject.clone();
         out.push(AgentOutput::Report(AgentReport::Waiting { session, app, target, code, reason, left_ns }));
@@ -484,30 +450,24 @@ impl Agent {
         out: &mut Vec<AgentOutput>,
     ) {
         // An earlier channel of the same wire may have ended it.
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = self.sessions.get_mut(id) else { return };
         if session.asking.is_some_and(|(at, _)| at == wire) {
-            self.lead_at(id, now_ns);
+            self.sessions.lead_at(id, now_ns);
         }
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
         if session.attached.is_some_and(|(at, _)| at == wire) {
             self.orphan(now_ns, id, reason, out);
         }
     }
 
-    /// Whether the session cannot be recovered without its owner, because nothing is kept.
-    pub(super) fn is_lost_with_its_owner(&self, id: EndId) -> bool {
-        let terms = self.sessions.get(&id).and_then(|session| session.end.terms());
-        terms.is_some_and(|terms| !terms.keep)
-    }
-
     /// The session has no owner. The client's end asks at once; the server's end first waits for a heartbeat timeout.
     fn orphan(&mut self, now_ns: u64, id: EndId, reason: &str, out: &mut Vec<AgentOutput>) {
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
         if session.end.phase() == EndPhase::Promised {
             // The owner failed after the promise: avoid a tight retry loop.
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
         }
-        let former = session.attached.take().filter(|former| is_bound(&self.wires, *former));
+        let former = session.attached.take().filter(|former| self.wires.bound(*former).is_some());
         session.end.drift();
         if session.orphaned_ns.is_none() {
             session.orphaned_ns = Some(now_ns);
@@ -516,28 +476,28 @@ impl Agent {
                 reason: reason.to_string(),
             }));
         }
-        if self.is_lost_with_its_owner(id) {
+        if self.sessions.is_lost_with_its_owner(id) {
             if let Some((wire, channel)) = former {
                 // The silent owner may still run: it must end the session for the other end as well.
                 let ended = Ended { channel, code: Code::Lost, reason: reason.to_string() };
                 out.push(AgentOutput::Send { wire, frame: ended.into() });
             }
-            unbind(&mut self.wires, former);
+            former.into_iter().for_each(|former| self.wires.unbind(former));
             return self.end_session(now_ns, id, Code::Lost, reason.to_string(), out);
         }
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
         session.silent = former;
         if session.asking.is_none() {
             let grace_ns = if session.is_server() { self.config.heartbeat_timeout_ns } else { 0 };
             let at_ns = if grace_ns == 0 { session.retry_ns - RETRY_MIN_NS } else { grace_ns };
-            self.lead_at(id, now_ns + at_ns);
+            self.sessions.lead_at(id, now_ns + at_ns);
         }
-        self.arm_deadline(now_ns, id);
+        self.sessions.arm_deadline(now_ns, id, &self.config);
     }
 
     /// The edge drains: ask another edge, if there is one, and stay until that one answers.
     pub(super) fn move_away(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<AgentOutput>) {
-        let Some(session) = known(&self.sessions, id) else { return };
+        let Some(session) = self.sessions.known(id) else { return };
         let keeps = session.end.terms().is_none_or(|terms| terms.keep);
         let here = keeps && session.attached.is_some_and(|(at, _)| at == wire);
         if here && !session.is_server() && session.asking.is_none() && !self.candidates(id).is_empty() {
@@ -547,37 +507,37 @@ impl Agent {
 
     /// Handles what is due for the session.
     pub(super) fn session_due(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
         if session.acknowledging {
             session.acknowledging = false;
             let mut effects = core::mem::take(&mut self.effects);
             session.end.acknowledge(&mut effects);
             self.perform(now_ns, id, effects, out);
         }
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
         if session.connect_by_ns.is_some_and(|by_ns| by_ns <= now_ns) {
             session.connect_by_ns = None;
             let reason = "the server did not answer in time".to_string();
             if let Some(connection) = session.local.id {
-                self.connections.remove(&connection);
+                self.connections.remove(connection);
                 out.push(reset(connection, Some(id.session), Code::ServerDown, &reason));
             }
             return self.give_up(now_ns, id, Code::ServerDown, reason, out);
         }
-        let Some(session) = known(&self.sessions, id) else { return };
-        let expired = self.deadline_ns(session).is_some_and(|deadline_ns| deadline_ns <= now_ns);
+        let Some(session) = self.sessions.known(id) else { return };
+        let expired = session.deadline_ns(&self.config).is_some_and(|deadline_ns| deadline_ns <= now_ns);
         if expired && session.attached.is_none() {
             return self.expire(now_ns, id, out);
         }
         if session.lead_ns.is_some_and(|lead_ns| lead_ns <= now_ns) {
             self.lead(now_ns, id, out);
         }
-        self.rearm(id);
+        self.sessions.rearm(id, &self.config);
     }
 
     /// The session was without an owner for too long.
     fn expire(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
-        let Some(session) = known_mut(&mut self.sessions, id) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
         session.lingered = true;
         let last = session.refusal.take();
         let (code, reason) = if session.end.complete() {
@@ -591,16 +551,6 @@ impl Agent {
             )
         };
         self.end_session(now_ns, id, code, reason, out);
-    }
-
-    /// Everything that was due is done: arms the timer for the next time.
-    fn rearm(&mut self, id: EndId) {
-        let Some(session) = known(&self.sessions, id) else { return };
-        let deadline_ns = self.deadline_ns(session).filter(|_| session.attached.is_none());
-        let next = [session.lead_ns, session.connect_by_ns, deadline_ns].into_iter().flatten().min();
-        if let Some(next_ns) = next {
-            self.arm(id, next_ns);
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! How long an agent knows that a session has ended, so that a delayed first hello does not reopen it.
 
 use super::{
-    super::{Agent, AgentInput, TOMBSTONES_MAX},
+    super::{Agent, AgentInput, state::tombstones::TOMBSTONES_MAX},
     Stage, promise,
     stage::{LINGER, MS, SERVED, SESSION_LINGER, config},
 };
@@ -30,7 +30,7 @@ fn a_session_that_ended_at_its_server_is_not_taken_up_again_for_its_linger_time(
         stage.wait(1);
         stage.step(AgentInput::Wake);
         assert_eq!(stage.frame(1, ask(4, linger_ms)), ["w1 promised c1 after g0"]);
-        assert_eq!(stage.agent.tombstones.len(), 0);
+        assert_eq!(stage.agent.tombstones.all().len(), 0);
     }
 }
 
@@ -54,17 +54,21 @@ fn what_ended_takes_bounded_memory() {
         SessionId(id)
     };
     for number in 0..TOMBSTONES_MAX {
-        agent.add_tombstone(LINGER * MS, session(number));
+        agent.tombstones.add(LINGER * MS, session(number));
     }
-    agent.expire_tombstones(0);
-    assert_eq!(agent.tombstones.len(), TOMBSTONES_MAX);
-    agent.add_tombstone(LINGER * MS, session(7));
-    assert_eq!(agent.tombstones.len(), TOMBSTONES_MAX, "it is known already");
-    agent.add_tombstone(LINGER * MS, session(TOMBSTONES_MAX));
-    agent.expire_tombstones(0);
-    let oldest = agent.tombstones.front().map(|(_, session)| *session);
-    assert_eq!((agent.tombstones.len(), oldest), (TOMBSTONES_MAX, Some(session(1))), "the oldest goes first");
-    assert!(!agent.tombstone_ids.contains(&session(0)));
+    agent.tombstones.expire(0);
+    assert_eq!(agent.tombstones.all().len(), TOMBSTONES_MAX);
+    agent.tombstones.add(LINGER * MS, session(7));
+    assert_eq!(agent.tombstones.all().len(), TOMBSTONES_MAX, "it is known already");
+    agent.tombstones.add(LINGER * MS, session(TOMBSTONES_MAX));
+    agent.tombstones.expire(0);
+    let oldest = agent.tombstones.all().front().map(|(_, session)| *session);
+    assert_eq!(
+        (agent.tombstones.all().len(), oldest),
+        (TOMBSTONES_MAX, Some(session(1))),
+        "the oldest goes first"
+    );
+    assert!(!agent.tombstones.has(session(0)));
     agent.step(LINGER * MS, AgentInput::Wake, &mut Vec::new());
-    assert!(agent.tombstones.is_empty() && agent.tombstone_ids.is_empty());
+    assert!(agent.tombstones.all().is_empty());
 }

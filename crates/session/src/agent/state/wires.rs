@@ -1,0 +1,335 @@
+//! Wires to edges: which of them can be asked, in which order, and the channels on each. What the agent knows of edges
+//! that it is not connected to is here too.
+
+use super::super::{EndId, Target, WireId};
+use crate::{
+    bug,
+    dialer::{Dialer, DialerAction},
+    holds,
+    invariant::BrokenInvariant,
+};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
+use marram_wire::{
+    frame::{Channel, Welcome},
+    id::{Generation, SessionId},
+    random::Random,
+};
+
+/// Round trips that differ by less count as equal.
+const NEAR_NS: u64 = 2_000_000;
+/// Maximum of reported pairs of domains.
+const DOMAIN_MISMATCHES_MAX: usize = 16;
+/// An edge that is back gets its apps within this time, if at all.
+const DEPLOY_GRACE_NS: u64 = 5_000_000_000;
+
+/// A channel on a wire.
+pub(crate) type At = (WireId, Channel);
+
+/// An edge that was lost.
+#[derive(Clone, Copy, Debug)]
+struct Gone {
+    /// When it was last lost.
+    at_ns: u64,
+    /// When it came back; none while it is lost, and for an edge that was never lost after its first answer.
+    back_ns: Option<u64>,
+    /// Whether it ever answered.
+    known: bool,
+}
+
+/// The attempt that a channel belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Bound {
+    pub(crate) session: EndId,
+    /// [`Generation::NONE`] while the agent waits for an answer to its hello.
+    pub(crate) generation: Generation,
+}
+
+/// A wire to one shard of one edge. Others read it; [`Wires`] changes it.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) target: Target,
+    /// The edge's answer to the greeting. Before that the wire cannot be used.
+    pub(crate) welcome: Option<Welcome>,
+    /// The edge shuts down: it keeps its sessions until they have left.
+    pub(crate) draining: bool,
+    /// Smoothed over about eight heartbeats; 0 before the first answer.
+    rtt_ns: u64,
+    channels: BTreeMap<Channel, Bound>,
+    next_channel: Channel,
+}
+
+impl Wire {
+    /// An unused channel number of this wire: even, since the agent opens it. After billions of attempts the numbers
+    /// start again, and old channels may be bound.
+    fn channel(&mut self) -> Channel {
+        loop {
+            self.next_channel = self.next_channel.wrapping_add(2);
+            if !self.channels.contains_key(&self.next_channel) {
+                return self.next_channel;
+            }
+        }
+    }
+
+    /// Number of shards of its edge.
+    fn shards(&self) -> u8 {
+        self.welcome.as_ref().map_or(1, |welcome| welcome.shards.max(1))
+    }
+
+    /// The shard that a session asks first.
+    pub(crate) fn home(&self, session: SessionId) -> u8 {
+        session.0[0] % self.shards()
+    }
+
+    /// The attempt that a channel belongs to.
+    pub(crate) fn bound(&self, channel: Channel) -> Option<Bound> {
+        self.channels.get(&channel).copied()
+    }
+
+    /// All channels, in the order of their numbers.
+    pub(crate) fn channels(&self) -> impl Iterator<Item = (Channel, Bound)> {
+        self.channels.iter().map(|(channel, bound)| (*channel, *bound))
+    }
+}
+
+/// All wires of an agent, and what it remembers of edges.
+#[derive(Debug)]
+pub(crate) struct Wires {
+    by_id: BTreeMap<WireId, Wire>,
+    /// Decides when to dial, and which wires are silent.
+    dialer: Dialer,
+    /// When each edge, or a shard of it, was lost last. From the start on it also lists the edges that have not
+    /// answered yet.
+    gone: BTreeMap<u16, Gone>,
+    /// Pairs of different domains that were reported.
+    domain_mismatches: BTreeSet<([u8; 8], [u8; 8])>,
+}
+
+impl Wires {
+    /// No wire yet.
+    pub(crate) fn new(dialer: Dialer) -> Self {
+        Self { by_id: BTreeMap::new(), dialer, gone: BTreeMap::new(), domain_mismatches: BTreeSet::new() }
+    }
+
+    /// The agent begins to dial so many edges. None of them has answered yet.
+    pub(crate) fn start(&mut self, now_ns: u64, dialer: Dialer, edges: u16) {
+        self.dialer = dialer;
+        let never = Gone { at_ns: now_ns, back_ns: None, known: false };
+        self.gone = (0..edges).map(|edge| (edge, never)).collect();
+    }
+
+    pub(crate) fn get(&self, id: WireId) -> Option<&Wire> {
+        self.by_id.get(&id)
+    }
+
+    /// A wire that exists as long as what refers to it.
+    pub(crate) fn known(&self, id: WireId) -> Option<&Wire> {
+        let wire = self.by_id.get(&id);
+        if wire.is_none() {
+            bug!("I36: an agent acts only on wires that it has", id);
+        }
+        wire
+    }
+
+    /// All wires, in the order of their ids.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (WireId, &Wire)> {
+        self.by_id.iter().map(|(id, wire)| (*id, wire))
+    }
+
+    /// A wire is up.
+    pub(crate) fn up(&mut self, now_ns: u64, id: WireId, target: Target) {
+        self.dialer.up(now_ns, id.0, target);
+        let wire = Wire {
+            target,
+            welcome: None,
+            draining: false,
+            rtt_ns: 0,
+            channels: BTreeMap::new(),
+            next_channel: 0,
+        };
+        self.by_id.insert(id, wire);
+    }
+
+    /// A wire is gone. Returns it, so that its sessions can be told.
+    pub(crate) fn down(&mut self, now_ns: u64, id: WireId, random: &mut Random) -> Option<Wire> {
+        let wire = self.by_id.remove(&id)?;
+        self.dialer.down(now_ns, id.0, random);
+        Some(wire)
+    }
+
+    /// A shard cannot be reached. It is dialled again later, with jitter from `random`.
+    pub(crate) fn failed(&mut self, now_ns: u64, target: Target, random: &mut Random) {
+        self.dialer.failed(now_ns, target, random);
+    }
+
+    /// Appends what is to be dialled, sent and suspected now.
+    pub(crate) fn due(&mut self, now_ns: u64, acts: &mut Vec<DialerAction>) {
+        self.dialer.due(now_ns, acts);
+    }
+
+    /// When something is due.
+    pub(crate) fn wake_ns(&self) -> Option<u64> {
+        self.dialer.wake_ns()
+    }
+
+    /// An edge has answered the greeting on a wire.
+    pub(crate) fn welcomed(&mut self, now_ns: u64, id: WireId, welcome: Welcome) {
+        let Some(wire) = self.by_id.get_mut(&id) else { return };
+        self.dialer.welcomed(now_ns, id.0, welcome.shards);
+        let edge = wire.target.edge;
+        wire.draining = welcome.draining;
+        wire.welcome = Some(welcome);
+        if let Some(gone) = self.gone.get_mut(&edge) {
+            let back_ns = gone.known.then_some(now_ns);
+            gone.back_ns = gone.back_ns.or(back_ns);
+        }
+    }
+
+    /// A frame has arrived on a wire. If its edge was suspected, it is not any more: returns the shard and the edge's
+    /// name then.
+    pub(crate) fn heard(&mut self, now_ns: u64, id: WireId) -> Option<(Target, String)> {
+        let is_back = self.dialer.heard(now_ns, id.0);
+        let wire = self.by_id.get(&id).filter(|_| is_back)?;
+        let name = wire.welcome.as_ref().map_or_else(String::new, |welcome| welcome.edge.clone());
+        Some((wire.target, name))
+    }
+
+    /// A heartbeat that was sent at `stamp` is answered.
+    pub(crate) fn pong(&mut self, now_ns: u64, id: WireId, stamp: u64) {
+        if let Some(wire) = self.by_id.get_mut(&id) {
+            // 0 if the edge has made up a later time.
+            let sample_ns = now_ns.saturating_sub(stamp);
+            wire.rtt_ns = if wire.rtt_ns == 0 { sample_ns } else { (wire.rtt_ns * 7 + sample_ns) / 8 };
+        }
+    }
+
+    /// An edge drains, with all its shards, so none of them is an alternative to another. Returns the channels of its
+    /// wires.
+    pub(crate) fn drain(&mut self, edge: u16) -> Vec<(EndId, WireId)> {
+        let mut sessions = Vec::new();
+        for (id, wire) in self.by_id.iter_mut().filter(|(_, wire)| wire.target.edge == edge) {
+            wire.draining = true;
+            sessions.extend(wire.channels.values().map(|bound| (bound.session, *id)));
+        }
+        sessions
+    }
+
+    /// A new channel on a wire, for a hello of this end.
+    pub(crate) fn open(&mut self, id: WireId, session: EndId) -> Option<Channel> {
+        let wire = self.by_id.get_mut(&id)?;
+        let channel = wire.channel();
+        wire.channels.insert(channel, Bound { session, generation: Generation::NONE });
+        Some(channel)
+    }
+
+    /// Binds a channel to an attempt.
+    pub(crate) fn bind(&mut self, (wire, channel): At, bound: Bound) {
+        if let Some(wire) = self.by_id.get_mut(&wire) {
+            wire.channels.insert(channel, bound);
+        }
+    }
+
+    /// Unbinds a channel, if its wire is still there.
+    pub(crate) fn unbind(&mut self, (wire, channel): At) {
+        if let Some(wire) = self.by_id.get_mut(&wire) {
+            wire.channels.remove(&channel);
+        }
+    }
+
+    /// The attempt that a channel belongs to; none if it is unbound, or its wire is gone.
+    pub(crate) fn bound(&self, (wire, channel): At) -> Option<Bound> {
+        self.by_id.get(&wire)?.bound(channel)
+    }
+
+    /// Whether the edge can be asked for a generation.
+    pub(crate) fn is_usable(&self, id: WireId) -> bool {
+        let wire = self.by_id.get(&id);
+        wire.is_some_and(|wire| wire.welcome.is_some() && !wire.draining) && !self.dialer.is_suspected(id.0)
+    }
+
+    /// An edge, or a shard of it, is lost.
+    pub(crate) fn lose(&mut self, now_ns: u64, edge: u16) {
+        self.gone.insert(edge, Gone { at_ns: now_ns, back_ns: None, known: true });
+    }
+
+    /// Whether a client may wait for an edge that is not connected now, or that may still get its apps. An edge that
+    /// never answered may not exist: it is waited for only for `edge_wait_ns`.
+    pub(crate) fn misses_an_edge(&self, now_ns: u64, edge_wait_ns: u64) -> bool {
+        let there =
+            |edge| self.by_id.iter().any(|(id, wire)| wire.target.edge == edge && self.is_usable(*id));
+        self.gone.iter().any(|(edge, gone)| {
+            let patience_ns = if gone.known { u64::MAX } else { DEPLOY_GRACE_NS }.min(edge_wait_ns);
+            let deploys =
+                gone.back_ns.is_some_and(|back_ns| now_ns < back_ns.saturating_add(DEPLOY_GRACE_NS));
+            deploys || (now_ns < gone.at_ns.saturating_add(patience_ns) && !there(*edge))
+        })
+    }
+
+    /// An edge with another domain secret than the one behind this wire, if that was not reported yet: neither can
+    /// recover the other's sessions. Each pair of secrets is returned once.
+    pub(crate) fn other_domain(&mut self, id: WireId) -> Option<(&Welcome, &Welcome)> {
+        let wire = self.by_id.get(&id)?;
+        let (welcome, edge) = (wire.welcome.as_ref()?, wire.target.edge);
+        let pair = |other: &Welcome| (welcome.domain.min(other.domain), welcome.domain.max(other.domain));
+        let others = self.by_id.values().filter(|other| other.target.edge != edge);
+        let other = others
+            .filter_map(|other| other.welcome.as_ref())
+            .find(|other| other.domain != welcome.domain && !self.domain_mismatches.contains(&pair(other)))?;
+        if self.domain_mismatches.len() >= DOMAIN_MISMATCHES_MAX {
+            return None;
+        }
+        self.domain_mismatches.insert(pair(other));
+        Some((welcome, other))
+    }
+
+    /// Usable wires for a session, best first: edges that can decrypt what is kept of it, its standby, the nearest
+    /// edge, then the shard that the session's id selects.
+    pub(crate) fn candidates(
+        &self,
+        session: SessionId,
+        standby: Option<(&str, u8)>,
+        domain: Option<[u8; 8]>,
+    ) -> Vec<WireId> {
+        let usable = || self.by_id.iter().filter(|(id, _)| self.is_usable(**id));
+        let mut rtt_ns: BTreeMap<u16, u64> = BTreeMap::new();
+        for (_, wire) in usable() {
+            let best = rtt_ns.entry(wire.target.edge).or_insert(u64::MAX);
+            *best = (*best).min(wire.rtt_ns);
+        }
+        let is_other = |welcome: &Welcome| domain.is_some_and(|domain| domain != welcome.domain);
+        let stands_by = |welcome: &Welcome| standby == Some((&welcome.edge[..], welcome.shard));
+        let rank = |(id, wire): (&WireId, &Wire)| {
+            let (shards, home) = (u16::from(wire.shards()), u16::from(wire.home(session)));
+            let turn = (u16::from(wire.target.shard) + shards - home) % shards;
+            (
+                wire.welcome.as_ref().is_some_and(is_other),
+                !wire.welcome.as_ref().is_some_and(stands_by),
+                rtt_ns.get(&wire.target.edge).map_or(0, |rtt_ns| rtt_ns / NEAR_NS),
+                wire.target.edge,
+                turn,
+                *id,
+            )
+        };
+        let mut ranked: Vec<_> = usable().map(rank).collect();
+        ranked.sort_unstable();
+        // Edges that cannot decrypt what is kept are asked only if there are no others: their answer contains the
+        // reason.
+        let others = ranked.iter().position(|(is_other, ..)| *is_other).filter(|own| *own > 0);
+        ranked.truncate(others.unwrap_or(usize::MAX));
+        ranked.into_iter().map(|(.., id)| id).collect()
+    }
+
+    /// Checks I36 of docs/protocol.md, as far as it concerns wires. `uses` is true if the session has the channel.
+    pub(crate) fn invariants(&self, uses: impl Fn(EndId, At) -> bool) -> Result<(), BrokenInvariant> {
+        for (wire, of) in &self.by_id {
+            for (channel, bound) in &of.channels {
+                holds!("I36", uses(bound.session, (*wire, *channel)));
+            }
+        }
+        holds!("I36", self.domain_mismatches.len() <= DOMAIN_MISMATCHES_MAX);
+        Ok(())
+    }
+}
