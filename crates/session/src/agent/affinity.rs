@@ -7,7 +7,7 @@
 //! until the home asks for its promise. Sessions move one at a time, and only to a shard that has been healthy for a
 //! while.
 
-use super::{Agent, AgentOutput, AgentReport, EndId, Target, WireId, state::wires::Wire};
+use super::{Agent, AgentOutput, AgentReport, EndId, Target, WireId, wire_table::Wire};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     vec::Vec,

@@ -1,7 +1,7 @@
 //! The agent's local invariants, by their numbers in docs/protocol.md. Each structure of the state checks itself; what
 //! relates several of them is here.
 
-use super::{Agent, EndId, sessions::Session, state::wires::Bound};
+use super::{Agent, EndId, sessions::Session, wire_table::Bound};
 use crate::{
     end::EndPhase,
     invariant::{BrokenInvariant, holds},

@@ -6,15 +6,18 @@
 
 mod affinity;
 mod api;
+mod connections;
 mod datagrams;
 mod invariants;
 mod local;
 pub mod proxy;
 pub mod routes;
+mod session_table;
 mod sessions;
-mod state;
 #[cfg(test)]
 mod tests;
+mod tombstones;
+mod wire_table;
 mod wires;
 
 pub use crate::dialer::Target;
@@ -29,9 +32,12 @@ use crate::{
 };
 use affinity::ShardAffinity;
 use alloc::vec::Vec;
+use connections::Connections;
 use local::Local;
 use marram_wire::{id::SessionId, random::Random};
-use state::{connections::Connections, sessions::Sessions, tombstones::Tombstones, wires::Wires};
+use session_table::Sessions;
+use tombstones::Tombstones;
+use wire_table::Wires;
 
 /// What an agent is in traces that concern no session.
 const AGENT: TraceContext = TraceContext::of(TraceRole::Agent);

@@ -3,7 +3,7 @@
 use super::{
     AGENT, Agent, AgentConfig, AgentOutput, AgentReport, EndId, Target, WireId,
     local::{Local, reset},
-    state::wires::{At, Bound},
+    wire_table::{At, Bound},
 };
 use crate::{
     bug,

@@ -1,7 +1,7 @@
 //! How long an agent knows that a session has ended, so that a delayed first hello does not reopen it.
 
 use super::{
-    super::{Agent, AgentInput, state::tombstones::TOMBSTONES_MAX},
+    super::{Agent, AgentInput, tombstones::TOMBSTONES_MAX},
     Stage, promise,
     stage::{LINGER, MS, SERVED, SESSION_LINGER, config},
 };

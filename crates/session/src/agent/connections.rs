@@ -1,7 +1,7 @@
 //! Local connections, by the end of the session that each belongs to. An end has at most one, and one that is closed is
 //! not in the table: what the shell still reports of it is ignored.
 
-use super::super::{ConnectionId, EndId};
+use super::{ConnectionId, EndId};
 use crate::{holds, invariant::BrokenInvariant};
 use alloc::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Wires to edges: which of them can be asked, in which order, and the channels on each. What the agent knows of edges
 //! that it is not connected to is here too.
 
-use super::super::{EndId, Target, WireId};
+use super::{EndId, Target, WireId};
 use crate::{
     bug,
     dialer::{Dialer, DialerAction},

@@ -1,7 +1,7 @@
 //! The sessions of an agent and their timers. A session is due at one time at most, and is in the table of timers for
 //! exactly that time (I36 of docs/protocol.md).
 
-use super::super::{AgentConfig, EndId, sessions::Session};
+use super::{AgentConfig, EndId, sessions::Session};
 use crate::{bug, holds, invariant::BrokenInvariant};
 use alloc::collections::{BTreeMap, BTreeSet};
 
