@@ -61,7 +61,7 @@ impl Lane {
         if !self.is_settled {
             let room = WINDOW_BYTES - self.start.len();
             self.start.extend_from_slice(&payload[..payload.len().min(room)]);
-            match decide(side, &self.start) {
+            match decide(side, &self.start, false) {
                 Decision::Deny(reason) => return Verdict::Refuse(reason),
                 Decision::Open => {
                     self.held.push(payload.into());
@@ -77,13 +77,16 @@ impl Lane {
         Verdict::Pass(std::mem::take(&mut self.held))
     }
 
-    /// The stream has ended: no more bytes follow those that were held. The default decides on what
-    /// is held, since the prefix that it waited for will not be completed.
+    /// The stream has ended: no more bytes follow those that were held. The rules behind the prefix that was waited for decide
+    /// on what is held, since that prefix will not be completed.
     pub(crate) fn end(&mut self, side: &Side) -> Verdict {
-        if self.held.is_empty() || side.default == Action::Allow {
-            return Verdict::Pass(std::mem::take(&mut self.held));
+        if self.held.is_empty() {
+            return Verdict::Pass(Vec::new());
         }
-        Verdict::Refuse("no rule allows it, and the default denies".to_owned())
+        match decide(side, &self.start, true) {
+            Decision::Deny(reason) => Verdict::Refuse(reason),
+            Decision::Allow | Decision::Open => Verdict::Pass(std::mem::take(&mut self.held)),
+        }
     }
 
     /// The reason for a refusal, if there is one. Limits come before rules, since they need no
@@ -111,8 +114,8 @@ fn is_watching(rule: &Rule) -> bool {
 
 /// The first rule that matches the beginning of a stream, unless an earlier rule could match with a
 /// few more bytes. Nothing is held for the sake of a `contains`: when it is found, messages with
-/// its first bytes may have passed.
-fn decide(side: &Side, start: &[u8]) -> Decision {
+/// its first bytes may have passed. If the stream `is_over`, no prefix is waited for.
+fn decide(side: &Side, start: &[u8], is_over: bool) -> Decision {
     for rule in &side.rules {
         match &rule.pattern {
             Pattern::Prefix(prefix) if start.starts_with(prefix) => {
@@ -121,7 +124,7 @@ fn decide(side: &Side, start: &[u8]) -> Decision {
                     Action::Deny => Decision::Deny(rule.text.clone()),
                 };
             }
-            Pattern::Prefix(prefix) if prefix.starts_with(start) => return Decision::Open,
+            Pattern::Prefix(prefix) if !is_over && prefix.starts_with(start) => return Decision::Open,
             Pattern::Contains(part) if start.windows(part.len()).any(|window| window == part) => {
                 return Decision::Deny(rule.text.clone());
             }
@@ -206,6 +209,18 @@ mod tests {
             let mut lane = Lane::default();
             assert_eq!(lane.judge(&rules.sides[0], b"lo", || 0), Verdict::Hold);
             assert_eq!(matches!(lane.end(&rules.sides[0]), Verdict::Pass(held) if held.len() == 1), passes);
+        }
+    }
+
+    #[test]
+    fn a_stream_that_ends_inside_a_prefix_gets_the_rules_behind_it() {
+        let rules =
+            "allow client prefix \"admin-ok\"\ndeny client prefix \"admin\"\ndeny client contains \"x\"\n";
+        let rules = parse(rules).expect("the test's rules are right");
+        for (held, passes) in [("admin", false), ("admin-", false), ("adm", true), ("", true)] {
+            let mut lane = Lane::default();
+            assert_eq!(lane.judge(&rules.sides[0], held.as_bytes(), || 0), Verdict::Hold, "{held:?}");
+            assert_eq!(matches!(lane.end(&rules.sides[0]), Verdict::Pass(_)), passes, "{held:?}");
         }
     }
 }
