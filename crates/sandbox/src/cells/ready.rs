@@ -111,7 +111,8 @@ impl WarmPools {
     pub(super) fn take(&mut self, image: ImageHash, seed: Seed) -> Option<Stages> {
         let pool = self.pools.get_mut(&image)?;
         let Some(stages) = pool.cells.pop() else {
-            pool.wanted = (pool.wanted * 2).min(READY_MAX);
+            // It is 0 after `give_up`.
+            pool.wanted = (pool.wanted * 2).clamp(READY_MIN, READY_MAX);
             pool.missed += 1;
             self.stats.missed += 1;
             return None;
@@ -184,5 +185,33 @@ impl WarmPools {
             self.count -= pool.cells.len();
             self.stats.reclaimed += pool.cells.len() as u64;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::images::Images;
+    use crate::quotas::Quotas;
+
+    #[test]
+    fn a_pool_that_was_given_up_grows_again_when_a_client_asks() {
+        let place = std::env::temp_dir().join(format!("marram-warm-pool-{}", std::process::id()));
+        let images = Images::open(&place).unwrap();
+        let module = wat::parse_str(
+            r#"(module (memory (export "memory") 1)
+                 (func (export "marram_alloc") (param i32) (result i32) (i32.const 4096))
+                 (func (export "marram_recv") (param i32 i32 i32)))"#,
+        );
+        let info = images.deploy(&module.unwrap(), &[], &Quotas::default()).unwrap();
+        let image = images.load(info.hash).unwrap();
+        let mut pools = WarmPools::new(READY_MAX);
+        pools.expect(&image);
+        assert!(pools.lacking().is_some());
+        pools.give_up(info.hash);
+        assert!(pools.lacking().is_none());
+        assert!(pools.take(info.hash, Seed([1; 32])).is_none());
+        assert!(pools.lacking().is_some(), "a client has asked");
+        std::fs::remove_dir_all(&place).unwrap();
     }
 }
