@@ -103,8 +103,22 @@ impl<D, T> Drop for Worker<D, T> {
     }
 }
 
-/// Ends when the shard drops its side. A panic of a job is not caught.
+/// Stops the process if the thread that has it panics. The shard's thread could not find out: sessions would wait for ever for
+/// an image or for a checkpoint to be sealed. A shard that ends is started again, and other owners take its sessions.
+struct StopsProcess;
+
+impl Drop for StopsProcess {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // The panic's message has been printed.
+            std::process::abort();
+        }
+    }
+}
+
+/// Ends when the shard drops its side.
 fn work<D, T>(shared: &Shared<D, T>, mut state: D, answers: &Sender<T>, waker: &mio::Waker) {
+    let _stops = StopsProcess;
     while let Some(job) = shared.next() {
         let Some(answer) = job(&mut state) else { continue };
         if answers.send(answer).is_err() || waker.wake().is_err() {
