@@ -38,14 +38,18 @@ impl Shard {
     ) {
         let mut later = Later::default();
         for effect in effects.drain(..) {
+            // Frames of one call leave in the order of its effects: an end relies on it (docs/protocol.md, chapter 3).
             self.perform_one(now, id, effect, &mut later, out);
         }
+        // From here on owners may be called again, each with this list.
         self.effects = effects;
+        // Before anything that may admit another recovery.
         self.sessions.recount(id);
         for (keeper, code, reason) in later.lost {
             self.keeper_lost(now, id, (keeper, code, &reason), out);
         }
         if let Some((code, reason)) = later.over {
+            // Nothing else matters to a session that is over.
             return self.forget(now, id, code, &reason, out);
         }
         if let Some((cell, image, seed)) = later.joins
@@ -56,6 +60,7 @@ impl Shard {
             self.join_shared(now, &app, cell, (image, seed, place), out);
         }
         if let Some(count) = later.again {
+            // The new attempt ends in this function too, with the rest of what is below.
             return self.again(now, id, count, out);
         }
         let Some(session) = self.sessions.get_mut(id) else { return };
@@ -71,10 +76,12 @@ impl Shard {
             self.counters.recovered(now.mono_ns.saturating_sub(asked_ns), stood);
         }
         self.sessions.rearm(now.mono_ns, id);
+        // Last, since both look at the phase that the session is in now.
         self.place_if_chosen(now, id, out);
         self.list_standby(id, out);
     }
 
+    /// Carries out one effect, or notes it in `later`. Effects that only the executor answers are sent on as they are.
     fn perform_one(
         &mut self,
         now: Now,
@@ -88,6 +95,7 @@ impl Shard {
             OwnerEffect::Start(image, seed) => {
                 let cell = self.sessions.name_cell(id);
                 let Some(session) = self.sessions.get(id) else { return };
+                // The executor knows a shared cell by an id of its own, and no member of it.
                 if session.owner.policy().shared {
                     later.joins = Some((cell, image, seed));
                 } else {
@@ -99,6 +107,7 @@ impl Shard {
                 let cell = self.sessions.name_cell(id);
                 let Some(session) = self.sessions.get(id) else { return };
                 let (keys, app) = (session.owner.keys().clone(), session.app().to_string());
+                // Only a standby's cell can be advanced by later checkpoints.
                 let (place, stands_by, session) = (session.place, session.feeder.is_some(), id);
                 let restore =
                     ShardOutput::Restore { cell, session, image, keys, checkpoints, stands_by, app, place };
@@ -106,12 +115,14 @@ impl Shard {
             }
             OwnerEffect::Advance(cell, meta) => out.push(ShardOutput::Advance { cell, meta }),
             OwnerEffect::ToKeeper(keeper, frame) => self.send_keeper(id, keeper, frame, out),
+            // `KeeperLost` follows, which ends the replica.
             OwnerEffect::StandbySlow(_) => self.counters.standbys_slow += 1,
             OwnerEffect::KeeperLost(keeper, code, reason) => later.lost.push((keeper, code, reason)),
             OwnerEffect::ToFeeder(frame) => {
                 let feeder = self.sessions.get(id).and_then(|session| session.feeder);
                 out.extend(feeder.map(|(wire, _)| ShardOutput::Send { wire, frame }));
             }
+            // A member runs in the shared cell, which decides whose turn it is.
             OwnerEffect::Run(run) => match self.shared.of_member(run.cell) {
                 Some(cell) => {
                     self.with_shared(now, cell, out, |shared, effects| shared.run(now, run, effects));
@@ -144,10 +155,13 @@ impl Shard {
         }
     }
 
+    /// Sends an owner's frame to the end at this port. If the end is not linked, the frame is dropped: the owner sends
+    /// what counts again in its next generation.
     fn send(&mut self, id: SessionId, port: Port, mut frame: Frame, out: &mut Vec<ShardOutput>) {
         let Some((wire, _)) = self.sessions.get(id).and_then(|session| session.link(port)) else {
             return;
         };
+        // Nothing follows on the channel. Its number is free, and what the end still sends there is stale.
         let last = matches!(frame, Frame::Reject(_) | Frame::Ended(_) | Frame::Failed(_));
         if self.config.sabotage > 0 && self.counters.is_sabotaged(&frame, self.config.sabotage) {
             sabotage(&mut frame);
@@ -165,6 +179,7 @@ impl Shard {
         Some(link)
     }
 
+    /// A cell of a session is of no use any more. Its id is never used again, so a late answer about it is ignored.
     fn remove_cell(&mut self, now: Now, cell: CellId, out: &mut Vec<ShardOutput>) {
         self.sessions.remove_cell(cell);
         if self.shared.has_member(cell) {
@@ -179,6 +194,7 @@ impl Shard {
         if let Some(session) = self.sessions.get_mut(id) {
             tell_former(session, &self.wires, (code, reason), out);
         }
+        // The owner has told its ends. What they still send finds no channel.
         self.unlink(id, Port::CLIENT);
         self.unlink(id, Port::SERVER);
         let Some(session) = self.sessions.remove(id) else { return };
@@ -192,6 +208,7 @@ impl Shard {
         for cell in session.into_cells() {
             self.remove_cell(now, cell, out);
         }
+        // A shard's totals never go back, so those of past sessions are kept.
         self.counters.add(&totals);
         if was_standby {
             // Its owner is elsewhere: the session has not ended.
@@ -199,6 +216,8 @@ impl Shard {
             return note(NoteLevel::Debug, Some(id), text, out);
         }
         self.counters.count_end(code);
+        // What the app's owner or the operator should look at is a warning. A retryable end is ordinary: the session
+        // goes on elsewhere.
         let level = match code {
             Code::Guest | Code::Tampered | Code::Protocol | Code::WrongKey => NoteLevel::Warning,
             Code::Finished => NoteLevel::Debug,

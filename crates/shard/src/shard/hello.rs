@@ -60,6 +60,7 @@ fn port_of(hello: &Hello) -> Port {
 
 impl Shard {
     pub(super) fn hello(&mut self, now: Now, wire: ShardWireId, hello: Hello, out: &mut Vec<ShardOutput>) {
+        // A new session costs little, and one that is known here has its place already.
         let recovers = !self.sessions.has(hello.session) && !hello.fresh;
         if recovers && !self.may_recover() {
             // Only a session's own ends may make it wait, or replace a hello that waits already.
@@ -124,6 +125,7 @@ impl Shard {
     ) {
         let Err(Refusal(code, reason)) = tried else { return self.refused.admitted(hello.session) };
         self.counters.rejected += 1;
+        // The log is for what an operator can fix; the end gets every reason.
         self.tell_refusal(now, hello, code, &reason, out);
         out.push(ShardOutput::Send { wire, frame: Reject { channel: hello.channel, code, reason }.into() });
     }
@@ -148,6 +150,7 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) -> Result<(), Refusal> {
         let proven = self.admissible(wire, hello)?;
+        // The order of these checks is that of docs/protocol.md, chapter 4: the first that fails is the answer.
         if self.draining {
             return refuse(Code::Busy, "the edge is shutting down");
         }
@@ -170,6 +173,7 @@ impl Shard {
             if hello.fresh {
                 self.tenants.have_room(&app).map_err(|reason| Refusal(Code::Busy, reason))?;
             }
+            // Checked for room before the recorder is asked: its answer must not be in vain.
             let may_be_recorded = !hello.fresh && app.protect != Protect::None;
             if may_be_recorded && may_recall && self.recall(now, wire, hello, out) {
                 return Ok(());
@@ -178,7 +182,9 @@ impl Shard {
             self.sessions.insert(id, Session::new(now, owner, self.tenants.place(&app)));
         }
         if let Some(session) = self.sessions.get_mut(id) {
+            // An end that asks again is a new reason to try: earlier conflicts do not count against it.
             (session.fresh, session.proven, session.again) = (hello.fresh, proven, 0);
+            // Used only if the session begins (docs/formats-frames.md, `Hello`).
             session.origin = hello.origin.clone().filter(|_| hello.fresh);
         }
         if hello.fresh {
@@ -217,6 +223,7 @@ impl Shard {
         }
         let host = wire.and_then(|wire| wire.host).unwrap_or_default();
         let session = self.sessions.get(hello.session);
+        // The ends are fixed by the first promise (I5): another agent with the key is refused too.
         let known = session.and_then(|session| session.owner.host(port_of(hello)));
         if known.is_some_and(|known| known != host) {
             return refuse(Code::Superseded, "the session's end is at another agent");
@@ -225,6 +232,7 @@ impl Shard {
         let mut ends = alloc::vec![(id, Some(hello.channel), host)];
         ends.extend(other.map(|(wire, host)| (wire, None, host)));
         if hello.server {
+            // The client first, whichever end asks.
             ends.reverse();
         }
         gate_promises_enough(&app, &ends, &self.config)?;
@@ -243,14 +251,18 @@ impl Shard {
         let Some(last) = self.sessions.get(id).map(|session| session.owner.generation().count) else {
             return;
         };
+        // Newer than all that the asking end and this shard know of. What other shards have opened meanwhile shows as
+        // `Superseded`.
         let Some(count) = count.max(last).checked_add(1) else {
             return self.with_owner(now, id, out, |owner, effects| {
                 owner.terminate(Code::Protocol, NO_GENERATION_LEFT.to_string(), effects);
             });
         };
+        // Two shards can choose one count: the opener makes the generations differ (I2).
         let generation = Generation { count, opener: self.random.number() };
         let mut channels = Vec::new();
         for ((wire, channel, _), port) in ends.iter().zip([Port::CLIENT, Port::SERVER]) {
+            // From now on frames of the former generation find no channel (I4).
             let former = self.unlink(id, port);
             let Some(session) = self.sessions.get_mut(id) else { return };
             session.former.extend(former.map(|(wire, channel)| (port, wire, channel)));
@@ -261,6 +273,7 @@ impl Shard {
         }
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.attempted(now.mono_ns);
+        // A standby counts once it becomes the owner, and not before.
         if !core::mem::replace(&mut session.counted, true) {
             self.tenants.came(session.place, session.app());
         }
@@ -290,6 +303,7 @@ impl Shard {
         let tired = session.again > AGAIN_MAX;
         match roles::known_ends(&self.wires, session) {
             Some(ends) if !tired => self.attempt(now, id, count, &ends, out),
+            // The ends ask again after a random wait, so one of the shards that compete wins.
             _ => self.with_owner(now, id, out, |owner, effects| {
                 owner.step_down(
                     Code::Superseded,
@@ -339,6 +353,7 @@ fn other_end(
     let port = if hello.server { Port::CLIENT } else { Port::SERVER };
     let known = sessions.get(hello.session).and_then(|session| session.owner.host(port));
     if let Some(peer) = hello.peer.or(known) {
+        // The hello of an end that began elsewhere names the other end; this shard may know neither.
         // An agent that may not hold that end is not asked, even if the hello names it.
         return match roles::wire_to(wires, peer, port, Some(server)) {
             Some(wire) => Ok(Some((wire, peer))),

@@ -24,6 +24,7 @@ impl Shard {
     /// A wire declares that it leads to a keeper.
     pub(super) fn keeper(&mut self, now: Now, id: ShardWireId, keeper: Keeper, out: &mut Vec<ShardOutput>) {
         let Some(wire) = self.wires.get(id) else { return };
+        // Both are needed, the right and the secret: a credential alone could be of a lower trust than the edges.
         let rights = &wire.verified.rights;
         match keeper.role {
             0 if !rights.recorder => {
@@ -43,6 +44,7 @@ impl Shard {
             let reason = "the keeper's proof does not match this edge's domain secret: does it have the edges' `secret_file`?";
             return self.goodbye(id, reason, out);
         }
+        // Names are the ring's keys: an edge that stood by for itself would lose both at once.
         if keeper.name == self.config.edge || wire.role.is_some() {
             return self.goodbye(id, "the keeper introduced itself twice, or has this edge's own name", out);
         }
@@ -52,6 +54,7 @@ impl Shard {
         } else {
             alloc::format!("the edge `{name}` (shard {shard}) can stand by")
         };
+        // A count of 0 is a peer's mistake, and would divide by zero.
         self.wires.introduced(id, Role { name, recorder: role == 0, shard, shards: shards.max(1) });
         note(NoteLevel::Info, None, text, out);
         self.keepers_changed(now, out);
@@ -60,12 +63,14 @@ impl Shard {
     /// A keeper came or went, or what apps need has changed: every session checks its replicas.
     pub(super) fn keepers_changed(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         self.keepers.rebuild(self.wires.standbys());
+        // Rare, and every session may be concerned.
         for id in self.sessions.ids() {
             self.place(now, id, out);
         }
     }
 
     pub(super) fn keeper_down(&mut self, now: Now, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
+        // Each session is told on its own: a replica less may change what its owner may release or forget.
         for (session, keeper) in self.keepers.drop_wire(wire) {
             match keeper {
                 Some(keeper) => self.unplace(now, session, keeper, out),
@@ -85,6 +90,7 @@ impl Shard {
     /// Adds the missing replicas of a session, and removes those that it does not need.
     pub(super) fn place(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(id) else { return };
+        // A session that begins is fed from its first entry on; one that recovers once its log is chosen.
         let owner = &session.owner;
         let begins = session.fresh && matches!(owner.phase(), OwnerPhase::Promising | OwnerPhase::Detached);
         if !owner.policy().keep || !(owner.phase() == OwnerPhase::Running || begins) {
@@ -97,9 +103,11 @@ impl Shard {
             self.unplace(now, id, keeper, out);
         }
         let Some(session) = self.sessions.get(id) else { return };
+        // A keeper that refuses must not be asked for each message of the session.
         if session.placing.rests(now.mono_ns) {
             return self.tell_standby(now, id, out);
         }
+        // A keeper that is connected stays, even if the ring would choose another one now.
         let recorder = if session.placing.has(true) { None } else { self.wires.of_recorder() };
         let stands = matches!(protect, Protect::Warm | Protect::Hot) && !session.placing.has(false);
         let name = self.keepers.standby_of(id, &self.config.edge).filter(|_| stands);
@@ -121,6 +129,7 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) {
         let Some(session) = self.sessions.get_mut(id) else { return };
+        // The channel is the keeper's only name for the feed: it is new on its wire.
         let Some(channel) = self.wires.open(wire) else { return };
         let keeper = self.keepers.place((wire, channel), id);
         session.placing.add(Placed { id: keeper, at: (wire, channel), role, hot });
@@ -131,6 +140,7 @@ impl Shard {
     pub(super) fn place_if_chosen(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let running = session.owner.phase() == OwnerPhase::Running && session.owner.policy().keep;
+        // Once for each generation; after that keepers that come and go start a search.
         if running && session.placing.begin_search() {
             self.place(now, id, out);
         }
@@ -139,6 +149,7 @@ impl Shard {
     /// Reports to control which edge could take a session over, when that has changed.
     pub(super) fn list_standby(&mut self, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
+        // Control lists it at the coordinator, if there is one.
         if let Some(at) = session.placing.relist(&session.owner) {
             out.push(ShardOutput::Control(FromShard::Placed(api::Placed { session: id, at })));
         }
@@ -177,10 +188,12 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) {
         let Some(session) = self.sessions.get_mut(id) else { return };
+        // The keeper may have ended the channel itself.
         let at = session.placing.at(keeper);
         at.into_iter().for_each(|at| self.keepers.close(at));
         let Some(name) = session.placing.lose(now.mono_ns, keeper, code) else { return };
         self.counters.keepers_lost += 1;
+        // Such a conflict is ordinary: the session has just moved.
         if code != Code::Superseded {
             let text = alloc::format!("`{name}` no longer keeps the session: {reason}");
             note(NoteLevel::Info, Some(id), text, out);
@@ -211,6 +224,7 @@ impl Shard {
                     self.tell_standby(now, id, out);
                 }
             }
+            // The answer to a recall, of a session that this shard may not have yet.
             Some((id, None)) => self.recall_frame(now, id, at, frame, out),
             None => self.counters.stale_frames += 1,
         }

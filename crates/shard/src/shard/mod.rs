@@ -56,6 +56,7 @@ use state::{
 pub struct Shard {
     secret: DomainSecret,
     random: Random,
+    /// From control; the default until its first message, when no agent is connected yet.
     config: Configure,
     /// Set by control, and never taken back: the shard begins nothing new.
     draining: bool,
@@ -121,6 +122,7 @@ impl Shard {
             ShardInput::Frame { wire, frame } => self.frame(now, wire, frame, out),
             ShardInput::Dialled { wire, target } => peers::dialled(&mut self.peers, now, wire, target, out),
             ShardInput::DialFailed { target, .. } => self.dial_failed(now, target, out),
+            // One counter names cells of both kinds, so an answer is about exactly one of them.
             ShardInput::Started { cell, result } if self.shared.has(cell) => {
                 self.shared_started(now, cell, result, out);
             }
@@ -152,6 +154,7 @@ impl Shard {
             ShardInput::Wake => {}
         }
         self.all_due(now, out);
+        // The last session may have left, or ended, in any of the above.
         if self.draining && !self.drained && self.sessions.len() == 0 {
             self.drained = true;
             out.push(ShardOutput::Control(FromShard::Drained));
@@ -211,6 +214,7 @@ impl Shard {
         call: impl FnOnce(&mut Owner, &mut Vec<OwnerEffect>),
     ) {
         let Some(session) = self.sessions.get_mut(id) else { return };
+        // Nested calls find an empty list, and allocate their own.
         let mut effects = core::mem::take(&mut self.effects);
         call(&mut session.owner, &mut effects);
         self.perform(now, id, effects, out);
@@ -221,12 +225,14 @@ impl Shard {
             ToShard::Configure(configure) => {
                 self.tenants.grant(&configure.grants);
                 self.config = configure;
+                // Peers are dialled once: a later configuration comes from the same process with the same list.
                 if self.peers.is_none() {
                     self.peers = Peers::begin(&self.config, now.mono_ns);
                 }
                 out.push(ShardOutput::Control(FromShard::Ready));
             }
             ToShard::Deploy(app) => {
+                // Sessions of the former version keep their cell, and new ones get a cell of the new image.
                 let unused = self.shared.retire(&app.name, app.shared.then_some(app.image));
                 out.extend(unused.map(|cell| ShardOutput::Remove { cell }));
                 self.tenants.know(&app);
@@ -246,6 +252,8 @@ impl Shard {
             }
             ToShard::Drain => {
                 self.draining = true;
+                // Their owners look for other standbys; sessions that this shard owns leave as their ends ask
+                // elsewhere.
                 self.drop_standbys(now, out);
                 let drain = |(wire, _)| ShardOutput::Send { wire, frame: Drain {}.into() };
                 out.extend(self.wires.iter().map(drain));
@@ -278,6 +286,7 @@ impl Shard {
                 }
                 continue;
             }
+            // Placing calls the owner, which may end the session.
             if session.placing.is_due(now.mono_ns) {
                 self.place(now, id, out);
             }
@@ -295,6 +304,7 @@ impl Shard {
 
     /// Asks the shell for the next time at which anything is due, unless it was asked for that time.
     fn ask_to_wake(&mut self, out: &mut Vec<ShardOutput>) {
+        // An earlier time that was asked for still comes, and does nothing.
         let peers = self.peers.as_ref().and_then(Peers::wake_ns);
         let sessions = [self.sessions.wake_ns(), self.shared.due_ns(), self.recalls.due_ns()];
         let due_ns = sessions.into_iter().chain([self.wires.wake_ns(), peers]).flatten().min();

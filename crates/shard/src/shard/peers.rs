@@ -51,15 +51,18 @@ impl Shard {
         let Some(peer) = peers.down(now.mono_ns, wire, &mut self.random) else { return };
         for id in peer.sessions() {
             let Some(session) = self.sessions.get_mut(id) else { continue };
+            // Its owner may have moved to another wire, or this shard owns it by now.
             if session.feeder.is_none_or(|(at, _)| at != wire) {
                 continue;
             }
             session.feeder = None;
             session.feed_lost_ns = Some(now.mono_ns);
+            // What was arriving stays incomplete.
             self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
             if self.sessions.is_following(id)
                 && let Some(peers) = &mut self.peers
             {
+                // Perhaps only the connection broke. If the edge can be dialled, its owner is alive and feeds again.
                 peers.orphan(peer.target, id);
             }
         }
@@ -74,6 +77,7 @@ impl Shard {
         if !session.is_following() || self.draining || !able {
             return;
         }
+        // The ends answer `Superseded` if they have promised a newer generation since.
         let count = session.owner.generation().count;
         let Some(ends) = roles::known_ends(&self.wires, session) else { return };
         self.attempt(now, id, count, &ends, out);
@@ -95,6 +99,7 @@ impl Shard {
                 DialerAction::Suspect { wire, .. } => self.suspect_peer(now, ShardWireId(wire), out),
                 DialerAction::Close { wire, .. } => {
                     out.push(ShardOutput::CloseWire { wire: ShardWireId(wire) });
+                    // What the shell still reports of this wire finds nothing.
                     self.peer_down(now, ShardWireId(wire), out);
                 }
             }
@@ -134,6 +139,7 @@ impl Shard {
             Frame::Ping(ping) => {
                 out.push(ShardOutput::Send { wire, frame: Pong { stamp: ping.stamp }.into() });
             }
+            // The owner's edge drains: it ends the feeds of the sessions that leave it.
             Frame::Pong(_) | Frame::Drain(_) => {}
             Frame::Goodbye(_) => {
                 out.push(ShardOutput::CloseWire { wire });
@@ -170,6 +176,7 @@ impl Shard {
             return out.push(ShardOutput::CloseWire { wire });
         }
         let Some(peers) = &mut self.peers else { return };
+        // Also tells how many shards to dial there.
         peers.welcomed(now.mono_ns, wire, welcome);
         let keeper = Keeper {
             proof: KeeperKey::derive(&self.secret).proof(&welcome.challenge, &self.config.edge),
@@ -198,6 +205,8 @@ impl Shard {
             return error(Code::Busy, "the edge is shutting down");
         }
         if let Some(session) = self.sessions.get(id) {
+            // Of two owners that ask, the one of the newer generation is right: no end promises an older one again
+            // (I1).
             let newer = keep.generation > session.owner.generation();
             // The same owner may restart its feed.
             let without_feed = session.feeder.is_none_or(|(feeder, _)| feeder == wire);
@@ -222,6 +231,7 @@ impl Shard {
         let seed = Seed(self.random.bytes());
         let owner = Owner::standby(keys, policy(&app, &self.config), keep, seed)?;
         let mut session = Session::new(now, owner, self.tenants.place(&app));
+        // Not counted for its tenant: it was, where its owner is.
         session.feeder = Some(at);
         self.sessions.insert(id, session);
         if let Some(peers) = &mut self.peers {
@@ -234,6 +244,7 @@ impl Shard {
     fn drop_standby(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.feeder = None;
+        // An attempt to own it may be under way: then the feed was of no use any more.
         if session.is_following() {
             self.with_owner(now, id, out, |owner, effects| {
                 owner.step_down(Code::Superseded, "it is no longer kept here".to_string(), effects);

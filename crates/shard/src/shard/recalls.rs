@@ -20,8 +20,10 @@ impl Shard {
     ) -> bool {
         let session = hello.session;
         if self.recalls.is_asked(session) {
+            // An earlier hello of the session waits for the answer, and this one is not needed.
             return true;
         }
+        // Without a recorder the ends have everything that is needed, only more slowly.
         let Some((recorder, _)) = self.wires.of_recorder() else { return false };
         let Some(channel) = self.wires.open(recorder) else { return false };
         if let Some(at) = self.recalls.take_owed(session) {
@@ -48,6 +50,7 @@ impl Shard {
                 self.keepers.close(at);
                 self.recall_over(now, id, out);
             }
+            // The session may be here by now: its other end has moved it to this shard, or another edge feeds it.
             Frame::Recalled(recalled) if !self.sessions.has(id) => {
                 let Some((end, hello)) = self.recalls.answered(now, id) else { return };
                 if !self.recalled(now, end, &hello, recalled, out) {
@@ -56,6 +59,7 @@ impl Shard {
                 }
             }
             other => {
+                // Log, messages and parts of checkpoints, as an owner sends them to a standby.
                 let before = self.sessions.is_recalled(id);
                 let bytes = match &other {
                     Frame::CheckpointPart(part) => part.bytes.len() as u64,
@@ -79,6 +83,7 @@ impl Shard {
         recalled: Recalled,
         out: &mut Vec<ShardOutput>,
     ) -> bool {
+        // Everything may have changed since the hello, so it is checked again.
         let Some(wire) = self.wires.get(end) else { return false };
         let Ok(proven) = self.proven(wire, hello) else { return false };
         let Ok((app, ends)) = self.resolve(now, end, hello, proven, out) else { return false };
@@ -102,6 +107,7 @@ impl Shard {
         };
         if self.sessions.is_recalled(id) {
             self.counters.recalled += 1;
+            // The ends can be asked now. Only the cell has to wait for the checkpoint.
             self.recalls.owe(now, id, recalling.at);
         } else {
             self.keepers.close(recalling.at);
@@ -134,6 +140,7 @@ impl Shard {
 
     /// Ends the wait for recorders that take too long.
     pub(super) fn recalls_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        // Each pass takes one out of the table, so this ends.
         while let Some(id) = self.recalls.late(now) {
             self.counters.recalls_late += 1;
             self.recall_over(now, id, out);

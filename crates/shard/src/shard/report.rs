@@ -94,6 +94,7 @@ impl Shard {
     pub(super) fn list(&self, now: Now, tag: u64, out: &mut Vec<ShardOutput>) {
         let row = |(id, session)| row(id, session, self.apps.protect(&session.owner), self.config.gate);
         let rows: Vec<SessionRow> = self.sessions.iter().map(row).collect();
+        // A message between processes has a largest size.
         for rows in rows.chunks(ROWS) {
             out.push(ShardOutput::Control(FromShard::Rows(Rows { tag, rows: rows.to_vec() })));
         }
@@ -102,6 +103,7 @@ impl Shard {
     }
 
     fn counted(&self, now: Now) -> Vec<Counter> {
+        // Totals go on when a session ends: what it had is in `gone` then.
         let live = self.sessions.iter().map(|(_, session)| session.owner.totals());
         let totals = live.fold(self.counters.gone, sum);
         let sessions = |is_counted: fn(&Session) -> bool| {

@@ -21,9 +21,11 @@ use marram_wire::{
 fn may_hold(wire: &Wire, port: Port, server: Option<&str>) -> bool {
     let rights = &wire.verified.rights;
     match server {
+        // A keeper has other rights, and no end.
         _ if wire.role.is_some() => false,
         _ if port == Port::CLIENT => rights.client,
         Some(server) => rights.serves(server) && wire.servers.iter().any(|name| name == server),
+        // The app has no server, so its sessions have one end.
         None => false,
     }
 }
@@ -59,6 +61,7 @@ pub(super) fn known_ends(wires: &Wires, session: &Session) -> Option<Vec<Reached
 /// Whether the agent may hold the end that its hello asks for, with any server.
 pub(super) fn may_say_hello(wire: &Wire, hello: &Hello, edge: &str) -> Result<(), Refusal> {
     let rights = &wire.verified.rights;
+    // Before the app is known: a hello that is refused here learns nothing of apps and sessions.
     if hello.server && !rights.any_server && rights.servers.is_empty() {
         let what = "hold servers' ends of sessions";
         return Err(Refusal::forbidden(lacks(wire, what, "servers = [\"...\"]", edge)));
@@ -110,6 +113,7 @@ impl Shard {
             "refused: {} may not {what}; if it should, give it the token or certificate of a [[credential]] with {field}",
             described(wire)
         );
+        // The agent's own text has no address: it may not be the operator's.
         let reason = lacks(wire, what, field, &self.config.edge);
         note(NoteLevel::Warning, None, text, out);
         self.goodbye(id, &reason, out);

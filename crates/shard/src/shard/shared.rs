@@ -35,6 +35,7 @@ impl Shard {
         (image, seed, place): (ImageHash, Seed, SchedulingParams),
         out: &mut Vec<ShardOutput>,
     ) {
+        // A session of an older image does not join the cell of a newer one.
         let cell = match self.shared.current(app, image) {
             Some(cell) => cell,
             None => {
@@ -45,6 +46,7 @@ impl Shard {
                 cell
             }
         };
+        // Before the call: its effects may concern the new member already.
         self.shared.add_member(member, cell);
         self.with_shared(now, cell, out, |shared, effects| shared.join(member, effects));
     }
@@ -69,6 +71,8 @@ impl Shard {
         let Err(error) = result else {
             return self.with_shared(now, cell, out, |shared, effects| shared.started(now, effects));
         };
+        // The cell does not exist. The members' owners end their sessions, with the reason; a new session starts
+        // another cell.
         let members = self.shared.members(cell);
         self.shared.forget(cell);
         for member in members {
@@ -115,6 +119,7 @@ impl Shard {
                     self.with_cell(now, member, out, |owner, effects| owner.deliver(now, outputs, effects));
                 }
                 SharedEffect::Stopped(members, reason) => {
+                    // What was stopped cannot run again, for any member.
                     self.shared.forget(id);
                     for member in members {
                         let reason = alloc::format!("the session's shared cell was stopped: {reason}");

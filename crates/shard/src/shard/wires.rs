@@ -11,13 +11,16 @@ use marram_wire::{
 impl Shard {
     pub(super) fn wire_down(&mut self, now: Now, id: ShardWireId, out: &mut Vec<ShardOutput>) {
         let Some(wire) = self.wires.down(id) else { return };
+        // The end asks again over its next wire.
         self.waiting.drop_wire(id);
         if wire.role.is_some() {
             return self.keeper_down(now, id, out);
         }
+        // One line for all: an agent can have thousands of sessions.
         let mut lost = 0_usize;
         for (channel, bound) in wire.channels() {
             let Some(session) = self.sessions.get_mut(bound.session) else { continue };
+            // A call for an earlier channel may have ended the session, or opened a generation over another wire.
             if session.link(bound.port) == Some((id, channel)) {
                 session.relink(bound.port, None);
                 lost += 1;
@@ -37,6 +40,8 @@ impl Shard {
 
     pub(super) fn frame(&mut self, now: Now, id: ShardWireId, frame: Frame, out: &mut Vec<ShardOutput>) {
         let Some(wire) = self.wires.heard(now.mono_ns, id) else { return };
+        // The order of these arms is what a peer may do when: nothing before the greeting, and only one kind of work on
+        // a wire.
         let (greeted, is_keeper) = (wire.host.is_some(), wire.role.is_some());
         match frame {
             Frame::Greet(greet) if !greeted => self.greet(id, &greet, out),
@@ -54,6 +59,7 @@ impl Shard {
     }
 
     fn greet(&mut self, id: ShardWireId, greet: &Greet, out: &mut Vec<ShardOutput>) {
+        // The newest that both support.
         let version = greet.version_newest.min(WIRE_VERSION);
         if version < greet.version_oldest.max(WIRE_VERSION_OLDEST) {
             let reason = alloc::format!(
@@ -65,6 +71,7 @@ impl Shard {
             return self.goodbye(id, &reason, out);
         }
         let Some(wire) = self.wires.get(id) else { return };
+        // One server too many refuses the whole wire: an agent that goes on without it would look as if it worked.
         if let Some(server) = greet.servers.iter().find(|server| !wire.verified.rights.serves(server)) {
             let what = alloc::format!("be the agent of the server {server:?}");
             return self.refuse_role(id, &what, &alloc::format!("servers = [{server:?}]"), out);
@@ -100,6 +107,7 @@ impl Shard {
             return;
         };
         let Bound { session, port, generation } = bound;
+        // A bound channel is a link of its session's newest generation (I36). This holds even if that were not so.
         let current = self.sessions.get(session).is_some_and(|session| {
             session.owner.generation() == generation && session.link(port) == Some((id, channel))
         });

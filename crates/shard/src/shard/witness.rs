@@ -57,6 +57,7 @@ impl Shard {
     /// The answer to a question.
     pub(super) fn testified(&mut self, now: Now, testified: WitnessAnswer, out: &mut Vec<ShardOutput>) {
         let WitnessAnswer { session, generation, seen, away } = testified;
+        // An attempt of an older generation has gone by: the owner compares, and ignores the answer.
         let testimony = match away {
             Some(why) => WitnessReply::Away(why),
             None => WitnessReply::Seen(seen.map(|seen| {
