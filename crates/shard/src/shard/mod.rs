@@ -50,7 +50,7 @@ use state::{
     wires::Wires,
 };
 
-/// One shard. The caller passes it events and carries out its outputs. The state is in [`state`], by subject; what
+/// One shard. The caller passes it events and carries out its outputs. The state is in `state`, by subject; what
 /// needs more than one subject is decided here.
 #[derive(Debug)]
 pub struct Shard {
