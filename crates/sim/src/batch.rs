@@ -83,7 +83,7 @@ impl Tally {
 /// threads can be returned. Seeds that were not begun by then are in no count.
 ///
 /// # Exits
-/// With code 1, if a step of a machine does not return for [`HANG`]: a thread cannot be ended from
+/// With code 1, if a step of a machine does not return for `HANG`: a thread cannot be ended from
 /// outside, and without this a mutation that loops for ever would never be reported.
 #[must_use]
 pub fn run_all(seeds: &[u64], failures_max: usize) -> Tally {

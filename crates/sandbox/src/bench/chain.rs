@@ -23,7 +23,7 @@ const CELL: CellId = CellId(1);
 const COVER_MESSAGES: u32 = 1_000;
 
 /// One client's chain; its stages pass the client's messages on to the server. Every
-/// [`COVER_MESSAGES`]-th message pays for a delta snapshot first, as a session's messages do, so
+/// `COVER_MESSAGES`-th message pays for a delta snapshot first, as a session's messages do, so
 /// its cost is in the mean.
 pub struct BenchChain {
     /// The cell with all stages, in a pool of 16 slots: the longest chain fits.

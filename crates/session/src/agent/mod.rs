@@ -52,7 +52,7 @@ pub(crate) struct EndId {
     server: bool,
 }
 
-/// The agent. Pass it each event and carry out its outputs. The state is in [`state`], by subject; what needs more than
+/// The agent. Pass it each event and carry out its outputs. The state is in tables, by subject; what needs more than
 /// one subject is decided here.
 #[derive(Debug)]
 pub struct Agent {
