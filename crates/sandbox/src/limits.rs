@@ -57,6 +57,11 @@ pub const READY_MAX: usize = 512;
 /// A process uses at most one slot in this many for cells that have no client yet.
 pub const READY_SHARE: usize = 4;
 
+/// A cell with at most this much memory is copied for a checkpoint at once: less than a millisecond.
+pub const COPY_AT_ONCE_BYTES: usize = 4 << 20;
+/// Bytes of a cell's memory that are copied for a checkpoint at a time: about a tenth of a millisecond.
+pub const COPY_PIECE_BYTES: usize = 512 << 10;
+
 /// Bytes of ended cells that go back to the kernel at a time: a tenth of a millisecond if all were written.
 pub const DEFERRED_FREE_PIECE_BYTES: usize = 1 << 20;
 /// Or this fraction of all bytes that wait for it, if that is more.

@@ -58,6 +58,17 @@ pub enum ShardInput {
     },
     /// The answer to [`ShardOutput::Run`].
     Ran(Ran),
+    /// A cell's memory has become so large that a copy of it takes long. Once for a cell, after it was started or restored.
+    Large {
+        /// The cell.
+        cell: CellId,
+    },
+    /// The answer to [`ShardOutput::Prepare`]: [`ShardOutput::Copy`] on that base takes a short time now. Also if the copy
+    /// cannot be prepared, or cannot be made: [`ShardInput::Checkpointed`] says why.
+    Prepared {
+        /// The cell.
+        cell: CellId,
+    },
     /// The answer to [`ShardOutput::Checkpoint`].
     Checkpointed {
         /// The cell that was copied.
@@ -179,6 +190,15 @@ pub enum ShardOutput {
     },
     /// Run one handler; answered by [`ShardInput::Ran`], in the same step or after other steps.
     Run(Run),
+    /// At low priority, between the cell's handlers: copy what a later [`ShardOutput::Copy`] on this base needs. The cell goes on;
+    /// what it writes meanwhile is copied again. Answered by [`ShardInput::Prepared`]. Only for cells that were named in
+    /// [`ShardInput::Large`].
+    Prepare {
+        /// The cell to copy.
+        cell: CellId,
+        /// As in [`ShardOutput::Copy`].
+        base: CheckpointBase,
+    },
     /// Copy the cell's changes now, before any later run of this cell. The copy is kept until [`ShardOutput::Checkpoint`] or the
     /// next copy. Not answered.
     Copy {

@@ -167,6 +167,8 @@ struct Cell {
     /// The state copied or restored last. Deltas are made against it, as the exclusive or: equal
     /// bytes become zeros. `None` until the first copy or restore.
     saved: Option<Vec<u8>>,
+    /// The base of the copy that is being prepared, and the events when that began.
+    preparing: Option<(CheckpointBase, u64)>,
     /// Sections of the last copy, until they are sealed. `Copy` and `Checkpoint` are two requests,
     /// because a real shard copies at a message boundary and seals later. What happens in between
     /// must not change the copy.
@@ -286,6 +288,8 @@ impl Cells {
         cell.run(run, (reads, self.habits.datagrams), &mut ran, past);
         #[cfg(feature = "wasm")]
         cell.compare(run, &ran, past);
+        // A piece of its copy between two handlers.
+        cell.prepare_twin(past);
         cell.pause(run, self.habits.datagrams, &mut ran, past);
         let hashes = past.hashes.entry(cell.seed.0).or_default();
         let place = usize::try_from(cell.events - 1).expect("a short history");
@@ -304,7 +308,14 @@ impl Cells {
         Some((ran, Seen { replayed, timer, task, random, read, datagram, chain }))
     }
 
-    /// Saves a cell, to be sealed later.
+    /// Begins to copy a cell while it runs. The fake copies nothing ahead; a twin does.
+    pub(crate) fn prepare(&mut self, id: CellId, base: CheckpointBase, past: &mut Past) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        cell.preparing = Some((base, cell.events));
+        cell.prepare_twin(past);
+    }
+
+    /// Saves a cell, to be sealed later. True if it has run since the copy was prepared.
     ///
     /// ```text
     /// full   | 0 | length 8 | state | ballast, 0xba |
@@ -313,8 +324,9 @@ impl Cells {
     /// With twins, each is followed by the twin's own checkpoint and its length. The fingerprint
     /// makes a delta on the wrong base an error here, so that a mistake in the owner's bookkeeping
     /// (I19) does not pass as a wrong state later.
-    pub(crate) fn copy(&mut self, id: CellId, base: CheckpointBase, past: &mut Past) {
-        let Some(cell) = self.cells.get_mut(&id) else { return };
+    pub(crate) fn copy(&mut self, id: CellId, base: CheckpointBase, past: &mut Past) -> bool {
+        let Some(cell) = self.cells.get_mut(&id) else { return false };
+        let prepared = cell.preparing.take().is_some_and(|(on, events)| on == base && events < cell.events);
         let state = cell.save();
         let mut sections = match (base, &cell.saved) {
             (CheckpointBase::Previous, Some(saved)) => {
@@ -327,7 +339,7 @@ impl Cells {
             }
             (CheckpointBase::Previous, None) => {
                 past.violations.push(format!("{id:?} has no checkpoint for a delta to build on"));
-                return;
+                return false;
             }
             (CheckpointBase::Image, _) => {
                 let mut sections = vec![FULL];
@@ -343,6 +355,7 @@ impl Cells {
         cell.save_twin(base, &mut sections, past);
         let _ = &mut sections;
         cell.copied = Some(sections);
+        prepared
     }
 
     /// Seals the copied state in the form in which an end stores it.
@@ -541,6 +554,7 @@ impl Cell {
             #[cfg(feature = "wasm")]
             twin: None,
             saved: None,
+            preparing: None,
             copied: None,
         }
     }
@@ -589,6 +603,19 @@ impl Cell {
         }
     }
 
+    /// Copies a piece of the twin, if its copy is being prepared.
+    #[cfg_attr(
+        not(feature = "wasm"),
+        expect(clippy::unused_self, reason = "without twins nothing is copied ahead")
+    )]
+    fn prepare_twin(&self, past: &mut Past) {
+        #[cfg(feature = "wasm")]
+        if let (Some(twins), Some(twin), Some((base, _))) = (&mut past.twins, self.twin, self.preparing) {
+            twins.prepare(twin, base);
+        }
+        let _ = past;
+    }
+
     /// `| seed 32 | clock 8 | events 8 | tasks | pauses | stages |`, all little-endian.
     fn save(&self) -> Vec<u8> {
         let mut bytes = self.seed.0.to_vec();
@@ -620,6 +647,7 @@ impl Cell {
             #[cfg(feature = "wasm")]
             twin: None,
             saved: Some(bytes),
+            preparing: None,
             copied: None,
         })
     }

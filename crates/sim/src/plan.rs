@@ -206,6 +206,8 @@ pub struct Plan {
     pub cost_ns: u64,
     /// Extra bytes in every full checkpoint.
     pub ballast: usize,
+    /// Whether cells count as large: their copies are prepared while they run.
+    pub large: bool,
     /// Which handler fails.
     pub poison: Option<Poison>,
     /// How many of the first connections to the server fail.
@@ -282,6 +284,7 @@ impl Plan {
             } else {
                 0
             },
+            large: Random::new(seed, 37).percent(30),
             poison: None,
             server_down: 0,
             recoveries_max: if random.percent(20) { 1 } else { 0 },

@@ -152,6 +152,11 @@ impl Twins {
     }
 
     // A fake is asked between handlers only, and so is its twin.
+    /// Copies a piece of a twin that runs on, for a later [`Self::save`].
+    pub(crate) fn prepare(&mut self, twin: CellId, base: CheckpointBase) {
+        self.cells.prepare_snapshot(twin, base).expect("an idle twin can be copied");
+    }
+
     pub(crate) fn save(&mut self, twin: CellId, base: CheckpointBase) -> Vec<u8> {
         self.cells.snapshot(twin, base).expect("an idle twin can be saved").encode()
     }

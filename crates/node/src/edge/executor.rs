@@ -9,6 +9,7 @@
 //! Part ──────────────────────────────────────────────────▶  Arriving::push
 //!                   fill the cell's memory ◀── Part, Opened ─┘
 //! Run ─▶ run_queue ─▶ next_turn ─▶ Ran
+//! Prepare ─▶ preparing ─▶ Prepared (large cells)
 //! Copy ─▶ copies ─▶ Checkpoint ─────────────────────────────────────────────────────▶ encode, seal
 //!                   Checkpointed ◀── Sealed ◀─────────────────────────────────────────┘
 //! Record ────────────────────────────────────────────────▶  write a file (lazy)
@@ -18,9 +19,11 @@
 //! carry the cell's id, which is never used twice: what comes for a cell that is gone finds
 //! nothing.
 
+mod copies;
 mod guest_log;
 mod turns;
 
+use self::copies::{CellCopy, Preparing};
 use self::guest_log::GuestLog;
 use super::{
     caches::Caches,
@@ -35,11 +38,10 @@ use super::{
 };
 use bytes::Bytes;
 use marram_sandbox::{
-    Cells, CellsConfig, Filling, Image, Images, LoadError, Snapshot, SnapshotError, reset_scheduling,
-    set_background,
+    Cells, CellsConfig, Filling, Image, Images, LoadError, reset_scheduling, set_background,
 };
 use marram_session::{
-    cell::{CellId, CheckpointBase, Run, Seed},
+    cell::{CellId, Run, Seed},
     replay::Gathered,
 };
 use marram_shard::{
@@ -50,10 +52,9 @@ use marram_shard::{
 use marram_transport::LogLimiter;
 use marram_wire::{
     frame::{CheckpointMeta, Code},
-    header::{self, Header},
     id::{ImageHash, SessionId},
     log::Found,
-    seal::{Seal, SessionKeys},
+    seal::SessionKeys,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry},
@@ -162,6 +163,8 @@ struct CellSlot {
     session: Option<SessionId>,
     /// How many of its entries are in the run queue: 0 or 1.
     waiting: usize,
+    /// Whether the shard was told that copies of it take long.
+    is_large: bool,
     /// What was charged for the handler in progress.
     /// A handler reports the time of all its slices at the end; what was charged before is taken
     /// off then.
@@ -187,10 +190,14 @@ pub(super) struct Executor {
     expected: BTreeMap<CellId, Expected>,
     /// Opened checkpoints to advance standby cells to, unless the attempt is outdated by then.
     next: VecDeque<Next>,
-    /// States that were copied and are not sealed yet, at most one for each cell.
+    /// States that are copied and are not sealed yet, at most one for each cell.
     /// A copy is made at the entry's boundary; its header comes later (`docs/protocol.md`, chapter
     /// 8).
-    copies: BTreeMap<CellId, Result<Snapshot, SnapshotError>>,
+    copies: BTreeMap<CellId, CellCopy>,
+    /// The cells of `copies` that are held back until their copy is whole.
+    copying: VecDeque<CellId>,
+    /// Large cells that are copied while they run.
+    preparing: VecDeque<Preparing>,
     /// Hashes of states, for recordings that are not made yet.
     /// Taken at the moment of the request: the cell may go on before the ends have sent their
     /// parts.
@@ -242,6 +249,8 @@ impl Executor {
             expected: BTreeMap::new(),
             next: VecDeque::new(),
             copies: BTreeMap::new(),
+            copying: VecDeque::new(),
+            preparing: VecDeque::new(),
             hashes: BTreeMap::new(),
             recordings: 0,
             caches,
@@ -275,8 +284,10 @@ impl Executor {
     ) {
         self.run_queue.set_weight(scheduling.tenant, scheduling.weight);
         self.run_queue.charge(scheduling.tenant, cost::OPEN_NS);
-        self.slots
-            .insert(cell, CellSlot { scheduling, app, session, waiting: 0, charged_ns: 0, standing: None });
+        self.slots.insert(
+            cell,
+            CellSlot { scheduling, app, session, waiting: 0, is_large: false, charged_ns: 0, standing: None },
+        );
     }
 
     /// Sets the cache that the cells of an app read from.
@@ -330,6 +341,7 @@ impl Executor {
             return;
         }
         self.tend_at = now + TEND_EVERY;
+        self.tend_copies(now);
         let slots = &self.slots;
         self.caches.sweep(|app| slots.values().any(|slot| slot.app == app));
         if (self.is_short)() {
@@ -571,6 +583,7 @@ impl Executor {
                     _ => {}
                 }
                 inputs.push_back(input);
+                self.notice_size(cell, inputs);
             }
             None => unreachable!("it was prepared above"),
         }
@@ -581,37 +594,6 @@ impl Executor {
         let (Some(began), Some(slot)) = (began, self.slots.get(&cell)) else { return };
         let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.run_queue.charge(slot.scheduling.tenant, took_ns);
-    }
-
-    /// Copies a cell's state now.
-    /// The cell must be between two handlers. A failure is kept and reported with the checkpoint,
-    /// for which the shard waits anyway.
-    pub(super) fn copy(&mut self, cell: CellId, base: CheckpointBase) {
-        self.copies.insert(cell, self.cells.snapshot(cell, base));
-    }
-
-    /// Lets the sealer encode and seal the copied state.
-    ///
-    /// `header` is that of the copied moment. The sealer has a low priority: a checkpoint that
-    /// takes longer only delays truncation.
-    pub(super) fn checkpoint(
-        &mut self,
-        cell: CellId,
-        header: Box<Header>,
-        seal: Seal,
-        inputs: &mut VecDeque<ShardInput>,
-    ) {
-        let number = header.number;
-        match self.copies.remove(&cell).unwrap_or(Err(SnapshotError::NotIdle)) {
-            Ok(snapshot) => self.sealer.lazy(move |()| {
-                let plain = header::join(&header, &snapshot.encode());
-                Some(Answer::Sealed { cell, number, bytes: seal.seal_checkpoint(number, &plain).into() })
-            }),
-            Err(error) => {
-                let result = Err(error.to_string());
-                inputs.push_back(ShardInput::Checkpointed { cell, number, result });
-            }
-        }
     }
 
     /// Hashes a cell's state at this moment, for a recording.
@@ -676,7 +658,7 @@ impl Executor {
         if self.expected.remove(&cell).is_some() || standing.is_some_and(|standing| standing.is_underway()) {
             drop_arriving(&self.worker, cell);
         }
-        self.copies.remove(&cell);
+        self.forget_copies(cell);
         self.hashes.remove(&cell);
         let Some(slot) = slot else { return };
         self.caches.leave(&slot.app, cell);

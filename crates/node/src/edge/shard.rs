@@ -205,7 +205,9 @@ impl Process {
             let worked = self.work();
             self.executor.tend(self.at);
             self.executor.reclaim_memory();
-            let is_quiet = !worked && events.is_empty() && !self.executor.is_freeing();
+            self.executor.copy_pieces(&mut self.inputs);
+            let is_quiet =
+                !worked && events.is_empty() && !self.executor.is_freeing() && !self.executor.is_copying();
             if self.idle_tasks.is_now(self.executor.is_prewarming(), is_quiet, self.at) && !self.is_busy() {
                 self.executor.prewarm_one();
             }
@@ -232,7 +234,7 @@ impl Process {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if self.is_busy() || self.executor.is_freeing() {
+        if self.is_busy() || self.executor.is_freeing() || self.executor.is_copying() {
             return Some(Duration::ZERO);
         }
         let wake = self.wake_at.map(|at| self.started + Duration::from_nanos(at));
@@ -287,6 +289,8 @@ impl Process {
             }
             let Some((ran, spent)) = self.executor.next_turn() else { return given };
             if let Some(ran) = ran {
+                // Before the step, which may take a checkpoint.
+                self.executor.notice_size(ran.cell, &mut self.inputs);
                 self.step(ShardInput::Ran(ran));
             }
             self.spent += spent;
@@ -469,6 +473,7 @@ impl Process {
                 self.table.flush();
                 self.executor.copy(cell, base);
             }
+            ShardOutput::Prepare { cell, base } => self.executor.prepare_copy(cell, base),
             ShardOutput::Checkpoint { cell, header, seal } => {
                 self.executor.checkpoint(cell, header, seal, &mut self.inputs);
             }

@@ -15,6 +15,7 @@
 //! both.
 
 use super::bound::Bound;
+use super::copying::Copying;
 use super::driver::{self, Drive, Drivers};
 use super::reason;
 use crate::buffers::{discard, prefer_small_pages};
@@ -57,6 +58,8 @@ impl Drop for Live {
 /// The instance of one stage. The store owns the slot of its memory.
 pub(crate) struct Stage {
     pub(crate) tracker: Tracker,
+    /// The copy of its memory that is being made for a checkpoint.
+    pub(crate) copying: Option<Copying>,
     pub(crate) memory: Memory,
     pub(crate) globals: Vec<Global>,
     /// The checkpoint that was taken or restored last; a delta builds on it.
@@ -159,6 +162,7 @@ impl Live {
         let bound = Rc::clone(bound);
         self.stages.push(Stage {
             tracker,
+            copying: None,
             memory,
             globals,
             checkpoint: None,
@@ -181,6 +185,7 @@ impl Live {
     pub(super) fn disarm(&mut self) {
         for stage in &mut self.stages {
             stage.tracker.disarm();
+            stage.copying = None;
             if std::mem::take(&mut stage.has_huge_pages) {
                 prefer_small_pages(stage.memory.data_mut(&mut self.store));
             }

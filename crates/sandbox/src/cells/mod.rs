@@ -15,6 +15,7 @@
 
 mod bound;
 mod config;
+mod copying;
 mod deferred_free;
 mod driver;
 mod live;

@@ -1,4 +1,4 @@
-//! A cell's state as a whole: taken into a snapshot, put back from checkpoints, hashed.
+//! A cell's state as a whole: put back from checkpoints, hashed. How memory is copied for one is in `copying`.
 //!
 //! What a cell's state is: linear memory, mutable globals, ports and what is known of peers, the
 //! generator's seed and position, and files with their descriptors. Tables and code are the
@@ -14,11 +14,10 @@
 
 use super::live::{Live, Stage};
 use super::{Cells, StartError};
-use crate::buffers::{Spares, populate, prefer_huge_pages};
+use crate::buffers::{populate, prefer_huge_pages};
 use crate::chain::Image;
 use crate::checkpoint::{
-    CheckpointId, Decoded, Filling, RestoreError, Snapshot, SnapshotError, StageDecoded, StageSnapshot,
-    Write, image_id,
+    CheckpointId, Copied, Decoded, Filling, RestoreError, StageDecoded, StageSnapshot, Write, image_id,
 };
 use crate::deploy::GlobalValue;
 use crate::files::{Files, Page};
@@ -32,27 +31,6 @@ use std::sync::Arc;
 use wasmtime::Store;
 
 impl Cells {
-    /// Copies what a checkpoint on `base` needs: the cell pauses for this long. Encode the result
-    /// on another thread. On success the copied state is the new base for
-    /// [`CheckpointBase::Previous`], whether or not anyone keeps the copy (I19 is the session's to
-    /// hold).
-    ///
-    /// # Errors
-    /// If the cell is not between handlers, or a delta has no checkpoint to build on. The cell continues in both cases.
-    pub fn snapshot(&mut self, cell: CellId, base: CheckpointBase) -> Result<Snapshot, SnapshotError> {
-        let stages = self.quiet(cell).ok_or(SnapshotError::NotIdle)?;
-        let mut live = stages.live().borrow_mut();
-        let Live { stages: parts, store, .. } = &mut *live;
-        let hosts = 0..parts.len();
-        let take = |(stage, at): (&mut Stage, usize)| stage.snapshot(store, at, base, &self.spares);
-        let taken: Result<Vec<_>, _> = parts.iter_mut().zip(hosts).map(take).collect();
-        if taken.is_err() {
-            // The copies of the other stages are lost, so the next delta cannot build on them.
-            parts.iter_mut().for_each(|stage| stage.checkpoint = None);
-        }
-        Ok(Snapshot::new(stages.image(), taken?))
-    }
-
     /// Makes a cell from checkpoints: it continues as the cell that they were taken from.
     ///
     /// # Errors
@@ -275,60 +253,34 @@ fn to_page(bytes: &[u8]) -> Option<Page> {
 
 /// A stage needs the store of its cell, and its number there.
 impl Stage {
-    /// The pause of a cell is this function, once a stage: a scan for dirty pages and a copy of
-    /// them.
-    ///
-    /// After an error the stage's next checkpoint must be a full one, since writes that the kernel
-    /// has reported once are not reported again.
-    fn snapshot(
+    /// Completes a snapshot of which the memory has been copied.
+    pub(super) fn snapshot(
         &mut self,
         store: &mut Store<Hosts>,
         at: usize,
         base: CheckpointBase,
-        spares: &Spares,
-    ) -> Result<StageSnapshot, SnapshotError> {
-        // Without tracking since the last checkpoint, the writes after it are not known, so it is
-        // no base.
-        let previous = self.checkpoint.filter(|_| self.tracker.is_armed());
-        let base = match base {
-            CheckpointBase::Image => None,
-            CheckpointBase::Previous => Some(previous.ok_or(SnapshotError::NoBase)?),
-        };
-        let image = &self.bound.image;
-        let memory = self.memory.data(&*store);
-        let wanted = if base.is_some() { CheckpointBase::Previous } else { CheckpointBase::Image };
-        let runs = match self.tracker.take(memory, &image.memory, wanted) {
-            Ok(runs) => runs,
-            Err(error) => {
-                self.checkpoint = None;
-                return Err(SnapshotError::Tracking(error.to_string()));
-            }
-        };
-        let pages: usize = runs.iter().map(ExactSizeIterator::len).sum();
-        let mut bytes = spares.take(pages * PAGE);
-        for run in &runs {
-            bytes.extend_from_slice(&memory[run.start as usize * PAGE..run.end as usize * PAGE]);
-        }
-        let memory_len = memory.len();
+        memory: Copied,
+    ) -> StageSnapshot {
+        let base = self.checkpoint.filter(|_| base == CheckpointBase::Previous);
+        let memory_len = self.memory.data_size(&*store);
         let globals = self.globals(store);
         let host = store.data_mut().act_for(at);
         let mut snapshot = StageSnapshot {
-            image: Arc::clone(image),
+            image: Arc::clone(&self.bound.image),
             base,
             id: [0; 16],
             memory_len,
-            runs,
-            bytes,
+            memory,
             globals,
             ports: host.ports.clone(),
             seed: *host.generator.seed(),
             position: host.generator.position(),
             files: host.files.take_changes(base.is_none()),
-            spares: spares.clone(),
         };
         snapshot.id = name(host, &snapshot);
+        self.tracker.settle();
         self.checkpoint = Some(snapshot.id);
-        Ok(snapshot)
+        snapshot
     }
 
     /// In the order of the image; deployment gave each an export for this.
@@ -380,7 +332,8 @@ impl Stage {
         // The contents just written are known and differ from the image; from here on writes count for the next delta.
         let memory = self.memory.data(&*store);
         // If tracking cannot begin, the cell runs, and its next checkpoint is a full one.
-        let known = self.tracker.take(memory, &self.bound.image.memory, CheckpointBase::Image).is_ok();
+        let known = self.tracker.skip(memory, &self.bound.image.memory).is_ok();
+        self.copying = None;
         self.checkpoint = known.then_some(last.id);
         Ok(())
     }
@@ -475,7 +428,7 @@ fn name(host: &Host, snapshot: &StageSnapshot) -> CheckpointId {
         hasher.update(&number.to_le_bytes());
     }
     hasher.update(&snapshot.seed.0);
-    for run in &snapshot.runs {
+    for run in snapshot.memory.runs() {
         hasher.update(&run.start.to_le_bytes());
         hasher.update(&run.end.to_le_bytes());
     }

@@ -11,7 +11,8 @@ use marram_wire::codec::Field;
 impl StageSnapshot {
     /// Writes the stage's part of a checkpoint.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = roomy(self.bytes.len() + self.bytes.len() / 1024 + 1024);
+        let bytes = self.memory.len() * PAGE;
+        let mut out = roomy(bytes + bytes / 1024 + 1024);
         out.extend_from_slice(&MAGIC);
         put_u32(&mut out, VERSION);
         // Length and checksum are filled in when the body is complete.
@@ -82,8 +83,7 @@ impl StageSnapshot {
     fn memory_pages(&self) -> Writer<'_> {
         let mut writer = Writer::default();
         let full = self.base.is_none();
-        let pages = self.runs.iter().flat_map(Clone::clone).zip(self.bytes.chunks_exact(PAGE));
-        for (index, contents) in pages {
+        for (index, contents) in self.memory.pages() {
             let same = || self.image.memory.page(index).unwrap_or(&[0; PAGE]) == contents;
             if !(full && same()) {
                 writer.page(index, Some(contents));

@@ -4,6 +4,7 @@
 //! This module does not know positions, sequence numbers and outboxes: the session puts those next to these bytes.
 
 mod chain;
+mod copied;
 mod decode;
 mod encode;
 mod pages;
@@ -12,11 +13,11 @@ mod reading;
 mod stage;
 
 pub use chain::{Decoded, Snapshot};
+pub(crate) use copied::Copied;
 pub(crate) use decode::StageDecoded;
 pub use reading::{CheckpointReader, Filling};
 pub(crate) use stage::Write;
 
-use crate::buffers::Spares;
 use crate::deploy::GlobalValue;
 use crate::files::FilesChange;
 use crate::host::Ports;
@@ -24,7 +25,6 @@ use crate::image::StageImage;
 use marram_session::cell::Seed;
 use marram_wire::id::ImageHash;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Begins every encoded checkpoint.
@@ -78,30 +78,13 @@ pub(crate) struct StageSnapshot {
     pub(crate) base: Option<CheckpointId>,
     pub(crate) id: CheckpointId,
     pub(crate) memory_len: usize,
-    /// Page numbers, in order.
-    pub(crate) runs: Vec<Range<u32>>,
-    /// Contents of these pages, one after the other.
-    pub(crate) bytes: Vec<u8>,
+    /// The pages of linear memory that were copied.
+    pub(crate) memory: Copied,
     pub(crate) globals: Vec<GlobalValue>,
     pub(crate) ports: Ports,
     pub(crate) seed: Seed,
     pub(crate) position: u64,
     pub(crate) files: FilesChange,
-    /// The pool that `bytes` returns to.
-    pub(crate) spares: Spares,
-}
-
-impl Drop for StageSnapshot {
-    fn drop(&mut self) {
-        self.spares.give(std::mem::take(&mut self.bytes));
-    }
-}
-
-impl StageSnapshot {
-    /// Pages of linear memory that were copied.
-    pub(crate) fn page_count(&self) -> usize {
-        self.runs.iter().map(ExactSizeIterator::len).sum()
-    }
 }
 
 impl fmt::Debug for StageSnapshot {
@@ -109,7 +92,7 @@ impl fmt::Debug for StageSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StageSnapshot")
             .field("image", &self.image.hash)
-            .field("pages", &self.page_count())
+            .field("pages", &self.memory.len())
             .field("delta", &self.base.is_some())
             .finish_non_exhaustive()
     }

@@ -3,8 +3,10 @@
 //! Tracking begins with a cell's first checkpoint, since most short sessions never need one.
 
 mod compare;
+mod page_set;
 mod uffd;
 
+pub(crate) use page_set::PageSet;
 pub(crate) use uffd::pagemap_scan_works;
 
 use crate::cells::Tracking;
@@ -15,7 +17,7 @@ use marram_session::cell::CheckpointBase;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
-use uffd::{Kernel, push_run};
+use uffd::Kernel;
 
 /// How dirty pages are found in this process.
 #[derive(Clone)]
@@ -56,9 +58,20 @@ fn works(kernel: &Kernel) -> bool {
         && kernel.unregister(&range).is_ok()
 }
 
+/// Pages that one call of [`Tracker::collect`] examines: the walk takes the kernel about a tenth of a millisecond.
+pub(crate) const PART_PAGES: usize = 4096;
+
 /// Tracks one cell's memory.
+///
+/// ```text
+/// arm --> collect, collect, ... --> pages (what a checkpoint needs) --> settle (it was copied)
+/// ```
+/// Writes that were collected stay *pending* until a checkpoint has copied them: a copy that was begun and is given up
+/// loses nothing.
 pub(crate) struct Tracker {
     state: State,
+    /// Pages that were written since the last checkpoint, as far as they were collected.
+    pending: PageSet,
 }
 
 enum State {
@@ -72,11 +85,21 @@ enum State {
 struct Armed {
     kernel: Rc<Kernel>,
     range: Range<usize>,
-    /// Pages that may differ from the image.
-    ever: Bitmap,
-    /// Whether untouched pages are protected too. They are from the second checkpoint on: each needs a mark, which was most of
-    /// the cost of arming, and few short sessions take a second checkpoint.
-    all: bool,
+    /// Pages that may differ from the image, without pending ones.
+    ever: PageSet,
+    /// By part.
+    protected: Vec<Protected>,
+}
+
+/// Which pages of a part are protected, so that the kernel reports the next write to them.
+///
+/// Untouched pages are from the second time on that the part is examined: each needs a mark, which was most of the cost of
+/// arming, and few short sessions take a second checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Protected {
+    Nothing,
+    Written,
+    All,
 }
 
 impl Drop for Armed {
@@ -94,12 +117,12 @@ impl Drop for Armed {
 
 impl Tracker {
     pub(crate) fn new(method: &Method) -> Self {
-        Self { state: State::Inactive(method.clone()) }
+        Self { state: State::Inactive(method.clone()), pending: PageSet::default() }
     }
 
     /// Ends tracking. Must be called before the memory's slot is given back; dropping also does it.
     pub(crate) fn disarm(&mut self) {
-        self.state = State::Inactive(Method::Compare);
+        *self = Self::new(&Method::Compare);
     }
 
     /// Whether there is a checkpoint that a delta can build on.
@@ -107,135 +130,142 @@ impl Tracker {
         !matches!(self.state, State::Inactive(_))
     }
 
-    /// The pages that a checkpoint on `base` needs, in order. From now on only later writes count for the next one on
-    /// [`CheckpointBase::Previous`]; the first call always returns the pages for [`CheckpointBase::Image`].
+    /// Starts to track, unless it does already. Until [`Self::settle`] everything that differs from the image is pending.
+    pub(crate) fn arm(&mut self, memory: &[u8]) {
+        let State::Inactive(method) = &self.state else { return };
+        let armed = match method {
+            Method::Kernel(kernel) => Armed::new(Rc::clone(kernel), memory).ok(),
+            Method::Compare => None,
+        };
+        self.state = armed.map_or_else(|| State::Compare(Shadow::default()), State::Kernel);
+    }
+
+    /// Adds the pages of a part of memory that were written since it was examined before. From now on later writes to it are
+    /// found by the next call. `part` counts parts of [`PART_PAGES`]; the last one may be short. Adds them to `found` as well.
     ///
     /// # Errors
     /// If the kernel refuses. The cell's next checkpoint must be a full one; its pages are found by comparing.
-    pub(crate) fn take(
+    pub(crate) fn collect(
         &mut self,
         memory: &[u8],
         image: &InitialMemory,
-        base: CheckpointBase,
-    ) -> io::Result<Vec<Range<u32>>> {
-        if let State::Inactive(Method::Kernel(kernel)) = &self.state
-            && let Ok(armed) = Armed::new(Rc::clone(kernel), memory)
-        {
-            let runs = armed.ever.runs();
-            self.state = State::Kernel(armed);
-            return Ok(runs);
+        part: usize,
+        found: &mut PageSet,
+    ) -> io::Result<()> {
+        let pages = pages_of(memory, part);
+        let mut written = Vec::new();
+        let collected = match &mut self.state {
+            State::Inactive(_) => Ok(()),
+            State::Kernel(armed) => armed.collect(memory, part, &mut written),
+            State::Compare(shadow) => {
+                shadow.collect(memory, image, pages.clone(), &mut written);
+                Ok(())
+            }
+        };
+        let first = u32::try_from(pages.start).unwrap_or(u32::MAX);
+        for run in written {
+            found.add(first + run.start..first + run.end);
+            self.pending.add(first + run.start..first + run.end);
         }
+        if collected.is_err() {
+            self.pending = PageSet::default();
+            self.state = State::Compare(Shadow::default());
+        }
+        collected
+    }
+
+    /// The pages that a checkpoint on `base` needs, as far as they were collected.
+    pub(crate) fn pages(&self, base: CheckpointBase) -> PageSet {
+        let mut pages = self.pending.clone();
+        match (base, &self.state) {
+            (CheckpointBase::Previous, _) | (_, State::Inactive(_)) => {}
+            (CheckpointBase::Image, State::Kernel(armed)) => pages.add_all(&armed.ever),
+            (CheckpointBase::Image, State::Compare(shadow)) => shadow.add_pages(&mut pages),
+        }
+        pages
+    }
+
+    /// What was collected is in a checkpoint: the next delta need not contain it.
+    pub(crate) fn settle(&mut self) {
+        let pending = std::mem::take(&mut self.pending);
         if let State::Kernel(armed) = &mut self.state {
-            let taken = armed.take(memory, base);
-            if taken.is_err() {
-                self.state = State::Compare(Shadow::default());
-            }
-            return taken;
+            armed.ever.add_all(&pending);
         }
-        if let State::Compare(shadow) = &mut self.state {
-            return Ok(shadow.take(memory, image, base));
-        }
-        let mut shadow = Shadow::default();
-        let runs = shadow.take(memory, image, CheckpointBase::Image);
-        self.state = State::Compare(shadow);
-        Ok(runs)
-    }
-}
-
-fn address(memory: &[u8]) -> Range<usize> {
-    let start = memory.as_ptr() as usize;
-    start..start + memory.len()
-}
-
-impl Armed {
-    fn new(kernel: Rc<Kernel>, memory: &[u8]) -> io::Result<Self> {
-        let range = address(memory);
-        kernel.register(&range)?;
-        // From here on dropping unregisters the range, also after an error.
-        let mut armed = Self { kernel, range: range.clone(), ever: Bitmap::default(), all: false };
-        let mut own = Vec::new();
-        armed.kernel.pagemap().written_own(range, &mut own)?;
-        armed.ever.add(&own);
-        Ok(armed)
     }
 
-    fn take(&mut self, memory: &[u8], base: CheckpointBase) -> io::Result<Vec<Range<u32>>> {
-        let mut dirty = Vec::new();
-        let collected = self.collect(memory, &mut dirty);
-        // Also after a failure: the kernel reports each write once, and the next full checkpoint needs it.
-        self.ever.add(&dirty);
-        collected?;
-        Ok(match base {
-            CheckpointBase::Image => self.ever.runs(),
-            CheckpointBase::Previous => dirty,
-        })
-    }
-
-    fn collect(&mut self, memory: &[u8], dirty: &mut Vec<Range<u32>>) -> io::Result<()> {
-        let pagemap = self.kernel.pagemap();
-        if self.all {
-            pagemap.written(self.range.clone(), dirty)?;
-        } else {
-            pagemap.written_own(self.range.clone(), dirty)?;
-            // The remaining pages are untouched. If they are protected, the next scan need not distinguish them from written
-            // pages.
-            pagemap.written(self.range.clone(), &mut Vec::new())?;
-            self.all = true;
-        }
-        let now = address(memory);
-        if now.end > self.range.end {
-            // Grown memory is not registered yet: the pages written there are private; from now on it is tracked.
-            let grown = self.range.end..now.end;
-            let first = u32::try_from(self.range.len() / PAGE).unwrap_or(u32::MAX);
-            let mut own = Vec::new();
-            pagemap.private(grown.clone(), &mut own)?;
-            for run in own {
-                push_run(dirty, first + run.start..first + run.end);
-            }
-            self.kernel.register(&grown)?;
-            self.range.end = now.end;
-            pagemap.written(grown, &mut Vec::new())?;
-        }
+    /// All of memory is known as it is now, because a checkpoint was just written to it: only later writes count.
+    ///
+    /// # Errors
+    /// As [`Self::collect`].
+    pub(crate) fn skip(&mut self, memory: &[u8], image: &InitialMemory) -> io::Result<()> {
+        self.arm(memory);
+        let mut found = PageSet::default();
+        (0..parts(memory)).try_for_each(|part| self.collect(memory, image, part, &mut found))?;
+        self.settle();
         Ok(())
     }
 }
 
-/// A set of page numbers.
-#[derive(Default)]
-struct Bitmap(Vec<u64>);
-
-impl Bitmap {
-    fn add(&mut self, runs: &[Range<u32>]) {
-        if let Some(last) = runs.last() {
-            let words = (last.end as usize).div_ceil(64);
-            self.0.resize(self.0.len().max(words), 0);
-        }
-        for page in runs.iter().flat_map(Clone::clone) {
-            self.0[page as usize / 64] |= 1 << (page % 64);
-        }
-    }
-
-    fn runs(&self) -> Vec<Range<u32>> {
-        let mut runs = Vec::new();
-        for (index, word) in (0_u32..).zip(&self.0).filter(|(_, word)| **word != 0) {
-            for bit in (0..64).filter(|bit| word >> bit & 1 == 1) {
-                push_run(&mut runs, index * 64 + bit..index * 64 + bit + 1);
-            }
-        }
-        runs
-    }
+/// Parts of a memory, for [`Tracker::collect`].
+pub(crate) fn parts(memory: &[u8]) -> usize {
+    memory.len().div_ceil(PART_PAGES * PAGE)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The pages of a part.
+fn pages_of(memory: &[u8], part: usize) -> Range<usize> {
+    let end = memory.len() / PAGE;
+    (part * PART_PAGES).min(end)..((part + 1) * PART_PAGES).min(end)
+}
 
-    #[test]
-    fn a_bitmap_gives_back_what_was_added_in_order() {
-        let mut bitmap = Bitmap::default();
-        bitmap.add(&[70..72, 128..129]);
-        bitmap.add(&[0..1, 63..70]);
-        bitmap.add(&[]);
-        assert_eq!(bitmap.runs(), [0..1, 63..72, 128..129]);
+impl Armed {
+    /// No page is pending or known to differ.
+    fn new(kernel: Rc<Kernel>, memory: &[u8]) -> io::Result<Self> {
+        let start = memory.as_ptr() as usize;
+        let range = start..start + memory.len();
+        kernel.register(&range)?;
+        // From here on dropping unregisters the range.
+        Ok(Self {
+            kernel,
+            range,
+            ever: PageSet::default(),
+            protected: vec![Protected::Nothing; parts(memory)],
+        })
+    }
+
+    /// Adds the runs of a part's pages that were written, relative to the part.
+    fn collect(&mut self, memory: &[u8], part: usize, dirty: &mut Vec<Range<u32>>) -> io::Result<()> {
+        self.extend(memory)?;
+        let pages = pages_of(memory, part);
+        let Some(protected) = self.protected.get_mut(part) else { return Ok(()) };
+        let range = self.range.start + pages.start * PAGE..self.range.start + pages.end * PAGE;
+        let pagemap = self.kernel.pagemap();
+        match *protected {
+            Protected::Nothing => {
+                pagemap.written_own(range, dirty)?;
+                *protected = Protected::Written;
+            }
+            Protected::Written => {
+                pagemap.written_own(range.clone(), dirty)?;
+                // The remaining pages are untouched. If they are protected, the next scan need not distinguish them from
+                // written pages.
+                pagemap.written(range, &mut Vec::new())?;
+                *protected = Protected::All;
+            }
+            Protected::All => pagemap.written(range, dirty)?,
+        }
+        Ok(())
+    }
+
+    /// Tracks memory that was added since.
+    fn extend(&mut self, memory: &[u8]) -> io::Result<()> {
+        let end = self.range.start + memory.len();
+        if end > self.range.end {
+            self.kernel.register(&(self.range.end..end))?;
+            let first_new = self.range.len() / (PART_PAGES * PAGE);
+            self.range.end = end;
+            self.protected.truncate(first_new);
+            self.protected.resize(parts(memory), Protected::Nothing);
+        }
+        Ok(())
     }
 }

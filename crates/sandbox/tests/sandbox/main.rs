@@ -8,6 +8,7 @@ mod allocations;
 mod cache;
 mod chains;
 mod checkpoint;
+mod copying;
 mod crowd;
 mod deploy;
 mod driver;

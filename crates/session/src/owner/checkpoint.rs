@@ -1,7 +1,10 @@
 //! Checkpoints of the cell, from the copy to the truncation of what they cover (docs/protocol.md, "Checkpoints" and
 //! "Truncation"). What is decided is in [`super::checkpointer`].
 
-use super::{Owner, OwnerEffect, OwnerPhase, checkpointer::Stored};
+use super::{
+    Owner, OwnerEffect, OwnerPhase,
+    checkpointer::{Step, Stored},
+};
 use crate::{cell::CellId, trace};
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
@@ -20,18 +23,43 @@ impl Owner {
             && !self.runner.is_busy()
             && self.about.policy.keep
             && let Some(cell) = self.cell
-            && let Some((number, base)) =
-                self.checkpointer.take(&self.about, &self.ends, &self.log, &self.state, awaited)
         {
-            if awaited {
-                let keep = self.about.keep_frame(&self.ends, &self.log);
-                self.replicas.start_waiting(Some(number), &keep, out);
+            match self.checkpointer.step(&self.about, &self.ends, awaited) {
+                Step::Wait => {}
+                Step::Prepare(base) => out.push(OwnerEffect::Prepare(cell, base)),
+                Step::Copy => self.copy(cell, awaited, out),
             }
-            // A replay that starts here needs nothing of what was read before.
-            self.log.forget_reads();
-            out.push(OwnerEffect::Copy(cell, base));
         }
         self.seal_if_settled(out);
+    }
+
+    /// Copies the cell at the end of the log.
+    fn copy(&mut self, cell: CellId, awaited: bool, out: &mut Vec<OwnerEffect>) {
+        let (number, base) = self.checkpointer.take(&self.about, &self.ends, &self.log, &self.state, awaited);
+        if awaited {
+            let keep = self.about.keep_frame(&self.ends, &self.log);
+            self.replicas.start_waiting(Some(number), &keep, out);
+        }
+        // A replay that starts here needs nothing of what was read before.
+        self.log.forget_reads();
+        out.push(OwnerEffect::Copy(cell, base));
+    }
+
+    /// The cell's memory is so large that a copy of it would take long: its copies are prepared while it runs.
+    pub fn large(&mut self, cell: CellId) {
+        if self.cell == Some(cell) {
+            self.checkpointer.set_large();
+        }
+    }
+
+    /// The answer to [`OwnerEffect::Prepare`]. The checkpoint is taken at once, if no handler runs.
+    pub fn prepared(&mut self, cell: CellId, out: &mut Vec<OwnerEffect>) {
+        if self.cell != Some(cell) || !self.checkpointer.prepared() {
+            return trace!(self.context(), "ignores a preparation that was given up");
+        }
+        if self.phase() == OwnerPhase::Running {
+            self.checkpoint_if_due(out);
+        }
     }
 
     /// Seals the copy once the outputs in flight have arrived, or once too much has happened meanwhile.

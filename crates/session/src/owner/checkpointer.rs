@@ -105,6 +105,28 @@ pub(super) struct Held {
     pub(super) tag: [u8; 8],
 }
 
+/// How far the executor has come with a large cell that it copies while the cell runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Preparation {
+    #[default]
+    None,
+    /// It was asked to prepare a copy on this base.
+    Asked(CheckpointBase),
+    /// Such a copy now takes a short time.
+    Ready(CheckpointBase),
+}
+
+/// What to do about a checkpoint that is due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// The executor must prepare the copy first, because the cell is large.
+    Prepare(CheckpointBase),
+    /// Wait: for the preparation, or for a holder to be linked.
+    Wait,
+    /// Copy the cell at the next boundary.
+    Copy,
+}
+
 /// The checkpoints of one owner.
 #[derive(Debug, Default)]
 pub(super) struct Checkpointer {
@@ -112,6 +134,9 @@ pub(super) struct Checkpointer {
     numbers: u32,
     taken: Option<Taken>,
     sending: Option<Sending>,
+    /// Whether the cell is so large that its copies are prepared.
+    is_large: bool,
+    preparation: Preparation,
     /// What the executor copied or restored last. It is the base of the next delta.
     copied: Option<Name>,
     /// The newest checkpoint that every holder has.
@@ -160,6 +185,51 @@ impl Checkpointer {
     pub(super) fn abandon(&mut self) {
         self.taken = None;
         self.sending = None;
+        self.preparation = Preparation::None;
+    }
+
+    /// There is another cell, of which nothing is known yet.
+    pub(super) fn change_cell(&mut self) {
+        self.is_large = false;
+        self.preparation = Preparation::None;
+    }
+
+    /// The cell is so large that a copy of it takes long.
+    pub(super) fn set_large(&mut self) {
+        self.is_large = true;
+    }
+
+    /// The copy that the executor was asked to prepare takes a short time now. False if it was not asked.
+    pub(super) fn prepared(&mut self) -> bool {
+        let Preparation::Asked(base) = self.preparation else { return false };
+        self.preparation = Preparation::Ready(base);
+        true
+    }
+
+    /// What to do about a checkpoint that is due. `awaited` as for [`Self::take`]. A preparation is begun by this call.
+    pub(super) fn step(&mut self, about: &About, ends: &Ends, awaited: bool) -> Step {
+        if !holders(&about.policy, ends).iter().all(|index| ends[*index].channel.is_some()) {
+            return Step::Wait;
+        }
+        if !self.is_large {
+            return Step::Copy;
+        }
+        let base = self.next_base(awaited);
+        match self.preparation {
+            Preparation::Ready(ready) if ready == base => Step::Copy,
+            Preparation::Asked(asked) if asked == base => Step::Wait,
+            // None, or one on another base: a keeper came meanwhile, and needs a full checkpoint.
+            _ => {
+                self.preparation = Preparation::Asked(base);
+                Step::Prepare(base)
+            }
+        }
+    }
+
+    /// What the next checkpoint builds on.
+    fn next_base(&self, awaited: bool) -> CheckpointBase {
+        let full = !self.delta_fits() || self.full_requested || awaited;
+        if full { CheckpointBase::Image } else { CheckpointBase::Previous }
     }
 
     /// The cell was restored from these checkpoints, which an end has promised. A delta can follow only if every holder
@@ -215,7 +285,7 @@ impl Checkpointer {
     }
 
     /// Begins a checkpoint at the end of the log: its number, and the base on which the executor copies. `awaited` if a
-    /// keeper begins with it, which has none before. None while a holder is not linked.
+    /// keeper begins with it, which has none before. Only after [`Step::Copy`].
     pub(super) fn take(
         &mut self,
         about: &About,
@@ -223,12 +293,11 @@ impl Checkpointer {
         log: &Log,
         state: &CellState,
         awaited: bool,
-    ) -> Option<(u32, CheckpointBase)> {
-        if !holders(&about.policy, ends).iter().all(|index| ends[*index].channel.is_some()) {
-            return None;
-        }
-        let full = !self.delta_fits() || self.full_requested || awaited;
+    ) -> (u32, CheckpointBase) {
+        let next = self.next_base(awaited);
+        let full = next == CheckpointBase::Image;
         self.full_requested = false;
+        self.preparation = Preparation::None;
         self.numbers += 1;
         let number = self.numbers;
         let base = self.copied.filter(|_| !full).unwrap_or((Generation::NONE, 0));
@@ -248,7 +317,7 @@ impl Checkpointer {
         self.copied = Some((about.generation(), number));
         self.spent_ns = 0;
         self.has_begun = true;
-        Some((number, if full { CheckpointBase::Image } else { CheckpointBase::Previous }))
+        (number, next)
     }
 
     /// The header with which the copy is sealed now: the outputs in flight have arrived, or too much has happened

@@ -41,6 +41,9 @@ pub enum OwnerEffect {
     Advance(CellId, CheckpointMeta),
     /// Run a handler.
     Run(Run),
+    /// Copy most of the cell's state while it runs, so that [`OwnerEffect::Copy`] on this base takes a short time. Answered
+    /// by [`super::Owner::prepared`].
+    Prepare(CellId, CheckpointBase),
     /// Copy the cell's state, as it is now.
     Copy(CellId, CheckpointBase),
     /// Encode the last copy and seal it after this header.

@@ -186,6 +186,7 @@ impl Owner {
     /// The shard has named the cell that [`OwnerEffect::Start`] or [`OwnerEffect::Restore`] asked for.
     pub fn name_cell(&mut self, cell: CellId) {
         self.cell = Some(cell);
+        self.checkpointer.change_cell();
     }
 
     /// Counted over the owner's life.

@@ -136,6 +136,7 @@ impl Shard {
                 let cell = self.sessions.get(id).and_then(|session| session.owner.cell());
                 out.extend(cell.map(|cell| ShardOutput::Part { cell, bytes }));
             }
+            OwnerEffect::Prepare(cell, base) => out.push(ShardOutput::Prepare { cell, base }),
             OwnerEffect::Copy(cell, base) => out.push(ShardOutput::Copy { cell, base }),
             OwnerEffect::Checkpoint(cell, header, seal) => {
                 out.push(ShardOutput::Checkpoint { cell, header, seal });

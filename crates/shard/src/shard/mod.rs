@@ -139,6 +139,10 @@ impl Shard {
                 let cell = ran.cell;
                 self.with_cell(now, cell, out, |owner, effects| owner.ran(now, ran, effects));
             }
+            ShardInput::Large { cell } => self.with_cell(now, cell, out, |owner, _| owner.large(cell)),
+            ShardInput::Prepared { cell } => {
+                self.with_cell(now, cell, out, |owner, effects| owner.prepared(cell, effects));
+            }
             ShardInput::Checkpointed { cell, number, result } => {
                 let mut problem = None;
                 self.with_cell(now, cell, out, |owner, effects| {

@@ -78,6 +78,8 @@ pub enum Rare {
     RecordingGivenUp,
     /// A handler that was stopped was recorded.
     StopRecorded,
+    /// A cell was copied that had run since its copy was prepared.
+    CopyPrepared,
     /// An edge that was a standby asked the ends for their promise.
     StandbyAsked,
     /// As above, before any end had asked an edge.
@@ -133,7 +135,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 60] = [
+    pub const ALL: [Self; 61] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -169,6 +171,7 @@ impl Rare {
         Self::RecordingFromCheckpoint,
         Self::RecordingGivenUp,
         Self::StopRecorded,
+        Self::CopyPrepared,
         Self::StandbyAsked,
         Self::StandbyLed,
         Self::StandbyBehind,

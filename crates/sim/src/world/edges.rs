@@ -486,6 +486,7 @@ impl World {
             | ShardOutput::Advance { .. }
             | ShardOutput::Part { .. }
             | ShardOutput::Run(_)
+            | ShardOutput::Prepare { .. }
             | ShardOutput::Copy { .. }
             | ShardOutput::Checkpoint { .. }
             | ShardOutput::Hash { .. }
@@ -502,6 +503,7 @@ impl World {
                 let session = session.expect("no cell here is shared");
                 let result = cells.start(cell, session, (image, seed), &mut self.past);
                 self.answer(position, cell, ShardInput::Started { cell, result });
+                self.grow(position, cell);
             }
             ShardOutput::Restore { cell, session, image, keys, checkpoints, .. } => {
                 cells.expect(cell, Restoring::new(session, image, keys, checkpoints));
@@ -513,6 +515,7 @@ impl World {
                     let result = cells.restore(cell, restoring, &mut self.past);
                     self.watch.restored(position, cell, session, count);
                     self.answer(position, cell, ShardInput::Restored { cell, result });
+                    self.grow(position, cell);
                 }
             }
             ShardOutput::Run(run) => {
@@ -525,7 +528,17 @@ impl World {
                 let extra_ns = if opens_server { self.plan.open_ns } else { 0 };
                 self.answer_later(position, run.cell, ShardInput::Ran(ran), extra_ns);
             }
-            ShardOutput::Copy { cell, base } => cells.copy(cell, base, &mut self.past),
+            ShardOutput::Prepare { cell, base } => {
+                cells.prepare(cell, base, &mut self.past);
+                let delay_ns = self.chance.below(50 * self.plan.handler_ns);
+                let life = self.shard(position).life;
+                self.queue
+                    .after(delay_ns, Event::Shard(position, life, Box::new(ShardInput::Prepared { cell })));
+            }
+            ShardOutput::Copy { cell, base } => {
+                let prepared = cells.copy(cell, base, &mut self.past);
+                self.watch.count_if(Rare::CopyPrepared, prepared);
+            }
             ShardOutput::Checkpoint { cell, header, seal } => {
                 let result = cells.checkpoint(cell, &header, &seal);
                 self.watch.sealed(position, &header);
@@ -588,6 +601,13 @@ impl World {
         let life = self.shard(position).life;
         let input = ShardInput::Recorded { session, tag: wish.tag, result };
         self.queue.after(PIPE_NS, Event::Shard(position, life, Box::new(input)));
+    }
+
+    /// In some seeds all cells are large.
+    fn grow(&mut self, position: ShardPosition, cell: CellId) {
+        if self.plan.large {
+            self.answer(position, cell, ShardInput::Large { cell });
+        }
     }
 
     /// Replies of one cell arrive in order, those of several cells in any order.

@@ -2,13 +2,13 @@
 
 use super::*;
 
-use marram_sandbox::{Progress, Quotas};
-use marram_session::cell::{CellInput, PortKind, Ran};
+use marram_sandbox::{Decoded, Progress, Quotas};
+use marram_session::cell::{CellInput, CheckpointBase, PortKind, Ran};
 use marram_shard::run_queue::{Class, WEIGHT};
 use marram_wire::{
-    header::Many,
+    header::{self, Header, Many},
     id::{Generation, Port},
-    seal::DomainSecret,
+    seal::{DomainSecret, Seal},
 };
 use mio::{Events, Poll, Token};
 use std::{
@@ -23,7 +23,7 @@ const CELL: CellId = CellId(1);
 const SESSION: SessionId = SessionId([1; 16]);
 const GENERATION: Generation = Generation { count: 1, opener: 9 };
 
-fn keys() -> SessionKeys {
+pub(super) fn keys() -> SessionKeys {
     SessionKeys::derive(&DomainSecret::from_material(b"a domain"), SESSION)
 }
 
@@ -200,10 +200,17 @@ impl Pair {
     }
 }
 
-fn executor(directory: &Path) -> (Executor, Poll) {
+pub(super) fn executor(directory: &Path) -> (Executor, Poll) {
     let poll = Poll::new().unwrap();
     let waker = mio::Waker::new(poll.registry(), Token(0)).unwrap();
     (Executor::start(&setup(directory), Arc::new(waker)).unwrap(), poll)
+}
+
+/// Opens a sealed checkpoint: the state of the cell.
+pub(super) fn open(seal: &Seal, number: u32, sealed: &[u8]) -> Decoded {
+    let plain = seal.open_checkpoint(number, sealed).unwrap();
+    let (_, body) = header::front(plain.into()).unwrap().unwrap();
+    Decoded::decode_opened(&[body]).unwrap()
 }
 
 /// A checkpoint of the running cell, after this many others.

@@ -30,6 +30,7 @@ const LONG_NS: u64 = 100_000;
 impl Executor {
     /// Queues a handler.
     pub(in crate::edge) fn run(&mut self, run: Run) {
+        let Some(run) = self.hold_back(run) else { return };
         // Only messages have a size worth charging.
         let size = match &run.input {
             CellInput::Message { payload, .. } => payload.len() as u64,

@@ -86,6 +86,9 @@ pub(crate) fn effect(effect: &OwnerEffect) -> String {
         }
         OwnerEffect::Part(_) => panic!("the bench keeps parts"),
         OwnerEffect::Run(run) => format!("run {}", input(&run.input)),
+        OwnerEffect::Prepare(_, base) => {
+            if *base == CheckpointBase::Image { "prepare full" } else { "prepare delta" }.into()
+        }
         OwnerEffect::Copy(_, base) => {
             if *base == CheckpointBase::Image { "copy full" } else { "copy delta" }.into()
         }

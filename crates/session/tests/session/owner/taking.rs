@@ -1,7 +1,7 @@
 //! When a checkpoint is taken, of which kind, and its contents.
 
 use crate::owner::bench::{Bench, CLIENT, EXPENSIVE_NS, SERVER, message, policy, set, zeros};
-use marram_session::cell::CheckpointBase;
+use marram_session::cell::{CellId, CheckpointBase};
 use marram_wire::limits::{CHECKPOINT_AFTER_BYTES, COVER_LOG, DELTAS_MAX, MESSAGE_SIZE_MAX, charge};
 
 #[test]
@@ -45,6 +45,54 @@ fn a_checkpoint_is_taken_when_the_log_is_long() {
     assert!(bench.taken.is_none());
     bench.consume(CLIENT, "", 0);
     assert!(bench.taken.is_some());
+}
+
+#[test]
+fn a_large_cell_is_copied_when_its_copy_is_prepared_and_runs_meanwhile() {
+    let mut bench = Bench::begun(policy());
+    let cell = bench.owner.cell().expect("it runs");
+    // Another cell's size is of no concern.
+    bench.step(|owner, _, _| owner.large(CellId(77)));
+    bench.step(|owner, _, _| owner.large(cell));
+    bench.consume(CLIENT, "a", EXPENSIVE_NS);
+    assert_eq!(bench.look().last().map(String::as_str), Some("prepare full"));
+    // It is asked for once, and the cell goes on.
+    bench.consume(CLIENT, "b", EXPENSIVE_NS);
+    assert!(bench.look().iter().all(|line| !line.starts_with("prepare") && !line.starts_with("copy")));
+    // Ready in the middle of an entry: the copy waits for its end, and covers it.
+    bench.say(CLIENT, "c");
+    bench.step(|owner, _, out| owner.prepared(cell, out));
+    assert!(bench.taken.is_none());
+    bench.ran_with(|ran| ran.cost_ns = 1);
+    let header = bench.taken.take().expect("between two entries");
+    assert_eq!((header.log_offset, header.ports[0].took), (bench.log_end(), 3));
+    assert_eq!(bench.copied, Some(CheckpointBase::Image));
+    // An answer that comes twice changes nothing.
+    bench.look();
+    bench.step(|owner, _, out| owner.prepared(cell, out));
+    assert_eq!(bench.look(), [""; 0]);
+    bench.checkpointed("sealed");
+    bench.stored(CLIENT, 6, Some(1));
+    bench.look();
+    bench.consume(CLIENT, "d", EXPENSIVE_NS);
+    assert_eq!(bench.look().last().map(String::as_str), Some("prepare delta"));
+    bench.step(|owner, _, out| owner.prepared(cell, out));
+    assert_eq!(bench.look()[0], "copy delta");
+}
+
+#[test]
+fn a_preparation_ends_with_its_generation_and_its_cell() {
+    let mut bench = Bench::begun(policy());
+    let cell = bench.owner.cell().expect("it runs");
+    bench.step(|owner, _, _| owner.large(cell));
+    bench.consume(CLIENT, "a", EXPENSIVE_NS);
+    // The same edge opens another generation, and continues with the cell.
+    bench.begin();
+    bench.look();
+    bench.step(|owner, _, out| owner.prepared(cell, out));
+    assert_eq!(bench.look(), [""; 0], "the answer is that of another generation");
+    bench.consume(CLIENT, "b", EXPENSIVE_NS);
+    assert_eq!(bench.look().last().map(String::as_str), Some("prepare full"));
 }
 
 #[test]

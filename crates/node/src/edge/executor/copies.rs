@@ -1,0 +1,230 @@
+//! Copies of cells for checkpoints: at once if the cell is small, in pieces between handlers if it is large.
+//!
+//! ```text
+//! Prepare ─▶ preparing: a piece a turn of the loop, the cell runs ─▶ Prepared
+//! Copy ────▶ whole at once, or the rest in pieces while the cell is held back ─▶ copied
+//! Checkpoint ─▶ sealer, when it is copied ─▶ Checkpointed
+//! ```
+//! A piece takes about a tenth of a millisecond, so no cell of the shard waits for a copy of another one. A large cell
+//! itself is held back only for what it wrote since the last round.
+
+use super::{Answer, Executor};
+use marram_sandbox::{Snapshot, SnapshotError, limits::COPY_AT_ONCE_BYTES};
+use marram_session::cell::{CellId, CheckpointBase, Run};
+use marram_shard::api::ShardInput;
+use marram_wire::{
+    header::{self, Header},
+    seal::Seal,
+};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+/// How long the cells that are held back are copied before other work has its turn.
+const HELD_TURN: Duration = Duration::from_micros(500);
+/// How long a prepared copy is kept for the session to use it.
+const PREPARED_KEPT: Duration = Duration::from_secs(10);
+
+/// A cell's copy.
+pub(super) enum CellCopy {
+    /// Its rest is being made, and the cell is held back.
+    Underway(Box<Underway>),
+    /// It is whole, or could not be made; the reason is reported with the checkpoint, for which the shard waits anyway.
+    Done(Result<Snapshot, SnapshotError>),
+}
+
+/// A copy whose rest is being made.
+pub(super) struct Underway {
+    base: CheckpointBase,
+    /// The header and the seal, if the checkpoint was already asked for.
+    sealing: Option<(Box<Header>, Seal)>,
+    /// The handler that waits for the copy.
+    held: Option<Run>,
+}
+
+/// A cell that is copied while it runs.
+pub(super) struct Preparing {
+    cell: CellId,
+    base: CheckpointBase,
+    /// Whether the next piece waits for the end of a handler.
+    waits: bool,
+    /// Since when the copy is ready to be completed.
+    ready: Option<Instant>,
+}
+
+impl Preparing {
+    fn has_work(&self) -> bool {
+        !self.waits && self.ready.is_none()
+    }
+}
+
+impl Executor {
+    /// A cell has run a handler, or has been created: reports it, once, if its memory has become large.
+    pub(in crate::edge) fn notice_size(&mut self, cell: CellId, inputs: &mut VecDeque<ShardInput>) {
+        for preparing in &mut self.preparing {
+            preparing.waits &= preparing.cell != cell;
+        }
+        let Some(slot) = self.slots.get_mut(&cell) else { return };
+        if slot.session.is_some()
+            && !slot.is_large
+            && self.cells.memory_bytes(cell).is_some_and(|bytes| bytes > COPY_AT_ONCE_BYTES)
+        {
+            slot.is_large = true;
+            inputs.push_back(ShardInput::Large { cell });
+        }
+    }
+
+    /// Begins to copy a large cell while it runs.
+    pub(in crate::edge) fn prepare_copy(&mut self, cell: CellId, base: CheckpointBase) {
+        self.preparing.retain(|preparing| preparing.cell != cell);
+        self.preparing.push_back(Preparing { cell, base, waits: false, ready: None });
+    }
+
+    /// Copies a cell's state as it is now. It must be between two handlers.
+    pub(in crate::edge) fn copy(&mut self, cell: CellId, base: CheckpointBase) {
+        self.preparing.retain(|preparing| preparing.cell != cell);
+        let is_large = self.slots.get(&cell).is_some_and(|slot| slot.is_large);
+        let copy = if is_large {
+            CellCopy::Underway(Box::new(Underway { base, sealing: None, held: None }))
+        } else {
+            CellCopy::Done(self.cells.snapshot(cell, base))
+        };
+        self.copies.insert(cell, copy);
+        if is_large {
+            self.copying.push_back(cell);
+        }
+    }
+
+    /// Whether a copy is being made.
+    pub(in crate::edge) fn is_copying(&self) -> bool {
+        !self.copying.is_empty() || self.preparing.iter().any(Preparing::has_work)
+    }
+
+    /// Makes pieces of copies: of cells that are held back first.
+    pub(in crate::edge) fn copy_pieces(&mut self, inputs: &mut VecDeque<ShardInput>) {
+        if self.copying.is_empty() && self.preparing.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        while let Some(cell) = self.copying.front().copied() {
+            self.copy_rest(cell, inputs);
+            if began.elapsed() >= HELD_TURN {
+                return;
+            }
+        }
+        if let Some(at) = self.preparing.iter().position(Preparing::has_work) {
+            self.prepare_piece(at, inputs);
+        }
+    }
+
+    /// One piece of the copy of a cell that is held back.
+    fn copy_rest(&mut self, cell: CellId, inputs: &mut VecDeque<ShardInput>) {
+        let began = Instant::now();
+        let piece = match self.copies.get(&cell) {
+            Some(CellCopy::Underway(underway)) => self.cells.snapshot_piece(cell, underway.base),
+            _ => Err(SnapshotError::NotIdle),
+        };
+        self.charge_since(cell, Some(began));
+        let Some(result) = piece.transpose() else { return };
+        self.copying.pop_front();
+        let done = CellCopy::Done(result);
+        let Some(CellCopy::Underway(underway)) = self.copies.insert(cell, done) else { return };
+        let Underway { sealing, held, .. } = *underway;
+        if let Some((header, seal)) = sealing {
+            self.checkpoint(cell, header, seal, inputs);
+        }
+        if let Some(run) = held {
+            self.run(run);
+        }
+    }
+
+    /// One piece of the copy of a cell that runs. It is tried again later if a handler is in progress.
+    fn prepare_piece(&mut self, at: usize, inputs: &mut VecDeque<ShardInput>) {
+        let Preparing { cell, base, .. } = self.preparing[at];
+        let began = Instant::now();
+        let piece = self.cells.prepare_snapshot(cell, base);
+        self.charge_since(cell, Some(began));
+        match piece {
+            Ok(false) => {
+                // The others have their turn.
+                if let Some(preparing) = self.preparing.remove(at) {
+                    self.preparing.push_back(preparing);
+                }
+            }
+            Err(SnapshotError::NotIdle) if self.slots.contains_key(&cell) => self.preparing[at].waits = true,
+            // What is wrong is found again, and reported, when it is copied.
+            Ok(true) | Err(_) => {
+                self.preparing[at].ready = Some(Instant::now());
+                inputs.push_back(ShardInput::Prepared { cell });
+            }
+        }
+    }
+
+    /// Frees copies that were prepared, and that no session uses.
+    pub(super) fn tend_copies(&mut self, now: Instant) {
+        let cells = &mut self.cells;
+        self.preparing.retain(|preparing| {
+            let kept = preparing.ready.is_none_or(|ready| now < ready + PREPARED_KEPT);
+            if !kept {
+                cells.forget_preparation(preparing.cell);
+            }
+            kept
+        });
+    }
+
+    /// Holds a handler back while its cell is copied. Returns it otherwise.
+    pub(super) fn hold_back(&mut self, run: Run) -> Option<Run> {
+        match self.copies.get_mut(&run.cell) {
+            Some(CellCopy::Underway(underway)) => {
+                debug_assert!(underway.held.is_none(), "a session runs one handler at a time");
+                underway.held = Some(run);
+                None
+            }
+            _ => Some(run),
+        }
+    }
+
+    /// Lets the sealer encode and seal the copied state, when it is whole.
+    ///
+    /// `header` is that of the copied moment. The sealer has a low priority: a checkpoint that
+    /// takes longer only delays truncation.
+    pub(in crate::edge) fn checkpoint(
+        &mut self,
+        cell: CellId,
+        header: Box<Header>,
+        seal: Seal,
+        inputs: &mut VecDeque<ShardInput>,
+    ) {
+        let number = header.number;
+        let snapshot = match self.copies.remove(&cell) {
+            Some(CellCopy::Underway(mut underway)) => {
+                underway.sealing = Some((header, seal));
+                self.copies.insert(cell, CellCopy::Underway(underway));
+                return;
+            }
+            Some(CellCopy::Done(result)) => result,
+            None => Err(SnapshotError::NotIdle),
+        };
+        match snapshot {
+            Ok(snapshot) => self.sealer.lazy(move |()| {
+                let plain = header::join(&header, &snapshot.encode());
+                Some(Answer::Sealed { cell, number, bytes: seal.seal_checkpoint(number, &plain).into() })
+            }),
+            Err(error) => {
+                let result = Err(error.to_string());
+                inputs.push_back(ShardInput::Checkpointed { cell, number, result });
+            }
+        }
+    }
+
+    /// The cell is gone.
+    pub(super) fn forget_copies(&mut self, cell: CellId) {
+        self.copies.remove(&cell);
+        self.preparing.retain(|preparing| preparing.cell != cell);
+        self.copying.retain(|copying| *copying != cell);
+    }
+}
+
+#[cfg(test)]
+mod tests;
