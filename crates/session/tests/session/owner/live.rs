@@ -1,6 +1,6 @@
 //! A cell that survives while its owner asks the ends again: kept if no other owner can have chosen, otherwise rebuilt.
 
-use crate::owner::bench::{Bench, CLIENT, HOSTS, SERVER, message, policy, set};
+use crate::owner::bench::{Bench, CLIENT, EXPENSIVE_NS, HOSTS, SERVER, message, policy, set};
 use bytes::Bytes;
 use marram_session::owner::{Attempt, Now, OwnerPhase, OwnerPolicy};
 use marram_wire::frame::{Credit, Finished};
@@ -34,6 +34,27 @@ fn ask_live(bench: &mut Bench, took: [u64; 2]) {
     bench.look();
     bench.kept.iter_mut().zip(took).for_each(|(kept, took)| kept.live_at(took));
     bench.hand_over();
+}
+
+#[test]
+fn a_copy_is_prepared_again_in_another_generation() {
+    let mut bench = Bench::begun(policy());
+    let cell = bench.owner.cell().expect("it runs");
+    bench.step(|owner, _, _| owner.large(cell));
+    bench.consume(CLIENT, "a", EXPENSIVE_NS);
+    assert_eq!(bench.look().last().map(String::as_str), Some("prepare full"));
+    // The same edge opens another generation. Until that has begun, an answer belongs to the one before.
+    bench.open();
+    bench.look();
+    bench.step(|owner, _, out| owner.prepared(cell, out));
+    assert_eq!(bench.look(), [""; 0]);
+    // It continues with the cell, which is as large as before.
+    bench.kept[0].live_at(1);
+    bench.kept[1].live_at(0);
+    bench.hand_over();
+    assert_eq!(bench.look().last().map(String::as_str), Some("prepare full"));
+    bench.step(|owner, _, out| owner.prepared(cell, out));
+    assert_eq!(bench.look()[0], "copy full");
 }
 
 #[test]
