@@ -64,6 +64,13 @@ pub(crate) fn target() -> PathBuf {
     root().join("target")
 }
 
+/// A program of the workspace as it was built last, in the repository's root.
+pub(crate) fn built(program: &str) -> Command {
+    let mut command = Command::new(target().join("release").join(program));
+    command.current_dir(root());
+    command
+}
+
 /// Folder of the cells' Wasm modules.
 pub(crate) fn cell_modules() -> PathBuf {
     target().join("cells")

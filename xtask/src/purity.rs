@@ -19,7 +19,7 @@ pub(crate) const PURE_CRATES: [&str; 3] = ["marram-wire", "marram-session", "mar
 /// Builds them for Wasm.
 pub(crate) fn check() -> Result<()> {
     let toolchain = Toolchain::ensure()?;
-    let mut command = project::cargo("build");
+    let mut command = project::cargo("check");
     command.args(["--release", "--locked", "--lib"]);
     PURE_CRATES.iter().for_each(|name| _ = command.args(["--package", name]));
     toolchain.apply(&mut command, PURE_TARGET);

@@ -24,20 +24,22 @@ use crate::{
 /// One of them: its name, its purpose, and its function.
 type Soak = (&'static str, &'static str, fn() -> Result<()>);
 
-const SOAKS: [Soak; 7] = [
+const SOAKS: [Soak; 8] = [
     ("sim", "2,000,000 histories that were never simulated before", sim),
     ("mutants", "every named mutation of the protocol, slow ones too", mutants),
     ("faults", "200 kills and stops of processes, and 200 over cells with state", faults),
+    ("many", "10 GB through one session, and 7,000 sessions that lose one edge at once", many),
     ("table", "the table of docs/faults.md, each cell three times", table),
     ("standby", "the tests of takeovers, 20 times, a busy loop on every core", standby),
     ("suite", "all tests of the workspace, five times, a busy loop on one core", suite),
     ("fuzz", "every fuzz target for six minutes: an hour on two cores", || fuzz::run_all(360)),
 ];
 
-/// The tests of random faults, and those of taking over: modules of `crates/marram/tests/e2e`. A
+/// The tests of random faults, of many sessions, and of taking over: modules of `crates/marram/tests/e2e`. A
 /// filter that matches nothing passes without running a test: a module that is renamed must be
 /// renamed here.
 const REAL_FAULTS: &str = "recovery::real_faults::";
+const MANY: &str = "recovery::many::";
 const STANDBY: &str = "keepers::standby::";
 
 /// `cargo xtask soak [NAME ...]`: the named ones, or all. Stops at the first that fails.
@@ -81,6 +83,12 @@ fn mutants() -> Result<()> {
 fn faults() -> Result<()> {
     let mut tests = tests(&["--package", "marram", "--test", "e2e", REAL_FAULTS]);
     run(tests.env("MARRAM_FAULTS", "200").env("MARRAM_FAULTS_WITH_STATE", "200"))
+}
+
+/// More than any window or buffer holds.
+fn many() -> Result<()> {
+    let mut tests = tests(&["--package", "marram", "--test", "e2e", MANY]);
+    run(tests.env("MARRAM_MEGABYTES", "10000").env("MARRAM_SESSIONS", "7000"))
 }
 
 /// Prints the table for docs/faults.md, to be put there by hand.
@@ -128,13 +136,13 @@ fn repeat(times: u32, loops: usize, action: impl Fn() -> Result<()>) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use super::{REAL_FAULTS, STANDBY, choose};
+    use super::{MANY, REAL_FAULTS, STANDBY, choose};
     use crate::project;
 
     #[test]
     fn the_modules_that_are_run_alone_are_there() {
         // Cargo succeeds if a filter matches no test.
-        for module in [REAL_FAULTS, STANDBY] {
+        for module in [REAL_FAULTS, MANY, STANDBY] {
             let file = module.strip_suffix("::").unwrap().replace("::", "/") + ".rs";
             let text = project::read(format!("crates/marram/tests/e2e/{file}").as_ref()).unwrap();
             assert!(text.contains("#[test]"), "{file}");
@@ -144,7 +152,7 @@ mod tests {
     #[test]
     fn some_all_or_a_list_of_what_there_is() {
         let names = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        assert_eq!(choose(&[]).unwrap().len(), 7);
+        assert_eq!(choose(&[]).unwrap().len(), 8);
         let chosen = choose(&names(&["fuzz", "sim"])).unwrap();
         assert_eq!(chosen.iter().map(|(name, ..)| *name).collect::<Vec<_>>(), ["sim", "fuzz"]);
         let refused = choose(&names(&["moon"])).unwrap_err().to_string();

@@ -15,13 +15,16 @@ use anyhow::{Context, Result};
 use crate::{
     c, cells, flaky, fuzz,
     options::Options,
-    programs, project, setup,
+    project, setup,
     shell::{run, say, step},
 };
 
 /// Tells tests the file in which they record that they could not run, one line each. In the
 /// environment of every test program.
 const SKIPPED: &str = "MARRAM_SKIPPED";
+
+/// For each fuzz target, if not said otherwise: it runs the committed inputs, and looks a little further.
+const FUZZ_SECONDS: u64 = 5;
 
 /// `cargo xtask test [--fuzz-seconds N]`: 0 leaves the fuzz targets out. Its last line counts the tests that could not run.
 pub(crate) fn test(arguments: &[String]) -> Result<()> {
@@ -77,7 +80,7 @@ fn summary(what: &str, list: &str) -> String {
 /// With the first step that fails; the tests of the workspace all run before that is decided.
 pub(crate) fn run_all(arguments: &[String]) -> Result<()> {
     let mut options = Options::new(arguments);
-    let fuzz_seconds = options.number("--fuzz-seconds")?.unwrap_or(fuzz::SECONDS_DEFAULT);
+    let fuzz_seconds = options.number("--fuzz-seconds")?.unwrap_or(FUZZ_SECONDS);
     options.finish()?;
     step("set-up", setup::for_tests)?;
     step("cells", cells::build)?;
@@ -93,19 +96,21 @@ pub(crate) fn run_all(arguments: &[String]) -> Result<()> {
         tests.env(project::TEST_THREADS, project::test_threads());
         flaky::run(&mut tests)
     })?;
-    step("simulation", || programs::sim(&[]))?;
-    step("named mutations of the protocol", || programs::sim(&["mutants".into()]))?;
+    // As the tests of the workspace built it: with other features it would be compiled again.
+    step("simulation", || run(&mut project::built("marram-sim")))?;
+    step("named mutations of the protocol", || run(project::built("marram-sim").arg("mutants")))?;
     if fuzz_seconds > 0 {
         step("fuzz", || fuzz::run_light(fuzz_seconds))?;
     }
     Ok(())
 }
 
-/// Natively, with the SDK's test context; without the link-time optimisation that only the modules need.
+/// Natively, with the SDK's test context; without the optimisation that only the modules need.
 fn side_tests(manifest: &str) -> Command {
     let mut command = project::side_cargo("test", manifest);
     command.args(["--release", "--workspace"]).env("CARGO_PROFILE_RELEASE_LTO", "off");
-    command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16").env(SKIPPED, skipped_file());
+    command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16").env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
+    command.env(SKIPPED, skipped_file());
     command
 }
 

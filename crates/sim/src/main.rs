@@ -21,9 +21,9 @@ use std::{
 const SAVED: &str = include_str!("../seeds.txt");
 /// Number of new seeds that a run without arguments adds to the saved seeds. They are the seeds
 /// from 0 on, so two runs without arguments are the same run.
-const FRESH: u64 = 20_000;
+const FRESH: u64 = 10_000;
 /// A run of at least [`FRESH`] seeds must reach every rare state this often, or its coverage is too low.
-const REACHED_MIN: u64 = 100;
+const REACHED_MIN: u64 = 50;
 /// Of a hundred first faults at least this many must hit a running session, or the coverage is too low.
 const RUNNING_STRUCK_PERCENT_MIN: u64 = 95;
 /// Percentages are checked only from this many seeds on.

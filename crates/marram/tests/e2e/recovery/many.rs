@@ -1,7 +1,7 @@
 //! Many sessions at once, and much data through one: limits hold, and every session is recovered.
 //!
 //! `MARRAM_SESSIONS` is the number of sessions that lose their edge at once (1,000 if not set), `MARRAM_MEGABYTES` the amount of
-//! data through the one session (10,000 if not set).
+//! data through the one session (2,000 if not set). `cargo xtask soak many` sets both higher.
 
 use crate::support::{self, turns};
 use marram_cluster::{AgentSide, LogEvent, TestCluster};
@@ -119,7 +119,7 @@ fn much_through_one_session_leaves_nothing_behind() {
     /// More than every window, buffer and checkpoint that one session may have, and the program itself.
     const RESIDENT_MIB_MAX: u64 = 192;
     turns::alone();
-    let megabytes = support::amount("MARRAM_MEGABYTES", 10_000);
+    let megabytes = support::amount("MARRAM_MEGABYTES", 2_000);
     let mut cluster = support::cluster("much", 1, 1);
     cluster.start_edges("").unwrap();
     let edges = cluster.edge_addresses();

@@ -1,7 +1,7 @@
 //! Real processes, killed and stopped at random moments while both sides send data. Not a byte may be lost, repeated or changed,
 //! and neither program may notice. One test has cells that forward, and one has cells that store their clients' data.
 //!
-//! `MARRAM_FAULTS` is the number of faults, `MARRAM_FAULTS_WITH_STATE` the number with state (60 each if not set; `cargo xtask
+//! `MARRAM_FAULTS` is the number of faults, `MARRAM_FAULTS_WITH_STATE` the number with state (40 each if not set; `cargo xtask
 //! soak faults` makes 200 of each), `MARRAM_SEED` selects them.
 
 use crate::support::{self, caches::Caches, traffic::Traffic};
@@ -116,7 +116,7 @@ fn strike(cluster: &mut TestCluster, faults: usize, seed: u64, wrong: impl Fn() 
 
 #[test]
 fn kills_and_stops_lose_no_state() {
-    let faults = support::amount("MARRAM_FAULTS_WITH_STATE", 60);
+    let faults = support::amount("MARRAM_FAULTS_WITH_STATE", 40);
     let seed = support::amount("MARRAM_SEED", 1) as u64;
     let layout = support::layout("faults-state", |layout| {
         (layout.edges, layout.namespaces) = (3, true);
@@ -143,7 +143,7 @@ fn kills_and_stops_lose_no_state() {
 
 #[test]
 fn kills_and_stops_lose_nothing() {
-    let faults = support::amount("MARRAM_FAULTS", 60);
+    let faults = support::amount("MARRAM_FAULTS", 40);
     let seed = support::amount("MARRAM_SEED", 1) as u64;
     let mut cluster = support::cluster_with("faults", |layout| {
         (layout.edges, layout.namespaces) = (3, true);
