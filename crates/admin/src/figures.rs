@@ -16,12 +16,13 @@ type Series<'a> = (&'a str, Option<(&'a str, &'a str)>);
 /// Counters in Prometheus' format, summed over all shards: one family for each name, one line for each label.
 ///
 /// The map is ordered by name, so all lines of a family stand together, as the format requires.
-/// Gauges are summed as well, so a gauge must be something that can be added.
+/// Gauges are summed as well, so a gauge must be something that can be added; but of a name that ends in `_max` the largest counts.
 pub(super) fn prometheus(edge: &str, figures: &[MetricSample]) -> String {
     let mut sums: BTreeMap<Series<'_>, (u64, bool)> = BTreeMap::new();
     for MetricSample { counter: Counter { name, label, value, gauge }, .. } in figures {
         let label = label.as_ref().map(|Label { name, value }| (name.as_str(), value.as_str()));
-        sums.entry((name, label)).or_insert((0, *gauge)).0 += value;
+        let sum = &mut sums.entry((name, label)).or_insert((0, *gauge)).0;
+        *sum = merged(name, *sum, *value);
     }
     let (mut out, mut family) = (String::new(), "");
     let edge = escaped(edge);
@@ -36,6 +37,11 @@ pub(super) fn prometheus(edge: &str, figures: &[MetricSample]) -> String {
             .expect("writing to a string never fails");
     }
     out
+}
+
+/// What two shards make of one name together.
+fn merged(name: &str, one: u64, other: u64) -> u64 {
+    if name.ends_with("_max") { one.max(other) } else { one + other }
 }
 
 /// A label's value, escaped as the format requires.
@@ -95,7 +101,7 @@ pub(super) fn unreached(server: &str, figures: &[MetricSample]) -> Option<String
 
 fn add(sums: &mut Map<String, Value>, counter: &Counter) {
     let before = sums.get(&counter.name).and_then(Value::as_u64).unwrap_or(0);
-    sums.insert(counter.name.clone(), json!(before + counter.value));
+    sums.insert(counter.name.clone(), json!(merged(&counter.name, before, counter.value)));
 }
 
 #[cfg(test)]
@@ -117,6 +123,8 @@ mod tests {
             figure(1, Counter::gauge("app_sessions", 4).of(Label::app("b"))),
             figure(1, Counter::gauge("tenant_sessions", 4).of(Label::tenant("b"))),
             figure(None, Counter::count("recoveries", 9)),
+            figure(0, Counter::gauge("pause_us_max", 5)),
+            figure(1, Counter::gauge("pause_us_max", 3)),
         ]
     }
 
@@ -127,6 +135,7 @@ mod tests {
             "# TYPE marram_app_sessions gauge\n\
              marram_app_sessions{edge=\"e\",app=\"a\\\"\\\\\\n\"} 2\n\
              marram_app_sessions{edge=\"e\",app=\"b\"} 5\n\
+             # TYPE marram_pause_us_max gauge\nmarram_pause_us_max{edge=\"e\"} 5\n\
              # TYPE marram_recoveries counter\nmarram_recoveries{edge=\"e\"} 9\n\
              # TYPE marram_sessions gauge\nmarram_sessions{edge=\"e\"} 7\n\
              # TYPE marram_tenant_sessions gauge\nmarram_tenant_sessions{edge=\"e\",tenant=\"b\"} 4\n"

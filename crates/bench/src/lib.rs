@@ -25,6 +25,7 @@ mod cpu;
 mod density;
 mod faults;
 mod forward;
+mod large;
 mod load;
 mod machine;
 mod mass;
@@ -133,6 +134,8 @@ enum BenchName {
     Replay,
     /// How long a checkpoint pauses a cell.
     Checkpoint,
+    /// How long cells with much memory stop their shard, and how long their clients wait when an edge dies.
+    Large,
     /// How soon a new client has a cell of its own.
     Start,
     /// What a stage costs a message, compared with one process for each stage.
@@ -162,7 +165,7 @@ struct BenchOptions {
     /// Measure little: checks that the benchmark works; the figures mean nothing.
     #[arg(long)]
     pub quick: bool,
-    /// Of `apps`, `classify`, `density`, `faults`, `forward`, `middlebox`, `recover`, `standby`, `start` and `tls`, only the parts whose
+    /// Of `apps`, `classify`, `density`, `faults`, `forward`, `large`, `middlebox`, `recover`, `standby`, `start` and `tls`, only the parts whose
     /// name contains this, as compress, c500, n300, sigkill.mid-message, throughput, state_10mib, ping or encrypted.
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
@@ -235,6 +238,7 @@ fn run(options: &BenchOptions) -> Result<(), Failure> {
         BenchName::Faults => faults::run(&plan)?,
         BenchName::Replay => replay::run(&plan)?,
         BenchName::Checkpoint => checkpoint::run(&plan)?,
+        BenchName::Large => large::run(&plan)?,
         BenchName::Start => start::run(&plan)?,
         BenchName::Tls => tls::run(&plan)?,
         BenchName::Apps => apps::run(&plan)?,

@@ -26,7 +26,7 @@ use crate::logging;
 use marram_agent::{DialFailed, DialInto, Dialing, EndpointDialer, edge_transport};
 use marram_sandbox::set_latency_sensitive;
 use marram_shard::{
-    api::{Counted, FromShard, Now, ShardInput, ShardOutput, ShardWireId, Target, ToShard},
+    api::{Counted, Counter, FromShard, Now, ShardInput, ShardOutput, ShardWireId, Target, ToShard},
     shard::Shard,
 };
 use marram_transport::{
@@ -90,6 +90,8 @@ struct Process {
     now: Now,
     /// How long handlers have run since the last flush.
     spent: Duration,
+    /// The longest time between the end of a poll and the beginning of the next one: how long an event may have waited.
+    pause_max: Duration,
     /// Whether a handler that may take long waits until the loop has polled.
     looks: bool,
     /// On the shard's clock, `Now::mono_ns`.
@@ -173,6 +175,7 @@ impl Process {
             at,
             now: Now { mono_ns: 0, unix_ns: 0 },
             spent: Duration::ZERO,
+            pause_max: Duration::ZERO,
             looks: false,
             wake_at: None,
             idle_tasks: IdleTasks::default(),
@@ -212,6 +215,7 @@ impl Process {
                 self.executor.prewarm_one();
             }
             self.passage.flush()?;
+            self.pause_max = self.pause_max.max(self.at.elapsed());
         }
         Ok(())
     }
@@ -488,6 +492,8 @@ impl Process {
                 // The pure shard knows its own counters only. In several messages, since labels can
                 // make them many.
                 counted.counters.extend(self.executor.counters());
+                let pause_us = usize::try_from(self.pause_max.as_micros()).unwrap_or(usize::MAX);
+                counted.counters.push(Counter::gauge("pause_us_max", pause_us));
                 for message in Counted::messages(counted.tag, counted.counters) {
                     self.passage.send(&message.to_bytes(), None);
                 }
