@@ -8,6 +8,7 @@
 //! returns through [`Spares`] may keep old bytes behind its length; `clear` makes them unreachable
 //! from safe code.
 
+use crate::checkpoint::SEGMENT_BYTES;
 use crate::limits::PAGE;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -122,9 +123,54 @@ impl Spares {
     }
 }
 
+/// Buffers for copies of large cells, which a helper thread prepares.
+///
+/// A buffer that was never written to costs its first writer the time in which kernel and hypervisor find memory for it,
+/// up to 5 ms for 2 MiB. That must not be the thread of the cells.
+#[derive(Clone)]
+pub struct CopyBuffers(pub(crate) Spares);
+
+impl CopyBuffers {
+    /// Buffers that [`Self::warm`] makes at once.
+    const AT_ONCE: usize = 4;
+
+    /// Buffers that are ready.
+    #[must_use]
+    pub fn ready(&self) -> usize {
+        let kept = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter().filter(|buffer| buffer.capacity() >= SEGMENT_BYTES).count()
+    }
+
+    /// Takes a buffer; makes one if none is ready.
+    #[must_use]
+    pub fn take(&self) -> Vec<u8> {
+        self.0.take(SEGMENT_BYTES)
+    }
+
+    /// Makes some buffers and writes to all of their pages. Takes milliseconds.
+    pub fn warm(&self) {
+        for _ in 0..Self::AT_ONCE {
+            let mut buffer = roomy(SEGMENT_BYTES);
+            buffer.resize(SEGMENT_BYTES, 0);
+            self.0.give(buffer);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn warm_buffers_are_those_that_a_copy_takes() {
+        let buffers = CopyBuffers(Spares::default());
+        assert_eq!(buffers.ready(), 0);
+        buffers.warm();
+        assert_eq!(buffers.ready(), CopyBuffers::AT_ONCE);
+        let segment = buffers.take();
+        assert!(segment.is_empty() && segment.capacity() >= SEGMENT_BYTES);
+        assert_eq!(buffers.ready(), CopyBuffers::AT_ONCE - 1);
+    }
 
     #[test]
     fn spares_are_bounded_and_come_back_empty() {

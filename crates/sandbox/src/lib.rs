@@ -31,6 +31,7 @@ mod scheduling;
 mod watch;
 
 pub use app::ImageFile;
+pub use buffers::CopyBuffers;
 pub use cells::{
     Cells, CellsConfig, Progress, ReadyStats, Reset, StageState, StartError, Tracking, WarmPoolStats,
 };

@@ -126,6 +126,7 @@ enum Answer {
     Next(Next),
     Sealed { cell: CellId, number: u32, bytes: Bytes },
     Recorded { session: SessionId, tag: Option<u64>, result: Result<String, String> },
+    Warmed,
 }
 
 /// The next checkpoint of a standby cell: opened, or the reason why it was refused.
@@ -198,6 +199,8 @@ pub(super) struct Executor {
     copying: VecDeque<CellId>,
     /// Large cells that are copied while they run.
     preparing: VecDeque<Preparing>,
+    /// Whether the sealer makes buffers for them.
+    warming: bool,
     /// Hashes of states, for recordings that are not made yet.
     /// Taken at the moment of the request: the cell may go on before the ends have sent their
     /// parts.
@@ -251,6 +254,7 @@ impl Executor {
             copies: BTreeMap::new(),
             copying: VecDeque::new(),
             preparing: VecDeque::new(),
+            warming: false,
             hashes: BTreeMap::new(),
             recordings: 0,
             caches,
@@ -689,6 +693,7 @@ impl Executor {
                     self.recordings -= 1;
                     inputs.push_back(ShardInput::Recorded { session, tag, result });
                 }
+                Answer::Warmed => self.warming = false,
                 Answer::Next(next) => self.next.push_back(next),
                 Answer::Part { cell, image, fillings } => {
                     self.begin(cell, image, StartSource::Part(fillings), inputs);

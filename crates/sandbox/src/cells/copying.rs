@@ -11,7 +11,7 @@
 
 use super::Cells;
 use super::live::{Live, Stage};
-use crate::buffers::Spares;
+use crate::buffers::{CopyBuffers, Spares};
 use crate::checkpoint::{Copied, Snapshot, SnapshotError};
 use crate::dirty::{PageSet, parts};
 use crate::limits::{COPY_PIECE_BYTES, PAGE};
@@ -138,6 +138,12 @@ impl Cells {
     /// If the cell is gone or runs a handler, the kernel cannot report writes, or there is no checkpoint for a delta.
     pub fn prepare_snapshot(&mut self, cell: CellId, base: CheckpointBase) -> Result<bool, SnapshotError> {
         self.copy(cell, (base, false), COPY_PIECE_BYTES)
+    }
+
+    /// The buffers of copies. A piece takes one at most for each stage, and makes it itself if none is ready.
+    #[must_use]
+    pub fn copy_buffers(&self) -> CopyBuffers {
+        CopyBuffers(self.spares.clone())
     }
 
     /// Makes a piece of a snapshot on `base`; the snapshot when it is whole. The cell must not run between the calls.

@@ -5,8 +5,10 @@ use crate::buffers::Spares;
 use crate::limits::PAGE;
 use std::ops::Range;
 
-/// Pages of a segment. Segments are large enough for huge pages, and small enough to be kept for the next copy.
-const SEGMENT_PAGES: usize = 2048;
+/// Pages of a segment: few enough to be made ahead of a copy one by one, and to be kept for the next copy.
+const SEGMENT_PAGES: usize = 512;
+/// Size of a segment.
+pub(crate) const SEGMENT_BYTES: usize = SEGMENT_PAGES * PAGE;
 
 /// Copies of pages. Never more than one of a page, so they take as much as the memory at most.
 pub(crate) struct Copied {

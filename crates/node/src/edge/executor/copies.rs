@@ -23,6 +23,8 @@ use std::{
 
 /// How long the cells that are held back are copied before other work has its turn.
 const HELD_TURN: Duration = Duration::from_micros(500);
+/// With fewer buffers ready, more are made.
+const BUFFERS_AHEAD: usize = 2;
 /// How long a prepared copy is kept for the session to use it.
 const PREPARED_KEPT: Duration = Duration::from_secs(10);
 
@@ -96,9 +98,24 @@ impl Executor {
         }
     }
 
-    /// Whether a copy is being made.
+    /// Whether a piece of a copy can be made now.
     pub(in crate::edge) fn is_copying(&self) -> bool {
-        !self.copying.is_empty() || self.preparing.iter().any(Preparing::has_work)
+        let lacks_buffer = || self.warming && self.cells.copy_buffers().ready() == 0;
+        !self.copying.is_empty() || self.preparing.iter().any(Preparing::has_work) && !lacks_buffer()
+    }
+
+    /// Whether there is a buffer for the next piece. Has more made, which the sealer reports, if few are left.
+    fn has_buffer(&mut self) -> bool {
+        let buffers = self.cells.copy_buffers();
+        let ready = buffers.ready();
+        if ready < BUFFERS_AHEAD && !self.warming {
+            self.warming = true;
+            self.sealer.lazy(move |()| {
+                buffers.warm();
+                Some(Answer::Warmed)
+            });
+        }
+        ready > 0
     }
 
     /// Makes pieces of copies: of cells that are held back first.
@@ -113,7 +130,9 @@ impl Executor {
                 return;
             }
         }
-        if let Some(at) = self.preparing.iter().position(Preparing::has_work) {
+        if let Some(at) = self.preparing.iter().position(Preparing::has_work)
+            && self.has_buffer()
+        {
             self.prepare_piece(at, inputs);
         }
     }

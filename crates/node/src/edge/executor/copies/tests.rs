@@ -42,6 +42,8 @@ impl World {
         let module = marram_cluster::CellFiles::find(None).unwrap().module("ballast");
         let info = images.deploy(&fs::read(module).unwrap(), &[], &Quotas::default()).unwrap();
         let (executor, poll) = executor(&directory);
+        // Enough that no copy waits for one.
+        (0..4).for_each(|_| executor.cells.copy_buffers().warm());
         let mut world = Self { executor, poll, inputs: VecDeque::new(), directory, commands: 0 };
         for cell in [LARGE, SMALL] {
             let place = SchedulingParams { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
@@ -227,4 +229,25 @@ fn a_prepared_copy_that_is_not_used_is_freed() {
     assert_eq!(world.executor.preparing.len(), 1);
     world.executor.tend_copies(now + PREPARED_KEPT);
     assert!(world.executor.preparing.is_empty());
+}
+
+#[test]
+fn a_copy_waits_for_buffers_that_the_sealer_makes() {
+    let mut world = World::new("buffers");
+    let buffers = world.executor.cells.copy_buffers();
+    drop((0..buffers.ready()).map(|_| buffers.take()).collect::<Vec<_>>());
+    world.executor.prepare_copy(LARGE, CheckpointBase::Image);
+    assert!(world.executor.is_copying());
+    while world.inputs.is_empty() {
+        while world.executor.is_copying() {
+            let ready = buffers.ready();
+            world.executor.copy_pieces(&mut world.inputs);
+            assert!(ready > 0 || world.executor.warming, "nothing is copied, and buffers are made");
+        }
+        if world.inputs.is_empty() {
+            world.poll.poll(&mut Events::with_capacity(8), None).unwrap();
+            world.executor.take_answers(&mut world.inputs);
+        }
+    }
+    assert!(matches!(world.answer(), ShardInput::Prepared { cell: LARGE }));
 }
