@@ -178,9 +178,9 @@ mod tests {
             witness: WitnessMode::None,
         };
         let shown = edge(&figures(), &[app("b"), app("new")]);
-        assert_eq!(shown["figures"], json!({ "sessions": 7, "recoveries": 9 }));
-        let shard = |shard: u8, sessions: u64| json!({ "shard": shard, "figures": { "sessions": sessions } });
-        assert_eq!(shown["shards"], json!([shard(0, 3), shard(1, 4)]));
+        assert_eq!(shown["figures"], json!({ "sessions": 7, "recoveries": 9, "pause_us_max": 5 }));
+        let shard = |shard: u8, sessions: u64, pause: u64| json!({ "shard": shard, "figures": { "sessions": sessions, "pause_us_max": pause } });
+        assert_eq!(shown["shards"], json!([shard(0, 3, 5), shard(1, 4, 3)]));
         assert_eq!(shown["apps"][0]["figures"], json!({ "app_sessions": 5 }));
         assert_eq!((&shown["apps"][1]["name"], &shown["apps"][1]["figures"]), (&json!("new"), &json!({})));
     }

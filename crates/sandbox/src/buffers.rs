@@ -8,7 +8,6 @@
 //! returns through [`Spares`] may keep old bytes behind its length; `clear` makes them unreachable
 //! from safe code.
 
-use crate::checkpoint::SEGMENT_BYTES;
 use crate::limits::PAGE;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 const HUGE: usize = 2 << 20;
 /// The allocator serves buffers below this size from its own pool without page faults.
 const LARGE: usize = 128 << 10;
+/// Size of the buffers that a large copy consists of: small enough to be made ahead one by one, and kept for the next copy.
+pub(crate) const SEGMENT_BYTES: usize = 2 << 20;
 /// Most bytes of spare buffers that are kept for later snapshots.
 const SPARE_BYTES_MAX: usize = 64 << 20;
 
@@ -151,7 +152,8 @@ impl CopyBuffers {
     pub fn warm(&self) {
         for _ in 0..Self::AT_ONCE {
             let mut buffer = roomy(SEGMENT_BYTES);
-            buffer.resize(SEGMENT_BYTES, 0);
+            // Not zeros: the compiler would ask the allocator for them, and that writes nothing.
+            buffer.resize(SEGMENT_BYTES, 1);
             self.0.give(buffer);
         }
     }

@@ -199,7 +199,7 @@ pub(super) struct Executor {
     copying: VecDeque<CellId>,
     /// Large cells that are copied while they run.
     preparing: VecDeque<Preparing>,
-    /// Whether the sealer makes buffers for them.
+    /// Whether the worker makes buffers for copies.
     warming: bool,
     /// Hashes of states, for recordings that are not made yet.
     /// Taken at the moment of the request: the cell may go on before the ends have sent their
@@ -587,7 +587,7 @@ impl Executor {
                     _ => {}
                 }
                 inputs.push_back(input);
-                self.notice_size(cell, inputs);
+                inputs.extend(self.notice_size(cell));
             }
             None => unreachable!("it was prepared above"),
         }

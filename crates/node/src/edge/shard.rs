@@ -294,7 +294,9 @@ impl Process {
             let Some((ran, spent)) = self.executor.next_turn() else { return given };
             if let Some(ran) = ran {
                 // Before the step, which may take a checkpoint.
-                self.executor.notice_size(ran.cell, &mut self.inputs);
+                if let Some(large) = self.executor.notice_size(ran.cell) {
+                    self.step(large);
+                }
                 self.step(ShardInput::Ran(ran));
             }
             self.spent += spent;

@@ -1,14 +1,12 @@
 //! Copies of a memory's pages, collected in any order: a large memory is copied in pieces, and pages that are written
 //! meanwhile are copied again.
 
-use crate::buffers::Spares;
+use crate::buffers::{SEGMENT_BYTES, Spares};
 use crate::limits::PAGE;
 use std::ops::Range;
 
-/// Pages of a segment: few enough to be made ahead of a copy one by one, and to be kept for the next copy.
-const SEGMENT_PAGES: usize = 512;
-/// Size of a segment.
-pub(crate) const SEGMENT_BYTES: usize = SEGMENT_PAGES * PAGE;
+/// Pages of a segment.
+const SEGMENT_PAGES: usize = SEGMENT_BYTES / PAGE;
 
 /// Copies of pages. Never more than one of a page, so they take as much as the memory at most.
 pub(crate) struct Copied {

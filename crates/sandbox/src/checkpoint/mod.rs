@@ -13,7 +13,7 @@ mod reading;
 mod stage;
 
 pub use chain::{Decoded, Snapshot};
-pub(crate) use copied::{Copied, SEGMENT_BYTES};
+pub(crate) use copied::Copied;
 pub(crate) use decode::StageDecoded;
 pub use reading::{CheckpointReader, Filling};
 pub(crate) use stage::Write;

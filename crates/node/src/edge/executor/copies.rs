@@ -62,19 +62,20 @@ impl Preparing {
 }
 
 impl Executor {
-    /// A cell has run a handler, or has been created: reports it, once, if its memory has become large.
-    pub(in crate::edge) fn notice_size(&mut self, cell: CellId, inputs: &mut VecDeque<ShardInput>) {
+    /// A cell has run a handler, or has been created: what the shard must know, once, if its memory has become large.
+    pub(in crate::edge) fn notice_size(&mut self, cell: CellId) -> Option<ShardInput> {
         for preparing in &mut self.preparing {
             preparing.waits &= preparing.cell != cell;
         }
-        let Some(slot) = self.slots.get_mut(&cell) else { return };
+        let slot = self.slots.get_mut(&cell)?;
         if slot.session.is_some()
             && !slot.is_large
             && self.cells.memory_bytes(cell).is_some_and(|bytes| bytes > COPY_AT_ONCE_BYTES)
         {
             slot.is_large = true;
-            inputs.push_back(ShardInput::Large { cell });
+            return Some(ShardInput::Large { cell });
         }
+        None
     }
 
     /// Begins to copy a large cell while it runs.
@@ -101,16 +102,16 @@ impl Executor {
     /// Whether a piece of a copy can be made now.
     pub(in crate::edge) fn is_copying(&self) -> bool {
         let lacks_buffer = || self.warming && self.cells.copy_buffers().ready() == 0;
-        !self.copying.is_empty() || self.preparing.iter().any(Preparing::has_work) && !lacks_buffer()
+        (!self.copying.is_empty() || self.preparing.iter().any(Preparing::has_work)) && !lacks_buffer()
     }
 
-    /// Whether there is a buffer for the next piece. Has more made, which the sealer reports, if few are left.
+    /// Whether there is a buffer for the next piece. Has more made, which the worker reports, if few are left.
     fn has_buffer(&mut self) -> bool {
         let buffers = self.cells.copy_buffers();
         let ready = buffers.ready();
         if ready < BUFFERS_AHEAD && !self.warming {
             self.warming = true;
-            self.sealer.lazy(move |()| {
+            self.worker.urgent(move |_| {
                 buffers.warm();
                 Some(Answer::Warmed)
             });
@@ -125,6 +126,9 @@ impl Executor {
         }
         let began = Instant::now();
         while let Some(cell) = self.copying.front().copied() {
+            if !self.has_buffer() {
+                return;
+            }
             self.copy_rest(cell, inputs);
             if began.elapsed() >= HELD_TURN {
                 return;

@@ -85,7 +85,7 @@ impl World {
     fn turn(&mut self) -> Option<CellId> {
         let (ran, _) = self.executor.next_turn()?;
         let cell = ran?.cell;
-        self.executor.notice_size(cell, &mut self.inputs);
+        self.inputs.extend(self.executor.notice_size(cell));
         Some(cell)
     }
 
@@ -232,7 +232,7 @@ fn a_prepared_copy_that_is_not_used_is_freed() {
 }
 
 #[test]
-fn a_copy_waits_for_buffers_that_the_sealer_makes() {
+fn a_copy_waits_for_buffers_that_the_worker_makes() {
     let mut world = World::new("buffers");
     let buffers = world.executor.cells.copy_buffers();
     drop((0..buffers.ready()).map(|_| buffers.take()).collect::<Vec<_>>());
