@@ -256,7 +256,7 @@ impl Log {
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoints {
     chain: Vec<(CheckpointMeta, Bytes)>,
-    incoming: Option<(CheckpointMeta, BytesMut)>,
+    incoming: Option<(CheckpointMeta, Vec<u8>)>,
 }
 
 impl Checkpoints {
@@ -285,7 +285,10 @@ impl Checkpoints {
         if !deltas_fit || goes_back || self.size().saturating_add(meta.size) > CHECKPOINT_SIZE_MAX {
             return false;
         }
-        self.incoming = Some((meta, BytesMut::new()));
+        let mut bytes = Vec::new();
+        // All at once: a buffer that grows is copied each time. Without so much memory it grows after all, part by part.
+        let _ = usize::try_from(meta.size).map(|size| bytes.try_reserve_exact(size));
+        self.incoming = Some((meta, bytes));
         true
     }
 
@@ -308,7 +311,7 @@ impl Checkpoints {
             if meta.full {
                 self.chain.clear();
             }
-            self.chain.push((meta, bytes.freeze()));
+            self.chain.push((meta, bytes.into()));
         }
     }
 
