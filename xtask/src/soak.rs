@@ -81,13 +81,13 @@ fn mutants() -> Result<()> {
 
 /// Real processes with `kill -9` and `SIGSTOP`, without a state and with one.
 fn faults() -> Result<()> {
-    let mut tests = tests(&["--package", "marram", "--test", "e2e", REAL_FAULTS]);
+    let mut tests = e2e(REAL_FAULTS);
     run(tests.env("MARRAM_FAULTS", "200").env("MARRAM_FAULTS_WITH_STATE", "200"))
 }
 
 /// More than any window or buffer holds.
 fn many() -> Result<()> {
-    let mut tests = tests(&["--package", "marram", "--test", "e2e", MANY]);
+    let mut tests = e2e(MANY);
     run(tests.env("MARRAM_MEGABYTES", "10000").env("MARRAM_SESSIONS", "7000"))
 }
 
@@ -99,21 +99,24 @@ fn table() -> Result<()> {
 /// Takeovers are a matter of milliseconds: on busy cores they meet other orders of events.
 fn standby() -> Result<()> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    repeat(20, cores, || run(&mut tests(&["--package", "marram", "--test", "e2e", STANDBY])))
+    repeat(20, cores, || run(&mut e2e(STANDBY)))
 }
 
 /// One busy core is enough to expose a test that relies on a time.
 fn suite() -> Result<()> {
-    repeat(5, 1, || run(&mut tests(&["--workspace", "--no-fail-fast"])))
+    repeat(5, 1, || run(&mut tests(&["--no-fail-fast"])))
 }
 
-/// The tests as `suite` runs them, except that a flaky one fails.
+/// One module of the tests with real processes.
+fn e2e(module: &str) -> std::process::Command {
+    tests(&["--test", "e2e", module])
+}
+
+/// The tests as `suite` runs them, except that a flaky one fails. Always of the whole workspace: a package alone has other
+/// features, and the engine would be compiled again.
 fn tests(what: &[&str]) -> std::process::Command {
     let mut command = project::cargo("test");
-    command.args(["--release", "--locked"]).args(what).env(project::TEST_THREADS, project::test_threads());
-    if what.contains(&"--workspace") {
-        command.args(["--features", "marram-sim/wasm"]);
-    }
+    command.args(project::WORKSPACE_FLAGS).args(what).env(project::TEST_THREADS, project::test_threads());
     command
 }
 
