@@ -92,7 +92,7 @@ pub struct TestCluster {
     pub logs: LogCollector,
     /// The run's directory.
     pub directory: TempDir,
-    layout: Layout,
+    pub(super) layout: Layout,
 }
 
 impl TestCluster {

@@ -58,7 +58,8 @@ impl TestCluster {
         })
     }
 
-    /// Restarts an edge with an empty directory, and waits until both agents have a wire to it.
+    /// Restarts an edge with an empty directory, and waits until both agents have a wire to each of its shards: without one, a
+    /// session is recovered at another shard than the one that stands by for it.
     ///
     /// # Errors
     /// If they do not in time.
@@ -73,13 +74,18 @@ impl TestCluster {
     pub fn respawn_with(&mut self, index: usize, extra: &str) -> anyhow::Result<()> {
         let start = self.logs.end();
         self.start_edge(index, extra)?;
-        for side in [AgentSide::Client, AgentSide::Server] {
+        let shards = u64::from(self.layout.shards);
+        let all = |side| (0..shards).map(move |shard| (side, shard));
+        for (side, shard) in [AgentSide::Client, AgentSide::Server].into_iter().flat_map(all) {
             let address = self.address_for(side, index);
-            let up =
-                |event: &LogEvent| Self::is_report(side, "edge_up", event) && event.text("edge") == address;
+            let up = |event: &LogEvent| {
+                Self::is_report(side, "edge_up", event)
+                    && event.text("edge") == address
+                    && event.number("shard") == shard
+            };
             let found = self.logs.wait(start, PATIENCE, up);
             found.with_context(|| {
-                format!("the {} does not find the new edge {}", side.agent(), self.edges[index].who())
+                format!("the {} does not find shard {shard} of {}", side.agent(), self.edges[index].who())
             })?;
         }
         Ok(())

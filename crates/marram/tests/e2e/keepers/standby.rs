@@ -177,7 +177,7 @@ impl World {
 
     fn restart(&mut self, index: usize) {
         let extra = self.extra.clone();
-        self.cluster.start_edge(index, &extra).unwrap();
+        self.cluster.respawn_with(index, &extra).unwrap();
     }
 
     fn marram(&self, arguments: &[&str]) -> String {
