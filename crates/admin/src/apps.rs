@@ -22,6 +22,7 @@ use super::state::AdminState;
 use hyper::StatusCode;
 use marram_config::manifest::{self, Manifest};
 use marram_config::source::Source;
+use marram_config::units::Size;
 use marram_http::Refusal;
 use marram_sandbox::Images;
 use marram_shard::api::Protect;
@@ -91,7 +92,25 @@ fn announce(state: &AdminState, manifest: &Manifest, text: &str, image: ImageHas
         "image": image.to_string(),
         "server": manifest.server,
         "survives": survives(manifest),
+        "notes": large(manifest, state.checkpoints_max).into_iter().collect::<Vec<_>>(),
     }))
+}
+
+/// The warning about an app with cells that may become too large for their checkpoints. Ends keep a full checkpoint until the next
+/// one is complete, so one may take half of the limit.
+fn large(manifest: &Manifest, checkpoints_max: u64) -> Option<String> {
+    let memory: u64 = manifest.stages.iter().map(|stage| stage.quotas.memory).sum();
+    let is_large = manifest.protect != Protect::None && memory > checkpoints_max / 2;
+    is_large.then(|| {
+        format!(
+            "its cells may use {}, and checkpoints of more than {} do not fit twice into limits.checkpoints of this edge \
+             ({}): a session that grows so large ends when its log is full. Raise the limit here and at the agents, or \
+             lower quotas.memory",
+            Size(memory),
+            Size(checkpoints_max / 2),
+            Size(checkpoints_max)
+        )
+    })
 }
 
 /// What `protect` promises depends on where the ends run (docs/protocol.md, "Failure model"): refuses a promise that a gate of

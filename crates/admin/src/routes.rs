@@ -157,8 +157,11 @@ fn deploy(state: &AdminState, body: &Bytes) -> Result<Answer, Refusal> {
     let upload = Upload::decode(body.clone())
         .map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why, "send it with `marram deploy`"))?;
     let mut deployed = apps::deploy(state, &upload)?;
-    if let Some(server) = deployed["server"].as_str() {
-        deployed["note"] = json!(figures::unreached(server, &figures(state)?));
+    if let Some(server) = deployed["server"].as_str()
+        && let Some(note) = figures::unreached(server, &figures(state)?)
+        && let Some(notes) = deployed["notes"].as_array_mut()
+    {
+        notes.push(json!(note));
     }
     Ok(Answer::json(&deployed))
 }

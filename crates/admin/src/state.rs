@@ -24,6 +24,8 @@ pub struct AdminState {
     pub control: AdminClient,
     /// The edge's name.
     pub edge: String,
+    /// Bytes of checkpoints of one session that this edge takes.
+    pub checkpoints_max: u64,
     /// The directory of the image cache.
     pub images: PathBuf,
     /// The directory of recordings that an operator asked for.
@@ -65,6 +67,7 @@ impl AdminState {
         Self {
             control,
             edge: config.edge.name.clone(),
+            checkpoints_max: config.edge.limits.checkpoints_max,
             images: config.edge.images.clone(),
             recordings: config.edge.recordings.clone(),
             apps: config.admin.state.join("apps"),

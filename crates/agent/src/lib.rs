@@ -62,6 +62,21 @@ pub struct AgentOptions {
     pub security: Security,
     /// All timeouts.
     pub timeouts: Timeouts,
+    /// Limits of what it keeps.
+    pub limits: Limits,
+}
+
+/// What an agent keeps at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Bytes of checkpoints of one session: at most [`CHECKPOINTS_SIZE_MAX`](marram_wire::limits::CHECKPOINTS_SIZE_MAX).
+    pub checkpoints_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE }
+    }
 }
 
 /// A server that an agent connects to.

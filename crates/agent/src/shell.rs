@@ -516,5 +516,6 @@ fn config(options: &AgentOptions, edges: u16) -> AgentConfig {
         linger_ns: nanos(timeouts.linger),
         failback_delay_ns: nanos(timeouts.failback_delay),
         connect_timeout_ns: nanos(timeouts.connect),
+        checkpoints_max: options.limits.checkpoints_max,
     }
 }

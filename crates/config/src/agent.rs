@@ -8,7 +8,7 @@ use super::environment;
 use super::routes::{self, WrittenListener, WrittenRoute, WrittenServer};
 use super::shared::{self, WrittenAdmin, WrittenLog, WrittenSecurity, WrittenTimeouts, own_name, socket};
 use super::source::{Problem, Source};
-use super::units::{Address, ListenAddress, Name, ServerAddress, Time};
+use super::units::{Address, ListenAddress, Name, ServerAddress, Size, Time};
 use marram_agent::{Listener, Routing};
 use marram_http::Access;
 use marram_node::logging;
@@ -137,6 +137,7 @@ impl AgentSettings {
                 ..Security::default()
             },
             timeouts: marram_agent::Timeouts::default(),
+            limits: marram_agent::Limits::default(),
         };
         let missing = match side {
             AgentRole::Client if agent.routing.listeners().next().is_none() => {
@@ -222,9 +223,26 @@ struct Written {
     #[serde(default)]
     admin: WrittenAdmin,
     #[serde(default)]
+    limits: WrittenLimits,
+    #[serde(default)]
     timeouts: WrittenTimeouts,
     #[serde(default)]
     log: WrittenLog,
+}
+
+/// `[limits]`. Absent fields take [`marram_agent::Limits::default`].
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenLimits {
+    checkpoints: Option<Spanned<Size>>,
+}
+
+impl WrittenLimits {
+    fn resolve(self, source: &Source) -> Result<marram_agent::Limits, Problem> {
+        Ok(marram_agent::Limits {
+            checkpoints_max: shared::checkpoints_max(source, self.checkpoints.as_ref())?,
+        })
+    }
 }
 
 /// A `[[listen]]` table. The fields that a `[[gate]]` of an edge has too are resolved in
@@ -287,6 +305,7 @@ impl Written {
                 ..self.security.resolve(source)?
             },
             timeouts: self.timeouts.resolve(source)?,
+            limits: self.limits.resolve(source)?,
         };
         let (listen, access) = self.admin.resolve(source, "read what this agent logs")?;
         let kind = match side {

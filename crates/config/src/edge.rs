@@ -225,6 +225,7 @@ struct WrittenLimits {
     sessions: Option<u32>,
     recoveries: Option<u32>,
     cells: Option<u32>,
+    checkpoints: Option<Spanned<Size>>,
     /// Connections in their handshake.
     half_open: Option<u32>,
     handshake: Option<Time>,
@@ -270,7 +271,7 @@ impl Written {
             gate_edges: self.gates.edges.into_iter().map(|edge| edge.0).collect(),
             timeouts: self.timeouts.resolve(source)?,
             standby: self.standby.edges.into_iter().map(|edge| edge.0).collect(),
-            limits: self.limits.resolve(tenants(source, self.tenant)?),
+            limits: self.limits.resolve(source, tenants(source, self.tenant)?)?,
             // No configuration can ask for faults; `marram demo --sabotage` does.
             sabotage: 0,
         };
@@ -380,9 +381,10 @@ fn tenants(source: &Source, written: Vec<Spanned<WrittenTenant>>) -> Result<Vec<
 }
 
 impl WrittenLimits {
-    fn resolve(&self, grants: Vec<Grant>) -> edge::Limits {
+    fn resolve(&self, source: &Source, grants: Vec<Grant>) -> Result<edge::Limits, Problem> {
         let default = edge::Limits::default();
-        edge::Limits {
+        Ok(edge::Limits {
+            checkpoints_max: shared::checkpoints_max(source, self.checkpoints.as_ref())?,
             sessions_max: self.sessions.unwrap_or(default.sessions_max),
             recoveries_max: self.recoveries.unwrap_or(default.recoveries_max),
             half_open_max: self.half_open.map_or(default.half_open_max, |count| count as usize),
@@ -390,6 +392,6 @@ impl WrittenLimits {
             drain: self.drain.map_or(default.drain, |time| time.0),
             cells_max: self.cells.unwrap_or(default.cells_max),
             grants,
-        }
+        })
     }
 }

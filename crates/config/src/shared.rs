@@ -9,6 +9,7 @@ use marram_agent::Timeouts;
 use marram_http::{Access, Metrics};
 use marram_node::logging;
 use marram_transport::{Identity, Security};
+use marram_wire::limits::{CHECKPOINTS_SIZE, CHECKPOINTS_SIZE_MAX};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -35,6 +36,20 @@ pub(super) struct WrittenLog {
     level: Option<logging::Levels>,
     /// Bytes of the latest lines that are kept in memory for `marram logs`.
     keep: Option<Spanned<Size>>,
+}
+
+/// The smallest limit of checkpoints that can be configured, in bytes: less would end sessions of small cells.
+const CHECKPOINTS_SIZE_MIN: u64 = 1 << 20;
+
+/// `limits.checkpoints` of an agent or an edge, in bytes.
+pub(super) fn checkpoints_max(source: &Source, written: Option<&Spanned<Size>>) -> Result<u64, Problem> {
+    let Some(written) = written else { return Ok(CHECKPOINTS_SIZE) };
+    let bytes = written.get_ref().0;
+    if (CHECKPOINTS_SIZE_MIN..=CHECKPOINTS_SIZE_MAX).contains(&bytes) {
+        return Ok(bytes);
+    }
+    let (least, most) = (Size(CHECKPOINTS_SIZE_MIN), Size(CHECKPOINTS_SIZE_MAX));
+    Err(source.problem(&written.span(), format!("must be from \"{least}\" to \"{most}\"")))
 }
 
 impl WrittenLog {

@@ -16,6 +16,7 @@ use marram_wire::{
     frame::{CheckpointMeta, Frame},
     header::Header,
     id::{Generation, HostId, ImageHash, SessionId},
+    limits::CHECKPOINTS_SIZE,
     record,
     rights::Verified,
     seal::{Seal, SessionKeys},
@@ -556,6 +557,8 @@ record! {
         peers: bool,
         /// Whether a session is recorded when a handler of it is stopped.
         record_stops: bool,
+        /// Bytes of checkpoints of one session that the edge takes, or has an end keep, at most.
+        checkpoints_max: u64,
         /// How many peers this shard dials to stand by for their sessions.
         dials: u32,
         /// The interval of heartbeats to a peer, in milliseconds.
@@ -580,6 +583,7 @@ impl Default for Configure {
             grants: Vec::new(),
             peers: false,
             record_stops: false,
+            checkpoints_max: CHECKPOINTS_SIZE,
             dials: 0,
             heartbeat_interval_ms: 50,
             heartbeat_timeout_ms: 200,

@@ -193,6 +193,8 @@ pub struct ControlConfig {
     pub coordinator: bool,
     /// See [`crate::api::Configure::record_stops`].
     pub record_stops: bool,
+    /// See [`crate::api::Configure::checkpoints_max`].
+    pub checkpoints_max: u64,
     /// See [`crate::api::Configure::dials`].
     pub dials: u32,
     /// The interval of heartbeats to peers, and the silence after which a peer is suspected, in milliseconds.
@@ -283,6 +285,7 @@ impl Control {
             grants: self.config.grants.clone(),
             peers: self.config.peers,
             record_stops: self.config.record_stops,
+            checkpoints_max: self.config.checkpoints_max,
             dials: self.config.dials,
             heartbeat_interval_ms: self.config.heartbeat_ms[0],
             heartbeat_timeout_ms: self.config.heartbeat_ms[1],

@@ -21,7 +21,10 @@ pub use renewal::{Renewal, RenewalStep};
 
 use crate::random::Random;
 use marram_shard::api::{App, CheckpointHolder, Protect, WitnessMode};
-use marram_wire::{id::ImageHash, limits::RETAINED_MAX};
+use marram_wire::{
+    id::ImageHash,
+    limits::{CHECKPOINTS_SIZE, RETAINED_MAX},
+};
 
 /// A microsecond of virtual time.
 pub const US: u64 = 1_000;
@@ -208,6 +211,8 @@ pub struct Plan {
     pub ballast: usize,
     /// Whether cells count as large: their copies are prepared while they run.
     pub large: bool,
+    /// Bytes of checkpoints that ends keep of one session. In some seeds too few for a second full one, or for any.
+    pub checkpoints_max: u64,
     /// Which handler fails.
     pub poison: Option<Poison>,
     /// How many of the first connections to the server fail.
@@ -285,6 +290,7 @@ impl Plan {
                 0
             },
             large: Random::new(seed, 37).percent(30),
+            checkpoints_max: checkpoints_max(seed),
             poison: None,
             server_down: 0,
             recoveries_max: if random.percent(20) { 1 } else { 0 },
@@ -476,6 +482,12 @@ fn standby(seed: u64, load: Load, needed: bool) -> Option<Protect> {
     // Tens of thousands of messages are enough work for one cell.
     ((random.percent(40) || needed) && load != Load::Drizzle)
         .then(|| random.pick(&[Protect::Warm, Protect::Hot]))
+}
+
+/// A chain of checkpoints has a few hundred bytes, or some thousand with twins or ballast.
+fn checkpoints_max(seed: u64) -> u64 {
+    let mut random = Random::new(seed, 53);
+    if random.percent(5) { random.magnitude(200, 20_000) } else { CHECKPOINTS_SIZE }
 }
 
 /// One app for each service. All keep their checkpoints at the same ends, except where there is no

@@ -61,8 +61,11 @@ pub const COVER_LOG: u64 = 256 << 10;
 pub const COVER_READS: u64 = 3 << 19;
 /// If an end lacks more log than this, in bytes, the log is sent before the next output.
 pub const LOG_AHEAD: u64 = 16 << 10;
-/// Largest checkpoint chain (full plus deltas) that an end keeps for one session, in bytes.
-pub const CHECKPOINT_SIZE_MAX: u64 = 512 << 20;
+/// Bytes of checkpoints (a full one, its deltas, and one that arrives) that an end keeps for one session, and that an edge takes
+/// of one, unless it is configured otherwise.
+pub const CHECKPOINTS_SIZE: u64 = 512 << 20;
+/// The largest value that this limit can be configured to, in bytes.
+pub const CHECKPOINTS_SIZE_MAX: u64 = 4 << 30;
 /// Most deltas on one full checkpoint.
 pub const DELTAS_MAX: usize = 16;
 /// Longest text in a frame (names, reasons), in bytes.

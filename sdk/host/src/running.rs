@@ -71,6 +71,7 @@ impl Running {
             servers: Vec::new(),
             security,
             timeouts,
+            limits: marram_agent::Limits::default(),
         };
         let (stop, stopper) = StopSignal::pair()?;
         let (mut agent, connect_handle) = marram_agent::embed(&options, stop, program)

@@ -88,9 +88,9 @@ fn at_an_end() -> Vec<Row> {
         ),
         ("log kept for a session", size64(wire::LOG_SIZE_MAX), "the edge waits for a checkpoint"),
         (
-            "checkpoints kept for a session",
-            size64(wire::CHECKPOINT_SIZE_MAX),
-            "the session ends with the reason",
+            "checkpoints kept for a session (c: limits.checkpoints)",
+            size64(wire::CHECKPOINTS_SIZE),
+            "no further one is taken; the session ends, with the reason, when its log is full",
         ),
         ("deltas on one full checkpoint", wire::DELTAS_MAX.to_string(), "the next checkpoint is full"),
         ("a datagram to a program", size(wire::DATAGRAM_SIZE_MAX), "the session ends with the reason"),

@@ -363,7 +363,8 @@ pub(super) fn deploy(arguments: &Deploy) -> Result<(), Failure> {
     let body = upload.encode().map_err(|error| Failure::Usage(error.into()))?;
     arguments.edges.ask_all((&Method::POST, "/v1/apps", &body), LONG, |answers| {
         let line = |answer: &Value| {
-            let note = answer["note"].as_str().map_or_else(String::new, |note| format!("note: {note}\n"));
+            let notes = answer["notes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let note: String = notes.map(|note| format!("note: {note}\n")).collect();
             let (edge, name) = (text(answer, "edge"), text(answer, "name"));
             let (image, survives) = (short(&text(answer, "image")), text(answer, "survives"));
             if answer["unchanged"] == true {

@@ -83,6 +83,7 @@ impl Gate {
                 servers: options.servers.clone(),
                 security: options.security.clone(),
                 timeouts: options.timeouts.clone(),
+                limits: agent::Limits { checkpoints_max: options.limits.checkpoints_max },
             },
             stop,
             transport,

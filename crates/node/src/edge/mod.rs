@@ -157,6 +157,8 @@ pub struct Limits {
     pub drain: Duration,
     /// Cells that can live at a time on one shard.
     pub cells_max: u32,
+    /// Bytes of checkpoints of one session that this edge takes, or has an end keep, at most.
+    pub checkpoints_max: u64,
     /// What tenants are granted.
     pub grants: Vec<Grant>,
 }
@@ -170,6 +172,7 @@ impl Default for Limits {
             handshake: Duration::from_secs(5),
             drain: Duration::from_secs(30),
             cells_max: 4096,
+            checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,
             grants: Vec::new(),
         }
     }

@@ -136,6 +136,7 @@ impl Supervisor {
             peers: fetcher.has_peers(),
             coordinator: witnesses.are_there(),
             record_stops: options.stops.is_some(),
+            checkpoints_max: options.limits.checkpoints_max,
             dials: u32::try_from(options.standby.len()).unwrap_or(u32::MAX),
             heartbeat_ms: [options.timeouts.heartbeat_interval, options.timeouts.heartbeat_timeout]
                 .map(|time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX)),

@@ -51,6 +51,8 @@ pub struct AgentConfig {
     pub connect_timeout_ns: u64,
     /// How long a shard that failed has to be healthy before its sessions fail back. Doubles with each failure.
     pub failback_delay_ns: u64,
+    /// Bytes of checkpoints that are kept for one session at most.
+    pub checkpoints_max: u64,
 }
 
 /// An event.

@@ -113,7 +113,8 @@ impl Agent {
         let id = EndId { session: self.new_session(), server: false };
         let end = End::new(id.session, false, app)
             .with_datagrams(local.datagrams)
-            .with_origin(origin.map(Box::new));
+            .with_origin(origin.map(Box::new))
+            .with_checkpoints_max(self.config.checkpoints_max);
         let mut session = Session::new(end, now_ns);
         session.local = Local { id: Some(connection), open: true, ..local };
         self.connections.accept(connection, id);

@@ -206,6 +206,7 @@ impl Agent {
         if let Some(server) = server.filter(|_| new && ask.fresh) {
             let end = End::new(id.session, true, ask.app.clone());
             let end = end.with_datagrams(server.datagrams).with_origin(ask.origin.clone());
+            let end = end.with_checkpoints_max(self.config.checkpoints_max);
             let mut session = Session::new(end, now_ns);
             session.local.messages |= server.messages;
             session.server.clone_from(&ask.server);

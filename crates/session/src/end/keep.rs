@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use marram_wire::{
     frame::CheckpointMeta,
     id::Generation,
-    limits::{CHECKPOINT_SIZE_MAX, DELTAS_MAX, LOG_SIZE_MAX, charge},
+    limits::{CHECKPOINTS_SIZE, DELTAS_MAX, LOG_SIZE_MAX, charge},
     seal::LOG_OFFSET_MAX,
 };
 
@@ -253,13 +253,30 @@ impl Log {
 }
 
 /// A full checkpoint and its deltas, and one that is still arriving.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Checkpoints {
     chain: Vec<(CheckpointMeta, Bytes)>,
     incoming: Option<(CheckpointMeta, Vec<u8>)>,
+    /// Bytes of all of them, at most.
+    size_max: u64,
+}
+
+impl Default for Checkpoints {
+    fn default() -> Self {
+        Self { chain: Vec::new(), incoming: None, size_max: CHECKPOINTS_SIZE }
+    }
 }
 
 impl Checkpoints {
+    /// Keeps so many bytes at most.
+    pub(crate) fn limit(&mut self, size_max: u64) {
+        self.size_max = size_max;
+    }
+
+    pub(crate) fn size_max(&self) -> u64 {
+        self.size_max
+    }
+
     pub(crate) fn metas(&self) -> Vec<CheckpointMeta> {
         self.chain.iter().map(|(meta, _)| meta.clone()).collect()
     }
@@ -282,7 +299,7 @@ impl Checkpoints {
         let deltas_fit = meta.full || (!self.chain.is_empty() && self.chain.len() <= DELTAS_MAX);
         let goes_back =
             self.chain.last().is_some_and(|(last, _)| !meta.full && meta.log_offset < last.log_offset);
-        if !deltas_fit || goes_back || self.size().saturating_add(meta.size) > CHECKPOINT_SIZE_MAX {
+        if !deltas_fit || goes_back || self.size().saturating_add(meta.size) > self.size_max {
             return false;
         }
         let mut bytes = Vec::new();
@@ -322,7 +339,7 @@ impl Checkpoints {
 
     /// I9 of docs/protocol.md.
     pub(super) fn invariants(&self, log_end: u64) -> Result<(), BrokenInvariant> {
-        holds!("I9", self.chain.len() <= 1 + DELTAS_MAX && self.size() <= CHECKPOINT_SIZE_MAX);
+        holds!("I9", self.chain.len() <= 1 + DELTAS_MAX && self.size() <= self.size_max);
         let mut covered = 0;
         for (index, (meta, bytes)) in self.chain.iter().enumerate() {
             holds!("I9", meta.full == (index == 0) && meta.size == bytes.len() as u64);
@@ -381,7 +398,8 @@ mod tests {
         log.start += 1;
         assert_eq!(number(log.invariants(SECOND, true)), Some("I7"));
         let meta = CheckpointMeta { generation: FIRST, number: 1, full: true, log_offset: 3, size: 2 };
-        let checkpoints = Checkpoints { chain: vec![(meta, Bytes::from_static(b"ab"))], incoming: None };
+        let chain = vec![(meta, Bytes::from_static(b"ab"))];
+        let checkpoints = Checkpoints { chain, ..Checkpoints::default() };
         assert_eq!(number(checkpoints.invariants(3)), None);
         assert_eq!(number(checkpoints.invariants(2)), Some("I9"), "it covers log that is not here");
     }

@@ -176,6 +176,14 @@ impl End {
         Self { origin, ..self }
     }
 
+    /// Sets how many bytes of checkpoints this end keeps at most, [`marram_wire::limits::CHECKPOINTS_SIZE`] otherwise. Call it
+    /// before the first promise.
+    #[must_use]
+    pub fn with_checkpoints_max(mut self, bytes: u64) -> Self {
+        self.checkpoints.limit(bytes);
+        self
+    }
+
     /// Where the client connected, as far as this end knows.
     #[must_use]
     pub fn origin(&self) -> Option<&Origin> {
@@ -394,6 +402,7 @@ impl End {
             sent_start: from,
             sent_end: self.sent.end(),
             checkpoints: self.checkpoints.metas(),
+            checkpoints_max: self.checkpoints.size_max(),
             failed: self.failed.clone(),
             datagrams: self.datagrams,
             origin: self.said_origin(),

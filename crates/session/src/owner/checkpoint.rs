@@ -5,12 +5,15 @@ use super::{
     Owner, OwnerEffect, OwnerPhase,
     checkpointer::{Step, Stored},
 };
-use crate::{cell::CellId, trace};
+use crate::{
+    cell::{CellId, CheckpointBase},
+    trace,
+};
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{CheckpointBegin, Code, LogOnly},
-    limits::CHECKPOINT_SIZE_MAX,
+    limits::{RETAINED_MAX, STREAM_CUT, charge},
 };
 
 impl Owner {
@@ -26,6 +29,7 @@ impl Owner {
         {
             match self.checkpointer.step(&self.about, &self.ends, awaited) {
                 Step::Wait => {}
+                Step::NoRoom { size, room } => return self.no_room(size, room, out),
                 Step::Prepare(base) => out.push(OwnerEffect::Prepare(cell, base)),
                 Step::Copy => self.copy(cell, awaited, out),
             }
@@ -36,7 +40,7 @@ impl Owner {
     /// Copies the cell at the end of the log.
     fn copy(&mut self, cell: CellId, awaited: bool, out: &mut Vec<OwnerEffect>) {
         let (number, base) = self.checkpointer.take(&self.about, &self.ends, &self.log, &self.state, awaited);
-        if awaited {
+        if awaited && base == CheckpointBase::Image {
             let keep = self.about.keep_frame(&self.ends, &self.log);
             self.replicas.start_waiting(Some(number), &keep, out);
         }
@@ -74,29 +78,29 @@ impl Owner {
         }
     }
 
-    /// The answer to [`OwnerEffect::Checkpoint`]. Returns why there is no checkpoint, for the log of the edge.
+    /// The answer to [`OwnerEffect::Checkpoint`].
     pub fn checkpointed(
         &mut self,
         cell: CellId,
         number: u32,
         result: Result<Bytes, String>,
         out: &mut Vec<OwnerEffect>,
-    ) -> Option<String> {
+    ) {
         // The answer of an earlier generation has another number, since numbers are never reused.
         let due = self.cell == Some(cell) && self.checkpointer.is_taking(number);
         if !due || self.phase() != OwnerPhase::Running {
-            trace!(self.context(), "ignores checkpoint {number}, which was given up");
-            return None;
+            return trace!(self.context(), "ignores checkpoint {number}, which was given up");
         }
-        let bytes = match result {
-            Ok(bytes) if bytes.len() as u64 <= CHECKPOINT_SIZE_MAX => bytes,
-            Ok(bytes) => {
-                let reason = alloc::format!("a checkpoint of {} bytes is larger than the limit", bytes.len());
-                return Some(self.no_checkpoint(reason, out));
-            }
-            Err(reason) => return Some(self.no_checkpoint(reason, out)),
+        let fits = |bytes: Bytes| {
+            self.checkpointer.fits(&self.about, &self.ends, bytes.len() as u64).map(|()| bytes)
         };
-        let (meta, took, holders) = self.checkpointer.sealed(&self.about, &self.ends, &bytes)?;
+        let bytes = match result.and_then(fits) {
+            Ok(bytes) => bytes,
+            Err(reason) => return self.no_checkpoint(reason, out),
+        };
+        let Some((meta, took, holders)) = self.checkpointer.sealed(&self.about, &self.ends, &bytes) else {
+            return;
+        };
         self.replicas.feed_checkpoint(self.about.context(), &meta, &bytes, &took, out);
         for index in holders {
             let Some(channel) = self.ends[index].channel else { continue };
@@ -110,19 +114,35 @@ impl Owner {
         }
         // In small parts, so that outputs and increments go between them.
         self.checkpointer.send_parts(&self.ends, out);
-        None
     }
 
     /// The checkpoint failed, such as for lack of memory on this edge. A later one is tried when it is due again: the
     /// session continues while there is room for its log.
-    fn no_checkpoint(&mut self, reason: String, out: &mut Vec<OwnerEffect>) -> String {
+    fn no_checkpoint(&mut self, reason: String, out: &mut Vec<OwnerEffect>) {
         self.checkpointer.give_up();
         self.replicas.feed_no_checkpoint(self.about.context(), out);
-        if self.log.is_full() {
-            let why = alloc::format!("the log is full, and no checkpoint can be taken: {reason}");
+        out.push(OwnerEffect::NoCheckpoint(reason.clone()));
+        self.end_if_exhausted(&reason, out);
+    }
+
+    /// No further checkpoint fits beside those that an end keeps. The session continues as in [`Self::no_checkpoint`].
+    fn no_room(&mut self, size: u64, room: u64, out: &mut Vec<OwnerEffect>) {
+        if let Some(reason) = self.checkpointer.refuse(size, room) {
+            out.push(OwnerEffect::NoCheckpoint(reason));
+        }
+        let reason = alloc::format!("an end has room for {room} bytes, and limits.checkpoints sets it");
+        self.end_if_exhausted(&reason, out);
+    }
+
+    /// Ends a session of which no checkpoint can be taken, once the log is full or an end can keep no further message:
+    /// it could do nothing more, and its peers would wait for ever.
+    fn end_if_exhausted(&mut self, reason: &str, out: &mut Vec<OwnerEffect>) {
+        let is_kept_full = self.ends.uncovered_max() + charge(STREAM_CUT) > RETAINED_MAX;
+        if self.log.is_full() || is_kept_full {
+            let what = if is_kept_full { "an end can keep no further message" } else { "the log is full" };
+            let why = alloc::format!("{what}, and no checkpoint can be taken: {reason}");
             self.terminate(Code::Guest, why, out);
         }
-        reason
     }
 
     /// An end has stored parts, or a whole checkpoint: `bytes` more, in sealed form. Without further parts in flight an

@@ -18,7 +18,7 @@ use crate::{
     cell::CheckpointBase,
     invariant::{BrokenInvariant, holds},
 };
-use alloc::{boxed::Box, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{CheckpointMeta, CheckpointPart, Truncate},
@@ -123,6 +123,13 @@ pub(super) enum Step {
     Prepare(CheckpointBase),
     /// Wait: for the preparation, or for a holder to be linked.
     Wait,
+    /// No further checkpoint fits beside those that a holder keeps.
+    NoRoom {
+        /// The least size of the next checkpoint, as far as is known, in bytes.
+        size: u64,
+        /// Bytes that the holder still takes.
+        room: u64,
+    },
     /// Copy the cell at the next boundary.
     Copy,
 }
@@ -148,6 +155,8 @@ pub(super) struct Checkpointer {
     delta_size: u64,
     /// Size of the last delta, 0 after a full checkpoint: the estimate for the next delta.
     last_delta_size: u64,
+    /// Whether it was reported that no checkpoint fits. Reported once until one does.
+    is_refused: bool,
     /// Time spent in handlers since the last copy, in nanoseconds.
     spent_ns: u64,
     /// Whether the next checkpoint must be full and is due at once.
@@ -164,6 +173,13 @@ fn holders(policy: &OwnerPolicy, ends: &Ends) -> Vec<usize> {
         Holder::Both => true,
     };
     (0..ends.len()).filter(|index| wanted(ends[*index].port)).collect()
+}
+
+/// The size of a further checkpoint that every holder has room for, in bytes: a chain is kept until the checkpoint that replaces
+/// it is complete.
+fn room(policy: &OwnerPolicy, ends: &Ends) -> u64 {
+    let left = |index: &usize| ends[*index].checkpoints_max.saturating_sub(ends[*index].checkpoint_bytes);
+    holders(policy, ends).iter().map(left).min().unwrap_or(0)
 }
 
 impl Checkpointer {
@@ -211,10 +227,14 @@ impl Checkpointer {
         if !holders(&about.policy, ends).iter().all(|index| ends[*index].channel.is_some()) {
             return Step::Wait;
         }
+        let room = room(&about.policy, ends);
+        let Some(base) = self.next_base(awaited, room) else {
+            let size = if self.has_delta_base() { self.last_delta_size } else { self.full_size };
+            return Step::NoRoom { size, room };
+        };
         if !self.is_large {
             return Step::Copy;
         }
-        let base = self.next_base(awaited);
         match self.preparation {
             Preparation::Ready(ready) if ready == base => Step::Copy,
             Preparation::Asked(asked) if asked == base => Step::Wait,
@@ -226,10 +246,36 @@ impl Checkpointer {
         }
     }
 
-    /// What the next checkpoint builds on.
-    fn next_base(&self, awaited: bool) -> CheckpointBase {
-        let full = !self.delta_fits() || self.full_requested || awaited;
-        if full { CheckpointBase::Image } else { CheckpointBase::Previous }
+    /// What the next checkpoint builds on. None if the holders have no room for it, as far as its size can be estimated.
+    ///
+    /// A full one may be as large as the last one and all deltas on it together. Where that may not fit, deltas go on
+    /// as long as they can; then a full one is tried that may fit.
+    fn next_base(&self, awaited: bool, room: u64) -> Option<CheckpointBase> {
+        if (self.full_requested || awaited) && self.full_size <= room {
+            return Some(CheckpointBase::Image);
+        }
+        let can_delta = self.has_delta_base() && self.last_delta_size <= room;
+        let full_size_max = self.full_size + self.delta_size + self.last_delta_size;
+        if can_delta && (self.is_delta_cheap() || full_size_max > room) {
+            return Some(CheckpointBase::Previous);
+        }
+        (self.full_size <= room).then_some(CheckpointBase::Image)
+    }
+
+    /// Whether a keeper's wish for a full checkpoint, or the owner's own, can be met beside what the holders keep.
+    fn has_room_for_full(&self, about: &About, ends: &Ends) -> bool {
+        self.full_size <= room(&about.policy, ends)
+    }
+
+    /// No checkpoint fits beside what the holders keep: what to report, if it was not reported yet.
+    pub(super) fn refuse(&mut self, size: u64, room: u64) -> Option<String> {
+        let is_new = !core::mem::replace(&mut self.is_refused, true);
+        is_new.then(|| {
+            alloc::format!(
+                "it needs about {size} bytes, and an end has room for {room} beside those \
+                 that it keeps; raise limits.checkpoints of the agents and edges"
+            )
+        })
     }
 
     /// The cell was restored from these checkpoints, which an end has promised. A delta can follow only if every holder
@@ -248,21 +294,23 @@ impl Checkpointer {
         self.has_begun = false;
     }
 
-    /// Whether the next checkpoint can be a delta. A recovery fetches the deltas too. So the deltas, with the size of
+    /// Whether the next checkpoint can be a delta: every holder has what the executor copied last.
+    fn has_delta_base(&self) -> bool {
+        self.copied.is_some() && self.copied == self.held && self.deltas < DELTAS_MAX
+    }
+
+    /// Whether a delta costs less than a full checkpoint. A recovery fetches the deltas too. So the deltas, with the size of
     /// the last one as the estimate for the next one, may take up to two thirds of the size of the full one, or 1 MiB
     /// if that is more. A limit of the whole size would save a fifth of the traffic, but make recoveries an eighth more
     /// expensive.
-    fn delta_fits(&self) -> bool {
-        self.copied.is_some()
-            && self.copied == self.held
-            && self.deltas < DELTAS_MAX
-            && self.delta_size + self.last_delta_size <= (self.full_size / 3 * 2).max(1 << 20)
+    fn is_delta_cheap(&self) -> bool {
+        self.delta_size + self.last_delta_size <= (self.full_size / 3 * 2).max(1 << 20)
     }
 
     /// Whether a checkpoint must be taken: a replay of what none covers would take too long, an end has to keep too
     /// much, or a keeper waits for one to begin with. Only one is taken at a time.
     pub(super) fn is_due(&self, about: &About, ends: &Ends, log: &Log, awaited: bool) -> bool {
-        let wanted = self.full_requested || awaited;
+        let wanted = (self.full_requested || awaited) && self.has_room_for_full(about, ends);
         (wanted || self.is_much(about, ends.uncovered_max(), log.size(), log))
             && self.taken.is_none()
             && self.sending.is_none()
@@ -294,9 +342,11 @@ impl Checkpointer {
         state: &CellState,
         awaited: bool,
     ) -> (u32, CheckpointBase) {
-        let next = self.next_base(awaited);
+        let room = room(&about.policy, ends);
+        let next = self.next_base(awaited, room).unwrap_or(CheckpointBase::Image);
         let full = next == CheckpointBase::Image;
-        self.full_requested = false;
+        self.full_requested &= !full;
+        self.is_refused = false;
         self.preparation = Preparation::None;
         self.numbers += 1;
         let number = self.numbers;
@@ -359,6 +409,21 @@ impl Checkpointer {
     /// No checkpoint could be made of the copy.
     pub(super) fn give_up(&mut self) {
         self.taken = None;
+    }
+
+    /// Whether every holder has room for the sealed copy. Otherwise its size is the estimate for the next one.
+    pub(super) fn fits(&mut self, about: &About, ends: &Ends, size: u64) -> Result<(), String> {
+        let room = room(&about.policy, ends);
+        if size <= room {
+            return Ok(());
+        }
+        if self.taken.as_ref().is_some_and(|taken| taken.full) {
+            self.full_size = size;
+        }
+        Err(alloc::format!(
+            "a checkpoint has {size} bytes, and an end has room for {room} beside those that it keeps; raise \
+             limits.checkpoints of the agents and edges"
+        ))
     }
 
     /// The copy was sealed, to so many bytes. Describes the checkpoint, with the messages that it consumed by port, and
@@ -424,6 +489,10 @@ impl Checkpointer {
             return Err(bug!("I28: a checkpoint is sent while it is taken", self.held));
         };
         let size = sending.meta.size;
+        for holder in &sending.holders {
+            let kept = if sending.meta.full { 0 } else { ends[holder.index].checkpoint_bytes };
+            ends[holder.index].checkpoint_bytes = kept.saturating_add(size);
+        }
         self.held = Some((sending.meta.generation, sending.meta.number));
         if sending.meta.full {
             (self.deltas, self.full_size) = (0, size);

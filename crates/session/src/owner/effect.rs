@@ -46,6 +46,8 @@ pub enum OwnerEffect {
     Prepare(CellId, CheckpointBase),
     /// Copy the cell's state, as it is now.
     Copy(CellId, CheckpointBase),
+    /// No checkpoint is taken, for this reason. Reported once, until one is taken.
+    NoCheckpoint(String),
     /// Encode the last copy and seal it after this header.
     Checkpoint(CellId, Box<Header>, Seal),
     /// Hash the cell's state, as it is now, for the recording that follows.

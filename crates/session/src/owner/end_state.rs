@@ -23,6 +23,9 @@ pub(super) struct EndState {
     /// Of the current generation; none while the end is disconnected.
     pub(super) channel: Option<Channel>,
     pub(super) promised: Option<Promised>,
+    /// Bytes of the checkpoints that the end keeps, and of those that it may keep.
+    pub(super) checkpoint_bytes: u64,
+    pub(super) checkpoints_max: u64,
     /// Messages that the cell has not consumed; the first has sequence number `took`, unless a replay consumes them.
     pub(super) inputs: VecDeque<Message>,
     pub(super) inputs_charge: u64,
@@ -70,6 +73,8 @@ impl EndState {
             identity: None,
             channel: None,
             promised: None,
+            checkpoint_bytes: 0,
+            checkpoints_max: 0,
             inputs: VecDeque::new(),
             inputs_charge: 0,
             fed: false,

@@ -20,7 +20,7 @@ use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{Acknowledged, Channel, CheckpointMeta, Code, Credit, Frame, Replayed, Stored, Truncate},
-    limits::{CHECKPOINT_WINDOW, FEED_WINDOW, REPLAYED_EVERY},
+    limits::{CHECKPOINT_WINDOW, CHECKPOINTS_SIZE_MAX, FEED_WINDOW, REPLAYED_EVERY},
     log::Cursor,
 };
 
@@ -251,7 +251,7 @@ impl Follow {
     ) -> bool {
         // A hot cell needs one checkpoint to begin with, and no other.
         let fits = meta.size > 0
-            && is_chain(core::slice::from_ref(meta)) == meta.full
+            && is_chain(core::slice::from_ref(meta), CHECKPOINTS_SIZE_MAX) == meta.full
             && self.arriving.is_none()
             && (meta.full || self.standing)
             && !(self.hot && self.standing);

@@ -9,7 +9,7 @@ use alloc::{boxed::Box, vec::Vec};
 use marram_wire::{
     frame::{Channel, CheckpointMeta, Code, Frame, Input, Live, Promise, Promised},
     id::{Generation, HostId, Port},
-    limits::{CHECKPOINT_SIZE_MAX, DELTAS_MAX, INPUT_WINDOW, LOG_SIZE_MAX, RETAINED_MAX, charge},
+    limits::{CHECKPOINTS_SIZE_MAX, DELTAS_MAX, INPUT_WINDOW, LOG_SIZE_MAX, RETAINED_MAX, charge},
     peer::Origin,
     seal::LOG_OFFSET_MAX,
 };
@@ -92,7 +92,7 @@ impl Owner {
             && log.is_some_and(|size| size <= LOG_SIZE_MAX)
             && promised.log_end < LOG_OFFSET_MAX
             && promised.sent_start <= promised.sent_end
-            && is_chain(&promised.checkpoints);
+            && is_chain(&promised.checkpoints, promised.checkpoints_max);
         // All that follows relies on these bounds: sizes of buffers, offsets that are subtracted, and one answer an
         // end.
         if !sound || side.promised.is_some() {
@@ -103,6 +103,16 @@ impl Owner {
             trace!(self.context(), "the end at index {index} has promised another generation since");
             return self.restart_from_ends(out);
         }
+        let taken = self.about.policy.checkpoints_max;
+        let kept = total_size(&promised.checkpoints);
+        (side.checkpoint_bytes, side.checkpoints_max) = (kept, promised.checkpoints_max.min(taken));
+        if kept > taken {
+            let reason = alloc::format!(
+                "its checkpoints have {kept} bytes, and this edge takes {taken}: raise limits.checkpoints of the edge"
+            );
+            return self.abort_attempt(Code::Busy, &reason, out);
+        }
+        let side = &mut self.ends[index];
         let has_past = promised.log_end > 0 || !promised.checkpoints.is_empty();
         side.next = promised.sent_start;
         // What was consumed before, on an earlier channel or as a standby, was not sent on the initial credit of this
@@ -222,8 +232,14 @@ fn ask_ends(
 }
 
 /// Whether this is a valid list of checkpoints: a full one and its deltas, within the limits.
-pub(super) fn is_chain(checkpoints: &[CheckpointMeta]) -> bool {
+pub(super) fn is_chain(checkpoints: &[CheckpointMeta], size_max: u64) -> bool {
     checkpoints.len() <= DELTAS_MAX + 1
-        && checkpoints.iter().map(|meta| meta.size).fold(0, u64::saturating_add) <= CHECKPOINT_SIZE_MAX
+        && size_max <= CHECKPOINTS_SIZE_MAX
+        && total_size(checkpoints) <= size_max
         && checkpoints.first().is_none_or(|meta| meta.full)
+}
+
+/// Bytes of all of them.
+fn total_size(checkpoints: &[CheckpointMeta]) -> u64 {
+    checkpoints.iter().map(|meta| meta.size).fold(0, u64::saturating_add)
 }

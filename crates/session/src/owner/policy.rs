@@ -27,6 +27,8 @@ pub struct OwnerPolicy {
     pub holder: Holder,
     /// The longest acceptable replay of what no checkpoint covers, in nanoseconds.
     pub recovery_target_ns: u64,
+    /// Bytes of checkpoints that this edge takes of an end, and has an end keep, at most.
+    pub checkpoints_max: u64,
     /// How long ends keep the record of a session that cannot be resumed, in milliseconds.
     pub linger_ms: u32,
     /// Messages that the cell may send per second; 0 for no limit.

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use marram_wire::{
     frame::{CheckpointMeta, Code, Frame, KeptInput, LogPart, Recalled},
     id::Generation,
-    limits::LOG_SIZE_MAX,
+    limits::{CHECKPOINTS_SIZE_MAX, LOG_SIZE_MAX},
     log::Event,
     seal::{LOG_OFFSET_MAX, SessionKeys},
 };
@@ -230,7 +230,7 @@ fn makes_sense(said: &Recalled, ports: usize) -> bool {
         && said.sent_start.len() == ports
         && said.sent_end.len() == ports
         && counts.all(|(start, end)| start <= end)
-        && super::open::is_chain(&said.checkpoints)
+        && super::open::is_chain(&said.checkpoints, CHECKPOINTS_SIZE_MAX)
         && said.checkpoints.is_sorted_by_key(|meta| meta.log_offset)
         && said.checkpoints.iter().all(|meta| meta.size > 0 && meta.generation <= said.generation)
         && (!said.checkpoints.is_empty() || from_the_start)

@@ -55,6 +55,8 @@ struct Showing {
     /// These bytes, unless the question was cancelled.
     arriving: BytesMut,
     charge: u64,
+    /// Bytes of checkpoints that the end can show.
+    size_max: u64,
     /// What has arrived, unless the question was cancelled.
     shown: Option<Shown>,
 }
@@ -73,7 +75,7 @@ impl Showing {
     fn begin(&mut self, kept: Kept) -> bool {
         let messages = kept.sent_end.checked_sub(kept.sent_start);
         let sound = messages.is_some_and(|count| count <= recording::MESSAGES_MAX)
-            && is_chain(&kept.checkpoints)
+            && is_chain(&kept.checkpoints, self.size_max)
             && kept.checkpoints.iter().all(|meta| meta.size > 0);
         let waits = self.due > 0 && self.checkpoints.is_empty() && self.messages == 0;
         if !sound || !waits {
@@ -182,6 +184,7 @@ impl Recordings {
             let Some(channel) = side.channel else { continue };
             let (port, took) = (side.port, side.took);
             showing.due += 1;
+            showing.size_max = side.checkpoints_max;
             showing.shown =
                 Some(Shown { port, took, sent_start: 0, messages: Vec::new(), checkpoints: Vec::new() });
             out.push(OwnerEffect::Send(side.port, Fetch { channel }.into()));

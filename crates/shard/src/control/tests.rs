@@ -18,6 +18,7 @@ fn control() -> Control {
         peers,
         coordinator: false,
         record_stops,
+        checkpoints_max: 1 << 29,
         dials: 0,
         heartbeat_ms: [50, 200],
         sabotage,

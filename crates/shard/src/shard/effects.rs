@@ -141,6 +141,10 @@ impl Shard {
             OwnerEffect::Checkpoint(cell, header, seal) => {
                 out.push(ShardOutput::Checkpoint { cell, header, seal });
             }
+            OwnerEffect::NoCheckpoint(reason) => {
+                let text = alloc::format!("no checkpoint of session {id} is taken: {reason}");
+                note(NoteLevel::Warning, None, text, out);
+            }
             OwnerEffect::Hash(cell) => out.push(ShardOutput::Hash { cell }),
             OwnerEffect::Recorded(request, Ok(gathered)) => {
                 let (edge, unix_ns) = (self.config.edge.clone(), now.unix_ns);

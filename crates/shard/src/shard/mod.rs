@@ -21,8 +21,7 @@ pub use state::missing::{MISSING_MAX, RETRY_MAX_NS, RETRY_MIN_NS};
 pub use state::refused::REMEMBERED_MAX;
 
 use crate::api::{
-    App, CheckpointHolder, Configure, FromShard, Killed, NoteLevel, Now, Protect, ShardInput, ShardOutput,
-    ToShard,
+    App, CheckpointHolder, Configure, FromShard, Killed, Now, Protect, ShardInput, ShardOutput, ToShard,
 };
 use alloc::{string::ToString, vec::Vec};
 use marram_session::{
@@ -36,7 +35,7 @@ use marram_wire::{
     seal::DomainSecret,
 };
 use record::ReportedStops;
-use report::{Counters, note};
+use report::Counters;
 use state::{
     apps::Apps,
     keepers::Keepers,
@@ -144,14 +143,9 @@ impl Shard {
                 self.with_cell(now, cell, out, |owner, effects| owner.prepared(cell, effects));
             }
             ShardInput::Checkpointed { cell, number, result } => {
-                let mut problem = None;
                 self.with_cell(now, cell, out, |owner, effects| {
-                    problem = owner.checkpointed(cell, number, result, effects);
+                    owner.checkpointed(cell, number, result, effects);
                 });
-                if let Some(problem) = problem {
-                    let text = alloc::format!("no checkpoint could be taken: {problem}");
-                    note(NoteLevel::Warning, None, text, out);
-                }
             }
             ShardInput::Recorded { session, tag, result } => self.recorded(session, tag, result, out),
             ShardInput::Control(message) => self.control(now, message, out),
@@ -331,6 +325,7 @@ fn policy(app: &App, config: &Configure) -> OwnerPolicy {
             CheckpointHolder::Both => Holder::Both,
         },
         recovery_target_ns: app.recovery_target_ns,
+        checkpoints_max: config.checkpoints_max,
         linger_ms: app.linger_ms,
         messages_per_s: app.messages_per_s,
         log_bytes_per_s: app.log_bytes_per_s,

@@ -80,6 +80,8 @@ pub enum Rare {
     StopRecorded,
     /// A cell was copied that had run since its copy was prepared.
     CopyPrepared,
+    /// No checkpoint was taken, since it would not have fitted beside those that an end kept.
+    CheckpointRefused,
     /// An edge that was a standby asked the ends for their promise.
     StandbyAsked,
     /// As above, before any end had asked an edge.
@@ -135,7 +137,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 61] = [
+    pub const ALL: [Self; 62] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -172,6 +174,7 @@ impl Rare {
         Self::RecordingGivenUp,
         Self::StopRecorded,
         Self::CopyPrepared,
+        Self::CheckpointRefused,
         Self::StandbyAsked,
         Self::StandbyLed,
         Self::StandbyBehind,

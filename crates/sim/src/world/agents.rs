@@ -78,6 +78,7 @@ impl AgentNode {
             backoff_max_ns: 500 * MS,
             linger_ns: 20 * S,
             failback_delay_ns: 400 * MS,
+            checkpoints_max: plan.checkpoints_max,
             // Longer than any freeze of a process.
             connect_timeout_ns: 10 * S,
         };

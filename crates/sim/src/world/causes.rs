@@ -7,7 +7,7 @@
 
 use super::{World, liars::LIED_CODES};
 use crate::{plan::Service, watch::Rare};
-use marram_wire::{frame::Code, id::SessionId};
+use marram_wire::{frame::Code, id::SessionId, limits::CHECKPOINTS_SIZE};
 use std::collections::BTreeSet;
 
 /// Events that may end a session.
@@ -46,7 +46,8 @@ impl World {
             Code::Lost => bare || over || short,
             Code::Forgotten => bare || over || short,
             Code::Killed => killed,
-            Code::Guest => stopped,
+            // Without a checkpoint the log of a long session becomes full.
+            Code::Guest => stopped || self.plan.checkpoints_max < CHECKPOINTS_SIZE,
             Code::ServerDown => causes.server_refused,
             Code::Reset => causes.program_broke,
             Code::NoEdge
@@ -112,7 +113,9 @@ mod tests {
 
     /// The codes that are explained after this change to an ordinary seed.
     fn explained(change: impl FnOnce(&mut World)) -> Vec<Code> {
-        let ordinary = |plan: &Plan| !plan.short_linger && plan.poison.is_none();
+        let ordinary = |plan: &Plan| {
+            !plan.short_linger && plan.poison.is_none() && plan.checkpoints_max == CHECKPOINTS_SIZE
+        };
         let plan = (0..).map(Plan::of).find(ordinary).unwrap();
         let mut world = World::new(plan, false);
         change(&mut world);

@@ -126,6 +126,7 @@ impl EdgeNode {
             peers: false,
             coordinator: plan.witness.is_some(),
             record_stops: plan.records,
+            checkpoints_max: plan.checkpoints_max,
             dials: if plan.standby { u32::try_from(plan.shards.len()).expect("a few edges") } else { 0 },
             heartbeat_ms: [100, 400],
             sabotage: 0,
@@ -474,6 +475,8 @@ impl World {
                 let message =
                     FromShard::decode(message.to_bytes()).expect("shards speak this build's language");
                 if let FromShard::Note(note) = &message {
+                    let refused = note.text.starts_with("no checkpoint of session");
+                    self.watch.count_if(Rare::CheckpointRefused, refused);
                     self.trace.say(self.queue.now_ns(), || format!("{position} notes {}", note.text));
                 }
                 let shard = u8::try_from(position.shard).expect("a few shards");

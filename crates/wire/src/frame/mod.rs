@@ -229,6 +229,8 @@ frames! {
         sent_end: u64,
         /// The checkpoints that the end has: a full one and its deltas, in order.
         checkpoints: Vec<CheckpointMeta>,
+        /// Bytes of checkpoints that the end keeps at most, one that arrives included.
+        checkpoints_max: u64,
         /// Where a handler was stopped before, if one was.
         failed: Option<Failure>,
         /// Whether the program at this end uses datagrams. Decides how its port opens, if the session begins now.

@@ -35,6 +35,7 @@ fn samples() -> Vec<Frame> {
             sent_start: 3,
             sent_end: 4,
             checkpoints: vec![meta.clone(), meta.clone()],
+            checkpoints_max: 1 << 29,
             failed: Some(failure),
             datagrams: true,
             origin: Some(Box::new(Origin {

@@ -9,7 +9,7 @@ use crate::{
     codec::{Error, Field},
     header::{Header, with_empty_lists},
     id::{ImageHash, Port},
-    limits::{CHECKPOINT_SIZE_MAX, DELTAS_MAX, LOG_SIZE_MAX},
+    limits::{CHECKPOINTS_SIZE_MAX, DELTAS_MAX, LOG_SIZE_MAX},
     log::{Cursor, Event},
 };
 use alloc::{boxed::Box, vec::Vec};
@@ -76,8 +76,8 @@ impl Recording {
         let mut checkpoints: Vec<Bytes> = Vec::new();
         while let Some(section) = next(kind::CHECKPOINT) {
             let size: u64 = checkpoints.iter().map(|checkpoint| checkpoint.len() as u64).sum();
-            let fits =
-                checkpoints.len() <= DELTAS_MAX && size + section.payload.len() as u64 <= CHECKPOINT_SIZE_MAX;
+            let fits = checkpoints.len() <= DELTAS_MAX
+                && size + section.payload.len() as u64 <= CHECKPOINTS_SIZE_MAX;
             if header.is_none() || !fits {
                 return Err(section.broken("there are too many checkpoints"));
             }

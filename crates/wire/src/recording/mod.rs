@@ -17,7 +17,7 @@ use crate::{
     codec::{Error, Field},
     header::{Header, Many},
     id::{Generation, ImageHash, Port, SessionId},
-    limits::{CHECKPOINT_SIZE_MAX, LOG_SIZE_MAX, RETAINED_MAX, charge},
+    limits::{CHECKPOINTS_SIZE_MAX, LOG_SIZE_MAX, RETAINED_MAX, charge},
     log::{Cursor, Event, Found, Logged, Read},
     record,
 };
@@ -32,14 +32,14 @@ pub const VERSION: u32 = 3;
 /// The oldest version that it reads.
 pub const VERSION_OLDEST: u32 = 1;
 /// Largest record file, in bytes: the largest chain of checkpoints, both ends' messages, and the apps to run them.
-pub const RECORDING_SIZE_MAX: u64 = 1 << 30;
+pub const RECORDING_SIZE_MAX: u64 = 5 << 30;
 /// Most messages of one end: even an empty message has a cost.
 pub const MESSAGES_MAX: u64 = RETAINED_MAX / charge(0);
 /// Most apps in a file: a chain and each of its stages.
 pub const APPS_MAX: usize = 17;
 
 const _: () = assert!(
-    RECORDING_SIZE_MAX > CHECKPOINT_SIZE_MAX + LOG_SIZE_MAX + 2 * RETAINED_MAX,
+    RECORDING_SIZE_MAX > CHECKPOINTS_SIZE_MAX + LOG_SIZE_MAX + 2 * RETAINED_MAX,
     "everything that ends keep of a session fits a file"
 );
 

@@ -64,6 +64,7 @@ pub(super) fn config(edges: u16, servers: &[&str]) -> AgentConfig {
         linger_ns: LINGER * MS,
         connect_timeout_ns: CONNECT * MS,
         failback_delay_ns: FAILBACK_DELAY * MS,
+        checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,
     }
 }
 

@@ -4,7 +4,7 @@ use crate::end::bench::{Bench, CHANNEL, TAG, meta, promise};
 use bytes::Bytes;
 use marram_wire::{
     frame::{Chosen, Fetch, LogOnly},
-    limits::{CHECKPOINT_SIZE_MAX, CHECKPOINT_WINDOW, DELTAS_MAX, LOG_SIZE_MAX, charge},
+    limits::{CHECKPOINT_WINDOW, CHECKPOINTS_SIZE, DELTAS_MAX, LOG_SIZE_MAX, charge},
     seal::LOG_OFFSET_MAX,
 };
 
@@ -144,10 +144,10 @@ fn a_checkpoint_is_of_this_owner_and_builds_on_what_is_there() {
 #[test]
 fn checkpoints_have_a_largest_size() {
     for (kept, size, result) in [
-        (0, CHECKPOINT_SIZE_MAX, Ok(())),
-        (0, CHECKPOINT_SIZE_MAX + 1, MISFIT),
-        (5, CHECKPOINT_SIZE_MAX - 5, Ok(())),
-        (5, CHECKPOINT_SIZE_MAX - 4, MISFIT),
+        (0, CHECKPOINTS_SIZE, Ok(())),
+        (0, CHECKPOINTS_SIZE + 1, MISFIT),
+        (5, CHECKPOINTS_SIZE - 5, Ok(())),
+        (5, CHECKPOINTS_SIZE - 4, MISFIT),
         (5, u64::MAX, MISFIT),
     ] {
         let mut bench = Bench::owned(0);

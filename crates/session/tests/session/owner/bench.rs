@@ -36,6 +36,7 @@ pub(crate) fn policy() -> OwnerPolicy {
         keep: true,
         holder: Holder::Client,
         recovery_target_ns: 1_000,
+        checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,
         linger_ms: 77,
         messages_per_s: 0,
         log_bytes_per_s: 0,
@@ -144,7 +145,11 @@ impl Bench {
 
     /// Moves the session to another edge, which knows nothing yet, with the same ends.
     pub(crate) fn fail_over(&mut self) {
-        let policy = self.owner.policy().clone();
+        self.fail_over_to(self.owner.policy().clone());
+    }
+
+    /// The same, to an edge with another policy.
+    pub(crate) fn fail_over_to(&mut self, policy: OwnerPolicy) {
         self.owner = Self::owner(policy, self.kept.len());
         (self.run, self.copied, self.taken, self.cells) = (None, None, None, 0);
         self.look();
@@ -358,9 +363,25 @@ impl Bench {
     pub(crate) fn checkpointed(&mut self, sealed: impl Into<Bytes>) -> Option<String> {
         let taken = self.taken.take().expect("a checkpoint was asked for");
         let (cell, number) = (self.owner.cell().expect("a cell"), taken.number);
-        let mut complaint = None;
-        self.step(|owner, _, out| complaint = owner.checkpointed(cell, number, Ok(sealed.into()), out));
-        complaint
+        self.answer_checkpoint(cell, number, Ok(sealed.into()))
+    }
+
+    /// The executor answers for a checkpoint. Returns the reason why none is taken, if the owner gives one.
+    pub(crate) fn answer_checkpoint(
+        &mut self,
+        cell: CellId,
+        number: u32,
+        result: Result<Bytes, String>,
+    ) -> Option<String> {
+        let mut reason = None;
+        self.step(|owner, _, out| {
+            owner.checkpointed(cell, number, result, out);
+            reason = out.iter().find_map(|effect| match effect {
+                OwnerEffect::NoCheckpoint(reason) => Some(reason.clone()),
+                _ => None,
+            });
+        });
+        reason
     }
 
     /// A message makes a checkpoint due, which is encoded, sent and stored at once by its holders.

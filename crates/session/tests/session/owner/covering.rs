@@ -3,7 +3,7 @@
 use crate::owner::bench::{Bench, CLIENT, EXPENSIVE_NS, SERVER, policy, zeros};
 use bytes::Bytes;
 use marram_session::owner::{Holder, OwnerPolicy};
-use marram_wire::limits::{CHECKPOINT_SIZE_MAX, CHECKPOINT_WINDOW, PART_SIZE};
+use marram_wire::limits::{CHECKPOINT_WINDOW, CHECKPOINTS_SIZE, PART_SIZE};
 
 fn kept_by(holder: Holder) -> OwnerPolicy {
     OwnerPolicy { holder, ..policy() }
@@ -160,16 +160,20 @@ fn a_checkpoint_that_fails_is_followed_by_a_full_one() {
     type Encode = fn() -> Result<Bytes, String>;
     let fails: [(Encode, &str); 2] = [
         (|| Err("no memory".into()), "no memory"),
-        (|| Ok(zeros(CHECKPOINT_SIZE_MAX + 1)), "a checkpoint of 536870913 bytes is larger than the limit"),
+        (
+            || Ok(zeros(CHECKPOINTS_SIZE + 1)),
+            "a checkpoint has 536870913 bytes, and an end has room for 536870906 beside those that it keeps; raise \
+             limits.checkpoints of the agents and edges",
+        ),
     ];
     for (result, complaint) in fails {
         let mut bench = Bench::begun(policy());
         bench.cover(b"sealed");
         bench.consume(CLIENT, "b", EXPENSIVE_NS);
         bench.look();
-        let (cell, mut said) = (bench.owner.cell().expect("a cell"), None);
-        bench.step(|owner, _, out| said = owner.checkpointed(cell, 2, result(), out));
-        assert_eq!((said.as_deref(), bench.look().len()), (Some(complaint), 0));
+        let cell = bench.owner.cell().expect("a cell");
+        let said = bench.answer_checkpoint(cell, 2, result());
+        assert_eq!((said.as_deref(), bench.look().len()), (Some(complaint), 1));
         bench.consume(CLIENT, "c", EXPENSIVE_NS);
         assert_eq!(bench.look()[1..], ["copy full", "seal 3 at 45"]);
     }
@@ -178,8 +182,8 @@ fn a_checkpoint_that_fails_is_followed_by_a_full_one() {
 #[test]
 fn a_checkpoint_of_the_largest_size_travels() {
     let mut bench = due(policy());
-    assert_eq!(bench.checkpointed(zeros(CHECKPOINT_SIZE_MAX)), None);
-    assert_eq!(bench.look()[1], format!("client: checkpoint 1 full at 43 of {CHECKPOINT_SIZE_MAX}"));
+    assert_eq!(bench.checkpointed(zeros(CHECKPOINTS_SIZE)), None);
+    assert_eq!(bench.look()[1], format!("client: checkpoint 1 full at 43 of {CHECKPOINTS_SIZE}"));
 }
 
 #[test]
@@ -188,13 +192,12 @@ fn late_checkpoints_are_dropped() {
     let cell = bench.owner.cell().expect("a cell");
     let other = marram_session::cell::CellId(cell.0 + 1);
     for (cell, number) in [(cell, 2), (other, 1)] {
-        bench
-            .step(|owner, _, out| assert_eq!(owner.checkpointed(cell, number, Ok("late".into()), out), None));
+        assert_eq!(bench.answer_checkpoint(cell, number, Ok("late".into())), None);
         assert_eq!(bench.look(), [""; 0]);
     }
     // The ends are asked again: the session may continue at another edge.
     bench.open();
     bench.look();
-    bench.step(|owner, _, out| assert_eq!(owner.checkpointed(cell, 1, Ok("late".into()), out), None));
+    assert_eq!(bench.answer_checkpoint(cell, 1, Ok("late".into())), None);
     assert_eq!(bench.look(), [""; 0]);
 }

@@ -9,7 +9,7 @@ use marram_wire::{
         LogPart, Promised,
     },
     id::Generation,
-    limits::{LOG_SIZE_MAX, PART_SIZE},
+    limits::{CHECKPOINTS_SIZE, LOG_SIZE_MAX, PART_SIZE},
 };
 
 /// The state of one end. The log is in plaintext: the bench has the keys.
@@ -26,6 +26,8 @@ pub(crate) struct Kept {
     /// Messages; none for the close.
     pub(crate) sent: Vec<Option<Bytes>>,
     pub(crate) checkpoints: Vec<SealedCheckpoint>,
+    /// Bytes of checkpoints that it keeps at most; none for the default.
+    pub(crate) checkpoints_max: Option<u64>,
     arriving: Option<(CheckpointMeta, Vec<u8>)>,
     /// Bytes of checkpoint parts that arrived and were not reported to the owner.
     pub(crate) unstored: u64,
@@ -46,6 +48,7 @@ impl Default for Kept {
             sent_start: 0,
             sent: Vec::new(),
             checkpoints: Vec::new(),
+            checkpoints_max: None,
             arriving: None,
             unstored: 0,
             failed: None,
@@ -80,6 +83,7 @@ impl Kept {
             sent_start: self.sent_start,
             sent_end: self.sent_start + self.sent.len() as u64,
             checkpoints: self.checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect(),
+            checkpoints_max: self.checkpoints_max.unwrap_or(CHECKPOINTS_SIZE),
             failed: self.failed.clone(),
             datagrams: self.datagrams,
             origin: None,

@@ -13,6 +13,7 @@ mod reads;
 mod recording;
 mod recovery;
 mod restoring;
+mod room;
 mod running;
 mod show;
 mod taking;

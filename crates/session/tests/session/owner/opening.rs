@@ -7,7 +7,7 @@ use marram_wire::{
     frame::{CheckpointBegin, CheckpointMeta, CheckpointPart, Code, Input, LogPart, Promised},
     id::Generation,
     limits::{
-        CHECKPOINT_SIZE_MAX, DELTAS_MAX, INPUT_WINDOW, LOG_SIZE_MAX, MESSAGE_SIZE_MAX, RETAINED_MAX, charge,
+        CHECKPOINTS_SIZE, DELTAS_MAX, INPUT_WINDOW, LOG_SIZE_MAX, MESSAGE_SIZE_MAX, RETAINED_MAX, charge,
     },
     seal::LOG_OFFSET_MAX,
 };
@@ -121,7 +121,7 @@ fn ends_that_are_not_there_are_not_asked() {
 
 #[test]
 fn a_promise_is_taken_within_the_limits_only() {
-    let (last, size_max) = (LOG_OFFSET_MAX - 1, CHECKPOINT_SIZE_MAX);
+    let (last, size_max) = (LOG_OFFSET_MAX - 1, CHECKPOINTS_SIZE);
     let chain = |count: usize| (0..count).map(|at| meta(7, at == 0, 1)).collect::<Vec<_>>();
     type Edit<'a> = &'a dyn Fn(&mut Promised);
     let cases: [(&str, bool, Edit); 12] = [

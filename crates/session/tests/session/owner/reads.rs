@@ -244,11 +244,9 @@ fn a_session_with_a_full_log_and_without_checkpoint_ends_with_the_reason() {
     }
     let number = bench.taken.as_ref().expect("a checkpoint was asked for").number;
     bench.look();
-    bench.step(|owner, _, out| {
-        let cell = owner.cell().expect("a cell");
-        let why = owner.checkpointed(cell, number, Err("the disk is on fire".into()), out);
-        assert_eq!(why.as_deref(), Some("the disk is on fire"));
-    });
+    let cell = bench.owner.cell().expect("a cell");
+    let why = bench.answer_checkpoint(cell, number, Err("the disk is on fire".into()));
+    assert_eq!(why.as_deref(), Some("the disk is on fire"));
     assert_eq!(bench.look().last().map(String::as_str), Some("over Guest"));
 }
 

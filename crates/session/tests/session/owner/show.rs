@@ -92,6 +92,7 @@ pub(crate) fn effect(effect: &OwnerEffect) -> String {
         OwnerEffect::Copy(_, base) => {
             if *base == CheckpointBase::Image { "copy full" } else { "copy delta" }.into()
         }
+        OwnerEffect::NoCheckpoint(_) => "no checkpoint".into(),
         OwnerEffect::Checkpoint(_, header, _) => format!("seal {} at {}", header.number, header.log_offset),
         OwnerEffect::Hash(cell) => format!("hash {}", cell.0),
         OwnerEffect::Recorded(wish, Ok(gathered)) => {

@@ -269,6 +269,7 @@ pub(super) fn invent(chance: &mut Random, channel: Channel) -> Frame {
                 sent_start: 0,
                 sent_end: chance.below(10),
                 checkpoints: Vec::new(),
+                checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,
                 failed: None,
                 datagrams: false,
                 origin: None,
