@@ -200,3 +200,22 @@ impl StageNames {
 fn open(state: &AdminState) -> Result<Images, Refusal> {
     Images::open(&state.images).map_err(|error| chains::refused(&error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_app_that_may_outgrow_its_checkpoints_is_deployed_with_a_note() {
+        let note = |protect: &str, mebibytes: u64| {
+            let text = format!(
+                "name = \"x\"\nmodule = \"x.wasm\"\nprotect = \"{protect}\"\n[quotas]\nmemory = \"{mebibytes}MiB\"\n"
+            );
+            let manifest = Manifest::parse(&Source::new(manifest::FILE_NAME, text)).expect("a manifest");
+            large(&manifest, 512 << 20)
+        };
+        assert_eq!((note("endpoints", 256), note("none", 1024)), (None, None));
+        let said = note("endpoints", 257).expect("more than half");
+        assert!(said.contains("257MiB") && said.contains("limits.checkpoints"), "{said}");
+    }
+}

@@ -241,6 +241,7 @@ fn an_edges_errors_name_line_field_and_fix() {
         ("[timeouts]\nbackoff_max = \"1ms\"", &[":5", "`timeouts.backoff_max`", "backoff_min"]),
         ("[timeouts]\nlinger = \"0s\"", &[":5", "`timeouts.linger`", "more than zero"]),
         ("[limits]\ndrain = \"5\"", &[":5", "`limits.drain`", "\"30s\""]),
+        ("[limits]\ncheckpoints = \"5GiB\"", &[":5", "`limits.checkpoints`", "\"1MiB\" to \"4GiB\""]),
         ("[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"a\"", &["listed twice"]),
         ("[[tenant]]\nname = \"a\"\nweight = 0", &["at least 1"]),
         ("[log]\nlevel = \"loud\"", &[":5", "`log.level`", "`debug`"]),
