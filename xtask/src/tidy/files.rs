@@ -41,6 +41,9 @@ const PURE_ROOTS: [&str; 7] = [
     "cells/examples/unscramble/codec/src/lib.rs",
 ];
 
+/// Languages of blocks in documentation comments that `rustdoc` does not compile.
+const PLAIN_BLOCKS: [&str; 2] = ["text", "toml"];
+
 /// What is wrong with a file.
 ///
 /// Works on lines: what is behind `//` is no code. A string with two slashes is cut too, which only
@@ -59,6 +62,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<String> {
     if PURE_ROOTS.contains(&path) && !text.contains("\n#![no_std]") {
         say(1, "a pure crate is `#![no_std]`".to_owned());
     }
+    let mut is_in_block = false;
     let unsafe_allowed = UNSAFE_ALLOWED.iter().any(|allowed| path.starts_with(allowed));
     for (index, line) in text.lines().enumerate() {
         let code = line.split("//").next().unwrap_or_default();
@@ -70,6 +74,15 @@ pub(super) fn check(path: &str, text: &str) -> Vec<String> {
         }
         if code.trim_start().starts_with("#[ignore") {
             say(index + 1, "a test must not be ignored".to_owned());
+        }
+        if let Some(language) = fence(line).filter(|_| path.starts_with("crates/")) {
+            is_in_block = !is_in_block;
+            if is_in_block && !PLAIN_BLOCKS.contains(&language) {
+                say(
+                    index + 1,
+                    "examples in `crates` are not compiled (`doctest = false`): write ```text".to_owned(),
+                );
+            }
         }
     }
     wrong
@@ -83,6 +96,13 @@ pub(super) fn stale_exceptions(read: impl Fn(&str) -> Result<String>) -> Vec<Str
             .then(|| format!("{path} has {lines} lines: shrink its exception of {allowed}, or drop it"))
     };
     LONG.iter().filter_map(stale).collect()
+}
+
+/// The language behind the fence of a block in a documentation comment, if the line is one.
+fn fence(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let text = line.strip_prefix("//!").or_else(|| line.strip_prefix("///"))?;
+    Some(text.trim().strip_prefix("```")?.trim())
 }
 
 /// Whether a line contains a word as a whole word.
@@ -105,6 +125,9 @@ mod tests {
         let cases = [
             ("crates/sim/src/a.rs", format!("{header}fn a() {{}}\n"), 0),
             ("crates/sim/src/a.rs", "fn a() {}\n".to_owned(), 1),
+            ("crates/sim/src/a.rs", format!("{header}//! ```text\n//! a\n//! ```\n"), 0),
+            ("crates/sim/src/a.rs", format!("{header}/// ```\n/// a()\n/// ```\n"), 1),
+            ("sdk/host/src/a.rs", format!("{header}/// ```\n/// a()\n/// ```\n"), 0),
             ("crates/sim/src/a.rs", format!("{header}{}", "\n".repeat(LINES_MAX)), 1),
             ("crates/sim/src/a.rs", format!("{header}{}", "\n".repeat(LINES_MAX - 1)), 0),
             ("crates/sim/src/a.rs", format!("{header}fn a() {{ {}!() }}\n", UNFINISHED[0]), 1),
