@@ -217,13 +217,14 @@ struct WrittenStandby {
     token_file: Option<Spanned<String>>,
 }
 
-/// `[limits]`. Absent fields take `edge::Limits::default`; 0 means no limit for `sessions` and
-/// `recoveries`.
+/// `[limits]`. Absent fields take `edge::Limits::default`; 0 means no limit for `sessions`,
+/// `recoveries` and `replay`.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct WrittenLimits {
     sessions: Option<u32>,
     recoveries: Option<u32>,
+    replay: Option<Time>,
     cells: Option<u32>,
     checkpoints: Option<Spanned<Size>>,
     /// Connections in their handshake.
@@ -387,6 +388,7 @@ impl WrittenLimits {
             checkpoints_max: shared::checkpoints_max(source, self.checkpoints.as_ref())?,
             sessions_max: self.sessions.unwrap_or(default.sessions_max),
             recoveries_max: self.recoveries.unwrap_or(default.recoveries_max),
+            replay: self.replay.map_or(default.replay, |time| time.0),
             half_open_max: self.half_open.map_or(default.half_open_max, |count| count as usize),
             handshake: self.handshake.map_or(default.handshake, |time| time.0),
             drain: self.drain.map_or(default.drain, |time| time.0),

@@ -551,6 +551,9 @@ record! {
         sessions_max: u32,
         /// Recoveries at a time (docs/protocol.md, "Opening a generation"); 0 for no limit.
         recoveries_max: u32,
+        /// How long the replays of all sessions may take, beyond each session's own share, in nanoseconds (docs/protocol.md,
+        /// "The replay budget"); 0 for no limit.
+        replay_ns_max: u64,
         /// What tenants are granted.
         grants: Vec<Grant>,
         /// Whether there are peers to ask for images that are missing.
@@ -580,6 +583,7 @@ impl Default for Configure {
             gate: None,
             sessions_max: 0,
             recoveries_max: 0,
+            replay_ns_max: 0,
             grants: Vec::new(),
             peers: false,
             record_stops: false,

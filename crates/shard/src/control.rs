@@ -185,6 +185,8 @@ pub struct ControlConfig {
     pub sessions_max: u32,
     /// Recoveries at a time on one shard; 0 for no limit.
     pub recoveries_max: u32,
+    /// See [`crate::api::Configure::replay_ns_max`].
+    pub replay_ns_max: u64,
     /// What tenants are granted.
     pub grants: Vec<Grant>,
     /// Whether there are peers to ask for images.
@@ -282,6 +284,7 @@ impl Control {
             gate: self.gate,
             sessions_max: self.config.sessions_max,
             recoveries_max: self.config.recoveries_max,
+            replay_ns_max: self.config.replay_ns_max,
             grants: self.config.grants.clone(),
             peers: self.config.peers,
             record_stops: self.config.record_stops,

@@ -14,6 +14,7 @@ mod lag;
 mod liar;
 mod opening;
 mod renewal;
+mod replay;
 
 pub use faults::{Fault, FaultKind, FaultTarget, Moment, On, When};
 pub use liar::Liar;
@@ -219,6 +220,8 @@ pub struct Plan {
     pub server_down: u32,
     /// Concurrent recoveries on a shard; 0 for no limit.
     pub recoveries_max: u32,
+    /// The replay budget of a shard, in nanoseconds; 0 for none.
+    pub replay_ns_max: u64,
     /// Whether and how edges are standbys for each other's sessions.
     pub standby: bool,
     /// The site's recorder, in some seeds.
@@ -294,6 +297,7 @@ impl Plan {
             poison: None,
             server_down: 0,
             recoveries_max: if random.percent(20) { 1 } else { 0 },
+            replay_ns_max: 0,
             standby: standby.is_some(),
             recorder: site(seed, load),
             witness,
@@ -303,6 +307,7 @@ impl Plan {
             renewal: None,
             liar: None,
         };
+        replay::prepare(&mut plan);
         if let Some((first, second)) = opening::faults(seed, clients, plan.open_ns) {
             plan.first = first;
             plan.faults.push(second);

@@ -26,6 +26,7 @@ mod liars;
 mod lies;
 mod recorders;
 mod renewal;
+mod replay;
 mod stale;
 mod wires;
 

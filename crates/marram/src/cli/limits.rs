@@ -162,6 +162,16 @@ fn on_an_edge() -> Vec<Row> {
         ),
         ("record file", size64(RECORDING_SIZE_MAX), "it is refused"),
         ("recoveries at a time on a shard (c)", or_none(limits.recoveries_max), "the others wait their turn"),
+        (
+            "replay of a shard's sessions (c)",
+            format!(
+                "{} ms, and of each session {} us and {} ns a byte of its last checkpoint",
+                limits.replay.as_millis(),
+                owner::REPLAY_SHARE_MIN_NS / 1_000,
+                owner::REPLAY_SHARE_NS_PER_BYTE
+            ),
+            "checkpoints are taken",
+        ),
         ("cells on a shard (c)", limits.cells_max.to_string(), "new sessions go to another edge"),
         ("unproved connections (c)", limits.half_open_max.to_string(), "further ones are closed"),
         ("images asked of peers at a time", control::FETCHES_MAX.to_string(), "the end asks again later"),

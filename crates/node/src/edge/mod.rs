@@ -149,6 +149,8 @@ pub struct Limits {
     pub sessions_max: u32,
     /// Recoveries at a time on one shard; 0 for no limit.
     pub recoveries_max: u32,
+    /// How long the replays of all sessions of one shard may take, beyond each session's own share; zero for no limit.
+    pub replay: Duration,
     /// Connections with an unfinished handshake; further ones are closed.
     pub half_open_max: usize,
     /// How long the handshake may take.
@@ -168,6 +170,7 @@ impl Default for Limits {
         Self {
             sessions_max: 0,
             recoveries_max: 64,
+            replay: Duration::from_millis(5),
             half_open_max: 1024,
             handshake: Duration::from_secs(5),
             drain: Duration::from_secs(30),

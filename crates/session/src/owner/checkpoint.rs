@@ -37,8 +37,40 @@ impl Owner {
         self.seal_if_settled(out);
     }
 
+    /// The replays of the shard's sessions would take longer than its budget: this session takes a checkpoint now, or
+    /// as soon as its handler has ended.
+    pub fn require_checkpoint(&mut self, out: &mut Vec<OwnerEffect>) {
+        self.checkpointer.require();
+        if self.phase() == OwnerPhase::Running {
+            self.checkpoint_if_due(out);
+        }
+    }
+
+    /// How much of the session's uncovered handler time counts for the shard's replay budget, in nanoseconds: what is
+    /// above its own share, if a checkpoint could be begun now (I43 of docs/protocol.md).
+    #[must_use]
+    pub fn replay_above_share_ns(&self) -> u64 {
+        let may_take = self.about.policy.keep && self.phase() == OwnerPhase::Running;
+        if may_take { self.checkpointer.above_share_ns(&self.about, &self.ends) } else { 0 }
+    }
+
+    /// How long a recovery would replay what no checkpoint covers, in nanoseconds. 0 without protection, and for a
+    /// standby: the loss of this edge does not make its session replay.
+    #[must_use]
+    pub fn uncovered_replay_ns(&self) -> u64 {
+        let replays = self.about.policy.keep && self.follow.is_none();
+        if replays { self.checkpointer.uncovered_ns() } else { 0 }
+    }
+
+    /// Whether a checkpoint was begun, and is neither held nor given up.
+    #[must_use]
+    pub fn is_checkpoint_under_way(&self) -> bool {
+        self.checkpointer.is_under_way()
+    }
+
     /// Copies the cell at the end of the log.
     fn copy(&mut self, cell: CellId, awaited: bool, out: &mut Vec<OwnerEffect>) {
+        self.totals.budget_checkpoints += u64::from(self.checkpointer.is_required());
         let (number, base) = self.checkpointer.take(&self.about, &self.ends, &self.log, &self.state, awaited);
         if awaited && base == CheckpointBase::Image {
             let keep = self.about.keep_frame(&self.ends, &self.log);

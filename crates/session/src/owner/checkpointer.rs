@@ -10,7 +10,7 @@
 
 use super::{
     Holder, OwnerEffect, OwnerPolicy, about::About, end_state::EndState, ends::Ends, log::Log,
-    state::CellState,
+    state::CellState, uncovered::Uncovered,
 };
 use crate::{
     bug,
@@ -23,7 +23,7 @@ use bytes::Bytes;
 use marram_wire::{
     frame::{CheckpointMeta, CheckpointPart, Truncate},
     header::Header,
-    id::{Generation, Port, SessionId},
+    id::{Generation, Port},
     limits::{
         CHECKPOINT_AFTER_BYTES, CHECKPOINT_WINDOW, COVER_LOG, COVER_READS, DELTAS_MAX, LOG_SIZE_MAX,
         PART_SIZE,
@@ -157,22 +157,28 @@ pub(super) struct Checkpointer {
     last_delta_size: u64,
     /// Whether it was reported that no checkpoint fits. Reported once until one does.
     is_refused: bool,
-    /// Time spent in handlers since the last copy, in nanoseconds.
-    spent_ns: u64,
+    uncovered: Uncovered,
     /// Whether the next checkpoint must be full and is due at once.
     full_requested: bool,
-    /// Whether a copy was made since the cell was started or restored.
-    has_begun: bool,
+}
+
+/// Whether the end at this port keeps checkpoints.
+fn is_holder(policy: &OwnerPolicy, port: Port) -> bool {
+    match policy.holder {
+        Holder::Client => port == Port::CLIENT,
+        Holder::Server => port == Port::SERVER,
+        Holder::Both => true,
+    }
 }
 
 /// The sides that keep checkpoints, by their index.
 fn holders(policy: &OwnerPolicy, ends: &Ends) -> Vec<usize> {
-    let wanted = |port: Port| match policy.holder {
-        Holder::Client => port == Port::CLIENT,
-        Holder::Server => port == Port::SERVER,
-        Holder::Both => true,
-    };
-    (0..ends.len()).filter(|index| wanted(ends[*index].port)).collect()
+    (0..ends.len()).filter(|index| is_holder(policy, ends[*index].port)).collect()
+}
+
+/// Whether every holder is linked: a checkpoint can be sent to it.
+fn holders_are_linked(policy: &OwnerPolicy, ends: &Ends) -> bool {
+    ends.iter().all(|side| side.channel.is_some() || !is_holder(policy, side.port))
 }
 
 /// The size of a further checkpoint that every holder has room for, in bytes: a chain is kept until the checkpoint that replaces
@@ -185,7 +191,41 @@ fn room(policy: &OwnerPolicy, ends: &Ends) -> u64 {
 impl Checkpointer {
     /// A handler took this long: a replay takes as long again.
     pub(super) fn spent(&mut self, cost_ns: u64) {
-        self.spent_ns = self.spent_ns.saturating_add(cost_ns);
+        self.uncovered.spent(cost_ns);
+    }
+
+    /// The shard's replay budget requires a checkpoint.
+    pub(super) fn require(&mut self) {
+        self.uncovered.require();
+    }
+
+    /// Whether the shard's replay budget requires a checkpoint, which is not begun yet.
+    pub(super) fn is_required(&self) -> bool {
+        self.uncovered.is_required()
+    }
+
+    /// How long a replay of what no checkpoint covers takes.
+    pub(super) fn uncovered_ns(&self) -> u64 {
+        self.uncovered.ns()
+    }
+
+    /// How much of the uncovered time counts for the shard's replay budget: nothing if the budget has required a
+    /// checkpoint already, or cannot have one now. A large cell has its own target only, since a copy of it takes
+    /// longer than the replay.
+    pub(super) fn above_share_ns(&self, about: &About, ends: &Ends) -> u64 {
+        let ns = self.uncovered.above_share_ns(about.session, about.policy.recovery_target_ns);
+        // Called after each handler, and nearly always 0.
+        let counts = ns > 0
+            && !self.is_large
+            && !self.is_under_way()
+            && !self.uncovered.is_required()
+            && holders_are_linked(&about.policy, ends);
+        if counts { ns } else { 0 }
+    }
+
+    /// Whether a checkpoint was begun, and is neither held nor given up.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.taken.is_some() || self.sending.is_some()
     }
 
     /// Makes the next checkpoint due at once, and full.
@@ -199,6 +239,8 @@ impl Checkpointer {
 
     /// A new generation: checkpoints in flight to an end are lost.
     pub(super) fn abandon(&mut self) {
+        // With it, a checkpoint that the shard's budget required: the session counts for the budget again.
+        self.uncovered.abandoned();
         self.taken = None;
         self.sending = None;
         self.preparation = Preparation::None;
@@ -224,7 +266,7 @@ impl Checkpointer {
 
     /// What to do about a checkpoint that is due. `awaited` as for [`Self::take`]. A preparation is begun by this call.
     pub(super) fn step(&mut self, about: &About, ends: &Ends, awaited: bool) -> Step {
-        if !holders(&about.policy, ends).iter().all(|index| ends[*index].channel.is_some()) {
+        if !holders_are_linked(&about.policy, ends) {
             return Step::Wait;
         }
         let room = room(&about.policy, ends);
@@ -290,8 +332,7 @@ impl Checkpointer {
         self.full_size = chain.first().map_or(0, |checkpoint| checkpoint.size);
         self.delta_size = chain.iter().skip(1).map(|checkpoint| checkpoint.size).sum();
         self.last_delta_size = chain.iter().skip(1).last().map_or(0, |checkpoint| checkpoint.size);
-        self.spent_ns = 0;
-        self.has_begun = false;
+        self.uncovered = Uncovered::restored(chain.last().map_or(0, |checkpoint| checkpoint.size));
     }
 
     /// Whether the next checkpoint can be a delta: every holder has what the executor copied last.
@@ -307,29 +348,24 @@ impl Checkpointer {
         self.delta_size + self.last_delta_size <= (self.full_size / 3 * 2).max(1 << 20)
     }
 
-    /// Whether a checkpoint must be taken: a replay of what none covers would take too long, an end has to keep too
-    /// much, or a keeper waits for one to begin with. Only one is taken at a time.
+    /// Whether a checkpoint must be taken: a replay of what none covers would take too long, for this session or for the
+    /// shard's budget, an end has to keep too much, or a keeper waits for one to begin with. Only one is taken at a
+    /// time.
     pub(super) fn is_due(&self, about: &About, ends: &Ends, log: &Log, awaited: bool) -> bool {
         let wanted = (self.full_requested || awaited) && self.has_room_for_full(about, ends);
-        (wanted || self.is_much(about, ends.uncovered_max(), log.size(), log))
-            && self.taken.is_none()
-            && self.sending.is_none()
+        let wanted = wanted || self.uncovered.is_required();
+        (wanted || self.is_much(about, ends.uncovered_max(), log.size(), log)) && !self.is_under_way()
     }
 
     /// Whether the work of the cell since the last copy would take too long to replay, or messages of this charge, or a
     /// log of this size, are more than ends should keep.
     fn is_much(&self, about: &About, charge: u64, log_size: u64, log: &Log) -> bool {
         let read_size = log.read_size();
-        self.spent_ns > self.replay_ns_max(about)
+        self.uncovered.is_much(about.session, about.policy.recovery_target_ns)
             || charge >= CHECKPOINT_AFTER_BYTES
             // A rough measure: at a recovery the log is there before what was read is counted.
             || log_size.saturating_sub(read_size) >= COVER_LOG
             || read_size >= COVER_READS
-    }
-
-    fn replay_ns_max(&self, about: &About) -> u64 {
-        let target_ns = about.policy.recovery_target_ns;
-        if self.has_begun { target_ns } else { target_ns - head_start_ns(about.session, target_ns) }
     }
 
     /// Begins a checkpoint at the end of the log: its number, and the base on which the executor copies. `awaited` if a
@@ -365,8 +401,7 @@ impl Checkpointer {
             }),
         });
         self.copied = Some((about.generation(), number));
-        self.spent_ns = 0;
-        self.has_begun = true;
+        self.uncovered.copied();
         (number, next)
     }
 
@@ -494,6 +529,7 @@ impl Checkpointer {
             ends[holder.index].checkpoint_bytes = kept.saturating_add(size);
         }
         self.held = Some((sending.meta.generation, sending.meta.number));
+        self.uncovered.held(size);
         if sending.meta.full {
             (self.deltas, self.full_size) = (0, size);
             (self.delta_size, self.last_delta_size) = (0, 0);
@@ -609,28 +645,5 @@ fn header_of(
         tasks,
         locks,
         paused: state.pauses().to_header(),
-    }
-}
-
-/// How much earlier than the target the first checkpoint of a session is due: 0 to 6 eighths of the target. Otherwise
-/// sessions that began or were recovered together, and that do the same work, would all be checkpointed at the same
-/// time, repeatedly, and delay everything else.
-fn head_start_ns(session: SessionId, target_ns: u64) -> u64 {
-    target_ns / 8 * u64::from(session.0[15] % 7)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn first_checkpoints_of_sessions_that_begin_together_are_spread_over_the_target() {
-        let due_ns = |last: u8| {
-            let mut id = [0; 16];
-            id[15] = last;
-            80_000 - head_start_ns(SessionId(id), 80_000)
-        };
-        let all: alloc::collections::BTreeSet<u64> = (0..=u8::MAX).map(due_ns).collect();
-        assert_eq!(all, (2..=8).map(|eighths| eighths * 10_000).collect());
     }
 }

@@ -13,7 +13,7 @@
 //! | the attempt: what the ends send until a log is chosen | `opening` | `open`, `choose`, `replaying` |
 //! | the entry that runs, the clock, quotas | `runner` | `run` |
 //! | the ends; the log; what follows from the log besides the cell's memory | `ends`, `log`, `state` | |
-//! | checkpoints | `checkpointer` | `checkpoint` |
+//! | checkpoints; the handler time that none covers | `checkpointer`, `uncovered` | `checkpoint` |
 //! | keepers | `replicas` | here |
 //! | what a standby is fed; what a recorder gave | `follow`, `recall` | `feed`, `recall`, `takeover` |
 //! | recordings | `recordings` | `record` |
@@ -45,6 +45,7 @@ mod run;
 mod runner;
 mod state;
 mod takeover;
+mod uncovered;
 mod witness;
 
 use crate::{
@@ -67,6 +68,7 @@ pub use phase::OwnerPhase;
 pub use policy::{Holder, OwnerPolicy, OwnerTotals};
 pub use record::{RECORD_NS, RECORD_STOPPED_NS, RecordRequest};
 pub use replicas::{KeeperId, ReplicaProgress};
+pub use uncovered::{REPLAY_SHARE_MIN_NS, REPLAY_SHARE_NS_PER_BYTE};
 pub use witness::{ClientProgress, REPORT_NS, WitnessReply, Witnessing};
 
 use about::About;

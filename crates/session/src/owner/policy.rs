@@ -55,7 +55,9 @@ pub struct OwnerTotals {
     pub produced: u64,
     /// Checkpoints stored by an end.
     pub checkpoints: u64,
-    /// Bytes of these checkpoints, sealed.
+    /// Checkpoints that were begun because the shard's replay budget was used up.
+    pub budget_checkpoints: u64,
+    /// Bytes of the checkpoints that an end stored, sealed.
     pub checkpoint_bytes: u64,
     /// Generations opened by this owner.
     pub generations: u64,

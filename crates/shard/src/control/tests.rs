@@ -14,6 +14,7 @@ fn control() -> Control {
         shards: 3,
         sessions_max,
         recoveries_max,
+        replay_ns_max: 0,
         grants,
         peers,
         coordinator: false,

@@ -7,13 +7,14 @@ use marram_session::{holds, invariant::BrokenInvariant};
 use marram_wire::id::Port;
 
 impl Shard {
-    /// Checks I36 and I39 of docs/protocol.md, and the invariants of all owners. Takes as long as there are sessions
+    /// Checks I36, I39 and I43 of docs/protocol.md, and the invariants of all owners. Takes as long as there are sessions
     /// and wires, so only debug builds and the simulator call it.
     ///
     /// # Errors
     /// If one does not hold.
     pub fn invariants(&self) -> Result<(), BrokenInvariant> {
         self.sessions.invariants()?;
+        holds!("I43", self.sessions.over_replay_budget(self.config.replay_ns_max).is_none());
         self.wires.invariants()?;
         self.link_invariants()?;
         self.keeper_invariants()?;

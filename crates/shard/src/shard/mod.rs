@@ -169,7 +169,16 @@ impl Shard {
         out.extend(self.wires.silent(now.mono_ns).map(|wire| ShardOutput::CloseWire { wire }));
         self.peers_due(now, out);
         self.recalls_due(now, out);
+        self.replay_due(now, out);
         self.admit(now, out);
+    }
+
+    /// Keeps the replays that the shard's death would cost within the budget (I43 of docs/protocol.md). A session that
+    /// is required to take a checkpoint does not count any more, so each is required once.
+    fn replay_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        while let Some(id) = self.sessions.over_replay_budget(self.config.replay_ns_max) {
+            self.with_owner(now, id, out, Owner::require_checkpoint);
+        }
     }
 
     /// Sessions on this shard.

@@ -78,6 +78,7 @@ fn sum(a: OwnerTotals, b: OwnerTotals) -> OwnerTotals {
         replayed: a.replayed + b.replayed,
         produced: a.produced + b.produced,
         checkpoints: a.checkpoints + b.checkpoints,
+        budget_checkpoints: a.budget_checkpoints + b.budget_checkpoints,
         checkpoint_bytes: a.checkpoint_bytes + b.checkpoint_bytes,
         generations: a.generations + b.generations,
         pauses_ended: a.pauses_ended + b.pauses_ended,
@@ -109,6 +110,8 @@ impl Shard {
         let sessions = |is_counted: fn(&Session) -> bool| {
             self.sessions.iter().filter(|(_, session)| is_counted(session)).count()
         };
+        let uncovered_ns: u64 =
+            self.sessions.iter().map(|(_, session)| session.owner.uncovered_replay_ns()).sum();
         let (count, gauge) = (Counter::count, Counter::gauge);
         let mut counters = alloc::vec![
             gauge("sessions", self.sessions.len()),
@@ -120,11 +123,13 @@ impl Shard {
             gauge("shared_cells", self.shared.len()),
             gauge("wires", self.wires.len()),
             gauge("held_bytes", usize::try_from(self.held_bytes()).unwrap_or(usize::MAX)),
+            gauge("uncovered_replay_us", usize::try_from(uncovered_ns / 1_000).unwrap_or(usize::MAX)),
             count("inputs_consumed_total", totals.consumed),
             count("inputs_replayed_total", totals.replayed),
             count("outputs_produced_total", totals.produced),
             count("checkpoints_stored_total", totals.checkpoints),
             count("checkpoint_bytes_total", totals.checkpoint_bytes),
+            count("budget_checkpoints_total", totals.budget_checkpoints),
             count("generations_opened_total", totals.generations),
             count("pauses_ended_total", totals.pauses_ended),
             count("handlers_run_total", self.counters.runs),

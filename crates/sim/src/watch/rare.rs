@@ -78,6 +78,8 @@ pub enum Rare {
     RecordingGivenUp,
     /// A handler that was stopped was recorded.
     StopRecorded,
+    /// A checkpoint was taken because of the shard's replay budget.
+    CopiedForBudget,
     /// A cell was copied that had run since its copy was prepared.
     CopyPrepared,
     /// No checkpoint was taken, since it would not have fitted beside those that an end kept.
@@ -173,6 +175,7 @@ impl Rare {
         Self::RecordingFromCheckpoint,
         Self::RecordingGivenUp,
         Self::StopRecorded,
+        Self::CopiedForBudget,
         Self::CopyPrepared,
         Self::CheckpointRefused,
         Self::StandbyAsked,

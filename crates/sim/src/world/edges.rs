@@ -13,7 +13,7 @@
 //! A crash takes a machine's state and its cells. A freeze takes nothing: what arrives waits, and
 //! the machine wakes up into the past, as an owner that may have been replaced meanwhile.
 
-use super::{Caller, Direction, Event, World, coordinator::ClientNode};
+use super::{Caller, Direction, Event, World, coordinator::ClientNode, replay::ReplayJudge};
 use crate::{
     executor::{Cells, Habits, Restoring, play},
     plan::{MS, Plan, S, US},
@@ -61,6 +61,7 @@ pub(crate) struct ShardNode {
     /// Origin of its monotonic clock: arbitrary, and another one for each process.
     origin_ns: u64,
     cells: Cells,
+    replay: ReplayJudge,
     /// Time of the last reply of each cell: replies arrive in order.
     answers_ns: BTreeMap<CellId, u64>,
 }
@@ -115,6 +116,7 @@ impl EdgeNode {
             wake_ns: u64::MAX,
             origin_ns: chance.below(1_000 * S),
             cells: Cells::new(habits),
+            replay: ReplayJudge::default(),
             answers_ns: BTreeMap::new(),
         };
         let config = control::ControlConfig {
@@ -122,6 +124,7 @@ impl EdgeNode {
             shards: plan.shards[edge],
             sessions_max: 0,
             recoveries_max: plan.recoveries_max,
+            replay_ns_max: plan.replay_ns_max,
             grants: Vec::new(),
             peers: false,
             coordinator: plan.witness.is_some(),
@@ -209,6 +212,7 @@ impl World {
         node.origin_ns = origin_ns;
         node.wake_ns = u64::MAX;
         node.cells = Cells::new(habits);
+        node.replay = ReplayJudge::default();
         node.answers_ns.clear();
         let shard = u8::try_from(position.shard).expect("a few shards");
         self.give_control(position.edge, control::ControlInput::ShardUp { shard });
@@ -421,6 +425,7 @@ impl World {
         ) {
             self.trace.say(now_ns, || format!("{position} <- {}", words(&input)));
         }
+        node.replay.gets(&input);
         let mut out = Vec::new();
         machine.step(now, input, &mut out);
         self.trace.collect(now_ns, || position.to_string());
@@ -431,6 +436,10 @@ impl World {
         }
         for out in out {
             self.shard_out(position, out);
+        }
+        let node = self.shard(position);
+        if let Some(wrong) = node.machine().and_then(|machine| node.replay.judge(machine, &self.plan)) {
+            self.violations.push(format!("{position}: {wrong}"));
         }
     }
 
@@ -500,7 +509,10 @@ impl World {
 
     /// Does an executor's work at once and delivers the reply later.
     fn execute(&mut self, position: ShardPosition, out: ShardOutput) {
-        let cells = &mut self.edges[position.edge].shards[position.shard].cells;
+        let node = &mut self.edges[position.edge].shards[position.shard];
+        let for_budget = node.machine.as_ref().is_some_and(|machine| node.replay.gives(machine, &out));
+        self.watch.count_if(Rare::CopiedForBudget, for_budget);
+        let cells = &mut node.cells;
         match out {
             ShardOutput::Start { cell, session, image, seed, .. } => {
                 let session = session.expect("no cell here is shared");

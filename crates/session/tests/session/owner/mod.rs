@@ -1,6 +1,7 @@
 //! The owner's behaviour: the frames and effects that go in and come out.
 
 mod bench;
+mod budget;
 mod covering;
 mod ending;
 mod keeping;

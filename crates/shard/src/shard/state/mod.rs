@@ -8,6 +8,7 @@ pub(super) mod peers;
 pub(super) mod placing;
 pub(super) mod recalls;
 pub(super) mod refused;
+pub(super) mod replay;
 pub(super) mod sessions;
 pub(super) mod shared;
 pub(super) mod tenants;

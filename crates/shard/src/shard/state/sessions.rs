@@ -1,7 +1,10 @@
-//! The sessions of a shard, with the tables that must agree with them: timers, cells and the number of recoveries (I36
-//! of docs/protocol.md). What relates sessions to wires, keepers or tenants is the shard's own business.
+//! The sessions of a shard, with the tables that must agree with them: timers, cells, the number of recoveries and the
+//! replay budget (I36 and I43 of docs/protocol.md). What relates sessions to wires, keepers or tenants is the shard's own business.
 
-use super::placing::Placing;
+use super::{
+    placing::Placing,
+    replay::{ReplayBudget, ReplayCount},
+};
 use crate::api::{Now, SchedulingParams, ShardWireId};
 use alloc::{
     boxed::Box,
@@ -45,6 +48,8 @@ pub(crate) struct Session {
     pub(crate) origin: Option<Box<Origin>>,
     /// Whether it is among [`Sessions::recoveries`].
     recovering: bool,
+    /// In [`Sessions::replay`].
+    replay: ReplayCount,
     /// Attempts in a row that conflicted with another attempt.
     pub(crate) again: u32,
     /// In [`Sessions::timers`].
@@ -84,6 +89,7 @@ impl Session {
             proven: true,
             origin: None,
             recovering: false,
+            replay: ReplayCount::default(),
             again: 0,
             timer_ns: None,
             asked_ns: None,
@@ -193,6 +199,7 @@ pub(crate) struct Sessions {
     cells_made: u64,
     /// Sessions that are being recovered.
     recoveries: usize,
+    replay: ReplayBudget,
     timers: BTreeSet<(u64, SessionId)>,
 }
 
@@ -234,7 +241,8 @@ impl Sessions {
 
     /// Forgets a session that is over. Its cells stay in the table until [`Sessions::remove_cell`].
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<Session> {
-        let session = self.by_id.remove(&id)?;
+        let mut session = self.by_id.remove(&id)?;
+        self.replay.recount(id, &mut session.replay, 0);
         self.recoveries -= usize::from(session.recovering);
         if let Some(timer_ns) = session.timer_ns {
             self.timers.remove(&(timer_ns, id));
@@ -262,13 +270,20 @@ impl Sessions {
         self.recoveries
     }
 
-    /// Updates the count of recoveries: called after every call of a session's owner, and after every decision on its
-    /// next state.
+    /// The session that must take a checkpoint next for the shard's replay budget. It counts as covered as soon as its
+    /// owner knows.
+    pub(crate) fn over_replay_budget(&self, budget_ns: u64) -> Option<SessionId> {
+        self.replay.next_over(budget_ns)
+    }
+
+    /// Updates the count of recoveries and of the replay budget: called after every call of a session's owner, and after
+    /// every decision on its next state.
     pub(crate) fn recount(&mut self, id: SessionId) {
         let Some(session) = self.by_id.get_mut(&id) else { return };
         let recovering = !session.fresh && session.owner.recovering();
         self.recoveries += usize::from(recovering);
         self.recoveries -= usize::from(core::mem::replace(&mut session.recovering, recovering));
+        self.replay.recount(id, &mut session.replay, session.owner.replay_above_share_ns());
     }
 
     /// An id for a cell that no session has alone.
@@ -329,8 +344,8 @@ impl Sessions {
         self.timers.first().map(|(due_ns, _)| *due_ns)
     }
 
-    /// Checks I36 and I39 of docs/protocol.md, as far as they relate sessions, timers and cells, and the invariants of
-    /// all owners.
+    /// Checks I36, I39 and I43 of docs/protocol.md, as far as they relate sessions, timers, cells and the replay budget,
+    /// and the invariants of all owners.
     pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
         for (id, session) in &self.by_id {
             session.invariants(*id, self)?;
@@ -345,6 +360,8 @@ impl Sessions {
         }
         let recovering = self.by_id.values().filter(|session| session.recovering).count();
         holds!("I36", self.recoveries == recovering);
-        Ok(())
+        let counted =
+            |(id, session): (&_, &Session)| (*id, session.replay, session.owner.replay_above_share_ns());
+        self.replay.invariants(self.by_id.iter().map(counted))
     }
 }
