@@ -89,7 +89,11 @@ fn kill_the_owner(cluster: &mut TestCluster, curl: &Curl, timeline: &Timeline) -
     );
     cluster.edges[index].kill();
     cluster.wait_for_owner(start)?;
-    respawn(cluster, index, timeline)
+    // So that data is left for the faults that follow, however long the edge takes to start.
+    curl.hold();
+    respawn(cluster, index, timeline)?;
+    curl.go_on();
+    Ok(())
 }
 
 /// Stops the owner until the session has moved, and wakes it; repeats this until the edge sends a frame that must be refused,
