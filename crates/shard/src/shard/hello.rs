@@ -265,7 +265,7 @@ impl Shard {
             // From now on frames of the former generation find no channel (I4).
             let former = self.unlink(id, port);
             let Some(session) = self.sessions.get_mut(id) else { return };
-            session.former.extend(former.map(|(wire, channel)| (port, wire, channel)));
+            session.add_former(former.map(|(wire, channel)| (port, wire, channel)));
             let bound = Bound { session: id, port, generation };
             let Some(channel) = self.wires.bind(*wire, *channel, bound) else { continue };
             session.relink(port, Some((*wire, channel)));

@@ -29,6 +29,9 @@ pub(crate) type At = (ShardWireId, Channel);
 /// How long a session is kept after its owner's wire came back, until its feed restarts.
 const FED_AGAIN_NS: u64 = 2_000_000_000;
 
+/// Former channels of a session's ends that are remembered.
+pub(crate) const FORMER_MAX: usize = 8;
+
 /// One session of this shard. The private fields belong to [`Sessions`].
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -37,6 +40,8 @@ pub(crate) struct Session {
     links: [Option<At>; 2],
     /// The previous channels of ends that have not answered the current attempt. If the attempt fails, these ends must
     /// learn that the owner on the old channel is gone.
+    /// At most [`FORMER_MAX`], the newest: an end that stays silent while the other one forces attempts adds one for each.
+    /// An end learns of the rest when it next sends on such a channel.
     pub(crate) former: Vec<(Port, ShardWireId, Channel)>,
     /// The cells that were named for its owner and not removed: at most two, since a standby keeps its former cell
     /// until the cell of the next checkpoint stands. Whatever ends the session, all of them are removed with it.
@@ -107,6 +112,13 @@ impl Session {
     /// The channel of its end at this port, if the end is linked.
     pub(crate) fn link(&self, port: Port) -> Option<At> {
         self.links[index(port)]
+    }
+
+    /// Remembers the channel that an end had before the present attempt.
+    pub(crate) fn add_former(&mut self, former: Option<(Port, ShardWireId, Channel)>) {
+        self.former.extend(former);
+        let excess = self.former.len().saturating_sub(FORMER_MAX);
+        self.former.drain(..excess);
     }
 
     /// Replaces the channel of an end, and returns the former one.
@@ -181,6 +193,7 @@ impl Session {
         holds!("I36", self.cells.iter().all(|cell| sessions.cells.get(cell) == Some(&id)));
         holds!("I36", self.owner.cell().is_none_or(|cell| self.cells.contains(&cell)));
         holds!("I36", self.recovering == (!self.fresh && self.owner.recovering()));
+        holds!("I39", self.former.len() <= FORMER_MAX);
         // Only a standby has two cells, for as long as a whole checkpoint arrives.
         holds!("I39", self.cells.len() <= 1 + usize::from(self.owner.standing_by().is_some()));
         holds!("I39", self.adrift_ns.is_some() == self.owner.incomplete());
