@@ -159,5 +159,11 @@ pub(super) fn prometheus(state: &AdminState) -> String {
     family("gate_flows", "gauge", &of_listeners(|counts| &counts.flows));
     family("gate_flows_refused", "counter", &of_listeners(|counts| &counts.flows_refused));
     family("gate_datagrams_dropped", "counter", &[(String::new(), state.routing.datagrams_dropped())]);
+    let memory = state.routing.memory();
+    let one = |count: &AtomicU64| [(String::new(), count.load(Relaxed))];
+    family("gate_memory_limit_bytes", "gauge", &one(&memory.max));
+    family("gate_memory_bytes", "gauge", &one(&memory.kept));
+    family("gate_slowed_sessions", "gauge", &one(&memory.slowed));
+    family("gate_slowed", "counter", &one(&memory.slowed_total));
     out
 }

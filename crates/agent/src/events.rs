@@ -34,6 +34,14 @@ pub(super) fn write(report: &AgentReport, address: &str) {
         AgentReport::ZombieRefused { session, generation } => {
             debug!(event = "zombie_refused", %session, %generation, "report");
         }
+        AgentReport::MemoryFull { memory, sessions } => {
+            let (kept, max, slowed) = (memory.kept, memory.max, memory.slowed);
+            debug!(event = "memory_full", kept, max, sessions, slowed, "report");
+        }
+        AgentReport::MemoryFree { memory, sessions } => {
+            let (kept, max, slowed_total) = (memory.kept, memory.max, memory.slowed_total);
+            debug!(event = "memory_free", kept, max, sessions, slowed_total, "report");
+        }
         AgentReport::Ended { session, code, reason, lingered } => {
             debug!(event = "ended", %session, ?code, reason, lingered, "report");
         }

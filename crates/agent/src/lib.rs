@@ -30,6 +30,7 @@ mod resolver;
 mod routing;
 mod shell;
 mod transport;
+mod trim;
 mod undecided;
 pub mod websocket;
 
@@ -41,9 +42,11 @@ pub use program::{
     HandingError, Program, STOPPED, StreamHalf,
 };
 pub use reports::EdgeReports;
-pub use routing::{FLOWS_MAX, IDLE, Listener, ListenerCounts, NotReplaced, Routing};
+pub use routing::{FLOWS_MAX, IDLE, Listener, ListenerCounts, MemoryCounts, NotReplaced, Routing};
 pub use shell::Shell;
 pub use transport::{DialError, EdgeTransport, EndpointDialer, ServerError, ServerLink};
+
+pub use marram_session::agent::{MEMORY, MEMORY_MIN};
 
 use marram_transport::{Security, StopSignal, WireConnector};
 use std::time::Duration;
@@ -69,13 +72,15 @@ pub struct AgentOptions {
 /// What an agent keeps at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
+    /// Bytes that its sessions may keep together: messages, log, checkpoints. At least [`MEMORY_MIN`].
+    pub memory_max: u64,
     /// Bytes of checkpoints of one session: at most [`CHECKPOINTS_SIZE_MAX`](marram_wire::limits::CHECKPOINTS_SIZE_MAX).
     pub checkpoints_max: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE }
+        Self { memory_max: MEMORY, checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE }
     }
 }
 

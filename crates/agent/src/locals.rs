@@ -215,13 +215,17 @@ impl Locals {
         None
     }
 
-    /// Reads from the next readable connection.
-    pub(super) fn next_input(&mut self) -> Option<AgentInput> {
+    /// Reads from the next readable connection that `may_read`.
+    pub(super) fn next_input(&mut self, may_read: impl Fn(ConnectionId) -> bool) -> Option<AgentInput> {
         while let Some(connection) = self.ready.pop_front() {
             let Some(local) = self.all.get_mut(&connection) else { continue };
             local.queued = false;
             if !local.wants_read() {
                 continue;
+            }
+            // The agent stops the reading and resumes it.
+            if !may_read(connection) {
+                return Some(AgentInput::Waits { connection });
             }
             let input = local.read(&mut self.buffer);
             queue(&mut self.ready, connection, local);

@@ -4,7 +4,7 @@
 //! traffic is silent as long as nothing fails.
 
 use super::{edges::EdgeAddress, events};
-use marram_session::agent::{AgentReport, Target};
+use marram_session::agent::{AgentReport, Memory, Target};
 use marram_transport::LogLimiter;
 use marram_wire::{
     frame::Code,
@@ -86,6 +86,8 @@ pub(super) struct Reports {
     moves: LogLimiter,
     waits: LogLimiter,
     zombies: LogLimiter,
+    memory: LogLimiter,
+    memory_free: LogLimiter,
     ends: LogLimiter,
 }
 
@@ -100,6 +102,8 @@ impl Reports {
             moves: limiter(),
             waits: limiter(),
             zombies: limiter(),
+            memory: limiter(),
+            memory_free: limiter(),
             ends: limiter(),
         }
     }
@@ -147,9 +151,11 @@ impl Reports {
             | AgentReport::Owned { target, .. }
             | AgentReport::Waiting { target, .. }
             | AgentReport::FailingBack { target, .. } => self.name(*target),
-            AgentReport::Orphaned { .. } | AgentReport::ZombieRefused { .. } | AgentReport::Ended { .. } => {
-                ""
-            }
+            AgentReport::Orphaned { .. }
+            | AgentReport::ZombieRefused { .. }
+            | AgentReport::MemoryFull { .. }
+            | AgentReport::MemoryFree { .. }
+            | AgentReport::Ended { .. } => "",
         };
         events::write(report, about);
         match report {
@@ -182,6 +188,26 @@ impl Reports {
             AgentReport::ZombieRefused { session, generation } => {
                 if let Some(suppressed) = self.zombies.pass(now) {
                     warn!(%session, %generation, suppressed, "frame of an older generation refused");
+                }
+            }
+            AgentReport::MemoryFull { memory, sessions } => {
+                if let Some(suppressed) = self.memory.pass(now) {
+                    let Memory { kept, max, slowed, .. } = memory;
+                    warn!(
+                        kept,
+                        max,
+                        sessions,
+                        slowed,
+                        suppressed,
+                        "memory full: sessions are slowed, and new ones wait; \
+                        to change that, raise `limits.memory`"
+                    );
+                }
+            }
+            AgentReport::MemoryFree { memory, sessions } => {
+                if let Some(suppressed) = self.memory_free.pass(now) {
+                    let Memory { kept, max, slowed_total, .. } = memory;
+                    info!(kept, max, sessions, slowed_total, suppressed, "memory has room again");
                 }
             }
             AgentReport::Ended { session, code, reason, lingered } => {

@@ -3,6 +3,7 @@
 //! Used once for each new connection or conversation, never for a message; the lock is free except during an operator's request.
 
 use marram_session::agent::{
+    Memory,
     proxy::ProxyAddresses,
     routes::{Arrival, Decision, RouteError, RouteProtocol, RouteRule, RouteTable},
 };
@@ -131,6 +132,21 @@ struct Shared {
     table: Mutex<Numbered>,
     /// A copy of the agent's counter, renewed each turn of the loop.
     dropped: AtomicU64,
+    /// As above: what its sessions keep.
+    memory: MemoryCounts,
+}
+
+/// What the sessions of an agent keep.
+#[derive(Debug, Default)]
+pub struct MemoryCounts {
+    /// Bytes that they may keep.
+    pub max: AtomicU64,
+    /// Bytes that they keep.
+    pub kept: AtomicU64,
+    /// Sessions that wait for room before they read from their programs.
+    pub slowed: AtomicU64,
+    /// How often a session had to wait.
+    pub slowed_total: AtomicU64,
 }
 
 /// Rules, and how often they were replaced.
@@ -155,8 +171,8 @@ impl Routing {
     /// The first rules have revision 0.
     pub fn new(listeners: Vec<Listener>, rules: Vec<RouteRule>) -> Result<Self, RouteError> {
         let listeners = listeners.into_iter().map(|listener| (listener, ListenerCounts::default())).collect();
-        let routing =
-            Self(Arc::new(Shared { listeners, table: Mutex::default(), dropped: AtomicU64::new(0) }));
+        let (table, dropped, memory) = (Mutex::default(), AtomicU64::new(0), MemoryCounts::default());
+        let routing = Self(Arc::new(Shared { listeners, table, dropped, memory }));
         routing.check(&rules)?;
         routing.lock().table.replace(rules)?;
         Ok(routing)
@@ -234,6 +250,21 @@ impl Routing {
 
     pub(super) fn note_dropped(&self, dropped: u64) {
         self.0.dropped.store(dropped, Relaxed);
+    }
+
+    /// What the agent's sessions keep.
+    #[must_use]
+    pub fn memory(&self) -> &MemoryCounts {
+        &self.0.memory
+    }
+
+    pub(super) fn note_memory(&self, memory: Memory) {
+        let Memory { max, kept, slowed, slowed_total } = memory;
+        let counts = &self.0.memory;
+        counts.max.store(max, Relaxed);
+        counts.kept.store(kept, Relaxed);
+        counts.slowed.store(slowed as u64, Relaxed);
+        counts.slowed_total.store(slowed_total, Relaxed);
     }
 
     pub(super) fn protocol(&self, listener: usize) -> RouteProtocol {

@@ -25,13 +25,16 @@ use super::{
     reports::Reports,
     routing::Routing,
     transport::{EdgeTransport, EndpointDialer, ServerError, ServerLink},
+    trim::Trim,
     undecided::Undecided,
     websocket::WebSockets,
 };
 use marram_session::agent::{
     Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionId, Target,
 };
-use marram_transport::{Clock, IdleTasks, LogLimiter, StopSignal, WireTable, nanos, random, token};
+use marram_transport::{
+    Clock, IdleTasks, LogLimiter, StopSignal, WireTable, give_back, nanos, random, token,
+};
 use marram_wire::peer::Origin;
 use mio::{
     Events, Interest, Poll, Waker,
@@ -90,6 +93,7 @@ pub struct Shell {
     refusals: LogLimiter,
     clock: Clock,
     idle_tasks: IdleTasks,
+    trim: Trim,
     /// Nanoseconds of the state machine's time; it names one instant at a time.
     wake_at: Option<u64>,
     stop: UnixStream,
@@ -150,6 +154,7 @@ impl Shell {
             refusals: LogLimiter::new(now),
             clock: Clock::new(now),
             idle_tasks: IdleTasks::default(),
+            trim: Trim::new(now),
             wake_at: Some(0),
             stop,
             stops: 0,
@@ -186,12 +191,26 @@ impl Shell {
             }
             self.accept();
             let is_quiet = !self.work() && events.is_empty();
-            if self.idle_tasks.is_now(self.reports.wait(), is_quiet, self.clock.now()) {
+            let waits = self.reports.wait() || self.must_trim();
+            if self.idle_tasks.is_now(waits, is_quiet, self.clock.now()) {
                 self.reports.write(self.clock.now());
+                self.give_memory_back();
             }
         }
         self.reports.write(self.clock.now());
         Ok(())
+    }
+
+    /// Whether much memory was freed. Where the agent is embedded, the program's own memory is not touched.
+    fn must_trim(&self) -> bool {
+        self.program.is_none() && self.trim.is_due(self.agent.memory().kept, self.clock.now())
+    }
+
+    fn give_memory_back(&mut self) {
+        if self.must_trim() {
+            give_back();
+            self.trim.done(self.agent.memory().kept, self.clock.now());
+        }
     }
 
     /// Whether nothing was left to wait for at the end.
@@ -323,6 +342,9 @@ impl Shell {
             self.heard(input);
         }
         self.routing.note_dropped(self.agent.datagrams_dropped());
+        let memory = self.agent.memory();
+        self.routing.note_memory(memory);
+        self.trim.note(memory.kept);
         self.table.flush();
         worked
     }
@@ -336,7 +358,10 @@ impl Shell {
         for step in 0..SOURCES {
             let source = (self.turn + step) % SOURCES;
             let input = match source {
-                0 => self.locals.next_input(),
+                0 => {
+                    let agent = &self.agent;
+                    self.locals.next_input(|connection| agent.may_read(connection))
+                }
                 1 => self.next_from_wires(),
                 2 => self.next_from_browsers(),
                 _ => self.next_datagram(),
@@ -517,5 +542,6 @@ fn config(options: &AgentOptions, edges: u16) -> AgentConfig {
         failback_delay_ns: nanos(timeouts.failback_delay),
         connect_timeout_ns: nanos(timeouts.connect),
         checkpoints_max: options.limits.checkpoints_max,
+        memory_max: options.limits.memory_max,
     }
 }

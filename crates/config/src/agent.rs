@@ -230,19 +230,34 @@ struct Written {
     log: WrittenLog,
 }
 
-/// `[limits]`. Absent fields take [`marram_agent::Limits::default`].
+/// `[limits]`: what the sessions of the agent may keep. Absent fields take [`marram_agent::Limits::default`].
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct WrittenLimits {
+    memory: Option<Spanned<Size>>,
     checkpoints: Option<Spanned<Size>>,
 }
 
 impl WrittenLimits {
     fn resolve(self, source: &Source) -> Result<marram_agent::Limits, Problem> {
         Ok(marram_agent::Limits {
+            memory_max: memory(source, self.memory.as_ref())?,
             checkpoints_max: shared::checkpoints_max(source, self.checkpoints.as_ref())?,
         })
     }
+}
+
+/// What an agent, or the agent of an edge's gates, may keep.
+pub(super) fn memory(source: &Source, written: Option<&Spanned<Size>>) -> Result<u64, Problem> {
+    let Some(memory) = written else { return Ok(marram_agent::MEMORY) };
+    if memory.get_ref().0 < marram_agent::MEMORY_MIN {
+        let what = format!(
+            "is less than sessions with large messages need; write \"{}\" or more",
+            Size(marram_agent::MEMORY_MIN)
+        );
+        return Err(source.problem(&memory.span(), what));
+    }
+    Ok(memory.get_ref().0)
 }
 
 /// A `[[listen]]` table. The fields that a `[[gate]]` of an edge has too are resolved in

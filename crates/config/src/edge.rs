@@ -4,6 +4,7 @@
 //! its shards ([`edge::EdgeOptions`]), the admin API, the coordinator, the logs. Nothing is passed
 //! on to shards here; the supervisor does that when it starts them.
 
+use super::agent;
 use super::coordinator::{Around, WrittenCoordinator};
 use super::credentials::{self, WrittenCredential};
 use super::environment;
@@ -149,6 +150,8 @@ struct WrittenGates {
     #[serde(default)]
     edges: Vec<Address>,
     token_file: Option<Spanned<String>>,
+    /// What the ends in the gates may keep, as `limits.memory` of an agent.
+    memory: Option<Spanned<Size>>,
 }
 
 /// A `[[tenant]]`: what the edge grants to the apps of one tenant, as opposed to what a manifest
@@ -270,6 +273,7 @@ impl Written {
             routing: routes::routing(source, gates, &self.route)?,
             servers: routes::servers(self.servers),
             gate_edges: self.gates.edges.into_iter().map(|edge| edge.0).collect(),
+            gate_memory: agent::memory(source, self.gates.memory.as_ref())?,
             timeouts: self.timeouts.resolve(source)?,
             standby: self.standby.edges.into_iter().map(|edge| edge.0).collect(),
             limits: self.limits.resolve(source, tenants(source, self.tenant)?)?,

@@ -5,7 +5,10 @@
 //! every one            tune_malloc: keep what was freed, up to 256 MiB
 //! supervisor, shard    use_single_arena: what one thread frees another one can use
 //! supervisor, shard    give_back after the compiler ran
+//! agent                give_back when its sessions keep much less than before
 //! ```
+
+pub use marram_transport::give_back;
 
 /// The allocator keeps up to this much freed memory at the end of its heap, in bytes.
 const KEPT: core::ffi::c_int = 256 << 20;
@@ -48,17 +51,3 @@ pub fn use_single_arena() {
 /// Other allocators are left alone.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn use_single_arena() {}
-
-/// Returns free memory to the kernel. For use after rare work that takes much memory, such as compiling.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-pub fn give_back() {
-    // SAFETY: `malloc_trim` may be called at any time from any thread; it touches nothing that is in use. There is no safe
-    // interface to it.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
-/// Other allocators are left alone.
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-pub fn give_back() {}

@@ -234,6 +234,8 @@ pub struct Plan {
     pub reads: bool,
     /// Whether the linger time is shorter than the faults, so that ends may forget sessions meanwhile.
     pub short_linger: bool,
+    /// Bytes that the sessions of one agent may keep, in some seeds so few that they are always too few.
+    pub memory_max: u64,
     /// The course of an owner that renews its standby in vain, in some seeds. It is their only fault.
     pub renewal: Option<Renewal>,
     /// An agent that lies, in some seeds.
@@ -266,7 +268,7 @@ impl Plan {
         let count = if load == Load::Usual { random.between(1 + u64::from(liar.is_some()), 4) } else { 1 };
         let standby = standby(seed, load, renewal.is_some()).filter(|_| !lags);
         let standby = if lags { Some(Protect::Hot) } else { standby };
-        let witness = memory(seed);
+        let witness = witness(seed);
         let visits: Vec<_> =
             (0..count).map(|_| visit(random, clients, load, seed.is_multiple_of(2))).collect();
         let messages = visits.iter().map(|visit| visit.script.chunks.len() as u64).sum();
@@ -304,6 +306,7 @@ impl Plan {
             records: Random::new(seed, 11).percent(25),
             reads: Random::new(seed, 31).percent(40),
             short_linger,
+            memory_max: memory(seed),
             renewal: None,
             liar: None,
         };
@@ -394,7 +397,9 @@ fn skew(seed: u64, agents: usize, edges: usize) -> [Vec<Vec<u64>>; 2] {
 /// program that cannot wait for room would lose some.
 fn datagrams(seed: u64, load: Load) -> [bool; 2] {
     let mut random = Random::new(seed, 9);
-    let mut draw = || random.percent(20) && load == Load::Usual;
+    // Datagrams without room are dropped.
+    let has_room = memory(seed) == UNLIMITED;
+    let mut draw = || random.percent(20) && load == Load::Usual && has_room;
     [draw(), draw()]
 }
 
@@ -468,7 +473,7 @@ fn claims(random: &mut Random) -> Vec<(u64, usize, u8)> {
 }
 
 /// In half of all seeds there is a witness; in half of these it is sometimes away.
-fn memory(seed: u64) -> Option<Memory> {
+fn witness(seed: u64) -> Option<Memory> {
     let mut random = Random::new(seed, 15);
     let random = &mut random;
     random.percent(50).then(|| {
@@ -479,6 +484,19 @@ fn memory(seed: u64) -> Option<Memory> {
         let away = (0..count).map(|_| away()).collect();
         Memory { how, away, claims: claims(random) }
     })
+}
+
+/// More than any seed keeps.
+const UNLIMITED: u64 = 1 << 40;
+
+/// In an eighth of all seeds agents have hardly any memory, in some of them only for one session at a time.
+fn memory(seed: u64) -> u64 {
+    let mut random = Random::new(seed, 54);
+    match random.below(64) {
+        0 => 1,
+        1..8 => random.magnitude(80 << 10, 2 << 20),
+        _ => UNLIMITED,
+    }
 }
 
 /// In two fifths of all seeds edges are standbys for each other; in half of these they replay continuously.

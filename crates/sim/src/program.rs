@@ -207,6 +207,13 @@ impl Program {
         (self.ended, self.end_taken) = (true, true);
     }
 
+    /// Whether [`Self::take`] has something.
+    #[must_use]
+    pub(crate) fn is_readable(&self) -> bool {
+        let has_more = self.taken < self.written.len() || self.ended;
+        has_more && self.reading && !self.end_taken && self.closed.is_none()
+    }
+
     /// The agent reads: any number of bytes, split at any place; or one datagram.
     ///
     /// Four of five reads take all that is there, up to what one frame carries.

@@ -237,6 +237,7 @@ impl Watch {
         self.sights[before..].iter_mut().for_each(|sight| sight.agent = Some(agent));
         self.bounds.sent(wire, side, frame);
         self.counts.add(Rare::WindowFull, std::mem::take(&mut self.bounds.full));
+        self.counts.add(Rare::CheckpointEarly, std::mem::take(&mut self.bounds.early));
     }
 
     /// An end accepts the generation of a channel. Each must be later than the one before. The end may accept its owner's cell as

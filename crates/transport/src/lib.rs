@@ -14,7 +14,7 @@
 //! specified in `docs/formats-wire.md`.
 //!
 //! What is not about wires but needed by each of those loops is here too: the clock ([`Clock`]),
-//! stop requests ([`StopSignal`]), deferred work ([`IdleTasks`]), messages between processes
+//! stop requests ([`StopSignal`]), deferred work ([`IdleTasks`]), freed memory ([`give_back`]), messages between processes
 //! ([`IpcChannel`]) and limits for log lines ([`LogLimiter`]).
 
 mod certificate;
@@ -29,6 +29,7 @@ mod ipc;
 mod key;
 mod limiter;
 mod listening;
+mod memory;
 mod outgoing;
 mod preamble;
 mod proof;
@@ -53,6 +54,7 @@ pub use ipc::IpcChannel;
 pub use key::{AgentKey, KeyError};
 pub use limiter::LogLimiter;
 pub use listening::{ListenError, cannot_listen};
+pub use memory::give_back;
 pub use preamble::{NotUnderstood, Preamble, PreambleAnswer, PreambleVerdict, SIZE as PREAMBLE_SIZE};
 pub use security::{Credential, Identity, Security};
 pub use socket::Socket;

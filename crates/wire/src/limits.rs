@@ -50,6 +50,12 @@ const _: () =
     assert!(2 * REPLAYED_EVERY < REPLAY_LAG_MAX, "one that keeps up has said so before it would be dropped");
 /// Bytes of consumed messages without a checkpoint that covers them at which an edge takes one.
 pub const CHECKPOINT_AFTER_BYTES: u64 = 4 << 20;
+/// The least allowance that counts, in bytes ([`Allowance`](crate::frame::Allowance)): an end cannot ask for a checkpoint after
+/// each message.
+pub const ALLOWANCE_MIN: u64 = 4 << 10;
+/// Bytes of its own messages that an end may always keep, however full its agent's memory is: one read of a stream beside an
+/// allowance. A session is slowed, and never stopped.
+pub const RETAINED_MIN: u64 = charge(STREAM_CUT) + ALLOWANCE_MIN;
 /// Bytes of outputs that may wait for one client of a shared cell, so that it does not delay the others.
 pub const UNSENT_SHARED_MAX: u64 = 4 << 20;
 /// Bytes of log that an end keeps for one session.
@@ -104,6 +110,14 @@ const _: () = assert!(STREAM_CUT <= MESSAGE_SIZE_MAX, "every cut of a stream is 
 const _: () = assert!(
     CHECKPOINT_AFTER_BYTES + INPUT_WINDOW < RETAINED_MAX,
     "an edge covers what an end keeps before the end has to stop reading"
+);
+const _: () = assert!(
+    ALLOWANCE_MIN.is_power_of_two() && CHECKPOINT_AFTER_BYTES.is_power_of_two() && ALLOWANCE_MIN < COVER_LOG,
+    "allowances are powers of two from the least to the usual one"
+);
+const _: () = assert!(
+    RETAINED_MIN < RETAINED_MAX && CHECKPOINT_AFTER_BYTES * 4 <= RETAINED_MAX,
+    "an allowance is a quarter of what an end may keep of its messages"
 );
 const _: () = assert!(COVER_LOG * 4 < LOG_SIZE_MAX, "a checkpoint is taken long before an end's log is full");
 const _: () = assert!(INPUT_WINDOW >= charge(MESSAGE_SIZE_MAX), "the window admits the largest message");

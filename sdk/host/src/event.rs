@@ -52,6 +52,20 @@ pub enum Event<'a> {
         /// How long it will still wait at most.
         left: Duration,
     },
+    /// The sessions of this program keep as much as `Settings::memory` lets them: they are slowed, and new ones wait.
+    MemoryFull {
+        /// Bytes that they keep.
+        kept: u64,
+        /// How many sessions there are.
+        sessions: usize,
+    },
+    /// There is room again.
+    MemoryFree {
+        /// Bytes that they keep.
+        kept: u64,
+        /// How many sessions there are.
+        sessions: usize,
+    },
     /// A session is over.
     Ended {
         /// The session's id.
@@ -77,6 +91,12 @@ impl<'a> Event<'a> {
                 reason,
                 left: Duration::from_nanos(*left_ns),
             },
+            AgentReport::MemoryFull { memory, sessions } => {
+                Self::MemoryFull { kept: memory.kept, sessions: *sessions }
+            }
+            AgentReport::MemoryFree { memory, sessions } => {
+                Self::MemoryFree { kept: memory.kept, sessions: *sessions }
+            }
             AgentReport::Ended { session, reason, .. } => {
                 Self::Ended { session: session.to_string(), reason }
             }

@@ -108,6 +108,9 @@ pub struct Settings {
     pub security: Security,
     /// The timeouts of the agent.
     pub timeouts: Timeouts,
+    /// Bytes that the sessions of this program may keep together: messages, log, checkpoints. 512 MiB if nothing is set. As it
+    /// fills, sessions are slowed and new ones wait; none is ended.
+    pub memory: u64,
     observer: Option<Observer>,
 }
 
@@ -117,6 +120,7 @@ impl fmt::Debug for Settings {
             .field("edges", &self.edges)
             .field("security", &self.security)
             .field("timeouts", &self.timeouts)
+            .field("memory", &self.memory)
             .finish_non_exhaustive()
     }
 }
@@ -128,6 +132,7 @@ impl Settings {
             edges: edges.into_iter().map(Into::into).collect(),
             security: Security::default(),
             timeouts: Timeouts::default(),
+            memory: marram_agent::MEMORY,
             observer: None,
         }
     }

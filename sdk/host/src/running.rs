@@ -54,7 +54,7 @@ impl Running {
         settings: Settings,
         servers: &[(&str, ConnectionKind)],
     ) -> io::Result<(Arc<Self>, Arc<Backlog>)> {
-        let Settings { edges: addresses, security, timeouts, observer } = settings;
+        let Settings { edges: addresses, security, timeouts, memory, observer } = settings;
         let edges = Arc::new(Edges::default());
         let heard = Arc::clone(&edges);
         let mut program = Program::new(move |address, report| {
@@ -71,7 +71,7 @@ impl Running {
             servers: Vec::new(),
             security,
             timeouts,
-            limits: marram_agent::Limits::default(),
+            limits: marram_agent::Limits { memory_max: memory, ..marram_agent::Limits::default() },
         };
         let (stop, stopper) = StopSignal::pair()?;
         let (mut agent, connect_handle) = marram_agent::embed(&options, stop, program)

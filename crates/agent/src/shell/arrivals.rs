@@ -55,7 +55,7 @@ pub(super) fn listen(poll: &Poll, routing: &Routing) -> Result<Vec<(TcpListener,
 impl Shell {
     /// Accepts connections that the program has opened, while there is room.
     pub(super) fn accept_asked(&mut self) {
-        while self.asked && self.locals.has_room() {
+        while self.asked && self.locals.has_room() && (self.stops > 0 || self.agent.has_room()) {
             let Some(ask) = self.program.as_ref().and_then(|program| program.asks.try_recv().ok()) else {
                 self.asked = false;
                 return;
@@ -98,16 +98,18 @@ impl Shell {
     /// Whether one more connection can be accepted from a listener: WebSocket connections have a separate limit.
     // Without room a connection stays in the kernel's queue; it is not refused.
     fn has_room(&self, index: usize) -> bool {
-        match self.routing.protocol(self.listeners[index].1) {
-            RouteProtocol::WebSocket => self.websockets.has_room(),
-            RouteProtocol::Tcp | RouteProtocol::Udp => self.locals.has_room(),
-        }
+        self.agent.has_room()
+            && match self.routing.protocol(self.listeners[index].1) {
+                RouteProtocol::WebSocket => self.websockets.has_room(),
+                RouteProtocol::Tcp | RouteProtocol::Udp => self.locals.has_room(),
+            }
     }
 
     /// Whether [`Self::accept`] may find a connection without another poll.
     pub(super) fn can_accept(&self) -> bool {
         let mut listeners = (0..self.listeners.len()).filter(|index| self.accepting[*index]);
-        (self.asked && self.locals.has_room()) || listeners.any(|index| self.has_room(index))
+        (self.asked && self.locals.has_room() && self.agent.has_room())
+            || listeners.any(|index| self.has_room(index))
     }
 
     fn accepted(&mut self, stream: TcpStream, client: SocketAddr, index: usize) {
@@ -237,7 +239,7 @@ impl Shell {
                 DatagramInput::Known(input) => return Some(input),
                 DatagramInput::New(client, bytes) => (client, bytes),
             };
-            if self.stops > 0 || !self.datagrams.has_room(client) {
+            if self.stops > 0 || !self.datagrams.has_room(client) || !self.agent.has_room() {
                 continue;
             }
             match self.routing.decide(client.listener, client.address, &bytes, true) {

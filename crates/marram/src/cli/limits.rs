@@ -86,6 +86,26 @@ fn at_an_end() -> Vec<Row> {
             size64(wire::RETAINED_MAX),
             "the end stops reading from its program",
         ),
+        (
+            "kept for all sessions of an agent, or of an edge's gates: messages, log, checkpoints (c)",
+            size64(agent::MEMORY),
+            "checkpoints come earlier, sessions read slower, new ones wait; none is ended",
+        ),
+        (
+            "own messages that a session may always keep",
+            size64(wire::RETAINED_MIN),
+            "it waits for a checkpoint, however full the agent is",
+        ),
+        (
+            "messages or log that no checkpoint covers",
+            size64(wire::CHECKPOINT_AFTER_BYTES),
+            "the edge takes a checkpoint; earlier if an end's memory fills",
+        ),
+        (
+            "the same, if an end's memory is full",
+            size64(wire::ALLOWANCE_MIN),
+            "the edge takes a checkpoint, however little an end asks for",
+        ),
         ("log kept for a session", size64(wire::LOG_SIZE_MAX), "the edge waits for a checkpoint"),
         (
             "checkpoints kept for a session (c: limits.checkpoints)",

@@ -83,7 +83,10 @@ impl Gate {
                 servers: options.servers.clone(),
                 security: options.security.clone(),
                 timeouts: options.timeouts.clone(),
-                limits: agent::Limits { checkpoints_max: options.limits.checkpoints_max },
+                limits: agent::Limits {
+                    memory_max: options.gate_memory,
+                    checkpoints_max: options.limits.checkpoints_max,
+                },
             },
             stop,
             transport,

@@ -81,6 +81,8 @@ pub struct EdgeOptions {
     pub gate_edges: Vec<String>,
     /// The token that the gates show to those edges, if it is not [`Security::token`].
     pub gate_token: Option<String>,
+    /// Bytes that the sessions of the gates' own agent may keep.
+    pub gate_memory: u64,
     /// Timeouts of the gates' own agent.
     pub timeouts: Timeouts,
     /// Edges that this edge is a standby of, `host:port` each.

@@ -1,5 +1,6 @@
 //! Inputs and outputs of an agent: the interface between the pure agent and the sockets around it.
 
+use super::Memory;
 use crate::dialer::Target;
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
@@ -53,6 +54,8 @@ pub struct AgentConfig {
     pub failback_delay_ns: u64,
     /// Bytes of checkpoints that are kept for one session at most.
     pub checkpoints_max: u64,
+    /// Bytes that its sessions may keep together.
+    pub memory_max: u64,
 }
 
 /// An event.
@@ -120,6 +123,11 @@ pub enum AgentInput {
         connection: ConnectionId,
         /// The bytes.
         bytes: Bytes,
+    },
+    /// The shell did not read from a local connection, because [`Agent::may_read`](super::Agent::may_read) forbids it.
+    Waits {
+        /// The connection.
+        connection: ConnectionId,
     },
     /// The local program will send no more.
     EndOfInput {
@@ -299,6 +307,20 @@ pub enum AgentReport {
         session: SessionId,
         /// The generation of the frame's sender.
         generation: Generation,
+    },
+    /// The agent's memory is full: sessions are slowed, or new ones wait. Reported once, until there is room again.
+    MemoryFull {
+        /// What is kept.
+        memory: Memory,
+        /// By how many sessions.
+        sessions: usize,
+    },
+    /// There is room again.
+    MemoryFree {
+        /// What is kept.
+        memory: Memory,
+        /// By how many sessions.
+        sessions: usize,
     },
     /// A session ended.
     Ended {

@@ -25,6 +25,11 @@ impl Agent {
             holds!("I36", self.sessions.get(id).is_some_and(|session| session.home == Some(home)));
         }
         self.tombstones.invariants()?;
+        let counted = self.sessions.iter().map(|(_, session)| session.counted).sum();
+        self.budget.invariants(counted, self.sessions.len())?;
+        for id in self.budget.slowed() {
+            holds!("I44", self.sessions.get(id).is_some_and(|session| session.local.paused));
+        }
         // The list of effects is lent to each call of an end, and comes back empty.
         holds!("I36", self.effects.is_empty() && self.acts.is_empty());
         Ok(())
@@ -37,6 +42,7 @@ impl Agent {
             let generation = session.end.promised();
             holds!("I36", self.wires.bound(attached) == Some(Bound { session: id, generation }));
         }
+        holds!("I44", session.is_counted());
         let connection = session.local.id;
         holds!("I36", connection.is_none_or(|connection| self.connections.end(connection) == Some(id)));
         holds!("I36", session.home.is_none_or(|home| self.affinity.is_away(home, id)));

@@ -110,6 +110,9 @@ impl Agent {
         if self.draining {
             return out.push(reset(connection, None, Code::NoEdge, "the agent is stopping"));
         }
+        if !self.has_room() {
+            return out.push(reset(connection, None, Code::Busy, &self.no_room()));
+        }
         let id = EndId { session: self.new_session(), server: false };
         let end = End::new(id.session, false, app)
             .with_datagrams(local.datagrams)
@@ -118,7 +121,7 @@ impl Agent {
         let mut session = Session::new(end, now_ns);
         session.local = Local { id: Some(connection), open: true, ..local };
         self.connections.accept(connection, id);
-        self.sessions.insert(id, session);
+        self.begin_session(id, session);
         self.lead(now_ns, id, out);
     }
 
@@ -184,16 +187,18 @@ impl Agent {
         out: &mut Vec<AgentOutput>,
     ) {
         let mut effects = core::mem::take(&mut self.effects);
-        let Some((id, session)) = self.by_connection(connection) else {
+        let Some(id) = self.connections.end(connection) else {
             let len = bytes.len();
             return trace!(AGENT, "ignores {len} bytes of connection {}: its session is over", connection.0);
         };
+        let Some(session) = self.sessions.known_mut(id) else { return };
         if Self::drops(&session.end, &bytes) {
             trace!(session.end.context(), "drops a datagram of {} bytes: there is no room", bytes.len());
             self.datagrams_dropped += 1;
             return;
         }
         session.end.send(bytes, &mut effects);
+        session.weigh(&mut self.budget, &mut effects);
         if !session.local.paused && !session.local.datagrams && !session.end.readable() {
             session.local.paused = true;
             out.push(AgentOutput::Reading { connection, on: false });
@@ -280,6 +285,7 @@ impl Agent {
         out: &mut Vec<AgentOutput>,
     ) {
         let Some(session) = self.sessions.known_mut(id) else { return };
+        session.weigh(&mut self.budget, &mut effects);
         let (datagrams, flow) = (session.local.datagrams, session.local.is_flow());
         let (mut taken, mut answered, mut overflow) = (0, false, None);
         for effect in effects.drain(..) {
@@ -317,9 +323,12 @@ impl Agent {
         let Some(session) = self.sessions.known_mut(id) else { return };
         if session.local.paused && session.end.readable() {
             session.local.paused = false;
+            self.budget.release(id);
             if let Some(connection) = session.local.id {
                 out.push(AgentOutput::Reading { connection, on: true });
             }
+        } else if session.local.paused && session.end.is_slowed() {
+            self.budget.slow(id);
         }
         if taken > 0 {
             return self.taken(now_ns, id, taken, out);
@@ -354,6 +363,7 @@ impl Agent {
             bug!("I36: a session ends once", id);
             return;
         };
+        self.budget.remove(id, session.counted);
         trace!(session.end.context(), "ends: {code:?}: {reason}");
         if id.server {
             let linger_ms = session.end.terms().map_or(0, |terms| u64::from(terms.linger_ms));

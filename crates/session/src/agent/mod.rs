@@ -6,10 +6,12 @@
 
 mod affinity;
 mod api;
+mod budget;
 mod connections;
 mod datagrams;
 mod invariants;
 mod local;
+mod memory;
 pub mod proxy;
 pub mod routes;
 mod session_table;
@@ -25,6 +27,8 @@ pub use api::{
     AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionFailure, ConnectionId, WireId,
 };
 
+pub use budget::{MEMORY, MEMORY_MIN, Memory};
+
 use crate::{
     dialer::{self, Dialer, DialerAction},
     end::EndEffect,
@@ -32,6 +36,7 @@ use crate::{
 };
 use affinity::ShardAffinity;
 use alloc::vec::Vec;
+use budget::Budget;
 use connections::Connections;
 use local::Local;
 use marram_wire::{id::SessionId, random::Random};
@@ -65,6 +70,8 @@ pub struct Agent {
     /// The sessions that are away from home.
     affinity: ShardAffinity,
     sessions: Sessions,
+    /// What the sessions may keep.
+    budget: Budget,
     connections: Connections,
     /// Sessions that ended here at their server's end.
     tombstones: Tombstones,
@@ -87,6 +94,7 @@ impl Agent {
             // Replaced at the first event, which says what time it is.
             wires: Wires::new(Dialer::new(dialer(&config), 0)),
             affinity: ShardAffinity::new(config.failback_delay_ns),
+            budget: Budget::new(config.memory_max),
             config,
             random: Random::new(entropy),
             started: false,
@@ -125,6 +133,7 @@ impl Agent {
                 self.connect_failed(now_ns, connection, reason, out)
             }
             AgentInput::Received { connection, bytes } => self.local_bytes(now_ns, connection, bytes, out),
+            AgentInput::Waits { connection } => self.local_waits(now_ns, connection, out),
             AgentInput::EndOfInput { connection } => self.local_end(now_ns, connection, out),
             AgentInput::Broken { connection } => self.local_broken(now_ns, connection, out),
             AgentInput::Written { connection, bytes } => self.local_written(now_ns, connection, bytes, out),
@@ -135,6 +144,7 @@ impl Agent {
         self.sessions_due(now_ns, out);
         self.fail_back(now_ns, out);
         self.tombstones.expire(now_ns);
+        self.share_memory(now_ns, out);
         self.ask_to_wake(out);
         debug_assert_eq!(self.invariants(), Ok(()));
     }
@@ -143,12 +153,6 @@ impl Agent {
     #[must_use]
     pub fn session_count(&self) -> usize {
         self.sessions.len()
-    }
-
-    /// Bytes kept for all sessions: messages, log and checkpoints.
-    #[must_use]
-    pub fn kept_bytes(&self) -> u64 {
-        self.sessions.iter().map(|(_, session)| session.end.kept_bytes()).sum()
     }
 
     /// The end of one session, for inspection: the server's, if `server`.
@@ -170,7 +174,8 @@ impl Agent {
 
     /// Asks the shell for the next time at which anything is due, unless it was asked for that time.
     fn ask_to_wake(&mut self, out: &mut Vec<AgentOutput>) {
-        let due_ns = [self.sessions.wake_ns(), self.wires.wake_ns(), self.affinity.wake_ns()];
+        let due_ns =
+            [self.sessions.wake_ns(), self.wires.wake_ns(), self.affinity.wake_ns(), self.budget.wake_ns()];
         let due_ns = due_ns.into_iter().flatten().min();
         if let Some(now_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(now_ns);

@@ -4,6 +4,7 @@
 use super::{AgentConfig, EndId, sessions::Session};
 use crate::{bug, holds, invariant::BrokenInvariant};
 use alloc::collections::{BTreeMap, BTreeSet};
+use core::ops::Bound;
 
 /// The sessions, by end: an agent may have both ends of a session.
 #[derive(Debug, Default)]
@@ -48,6 +49,12 @@ impl Sessions {
     /// All sessions, in the order of their ids.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (EndId, &Session)> {
         self.by_id.iter().map(|(id, session)| (*id, session))
+    }
+
+    /// The session after this one in the order of their ids, or the first one.
+    pub(crate) fn after(&self, id: Option<EndId>) -> Option<EndId> {
+        let from = id.map_or(Bound::Unbounded, Bound::Excluded);
+        self.by_id.range((from, Bound::Unbounded)).next().map(|(id, _)| *id)
     }
 
     /// A session begins. The caller makes sure that this end has none.

@@ -63,6 +63,8 @@ pub(super) struct Session {
     pub(super) acknowledging: bool,
     pub(super) timer_ns: Option<u64>,
     pub(super) lingered: bool,
+    /// What it counts for in the agent's memory.
+    pub(super) counted: u64,
 }
 
 impl Session {
@@ -88,6 +90,7 @@ impl Session {
             acknowledging: false,
             timer_ns: None,
             lingered: false,
+            counted: 0,
         }
     }
 
@@ -203,14 +206,21 @@ impl Agent {
         let id = EndId { session: ask.session, server: !ask.server.is_empty() };
         let new = self.sessions.get(id).is_none() && !self.tombstones.has(id.session);
         let server = self.config.servers.iter().find(|server| server.name == ask.server);
-        if let Some(server) = server.filter(|_| new && ask.fresh) {
+        let server = server.filter(|_| new && ask.fresh);
+        if server.is_some() && !self.has_room() {
+            let reason = self.no_room();
+            // The client's agent asks again, until its connection has waited for too long.
+            let ended = Ended { channel: ask.channel, code: Code::Busy, reason };
+            return out.push(AgentOutput::Send { wire: wire_id, frame: ended.into() });
+        }
+        if let Some(server) = server {
             let end = End::new(id.session, true, ask.app.clone());
             let end = end.with_datagrams(server.datagrams).with_origin(ask.origin.clone());
             let end = end.with_checkpoints_max(self.config.checkpoints_max);
             let mut session = Session::new(end, now_ns);
             session.local.messages |= server.messages;
             session.server.clone_from(&ask.server);
-            self.sessions.insert(id, session);
+            self.begin_session(id, session);
         }
         let Some(session) = self.sessions.get_mut(id) else {
             let context = TraceContext::of_session(TraceRole::Agent, id.session, ask.generation);
@@ -304,7 +314,10 @@ impl Agent {
         }
         match frame {
             Frame::Ended(ended) => self.end_session(now_ns, id, ended.code, ended.reason, out),
-            Frame::Reject(reject) => self.orphan(now_ns, id, &reject.reason, out),
+            Frame::Reject(reject) => {
+                session.refusal = Some((reject.code, reject.reason.clone()));
+                self.orphan(now_ns, id, &reject.reason, out);
+            }
             other => self.owner_frame(now_ns, id, wire_id, channel, other, out),
         }
     }

@@ -18,6 +18,9 @@ pub(crate) struct Message {
     pub(crate) payload: Bytes,
 }
 
+/// Places of messages that are kept even if no message needs them.
+const PLACES_MIN: usize = 64;
+
 /// This end's messages, from the oldest one that a recovery may need.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
@@ -101,6 +104,10 @@ impl Sent {
             let Some(message) = self.messages.pop_front() else { return };
             self.charge -= charge(message.payload.len());
             self.start += 1;
+        }
+        // A checkpoint covers thousands of messages at a time: their places would stay.
+        if self.messages.capacity() > PLACES_MIN && self.messages.len() < self.messages.capacity() / 4 {
+            self.messages.shrink_to(PLACES_MIN.max(2 * self.messages.len()));
         }
     }
 

@@ -6,6 +6,9 @@
 
 pub(crate) mod keep;
 mod receive;
+mod share;
+
+pub use share::Share;
 
 use crate::{
     bug,
@@ -23,7 +26,10 @@ use marram_wire::{
         Live, LogPart, Promise, Promised,
     },
     id::{Generation, HostId, ImageHash, SessionId},
-    limits::{DATAGRAMS_WAITING_MAX, OUTPUT_WINDOW, PART_SIZE, RETAINED_MAX, charge},
+    limits::{
+        ALLOWANCE_MIN, CHECKPOINT_AFTER_BYTES, DATAGRAMS_WAITING_MAX, OUTPUT_WINDOW, PART_SIZE, RETAINED_MAX,
+        RETAINED_MIN, STREAM_CUT, charge,
+    },
     peer::Origin,
     seal,
 };
@@ -122,6 +128,10 @@ pub struct End {
     failed: Option<Failure>,
     /// The standby edge and its shard, as the owner announced.
     standby: Option<(String, u8)>,
+    /// How much it may keep of its own messages before it stops reading from the program.
+    room: u64,
+    /// How much the owner may leave uncovered, as it was told on this channel.
+    allowance: u64,
     /// The first bug that was found in this end's state: the session must end.
     bug: Option<Bug>,
 }
@@ -159,6 +169,8 @@ impl End {
             finishing: false,
             failed: None,
             standby: None,
+            room: RETAINED_MAX,
+            allowance: CHECKPOINT_AFTER_BYTES,
             bug: None,
         }
     }
@@ -277,7 +289,7 @@ impl End {
     /// Whether there is room for the program's messages: a full buffer stops reading, it never drops.
     #[must_use]
     pub fn readable(&self) -> bool {
-        self.sent.charge() + charge(marram_wire::limits::STREAM_CUT) <= RETAINED_MAX
+        self.sent.charge() + charge(STREAM_CUT) <= self.room
     }
 
     /// Whether there is room for a datagram of this length. One without room is dropped before it is numbered. A session that
@@ -285,7 +297,7 @@ impl End {
     /// datagram that waited would be delivered late.
     #[must_use]
     pub fn has_place(&self, len: usize) -> bool {
-        let bound = if self.begun { RETAINED_MAX } else { DATAGRAMS_WAITING_MAX };
+        let bound = if self.begun { self.room } else { DATAGRAMS_WAITING_MAX.min(self.room) };
         let is_wanted = self.phase != EndPhase::Owned || self.sent.fits(charge(len), self.credit);
         !self.sent.closed() && self.sent.charge() + charge(len) <= bound && is_wanted
     }
@@ -294,6 +306,18 @@ impl End {
     #[must_use]
     pub fn kept_bytes(&self) -> u64 {
         self.sent.charge() + self.log.size() + self.checkpoints.size()
+    }
+
+    /// As [`Self::kept_bytes`], with the outputs that the program has not taken.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.kept_bytes() + self.backlog
+    }
+
+    /// Charge of the end's own messages that it keeps.
+    #[must_use]
+    pub fn messages_bytes(&self) -> u64 {
+        self.sent.charge()
     }
 
     /// Everything kept that came from an owner, as a hostile host of this end would see it.
@@ -315,6 +339,8 @@ impl End {
         self.log.invariants(self.promised, self.phase == EndPhase::Owned)?;
         self.sent.invariants()?;
         self.checkpoints.invariants(self.log.end())?;
+        holds!("I44", (RETAINED_MIN..=RETAINED_MAX).contains(&self.room));
+        holds!("I44", (ALLOWANCE_MIN..=CHECKPOINT_AFTER_BYTES).contains(&self.allowance));
         holds!("I10", self.unacknowledged <= self.received);
         holds!("I10", self.backlog + self.taken <= OUTPUT_WINDOW);
         holds!("I10", !self.finishing || (self.output_closed && self.sent.closed()));
@@ -373,6 +399,7 @@ impl End {
         });
         self.checkpoints.abandon();
         self.log.abandon();
+        self.allowance = CHECKPOINT_AFTER_BYTES;
         self.finishing = false;
         self.unacknowledged = 0;
         self.taken = 0;

@@ -24,11 +24,11 @@ use marram_wire::{
     frame::{CheckpointMeta, CheckpointPart, Truncate},
     header::Header,
     id::{Generation, Port},
-    limits::{
-        CHECKPOINT_AFTER_BYTES, CHECKPOINT_WINDOW, COVER_LOG, COVER_READS, DELTAS_MAX, LOG_SIZE_MAX,
-        PART_SIZE,
-    },
+    limits::{CHECKPOINT_WINDOW, COVER_LOG, COVER_READS, DELTAS_MAX, LOG_SIZE_MAX, PART_SIZE},
 };
+
+/// Deltas of at most this size together follow any full checkpoint, however small it is, in bytes.
+const DELTAS_SIZE_MIN: u64 = 1 << 20;
 
 /// Identifies a checkpoint: its generation and its number.
 type Name = (Generation, u32);
@@ -270,7 +270,7 @@ impl Checkpointer {
             return Step::Wait;
         }
         let room = room(&about.policy, ends);
-        let Some(base) = self.next_base(awaited, room) else {
+        let Some(base) = self.next_base(ends, awaited, room) else {
             let size = if self.has_delta_base() { self.last_delta_size } else { self.full_size };
             return Step::NoRoom { size, room };
         };
@@ -292,13 +292,13 @@ impl Checkpointer {
     ///
     /// A full one may be as large as the last one and all deltas on it together. Where that may not fit, deltas go on
     /// as long as they can; then a full one is tried that may fit.
-    fn next_base(&self, awaited: bool, room: u64) -> Option<CheckpointBase> {
+    fn next_base(&self, ends: &Ends, awaited: bool, room: u64) -> Option<CheckpointBase> {
         if (self.full_requested || awaited) && self.full_size <= room {
             return Some(CheckpointBase::Image);
         }
         let can_delta = self.has_delta_base() && self.last_delta_size <= room;
         let full_size_max = self.full_size + self.delta_size + self.last_delta_size;
-        if can_delta && (self.is_delta_cheap() || full_size_max > room) {
+        if can_delta && (self.is_delta_cheap(ends) || full_size_max > room) {
             return Some(CheckpointBase::Previous);
         }
         (self.full_size <= room).then_some(CheckpointBase::Image)
@@ -342,10 +342,11 @@ impl Checkpointer {
 
     /// Whether a delta costs less than a full checkpoint. A recovery fetches the deltas too. So the deltas, with the size of
     /// the last one as the estimate for the next one, may take up to two thirds of the size of the full one, or 1 MiB
-    /// if that is more. A limit of the whole size would save a fifth of the traffic, but make recoveries an eighth more
+    /// if that is more and no end asks for less. A limit of the whole size would save a fifth of the traffic, but make recoveries an eighth more
     /// expensive.
-    fn is_delta_cheap(&self) -> bool {
-        self.delta_size + self.last_delta_size <= (self.full_size / 3 * 2).max(1 << 20)
+    fn is_delta_cheap(&self, ends: &Ends) -> bool {
+        let size_max = (self.full_size / 3 * 2).max(DELTAS_SIZE_MIN.min(ends.allowance()));
+        self.delta_size + self.last_delta_size <= size_max
     }
 
     /// Whether a checkpoint must be taken: a replay of what none covers would take too long, for this session or for the
@@ -354,18 +355,26 @@ impl Checkpointer {
     pub(super) fn is_due(&self, about: &About, ends: &Ends, log: &Log, awaited: bool) -> bool {
         let wanted = (self.full_requested || awaited) && self.has_room_for_full(about, ends);
         let wanted = wanted || self.uncovered.is_required();
-        (wanted || self.is_much(about, ends.uncovered_max(), log.size(), log)) && !self.is_under_way()
+        let uncovered = ends.iter().map(|side| (side.uncovered, side.allowance()));
+        (wanted || self.is_much(about, uncovered, log.size(), ends, log)) && !self.is_under_way()
     }
 
-    /// Whether the work of the cell since the last copy would take too long to replay, or messages of this charge, or a
-    /// log of this size, are more than ends should keep.
-    fn is_much(&self, about: &About, charge: u64, log_size: u64, log: &Log) -> bool {
-        let read_size = log.read_size();
+    /// Whether the work of the cell since the last copy would take too long to replay, or messages of these charges,
+    /// each with what its end may keep, or a log of this size, are more than ends should keep.
+    fn is_much(
+        &self,
+        about: &About,
+        mut uncovered: impl Iterator<Item = (u64, u64)>,
+        log_size: u64,
+        ends: &Ends,
+        log: &Log,
+    ) -> bool {
+        let (read_size, allowance) = (log.read_size(), ends.allowance());
         self.uncovered.is_much(about.session, about.policy.recovery_target_ns)
-            || charge >= CHECKPOINT_AFTER_BYTES
+            || uncovered.any(|(charge, allowance)| charge >= allowance)
             // A rough measure: at a recovery the log is there before what was read is counted.
-            || log_size.saturating_sub(read_size) >= COVER_LOG
-            || read_size >= COVER_READS
+            || log_size.saturating_sub(read_size) >= COVER_LOG.min(allowance)
+            || read_size >= COVER_READS.min(allowance)
     }
 
     /// Begins a checkpoint at the end of the log: its number, and the base on which the executor copies. `awaited` if a
@@ -379,7 +388,7 @@ impl Checkpointer {
         awaited: bool,
     ) -> (u32, CheckpointBase) {
         let room = room(&about.policy, ends);
-        let next = self.next_base(awaited, room).unwrap_or(CheckpointBase::Image);
+        let next = self.next_base(ends, awaited, room).unwrap_or(CheckpointBase::Image);
         let full = next == CheckpointBase::Image;
         self.full_requested &= !full;
         self.is_refused = false;
@@ -422,8 +431,8 @@ impl Checkpointer {
         let Some(charges) = charges else {
             return Err(bug!("messages stay uncovered while a checkpoint is taken", taken.uncovered));
         };
-        let charge = charges.into_iter().max().unwrap_or(0);
-        let late = log.is_full() || self.is_much(about, charge, log.end() - taken.log_offset, log);
+        let charges = charges.into_iter().zip(ends.iter().map(EndState::allowance));
+        let late = log.is_full() || self.is_much(about, charges, log.end() - taken.log_offset, ends, log);
         if !late && settled.any(|(side, count)| side.acknowledged() < *count) {
             return Ok(None);
         }

@@ -6,7 +6,7 @@ use marram_wire::{
     frame::{Channel, CheckpointMeta, Promised},
     header::{Many, PortState, Unacknowledged},
     id::{HostId, Port},
-    limits::charge,
+    limits::{ALLOWANCE_MIN, CHECKPOINT_AFTER_BYTES, charge},
 };
 
 /// A message, or the mark that ends the stream.
@@ -63,6 +63,8 @@ pub(super) struct EndState {
     pub(super) finished: bool,
     /// Charge of the consumed messages that no checkpoint covers.
     pub(super) uncovered: u64,
+    /// How much of them, or of the log, the end may keep before a checkpoint is due, as it said on this channel.
+    allowance: u64,
 }
 
 impl EndState {
@@ -96,6 +98,7 @@ impl EndState {
             known_tag: [0; 8],
             finished: false,
             uncovered: 0,
+            allowance: CHECKPOINT_AFTER_BYTES,
         }
     }
 
@@ -111,6 +114,17 @@ impl EndState {
         }
         self.finished = false;
         self.credit_due = 0;
+        self.allowance = CHECKPOINT_AFTER_BYTES;
+    }
+
+    /// The end says how much may be uncovered. One that lies can cost this edge no more than [`ALLOWANCE_MIN`] lets it.
+    pub(super) fn allow(&mut self, bytes: u64) {
+        self.allowance = bytes.clamp(ALLOWANCE_MIN, CHECKPOINT_AFTER_BYTES);
+    }
+
+    /// How much may be uncovered at the end. An end that is away keeps what it has, whatever a checkpoint covers.
+    pub(super) fn allowance(&self) -> u64 {
+        if self.channel.is_some() { self.allowance } else { CHECKPOINT_AFTER_BYTES }
     }
 
     /// The checkpoints that the end has promised and sends.

@@ -15,7 +15,7 @@ use core::ops::{Deref, DerefMut};
 use marram_wire::{
     frame::{Channel, Chosen, Code, Ended, Failed, Failure, Finish, Frame, Increment, LogPart, Reject},
     id::{Generation, HostId, Port},
-    limits::{OUTPUT_WINDOW, PART_SIZE},
+    limits::{CHECKPOINT_AFTER_BYTES, OUTPUT_WINDOW, PART_SIZE},
     log::Peers,
     peer::Peer,
     seal::Seal,
@@ -94,9 +94,9 @@ impl Ends {
         self.sides.iter().map(|side| side.took).collect()
     }
 
-    /// The largest charge of consumed messages that no checkpoint covers: a replay needs them, so the end keeps them.
-    pub(super) fn uncovered_max(&self) -> u64 {
-        self.sides.iter().map(|side| side.uncovered).max().unwrap_or(0)
+    /// The least that an end may keep before a checkpoint is due.
+    pub(super) fn allowance(&self) -> u64 {
+        self.sides.iter().map(EndState::allowance).min().unwrap_or(CHECKPOINT_AFTER_BYTES)
     }
 
     /// The end with the longest log, the first of those with equal ones.

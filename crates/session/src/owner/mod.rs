@@ -269,6 +269,12 @@ impl Owner {
                 // The cell may have waited because the log was full.
                 self.pump(now, out);
             }
+            Frame::Allowance(allowance) => {
+                self.ends[index].allow(allowance.bytes);
+                if self.phase() == OwnerPhase::Running {
+                    self.checkpoint_if_due(out);
+                }
+            }
             Frame::Superseded(superseded) => self.superseded(port, superseded.promised, out),
             Frame::Ended(ended) if ended.code.is_retryable() => self.step_down(ended.code, ended.reason, out),
             Frame::Ended(ended) => self.terminate(ended.code, ended.reason, out),

@@ -39,5 +39,6 @@ pub(crate) fn agent_config(edges: u16) -> AgentConfig {
         connect_timeout_ns: 1 << 50,
         failback_delay_ns: 1 << 50,
         checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,
+        memory_max: 1 << 40,
     }
 }

@@ -9,7 +9,7 @@ use super::PeerSide;
 use marram_chain_algo::Record;
 use marram_wire::{
     frame::Frame,
-    limits::{CHECKPOINT_WINDOW, INPUT_WINDOW, MESSAGE_SIZE_MAX, PART_SIZE, charge},
+    limits::{CHECKPOINT_AFTER_BYTES, CHECKPOINT_WINDOW, INPUT_WINDOW, MESSAGE_SIZE_MAX, PART_SIZE, charge},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +22,8 @@ struct Flow {
     window: Option<u64>,
     /// Bytes of checkpoint parts that were sent to the end and are not stored.
     parts: u64,
+    /// Whether the end has said that it may keep less than usual.
+    is_short: bool,
 }
 
 /// The flows, by wire and channel.
@@ -33,6 +35,8 @@ pub(super) struct Bounds {
     pub(super) broken: Option<String>,
     /// How often an end's window was full.
     pub(super) full: u64,
+    /// How many checkpoints were sent to ends that may keep less than usual.
+    pub(super) early: u64,
 }
 
 impl Bounds {
@@ -72,6 +76,10 @@ impl Bounds {
                         None => self.broken = Some(format!("{size} B put out with a window of {window} B")),
                     }
                 }
+            }
+            (PeerSide::Edge, Frame::CheckpointBegin(begin)) => {
+                let flow = self.flows.entry((wire, begin.channel)).or_default();
+                self.early += u64::from(flow.is_short);
             }
             (PeerSide::Edge, Frame::CheckpointPart(part)) => {
                 let flow = self.flows.entry((wire, part.channel)).or_default();
@@ -120,6 +128,10 @@ impl Bounds {
                 if let Some(window) = &mut flow.window {
                     *window += more.bytes;
                 }
+            }
+            (PeerSide::Edge, Frame::Allowance(allowance)) => {
+                let flow = self.flows.entry((wire, allowance.channel)).or_default();
+                flow.is_short = allowance.bytes < CHECKPOINT_AFTER_BYTES;
             }
             (PeerSide::Edge, Frame::Stored(stored)) => {
                 let flow = self.flows.entry((wire, stored.channel)).or_default();

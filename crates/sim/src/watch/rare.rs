@@ -60,6 +60,12 @@ pub enum Rare {
     ReadReplayed,
     /// An agent stopped reading from a program.
     BackPressure,
+    /// An agent's memory became full: sessions were slowed, or new ones waited.
+    MemoryFull,
+    /// A session waited for room in its agent's memory.
+    SessionSlowed,
+    /// A checkpoint was sent whose end may keep less than usual.
+    CheckpointEarly,
     /// An edge had as many outputs in flight as an end accepts.
     WindowFull,
     /// An edge was drained to its last session.
@@ -139,7 +145,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 63] = [
+    pub const ALL: [Self; 66] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -166,6 +172,9 @@ impl Rare {
         Self::RandomReplayed,
         Self::ReadReplayed,
         Self::BackPressure,
+        Self::MemoryFull,
+        Self::SessionSlowed,
+        Self::CheckpointEarly,
         Self::WindowFull,
         Self::EdgeDrained,
         Self::HandlerStopped,

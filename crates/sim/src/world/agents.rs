@@ -24,6 +24,7 @@ use marram_session::agent::{
 use marram_wire::{
     frame::Code,
     id::{HostId, SessionId},
+    limits::RETAINED_MIN,
     peer::Origin,
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -56,6 +57,8 @@ pub(crate) struct AgentNode {
     sessions: BTreeMap<SessionId, bool>,
     /// Sessions that asked for their home shard, and that shard.
     homeward: BTreeMap<SessionId, Target>,
+    /// How often its sessions were slowed.
+    slowed: u64,
     /// The session that last got an owner here.
     last_owned: Option<SessionId>,
     name: String,
@@ -81,6 +84,7 @@ impl AgentNode {
             checkpoints_max: plan.checkpoints_max,
             // Longer than any freeze of a process.
             connect_timeout_ns: 10 * S,
+            memory_max: plan.memory_max,
         };
         Self {
             config,
@@ -96,6 +100,7 @@ impl AgentNode {
             accepted: 0,
             sessions: BTreeMap::new(),
             homeward: BTreeMap::new(),
+            slowed: 0,
             last_owned: None,
             name: format!("A{agent}"),
             visits: plan.visits.iter().filter(|visit| visit.agent == agent).count(),
@@ -143,6 +148,7 @@ impl World {
         let entropy = self.chance.bytes();
         let node = &mut self.agents[agent];
         node.machine = Some(Agent::new(node.config.clone(), entropy));
+        node.slowed = 0;
         self.give_agent(agent, AgentInput::Wake);
     }
 
@@ -217,6 +223,12 @@ impl World {
             && let Err(broken) = machine.invariants()
         {
             self.violations.push(format!("A{agent}: {broken}"));
+        }
+        let slowed = machine.memory().slowed_total;
+        self.watch.counts.add(Rare::SessionSlowed, slowed - node.slowed);
+        node.slowed = slowed;
+        if let Some(excess) = excess(machine, node.config.memory_max) {
+            self.violations.push(format!("A{agent} {excess}"));
         }
         if machine.datagrams_dropped() > 0 {
             self.violations.push(format!("A{agent} dropped a datagram that it had room for"));
@@ -321,6 +333,8 @@ impl World {
             AgentReport::FailingBack { session, target } => {
                 self.agents[agent].homeward.insert(*session, *target);
             }
+            AgentReport::MemoryFull { .. } => self.watch.count_if(Rare::MemoryFull, true),
+            AgentReport::MemoryFree { .. } => {}
             AgentReport::OtherDomain { .. } => {
                 self.violations.push(format!("{report:?}, and all edges have the same secret"));
             }
@@ -347,8 +361,8 @@ impl World {
     pub(crate) fn visit(&mut self, visit: usize) {
         let agent = self.plan.visits[visit].agent;
         let node = &mut self.agents[agent];
-        if !node.is_up() {
-            // No agent accepts the connection; an unmodified client would retry.
+        if !node.machine.as_ref().is_some_and(Agent::has_room) {
+            // No agent accepts the connection; it waits in the kernel, or an unmodified client retries.
             self.queue.after(10 * MS, Event::Visit(visit));
             return;
         }
@@ -359,7 +373,8 @@ impl World {
         self.programs.push(Program::client(&self.plan, visit, life, connection));
         let program = self.programs.len() - 1;
         self.agents[agent].connections.insert(connection, program);
-        self.queue.after(0, Event::Act(program, Act::Accept));
+        // At once: a moment later another connection could have taken the room.
+        self.act(program, Act::Accept);
         let first_ns = self.programs[program].first_write_ns();
         self.queue.after(first_ns, Event::Act(program, Act::Write));
     }
@@ -487,6 +502,10 @@ impl World {
         let of = &mut self.programs[program];
         let (agent, connection) = (of.agent, of.connection);
         of.pumping = false;
+        let may_read = self.agents[agent].machine.as_ref().is_none_or(|it| it.may_read(connection));
+        if !of.datagrams && of.is_readable() && !may_read {
+            return self.give_agent(agent, AgentInput::Waits { connection });
+        }
         match of.take(&mut self.chance) {
             Taken::Bytes(bytes) => {
                 self.note(&[4, program as u64, bytes.len() as u64], &[], || {
@@ -506,6 +525,13 @@ impl World {
             Taken::Nothing => {}
         }
     }
+}
+
+/// What an agent's ends keep of messages beyond what they may: its memory, and one message for each end.
+fn excess(machine: &Agent, max: u64) -> Option<String> {
+    let may = max + machine.session_count() as u64 * RETAINED_MIN;
+    let kept = machine.messages_bytes();
+    (kept > may).then(|| format!("keeps {kept} bytes of messages, and may keep {may} (I44)"))
 }
 
 /// Wires are named by their place in the world's list, at both sides.

@@ -32,6 +32,7 @@ impl Frame {
             Self::Promised(frame) => (Some(Sender::End), frame.channel),
             Self::Input(frame) => (Some(Sender::End), frame.channel),
             Self::Stored(frame) => (Some(Sender::End), frame.channel),
+            Self::Allowance(frame) => (Some(Sender::End), frame.channel),
             Self::Replayed(frame) => (Some(Sender::End), frame.channel),
             Self::Superseded(frame) => (Some(Sender::End), frame.channel),
             Self::Finished(frame) => (Some(Sender::End), frame.channel),

@@ -318,6 +318,15 @@ frames! {
         sent: u64,
     }
 
+    /// End to edge: the end's agent is short of memory, so a checkpoint is due once this much is uncovered. Replaces the earlier
+    /// allowance; without one it is [`CHECKPOINT_AFTER_BYTES`](crate::limits::CHECKPOINT_AFTER_BYTES).
+    40 Allowance {
+        /// The channel.
+        channel: Channel,
+        /// Bytes of the end's consumed messages, or of the log, that no checkpoint covers.
+        bytes: u64,
+    }
+
     // For inspection.
     /// Edge to end: send what you keep, as for a promise, and continue. Answered by [`Kept`].
     37 Fetch {

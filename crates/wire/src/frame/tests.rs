@@ -137,12 +137,13 @@ fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
     let failure = Failure { log_offset: 0, input: 0, reason: "".into() };
     let (channel, tag, code) = (7, [0; 8], Code::Busy);
     let (end, edge, either, neither) = ((true, false), (false, true), (true, true), (false, false));
-    let cases: [(Frame, (bool, bool)); 18] = [
+    let cases: [(Frame, (bool, bool)); 19] = [
         (Ping { stamp: 0 }.into(), neither),
         (Drain {}.into(), neither),
         (Goodbye { reason: "".into() }.into(), neither),
         (Input { channel, ack: 0, close: false, payload: Bytes::new() }.into(), end),
         (Stored { channel, bytes: 0, complete: None }.into(), end),
+        (Allowance { channel, bytes: 0 }.into(), end),
         (Superseded { channel, promised: generation }.into(), end),
         (Finished { channel }.into(), end),
         (Output { channel, increment: None, close: false, payload: Bytes::new() }.into(), edge),

@@ -96,6 +96,23 @@ fn samples_are_legal_as_they_are_and_with_every_line_on() {
     }
 }
 
+#[test]
+fn the_memory_of_agents_and_gates_has_a_default_and_a_least_size() {
+    let place = Place::new("memory");
+    let agent = |text: &str| place.agent(&format!("{AGENT}{text}"), AgentRole::Client);
+    let edge = |text: &str| place.edge(&format!("{EDGE}{text}"));
+    assert_eq!(agent("").unwrap().agent.limits.memory_max, marram_agent::MEMORY);
+    assert_eq!(agent("[limits]\nmemory = \"1GiB\"\n").unwrap().agent.limits.memory_max, 1 << 30);
+    assert_eq!(edge("[gates]\nmemory = \"64MiB\"\n").unwrap().edge.gate_memory, 64 << 20);
+    let errors = [
+        (agent("[limits]\nmemory = \"15MiB\"\n").map(|_| ()).unwrap_err(), "`limits.memory`"),
+        (edge("[gates]\nmemory = \"15MiB\"\n").map(|_| ()).unwrap_err(), "`gates.memory`"),
+    ];
+    for (error, field) in errors {
+        assert!(error.contains(field) && error.contains("16MiB"), "{error}");
+    }
+}
+
 /// All fields that a parser accepts, as `field`, `table.field`, `table.table.field`. Its own error about an unknown field lists
 /// them.
 fn known(complains: &dyn Fn(&str) -> String, tables: &[String]) -> Vec<String> {

@@ -66,6 +66,7 @@ fn sent(frame: &Frame, name: &mut impl FnMut(SessionId) -> String) -> String {
         Frame::Superseded(f) => format!("superseded c{} by g{}", f.channel, f.promised.count),
         Frame::Ended(f) => format!("ended c{} {:?}: {}", f.channel, f.code, f.reason),
         Frame::Finished(f) => format!("finished c{}", f.channel),
+        Frame::Allowance(f) => format!("allowance c{} {}", f.channel, f.bytes),
         Frame::Credit(f) => format!("credit c{} received {} taken {}", f.channel, f.received, f.bytes),
         Frame::Input(f) => {
             let what = if f.close { "close".to_string() } else { payload(&f.payload) };
@@ -102,6 +103,8 @@ fn reported(report: &AgentReport, name: &mut impl FnMut(SessionId) -> String) ->
         AgentReport::ZombieRefused { session, generation } => {
             format!("{} refused g{}", name(*session), generation.count)
         }
+        AgentReport::MemoryFull { sessions, .. } => format!("memory is full, {sessions} sessions"),
+        AgentReport::MemoryFree { sessions, .. } => format!("memory is free, {sessions} sessions"),
         AgentReport::Ended { session, code, reason, lingered } => {
             let how = if *lingered { " (lingered)" } else { "" };
             format!("{} over, {code:?}: {reason}{how}", name(*session))

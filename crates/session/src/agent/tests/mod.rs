@@ -12,6 +12,7 @@ mod kept;
 mod leading;
 mod lines;
 mod local;
+mod memory;
 mod owners;
 mod promises;
 mod rejection;

@@ -3,7 +3,8 @@
 
 use super::{
     super::{
-        Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionId, Target, WireId,
+        Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionId, MEMORY, Target,
+        WireId,
     },
     kept, lines,
 };
@@ -65,6 +66,7 @@ pub(super) fn config(edges: u16, servers: &[&str]) -> AgentConfig {
         connect_timeout_ns: CONNECT * MS,
         failback_delay_ns: FAILBACK_DELAY * MS,
         checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,
+        memory_max: MEMORY,
     }
 }
 

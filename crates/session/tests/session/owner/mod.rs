@@ -1,5 +1,6 @@
 //! The owner's behaviour: the frames and effects that go in and come out.
 
+mod allowance;
 mod bench;
 mod budget;
 mod covering;

@@ -5,10 +5,10 @@ use bytes::Bytes;
 use marram_shard::api::ShardWireId;
 use marram_wire::{
     frame::{
-        Acknowledged, Base, Channel, CheckpointBegin, CheckpointMeta, CheckpointPart, Chosen, Code, Credit,
-        Drain, Ended, Failed, Failure, Fed, Fetch, Finish, Finished, Frame, Goodbye, Input, Keep, Kept,
-        KeptInput, Live, LogOnly, LogPart, Output, Ping, Pong, Promise, Promised, Recall, Recalled, Reject,
-        Renewed, Standby, Stored, Superseded, Truncate, Welcome,
+        Acknowledged, Allowance, Base, Channel, CheckpointBegin, CheckpointMeta, CheckpointPart, Chosen,
+        Code, Credit, Drain, Ended, Failed, Failure, Fed, Fetch, Finish, Finished, Frame, Goodbye, Input,
+        Keep, Kept, KeptInput, Live, LogOnly, LogPart, Output, Ping, Pong, Promise, Promised, Recall,
+        Recalled, Reject, Renewed, Standby, Stored, Superseded, Truncate, Welcome,
     },
     id::{Generation, HostId, ImageHash, SessionId},
     rights::Rights,
@@ -83,6 +83,7 @@ fn frames(world: &mut World, channel: Channel, n: u64) -> Vec<Frame> {
         LogOnly { channel, entries: bytes.clone(), tag: [7; 8] }.into(),
         CheckpointBegin { channel, meta: meta.clone() }.into(),
         Stored { channel, bytes: n, complete: Some(n as u32) }.into(),
+        Allowance { channel, bytes: n }.into(),
         Truncate { channel, log_offset: n, tag: [7; 8], sent: n }.into(),
         Fetch { channel }.into(),
         Kept { channel, sent_start: n, sent_end: n, checkpoints: vec![meta.clone(); 3] }.into(),

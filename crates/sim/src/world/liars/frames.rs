@@ -8,9 +8,9 @@ use crate::random::Random;
 use bytes::Bytes;
 use marram_wire::{
     frame::{
-        Channel, CheckpointBegin, CheckpointMeta, CheckpointPart, Chosen, Credit, Failure, Finished, Frame,
-        Hello, Input, Kept, KeptInput, LogPart, Promised, Recalled, Reject, Replayed, Sender, Stored,
-        Superseded, Truncate,
+        Allowance, Channel, CheckpointBegin, CheckpointMeta, CheckpointPart, Chosen, Credit, Failure,
+        Finished, Frame, Hello, Input, Kept, KeptInput, LogPart, Promised, Recalled, Reject, Replayed,
+        Sender, Stored, Superseded, Truncate,
     },
     id::{Generation, HostId, ImageHash},
 };
@@ -34,6 +34,7 @@ pub(super) fn set_channel(frame: &mut Frame, channel: Channel) {
         Frame::Input(it) => it.channel = channel,
         Frame::Credit(it) => it.channel = channel,
         Frame::Stored(it) => it.channel = channel,
+        Frame::Allowance(it) => it.channel = channel,
         Frame::Kept(it) => it.channel = channel,
         Frame::KeptInput(it) => it.channel = channel,
         Frame::Superseded(it) => it.channel = channel,
@@ -166,6 +167,7 @@ pub(super) fn change(chance: &mut Random, frame: &mut Frame) {
             0 => stored.bytes = count(chance, stored.bytes),
             _ => stored.complete = chance.percent(70).then(|| stored.complete.map_or(1, |number| number ^ 1)),
         },
+        Frame::Allowance(allowance) => allowance.bytes = count(chance, allowance.bytes),
         Frame::CheckpointBegin(begin) => meta(chance, &mut begin.meta),
         Frame::CheckpointPart(part) => alter(chance, &mut part.bytes),
         Frame::Kept(kept) => match chance.below(3) {
@@ -225,6 +227,7 @@ pub(super) fn invent(chance: &mut Random, channel: Channel) -> Frame {
     match chance.below(20) {
         0 | 1 => Credit { channel, received: chance.below(4), bytes: number }.into(),
         2 => Stored { channel, bytes: number, complete: chance.percent(50).then_some(1) }.into(),
+        3 if chance.percent(50) => Allowance { channel, bytes: number }.into(),
         3 => Stored { channel, bytes: 0, complete: Some(1) }.into(),
         4 => Frame::Superseded(Superseded { channel, promised: generation }),
         5 => Finished { channel }.into(),
