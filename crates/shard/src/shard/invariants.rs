@@ -14,7 +14,7 @@ impl Shard {
     /// If one does not hold.
     pub fn invariants(&self) -> Result<(), BrokenInvariant> {
         self.sessions.invariants()?;
-        holds!("I43", self.sessions.over_replay_budget(self.config.replay_ns_max).is_none());
+        holds!("I43", self.sessions.over_replay_budget().is_none());
         self.wires.invariants()?;
         self.link_invariants()?;
         self.keeper_invariants()?;

@@ -176,7 +176,7 @@ impl Shard {
     /// Keeps the replays that the shard's death would cost within the budget (I43 of docs/protocol.md). A session that
     /// is required to take a checkpoint does not count any more, so each is required once.
     fn replay_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
-        while let Some(id) = self.sessions.over_replay_budget(self.config.replay_ns_max) {
+        while let Some(id) = self.sessions.over_replay_budget() {
             self.with_owner(now, id, out, Owner::require_checkpoint);
         }
     }
@@ -231,6 +231,7 @@ impl Shard {
         match message {
             ToShard::Configure(configure) => {
                 self.tenants.grant(&configure.grants);
+                self.sessions.set_replay_budget(configure.replay_ns_max);
                 self.config = configure;
                 // Peers are dialled once: a later configuration comes from the same process with the same list.
                 if self.peers.is_none() {

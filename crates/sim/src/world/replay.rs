@@ -101,7 +101,9 @@ impl ReplayJudge {
         if plan.replay_ns_max == 0 || plan.large || plan.checkpoints_max < CHECKPOINTS_SIZE {
             return None;
         }
-        let sum_ns: u64 = self.cells.iter().map(|(cell, spent)| above_ns(*cell, spent, shard)).sum();
+        let counted_ns =
+            |(cell, spent): (&CellId, &Spent)| counted_ns(*cell, spent, shard, plan.replay_ns_max);
+        let sum_ns: u64 = self.cells.iter().map(counted_ns).sum();
         (sum_ns > plan.replay_ns_max).then(|| {
             let budget_ns = plan.replay_ns_max;
             format!(
@@ -112,8 +114,8 @@ impl ReplayJudge {
 }
 
 /// How much a cell must count for the budget: nothing while its owner cannot begin a checkpoint. While a handler
-/// runs, the checkpoint waits for its end.
-fn above_ns(cell: CellId, spent: &Spent, shard: &Shard) -> u64 {
+/// runs, the checkpoint waits for its end. If its target is longer than the budget, it counts in proportion.
+fn counted_ns(cell: CellId, spent: &Spent, shard: &Shard, budget_ns: u64) -> u64 {
     let Some(owner) = shard.owner(spent.session).filter(|owner| owner.cell() == Some(cell)) else { return 0 };
     let can_begin = owner.policy().keep
         && owner.phase() == OwnerPhase::Running
@@ -121,5 +123,8 @@ fn above_ns(cell: CellId, spent: &Spent, shard: &Shard) -> u64 {
         && !owner.incomplete()
         && !owner.is_checkpoint_under_way();
     let share_ns = REPLAY_SHARE_MIN_NS + spent.size_max * REPLAY_SHARE_NS_PER_BYTE;
-    if can_begin { spent.since_copy_ns.saturating_sub(share_ns) } else { 0 }
+    let above_ns = if can_begin { spent.since_copy_ns.saturating_sub(share_ns) } else { 0 };
+    let target_ns = owner.policy().recovery_target_ns;
+    // Rounded to less than the proportion.
+    if target_ns <= budget_ns { above_ns } else { above_ns / (target_ns / budget_ns + 1) }
 }

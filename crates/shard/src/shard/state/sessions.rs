@@ -145,6 +145,11 @@ impl Session {
         u64::from(self.owner.policy().linger_ms) * 1_000_000
     }
 
+    /// What it has above its share for the replay budget, and its app's recovery target, in nanoseconds.
+    fn replay_above_share(&self) -> [u64; 2] {
+        [self.owner.replay_above_share_ns(), self.owner.policy().recovery_target_ns]
+    }
+
     /// How long a missing end is waited for.
     pub(crate) fn adrift_until_ns(&self) -> Option<u64> {
         self.adrift_ns.map(|since_ns| since_ns + self.linger_ns())
@@ -255,7 +260,7 @@ impl Sessions {
     /// Forgets a session that is over. Its cells stay in the table until [`Sessions::remove_cell`].
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<Session> {
         let mut session = self.by_id.remove(&id)?;
-        self.replay.recount(id, &mut session.replay, 0);
+        self.replay.recount(id, &mut session.replay, 0, 0);
         self.recoveries -= usize::from(session.recovering);
         if let Some(timer_ns) = session.timer_ns {
             self.timers.remove(&(timer_ns, id));
@@ -285,8 +290,18 @@ impl Sessions {
 
     /// The session that must take a checkpoint next for the shard's replay budget. It counts as covered as soon as its
     /// owner knows.
-    pub(crate) fn over_replay_budget(&self, budget_ns: u64) -> Option<SessionId> {
-        self.replay.next_over(budget_ns)
+    pub(crate) fn over_replay_budget(&self) -> Option<SessionId> {
+        self.replay.next_over()
+    }
+
+    /// Sets the replay budget, in nanoseconds; 0 for none.
+    pub(crate) fn set_replay_budget(&mut self, budget_ns: u64) {
+        if self.replay.set(budget_ns) {
+            for (id, session) in &mut self.by_id {
+                let [above_ns, target_ns] = session.replay_above_share();
+                self.replay.recount(*id, &mut session.replay, above_ns, target_ns);
+            }
+        }
     }
 
     /// Updates the count of recoveries and of the replay budget: called after every call of a session's owner, and after
@@ -296,7 +311,8 @@ impl Sessions {
         let recovering = !session.fresh && session.owner.recovering();
         self.recoveries += usize::from(recovering);
         self.recoveries -= usize::from(core::mem::replace(&mut session.recovering, recovering));
-        self.replay.recount(id, &mut session.replay, session.owner.replay_above_share_ns());
+        let [above_ns, target_ns] = session.replay_above_share();
+        self.replay.recount(id, &mut session.replay, above_ns, target_ns);
     }
 
     /// An id for a cell that no session has alone.
@@ -373,8 +389,7 @@ impl Sessions {
         }
         let recovering = self.by_id.values().filter(|session| session.recovering).count();
         holds!("I36", self.recoveries == recovering);
-        let counted =
-            |(id, session): (&_, &Session)| (*id, session.replay, session.owner.replay_above_share_ns());
+        let counted = |(id, session): (&_, &Session)| (*id, session.replay, session.replay_above_share());
         self.replay.invariants(self.by_id.iter().map(counted))
     }
 }
