@@ -45,8 +45,8 @@ fn size(plan: &Plan, mebibytes: u64, report: &mut Report) -> anyhow::Result<()> 
     progress(&format!("large: {name}"));
     let mut layout = plan.layout("bench-large", 2, "");
     if mebibytes > DEFAULT_FITS_MEBIBYTES {
-        let limits = "[limits]\ncheckpoints = \"1GiB\"\n";
-        (layout.edge_tables, layout.agent_tables) = (limits.into(), limits.into());
+        layout.edge_tables = "[limits]\ncheckpoints = \"1GiB\"\n".into();
+        layout.agent_tables = "[limits]\nmemory = \"2GiB\"\ncheckpoints = \"1GiB\"\n".into();
     }
     let mut cluster = TestCluster::new(layout, |place| {
         let quota = mebibytes + mebibytes / 2;

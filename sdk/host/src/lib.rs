@@ -108,7 +108,7 @@ pub struct Settings {
     pub security: Security,
     /// The timeouts of the agent.
     pub timeouts: Timeouts,
-    /// Bytes that the sessions of this program may keep together: messages, log, checkpoints. 512 MiB if nothing is set. As it
+    /// Bytes that the sessions of this program may keep together: messages, log, checkpoints. 1 GiB if nothing is set. As it
     /// fills, sessions are slowed and new ones wait; none is ended.
     pub memory: u64,
     observer: Option<Observer>,

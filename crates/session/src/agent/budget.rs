@@ -11,13 +11,14 @@ use super::EndId;
 use crate::{end::Share, holds, invariant::BrokenInvariant};
 use alloc::collections::BTreeSet;
 use core::ops::Bound::{Excluded, Unbounded};
-use marram_wire::limits::{MESSAGE_SIZE_MAX, STREAM_CUT, charge};
+use marram_wire::limits::{CHECKPOINTS_SIZE, MESSAGE_SIZE_MAX, RETAINED_MAX, STREAM_CUT, charge};
 
 /// Least memory that an agent can be given, in bytes.
 pub const MEMORY_MIN: u64 = 16 << 20;
 /// Memory of an agent, in bytes, if nothing is configured: half of the smallest machine that is likely to run a server
-/// beside an agent. It changes nothing for 30 busy sessions, which keep 4 MiB each between two checkpoints.
-pub const MEMORY: u64 = 512 << 20;
+/// beside an agent. It changes nothing for a hundred busy sessions, which keep 4 MiB each between two checkpoints, or for
+/// one whose checkpoints fill their limit ([`marram_wire::limits::CHECKPOINTS_SIZE`]).
+pub const MEMORY: u64 = 1 << 30;
 /// What a session takes beside messages, log and checkpoints, in bytes.
 pub(super) const SESSION_BYTES: u64 = 4 << 10;
 /// One part of so many stays free: for the message that each session may always keep, and for checkpoints that arrive.
@@ -30,6 +31,10 @@ const LOOK_NS: u64 = 2_000_000;
 const LOOKS: usize = 2;
 const LOOKS_DUE: usize = 64;
 
+const _: () = assert!(
+    (MEMORY - MEMORY / RESERVE - CHECKPOINTS_SIZE) / SHARES >= RETAINED_MAX,
+    "one large session leaves the others what they would have alone"
+);
 const _: () = assert!(
     (MEMORY_MIN - MEMORY_MIN / RESERVE) / SHARES >= charge(MESSAGE_SIZE_MAX),
     "the least memory has room for the largest message"
