@@ -52,19 +52,21 @@ fn verdict(code: Option<i32>) -> Result<&'static str> {
 }
 
 /// The benchmarks, each with the programs that it is compared with or needs.
-const BENCHES: [(&str, &[setup::Program]); 14] = [
+const BENCHES: [(&str, &[setup::Program]); 16] = [
     ("forward", setup::HAPROXY),
     ("recover", &[]),
     ("standby", &[]),
     ("faults", setup::NAMESPACES),
     ("replay", &[]),
     ("checkpoint", &[]),
+    ("large", &[]),
     ("start", &[]),
     ("chain", &[]),
     ("classify", &[]),
     ("density", setup::COMPARE),
     ("middlebox", setup::COMPARE),
     ("noisy", &[]),
+    ("crowd", setup::CROWD),
     ("tls", setup::HAPROXY),
     ("apps", setup::APPS),
 ];

@@ -185,6 +185,16 @@ const HAPROXY_PROGRAM: Program = Program {
 /// Compared with cells by `bench forward` and `bench tls`.
 pub(crate) const HAPROXY: &[Program] = &[HAPROXY_PROGRAM];
 
+const NGINX_PROGRAM: Program = Program {
+    name: "nginx",
+    package: "nginx",
+    purpose: "a server and a proxy that compresses; `systemctl disable --now nginx` stops the service that Debian makes of it",
+    folder: "/usr/sbin",
+};
+
+/// The server of `bench crowd`, and what its agents and edges are compared with.
+pub(crate) const CROWD: &[Program] = &[HAPROXY_PROGRAM, NGINX_PROGRAM];
+
 /// Used by `bench faults` to create machines and faults.
 pub(crate) const NAMESPACES: &[Program] = &[
     Program { name: "ip", package: "iproute2", purpose: "network namespaces", folder: "/usr/sbin" },
@@ -199,12 +209,7 @@ pub(crate) const NAMESPACES: &[Program] = &[
 
 /// Used by `bench apps`, for comparison and as clients.
 pub(crate) const APPS: &[Program] = &[
-    Program {
-        name: "nginx",
-        package: "nginx",
-        purpose: "a server and a proxy that compresses; `systemctl disable --now nginx` stops the service that Debian makes of it",
-        folder: "/usr/sbin",
-    },
+    NGINX_PROGRAM,
     Program {
         name: "words",
         package: "wamerican",

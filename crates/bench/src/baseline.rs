@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Hops: client's agent, edge, server's agent.
-const HOPS: usize = 3;
+/// As many hops as Marram has: client's agent, edge, server's agent.
+pub(super) const HOPS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running chain of relays.
@@ -22,19 +22,24 @@ pub(super) struct Chain {
     pub(super) address: SocketAddr,
     /// The command that starts a relay, for the report.
     pub(super) command: String,
-    /// Kept for its drop: the relays end with the chain.
-    _processes: Vec<TestProcess>,
+    /// The relays end with the chain.
+    processes: Vec<TestProcess>,
 }
 
 impl Chain {
-    /// Starts a chain to `server`.
+    /// Starts a chain of `hops` relays to `server`.
     ///
     /// Each relay is a process with one thread, as the agents and the edge's shard are. They are
     /// started on the core that this thread is pinned to, if it is.
-    pub(super) fn start(server: SocketAddr, place: &TempDir, logs: &LogCollector) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        hops: usize,
+        server: SocketAddr,
+        place: &TempDir,
+        logs: &LogCollector,
+    ) -> anyhow::Result<Self> {
         let program = require("haproxy", "haproxy")?;
         let (mut address, mut processes) = (server, Vec::new());
-        for hop in 0..HOPS {
+        for hop in 0..hops {
             let listen = free_address()?;
             let file = place.write(&format!("relay-{hop}.conf"), haproxy(listen, address))?;
             let mut command = Command::new(&program);
@@ -44,8 +49,13 @@ impl Chain {
             wait_for(listen)?;
             address = listen;
         }
-        let command = format!("{HOPS} x haproxy -f relay.conf (one thread, tcp, listen -> next hop)");
-        Ok(Self { address, command, _processes: processes })
+        let command = format!("{hops} x haproxy -f relay.conf (one thread, tcp, listen -> next hop)");
+        Ok(Self { address, command, processes })
+    }
+
+    /// The relays' process groups.
+    pub(super) fn groups(&self) -> Vec<u32> {
+        self.processes.iter().map(TestProcess::id).collect()
     }
 }
 

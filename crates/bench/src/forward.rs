@@ -15,13 +15,15 @@ use super::baseline::{self, Chain};
 use super::report::{Bar, Report};
 use super::{Plan, cpu, peer, progress, stats};
 use anyhow::Context;
-use marram_cluster::TestCluster;
+use marram_cluster::{TempDir, TestCluster};
 use marram_testbed::{Counts, Relay};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::time::Duration;
 
-const PROTECTED: &str = "forward";
-const BARE: &str = "forward-none";
+/// The two apps, protected and not.
+pub(super) const PROTECTED: &str = "forward";
+pub(super) const BARE: &str = "forward-none";
 const SERVER: &str = "echo";
 /// Bytes of a small message, and of a large one.
 const SMALL: usize = 64;
@@ -65,18 +67,21 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
 }
 
 fn cluster(plan: &Plan) -> anyhow::Result<TestCluster> {
-    let mut cluster = TestCluster::new(plan.layout("bench-forward", 1, ""), |place| {
-        // Different quotas, so that the two apps are separate images.
-        let manifest = |name: &str, protect: &str, scratch: &str| {
-            let rest = format!(
-                "server = \"{SERVER}\"\nprotect = \"{protect}\"\n[quotas]\nscratch = \"{scratch}\"\n"
-            );
-            plan.cells.manifest(place, name, "forward", &rest)
-        };
-        Ok(vec![manifest(PROTECTED, "endpoints", "16MiB")?, manifest(BARE, "none", "15MiB")?])
-    })?;
+    let mut cluster =
+        TestCluster::new(plan.layout("bench-forward", 1, ""), |place| manifests(plan, place, SERVER))?;
     cluster.start_edges("")?;
     Ok(cluster)
+}
+
+/// Writes the manifests of both apps.
+pub(super) fn manifests(plan: &Plan, place: &TempDir, server: &str) -> anyhow::Result<Vec<PathBuf>> {
+    // Different quotas, so that the two apps are separate images.
+    let manifest = |name: &str, protect: &str, scratch: &str| {
+        let rest =
+            format!("server = \"{server}\"\nprotect = \"{protect}\"\n[quotas]\nscratch = \"{scratch}\"\n");
+        plan.cells.manifest(place, name, "forward", &rest)
+    };
+    Ok(vec![manifest(PROTECTED, "endpoints", "16MiB")?, manifest(BARE, "none", "15MiB")?])
 }
 
 /// Starts both agents and connects a client to each app.
@@ -125,7 +130,7 @@ fn latency(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<
     let mut cluster = cluster(plan)?;
     let addresses = cluster.edge_addresses();
     let [mut protected, mut bare] = connect(&mut cluster, &addresses, &addresses, server)?;
-    let chain = Chain::start(server, &cluster.directory, &cluster.logs)?;
+    let chain = Chain::start(baseline::HOPS, server, &cluster.directory, &cluster.logs)?;
     let mut relay = peer::connect(chain.address)?;
     let groups = cluster.groups();
     let mut blocks: [Vec<Block>; 2] = [Vec::new(), Vec::new()];

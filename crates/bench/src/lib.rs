@@ -22,6 +22,7 @@ mod chain;
 mod checkpoint;
 mod classify;
 mod cpu;
+mod crowd;
 mod density;
 mod faults;
 mod forward;
@@ -32,6 +33,7 @@ mod mass;
 mod memcached;
 mod memory;
 mod middlebox;
+mod nginx;
 mod noisy;
 mod peer;
 mod pinger;
@@ -148,6 +150,8 @@ enum BenchName {
     Middlebox,
     /// How much hostile tenants affect a quiet one on the same shard.
     Noisy,
+    /// How long many busy clients wait when their edge dies, how fast they are served, compared with HAProxy, and what agents keep for them.
+    Crowd,
     /// What it costs to terminate TLS in one cell for each connection, compared with a proxy.
     Tls,
     /// What protection costs whole applications, and what they gain from an edge.
@@ -165,8 +169,8 @@ struct BenchOptions {
     /// Measure little: checks that the benchmark works; the figures mean nothing.
     #[arg(long)]
     pub quick: bool,
-    /// Of `apps`, `classify`, `density`, `faults`, `forward`, `large`, `middlebox`, `recover`, `standby`, `start` and `tls`, only the parts whose
-    /// name contains this, as compress, c500, n300, sigkill.mid-message, throughput, state_10mib, ping or encrypted.
+    /// Of `apps`, `classify`, `crowd`, `density`, `faults`, `forward`, `large`, `middlebox`, `recover`, `standby`, `start` and `tls`, only the
+    /// parts whose name contains this, as compress, c500, n300, sigkill.mid-message, throughput, state_10mib, ping or encrypted.
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
     /// Of `faults`, print only the table for docs/faults.md.
@@ -240,6 +244,7 @@ fn run(options: &BenchOptions) -> Result<(), Failure> {
         BenchName::Checkpoint => checkpoint::run(&plan)?,
         BenchName::Large => large::run(&plan)?,
         BenchName::Start => start::run(&plan)?,
+        BenchName::Crowd => crowd::run(&plan)?,
         BenchName::Tls => tls::run(&plan)?,
         BenchName::Apps => apps::run(&plan)?,
         BenchName::Noisy => noisy::run(&plan)?,

@@ -92,6 +92,9 @@ pub struct TestCluster {
     pub logs: LogCollector,
     /// The run's directory.
     pub directory: TempDir,
+    /// The log level of agents that are started from now on. Below `debug` they report nothing of single sessions, as at their
+    /// default level: [`TestCluster::owner`] and what waits for owners then finds none.
+    pub agent_level: &'static str,
     pub(super) layout: Layout,
 }
 
@@ -148,6 +151,7 @@ impl TestCluster {
             edges,
             logs: LogCollector::default(),
             directory,
+            agent_level: "debug",
             layout,
         })
     }
@@ -240,7 +244,9 @@ impl TestCluster {
         let edges: Vec<String> = edges.iter().map(SocketAddr::to_string).collect();
         self.seen[side as usize].clone_from(&edges);
         let (who, side) = (side.agent(), side.argument());
-        let mut text = format!("edges = {edges:?}\n{tables}\n[log]\nformat = \"json\"\nlevel = \"debug\"\n");
+        let level = self.agent_level;
+        let mut text =
+            format!("edges = {edges:?}\n{tables}\n[log]\nformat = \"json\"\nlevel = \"{level}\"\n");
         text += &self.layout.agent_tables;
         text.push('\n');
         if self.layout.encrypted {
@@ -258,8 +264,8 @@ impl TestCluster {
         let running = self.edges.iter().filter(|edge| edge.is_running()).count();
         let (shards, mut up) = (running * usize::from(self.layout.shards), BTreeSet::new());
         process.wait_ready(&self.logs, start, START_PATIENCE, |event| {
-            if event.name() == "edge_up" {
-                up.insert((event.text("edge").to_owned(), event.number("shard")));
+            if let Some((address, shard)) = Self::edge_up(event) {
+                up.insert((address.to_owned(), shard));
             }
             // If no edge of this run is running, the agent has tried to connect: to an edge of another run, or without success.
             let looked = matches!(event.name(), "edge_up" | "edge_down");

@@ -16,6 +16,18 @@ impl TestCluster {
         event.name() == name && *event.who == *side.agent()
     }
 
+    /// The address and the shard that an event of an agent says are up: the report for programs or, at levels without it, the line
+    /// for people.
+    #[must_use]
+    pub(super) fn edge_up(event: &LogEvent) -> Option<(&str, u64)> {
+        let address = match (event.name(), event.text("message")) {
+            ("edge_up", _) => event.text("edge"),
+            (_, "edge up") => event.text("address"),
+            _ => return None,
+        };
+        Some((address, event.number("shard")))
+    }
+
     /// The edge that owns the only session now, as its client's agent sees it. Waits for the first report, since bytes may reach
     /// the client before the agent's lines reach the collected logs.
     ///
@@ -79,9 +91,7 @@ impl TestCluster {
         for (side, shard) in [AgentSide::Client, AgentSide::Server].into_iter().flat_map(all) {
             let address = self.address_for(side, index);
             let up = |event: &LogEvent| {
-                Self::is_report(side, "edge_up", event)
-                    && event.text("edge") == address
-                    && event.number("shard") == shard
+                *event.who == *side.agent() && Self::edge_up(event) == Some((address.as_str(), shard))
             };
             let found = self.logs.wait(start, PATIENCE, up);
             found.with_context(|| {

@@ -9,11 +9,11 @@
 //! build time, so that the plain bytes are known and each answer can be checked.
 
 use super::super::baseline::require;
+use super::super::nginx::Nginx;
 use super::super::report::Report;
 use super::super::{Plan, cpu, progress, stats};
 use super::added;
 use super::client::Client;
-use super::nginx::Nginx;
 use anyhow::Context;
 use marram_cluster::{TempDir, TestCluster};
 use std::fmt::Write as _;
@@ -58,7 +58,7 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         place.write(&format!("www{path}"), text)?;
     }
     let serving = cpu::OneCore::enter()?;
-    let files = Nginx::files(&program, &place)?;
+    let files = Nginx::files(&program, &place, "")?;
     let proxies = LEVELS
         .iter()
         .map(|level| Nginx::proxy(&program, &place, *level, files.address))

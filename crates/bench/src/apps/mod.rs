@@ -8,7 +8,6 @@ mod added;
 mod background;
 mod client;
 mod compress;
-mod nginx;
 mod pong;
 mod scrabble;
 mod talk;

@@ -1,4 +1,4 @@
-//! nginx, as a file server and as a proxy that compresses.
+//! nginx, as a file server and as a proxy that compresses, for `apps` and `crowd`.
 //!
 //! One process each, without a master, in the foreground: so that it is pinned, measured and ended
 //! like any other process of a benchmark. All of its files are in the benchmark's own directory.
@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// How long nginx may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Connections at a time; nginx's own default is 512.
+const CONNECTIONS: u32 = 12_000;
+
 /// A running nginx, and the address at which it listens.
 pub(super) struct Nginx {
     pub(super) process: TestProcess,
@@ -20,10 +23,10 @@ pub(super) struct Nginx {
 }
 
 impl Nginx {
-    /// Serves the files below `www` without compression.
-    pub(super) fn files(program: &Path, place: &TempDir) -> anyhow::Result<Self> {
+    /// Serves the files below `www` without compression. `settings` are those of the server besides.
+    pub(super) fn files(program: &Path, place: &TempDir, settings: &str) -> anyhow::Result<Self> {
         let www = place.path().join("www").display().to_string();
-        Self::start(program, place, "files", "", &format!("root {www};"))
+        Self::start(program, place, "files", "", &format!("root {www};\n{settings}"))
     }
 
     /// Starts a proxy before another server, which compresses that server's answers at this level.
@@ -58,9 +61,9 @@ impl Nginx {
             .map(|kind| format!("{kind}_temp_path {root}/{name}-{kind};\n"))
             .concat();
         let config = format!(
-            "daemon off; master_process off; pid {root}/{name}.pid; error_log {root}/{name}.error;\nevents {{ }}\nhttp {{\n\
-             include /etc/nginx/mime.types;\naccess_log off;\nkeepalive_requests 100000000;\n{temporary}{before}\n\
-             server {{ listen {address};\n{within} }}\n}}\n"
+            "daemon off; master_process off; pid {root}/{name}.pid; error_log {root}/{name}.error;\nevents {{ worker_connections {CONNECTIONS}; }}\n\
+             http {{\ninclude /etc/nginx/mime.types;\naccess_log off;\nkeepalive_requests 100000000;\nkeepalive_timeout 1h;\n\
+             {temporary}{before}\nserver {{ listen {address} backlog=4096;\n{within} }}\n}}\n"
         );
         let config = place.write(&format!("{name}.conf"), config)?;
         let (errors, mut command) = (place.path().join(format!("{name}.stderr")), Command::new(program));
