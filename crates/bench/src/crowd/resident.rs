@@ -15,8 +15,8 @@ const SOME: usize = 1_000;
 const MANY: usize = 10_000;
 /// What an agent may take for [`MANY`] clients.
 const BUDGET_MIB: f64 = 1024.0;
-/// The setting that grants an agent this budget, as lines of its configuration. Agents have no such setting yet.
-const BUDGET_SETTING: &str = "";
+/// The setting that grants an agent this budget, as lines of its configuration.
+const BUDGET_SETTING: &str = "[limits]\nmemory = \"1GiB\"\n";
 /// The clients stop when an agent takes this much, so that the machine does not run out of memory.
 const STOP_MIB: f64 = 4.0 * BUDGET_MIB;
 /// Time between two looks at the agents' memory.
