@@ -4,6 +4,7 @@
 use super::{
     Owner, OwnerEffect, OwnerPhase,
     checkpointer::{Step, Stored},
+    end_state::EndState,
 };
 use crate::{
     cell::{CellId, CheckpointBase},
@@ -169,7 +170,9 @@ impl Owner {
     /// Ends a session of which no checkpoint can be taken, once the log is full or an end can keep no further message:
     /// it could do nothing more, and its peers would wait for ever.
     fn end_if_exhausted(&mut self, reason: &str, out: &mut Vec<OwnerEffect>) {
-        let is_kept_full = self.ends.iter().any(|side| side.uncovered + charge(STREAM_CUT) > RETAINED_MAX);
+        // An end that has told a smaller allowance stops reading earlier, at four times as much at the least.
+        let kept_max = |side: &EndState| RETAINED_MAX.min(4 * side.allowance());
+        let is_kept_full = self.ends.iter().any(|side| side.uncovered + charge(STREAM_CUT) > kept_max(side));
         if self.log.is_full() || is_kept_full {
             let what = if is_kept_full { "an end can keep no further message" } else { "the log is full" };
             let why = alloc::format!("{what}, and no checkpoint can be taken: {reason}");

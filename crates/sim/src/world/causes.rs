@@ -38,7 +38,14 @@ impl World {
         // A failure that happens once is retried, unless there is no state to retry with.
         let always = self.plan.poison.is_some_and(|poison| poison.always);
         let stopped = self.past.poisoned && (always || bare);
-        let over = killed || stopped || causes.agent_died || causes.server_refused || causes.program_broke;
+        // Without a checkpoint the log of a long session becomes full, or an end can keep no more.
+        let exhausted = self.plan.checkpoints_max < CHECKPOINTS_SIZE;
+        let over = killed
+            || stopped
+            || exhausted
+            || causes.agent_died
+            || causes.server_refused
+            || causes.program_broke;
         let short = self.plan.short_linger;
         match code {
             Code::Finished => true,
@@ -46,8 +53,7 @@ impl World {
             Code::Lost => bare || over || short,
             Code::Forgotten => bare || over || short,
             Code::Killed => killed,
-            // Without a checkpoint the log of a long session becomes full.
-            Code::Guest => stopped || self.plan.checkpoints_max < CHECKPOINTS_SIZE,
+            Code::Guest => stopped || exhausted,
             Code::ServerDown => causes.server_refused,
             Code::Reset => causes.program_broke,
             Code::NoEdge
