@@ -135,8 +135,14 @@ fn tee(command: &mut Command) -> Result<(bool, String)> {
 /// nothing is ever called flaky.
 fn failures(text: &str) -> Vec<Failed> {
     let (mut tests, mut counted, mut failed) = (Vec::new(), None, Vec::new());
+    // In what failed tests said, which may be the output of another cargo.
+    let mut is_quoted = false;
     for line in text.lines() {
+        is_quoted = (is_quoted || line == "failures:") && !line.starts_with("test result: FAILED. ");
         let rerun = line.strip_prefix("error: test failed, to rerun pass `");
+        if is_quoted {
+            continue;
+        }
         if line.trim_start().starts_with("Running ") || line.trim_start().starts_with("Doc-tests ") {
             (tests, counted) = (Vec::new(), None);
         } else if let Some(test) =
@@ -193,6 +199,10 @@ mod tests {
         ---- sessions::exec::one stdout ----\n\
         too late\n\
         \x20   test sessions::exec::one ... FAILED\n\
+        \x20    Running unittests src/lib.rs (target/debug/deps/tally-1)\n\
+        test tests::of_the_other ... ok\n\
+        test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
+        \x20  Doc-tests tally\n\
         \n\
         failures:\n\
         \x20   sessions::exec::one\n\
@@ -219,7 +229,9 @@ mod tests {
         ];
         assert_eq!(names, expected);
         assert_eq!(log_of(TEXT, "a::c"), "it broke\nhere");
-        assert_eq!(log_of(TEXT, "sessions::exec::one"), "too late\n    test sessions::exec::one ... FAILED");
+        let log = log_of(TEXT, "sessions::exec::one");
+        assert!(log.starts_with("too late\n    test sessions::exec::one ... FAILED\n"), "{log}");
+        assert!(log.ends_with("Doc-tests tally"), "{log}");
         assert_eq!(log_of(TEXT, "one"), "", "a test has its whole path");
     }
 

@@ -46,7 +46,7 @@ fn edit() -> (String, &'static str) {
 /// Bash functions for what a reader waits for and checks.
 const BY_HAND: &str = r#"
 set -um
-fail() { echo "FAILED: $*"; for log in "$TOP"/*.out "$TOP"/tally/run/*.log; do echo "== $log"; tail -n 15 "$log"; done; exit 1; }
+fail() { echo "FAILED: $*"; for log in "$TOP"/*.out "$TOP"/tally/*.out "$TOP"/tally/run/*.log; do echo "== $log"; tail -n 15 "$log"; done; exit 1; }
 # Until a command succeeds.
 until_done() { for _ in $(seq 1200); do if "$@" >/dev/null 2>&1; then return; fi; sleep 0.1; done; fail "never: $*"; }
 listens() { grep -qi ":$(printf %04X "$1") 0*:0000 0A" /proc/net/tcp; }
