@@ -24,6 +24,7 @@ use std::{
     collections::VecDeque,
     io::{self, IoSlice, Write},
     sync::Arc,
+    time::Duration,
 };
 
 /// Slices in one write.
@@ -47,6 +48,8 @@ pub(super) struct Local {
     pub(super) socket: Socket,
     /// Whether the connection is still being established.
     pub(super) connecting: bool,
+    /// Whether the kernel probes its peer.
+    probes: bool,
     /// Whether it waits for its turn to be read.
     pub(super) queued: bool,
     /// Whether the agent wants its input.
@@ -88,6 +91,7 @@ impl Local {
             id,
             socket,
             connecting,
+            probes: false,
             queued: false,
             reading: true,
             readable: false,
@@ -99,6 +103,16 @@ impl Local {
             close_state,
             deaf: false,
         }
+    }
+
+    /// Whether its peer's host is gone. The first call begins to probe the peer: most connections end before, and do not
+    /// pay for the system calls.
+    pub(super) fn has_vanished(&mut self, peer_unreachable: Duration) -> bool {
+        if !self.probes {
+            // A socket that refuses is broken, and its next event says so.
+            self.probes = self.socket.ask_for_peer(peer_unreachable).is_ok();
+        }
+        self.socket.has_vanished(peer_unreachable)
     }
 
     /// Whether its program, which will write no more, has reported a failure.

@@ -91,9 +91,9 @@ impl Locals {
 
     /// Checks some of the connections, in turn, and breaks those with an unreachable peer: the kernel detects only silent ones.
     ///
-    /// TCP keep-alive ends idle connections; a connection with unacknowledged data needs this
-    /// (`Socket::has_vanished`). A check of all connections may take several turns, so that 32,768
-    /// system calls do not stop the loop.
+    /// TCP keep-alive, which the first check of a connection enables, ends idle connections; a connection with
+    /// unacknowledged data needs this (`Socket::has_vanished`). A check of all connections may take several
+    /// turns, so that 32,768 system calls do not stop the loop.
     pub(super) fn search_vanished(&mut self, now: Instant, inputs: &mut VecDeque<AgentInput>) {
         if now < self.search_at {
             return;
@@ -106,8 +106,8 @@ impl Locals {
             self.search_at = now + self.peer_unreachable / SEARCHES;
         }
         for connection in some {
-            let gone = |local: &Local| !local.connecting && local.socket.has_vanished(self.peer_unreachable);
-            if self.all.get(&connection).is_some_and(gone) {
+            let gone = |local: &mut Local| !local.connecting && local.has_vanished(self.peer_unreachable);
+            if self.all.get_mut(&connection).is_some_and(gone) {
                 let reason = "its host is unreachable".to_owned();
                 self.reset(connection, ConnectionFailure { session: None, code: Code::Reset, reason });
                 inputs.push_back(AgentInput::Broken { connection });
@@ -132,7 +132,6 @@ impl Locals {
     ) -> io::Result<ConnectionId> {
         let number = self.next_accepted;
         let interests = Interest::READABLE | Interest::WRITABLE;
-        socket.ask_for_peer(self.peer_unreachable)?;
         registry.register(&mut socket, token::token(ACCEPTED, number), interests)?;
         self.next_accepted += 1;
         let connection = ConnectionId(number);
@@ -153,7 +152,6 @@ impl Locals {
         now: Instant,
     ) -> io::Result<()> {
         let interests = Interest::READABLE | Interest::WRITABLE;
-        socket.ask_for_peer(self.peer_unreachable)?;
         registry.register(&mut socket, token::token(CONNECTED, connection.0 & !ASKED), interests)?;
         self.all.insert(connection, Local::new(connection, socket, true, close_state));
         self.deadlines.push_back((now + self.connect_timeout, connection));

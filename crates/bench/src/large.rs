@@ -20,19 +20,21 @@ use std::time::{Duration, Instant};
 const PAGE: u64 = 4096;
 /// Time between two changes of most of the state.
 const PERIOD: Duration = Duration::from_secs(2);
+/// With the default limit, a larger full checkpoint and two thirds as much of deltas leave no room for the next full one.
+const DEFAULT_FITS_MEBIBYTES: u64 = 190;
 /// Part of the pages that are changed, in percent.
 const CHANGED_PERCENT: u64 = 60;
 
 /// Runs the benchmark.
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     let mut report = Report::new("large");
-    // A full checkpoint of more than about 190 MiB and its deltas leave no room for the next one, with the default limit.
-    for mebibytes in [43, 100, 185] {
+    for mebibytes in [43, 100, 185, 300] {
         if plan.wants(&format!("m{mebibytes}")) {
             size(plan, mebibytes, &mut report)?;
         }
     }
     report.note("the cell changes 60 % of its pages every 2 s; a small cell on the same shard is asked every millisecond");
+    report.note("above 190 MiB, edges and agents keep 1 GiB of checkpoints of a session (limits.checkpoints), otherwise 512 MiB");
     report.note("pause: the longest time since an edge's start for which its shard looked at no event, by the wall clock");
     Ok(report)
 }
@@ -41,7 +43,12 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
 fn size(plan: &Plan, mebibytes: u64, report: &mut Report) -> anyhow::Result<()> {
     let name = format!("m{mebibytes}");
     progress(&format!("large: {name}"));
-    let mut cluster = TestCluster::new(plan.layout("bench-large", 2, ""), |place| {
+    let mut layout = plan.layout("bench-large", 2, "");
+    if mebibytes > DEFAULT_FITS_MEBIBYTES {
+        layout.edge_tables = "[limits]\ncheckpoints = \"1GiB\"\n".into();
+        layout.agent_tables = "[limits]\nmemory = \"2GiB\"\ncheckpoints = \"1GiB\"\n".into();
+    }
+    let mut cluster = TestCluster::new(layout, |place| {
         let quota = mebibytes + mebibytes / 2;
         let rest = format!(
             "server = \"{SERVER}\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"{quota}MiB\"\nhandler_time = \"30s\"\n"

@@ -21,12 +21,15 @@ use super::{
     executor::Executor,
     setup::{Setup, ToProcess},
     standing::Standing,
+    supervisor,
 };
 use crate::logging;
 use marram_agent::{DialFailed, DialInto, Dialing, EndpointDialer, edge_transport};
 use marram_sandbox::set_latency_sensitive;
 use marram_shard::{
-    api::{Counted, Counter, FromShard, Now, ShardInput, ShardOutput, ShardWireId, Target, ToShard},
+    api::{
+        Counted, Counter, FromShard, NoteLevel, Now, ShardInput, ShardOutput, ShardWireId, Target, ToShard,
+    },
     shard::Shard,
 };
 use marram_transport::{
@@ -500,6 +503,9 @@ impl Process {
                     self.passage.send(&message.to_bytes(), None);
                 }
             }
+            // Each session that ends has such a line: it is not worth a message if it is not logged.
+            ShardOutput::Control(FromShard::Note(note))
+                if note.level == NoteLevel::Debug && !supervisor::logs_debug() => {}
             ShardOutput::Control(FromShard::Note(mut note)) => {
                 let session = note.session.filter(|_| note.guest);
                 if let Some(words) = session.and_then(|session| self.executor.last_errors(session)) {

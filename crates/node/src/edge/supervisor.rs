@@ -465,6 +465,11 @@ impl Supervisor {
     }
 }
 
+/// Whether a supervisor logs [`NoteLevel::Debug`]; its shards have its levels.
+pub(super) fn logs_debug() -> bool {
+    tracing::enabled!(tracing::Level::DEBUG)
+}
+
 fn shard_number(index: usize) -> u8 {
     u8::try_from(index).expect("shards are counted in a byte")
 }

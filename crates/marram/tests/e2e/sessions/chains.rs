@@ -35,15 +35,20 @@ fn sessions_through_three_stages_outlive_their_edges() {
     let listen = cluster.start_client_agent(&edges, &["three"]).unwrap()[0].address;
     let start = cluster.logs.end();
     traffic.start(listen, 3, 300_000, 7);
-    for kill in 0..6 {
+    let orphaned = |cluster: &TestCluster| cluster.logs.count(start, |event| event.name() == "orphaned");
+    let mut kills = 0;
+    // Sessions are short: the last owner that was reported may have none left when it is killed.
+    while kills < 6 || orphaned(&cluster) == 0 {
         thread::sleep(Duration::from_millis(200));
-        cluster.edges[kill % 2].kill();
-        cluster.respawn(kill % 2).unwrap();
-        assert_eq!(traffic.wrong(), Vec::<String>::new(), "kill {kill}; {}", cluster.logs.tail(40));
+        let owner = cluster.owner().unwrap();
+        cluster.edges[owner].kill();
+        cluster.respawn(owner).unwrap();
+        kills += 1;
+        assert_eq!(traffic.wrong(), Vec::<String>::new(), "kill {kills}; {}", cluster.logs.tail(40));
+        assert!(kills < 60, "no kill met a session; {}", cluster.logs.tail(40));
     }
     let (sessions, bytes) = traffic.finish();
-    let orphaned = cluster.logs.count(start, |event| event.name() == "orphaned");
-    assert!(sessions > 0 && bytes > 0 && orphaned > 0, "{sessions} sessions, {bytes} B, {orphaned} orphaned");
+    assert!(sessions > 0 && bytes > 0, "{sessions} sessions, {bytes} B");
 }
 
 /// Edges without apps, with these peers and tables, in the domain of another run if `domain` is given.
