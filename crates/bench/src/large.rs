@@ -100,7 +100,8 @@ fn size(plan: &Plan, mebibytes: u64, report: &mut Report) -> anyhow::Result<()> 
         progress(&format!("large: {name}, kill {} of {kills}", kill + 1));
         let (index, start) = (cluster.owner()?, cluster.logs.end());
         let edge = &mut cluster.edges[index];
-        gaps.push(pinger.longest_wait_ms(|| edge.kill())?);
+        let wait_ms = pinger.longest_wait_ms(|| edge.kill());
+        gaps.push(wait_ms.with_context(|| format!("the last lines:\n{}", cluster.logs.tail(60)))?);
         cluster.wait_for_owner(start)?;
         cluster.respawn(index)?;
     }
