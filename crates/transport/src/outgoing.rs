@@ -85,11 +85,16 @@ impl Outgoing {
     }
 
     /// Bytes that wait.
-    /// The limits `table::PAUSE` and `wire::UNREAD_MAX` are compared with it. That of bulk frames
-    /// is estimated, by the same function when they are added and removed, so that the sum returns
-    /// to 0.
+    /// The limit `table::PAUSE` is compared with it. That of bulk frames is estimated, by the same
+    /// function when they are added and removed, so that the sum returns to 0.
     pub(crate) fn size(&self) -> usize {
         self.parts_size + self.tail.len() + self.bulk_size
+    }
+
+    /// Bytes that wait and are kept for this queue alone. Bulk frames are not counted: their sender keeps what they carry,
+    /// as an end keeps its checkpoints, or sends no more than a window of them.
+    pub(crate) fn own_size(&self) -> usize {
+        self.parts_size + self.tail.len()
     }
 
     /// Writes until nothing waits (true) or `to` would block (false). A bulk frame is encoded only when nothing else waits, so

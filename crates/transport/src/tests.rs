@@ -3,7 +3,7 @@
 use super::{wire::ReadProgress, *};
 use bytes::Bytes;
 use marram_wire::{
-    frame::{Frame, Input, Ping},
+    frame::{CheckpointPart, Frame, Input, Ping},
     rights::{Rights, Verified},
 };
 use mio::{Events, Interest, Poll, Token};
@@ -231,6 +231,24 @@ fn frames_flow_both_ways_and_a_slow_reader_holds_them_up() {
         }
         assert_eq!(edge.unwritten(), 0);
     }
+}
+
+#[test]
+fn checkpoints_may_wait_in_any_amount_and_other_unread_frames_may_not() {
+    let mut pair = Pair::new(&security(None), &security(None)).expect("configured well");
+    assert_eq!(pair.run(), (Ok(()), Ok(())));
+    let payload = Bytes::from(vec![7; 1 << 20]);
+    let over_the_limit = wire::UNREAD_MAX / payload.len() + 10;
+    for _ in 0..over_the_limit {
+        pair.agent.send(CheckpointPart { channel: 2, bytes: payload.clone() }.into());
+    }
+    assert!(!pair.agent.flush().expect("its end keeps the checkpoint anyway"));
+    assert!(pair.agent.unwritten() > wire::UNREAD_MAX);
+    let input = Input { channel: 2, ack: 0, close: false, payload };
+    for _ in 0..over_the_limit {
+        pair.agent.send(input.clone().into());
+    }
+    assert!(matches!(pair.agent.flush(), Err(WireError::NotRead)));
 }
 
 #[test]
