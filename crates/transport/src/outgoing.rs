@@ -23,6 +23,9 @@ const BY_REFERENCE: usize = 16 << 10;
 const PIECE: usize = 64 << 10;
 /// Slices in one write.
 const SLICES: usize = 32;
+/// Bytes of bulk frames that are written before other wires have their turn: to a peer that reads as fast as this side
+/// writes, all checkpoints of a session would go at once.
+const BULK_TURN: usize = 2 << 20;
 
 /// The bytes that wait for a socket, and the bulk frames that wait behind them.
 #[derive(Default, Debug)]
@@ -37,6 +40,8 @@ pub(crate) struct Outgoing {
     bulk: VecDeque<Frame>,
     /// The approximate encoded size of `bulk`.
     bulk_size: usize,
+    /// Whether the last [`Self::write_to`] ended because its turn was over.
+    is_turn_over: bool,
 }
 
 /// The approximate encoded size of a bulk frame, in bytes.
@@ -97,13 +102,26 @@ impl Outgoing {
         self.parts_size + self.tail.len()
     }
 
-    /// Writes until nothing waits (true) or `to` would block (false). A bulk frame is encoded only when nothing else waits, so
-    /// urgent frames wait for at most one of them.
+    /// Whether the last [`Self::write_to`] ended because its turn was over: the socket may take more, and will not say so.
+    pub(crate) fn is_turn_over(&self) -> bool {
+        self.is_turn_over
+    }
+
+    /// Writes until nothing waits (true), or `to` would block or its turn is over (false). A bulk frame is encoded only when
+    /// nothing else waits, so urgent frames wait for at most one of them.
     pub(crate) fn write_to(&mut self, to: &mut impl Write) -> io::Result<bool> {
+        let mut turn = BULK_TURN;
+        self.is_turn_over = false;
         loop {
             if self.parts.is_empty() && self.tail.is_empty() {
+                if turn == 0 && !self.bulk.is_empty() {
+                    self.is_turn_over = true;
+                    return Ok(false);
+                }
                 let Some(frame) = self.bulk.pop_front() else { return Ok(true) };
-                self.bulk_size -= bulk_size(&frame);
+                let size = bulk_size(&frame);
+                self.bulk_size -= size;
+                turn = turn.saturating_sub(size);
                 self.encode(&frame);
             }
             match self.write_once(to) {
@@ -201,6 +219,21 @@ mod tests {
             let got: Vec<_> = std::iter::from_fn(|| reader.next_frame().expect("well-formed")).collect();
             assert_eq!(got, frames());
         }
+    }
+
+    #[test]
+    fn bulk_that_the_peer_takes_at_once_is_written_in_turns() {
+        let part = Frame::from(CheckpointPart { channel: 1, bytes: vec![7; 300_000].into() });
+        let (mut queue, mut socket) = (Outgoing::default(), Narrow { taken: Vec::new(), room: usize::MAX });
+        let count = 3 * BULK_TURN / 300_000;
+        (0..count).for_each(|_| queue.push(part.clone()));
+        let mut turns = 1;
+        while !queue.write_to(&mut socket).expect("never fails") {
+            assert!(queue.is_turn_over(), "the socket takes everything");
+            turns += 1;
+        }
+        assert!(!queue.is_turn_over() && queue.size() == 0);
+        assert_eq!(turns, 3);
     }
 
     #[test]

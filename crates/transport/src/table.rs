@@ -72,6 +72,8 @@ pub struct WireTable<M> {
     wires: BTreeMap<u64, Entry<M>>,
     ready: VecDeque<u64>,
     dirty: Vec<u64>,
+    /// Whether the last flush left something that a socket may take.
+    goes_on: bool,
     /// In order of their deadlines: all have the same timeout.
     /// Entries of wires that are up or gone stay until they expire: ids are never reused, so they
     /// are recognised.
@@ -90,6 +92,7 @@ impl<M: Clone> WireTable<M> {
             wires: BTreeMap::new(),
             ready: VecDeque::new(),
             dirty: Vec::new(),
+            goes_on: false,
             deadlines: VecDeque::new(),
             handshake,
             pauses,
@@ -175,9 +178,9 @@ impl<M: Clone> WireTable<M> {
         self.events.pop_front()
     }
 
-    /// Whether [`Self::next_happened`] may return something without another poll.
+    /// Whether [`Self::next_happened`] may return something without another poll, or [`Self::flush`] may write more.
     pub fn is_busy(&self) -> bool {
-        !self.events.is_empty() || !self.ready.is_empty()
+        !self.events.is_empty() || !self.ready.is_empty() || self.goes_on
     }
 
     /// Takes some frames from one wire, after a read if there are none, then lets the others have their turn.
@@ -235,14 +238,20 @@ impl<M: Clone> WireTable<M> {
     /// A wire that paused (`PAUSE`) reads again only below half of it, so that it does not
     /// alternate with each write.
     pub fn flush(&mut self) {
+        self.goes_on = false;
         for id in std::mem::take(&mut self.dirty) {
             let Some(entry) = self.wires.get_mut(&id) else { continue };
             entry.is_dirty = false;
             if let Err(error) = entry.wire.flush() {
                 self.down(id, error);
-            } else if (entry.readable || entry.has_frames)
-                && !entry.is_ready
-                && entry.wire.unwritten() <= PAUSE / 2
+                continue;
+            }
+            if entry.wire.is_turn_over() {
+                entry.is_dirty = true;
+                self.dirty.push(id);
+                self.goes_on = true;
+            }
+            if (entry.readable || entry.has_frames) && !entry.is_ready && entry.wire.unwritten() <= PAUSE / 2
             {
                 entry.is_ready = true;
                 self.ready.push_back(id);

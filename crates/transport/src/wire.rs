@@ -193,6 +193,11 @@ impl Wire {
         Ok(outcome)
     }
 
+    /// Whether the last [`Self::flush`] left bulk frames although the socket may take more, for others to have their turn.
+    pub fn is_turn_over(&self) -> bool {
+        self.outgoing.is_turn_over()
+    }
+
     /// Writes waiting bytes, as far as the socket takes them; true if none are left.
     ///
     /// # Errors
