@@ -10,6 +10,8 @@ use mio::{Events, Interest, Poll, Token};
 use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
+    os::unix::net::UnixStream,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -249,6 +251,45 @@ fn checkpoints_may_wait_in_any_amount_and_other_unread_frames_may_not() {
         pair.agent.send(input.clone().into());
     }
     assert!(matches!(pair.agent.flush(), Err(WireError::NotRead)));
+}
+
+#[test]
+fn checkpoints_that_wait_for_their_turn_are_written_without_another_event() {
+    const PARTS: usize = 200;
+    let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+    ours.set_nonblocking(true).expect("a socket");
+    let payload = Bytes::from(vec![7; 256 << 10]);
+    let total = PARTS * payload.len();
+    // A peer that reads as fast as it can, and closes when it has everything.
+    let reader = thread::spawn(move || {
+        let (mut theirs, mut buffer, mut got) = (theirs, vec![0; 1 << 20], 0);
+        while got < total {
+            got += theirs.read(&mut buffer).expect("open");
+        }
+        got
+    });
+    let mut poll = Poll::new().expect("a poll");
+    let mut table = WireTable::new(DEADLINE, false);
+    let socket = Socket::Unix(mio::net::UnixStream::from_std(ours));
+    let wire = Wire::trusted(socket, None);
+    let id =
+        table.insert(poll.registry(), |_| Token(0), wire, (), Instant::now()).expect("the poll watches it");
+    for _ in 0..PARTS {
+        table.send(id, CheckpointPart { channel: 2, bytes: payload.clone() }.into());
+    }
+    let mut events = Events::with_capacity(8);
+    loop {
+        table.flush();
+        let wait = if table.is_busy() { Duration::ZERO } else { DEADLINE };
+        poll.poll(&mut events, Some(wait)).expect("a poll");
+        assert!(wait.is_zero() || !events.is_empty(), "what is left waits for an event that does not come");
+        events.iter().for_each(|event| table.on_event(id, event));
+        let mut happened = std::iter::from_fn(|| table.next_happened());
+        if happened.any(|(_, event)| matches!(event, WireEvent::Down { .. })) {
+            break;
+        }
+    }
+    assert!(reader.join().expect("it only reads") >= total);
 }
 
 #[test]
