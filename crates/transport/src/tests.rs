@@ -10,7 +10,6 @@ use mio::{Events, Interest, Poll, Token};
 use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
-    os::unix::net::UnixStream,
     thread,
     time::{Duration, Instant},
 };
@@ -255,10 +254,12 @@ fn checkpoints_may_wait_in_any_amount_and_other_unread_frames_may_not() {
 
 #[test]
 fn checkpoints_that_wait_for_their_turn_are_written_without_another_event() {
-    const PARTS: usize = 200;
-    let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+    const PARTS: usize = 2_000;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let theirs = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+    let (ours, _) = listener.accept().expect("it connected");
     ours.set_nonblocking(true).expect("a socket");
-    let payload = Bytes::from(vec![7; 256 << 10]);
+    let payload = Bytes::from(vec![7; 8 << 10]);
     let total = PARTS * payload.len();
     // A peer that reads as fast as it can, and closes when it has everything.
     let reader = thread::spawn(move || {
@@ -270,7 +271,7 @@ fn checkpoints_that_wait_for_their_turn_are_written_without_another_event() {
     });
     let mut poll = Poll::new().expect("a poll");
     let mut table = WireTable::new(DEADLINE, false);
-    let socket = Socket::Unix(mio::net::UnixStream::from_std(ours));
+    let socket = Socket::tcp(mio::net::TcpStream::from_std(ours)).expect("a socket");
     let wire = Wire::trusted(socket, None);
     let id =
         table.insert(poll.registry(), |_| Token(0), wire, (), Instant::now()).expect("the poll watches it");

@@ -21,7 +21,7 @@ fn both() -> Option<[Arc<Image>; 2]> {
         skip::skip("cells in C are not built here: there is no C compiler for Wasm");
         return None;
     };
-    let quotas = Quotas { handler_time_ns: 50_000_000, ..Quotas::default() };
+    let quotas = Quotas { handler_time_ns: 300_000_000, ..Quotas::default() };
     let words = ImageFile { path: "etc/words".into(), contents: b"one\ntwo\n\nfour\nfive".to_vec() };
     Some([rust, c].map(|module| deploy_with(&module, &quotas, std::slice::from_ref(&words))))
 }

@@ -181,7 +181,7 @@ fn what_a_cell_printed_before_it_stopped_can_be_read() {
                  (call $print (i32.const 0) (i32.const 0) (i32.const 4)) {end})"#
         ))
     };
-    let quotas = Quotas { handler_time_ns: 1_000_000, ..Quotas::default() };
+    let quotas = Quotas { handler_time_ns: 50_000_000, ..Quotas::default() };
     for end in ["unreachable", "(loop $l (br $l))"] {
         let mut cells = start(&deploy_with(&dying(end), &quotas, &[]));
         stop(&mut cells, message(b""));

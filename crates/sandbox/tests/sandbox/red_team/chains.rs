@@ -168,7 +168,8 @@ fn a_stage_that_closes_another_stages_port_closes_its_own_side_of_it() {
 fn a_stage_that_starves_other_stages_is_killed_by_name() {
     twice(|| {
         let starver = guest(r#"(func (export "marram_recv") (param i32 i32 i32) (loop $l (br $l)))"#);
-        let quotas = Quotas { handler_time_ns: 5_000_000, ..Quotas::default() };
+        // So long that no other stage is killed because its machine stood still for a moment.
+        let quotas = Quotas { handler_time_ns: 100_000_000, ..Quotas::default() };
         for at in 0..3 {
             let mut stages = vec![("marker", marker()); 3];
             stages[at] = ("starver", starver.clone());
