@@ -186,21 +186,22 @@ fn every_stage_has_its_ports_before_its_first_message() {
     assert_eq!(prints(&mut cells), [text(0, "a00"), text(0, "a11")]);
 }
 
-/// Computes for tens of milliseconds before it passes a message on; forever if the message begins with `!`.
-fn busy() -> Vec<u8> {
-    guest(
+/// Computes for so many rounds, of about a nanosecond, before it passes a message on; forever if the message begins with
+/// `!`.
+fn busy(rounds: u32) -> Vec<u8> {
+    guest(&format!(
         r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32) (local $n i32)
              (if (i32.eq (i32.load8_u (local.get $ptr)) (i32.const 33)) (then (loop $forever (br $forever))))
-             (local.set $n (i32.const 40000000))
+             (local.set $n (i32.const {rounds}))
              (loop $l (br_if $l (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
              (call $send (i32.sub (i32.const 1) (local.get $port)) (local.get $ptr) (local.get $len)))"#,
-    )
+    ))
 }
 
 #[test]
 fn a_paused_stage_pauses_its_chain_and_no_other() {
     twice(|| {
-        let image = deploy_chain(&[("a", relay('a')), ("busy", busy()), ("c", relay('c'))]);
+        let image = deploy_chain(&[("a", relay('a')), ("busy", busy(40_000_000)), ("c", relay('c'))]);
         let (mut cells, other) = (start(&image), CellId(2));
         start_in(&mut cells, other, &relays());
         let mut progress = cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0, logged: None });
@@ -252,12 +253,12 @@ fn a_stage_that_computes_too_long_is_named() {
     twice(|| {
         // So long that no other stage is killed because its machine stood still for a moment.
         let quotas = Quotas { handler_time_ns: 200_000_000, ..Quotas::default() };
-        let image = chain_with(true, &quotas, &[("a", relay('a')), ("busy", busy())]);
+        let image = chain_with(true, &quotas, &[("a", relay('a')), ("busy", busy(u32::MAX))]);
         let mut cells = start(&image);
         let CellStop::Kill(reason) = stop(&mut cells, message(b"!")) else { panic!("a kill") };
         assert_eq!(reason, "stage 1 (busy): a handler ran longer than handler_time, 200 ms");
         // A stage has this much time for one input, in one handler or in several.
-        let stages = [("three", relay('a')), ("busy", busy())];
+        let stages = [("three", relay('a')), ("busy", busy(u32::MAX))];
         let mut cells = start(&chain_with(true, &quotas, &stages));
         let CellStop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
         assert!(reason.contains("stage 1 (busy)"), "{reason}");
