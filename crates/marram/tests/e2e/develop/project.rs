@@ -3,6 +3,7 @@
 use crate::support;
 use marram_cluster::{TempDir, free_address};
 use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -74,17 +75,22 @@ impl Dev {
     }
 }
 
-/// Waits until no process works in this directory: what `marram dev` starts inherits its directory. Its address would
-/// prove nothing, since another test may listen there by now.
-fn nothing_stays_behind(directory: &Path) {
+/// The processes that work in this directory.
+fn working_in(directory: &Path) -> Vec<OsString> {
     let directory = directory.canonicalize().unwrap();
     let works_here = |process: std::fs::DirEntry| {
         let at = std::fs::read_link(process.path().join("cwd"));
         at.is_ok_and(|at| at == directory).then(|| process.file_name())
     };
+    std::fs::read_dir("/proc").unwrap().flatten().filter_map(works_here).collect()
+}
+
+/// Waits until no process works in this directory: what `marram dev` starts inherits its directory. Its address would
+/// prove nothing, since another test may listen there by now.
+fn nothing_stays_behind(directory: &Path) {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let left: Vec<_> = std::fs::read_dir("/proc").unwrap().flatten().filter_map(works_here).collect();
+        let left = working_in(directory);
         if left.is_empty() {
             return;
         }
@@ -123,6 +129,7 @@ fn a_project_in_c_is_built_deployed_and_deployed_again_when_it_changes() {
     edit(&source, "count += ;", "count += 10;");
     dev.until("deployed: new sessions use it");
     assert_eq!(ask(listen, "hello"), "10 says hello\n");
+    assert!(working_in(&directory).len() > 1, "its processes would be found here");
     dev.interrupt();
     nothing_stays_behind(&directory);
 }
