@@ -93,7 +93,7 @@ impl Outgoing {
     /// The limit `table::PAUSE` is compared with it. That of bulk frames is estimated, by the same
     /// function when they are added and removed, so that the sum returns to 0.
     pub(crate) fn size(&self) -> usize {
-        self.parts_size + self.tail.len() + self.bulk_size
+        self.own_size() + self.bulk_size
     }
 
     /// Bytes that wait and are kept for this queue alone. Bulk frames are not counted: their sender keeps what they carry,

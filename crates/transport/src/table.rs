@@ -71,9 +71,8 @@ struct Entry<M> {
 pub struct WireTable<M> {
     wires: BTreeMap<u64, Entry<M>>,
     ready: VecDeque<u64>,
+    /// What a flush leaves here, a socket may take at once.
     dirty: Vec<u64>,
-    /// Whether the last flush left something that a socket may take.
-    goes_on: bool,
     /// In order of their deadlines: all have the same timeout.
     /// Entries of wires that are up or gone stay until they expire: ids are never reused, so they
     /// are recognised.
@@ -92,7 +91,6 @@ impl<M: Clone> WireTable<M> {
             wires: BTreeMap::new(),
             ready: VecDeque::new(),
             dirty: Vec::new(),
-            goes_on: false,
             deadlines: VecDeque::new(),
             handshake,
             pauses,
@@ -180,7 +178,7 @@ impl<M: Clone> WireTable<M> {
 
     /// Whether [`Self::next_happened`] may return something without another poll, or [`Self::flush`] may write more.
     pub fn is_busy(&self) -> bool {
-        !self.events.is_empty() || !self.ready.is_empty() || self.goes_on
+        !self.events.is_empty() || !self.ready.is_empty() || !self.dirty.is_empty()
     }
 
     /// Takes some frames from one wire, after a read if there are none, then lets the others have their turn.
@@ -238,7 +236,6 @@ impl<M: Clone> WireTable<M> {
     /// A wire that paused (`PAUSE`) reads again only below half of it, so that it does not
     /// alternate with each write.
     pub fn flush(&mut self) {
-        self.goes_on = false;
         for id in std::mem::take(&mut self.dirty) {
             let Some(entry) = self.wires.get_mut(&id) else { continue };
             entry.is_dirty = false;
@@ -249,7 +246,6 @@ impl<M: Clone> WireTable<M> {
             if entry.wire.is_turn_over() {
                 entry.is_dirty = true;
                 self.dirty.push(id);
-                self.goes_on = true;
             }
             if (entry.readable || entry.has_frames) && !entry.is_ready && entry.wire.unwritten() <= PAUSE / 2
             {
