@@ -59,6 +59,8 @@ pub struct AgentOptions {
     /// Edges as `host:port`, preferred first. Names are resolved again at each dial; each address that a name has when the agent
     /// starts counts as a separate edge.
     pub edges: Vec<String>,
+    /// Whether a new session goes to the least loaded of the edges that are equally near, and not to the first of them.
+    pub spread: bool,
     /// Servers that this agent connects to. Empty for a client's agent.
     pub servers: Vec<ServerSettings>,
     /// How its wires are protected.
@@ -105,7 +107,7 @@ pub struct ServerSettings {
 pub struct Timeouts {
     /// The interval of heartbeats on a wire.
     pub heartbeat_interval: Duration,
-    /// An edge without any message for so long is suspected; at least twice the interval.
+    /// An edge without any message for so long is suspected, sooner if its answers usually come soon; at least twice the interval.
     pub heartbeat_timeout: Duration,
     /// How long a connection waits for an edge that takes its session before it fails.
     /// An ended session's tombstone must outlive it (`docs/protocol.md`, chapter 1); nothing checks

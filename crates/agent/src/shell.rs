@@ -533,6 +533,7 @@ fn config(options: &AgentOptions, edges: u16) -> AgentConfig {
     AgentConfig {
         servers: options.servers.iter().map(server).collect(),
         edges,
+        spread: options.spread,
         heartbeat_interval_ns: nanos(timeouts.heartbeat_interval),
         heartbeat_timeout_ns: nanos(timeouts.heartbeat_timeout),
         edge_wait_ns: nanos(timeouts.edge_wait),

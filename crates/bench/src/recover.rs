@@ -12,8 +12,11 @@
 //!
 //! The baseline of `recover` are the paper's figures (CESSNA, section 7).
 
+mod suspicion;
+
 use super::ballast::{APP, SERVER, cluster, counter, session, wires};
 use super::pinger::{self, Pinger};
+use super::plan::Wires;
 use super::report::{Bar, Report};
 use super::{Plan, cpu, mass, peer, progress, stats};
 use anyhow::Context;
@@ -62,6 +65,9 @@ fn over(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         if plan.wants(name) {
             remote(plan, name, recorder, if plan.quick { 2 } else { 10 }, report)?;
         }
+    }
+    if plan.wants("false_suspicions") && plan.wires == Wires::Plain {
+        suspicion::run(plan, report)?;
     }
     if plan.wants("mass") {
         mass::run(plan, if plan.quick { 50 } else { 1000 }, report)?;
@@ -217,7 +223,8 @@ fn local(
         progress(&format!("recover: {}{name}, hang {} of {hangs}", plan.wires.prefix(), hang + 1));
         gaps.push(scene.hang()?);
     }
-    report.metric_with_bar(&format!("{name}.hang_gap_p50_ms"), stats::median(&gaps), Bar::Most(400.0));
+    let hang_bar = Bar::Most(if bar.is_some() { 120.0 } else { 400.0 });
+    report.metric_with_bar(&format!("{name}.hang_gap_p50_ms"), stats::median(&gaps), hang_bar);
     let (lost, repeated) = scene.pinger.lost_and_repeated();
     report.add_lost(lost, repeated);
     Ok(())

@@ -322,7 +322,7 @@ pub(super) fn file(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, P
 pub(super) struct WrittenTimeouts {
     /// Between two heartbeats to an edge.
     pub(super) heartbeat: Option<Spanned<Time>>,
-    /// Silence after which another edge is asked; twice `heartbeat` at least.
+    /// Silence after which another edge is asked at the latest; twice `heartbeat` at least.
     pub(super) suspect_after: Option<Spanned<Time>>,
     /// How long a client's connection waits for an edge that accepts its session.
     pub(super) edge_wait: Option<Spanned<Time>>,

@@ -1,7 +1,14 @@
 //! Wires to every shard of every edge, for an agent, a recorder or a standby: dialled with backoff, checked by heartbeats,
-//! suspected after a timeout. Pure: returns actions, and knows frames by name only.
+//! suspected if they are silent for longer than is normal. Pure: returns actions, and knows frames by name only.
+
+mod answers;
+mod lateness;
+#[cfg(test)]
+mod tests;
 
 use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+use answers::Answers;
+use lateness::Lateness;
 use marram_wire::random::Random;
 
 /// The destination of a wire: an edge by its index in the agent's list, nearest first if nothing else is known, and a shard.
@@ -22,6 +29,9 @@ const LASTS_NS: u64 = 250_000_000;
 const HASTY_MAX: u8 = 16;
 /// The lateness of this process counts for this many heartbeat timeouts.
 const LATE_COUNTS: u64 = 10;
+/// A wire that falls silent after other frames than answers is asked after this part of the heartbeat interval: what waits for it
+/// may be a client.
+const ASK_EARLY: u64 = 4;
 
 /// The number of edges, and the timeouts. All times in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,7 +40,7 @@ pub struct DialerConfig {
     pub edges: u16,
     /// Interval between heartbeats on a wire.
     pub heartbeat_interval_ns: u64,
-    /// Silence after which an edge is suspected.
+    /// Silence after which an edge is suspected at the latest; earlier if its answers usually come sooner.
     pub heartbeat_timeout_ns: u64,
     /// First backoff before an edge is dialled again; doubles, with jitter.
     pub backoff_min_ns: u64,
@@ -78,28 +88,50 @@ struct Wire {
     suspected: bool,
     heard_ns: u64,
     pinged_ns: u64,
+    /// The first heartbeat since a frame arrived.
+    asked_ns: Option<u64>,
+    /// Another frame than an answer has arrived since the last heartbeat.
+    is_talking: bool,
+    answers: Answers,
 }
 
-/// The maximum recent delay of this process behind its own deadlines. If it waits for a processor, other processes on the
-/// machine wait as well, and their frames may be unread. So other processes get twice this delay as additional time, for both
-/// directions (Dadgar, Phillips, Currey: Lifeguard, 2018, section IV.A).
-#[derive(Debug, Default)]
-struct Lateness {
-    late_ns: u64,
-    until_ns: u64,
-}
-
-impl Lateness {
-    /// The process runs now, and should have run at `due_ns`.
-    fn note(&mut self, now_ns: u64, due_ns: u64, counts_ns: u64) {
-        let late_ns = now_ns.saturating_sub(due_ns);
-        if late_ns >= self.late_ns || self.until_ns <= now_ns {
-            *self = Self { late_ns, until_ns: now_ns.saturating_add(counts_ns) };
+impl Wire {
+    fn new(target: Target, backoff_ns: u64, now_ns: u64) -> Self {
+        Self {
+            target,
+            backoff_ns,
+            welcomed_ns: None,
+            suspected: false,
+            heard_ns: now_ns,
+            pinged_ns: now_ns,
+            asked_ns: None,
+            is_talking: false,
+            answers: Answers::default(),
         }
     }
 
-    fn grace_ns(&self) -> u64 {
-        self.late_ns.saturating_mul(2)
+    /// When the next heartbeat is due.
+    fn ping_ns(&self, config: &DialerConfig) -> u64 {
+        let interval_ns = config.heartbeat_interval_ns;
+        let regular_ns = self.pinged_ns.saturating_add(interval_ns);
+        let early_ns = self.heard_ns.max(self.pinged_ns).saturating_add(interval_ns / ASK_EARLY);
+        if self.is_talking { regular_ns.min(early_ns) } else { regular_ns }
+    }
+
+    /// When the edge is to be suspected if nothing arrives: when its answer takes longer than is normal for this wire, and at
+    /// the latest after the configured silence.
+    fn suspect_ns(&self, config: &DialerConfig, grace_ns: u64) -> u64 {
+        let timeout_ns = config.heartbeat_timeout_ns;
+        let latest_ns = self.heard_ns.saturating_add(timeout_ns);
+        let normal_ns = self.asked_ns.zip(self.answers.patience_ns(timeout_ns));
+        let normal_ns =
+            normal_ns.map_or(u64::MAX, |(asked_ns, patience_ns)| asked_ns.saturating_add(patience_ns));
+        latest_ns.min(normal_ns).saturating_add(grace_ns)
+    }
+
+    /// When the wire is to be closed if nothing arrives.
+    fn close_ns(&self, config: &DialerConfig, grace_ns: u64) -> u64 {
+        self.heard_ns.saturating_add(config.heartbeat_timeout_ns * GIVE_UP).saturating_add(grace_ns)
     }
 }
 
@@ -130,11 +162,7 @@ impl Dialer {
             Some(Dial::Dialling { backoff_ns }) => backoff_ns,
             _ => 0,
         };
-        let (heard_ns, pinged_ns) = (now_ns, now_ns);
-        self.wires.insert(
-            wire,
-            Wire { target, backoff_ns, welcomed_ns: None, suspected: false, heard_ns, pinged_ns },
-        );
+        self.wires.insert(wire, Wire::new(target, backoff_ns, now_ns));
     }
 
     /// A wire could not be established.
@@ -178,10 +206,19 @@ impl Dialer {
         Some(target)
     }
 
-    /// A frame arrived on a wire. True if its edge was suspected until now.
-    pub fn heard(&mut self, now_ns: u64, wire: u64) -> bool {
+    /// A frame arrived on a wire; `stamp` is the time of the heartbeat which it answers, if it is an answer. True if the edge was
+    /// suspected until now.
+    pub fn heard(&mut self, now_ns: u64, wire: u64, stamp: Option<u64>) -> bool {
         let Some(wire) = self.wires.get_mut(&wire) else { return false };
         wire.heard_ns = now_ns;
+        wire.asked_ns = None;
+        match stamp {
+            // 0 if the edge has made up a later time.
+            Some(stamp) => {
+                wire.answers.note(now_ns, now_ns.saturating_sub(stamp), self.config.heartbeat_timeout_ns);
+            }
+            None => wire.is_talking = true,
+        }
         core::mem::take(&mut wire.suspected)
     }
 
@@ -223,15 +260,16 @@ impl Dialer {
             }
         }
         for (id, wire) in &mut self.wires {
-            if wire.pinged_ns + self.config.heartbeat_interval_ns <= now_ns {
+            if wire.ping_ns(&self.config) <= now_ns {
                 wire.pinged_ns = now_ns;
+                wire.is_talking = false;
+                wire.asked_ns.get_or_insert(now_ns);
                 out.push(DialerAction::Ping(*id));
             }
             let silent_ns = now_ns.saturating_sub(wire.heard_ns);
-            let patience_ns = self.config.heartbeat_timeout_ns;
-            if silent_ns >= (patience_ns * GIVE_UP).saturating_add(grace_ns) {
+            if wire.close_ns(&self.config, grace_ns) <= now_ns {
                 out.push(DialerAction::Close { wire: *id, silent_ns });
-            } else if !wire.suspected && silent_ns >= patience_ns.saturating_add(grace_ns) {
+            } else if !wire.suspected && wire.suspect_ns(&self.config, grace_ns) <= now_ns {
                 wire.suspected = true;
                 out.push(DialerAction::Suspect { wire: *id, silent_ns });
             }
@@ -247,10 +285,12 @@ impl Dialer {
         });
         let grace_ns = self.lateness.grace_ns();
         let wires = self.wires.values().map(|wire| {
-            let timeouts = if wire.suspected { GIVE_UP } else { 1 };
-            let patience_ns = (self.config.heartbeat_timeout_ns * timeouts).saturating_add(grace_ns);
-            let ping_ns = wire.pinged_ns + self.config.heartbeat_interval_ns;
-            wire.heard_ns.saturating_add(patience_ns).min(ping_ns)
+            let end_ns = if wire.suspected {
+                wire.close_ns(&self.config, grace_ns)
+            } else {
+                wire.suspect_ns(&self.config, grace_ns)
+            };
+            end_ns.min(wire.ping_ns(&self.config))
         });
         dials.chain(wires).min()
     }
@@ -259,163 +299,4 @@ impl Dialer {
 /// The message about an edge that does not answer.
 pub(crate) fn silence(silent_ns: u64) -> String {
     format!("no frame from the edge for {} ms", silent_ns / 1_000_000)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: u64 = 1_000_000;
-    const FIRST: Target = Target { edge: 0, shard: 0 };
-    const SECOND: Target = Target { edge: 0, shard: 1 };
-
-    fn dialer() -> Dialer {
-        let config = DialerConfig {
-            edges: 1,
-            heartbeat_interval_ns: 50 * MS,
-            heartbeat_timeout_ns: 200 * MS,
-            backoff_min_ns: 10 * MS,
-            backoff_max_ns: 80 * MS,
-        };
-        Dialer::new(config, 0)
-    }
-
-    fn due(dialer: &mut Dialer, now_ns: u64) -> Vec<DialerAction> {
-        let mut out = Vec::new();
-        dialer.due(now_ns, &mut out);
-        out
-    }
-
-    /// Runs the dialer until this time, with each timeout handled exactly when it is due.
-    fn until(dialer: &mut Dialer, end_ns: u64) -> Vec<DialerAction> {
-        let mut acts = Vec::new();
-        while let Some(now_ns) = dialer.wake_ns().filter(|now_ns| *now_ns <= end_ns) {
-            dialer.due(now_ns, &mut acts);
-            if matches!(acts.last(), Some(DialerAction::Close { .. })) {
-                break;
-            }
-        }
-        acts
-    }
-
-    /// Dials the only edge eight times, each time with this failure. Returns how long it waits until each retry.
-    fn waits(mut fail: impl FnMut(&mut Dialer, &mut Random, u64, u64)) -> (Vec<u64>, Dialer) {
-        let (mut dialer, mut random) = (dialer(), Random::new([1; 32]));
-        let (mut now_ns, mut waits) = (0, Vec::new());
-        for wire in 0..8 {
-            assert_eq!(due(&mut dialer, now_ns), [DialerAction::Dial(FIRST)]);
-            fail(&mut dialer, &mut random, now_ns, wire);
-            let wake_ns = dialer.wake_ns().expect("it is tried again");
-            waits.push(wake_ns - now_ns);
-            now_ns = wake_ns;
-        }
-        (waits, dialer)
-    }
-
-    #[test]
-    fn every_shard_is_dialled_once_and_again_when_its_wire_breaks() {
-        let (mut dialer, mut random) = (dialer(), Random::new([1; 32]));
-        assert_eq!(due(&mut dialer, 0), [DialerAction::Dial(FIRST)]);
-        assert_eq!(due(&mut dialer, MS), []);
-        dialer.up(MS, 7, FIRST);
-        dialer.welcomed(MS, 7, 2);
-        assert_eq!(due(&mut dialer, MS), [DialerAction::Dial(SECOND)]);
-        assert_eq!(dialer.down(2 * MS, 7, &mut random), Some(FIRST));
-        assert_eq!(due(&mut dialer, 2 * MS), [DialerAction::Dial(FIRST)]);
-        assert_eq!(dialer.down(2 * MS, 7, &mut random), None);
-    }
-
-    #[test]
-    fn an_unreachable_edge_is_dialled_ever_less_often() {
-        let (waits, _) = waits(|dialer, random, now_ns, _| dialer.failed(now_ns, FIRST, random));
-        assert!(waits[0] <= 10 * MS && waits[7] >= 40 * MS && waits[7] <= 80 * MS, "{waits:?}");
-    }
-
-    #[test]
-    fn an_edge_that_closes_new_wires_is_not_dialled_in_a_loop() {
-        let (waits, _) = waits(|dialer, random, now_ns, wire| {
-            dialer.up(now_ns, wire, FIRST);
-            dialer.down(now_ns, wire, random);
-        });
-        let now_ns: u64 = waits.iter().sum();
-        assert!(now_ns > 100 * MS, "{now_ns}");
-    }
-
-    #[test]
-    fn an_edge_that_closes_welcomed_wires_is_dialled_at_once_only_the_first_time() {
-        let (waits, mut dialer) = waits(|dialer, random, now_ns, wire| {
-            dialer.up(now_ns, wire, FIRST);
-            dialer.welcomed(now_ns, wire, 1);
-            dialer.down(now_ns, wire, random);
-        });
-        assert_eq!(waits[0], 0);
-        assert!((5 * MS..=10 * MS).contains(&waits[1]) && waits[7] >= 40 * MS, "{waits:?}");
-        let now_ns = waits.iter().sum();
-        due(&mut dialer, now_ns);
-        dialer.up(now_ns, 9, FIRST);
-        dialer.welcomed(now_ns, 9, 1);
-        let broke_ns = now_ns + LASTS_NS;
-        dialer.down(broke_ns, 9, &mut Random::new([1; 32]));
-        assert_eq!(dialer.wake_ns(), Some(broke_ns), "it lasted");
-    }
-
-    #[test]
-    fn the_silent_are_suspected_and_given_up_much_later() {
-        let mut dialer = dialer();
-        due(&mut dialer, 0);
-        dialer.up(0, 7, FIRST);
-        assert_eq!(due(&mut dialer, 50 * MS), [DialerAction::Ping(7)]);
-        assert!(!dialer.heard(60 * MS, 7));
-        let acts = until(&mut dialer, 260 * MS);
-        assert_eq!(acts.last(), Some(&DialerAction::Suspect { wire: 7, silent_ns: 200 * MS }));
-        assert!(dialer.is_suspected(7));
-        assert!(dialer.heard(270 * MS, 7) && !dialer.heard(270 * MS, 7), "once");
-        let dead_ns = 270 * MS + 200 * MS * GIVE_UP;
-        let acts = until(&mut dialer, dead_ns);
-        assert_eq!(acts.last(), Some(&DialerAction::Close { wire: 7, silent_ns: 200 * MS * GIVE_UP }));
-    }
-
-    #[test]
-    fn silence_in_which_this_process_had_no_turn_itself_says_nothing() {
-        let mut dialer = dialer();
-        due(&mut dialer, 0);
-        dialer.up(0, 7, FIRST);
-        // The heartbeat was due after 50 ms; the process runs after 300.
-        assert_eq!(due(&mut dialer, 300 * MS), [DialerAction::Ping(7)]);
-        let acts = until(&mut dialer, 699 * MS);
-        assert!(!dialer.is_suspected(7), "{acts:?}");
-        until(&mut dialer, 700 * MS);
-        assert!(dialer.is_suspected(7), "a timeout, and twice what it was late");
-    }
-
-    #[test]
-    fn a_process_that_was_stopped_for_long_suspects_again_soon() {
-        let mut dialer = dialer();
-        due(&mut dialer, 0);
-        dialer.up(0, 7, FIRST);
-        let woke_ns = 5_000 * MS;
-        due(&mut dialer, woke_ns);
-        assert!(!dialer.is_suspected(7));
-        until(&mut dialer, woke_ns + 200 * MS * LATE_COUNTS + 50 * MS);
-        assert!(dialer.is_suspected(7));
-    }
-
-    #[test]
-    fn lateness_is_forgotten_in_time() {
-        let mut dialer = dialer();
-        due(&mut dialer, 0);
-        dialer.up(0, 7, FIRST);
-        due(&mut dialer, 300 * MS);
-        let long_after_ns = 300 * MS + 200 * MS * LATE_COUNTS;
-        while dialer.wake_ns().is_some_and(|wake_ns| wake_ns <= long_after_ns) {
-            let now_ns = dialer.wake_ns().expect("it is due");
-            dialer.heard(now_ns, 7);
-            due(&mut dialer, now_ns);
-        }
-        dialer.heard(long_after_ns, 7);
-        until(&mut dialer, long_after_ns + 199 * MS);
-        assert!(!dialer.is_suspected(7));
-        until(&mut dialer, long_after_ns + 200 * MS);
-        assert!(dialer.is_suspected(7));
-    }
 }

@@ -236,6 +236,8 @@ pub struct Plan {
     pub short_linger: bool,
     /// Bytes that the sessions of one agent may keep, in some seeds so few that they are always too few.
     pub memory_max: u64,
+    /// Whether agents lead new sessions to the least loaded edge, not to the first one.
+    pub spread: bool,
     /// The course of an owner that renews its standby in vain, in some seeds. It is their only fault.
     pub renewal: Option<Renewal>,
     /// An agent that lies, in some seeds.
@@ -307,6 +309,7 @@ impl Plan {
             reads: Random::new(seed, 31).percent(40),
             short_linger,
             memory_max: memory(seed),
+            spread: Random::new(seed, 55).percent(50),
             renewal: None,
             liar: None,
         };

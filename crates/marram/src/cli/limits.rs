@@ -405,7 +405,7 @@ fn waiting() -> Vec<Row> {
     vec![
         ("between heartbeats (c)", time(timeouts.heartbeat_interval), "one is sent"),
         (
-            "silence of an edge (c)",
+            "silence of an edge, at most (c)",
             time(timeouts.heartbeat_timeout),
             "it is suspected; its sessions recover elsewhere",
         ),

@@ -80,6 +80,7 @@ impl Gate {
             &agent::AgentOptions {
                 routing: options.routing.clone(),
                 edges: Vec::new(),
+                spread: true,
                 servers: options.servers.clone(),
                 security: options.security.clone(),
                 timeouts: options.timeouts.clone(),

@@ -36,6 +36,8 @@ pub struct AgentConfig {
     pub servers: Vec<AgentServer>,
     /// Number of edges to choose from.
     pub edges: u16,
+    /// Whether a new session asks the least loaded of the edges that are equally near, not the first of them.
+    pub spread: bool,
     /// Interval between heartbeats on a wire.
     pub heartbeat_interval_ns: u64,
     /// Silence after which an edge is suspected.

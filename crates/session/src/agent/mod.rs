@@ -16,6 +16,7 @@ pub mod proxy;
 pub mod routes;
 mod session_table;
 mod sessions;
+mod spread;
 #[cfg(test)]
 mod tests;
 mod tombstones;
@@ -41,6 +42,7 @@ use connections::Connections;
 use local::Local;
 use marram_wire::{id::SessionId, random::Random};
 use session_table::Sessions;
+use spread::Spread;
 use tombstones::Tombstones;
 use wire_table::Wires;
 
@@ -69,6 +71,8 @@ pub struct Agent {
     wires: Wires,
     /// The sessions that are away from home.
     affinity: ShardAffinity,
+    /// The apps whose new sessions go to the least loaded edge.
+    spread: Spread,
     sessions: Sessions,
     /// What the sessions may keep.
     budget: Budget,
@@ -94,6 +98,7 @@ impl Agent {
             // Replaced at the first event, which says what time it is.
             wires: Wires::new(Dialer::new(dialer(&config), 0)),
             affinity: ShardAffinity::new(config.failback_delay_ns),
+            spread: Spread::new(config.spread),
             budget: Budget::new(config.memory_max),
             config,
             random: Random::new(entropy),

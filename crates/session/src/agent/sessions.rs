@@ -121,13 +121,14 @@ impl Session {
 impl Agent {
     /// Asks the best edge for a generation of this session.
     pub(super) fn lead(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
-        let (candidates, settled) = (self.candidates(id), self.is_settled(id));
+        let (candidates, settled) = (self.candidates(now_ns, id), self.is_settled(id));
         let Some(session) = self.sessions.known_mut(id) else { return };
         session.lead_ns = None;
         let asked = session.asking.take();
         if let Some(wire) = asked.and_then(|(wire, _)| self.wires.get(wire)) {
             // The target did not answer in time, which counts as a rejection with this code.
             session.rejected.push((wire.target, Code::Waiting));
+            self.spread.refused(now_ns, session.end.app(), wire.target.edge);
         }
         asked.into_iter().for_each(|asked| self.wires.unbind(asked));
         if settled {
@@ -170,6 +171,9 @@ impl Agent {
         session.asking = Some((wire_id, channel));
         session.lead_ns = Some(now_ns + HELLO_PATIENCE_NS);
         trace!(session.end.context(), "asks {target:?} for a generation, on wire {}", wire_id.0);
+        if session.end.terms().is_none() {
+            self.wires.asked(wire_id);
+        }
         out.push(AgentOutput::Send { wire: wire_id, frame: session.end.hello(channel, &challenge).into() });
         self.sessions.arm(id, now_ns + HELLO_PATIENCE_NS);
         self.sessions.arm_deadline(now_ns, id, &self.config);
@@ -248,6 +252,9 @@ impl Agent {
         }
         session.orphaned_ns.get_or_insert(now_ns);
         session.lead_ns = None;
+        if !id.server {
+            self.spread.learned(&ask.app, ask.shared);
+        }
         if let Some(wire) = self.wires.get(wire_id) {
             session.domain = wire.welcome.as_ref().map(|welcome| welcome.domain);
             let bound = Bound { session: id, generation: ask.generation };
@@ -390,7 +397,7 @@ impl Agent {
         reject: &Reject,
         out: &mut Vec<AgentOutput>,
     ) {
-        let (usable, settled) = (self.candidates(id).len(), self.is_settled(id));
+        let (usable, settled) = (self.candidates(now_ns, id).len(), self.is_settled(id));
         let misses = self.wires.misses_an_edge(now_ns, self.config.edge_wait_ns);
         let Some(target) = self.wires.known(wire).map(|wire| wire.target) else { return };
         let Some(session) = self.sessions.known_mut(id) else { return };
@@ -411,6 +418,7 @@ impl Agent {
             return self.sessions.lead_at(id, at_ns);
         }
         session.rejected.push((target, reject.code));
+        self.spread.refused(now_ns, session.end.app(), target.edge);
         session.refusal = Some((reject.code, reject.reason.clone()));
         let everywhere = session.rejected.len() >= usable;
         let unknown = session.rejected.iter().all(|(_, code)| *code == Code::UnknownApp);
@@ -514,7 +522,8 @@ impl Agent {
         let Some(session) = self.sessions.known(id) else { return };
         let keeps = session.end.terms().is_none_or(|terms| terms.keep);
         let here = keeps && session.attached.is_some_and(|(at, _)| at == wire);
-        if here && !session.is_server() && session.asking.is_none() && !self.candidates(id).is_empty() {
+        if here && !session.is_server() && session.asking.is_none() && !self.candidates(now_ns, id).is_empty()
+        {
             self.lead(now_ns, id, out);
         }
     }

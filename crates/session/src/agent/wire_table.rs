@@ -58,6 +58,10 @@ pub(crate) struct Wire {
     pub(crate) draining: bool,
     /// Smoothed over about eight heartbeats; 0 before the first answer.
     rtt_ns: u64,
+    /// The sessions that the shard had when it answered last.
+    load: u32,
+    /// New sessions that have asked it since.
+    asked: u32,
     channels: BTreeMap<Channel, Bound>,
     next_channel: Channel,
 }
@@ -92,6 +96,34 @@ impl Wire {
     /// All channels, in the order of their numbers.
     pub(crate) fn channels(&self) -> impl Iterator<Item = (Channel, Bound)> {
         self.channels.iter().map(|(channel, bound)| (*channel, *bound))
+    }
+}
+
+/// What the usable wires to one edge tell of it.
+#[derive(Clone, Copy, Debug)]
+struct EdgeState {
+    /// The best of its shards.
+    rtt_ns: u64,
+    sessions: u64,
+    shards: u64,
+}
+
+impl Default for EdgeState {
+    fn default() -> Self {
+        Self { rtt_ns: u64::MAX, sessions: 0, shards: 0 }
+    }
+}
+
+impl EdgeState {
+    fn add(&mut self, wire: &Wire) {
+        self.rtt_ns = self.rtt_ns.min(wire.rtt_ns);
+        self.sessions += u64::from(wire.load) + u64::from(wire.asked);
+        self.shards += 1;
+    }
+
+    /// Sessions of each shard, in 1/256, so that edges with few sessions and several shards differ.
+    fn load(&self) -> u64 {
+        (self.sessions << 8) / self.shards.max(1)
     }
 }
 
@@ -147,6 +179,8 @@ impl Wires {
             welcome: None,
             draining: false,
             rtt_ns: 0,
+            load: 0,
+            asked: 0,
             channels: BTreeMap::new(),
             next_channel: 0,
         };
@@ -188,21 +222,31 @@ impl Wires {
         }
     }
 
-    /// A frame has arrived on a wire. If its edge was suspected, it is not any more: returns the shard and the edge's
-    /// name then.
-    pub(crate) fn heard(&mut self, now_ns: u64, id: WireId) -> Option<(Target, String)> {
-        let is_back = self.dialer.heard(now_ns, id.0);
-        let wire = self.by_id.get(&id).filter(|_| is_back)?;
-        let name = wire.welcome.as_ref().map_or_else(String::new, |welcome| welcome.edge.clone());
-        Some((wire.target, name))
-    }
-
-    /// A heartbeat that was sent at `stamp` is answered.
-    pub(crate) fn pong(&mut self, now_ns: u64, id: WireId, stamp: u64) {
-        if let Some(wire) = self.by_id.get_mut(&id) {
+    /// A frame has arrived on a wire; `stamp` is the time of the heartbeat which it answers, if it is an answer. If the edge was
+    /// suspected, it is not any more: returns the shard and the edge's name then.
+    pub(crate) fn heard(&mut self, now_ns: u64, id: WireId, stamp: Option<u64>) -> Option<(Target, String)> {
+        let is_back = self.dialer.heard(now_ns, id.0, stamp);
+        let wire = self.by_id.get_mut(&id)?;
+        if let Some(stamp) = stamp {
             // 0 if the edge has made up a later time.
             let sample_ns = now_ns.saturating_sub(stamp);
             wire.rtt_ns = if wire.rtt_ns == 0 { sample_ns } else { (wire.rtt_ns * 7 + sample_ns) / 8 };
+        }
+        let name = wire.welcome.as_ref().map_or_else(String::new, |welcome| welcome.edge.clone());
+        is_back.then_some((wire.target, name))
+    }
+
+    /// A shard has told how many sessions it has.
+    pub(crate) fn loaded(&mut self, id: WireId, load: u32) {
+        if let Some(wire) = self.by_id.get_mut(&id) {
+            (wire.load, wire.asked) = (load, 0);
+        }
+    }
+
+    /// A new session asks this shard, which will count it in its next answer.
+    pub(crate) fn asked(&mut self, id: WireId) {
+        if let Some(wire) = self.by_id.get_mut(&id) {
+            wire.asked = wire.asked.saturating_add(1);
         }
     }
 
@@ -286,19 +330,25 @@ impl Wires {
     }
 
     /// Usable wires for a session, best first: edges that can decrypt what is kept of it, its standby, the nearest
-    /// edge, then the shard that the session's id selects.
+    /// edge, then the shard that the session's id selects. If `spread` is there, the session asks the least loaded of the
+    /// edges that are equally near, and those in `spread` last.
     pub(crate) fn candidates(
         &self,
         session: SessionId,
         standby: Option<(&str, u8)>,
         domain: Option<[u8; 8]>,
+        spread: Option<&BTreeSet<u16>>,
     ) -> Vec<WireId> {
         let usable = || self.by_id.iter().filter(|(id, _)| self.is_usable(**id));
-        let mut rtt_ns: BTreeMap<u16, u64> = BTreeMap::new();
+        let mut edges: BTreeMap<u16, EdgeState> = BTreeMap::new();
         for (_, wire) in usable() {
-            let best = rtt_ns.entry(wire.target.edge).or_insert(u64::MAX);
-            *best = (*best).min(wire.rtt_ns);
+            edges.entry(wire.target.edge).or_default().add(wire);
         }
+        let distance = |edge: u16| edges.get(&edge).map_or(0, |edge| edge.rtt_ns / NEAR_NS);
+        let load = |edge: u16| {
+            let load = edges.get(&edge).map_or(0, EdgeState::load);
+            spread.map_or(0, |avoided| if avoided.contains(&edge) { u64::MAX } else { load })
+        };
         let is_other = |welcome: &Welcome| domain.is_some_and(|domain| domain != welcome.domain);
         let stands_by = |welcome: &Welcome| standby == Some((&welcome.edge[..], welcome.shard));
         let rank = |(id, wire): (&WireId, &Wire)| {
@@ -307,7 +357,8 @@ impl Wires {
             (
                 wire.welcome.as_ref().is_some_and(is_other),
                 !wire.welcome.as_ref().is_some_and(stands_by),
-                rtt_ns.get(&wire.target.edge).map_or(0, |rtt_ns| rtt_ns / NEAR_NS),
+                distance(wire.target.edge),
+                load(wire.target.edge),
                 wire.target.edge,
                 turn,
                 *id,

@@ -57,7 +57,7 @@ impl Agent {
         if self.wires.get(id).is_none() {
             return trace!(AGENT, "ignores {} on wire {}, which is closed", frame.name(), id.0);
         }
-        if let Some((target, name)) = self.wires.heard(now_ns, id) {
+        if let Some((target, name)) = self.wires.heard(now_ns, id, frame.answers()) {
             self.affinity.back(now_ns, target);
             out.push(AgentOutput::Report(AgentReport::EdgeUp { target, name }));
             self.wire_usable(now_ns, out);
@@ -65,9 +65,9 @@ impl Agent {
         match frame {
             Frame::Welcome(welcome) => self.welcome(now_ns, id, welcome, out),
             Frame::Ping(ping) => {
-                out.push(AgentOutput::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() });
+                out.push(AgentOutput::Send { wire: id, frame: Pong { stamp: ping.stamp, load: 0 }.into() });
             }
-            Frame::Pong(pong) => self.wires.pong(now_ns, id, pong.stamp),
+            Frame::Pong(pong) => self.wires.loaded(id, pong.load),
             Frame::Goodbye(goodbye) => {
                 out.push(AgentOutput::CloseWire { wire: id, reason: goodbye.reason.clone() });
                 self.wire_down(now_ns, id, goodbye.reason, out);
@@ -162,9 +162,13 @@ impl Agent {
     }
 
     /// Usable wires for a session, best first.
-    pub(super) fn candidates(&self, id: EndId) -> Vec<WireId> {
+    pub(super) fn candidates(&self, now_ns: u64, id: EndId) -> Vec<WireId> {
         let session = self.sessions.get(id);
         let standby = session.and_then(|session| session.end.standby());
-        self.wires.candidates(id.session, standby, session.and_then(|session| session.domain))
+        // Which edge a session asks that has begun is not a matter of load: it wants the one that another end asks too.
+        let new = session.filter(|session| session.end.terms().is_none());
+        let avoided = new.and_then(|session| self.spread.avoided(now_ns, session.end.app()));
+        let domain = session.and_then(|session| session.domain);
+        self.wires.candidates(id.session, standby, domain, avoided.as_ref())
     }
 }

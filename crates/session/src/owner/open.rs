@@ -223,6 +223,7 @@ fn ask_ends(
             fresh: attempt.fresh,
             proven: attempt.proven,
             keep: about.policy.keep,
+            shared: about.policy.shared,
             linger_ms: about.policy.linger_ms,
             live: live.map(|(generation, log_end)| Live { generation, took, log_end }),
             origin: origin.cloned().map(Box::new),

@@ -331,7 +331,7 @@ impl Recorder {
         let Some(wire) = self.wires.get(&id) else {
             return trace!(RECORDER, "ignores {} on wire {}, which is closed", frame.name(), id.0);
         };
-        if self.dialer.heard(now_ns, id.0) {
+        if self.dialer.heard(now_ns, id.0, frame.answers()) {
             self.dial_ns = now_ns;
             if let Some(name) = wire.edge.clone() {
                 out.push(RecorderOutput::Report(RecorderReport::EdgeUp { target: wire.target, name }));
@@ -340,7 +340,7 @@ impl Recorder {
         let welcomed = wire.edge.is_some();
         match frame {
             Frame::Ping(ping) => {
-                out.push(RecorderOutput::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() })
+                out.push(RecorderOutput::Send { wire: id, frame: Pong { stamp: ping.stamp, load: 0 }.into() })
             }
             // The edge moves its sessions to other edges, which then feed the recorder.
             Frame::Pong(_) | Frame::Drain(_) => {}

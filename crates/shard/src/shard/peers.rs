@@ -133,11 +133,11 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) {
         let Some(peers) = &mut self.peers else { return };
-        peers.heard(now.mono_ns, wire);
+        peers.heard(now.mono_ns, wire, frame.answers());
         match frame {
             Frame::Welcome(welcome) => self.peer_welcome(now, wire, &welcome, out),
             Frame::Ping(ping) => {
-                out.push(ShardOutput::Send { wire, frame: Pong { stamp: ping.stamp }.into() });
+                out.push(ShardOutput::Send { wire, frame: Pong { stamp: ping.stamp, load: 0 }.into() });
             }
             // The owner's edge drains: it ends the feeds of the sessions that leave it.
             Frame::Pong(_) | Frame::Drain(_) => {}

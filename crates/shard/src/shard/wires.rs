@@ -47,7 +47,8 @@ impl Shard {
             Frame::Greet(greet) if !greeted => self.greet(id, &greet, out),
             Frame::Goodbye(_) => out.push(ShardOutput::CloseWire { wire: id }),
             Frame::Ping(ping) => {
-                out.push(ShardOutput::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() });
+                let load = u32::try_from(self.sessions.len()).unwrap_or(u32::MAX);
+                out.push(ShardOutput::Send { wire: id, frame: Pong { stamp: ping.stamp, load }.into() });
             }
             Frame::Pong(_) => {}
             _ if !greeted => self.goodbye(id, "the first frame must be a greeting", out),

@@ -30,6 +30,7 @@ pub(crate) fn agent_config(edges: u16) -> AgentConfig {
     AgentConfig {
         servers: Vec::new(),
         edges,
+        spread: true,
         heartbeat_interval_ns: 1 << 40,
         heartbeat_timeout_ns: 1 << 50,
         edge_wait_ns: 1 << 50,

@@ -74,6 +74,7 @@ impl AgentNode {
                 .into_iter()
                 .collect(),
             edges: u16::try_from(plan.shards.len()).expect("a few edges"),
+            spread: plan.spread,
             heartbeat_interval_ns: 100 * MS,
             heartbeat_timeout_ns: 400 * MS,
             edge_wait_ns: 40 * S,

@@ -131,6 +131,8 @@ frames! {
     5 Pong {
         /// As received.
         stamp: u64,
+        /// From a shard: the sessions that it has. From others 0.
+        load: u32,
     }
     /// Edge to agent: the edge is shutting down; open the next generation elsewhere.
     6 Drain {}
@@ -196,6 +198,8 @@ frames! {
         proven: bool,
         /// Whether ends keep messages, log and checkpoints (`endpoints`) or nothing (`none`).
         keep: bool,
+        /// Whether the app's sessions share a cell, so that those of one agent should meet at one edge.
+        shared: bool,
         /// How long the end keeps a session that cannot be resumed, in milliseconds.
         linger_ms: u32,
         /// Set by an owner that still has its cell, or has a standby's: its generation, the end of its log, and how many of this
@@ -683,6 +687,15 @@ impl Frame {
         let payload = self.encode(&mut out);
         out.extend_from_slice(&payload);
         out.freeze()
+    }
+
+    /// The stamp of the heartbeat which this frame answers, if it is an answer.
+    #[must_use]
+    pub fn answers(&self) -> Option<u64> {
+        match self {
+            Self::Pong(pong) => Some(pong.stamp),
+            _ => None,
+        }
     }
 
     /// Whether the frame may wait behind others of the wire: checkpoint parts and similar frames have a lower priority than data.

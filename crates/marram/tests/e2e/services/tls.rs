@@ -52,7 +52,8 @@ impl Site {
             + &format!("source = {:?}\nabsolute = true\n", self.certificate);
         let behind: String = behind.iter().map(|name| stage(name)).collect();
         let keep = self.keep;
-        place.write("apps/site/marram.toml", format!("name = \"site\"\nserver = \"web\"\n{tls}{behind}{keep}"))
+        place
+            .write("apps/site/marram.toml", format!("name = \"site\"\nserver = \"web\"\n{tls}{behind}{keep}"))
     }
 
     /// Running edges with the app; no agents yet.

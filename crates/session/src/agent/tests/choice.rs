@@ -48,7 +48,7 @@ fn one_slow_answer_does_not_make_an_edge_far_but_many_do() {
     let mut stage = edges(&[1, 5]);
     let mut answer = || {
         let stamp = stage.now_ns - 17 * MS;
-        stage.frame(1, Pong { stamp });
+        stage.frame(1, Pong { stamp, load: 0 });
         asks(&mut stage)
     };
     // A moving average, 7/8 old and 1/8 new: 3 ms, 4.75 ms, 6.3 ms.

@@ -79,7 +79,7 @@ fn ask_of(line: &str) -> (u64, u32) {
 fn sessions_of_other_edges_stay() {
     let mut stage = Stage::owned(3);
     assert_eq!(stage.frame(2, Drain {}), [""; 0]);
-    assert_eq!(only(stage.accept(2), "hello"), ["w1 hello c4 s2 fresh"]);
+    assert_eq!(only(stage.accept(2), "hello"), ["w3 hello c2 s2 fresh"]);
     // A session that has moved to another edge does not move again, though its old owner may still send.
     let mut stage = Stage::owned(3);
     stage.own(2, 1, 2);

@@ -95,8 +95,8 @@ fn a_clients_session_of_a_silent_owner_asks_it_again_after_its_next_frame() {
     let mut stage = Stage::owned(1);
     stage.silence(1);
     assert_eq!(stage.wait(TIMEOUT), ["2000 s1 orphaned: no frame from the edge for 2000 ms"]);
-    assert_eq!(stage.frame(1, Pong { stamp: stage.now_ns }), ["w1 hello c4 s1 after g1"]);
-    assert_eq!(stage.frame(1, Pong { stamp: stage.now_ns }), [""; 0], "once");
+    assert_eq!(stage.frame(1, Pong { stamp: stage.now_ns, load: 0 }), ["w1 hello c4 s1 after g1"]);
+    assert_eq!(stage.frame(1, Pong { stamp: stage.now_ns, load: 0 }), [""; 0], "once");
 }
 
 #[test]

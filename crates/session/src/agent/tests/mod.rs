@@ -16,6 +16,7 @@ mod memory;
 mod owners;
 mod promises;
 mod rejection;
+mod spread;
 mod stage;
 mod timeouts;
 

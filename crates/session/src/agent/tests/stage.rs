@@ -57,6 +57,7 @@ pub(super) fn config(edges: u16, servers: &[&str]) -> AgentConfig {
     AgentConfig {
         servers: servers.iter().map(|name| server(name)).collect(),
         edges,
+        spread: true,
         heartbeat_interval_ns: INTERVAL * MS,
         heartbeat_timeout_ns: TIMEOUT * MS,
         edge_wait_ns: EDGE_WAIT * MS,
@@ -210,7 +211,7 @@ impl Stage {
                 (Some((due_ns, wire, stamp)), wake_ns) if wake_ns.is_none_or(|wake_ns| due_ns <= wake_ns) => {
                     self.pongs.pop_first();
                     self.now_ns = due_ns;
-                    self.frame(wire.0, Pong { stamp })
+                    self.frame(wire.0, Pong { stamp, load: 0 })
                 }
                 (_, Some(wake_ns)) => {
                     self.wake_ns = None;
@@ -343,6 +344,7 @@ pub(super) fn promise(session: SessionId, channel: Channel, count: u64) -> Promi
         fresh: true,
         proven: true,
         keep: true,
+        shared: false,
         linger_ms: u32::try_from(SESSION_LINGER).expect("small"),
         live: None,
         origin: None,

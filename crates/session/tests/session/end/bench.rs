@@ -33,6 +33,7 @@ pub(crate) fn promise(count: u64) -> Promise {
         fresh: count == 1,
         proven: count > 1,
         keep: true,
+        shared: false,
         linger_ms: 77,
         live: None,
         origin: None,

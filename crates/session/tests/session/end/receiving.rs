@@ -157,7 +157,7 @@ fn frames_out_of_turn_are_refused() {
         for frame in frames {
             assert_eq!(bench.try_frame(frame), Err("a frame is not allowed in this phase"));
         }
-        assert_eq!(bench.try_frame(Pong { stamp: 0 }), Err("a frame is not allowed in this phase"));
+        assert_eq!(bench.try_frame(Pong { stamp: 0, load: 0 }), Err("a frame is not allowed in this phase"));
     }
     // A handler can be stopped in replay, before a log is chosen.
     let failure = Failure { log_offset: 3, input: 4, reason: "unreachable".into() };

@@ -128,9 +128,9 @@ impl Peers {
         self.orphans.entry(target).or_default().insert(session);
     }
 
-    /// A frame has arrived on a wire.
-    pub(crate) fn heard(&mut self, now_ns: u64, wire: ShardWireId) {
-        self.dialer.heard(now_ns, wire.0);
+    /// A frame has arrived on a wire; `stamp` is the time of the heartbeat which it answers, if it is an answer.
+    pub(crate) fn heard(&mut self, now_ns: u64, wire: ShardWireId, stamp: Option<u64>) {
+        self.dialer.heard(now_ns, wire.0, stamp);
     }
 
     /// A peer answers. The owners there are alive, and restart the feeds of the sessions that they have.

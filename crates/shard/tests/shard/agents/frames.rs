@@ -37,7 +37,7 @@ fn frames(world: &mut World, channel: Channel, n: u64) -> Vec<Frame> {
         }
         .into(),
         Ping { stamp: n }.into(),
-        Pong { stamp: n }.into(),
+        Pong { stamp: n, load: 0 }.into(),
         Drain {}.into(),
         keeper(&[0; 16], "k", 0).into(),
         Frame::Hello(world.hello(session, "web")),
@@ -53,6 +53,7 @@ fn frames(world: &mut World, channel: Channel, n: u64) -> Vec<Frame> {
             fresh: true,
             proven: true,
             keep: true,
+            shared: false,
             linger_ms: u32::MAX,
             live: Some(live),
             origin: None,
