@@ -1,4 +1,4 @@
-//! How connections come in and go out: sockets, datagrams, WebSocket, routes, the client's address,
+//! How connections come in and go out: which edge they lead to, sockets, datagrams, WebSocket, routes, the client's address,
 //! and peers that are slow, gone, or speak something else.
 
 mod datagrams;
@@ -6,6 +6,7 @@ mod other_times;
 mod peer;
 mod peer_unreachable;
 mod routes;
+mod spread;
 mod unreachable;
 mod websocket;
 mod wires;
