@@ -26,7 +26,8 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         over.store(true, Ordering::Relaxed);
         measured
     })?;
-    report.metric_with_bar("false_suspicions", suspicions, Bar::Most(0.0));
+    #[expect(clippy::cast_precision_loss, reason = "few, or far too many")]
+    report.metric_with_bar("false_suspicions", suspicions as f64, Bar::Most(0.0));
     report.metric("busy.hang_gap_ms", gap_ms);
     report.metric("busy.minutes", period.as_secs() / 60);
     report.note("false_suspicions: of two healthy edges by both agents, with a busy thread for each core; then one edge hangs");
