@@ -197,6 +197,7 @@ impl Agent {
             self.datagrams_dropped += 1;
             return;
         }
+        session.active_ns = now_ns;
         session.end.send(bytes, &mut effects);
         session.weigh(&mut self.budget, &mut effects);
         if !session.local.paused && !session.local.datagrams && !session.end.readable() {
@@ -298,6 +299,7 @@ impl Agent {
                     }
                 }
                 EndEffect::Deliver(bytes) => {
+                    session.active_ns = now_ns;
                     overflow = overflow.or_else(|| oversize(&bytes).filter(|_| datagrams));
                     if overflow.is_none() {
                         taken += session.local.deliver(Some(bytes), out);

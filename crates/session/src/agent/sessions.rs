@@ -17,12 +17,15 @@ use alloc::{
     vec::Vec,
 };
 use marram_wire::{
-    frame::{Channel, Code, Ended, Frame, Promise, Reject, Sender, Superseded},
+    frame::{Channel, Code, Ended, Frame, Hello, Promise, Reject, Sender, Superseded},
     id::Generation,
 };
 
 /// How long an edge may take to ask for a promise after a hello, before another edge is asked.
 const HELLO_PATIENCE_NS: u64 = 5_000_000_000;
+/// A session counts as active for so long after its program has sent or received something. The silence before an owner counts as
+/// lost comes on top.
+const ACTIVE_NS: u64 = 1_000_000_000;
 /// First backoff after a rejection; doubles up to [`RETRY_MAX_NS`].
 const RETRY_MIN_NS: u64 = 10_000_000;
 const RETRY_MAX_NS: u64 = 500_000_000;
@@ -48,6 +51,8 @@ pub(super) struct Session {
     pub(super) domain: Option<[u8; 8]>,
     /// Since when it has no owner.
     orphaned_ns: Option<u64>,
+    /// When its program last sent or received something.
+    pub(super) active_ns: u64,
     /// Its home shard, if it is away from home.
     pub(super) home: Option<Target>,
     /// When to ask for a generation (again).
@@ -80,6 +85,7 @@ impl Session {
             had_owner: false,
             domain: None,
             orphaned_ns: Some(now_ns),
+            active_ns: now_ns,
             home: None,
             lead_ns: None,
             retry_ns: RETRY_MIN_NS,
@@ -101,6 +107,12 @@ impl Session {
     /// Whether it has no owner.
     pub(super) fn is_orphaned(&self) -> bool {
         self.orphaned_ns.is_some()
+    }
+
+    /// Whether its program probably waits: it sent or received something shortly before the session lost its owner, or since.
+    fn is_active(&self, now_ns: u64, config: &AgentConfig) -> bool {
+        let active_ns = ACTIVE_NS.saturating_add(config.heartbeat_timeout_ns);
+        self.active_ns.saturating_add(active_ns) >= self.orphaned_ns.unwrap_or(now_ns)
     }
 
     /// How long the session may be without an owner: before it begins, as long as a connection waits; later, as long as
@@ -174,7 +186,11 @@ impl Agent {
         if session.end.terms().is_none() {
             self.wires.asked(wire_id);
         }
-        out.push(AgentOutput::Send { wire: wire_id, frame: session.end.hello(channel, &challenge).into() });
+        let hello = Hello {
+            active: session.is_active(now_ns, &self.config),
+            ..session.end.hello(channel, &challenge)
+        };
+        out.push(AgentOutput::Send { wire: wire_id, frame: hello.into() });
         self.sessions.arm(id, now_ns + HELLO_PATIENCE_NS);
         self.sessions.arm_deadline(now_ns, id, &self.config);
     }

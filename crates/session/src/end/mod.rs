@@ -347,7 +347,8 @@ impl End {
         Ok(())
     }
 
-    /// Asks for a generation on a new channel. The end stays with its owner until an edge asks for its promise.
+    /// Asks for a generation on a new channel. The end stays with its owner until an edge asks for its promise. Whether it is
+    /// [`Hello::active`] is for its agent to say, which has a clock.
     #[must_use]
     pub fn hello(&self, channel: Channel, challenge: &[u8; 16]) -> Hello {
         let terms = self.terms.as_ref();
@@ -362,6 +363,7 @@ impl End {
             proof: terms.map(|terms| seal::proof(&terms.key, challenge, self.session)),
             peer: terms.and_then(|terms| terms.peer),
             origin: self.said_origin(),
+            active: false,
         }
     }
 

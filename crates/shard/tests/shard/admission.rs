@@ -100,6 +100,7 @@ impl World {
             proof: (!fresh).then(|| proof(&resume, &self.challenge, session)),
             peer: None,
             origin: None,
+            active: false,
         };
         self.step(ShardInput::Frame { wire: WIRE, frame: hello.into() })
     }

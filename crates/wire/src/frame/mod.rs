@@ -173,6 +173,9 @@ frames! {
         peer: Option<HostId>,
         /// Where the client connected, for the server's end; absent unless fresh.
         origin: Option<Box<Origin>>,
+        /// Whether the program at this end sent or received something shortly before the session lost its owner, or has sent
+        /// something since: then it is recovered before others.
+        active: bool,
     }
     /// Edge to end: promise this generation. Opens the channel at the end that did not send [`Hello`].
     17 Promise {

@@ -21,6 +21,7 @@ fn samples() -> Vec<Frame> {
             proof: Some([1; 16]),
             peer: None,
             origin: None,
+            active: true,
         }
         .into(),
         Promised {

@@ -1,11 +1,13 @@
 //! When an end asks for a generation, and how long it waits for an answer.
 
 use super::{
+    super::{AgentInput, AgentOutput, WireId},
     Stage, chosen, promise,
     stage::{EDGE_WAIT, SERVED, TIMEOUT, config, only},
 };
 use crate::end::EndPhase;
-use marram_wire::frame::{Code, Drain, Pong};
+use alloc::vec::Vec;
+use marram_wire::frame::{Code, Drain, Frame, Pong};
 
 #[test]
 fn a_connection_begins_a_session_at_once() {
@@ -97,6 +99,34 @@ fn a_clients_session_of_a_silent_owner_asks_it_again_after_its_next_frame() {
     assert_eq!(stage.wait(TIMEOUT), ["2000 s1 orphaned: no frame from the edge for 2000 ms"]);
     assert_eq!(stage.frame(1, Pong { stamp: stage.now_ns, load: 0 }), ["w1 hello c4 s1 after g1"]);
     assert_eq!(stage.frame(1, Pong { stamp: stage.now_ns, load: 0 }), [""; 0], "once");
+}
+
+/// Whether the session says that its program is active, when its owner's wire breaks.
+fn says_active(stage: &mut Stage) -> bool {
+    let mut out = Vec::new();
+    let broke = AgentInput::WireDown { wire: WireId(1), reason: "it broke".into() };
+    stage.agent.step(stage.now_ns, broke, &mut out);
+    let hello = out.iter().find_map(|out| match out {
+        AgentOutput::Send { frame: Frame::Hello(hello), .. } => Some(hello.active),
+        _ => None,
+    });
+    hello.expect("another edge is asked")
+}
+
+#[test]
+fn a_session_says_that_its_program_is_active_for_a_second_after_what_it_sent_or_received() {
+    type Act = fn(&mut Stage);
+    let acts: [Act; 2] = [|stage| drop(stage.hear(1, "ask")), |stage| drop(stage.output(1, 2, "answer"))];
+    for act in acts {
+        // A second, and the silence after which an owner counts as lost.
+        for (waits_ms, active) in [(1_000 + TIMEOUT, true), (1_001 + TIMEOUT, false)] {
+            let mut stage = Stage::owned(2);
+            stage.wait(60_000);
+            act(&mut stage);
+            stage.wait(waits_ms);
+            assert_eq!(says_active(&mut stage), active, "after {waits_ms} ms");
+        }
+    }
 }
 
 #[test]

@@ -198,6 +198,7 @@ impl World {
             proof: None,
             peer: None,
             origin: None,
+            active: false,
         }
     }
 
