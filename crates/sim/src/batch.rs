@@ -26,8 +26,8 @@ use std::{
 /// what an earlier seed left behind.
 const TWICE: u64 = 100;
 
-/// If one step of a machine takes longer, its thread hangs; no seed needs a hundredth of this.
-const HANG: Duration = Duration::from_secs(60);
+/// If a seed takes longer, a step of a machine hangs. The heaviest seeds need ten seconds of a core, which they may have to share.
+const HANG: Duration = Duration::from_secs(180);
 /// Interval at which threads are checked.
 const LOOK: Duration = Duration::from_millis(20);
 
