@@ -232,8 +232,10 @@ impl Wires {
             let sample_ns = now_ns.saturating_sub(stamp);
             wire.rtt_ns = if wire.rtt_ns == 0 { sample_ns } else { (wire.rtt_ns * 7 + sample_ns) / 8 };
         }
-        let name = wire.welcome.as_ref().map_or_else(String::new, |welcome| welcome.edge.clone());
-        is_back.then_some((wire.target, name))
+        is_back.then(|| {
+            let name = wire.welcome.as_ref().map_or_else(String::new, |welcome| welcome.edge.clone());
+            (wire.target, name)
+        })
     }
 
     /// A shard has told how many sessions it has.
