@@ -35,7 +35,7 @@ impl Spread {
         }
     }
 
-    /// An edge has refused a new session of this app, or has not answered.
+    /// An edge has refused a session of this app, or has not answered.
     pub(super) fn refused(&mut self, now_ns: u64, app: &str, edge: u16) {
         if let Some(refusals) = self.apps.get_mut(app) {
             refusals.insert(edge, now_ns.saturating_add(REFUSED_NS));
