@@ -47,7 +47,7 @@ const MANIFEST: &str = "crates/sim/Cargo.toml";
 const SELECTED: &str = "MARRAM_MUTANT";
 /// In the copy, a hang inside one step is noticed sooner: file, text, replacement. No seed needs a second.
 pub(super) const HANG: [&str; 3] =
-    ["crates/sim/src/batch.rs", "Duration::from_secs(60)", "Duration::from_secs(20)"];
+    ["crates/sim/src/batch.rs", "Duration::from_secs(180)", "Duration::from_secs(20)"];
 /// If a run takes longer, the mutant hangs, and so is caught.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Interval at which a running mutant is checked.
