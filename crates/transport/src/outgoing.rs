@@ -3,11 +3,11 @@
 //! ```text
 //!  parts                          tail            bulk
 //! [ bytes | payload | bytes ] ─▶ [ bytes ... ] ─▶ [ frame | frame | ... ]
-//!   frozen, by reference          still grows      encoded one at a time, when the rest is empty
+//!   frozen, by reference          still grows      encoded a piece at a time, when the rest is empty
 //! ```
 //!
-//! A checkpoint of many megabytes so delays an output by one part at most. TLS changes nothing
-//! about it: the queue is in front of the encryption (`Sealing` in `crypt.rs`).
+//! A checkpoint of many megabytes so delays an output by one part at most, or by small frames of 64 KiB
+//! together. TLS changes nothing about it: the queue is in front of the encryption (`Sealing` in `crypt.rs`).
 
 use bytes::{Buf, Bytes, BytesMut};
 use marram_wire::frame::Frame;
@@ -19,7 +19,8 @@ use std::{
 /// Payloads of at least this size are written by reference; a copy of a smaller one is cheaper than one more slice.
 const BY_REFERENCE: usize = 16 << 10;
 /// When the tail reaches this size, a new one is started: a buffer that grows, or that is partly written, is copied as a whole,
-/// and megabytes may wait for a slow peer.
+/// and megabytes may wait for a slow peer. Bulk frames are encoded until there is so much: each write is a system call and
+/// a segment, and an edge's death makes an agent send the small checkpoints of all its sessions.
 const PIECE: usize = 64 << 10;
 /// Slices in one write.
 const SLICES: usize = 32;
@@ -107,8 +108,8 @@ impl Outgoing {
         self.is_turn_over
     }
 
-    /// Writes until nothing waits (true), or `to` would block or its turn is over (false). A bulk frame is encoded only when
-    /// nothing else waits, so urgent frames wait for at most one of them.
+    /// Writes until nothing waits (true), or `to` would block or its turn is over (false). Bulk frames are encoded only when
+    /// nothing else waits, so urgent frames wait for at most a piece of them, or for one that is larger.
     pub(crate) fn write_to(&mut self, to: &mut impl Write) -> io::Result<bool> {
         let mut turn = BULK_TURN;
         self.is_turn_over = false;
@@ -118,11 +119,10 @@ impl Outgoing {
                     self.is_turn_over = true;
                     return Ok(false);
                 }
-                let Some(frame) = self.bulk.pop_front() else { return Ok(true) };
-                let size = bulk_size(&frame);
-                self.bulk_size -= size;
-                turn = turn.saturating_sub(size);
-                self.encode(&frame);
+                if self.bulk.is_empty() {
+                    return Ok(true);
+                }
+                turn = turn.saturating_sub(self.encode_bulk(turn));
             }
             match self.write_once(to) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -132,6 +132,23 @@ impl Outgoing {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Encodes a piece of the bulk frames: one at least, and further ones within a piece and the turn. Returns their size.
+    fn encode_bulk(&mut self, turn: usize) -> usize {
+        let mut encoded = 0;
+        while let Some(frame) = self.bulk.front() {
+            let size = bulk_size(frame);
+            if encoded > 0 && encoded + size > PIECE.min(turn) {
+                break;
+            }
+            encoded += size;
+            self.bulk_size -= size;
+            if let Some(frame) = self.bulk.pop_front() {
+                self.encode(&frame);
+            }
+        }
+        encoded
     }
 
     fn write_once(&mut self, to: &mut impl Write) -> io::Result<usize> {
@@ -237,8 +254,28 @@ mod tests {
     }
 
     #[test]
+    fn small_bulk_frames_are_written_together() {
+        /// Takes everything, and counts the writes.
+        struct Wide(usize);
+        impl Write for Wide {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0 += 1;
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (mut queue, mut socket) = (Outgoing::default(), Wide(0));
+        let part = Frame::from(CheckpointPart { channel: 1, bytes: vec![7; 1_000].into() });
+        (0..10).for_each(|_| queue.push(part.clone()));
+        assert!(queue.write_to(&mut socket).expect("never fails"));
+        assert_eq!(socket.0, 1);
+    }
+
+    #[test]
     fn bulk_waits_for_everything_else_but_a_frame_begun_is_finished() {
-        let part = |byte| Frame::from(CheckpointPart { channel: 1, bytes: vec![byte; 3_000].into() });
+        let part = |byte| Frame::from(CheckpointPart { channel: 1, bytes: vec![byte; PIECE].into() });
         let (mut queue, mut socket) = (Outgoing::default(), Narrow { taken: Vec::new(), room: 100 });
         queue.push(part(1));
         queue.push(part(2));
