@@ -261,6 +261,8 @@ pub enum CheckpointBase {
     Image,
     /// The checkpoint taken or restored last on this cell: only what changed since.
     Previous,
+    /// The last full checkpoint taken or restored: what changed since, whatever deltas contain of it.
+    Full,
 }
 
 /// Identifies the image that a cell starts from.

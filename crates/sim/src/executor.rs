@@ -36,7 +36,7 @@ use marram_session::cell::{
 };
 use marram_shard::api::CellError;
 use marram_wire::{
-    frame::{CheckpointMeta, Code},
+    frame::{CheckpointKind, CheckpointMeta, Code},
     header::{self, Header},
     id::{Generation, ImageHash, Port, SessionId},
     peer::Peer,
@@ -167,6 +167,8 @@ struct Cell {
     /// The state copied or restored last. Deltas are made against it, as the exclusive or: equal
     /// bytes become zeros. `None` until the first copy or restore.
     saved: Option<Vec<u8>>,
+    /// The state of the last full checkpoint that was copied or restored, for merged deltas.
+    full: Option<Vec<u8>>,
     /// The base of the copy that is being prepared, and the events when that began.
     preparing: Option<(CheckpointBase, u64)>,
     /// Sections of the last copy, until they are sealed. `Copy` and `Checkpoint` are two requests,
@@ -208,6 +210,9 @@ impl Restoring {
         let arrived = self.arriving.len() as u64;
         if let Some(meta) = self.expected.pop_front_if(|meta| meta.size == arrived) {
             let bytes = std::mem::take(&mut self.arriving).into();
+            if meta.kind == CheckpointKind::Merged {
+                self.checkpoints.truncate(1);
+            }
             self.checkpoints.push(SealedCheckpoint { meta, bytes });
         }
         self.expected.is_empty()
@@ -251,7 +256,6 @@ impl Cells {
         let Some(shape) = Service::shape_of(image) else {
             return Err(CellError { code: Code::UnknownImage, reason: format!("no image {image}") });
         };
-        #[cfg_attr(not(feature = "wasm"), expect(unused_mut, reason = "only a twin is put in"))]
         let mut cell = Cell::new(session, shape, seed);
         #[cfg(feature = "wasm")]
         (cell.twin = past.twins.as_mut().map(|twins| twins.start(shape, seed)));
@@ -319,7 +323,7 @@ impl Cells {
     ///
     /// ```text
     /// full   | 0 | length 8 | state | ballast, 0xba |
-    /// delta  | 1 | length 8 | fingerprint of the base 8 | state XOR base |
+    /// delta  | 1 | length 8 | fingerprint of the base 8 | state XOR base |    the base of a merged one is the full one
     /// ```
     /// With twins, each is followed by the twin's own checkpoint and its length. The fingerprint
     /// makes a delta on the wrong base an error here, so that a mistake in the owner's bookkeeping
@@ -328,8 +332,9 @@ impl Cells {
         let Some(cell) = self.cells.get_mut(&id) else { return false };
         let prepared = cell.preparing.take().is_some_and(|(on, events)| on == base && events < cell.events);
         let state = cell.save();
-        let mut sections = match (base, &cell.saved) {
-            (CheckpointBase::Previous, Some(saved)) => {
+        let on = if base == CheckpointBase::Full { &cell.full } else { &cell.saved };
+        let mut sections = match (base, on) {
+            (CheckpointBase::Previous | CheckpointBase::Full, Some(saved)) => {
                 let mut sections = vec![DELTA];
                 sections.extend_from_slice(&(state.len() as u64).to_le_bytes());
                 sections.extend_from_slice(&fingerprint(saved));
@@ -337,7 +342,7 @@ impl Cells {
                 sections.extend(state.iter().zip(saved).map(|(now, then)| now ^ then));
                 sections
             }
-            (CheckpointBase::Previous, None) => {
+            (CheckpointBase::Previous | CheckpointBase::Full, None) => {
                 past.violations.push(format!("{id:?} has no checkpoint for a delta to build on"));
                 return false;
             }
@@ -350,6 +355,9 @@ impl Cells {
             }
         };
         // Also after a full copy: the next delta builds on what was copied last, whatever its kind.
+        if base == CheckpointBase::Image {
+            cell.full = Some(state.clone());
+        }
         cell.saved = Some(state);
         #[cfg(feature = "wasm")]
         cell.save_twin(base, &mut sections, past);
@@ -395,7 +403,7 @@ impl Cells {
     ) -> Result<Box<Header>, CellError> {
         let Restoring { session, image, keys, checkpoints, .. } = &restoring;
         let tampered = |reason: &str| CellError { code: Code::Tampered, reason: reason.into() };
-        let mut state: Option<Vec<u8>> = None;
+        let (mut state, mut full): (Option<Vec<u8>>, Option<Vec<u8>>) = (None, None);
         let mut last: Option<Header> = None;
         #[cfg(feature = "wasm")]
         let mut twin_parts: Vec<Bytes> = Vec::new();
@@ -406,7 +414,7 @@ impl Cells {
                 .map_err(|error| tampered(&error.to_string()))?;
             let (header, sections) =
                 header::split(plain.into()).map_err(|error| tampered(&error.to_string()))?;
-            let base = last.as_ref().filter(|_| !meta.full).map(|base| (base.generation, base.number));
+            let base = last.as_ref().filter(|_| !meta.is_full()).map(|base| (base.generation, base.number));
             let named = (header.base_generation, header.base_number);
             let fits = header.session == *session
                 && header.image == *image
@@ -419,11 +427,14 @@ impl Cells {
             #[cfg(feature = "wasm")]
             twin_parts.push(sections.clone());
             state = Some(apply(state, &sections).map_err(tampered)?);
+            if meta.is_full() {
+                full.clone_from(&state);
+            }
             last = Some(header);
         }
         let (Some(state), Some(header)) = (state, last) else { return Err(tampered("no checkpoint")) };
-        #[cfg_attr(not(feature = "wasm"), expect(unused_mut, reason = "only a twin is put in"))]
         let mut cell = Cell::load(*session, state).ok_or_else(|| tampered("a cell that was not saved"))?;
+        cell.full = full;
         #[cfg(feature = "wasm")]
         cell.restore_twin(*image, &twin_parts, past);
         let before = self.cells.insert(id, cell);
@@ -554,6 +565,7 @@ impl Cell {
             #[cfg(feature = "wasm")]
             twin: None,
             saved: None,
+            full: None,
             preparing: None,
             copied: None,
         }
@@ -647,6 +659,7 @@ impl Cell {
             #[cfg(feature = "wasm")]
             twin: None,
             saved: Some(bytes),
+            full: None,
             preparing: None,
             copied: None,
         })

@@ -156,8 +156,8 @@ record! {
 }
 
 impl Header {
-    /// Whether the header names this session and image, is the announced checkpoint, and builds on the previous one in the chain,
-    /// if there is one.
+    /// Whether the header names this session and image, is the announced checkpoint, and builds on the one before it in the
+    /// chain, if there is one. The one before a merged delta is the full checkpoint.
     ///
     /// # Errors
     /// A description of the first mismatch.
@@ -178,7 +178,7 @@ impl Header {
         if (self.generation, self.number) != (meta.generation, meta.number) {
             return Err("the checkpoint is not the announced one");
         }
-        if self.log_offset != meta.log_offset || meta.full != (base.0 == Generation::NONE) {
+        if self.log_offset != meta.log_offset || meta.is_full() != (base.0 == Generation::NONE) {
             return Err("the checkpoint does not cover what was announced");
         }
         if (self.base_generation, self.base_number) != base {

@@ -43,7 +43,8 @@ pub(super) struct Arriving {
     /// Of the checkpoint that is arriving now; none between two.
     opener: Option<Opener>,
     front: Front,
-    /// The header of the checkpoint that the next one builds on.
+    /// The header of the checkpoint that the next one builds on. A merged delta follows the full one directly: an end has
+    /// dropped what was between.
     last: Option<Box<Header>>,
     /// Takes the pages of all of them.
     reading: CheckpointReader,
@@ -179,7 +180,7 @@ pub(super) fn unrestorable(error: &RestoreError) -> CellError {
 mod tests {
     use super::*;
     use marram_session::cell::SealedCheckpoint;
-    use marram_wire::{header::Many, id::Generation, seal::DomainSecret};
+    use marram_wire::{frame::CheckpointKind, header::Many, id::Generation, seal::DomainSecret};
 
     const SESSION: SessionId = SessionId([1; 16]);
     const IMAGE: ImageHash = ImageHash([2; 32]);
@@ -244,9 +245,9 @@ mod tests {
         change(&mut header);
         let plain = header::join(&header, &body(number, base.1));
         let bytes: Bytes = keys().seal(generation).seal_checkpoint(number, &plain).into();
-        let full = base.0 == Generation::NONE;
+        let kind = if base.0 == Generation::NONE { CheckpointKind::Full } else { CheckpointKind::Delta };
         let size = bytes.len() as u64;
-        SealedCheckpoint { meta: CheckpointMeta { generation, number, full, log_offset, size }, bytes }
+        SealedCheckpoint { meta: CheckpointMeta { generation, number, kind, log_offset, size }, bytes }
     }
 
     fn full() -> SealedCheckpoint {
@@ -293,7 +294,7 @@ mod tests {
         let mut renamed = delta();
         renamed.meta.log_offset += 1;
         let mut promoted = delta();
-        promoted.meta.full = true;
+        promoted.meta.kind = CheckpointKind::Full;
         let foreign = sealed((FIRST, 1), (Generation::NONE, 0), |header| header.session = SessionId([7; 16]));
         let other = sealed((FIRST, 1), (Generation::NONE, 0), |header| header.image = ImageHash([7; 32]));
         let skipping = sealed((FIRST, 3), (FIRST, 2), |_| {});

@@ -1,7 +1,7 @@
 //! Runs cells for the pure shard: the only place in this crate that does.
 //!
-//! Handlers run on the calling thread. The worker thread loads images and opens checkpoints; the sealer thread seals them at
-//! background priority.
+//! Handlers run on the calling thread. The worker thread loads images and opens large checkpoints; the sealer thread seals them at
+//! background priority. Small ones are opened and sealed on the calling thread too.
 //!
 //! ```text
 //!                    shard's thread                           worker                     sealer (nice)
@@ -19,10 +19,12 @@
 //! carry the cell's id, which is never used twice: what comes for a cell that is gone finds
 //! nothing.
 
+mod arrivals;
 mod copies;
 mod guest_log;
 mod turns;
 
+use self::arrivals::{Arrivals, Next, OPEN_AT_ONCE_BYTES, Purpose};
 use self::copies::{CellCopy, Preparing};
 use self::guest_log::GuestLog;
 use super::{
@@ -105,17 +107,8 @@ enum Loaded {
 struct WorkerState {
     images: Images,
     recordings: Recordings,
-    /// Checkpoints that are being opened, by the cells that they are for.
-    arriving: BTreeMap<CellId, (Purpose, Arriving)>,
-}
-
-/// The purpose of arriving checkpoints.
-#[derive(Clone, Copy)]
-enum Purpose {
-    /// To restore a cell.
-    Restore,
-    /// To advance a standby cell, in its attempt with this number.
-    Advance(u64),
+    /// Large checkpoints.
+    arrivals: Arrivals,
 }
 
 /// A result of the worker or the sealer.
@@ -127,13 +120,6 @@ enum Answer {
     Sealed { cell: CellId, number: u32, bytes: Bytes },
     Recorded { session: SessionId, tag: Option<u64>, result: Result<String, String> },
     Warmed,
-}
-
-/// The next checkpoint of a standby cell: opened, or the reason why it was refused.
-struct Next {
-    cell: CellId,
-    attempt: u64,
-    result: Result<Box<Restored>, CellError>,
 }
 
 /// An entry of the run queue.
@@ -185,6 +171,8 @@ pub(super) struct Executor {
     run_queue: RunQueue<QueuedHandler>,
     /// The scheduling state of each cell.
     slots: BTreeMap<CellId, CellSlot>,
+    /// Handlers of replays that were queued.
+    replayed: u32,
     /// Tenants with a long last turn.
     slow: BTreeSet<Tenant>,
     /// Cells that were requested and do not exist yet. A cell that is removed in the meantime must not be started.
@@ -211,6 +199,12 @@ pub(super) struct Executor {
     recordings: usize,
     caches: Caches,
     worker: Worker<WorkerState, Answer>,
+    /// Small checkpoints, which this thread opens.
+    arrivals: Arrivals,
+    /// Cells of which the worker opens the checkpoints.
+    arrivals_at_worker: BTreeSet<CellId>,
+    /// Bytes of checkpoints that are small; tests change it.
+    open_at_once: u64,
     /// Whether the worker may have more results than were taken.
     is_behind: bool,
     sealer: Worker<(), Answer>,
@@ -238,7 +232,7 @@ impl Executor {
         // The compiler ran once, for the drivers of cells, and does not run again.
         crate::memory::give_back();
         info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "cell pool ready");
-        let state = WorkerState { images, recordings: setup.recordings(), arriving: BTreeMap::new() };
+        let state = WorkerState { images, recordings: setup.recordings(), arrivals: Arrivals::default() };
         let caches = Caches::new(u64::from(setup.shards), Arc::clone(&waker));
         let worker = Worker::start("worker", reset_scheduling, state, Arc::clone(&waker))?;
         let sealer = Worker::start("sealer", set_background, (), waker)?;
@@ -248,6 +242,7 @@ impl Executor {
             deployed: BTreeMap::new(),
             run_queue: RunQueue::default(),
             slots: BTreeMap::new(),
+            replayed: 0,
             slow: BTreeSet::new(),
             expected: BTreeMap::new(),
             next: VecDeque::new(),
@@ -259,6 +254,9 @@ impl Executor {
             recordings: 0,
             caches,
             worker,
+            arrivals: Arrivals::default(),
+            arrivals_at_worker: BTreeSet::new(),
+            open_at_once: OPEN_AT_ONCE_BYTES,
             is_behind: false,
             sealer,
             guest_log: GuestLog::default(),
@@ -458,8 +456,8 @@ impl Executor {
         self.begin(cell, image, StartSource::Seed(seed), inputs);
     }
 
-    /// Restores a cell from checkpoints with bytes that follow: the worker opens and decodes them, this thread copies decoded
-    /// parts into the cell.
+    /// Restores a cell from checkpoints with bytes that follow: the worker opens and decodes them, if they are large, and this
+    /// thread copies decoded parts into the cell.
     ///
     /// The bytes come with [`Self::part`]; the answer is `Restored`, once. The image is loaded
     /// meanwhile.
@@ -473,11 +471,8 @@ impl Executor {
     ) {
         self.expected.insert(cell, Expected::Nothing);
         self.prepare(image);
-        self.worker.urgent(move |state| {
-            let arriving = Arriving::new(session, image, keys, checkpoints);
-            state.arriving.insert(cell, (Purpose::Restore, arriving));
-            None
-        });
+        let arriving = Arriving::new(session, image, keys, checkpoints.clone());
+        self.expect_checkpoints(cell, Purpose::Restore, &checkpoints, arriving);
     }
 
     /// Marks a cell that will be restored as a standby: it can be advanced until it runs.
@@ -491,15 +486,12 @@ impl Executor {
     /// Advances a standby cell to its next checkpoint, with bytes that follow. Bytes of an earlier attempt are dropped.
     pub(super) fn advance(&mut self, cell: CellId, meta: CheckpointMeta, inputs: &mut VecDeque<ShardInput>) {
         let standing = self.slots.get_mut(&cell).and_then(|slot| slot.standing.as_mut());
-        let Some((attempt, arriving)) = standing.and_then(|standing| standing.begin(meta)) else {
+        let Some((attempt, arriving)) = standing.and_then(|standing| standing.begin(meta.clone())) else {
             let reason = "the cell does not stand by; restore it to have it at a later checkpoint".into();
             let result = Err(CellError { code: Code::Busy, reason });
             return inputs.push_back(ShardInput::Restored { cell, result });
         };
-        self.worker.urgent(move |state| {
-            state.arriving.insert(cell, (Purpose::Advance(attempt), arriving));
-            None
-        });
+        self.expect_checkpoints(cell, Purpose::Advance(attempt), &[meta], arriving);
     }
 
     /// Advances a cell to a checkpoint that has been opened. The shard must take the answer at once: a cell that was advanced
@@ -511,6 +503,7 @@ impl Executor {
             if !standing.ends(attempt) {
                 continue;
             }
+            self.arrivals_at_worker.remove(&cell);
             let began = Instant::now();
             let result = result.and_then(|next| {
                 let advanced = self.cells.advance(cell, &next.decoded);
@@ -523,33 +516,6 @@ impl Executor {
             return Some(ShardInput::Restored { cell, result });
         }
         None
-    }
-
-    /// Opens the next bytes of a cell's checkpoints while others are still on their way. Verified parts are copied into the
-    /// memory of a cell that is to be restored, and the cell runs only after all of them. A standby cell does not change before
-    /// all parts are there.
-    /// Bytes for a cell that expects none (it was removed, or its checkpoint was refused) are
-    /// dropped by the worker.
-    pub(super) fn part(&self, cell: CellId, bytes: Bytes) {
-        self.worker.urgent(move |state| {
-            let (purpose, arriving) = state.arriving.get_mut(&cell)?;
-            let (purpose, image) = (*purpose, arriving.image);
-            let result = match arriving.push(&bytes) {
-                Ok(false) if matches!(purpose, Purpose::Restore) => {
-                    let fillings = arriving.take(PART_BYTES)?;
-                    return Some(Answer::Part { cell, image, fillings });
-                }
-                Ok(false) => return None,
-                Ok(true) => Ok(()),
-                Err(error) => Err(error),
-            };
-            let (_, arriving) = state.arriving.remove(&cell)?;
-            let result = result.and_then(|()| arriving.finish());
-            Some(match purpose {
-                Purpose::Restore => Answer::Opened { cell, image, result },
-                Purpose::Advance(attempt) => Answer::Next(Next { cell, attempt, result }),
-            })
-        });
     }
 
     /// Creates the cell, or fills a part of it. If its image is not loaded yet, it waits there; if
@@ -582,7 +548,7 @@ impl Executor {
                     (ShardInput::Restored { result: Err(_), .. }, _) => {
                         self.charge_freeing(cell, freeing);
                         // More of its checkpoints may be on the way.
-                        drop_arriving(&self.worker, cell);
+                        self.drop_arriving(cell);
                     }
                     _ => {}
                 }
@@ -660,7 +626,7 @@ impl Executor {
         let slot = self.slots.remove(&cell);
         let standing = slot.as_ref().and_then(|slot| slot.standing.as_ref());
         if self.expected.remove(&cell).is_some() || standing.is_some_and(|standing| standing.is_underway()) {
-            drop_arriving(&self.worker, cell);
+            self.drop_arriving(cell);
         }
         self.forget_copies(cell);
         self.hashes.remove(&cell);
@@ -684,36 +650,42 @@ impl Executor {
         let mut parts = 0;
         self.is_behind = false;
         while let Some(answer) = self.worker.take().or_else(|| self.sealer.take()) {
-            match answer {
-                Answer::Image(hash, result) => self.loaded(hash, result, inputs),
-                Answer::Sealed { cell, number, bytes } => {
-                    inputs.push_back(ShardInput::Checkpointed { cell, number, result: Ok(bytes) });
-                }
-                Answer::Recorded { session, tag, result } => {
-                    self.recordings -= 1;
-                    inputs.push_back(ShardInput::Recorded { session, tag, result });
-                }
-                Answer::Warmed => self.warming = false,
-                Answer::Next(next) => self.next.push_back(next),
-                Answer::Part { cell, image, fillings } => {
-                    self.begin(cell, image, StartSource::Part(fillings), inputs);
-                    parts += 1;
-                    if parts == PARTS_AT_ONCE {
-                        self.is_behind = true;
-                        return;
+            parts += usize::from(matches!(answer, Answer::Part { .. }));
+            self.take_answer(answer, inputs);
+            if parts == PARTS_AT_ONCE {
+                self.is_behind = true;
+                return;
+            }
+        }
+    }
+
+    fn take_answer(&mut self, answer: Answer, inputs: &mut VecDeque<ShardInput>) {
+        match answer {
+            Answer::Image(hash, result) => self.loaded(hash, result, inputs),
+            Answer::Sealed { cell, number, bytes } => {
+                inputs.push_back(ShardInput::Checkpointed { cell, number, result: Ok(bytes) });
+            }
+            Answer::Recorded { session, tag, result } => {
+                self.recordings -= 1;
+                inputs.push_back(ShardInput::Recorded { session, tag, result });
+            }
+            Answer::Warmed => self.warming = false,
+            Answer::Next(next) => self.next.push_back(next),
+            Answer::Part { cell, image, fillings } => {
+                self.begin(cell, image, StartSource::Part(fillings), inputs);
+            }
+            Answer::Opened { cell, image, result: Ok(restored) } => {
+                self.arrivals_at_worker.remove(&cell);
+                self.begin(cell, image, StartSource::Checkpoints(restored), inputs);
+            }
+            Answer::Opened { cell, result: Err(error), .. } => {
+                self.arrivals_at_worker.remove(&cell);
+                if let Some(expected) = self.expected.remove(&cell) {
+                    // Half of its memory is filled: nothing may ever run on it.
+                    if expected == Expected::Rest {
+                        self.part_with(cell);
                     }
-                }
-                Answer::Opened { cell, image, result: Ok(restored) } => {
-                    self.begin(cell, image, StartSource::Checkpoints(restored), inputs);
-                }
-                Answer::Opened { cell, result: Err(error), .. } => {
-                    if let Some(expected) = self.expected.remove(&cell) {
-                        // Half of its memory is filled: nothing may ever run on it.
-                        if expected == Expected::Rest {
-                            self.part_with(cell);
-                        }
-                        inputs.push_back(ShardInput::Restored { cell, result: Err(error) });
-                    }
+                    inputs.push_back(ShardInput::Restored { cell, result: Err(error) });
                 }
             }
         }
@@ -752,22 +724,13 @@ impl Executor {
                 let error = CellError { code: Code::UnknownImage, reason: error.to_string() };
                 for (cell, source) in waiting {
                     if self.expected.remove(&cell).is_some() {
-                        drop_arriving(&self.worker, cell);
+                        self.drop_arriving(cell);
                         inputs.push_back(source.failed(cell, error.clone()));
                     }
                 }
             }
         }
     }
-}
-
-/// Lets the worker drop what has arrived for a cell and what is still on its way.
-/// Jobs are done in order, so parts that were queued before are handled first and to no effect.
-fn drop_arriving(worker: &Worker<WorkerState, Answer>, cell: CellId) {
-    worker.urgent(move |state| {
-        state.arriving.remove(&cell);
-        None
-    });
 }
 
 #[cfg(test)]

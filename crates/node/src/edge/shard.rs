@@ -490,7 +490,7 @@ impl Process {
             ShardOutput::Record { request, gathered, edge, unix_ns } => {
                 self.executor.record(request, gathered, (edge, unix_ns), &mut self.inputs);
             }
-            ShardOutput::Part { cell, bytes } => self.executor.part(cell, bytes),
+            ShardOutput::Part { cell, bytes } => self.executor.part(cell, bytes, &mut self.inputs),
             ShardOutput::Remove { cell } => self.executor.remove(cell),
             ShardOutput::WakeAt { mono_ns } => self.wake_at = Some(mono_ns),
             ShardOutput::Control(FromShard::Counted(mut counted)) => {

@@ -9,9 +9,9 @@
 
 use super::checkpoints::Arriving;
 use marram_wire::{
-    frame::CheckpointMeta,
+    frame::{CheckpointKind, CheckpointMeta},
     header::{Header, Many},
-    id::{ImageHash, SessionId},
+    id::{Generation, ImageHash, SessionId},
     seal::SessionKeys,
 };
 
@@ -23,6 +23,8 @@ pub(super) struct Standing {
     keys: SessionKeys,
     /// The header of the cell's checkpoint; none before it is restored.
     header: Option<Header>,
+    /// That of the full one before it, or of the same.
+    full: Option<Header>,
     /// Attempts so far.
     attempts: u64,
     /// Whether the last attempt is still in progress.
@@ -32,7 +34,7 @@ pub(super) struct Standing {
 impl Standing {
     /// For a cell that is to be restored.
     pub(super) fn new(session: SessionId, image: ImageHash, keys: SessionKeys) -> Self {
-        Self { session, image, keys, header: None, attempts: 0, underway: false }
+        Self { session, image, keys, header: None, full: None, attempts: 0, underway: false }
     }
 
     /// Records the checkpoint that the cell has now. Parts of the header for the session alone are not kept: they would keep the
@@ -40,13 +42,18 @@ impl Standing {
     pub(super) fn has(&mut self, header: &Header) {
         let (timers, tasks, locks) = (Many::default(), Many::default(), Many::default());
         let paused = Many::default();
-        self.header = Some(Header { timers, tasks, locks, paused, ports: Vec::new(), ..*header });
+        let header = Header { timers, tasks, locks, paused, ports: Vec::new(), ..*header };
+        if header.base_generation == Generation::NONE {
+            self.full = Some(header.clone());
+        }
+        self.header = Some(header);
     }
 
     /// Begins an attempt to advance the cell to its next checkpoint, which replaces any earlier one. Returns its number, and the
     /// state that takes the bytes; `None` if the cell has no checkpoint yet.
     pub(super) fn begin(&mut self, meta: CheckpointMeta) -> Option<(u64, Arriving)> {
-        let header = self.header.clone()?;
+        let base = if meta.kind == CheckpointKind::Merged { &self.full } else { &self.header };
+        let header = base.clone()?;
         self.attempts += 1;
         self.underway = true;
         let arriving = Arriving::next(self.session, self.image, self.keys.clone(), (meta, header));

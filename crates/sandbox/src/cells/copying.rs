@@ -186,8 +186,11 @@ impl Cells {
         let stages = self.quiet(cell).ok_or(SnapshotError::NotIdle)?;
         let Live { stages: parts, store, .. } = &mut *stages.live().borrow_mut();
         // Without tracking since the last checkpoint, the writes after it are not known, so it is no base.
-        let has_base = |stage: &Stage| stage.checkpoint.is_some() && stage.tracker.is_armed();
-        if base == CheckpointBase::Previous && !parts.iter().all(has_base) {
+        let has_base = |stage: &Stage| {
+            let (last, full) = (stage.checkpoint.is_some(), stage.full_checkpoint.is_some());
+            last && (full || base == CheckpointBase::Previous) && stage.tracker.is_armed()
+        };
+        if base != CheckpointBase::Image && !parts.iter().all(has_base) {
             return Err(SnapshotError::NoBase);
         }
         let mut whole = true;

@@ -64,6 +64,8 @@ pub(crate) struct Stage {
     pub(crate) globals: Vec<Global>,
     /// The checkpoint that was taken or restored last; a delta builds on it.
     pub(crate) checkpoint: Option<CheckpointId>,
+    /// The last full one of these; a merged delta builds on it.
+    pub(crate) full_checkpoint: Option<CheckpointId>,
     pub(crate) bound: Rc<Bound>,
     /// Whether some of its memory prefers huge pages.
     pub(crate) has_huge_pages: bool,
@@ -166,6 +168,7 @@ impl Live {
             memory,
             globals,
             checkpoint: None,
+            full_checkpoint: None,
             bound,
             has_huge_pages: false,
             handlers,

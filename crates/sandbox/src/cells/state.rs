@@ -20,6 +20,7 @@ use crate::checkpoint::{
     CheckpointId, Copied, Decoded, Filling, RestoreError, StageDecoded, StageSnapshot, Write, image_id,
 };
 use crate::deploy::GlobalValue;
+use crate::dirty::PageSet;
 use crate::files::{Files, Page};
 use crate::generator::Generator;
 use crate::host::{Host, Hosts};
@@ -169,13 +170,15 @@ struct Before<'a> {
     image: &'a StageImage,
     /// The checkpoint that they must build on; `None` if the stage has the image's state.
     on: Option<CheckpointId>,
+    /// The full one before that, on which a merged delta may build as well.
+    full: Option<CheckpointId>,
     memory_len: usize,
     files: &'a Files,
 }
 
 impl<'a> Before<'a> {
     fn new(image: &'a StageImage) -> Self {
-        Self { image, on: None, memory_len: image.memory.len(), files: &image.files }
+        Self { image, on: None, full: None, memory_len: image.memory.len(), files: &image.files }
     }
 }
 
@@ -201,7 +204,8 @@ impl Before<'_> {
         if from.image != image.hash {
             return Err(RestoreError::Image { found: from.image, expected: image.hash });
         }
-        if from.on != self.on {
+        let on_full = from.first().is_merged && from.on.is_some() && from.on == self.full;
+        if from.on != self.on && !on_full {
             return Err(RestoreError::Chain { index: 0 });
         }
         let last = from.last();
@@ -227,8 +231,8 @@ impl Before<'_> {
         let misfit = |error: crate::files::FilesError| RestoreError::Misfit(error.0);
         for (index, parsed) in from.chain.iter().enumerate() {
             if let Some(directory) = &parsed.directory {
-                if index == 0 && from.on.is_none() {
-                    // A full checkpoint contains all files; files that initialisation made may be gone or changed.
+                if parsed.is_merged || index == 0 && from.on.is_none() {
+                    // It contains all files; files that initialisation made, or earlier checkpoints, may be gone or changed.
                     files.clear();
                 }
                 files.restore_directory(directory).map_err(misfit)?;
@@ -261,13 +265,18 @@ impl Stage {
         base: CheckpointBase,
         memory: Copied,
     ) -> StageSnapshot {
-        let base = self.checkpoint.filter(|_| base == CheckpointBase::Previous);
+        let on = match base {
+            CheckpointBase::Image => None,
+            CheckpointBase::Previous => self.checkpoint,
+            CheckpointBase::Full => self.full_checkpoint,
+        };
         let memory_len = self.memory.data_size(&*store);
         let globals = self.globals(store);
         let host = store.data_mut().act_for(at);
         let mut snapshot = StageSnapshot {
             image: Arc::clone(&self.bound.image),
-            base,
+            base: on,
+            is_merged: base == CheckpointBase::Full,
             id: [0; 16],
             memory_len,
             memory,
@@ -275,11 +284,14 @@ impl Stage {
             ports: host.ports.clone(),
             seed: *host.generator.seed(),
             position: host.generator.position(),
-            files: host.files.take_changes(base.is_none()),
+            files: host.files.take_changes(base != CheckpointBase::Previous),
         };
         snapshot.id = name(host, &snapshot);
-        self.tracker.settle();
+        self.tracker.settle(base);
         self.checkpoint = Some(snapshot.id);
+        if base == CheckpointBase::Image {
+            self.full_checkpoint = self.checkpoint;
+        }
         snapshot
     }
 
@@ -298,6 +310,7 @@ impl Stage {
         Some(Before {
             image: &self.bound.image,
             on: Some(self.checkpoint?),
+            full: self.full_checkpoint,
             memory_len: self.memory.data_size(store),
             files: &store.data().stage(at).files,
         })
@@ -332,9 +345,15 @@ impl Stage {
         // The contents just written are known and differ from the image; from here on writes count for the next delta.
         let memory = self.memory.data(&*store);
         // If tracking cannot begin, the cell runs, and its next checkpoint is a full one.
-        let known = self.tracker.skip(memory, &self.bound.image.memory).is_ok();
+        let has_full = from.on.is_none();
+        let mut deltas = PageSet::default();
+        from.chain.iter().skip(usize::from(has_full)).for_each(|parsed| deltas.add_all(&parsed.pages));
+        let known = self.tracker.skip(memory, &self.bound.image.memory, (has_full, &deltas)).is_ok();
         self.copying = None;
         self.checkpoint = known.then_some(last.id);
+        if has_full {
+            self.full_checkpoint = Some(from.first().id);
+        }
         Ok(())
     }
 

@@ -34,6 +34,12 @@ impl Snapshot {
         self.stages.iter().map(|stage| stage.memory.len()).sum()
     }
 
+    /// Pages of files that were copied.
+    #[must_use]
+    pub fn file_page_count(&self) -> usize {
+        self.stages.iter().flat_map(|stage| &stage.files.pages).map(|(_, pages)| pages.len()).sum()
+    }
+
     /// Writes the snapshot as a checkpoint. Takes a few milliseconds for 10 MiB; do it on another thread than the cell's. The
     /// checkpoint of a chain is
     ///

@@ -6,6 +6,7 @@ use super::stage::Write;
 use super::{CheckpointId, Kind, RestoreError, image_id};
 use crate::bytes_io::Reader;
 use crate::deploy::GlobalValue;
+use crate::dirty::PageSet;
 use crate::host::Ports;
 use crate::limits::{GENERATOR_BYTES_MAX, GLOBALS_MAX, MEMORY_MAX, PAGE, PORTS_MAX, SCRATCH_MAX, WASM_PAGE};
 use bytes::Bytes;
@@ -29,7 +30,11 @@ pub(crate) struct StageDecoded {
 /// One checkpoint.
 pub(crate) struct Parsed {
     pub(crate) id: CheckpointId,
+    /// Whether it contains all that the deltas before it contain, and all files.
+    pub(crate) is_merged: bool,
     pub(crate) memory_len: usize,
+    /// The pages of memory that it contains.
+    pub(crate) pages: PageSet,
     /// Memory contents that were not taken before.
     pub(crate) writes: Vec<Write>,
     pub(crate) globals: Vec<GlobalValue>,
@@ -86,6 +91,8 @@ pub(super) struct Fields {
     pub(super) memory_len: Option<usize>,
     /// Whether memory pages have begun.
     has_memory_pages: bool,
+    /// The memory pages that it contains.
+    pub(super) pages: PageSet,
     /// The contents of memory pages that have arrived and were not taken.
     pub(super) writes: Vec<Write>,
     globals: Option<Vec<GlobalValue>>,
@@ -144,13 +151,15 @@ impl Fields {
         }
     }
 
-    pub(super) fn finish(self, id: CheckpointId) -> Result<Parsed, &'static str> {
+    pub(super) fn finish(self, id: CheckpointId, is_merged: bool) -> Result<Parsed, &'static str> {
         let missing = "a section is missing";
         let (seed, position) = self.generator.ok_or(missing)?;
         let ports = self.ports.ok_or(missing)?.with_peers(self.peers.unwrap_or_default());
         Ok(Parsed {
             id,
+            is_merged,
             memory_len: self.memory_len.ok_or(missing)?,
+            pages: self.pages,
             writes: self.writes,
             globals: self.globals.ok_or(missing)?,
             ports: ports.ok_or("peers are out of order, or have no port")?,

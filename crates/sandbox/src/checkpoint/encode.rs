@@ -20,7 +20,7 @@ impl StageSnapshot {
         out.extend_from_slice(&self.image.hash.0);
         out.extend_from_slice(&self.base.unwrap_or_else(|| image_id(self.image.hash)));
         out.extend_from_slice(&self.id);
-        out.push(u8::from(self.base.is_some()));
+        out.push(u8::from(self.base.is_some()) + u8::from(self.is_merged));
         self.sections(&mut out);
 
         let (header, body) = out.split_at_mut(HEADER_BYTES);

@@ -76,6 +76,8 @@ pub(crate) struct StageSnapshot {
     pub(crate) image: Arc<StageImage>,
     /// The checkpoint that this one builds on; `None` if it builds on the image only.
     pub(crate) base: Option<CheckpointId>,
+    /// Whether it contains everything that changed since a full checkpoint, and all files.
+    pub(crate) is_merged: bool,
     pub(crate) id: CheckpointId,
     pub(crate) memory_len: usize,
     /// The pages of linear memory that were copied.

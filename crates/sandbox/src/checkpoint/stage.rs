@@ -7,6 +7,7 @@ use super::{CHECKSUM_BYTES, CheckpointId, HEADER_BYTES, Kind, MAGIC, RestoreErro
 use crate::bytes_io::Reader;
 use crate::limits::{CHECKPOINT_BYTES_MAX, PAGE};
 use bytes::Bytes;
+use marram_session::cell::CheckpointBase as Base;
 use marram_wire::id::ImageHash;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -65,7 +66,7 @@ pub(super) struct StageReading {
     section: usize,
     /// The checksum so far and the expected value, if the checksum is verified.
     checksum: Option<(blake3::Hasher, [u8; CHECKSUM_BYTES])>,
-    envelope: Option<(ImageHash, CheckpointId, CheckpointId, bool)>,
+    envelope: Option<(ImageHash, CheckpointId, CheckpointId, Base)>,
     fields: Fields,
     /// The memory ranges of contents that are still to come.
     targets: VecDeque<Range<usize>>,
@@ -116,9 +117,10 @@ impl StageReading {
         {
             return Err(RestoreError::Corrupt("its checksum is wrong"));
         }
-        let (image, base, id, full) = self.envelope.ok_or(RestoreError::Corrupt("it is truncated"))?;
-        let parsed = self.fields.finish(id).map_err(RestoreError::Corrupt)?;
-        Ok((image, base, full, parsed))
+        let (image, base, id, kind) = self.envelope.ok_or(RestoreError::Corrupt("it is truncated"))?;
+        let is_merged = kind == Base::Full;
+        let parsed = self.fields.finish(id, is_merged).map_err(RestoreError::Corrupt)?;
+        Ok((image, base, kind == Base::Image, parsed))
     }
 
     /// Makes one step. False if more bytes are needed first.
@@ -192,12 +194,13 @@ impl StageReading {
                 let mut header = Reader::new(&header);
                 let image = ImageHash(header.array().ok_or(cut)?);
                 let (base, id) = (header.array().ok_or(cut)?, header.array().ok_or(cut)?);
-                let full = match header.u8() {
-                    Some(0) => true,
-                    Some(1) => false,
+                let kind = match header.u8() {
+                    Some(0) => Base::Image,
+                    Some(1) => Base::Previous,
+                    Some(2) => Base::Full,
                     _ => return Err("it is neither full nor a delta"),
                 };
-                self.envelope = Some((image, base, id, full));
+                self.envelope = Some((image, base, id, kind));
                 self.behind_section()
             }
             Awaited::Section => {
@@ -289,6 +292,7 @@ impl StageReading {
 
     fn place_runs(&mut self, runs: Vec<Run>) {
         for (run, data) in runs {
+            self.fields.pages.add(run.clone());
             let range = run.start as usize * PAGE..run.end as usize * PAGE;
             if data {
                 if range.len() >= LONG {

@@ -65,6 +65,7 @@ pub(crate) const PART_PAGES: usize = 4096;
 ///
 /// ```text
 /// arm --> collect, collect, ... --> pages (what a checkpoint needs) --> settle (it was copied)
+/// restore --> skip (memory is as some checkpoints say) --> collect ...
 /// ```
 /// Writes that were collected stay *pending* until a checkpoint has copied them: a copy that was begun and is given up
 /// loses nothing.
@@ -72,6 +73,8 @@ pub(crate) struct Tracker {
     state: State,
     /// Pages that were written since the last checkpoint, as far as they were collected.
     pending: PageSet,
+    /// Pages that deltas on the last full checkpoint contain.
+    in_deltas: PageSet,
 }
 
 enum State {
@@ -117,7 +120,8 @@ impl Drop for Armed {
 
 impl Tracker {
     pub(crate) fn new(method: &Method) -> Self {
-        Self { state: State::Inactive(method.clone()), pending: PageSet::default() }
+        let (pending, in_deltas) = (PageSet::default(), PageSet::default());
+        Self { state: State::Inactive(method.clone()), pending, in_deltas }
     }
 
     /// Ends tracking. Must be called before the memory's slot is given back; dropping also does it.
@@ -179,29 +183,45 @@ impl Tracker {
         let mut pages = self.pending.clone();
         match (base, &self.state) {
             (CheckpointBase::Previous, _) | (_, State::Inactive(_)) => {}
+            (CheckpointBase::Full, _) => pages.add_all(&self.in_deltas),
             (CheckpointBase::Image, State::Kernel(armed)) => pages.add_all(&armed.ever),
             (CheckpointBase::Image, State::Compare(shadow)) => shadow.add_pages(&mut pages),
         }
         pages
     }
 
-    /// What was collected is in a checkpoint: the next delta need not contain it.
-    pub(crate) fn settle(&mut self) {
+    /// What was collected is in a checkpoint on `base`: the next delta need not contain it.
+    pub(crate) fn settle(&mut self, base: CheckpointBase) {
         let pending = std::mem::take(&mut self.pending);
+        match base {
+            CheckpointBase::Image => self.in_deltas = PageSet::default(),
+            CheckpointBase::Previous | CheckpointBase::Full => self.in_deltas.add_all(&pending),
+        }
         if let State::Kernel(armed) = &mut self.state {
             armed.ever.add_all(&pending);
         }
     }
 
-    /// All of memory is known as it is now, because a checkpoint was just written to it: only later writes count.
+    /// All of memory is known as it is now, because checkpoints were just written to it: only later writes count. `deltas` are
+    /// the pages of those that are deltas; `has_full`, if there is a full one before them.
     ///
     /// # Errors
     /// As [`Self::collect`].
-    pub(crate) fn skip(&mut self, memory: &[u8], image: &InitialMemory) -> io::Result<()> {
+    pub(crate) fn skip(
+        &mut self,
+        memory: &[u8],
+        image: &InitialMemory,
+        (has_full, deltas): (bool, &PageSet),
+    ) -> io::Result<()> {
         self.arm(memory);
         let mut found = PageSet::default();
         (0..parts(memory)).try_for_each(|part| self.collect(memory, image, part, &mut found))?;
-        self.settle();
+        let before = std::mem::take(&mut self.in_deltas);
+        self.settle(CheckpointBase::Image);
+        if !has_full {
+            self.in_deltas = before;
+        }
+        self.in_deltas.add_all(deltas);
         Ok(())
     }
 }

@@ -279,6 +279,63 @@ fn a_cell_that_follows_delta_by_delta_is_the_one_restored_from_all_of_them() {
 }
 
 #[test]
+fn a_merged_delta_replaces_the_deltas_before_it() {
+    for tracking in [Tracking::Auto, Tracking::Compare] {
+        let history = record(tracking, 100);
+        let decode = |list: &[&Vec<u8>]| Decoded::decode(list).unwrap();
+        let all: Vec<&Vec<u8>> = history.checkpoints.iter().collect();
+        for n in [1, 2, 7, 12] {
+            // A cell that was restored knows what the deltas contain, like the one that took them.
+            let mut cells = cells_with(tracking);
+            cells.restore(CELL, &history.image, &decode(&all[..n])).unwrap();
+            assert_eq!(step(&mut cells, CELL, n), history.outputs[n]);
+            let merged = cells.snapshot(CELL, CheckpointBase::Full).unwrap().encode();
+            let mut other = cells_with(tracking);
+            other.restore(CELL, &history.image, &decode(&[all[0], &merged])).unwrap();
+            assert_eq!(other.state_hash(CELL), history.hashes[n], "{tracking:?} {n}");
+            // A cell that follows goes on with it from any of the deltas.
+            for has in 1..=n {
+                let mut follower = cells_with(tracking);
+                follower.restore(CELL, &history.image, &decode(&all[..1])).unwrap();
+                for delta in &all[1..has] {
+                    follower.advance(CELL, &decode(&[*delta])).unwrap();
+                }
+                follower.advance(CELL, &decode(&[&merged])).unwrap();
+                assert_eq!(follower.state_hash(CELL), history.hashes[n], "{tracking:?} {n} {has}");
+            }
+            // The next delta builds on it, and the next merged one contains it.
+            for cells in [&mut cells, &mut other] {
+                assert_eq!(step(cells, CELL, n + 1), history.outputs[n + 1]);
+                let delta = cells.snapshot(CELL, CheckpointBase::Previous).unwrap().encode();
+                let again = cells.snapshot(CELL, CheckpointBase::Full).unwrap().encode();
+                for list in [&[all[0], &merged, &delta][..], &[all[0], &again]] {
+                    let mut third = cells_with(tracking);
+                    third.restore(CELL, &history.image, &decode(list)).unwrap();
+                    assert_eq!(third.state_hash(CELL), history.hashes[n + 1], "{tracking:?} {n}");
+                }
+            }
+        }
+        // Not where there is nothing to merge into, nor on another full one.
+        let mut cells = cells_with(tracking);
+        start_in(&mut cells, CELL, &history.image);
+        assert_eq!(cells.snapshot(CELL, CheckpointBase::Full).unwrap_err(), SnapshotError::NoBase);
+        step(&mut cells, CELL, 0);
+        let full = cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
+        step(&mut cells, CELL, 1);
+        let merged = cells.snapshot(CELL, CheckpointBase::Full).unwrap().encode();
+        step(&mut cells, CELL, 2);
+        cells.snapshot(CELL, CheckpointBase::Image).unwrap();
+        let of_another = cells.snapshot(CELL, CheckpointBase::Full).unwrap().encode();
+        let mut follower = cells_with(tracking);
+        follower.restore(CELL, &history.image, &decode(&[&full, &merged])).unwrap();
+        let before = follower.state_hash(CELL);
+        let refused = follower.advance(CELL, &decode(&[&of_another])).unwrap_err();
+        assert!(matches!(refused, RestoreError::Chain { .. }), "{refused}");
+        assert_eq!(follower.state_hash(CELL), before);
+    }
+}
+
+#[test]
 fn a_delta_that_is_not_the_next_one_leaves_the_cell_as_it_was() {
     let history = record(Tracking::Auto, 100);
     let decode = |range: std::ops::Range<usize>| Decoded::decode(&history.checkpoints[range]).unwrap();

@@ -127,9 +127,11 @@ impl World {
                 }
             }
         };
-        if base == CheckpointBase::Image {
-            self.chain.clear();
-        }
+        self.chain.truncate(match base {
+            CheckpointBase::Image => 0,
+            CheckpointBase::Full => 1,
+            CheckpointBase::Previous => self.chain.len(),
+        });
         let before = self.now;
         let expected = self.cells.state_hash(CELL);
         self.happen();
@@ -150,7 +152,11 @@ fn a_copy_is_that_of_the_moment_of_its_completion_whatever_happens_between_its_p
         let mut world = World::new(seed, tracking);
         for n in 0..25 {
             world.happen();
-            let base = if n % 8 == 0 { CheckpointBase::Image } else { CheckpointBase::Previous };
+            let base = match n % 12 {
+                0 => CheckpointBase::Image,
+                5 | 8 => CheckpointBase::Full,
+                _ => CheckpointBase::Previous,
+            };
             world.checkpoint(base);
         }
         assert!(!world.chain.is_empty());

@@ -97,14 +97,17 @@ fn random_histories_survive_restores_at_every_turn() {
             for _ in 0..numbers.below(6) {
                 one_step(&mut cells, &mut model, &mut numbers);
             }
-            let base = if chain.is_empty() || numbers.below(8) == 0 {
-                CheckpointBase::Image
-            } else {
-                CheckpointBase::Previous
+            let base = match numbers.below(8) {
+                _ if chain.is_empty() => CheckpointBase::Image,
+                0 => CheckpointBase::Image,
+                1 | 2 => CheckpointBase::Full,
+                _ => CheckpointBase::Previous,
             };
-            if base == CheckpointBase::Image {
-                chain.clear();
-            }
+            chain.truncate(match base {
+                CheckpointBase::Image => 0,
+                CheckpointBase::Full => 1,
+                CheckpointBase::Previous => chain.len(),
+            });
             chain.push(cells.snapshot(CELL, base).unwrap().encode());
             // A second copy advances from checkpoint to checkpoint.
             let next = Decoded::decode(&chain[chain.len() - 1..]).unwrap();

@@ -4,7 +4,7 @@ use crate::invariant::{BrokenInvariant, holds};
 use alloc::{collections::VecDeque, vec::Vec};
 use bytes::{Bytes, BytesMut};
 use marram_wire::{
-    frame::CheckpointMeta,
+    frame::{CheckpointKind, CheckpointMeta},
     id::Generation,
     limits::{CHECKPOINTS_SIZE, DELTAS_MAX, LOG_SIZE_MAX, charge},
     seal::LOG_OFFSET_MAX,
@@ -263,6 +263,8 @@ impl Log {
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     chain: Vec<(CheckpointMeta, Bytes)>,
+    /// Bytes of the chain.
+    chain_size: u64,
     incoming: Option<(CheckpointMeta, Vec<u8>)>,
     /// Bytes of all of them, at most.
     size_max: u64,
@@ -270,7 +272,7 @@ pub(crate) struct Checkpoints {
 
 impl Default for Checkpoints {
     fn default() -> Self {
-        Self { chain: Vec::new(), incoming: None, size_max: CHECKPOINTS_SIZE }
+        Self { chain: Vec::new(), chain_size: 0, incoming: None, size_max: CHECKPOINTS_SIZE }
     }
 }
 
@@ -298,14 +300,18 @@ impl Checkpoints {
 
     pub(crate) fn size(&self) -> u64 {
         let arriving = self.incoming.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64);
-        self.chain.iter().map(|(meta, _)| meta.size).sum::<u64>() + arriving
+        self.chain_size + arriving
     }
 
     /// Begins to receive a checkpoint. False if it does not fit the present chain.
     pub(crate) fn begin(&mut self, meta: CheckpointMeta) -> bool {
-        let deltas_fit = meta.full || (!self.chain.is_empty() && self.chain.len() <= DELTAS_MAX);
+        let deltas_fit = match meta.kind {
+            CheckpointKind::Full => true,
+            CheckpointKind::Merged => !self.chain.is_empty(),
+            CheckpointKind::Delta => !self.chain.is_empty() && self.chain.len() <= DELTAS_MAX,
+        };
         let goes_back =
-            self.chain.last().is_some_and(|(last, _)| !meta.full && meta.log_offset < last.log_offset);
+            self.chain.last().is_some_and(|(last, _)| !meta.is_full() && meta.log_offset < last.log_offset);
         if !deltas_fit || goes_back || self.size().saturating_add(meta.size) > self.size_max {
             return false;
         }
@@ -329,12 +335,15 @@ impl Checkpoints {
         self.incoming.as_ref().map(|(meta, _)| meta)
     }
 
-    /// Adds the checkpoint that arrived to the chain; a full one replaces the chain.
+    /// Adds the checkpoint that arrived to the chain; a full one replaces the chain, and a merged delta all deltas.
     pub(crate) fn complete(&mut self) {
         if let Some((meta, bytes)) = self.incoming.take() {
-            if meta.full {
-                self.chain.clear();
-            }
+            self.chain.truncate(match meta.kind {
+                CheckpointKind::Full => 0,
+                CheckpointKind::Merged => 1,
+                CheckpointKind::Delta => usize::MAX,
+            });
+            self.chain_size = self.chain.iter().map(|(meta, _)| meta.size).sum::<u64>() + meta.size;
             self.chain.push((meta, bytes.into()));
         }
     }
@@ -347,9 +356,10 @@ impl Checkpoints {
     /// I9 of docs/protocol.md.
     pub(super) fn invariants(&self, log_end: u64) -> Result<(), BrokenInvariant> {
         holds!("I9", self.chain.len() <= 1 + DELTAS_MAX && self.size() <= self.size_max);
+        holds!("I9", self.chain_size == self.chain.iter().map(|(meta, _)| meta.size).sum::<u64>());
         let mut covered = 0;
         for (index, (meta, bytes)) in self.chain.iter().enumerate() {
-            holds!("I9", meta.full == (index == 0) && meta.size == bytes.len() as u64);
+            holds!("I9", meta.is_full() == (index == 0) && meta.size == bytes.len() as u64);
             holds!("I9", covered <= meta.log_offset && meta.log_offset <= log_end);
             covered = meta.log_offset;
         }
@@ -404,9 +414,15 @@ mod tests {
         );
         log.start += 1;
         assert_eq!(number(log.invariants(SECOND, true)), Some("I7"));
-        let meta = CheckpointMeta { generation: FIRST, number: 1, full: true, log_offset: 3, size: 2 };
+        let meta = CheckpointMeta {
+            generation: FIRST,
+            number: 1,
+            kind: CheckpointKind::Full,
+            log_offset: 3,
+            size: 2,
+        };
         let chain = vec![(meta, Bytes::from_static(b"ab"))];
-        let checkpoints = Checkpoints { chain, ..Checkpoints::default() };
+        let checkpoints = Checkpoints { chain, chain_size: 2, ..Checkpoints::default() };
         assert_eq!(number(checkpoints.invariants(3)), None);
         assert_eq!(number(checkpoints.invariants(2)), Some("I9"), "it covers log that is not here");
     }

@@ -73,6 +73,11 @@ impl Owner {
     fn copy(&mut self, cell: CellId, awaited: bool, out: &mut Vec<OwnerEffect>) {
         self.totals.budget_checkpoints += u64::from(self.checkpointer.is_required());
         let (number, base) = self.checkpointer.take(&self.about, &self.ends, &self.log, &self.state, awaited);
+        if base == CheckpointBase::Full
+            && let Some(reason) = self.checkpointer.merges(&self.about, &self.ends)
+        {
+            out.push(OwnerEffect::MergesDeltas(reason));
+        }
         if awaited && base == CheckpointBase::Image {
             let keep = self.about.keep_frame(&self.ends, &self.log);
             self.replicas.start_waiting(Some(number), &keep, out);

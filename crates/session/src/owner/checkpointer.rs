@@ -21,14 +21,18 @@ use crate::{
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
-    frame::{CheckpointMeta, CheckpointPart, Truncate},
+    frame::{CheckpointKind, CheckpointMeta, CheckpointPart, Truncate},
     header::Header,
     id::{Generation, Port},
     limits::{CHECKPOINT_WINDOW, COVER_LOG, COVER_READS, DELTAS_MAX, LOG_SIZE_MAX, PART_SIZE},
 };
 
-/// Deltas of at most this size together follow any full checkpoint, however small it is, in bytes.
-const DELTAS_SIZE_MIN: u64 = 1 << 20;
+/// Deltas on a small full checkpoint may have as many bytes as this together, or as 4 full ones, if that is more.
+const DELTAS_SIZE_MIN: u64 = 64 << 10;
+/// They may have 1 MiB at most, unless that is less than two thirds of the full one.
+const DELTAS_SIZE_SMALL: u64 = 1 << 20;
+/// A delta of so many bytes is worth it, however small the full checkpoint is.
+const DELTA_SIZE_MIN: u64 = 512;
 
 /// Identifies a checkpoint: its generation and its number.
 type Name = (Generation, u32);
@@ -60,7 +64,7 @@ struct Taken {
     took: Vec<u64>,
     /// Charges consumed and not covered, by port, at the time of the copy.
     uncovered: Vec<u64>,
-    full: bool,
+    kind: CheckpointKind,
     /// Until it is sealed.
     waits: Option<Waits>,
 }
@@ -148,6 +152,8 @@ pub(super) struct Checkpointer {
     copied: Option<Name>,
     /// The newest checkpoint that every holder has.
     held: Option<Name>,
+    /// The full checkpoint that it builds on, or is. It is the base of a merged delta.
+    full: Option<Name>,
     covered: Option<Covered>,
     /// Deltas after the last full checkpoint, their size and that of the full one, in sealed bytes.
     deltas: usize,
@@ -155,6 +161,10 @@ pub(super) struct Checkpointer {
     delta_size: u64,
     /// Size of the last delta, 0 after a full checkpoint: the estimate for the next delta.
     last_delta_size: u64,
+    /// Size of a merged delta that did not fit, 0 if there is none: the estimate for the next one.
+    merged_size: u64,
+    /// Whether it was reported that deltas are merged because no full checkpoint fits. Reported once until one does.
+    is_merging: bool,
     /// Whether it was reported that no checkpoint fits. Reported once until one does.
     is_refused: bool,
     uncovered: Uncovered,
@@ -291,7 +301,8 @@ impl Checkpointer {
     /// What the next checkpoint builds on. None if the holders have no room for it, as far as its size can be estimated.
     ///
     /// A full one may be as large as the last one and all deltas on it together. Where that may not fit, deltas go on
-    /// as long as they can; then a full one is tried that may fit.
+    /// as long as they can. Then they are merged into one, again and again; where that does not fit either, a full one is
+    /// tried that may fit.
     fn next_base(&self, ends: &Ends, awaited: bool, room: u64) -> Option<CheckpointBase> {
         if (self.full_requested || awaited) && self.full_size <= room {
             return Some(CheckpointBase::Image);
@@ -301,7 +312,15 @@ impl Checkpointer {
         if can_delta && (self.is_delta_cheap(ends) || full_size_max > room) {
             return Some(CheckpointBase::Previous);
         }
+        if self.has_merge_base() && full_size_max > room && self.merged_size <= room {
+            return Some(CheckpointBase::Full);
+        }
         (self.full_size <= room).then_some(CheckpointBase::Image)
+    }
+
+    /// Whether the next checkpoint can be a merged delta, and there are deltas to merge.
+    fn has_merge_base(&self) -> bool {
+        self.has_base() && self.full.is_some() && self.deltas > 0
     }
 
     /// Whether a keeper's wish for a full checkpoint, or the owner's own, can be met beside what the holders keep.
@@ -320,6 +339,19 @@ impl Checkpointer {
         })
     }
 
+    /// Deltas are merged because no full checkpoint fits: what to report, if it was not reported yet.
+    pub(super) fn merges(&mut self, about: &About, ends: &Ends) -> Option<String> {
+        let is_new = !core::mem::replace(&mut self.is_merging, true);
+        is_new.then(|| {
+            alloc::format!(
+                "a full one may need {} bytes, and an end has room for {} beside those that it keeps; deltas are merged \
+                 instead, which costs more; raise limits.checkpoints of the agents and edges",
+                self.full_size + self.delta_size + self.last_delta_size,
+                room(&about.policy, ends),
+            )
+        })
+    }
+
     /// The cell was restored from these checkpoints, which an end has promised. A delta can follow only if every holder
     /// has exactly these.
     pub(super) fn restored(&mut self, chain: &[CheckpointMeta], policy: &OwnerPolicy, ends: &Ends) {
@@ -327,6 +359,8 @@ impl Checkpointer {
         let agreed = !chain.is_empty() && holders(policy, ends).iter().all(|index| has(&ends[*index]));
         self.copied = chain.last().map(|checkpoint| (checkpoint.generation, checkpoint.number));
         self.held = self.copied.filter(|_| agreed);
+        self.full = chain.first().map(|checkpoint| (checkpoint.generation, checkpoint.number));
+        self.merged_size = 0;
         self.covered = None;
         self.deltas = chain.len().saturating_sub(1);
         self.full_size = chain.first().map_or(0, |checkpoint| checkpoint.size);
@@ -335,18 +369,25 @@ impl Checkpointer {
         self.uncovered = Uncovered::restored(chain.last().map_or(0, |checkpoint| checkpoint.size));
     }
 
-    /// Whether the next checkpoint can be a delta: every holder has what the executor copied last.
-    fn has_delta_base(&self) -> bool {
-        self.copied.is_some() && self.copied == self.held && self.deltas < DELTAS_MAX
+    /// Whether every holder has what the executor copied last.
+    fn has_base(&self) -> bool {
+        self.copied.is_some() && self.copied == self.held
     }
 
-    /// Whether a delta costs less than a full checkpoint. A recovery fetches the deltas too. So the deltas, with the size of
-    /// the last one as the estimate for the next one, may take up to two thirds of the size of the full one, or 1 MiB
-    /// if that is more and no end asks for less. A limit of the whole size would save a fifth of the traffic, but make recoveries an eighth more
-    /// expensive.
+    /// Whether the next checkpoint can be a delta on that.
+    fn has_delta_base(&self) -> bool {
+        self.has_base() && self.deltas < DELTAS_MAX
+    }
+
+    /// Whether a delta costs less than a full checkpoint, with the size of the last one as the estimate for the next one.
+    ///
+    /// A delta that is hardly smaller saves nothing, and a recovery fetches and applies it too: the full checkpoint of a small cell is
+    /// often one page. Deltas may take up to two thirds of the size of a full one together; a limit of the whole size
+    /// would save a fifth of the traffic, but make recoveries an eighth more expensive. On a small one more may follow.
     fn is_delta_cheap(&self, ends: &Ends) -> bool {
-        let size_max = (self.full_size / 3 * 2).max(DELTAS_SIZE_MIN.min(ends.allowance()));
-        self.delta_size + self.last_delta_size <= size_max
+        let is_smaller = self.last_delta_size <= (self.full_size / 4 * 3).max(DELTA_SIZE_MIN);
+        let small = (4 * self.full_size).clamp(DELTAS_SIZE_MIN, DELTAS_SIZE_SMALL).min(ends.allowance());
+        is_smaller && self.delta_size + self.last_delta_size <= (self.full_size / 3 * 2).max(small)
     }
 
     /// Whether a checkpoint must be taken: a replay of what none covers would take too long, for this session or for the
@@ -389,13 +430,22 @@ impl Checkpointer {
     ) -> (u32, CheckpointBase) {
         let room = room(&about.policy, ends);
         let next = self.next_base(ends, awaited, room).unwrap_or(CheckpointBase::Image);
-        let full = next == CheckpointBase::Image;
-        self.full_requested &= !full;
+        let kind = match next {
+            CheckpointBase::Image => CheckpointKind::Full,
+            CheckpointBase::Previous => CheckpointKind::Delta,
+            CheckpointBase::Full => CheckpointKind::Merged,
+        };
+        self.full_requested &= kind != CheckpointKind::Full;
         self.is_refused = false;
         self.preparation = Preparation::None;
         self.numbers += 1;
         let number = self.numbers;
-        let base = self.copied.filter(|_| !full).unwrap_or((Generation::NONE, 0));
+        let base = match kind {
+            CheckpointKind::Full => None,
+            CheckpointKind::Delta => self.copied,
+            CheckpointKind::Merged => self.full,
+        };
+        let base = base.unwrap_or((Generation::NONE, 0));
         let header = header_of((about.generation(), number), base, about, ends, log, state);
         self.taken = Some(Taken {
             number,
@@ -403,7 +453,7 @@ impl Checkpointer {
             tag: log.tag(),
             took: ends.took(),
             uncovered: ends.iter().map(|side| side.uncovered).collect(),
-            full,
+            kind,
             waits: Some(Waits {
                 header: Box::new(header),
                 settled: ends.iter().map(EndState::settled).collect(),
@@ -461,8 +511,10 @@ impl Checkpointer {
         if size <= room {
             return Ok(());
         }
-        if self.taken.as_ref().is_some_and(|taken| taken.full) {
-            self.full_size = size;
+        match self.taken.as_ref().map(|taken| taken.kind) {
+            Some(CheckpointKind::Full) => self.full_size = size,
+            Some(CheckpointKind::Merged) => self.merged_size = size,
+            Some(CheckpointKind::Delta) | None => {}
         }
         Err(alloc::format!(
             "a checkpoint has {size} bytes, and an end has room for {room} beside those that it keeps; raise \
@@ -482,7 +534,7 @@ impl Checkpointer {
         let meta = CheckpointMeta {
             generation: about.generation(),
             number: taken.number,
-            full: taken.full,
+            kind: taken.kind,
             log_offset: taken.log_offset,
             size: bytes.len() as u64,
         };
@@ -534,18 +586,30 @@ impl Checkpointer {
         };
         let size = sending.meta.size;
         for holder in &sending.holders {
-            let kept = if sending.meta.full { 0 } else { ends[holder.index].checkpoint_bytes };
+            let kept = match sending.meta.kind {
+                CheckpointKind::Full => 0,
+                CheckpointKind::Delta => ends[holder.index].checkpoint_bytes,
+                CheckpointKind::Merged => self.full_size,
+            };
             ends[holder.index].checkpoint_bytes = kept.saturating_add(size);
         }
         self.held = Some((sending.meta.generation, sending.meta.number));
         self.uncovered.held(size);
-        if sending.meta.full {
-            (self.deltas, self.full_size) = (0, size);
-            (self.delta_size, self.last_delta_size) = (0, 0);
-        } else {
-            self.deltas += 1;
-            self.delta_size += size;
-            self.last_delta_size = size;
+        self.merged_size = 0;
+        match sending.meta.kind {
+            CheckpointKind::Full => {
+                self.full = self.held;
+                (self.deltas, self.full_size) = (0, size);
+                (self.delta_size, self.last_delta_size) = (0, 0);
+                self.is_merging = false;
+            }
+            CheckpointKind::Delta => {
+                self.deltas += 1;
+                self.delta_size += size;
+                self.last_delta_size = size;
+            }
+            // The last delta stays the estimate for the next one.
+            CheckpointKind::Merged => (self.deltas, self.delta_size) = (1, size),
         }
         for (side, uncovered) in ends.iter_mut().zip(&taken.uncovered) {
             let Some(rest) = side.uncovered.checked_sub(*uncovered) else {

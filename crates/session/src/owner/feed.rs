@@ -117,7 +117,7 @@ impl Owner {
                 if !follow.begin_checkpoint(&meta, &mut self.cell, &self.log) {
                     return standby_error(Code::Protocol, "a checkpoint does not follow what is kept here");
                 }
-                if meta.full {
+                if meta.is_full() {
                     out.push(OwnerEffect::Restore(self.about.image, alloc::vec![meta]));
                 } else if let Some(cell) = self.cell {
                     out.push(OwnerEffect::Advance(cell, meta));

@@ -251,14 +251,14 @@ impl Follow {
     ) -> bool {
         // A hot cell needs one checkpoint to begin with, and no other.
         let fits = meta.size > 0
-            && is_chain(core::slice::from_ref(meta), CHECKPOINTS_SIZE_MAX) == meta.full
+            && is_chain(core::slice::from_ref(meta), CHECKPOINTS_SIZE_MAX) == meta.is_full()
             && self.arriving.is_none()
-            && (meta.full || self.standing)
+            && (meta.is_full() || self.standing)
             && !(self.hot && self.standing);
         if !fits || !(log.floor()..=log.end()).contains(&meta.log_offset) {
             return false;
         }
-        if meta.full {
+        if meta.is_full() {
             self.former = cell.take().map(|cell| Former { cell, standing: self.standing });
         }
         self.arriving = Some((meta.clone(), 0));
@@ -342,7 +342,7 @@ impl Follow {
     pub(super) fn feed_lost(&mut self, cell: &mut Option<CellId>, out: &mut Vec<OwnerEffect>) {
         self.channel = None;
         if let Some((meta, _)) = self.arriving.take_if(|(meta, got)| *got < meta.size) {
-            if meta.full {
+            if meta.is_full() {
                 out.extend(cell.take().map(OwnerEffect::Remove));
                 let former = self.former.take();
                 *cell = former.map(|former| former.cell);

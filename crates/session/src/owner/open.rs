@@ -237,7 +237,7 @@ pub(super) fn is_chain(checkpoints: &[CheckpointMeta], size_max: u64) -> bool {
     checkpoints.len() <= DELTAS_MAX + 1
         && size_max <= CHECKPOINTS_SIZE_MAX
         && total_size(checkpoints) <= size_max
-        && checkpoints.first().is_none_or(|meta| meta.full)
+        && checkpoints.first().is_none_or(CheckpointMeta::is_full)
 }
 
 /// Bytes of all of them.

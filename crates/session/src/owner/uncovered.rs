@@ -6,15 +6,14 @@
 use marram_wire::id::SessionId;
 
 /// A shard's replay budget makes no session take a checkpoint before its handlers have run for this long since the last
-/// one, in nanoseconds. A checkpoint of a small cell costs the machines about 25 us (copy, seal, send, store), so those
-/// that the budget causes take at most a tenth of the handlers' time. A recovery also needs about as long to restore a
-/// checkpoint as to replay this.
-pub const REPLAY_SHARE_MIN_NS: u64 = 250_000;
+/// one, in nanoseconds. A checkpoint of a small cell costs the machines about 20 us (copy, seal, send, store): a third of the
+/// handlers' time at most, which is itself about a twentieth of what a message costs in all.
+pub const REPLAY_SHARE_MIN_NS: u64 = 60_000;
 
 /// As much more for each byte of the session's last checkpoint, in nanoseconds: to copy, seal, send and store a byte
-/// takes 3 to 4. So the budget causes at most 31 MB of checkpoints in a second of handlers' time, and none for a cell
+/// takes 3 to 4. So the budget causes at most 83 MB of checkpoints in a second of handlers' time, and none for a cell
 /// of which a checkpoint costs more than the replay that it saves.
-pub const REPLAY_SHARE_NS_PER_BYTE: u64 = 32;
+pub const REPLAY_SHARE_NS_PER_BYTE: u64 = 12;
 
 /// Uncovered handler time.
 #[derive(Debug, Default)]
@@ -171,7 +170,7 @@ mod tests {
             spent_ns - uncovered.above_share_ns(SESSION, target_ns)
         };
         assert_eq!(share_ns(0, 5 * MS), REPLAY_SHARE_MIN_NS);
-        assert_eq!(share_ns(10_000, 5 * MS), REPLAY_SHARE_MIN_NS + 320_000);
+        assert_eq!(share_ns(10_000, 5 * MS), REPLAY_SHARE_MIN_NS + 10_000 * REPLAY_SHARE_NS_PER_BYTE);
         assert_eq!(share_ns(1 << 30, 5 * MS), 5 * MS);
         assert_eq!(share_ns(u64::MAX, 5 * MS), 5 * MS);
         assert_eq!(share_ns(0, 1_000), 1_000);

@@ -195,7 +195,7 @@ impl Kept {
         let mut complete = None;
         if whole && let Some(meta) = self.checkpoints.arriving().cloned() {
             self.checkpoints.complete();
-            (complete, taken.rewrite) = (Some(meta.number), meta.full);
+            (complete, taken.rewrite) = (Some(meta.number), meta.is_full());
             self.covered = Some(meta.log_offset);
             for (inputs, took) in self.inputs.iter_mut().zip(&self.took) {
                 inputs.truncate(*took);

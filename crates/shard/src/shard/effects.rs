@@ -145,6 +145,10 @@ impl Shard {
                 let text = alloc::format!("no checkpoint of session {id} is taken: {reason}");
                 note(NoteLevel::Warning, None, text, out);
             }
+            OwnerEffect::MergesDeltas(reason) => {
+                let text = alloc::format!("no full checkpoint of session {id} is taken: {reason}");
+                note(NoteLevel::Warning, None, text, out);
+            }
             OwnerEffect::Hash(cell) => out.push(ShardOutput::Hash { cell }),
             OwnerEffect::Recorded(request, Ok(gathered)) => {
                 let (edge, unix_ns) = (self.config.edge.clone(), now.unix_ns);

@@ -88,6 +88,8 @@ pub enum Rare {
     CopiedForBudget,
     /// A cell was copied that had run since its copy was prepared.
     CopyPrepared,
+    /// Deltas were merged, since no full checkpoint would have fitted beside those that an end kept.
+    DeltasMerged,
     /// No checkpoint was taken, since it would not have fitted beside those that an end kept.
     CheckpointRefused,
     /// An edge that was a standby asked the ends for their promise.
@@ -145,7 +147,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 66] = [
+    pub const ALL: [Self; 67] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -186,6 +188,7 @@ impl Rare {
         Self::StopRecorded,
         Self::CopiedForBudget,
         Self::CopyPrepared,
+        Self::DeltasMerged,
         Self::CheckpointRefused,
         Self::StandbyAsked,
         Self::StandbyLed,

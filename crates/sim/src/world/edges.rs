@@ -22,7 +22,7 @@ use crate::{
     watch::{PeerSide, Rare},
 };
 use marram_session::{
-    cell::{CellId, CellInput},
+    cell::{CellId, CellInput, CheckpointBase},
     replay::Gathered,
 };
 use marram_shard::{
@@ -553,6 +553,7 @@ impl World {
             ShardOutput::Copy { cell, base } => {
                 let prepared = cells.copy(cell, base, &mut self.past);
                 self.watch.count_if(Rare::CopyPrepared, prepared);
+                self.watch.count_if(Rare::DeltasMerged, base == CheckpointBase::Full);
             }
             ShardOutput::Checkpoint { cell, header, seal } => {
                 let result = cells.checkpoint(cell, &header, &seal);

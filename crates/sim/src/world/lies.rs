@@ -8,7 +8,7 @@
 use crate::random::Random;
 use bytes::Bytes;
 use marram_session::recorder::RecorderOutput;
-use marram_wire::frame::{Channel, CheckpointMeta, Credit, Frame, KeptInput, Recalled};
+use marram_wire::frame::{Channel, CheckpointKind, CheckpointMeta, Credit, Frame, KeptInput, Recalled};
 use std::ops::Range;
 
 /// Puts lies into what the recorder is about to send. Returns how many.
@@ -145,7 +145,10 @@ fn checkpoint(chance: &mut Random, meta: &mut CheckpointMeta) {
     match chance.below(5) {
         0 => meta.generation.count ^= 1,
         1 => meta.number ^= 1,
-        2 => meta.full ^= true,
+        2 => {
+            let others = [CheckpointKind::Full, CheckpointKind::Delta, CheckpointKind::Merged];
+            meta.kind = others[chance.index(3)];
+        }
         3 => meta.log_offset = chance.below(meta.log_offset * 2 + 2),
         _ => meta.size = chance.below(meta.size * 2 + 2),
     }

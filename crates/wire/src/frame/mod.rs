@@ -535,12 +535,46 @@ record! {
         generation: Generation,
         /// Unique within the generation.
         number: u32,
-        /// Whether it is full. Otherwise it builds on the one before it in the end's list.
-        full: bool,
+        /// What it builds on, and replaces in the end's list.
+        kind: CheckpointKind,
         /// It covers the log before this offset.
         log_offset: u64,
         /// Its sealed size in bytes.
         size: u64,
+    }
+}
+
+impl CheckpointMeta {
+    /// Whether it builds on no other.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.kind == CheckpointKind::Full
+    }
+}
+
+/// What a checkpoint builds on. An end's list begins with a full one; the others follow it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum CheckpointKind {
+    /// On the one before it in the end's list, which it extends.
+    Delta = 0,
+    /// On the app's image alone. It replaces the whole list.
+    Full = 1,
+    /// On the full one, with all that has changed since. It replaces the deltas on that.
+    Merged = 2,
+}
+
+impl Field for CheckpointKind {
+    fn put(&self, out: &mut BytesMut) {
+        (*self as u8).put(out);
+    }
+    fn take(from: &mut Bytes) -> Result<Self, Error> {
+        match u8::take(from)? {
+            0 => Ok(Self::Delta),
+            1 => Ok(Self::Full),
+            2 => Ok(Self::Merged),
+            _ => Err(Error::Unknown),
+        }
     }
 }
 

@@ -5,7 +5,8 @@ use alloc::{string::ToString, vec};
 
 fn samples() -> Vec<Frame> {
     let generation = Generation { count: 3, opener: 7 };
-    let meta = CheckpointMeta { generation, number: 9, full: false, log_offset: 77, size: 1 << 33 };
+    let meta =
+        CheckpointMeta { generation, number: 9, kind: CheckpointKind::Merged, log_offset: 77, size: 1 << 33 };
     let failure = Failure { log_offset: 5, input: 1, reason: "unreachable".to_string() };
     vec![
         Greet { version_oldest: 1, version_newest: 2, servers: vec!["web".into()] }.into(),
@@ -134,7 +135,7 @@ fn a_small_message_costs_what_the_page_says() {
 #[test]
 fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
     let generation = Generation::NONE;
-    let meta = CheckpointMeta { generation, number: 1, full: true, log_offset: 0, size: 0 };
+    let meta = CheckpointMeta { generation, number: 1, kind: CheckpointKind::Full, log_offset: 0, size: 0 };
     let failure = Failure { log_offset: 0, input: 0, reason: "".into() };
     let (channel, tag, code) = (7, [0; 8], Code::Busy);
     let (end, edge, either, neither) = ((true, false), (false, true), (true, true), (false, false));

@@ -3,12 +3,13 @@
 //! ```text
 //! Prepare ─▶ preparing: a piece a turn of the loop, the cell runs ─▶ Prepared
 //! Copy ────▶ whole at once, or the rest in pieces while the cell is held back ─▶ copied
-//! Checkpoint ─▶ sealer, when it is copied ─▶ Checkpointed
+//! Checkpoint ─▶ sealer, when it is copied and not small ─▶ Checkpointed
 //! ```
 //! A piece takes about a tenth of a millisecond, so no cell of the shard waits for a copy of another one. A large cell
 //! itself is held back only for what it wrote since the last round.
 
 use super::{Answer, Executor};
+use bytes::Bytes;
 use marram_sandbox::{Snapshot, SnapshotError, limits::COPY_AT_ONCE_BYTES};
 use marram_session::cell::{CellId, CheckpointBase, Run};
 use marram_shard::api::ShardInput;
@@ -25,6 +26,8 @@ use std::{
 const HELD_TURN: Duration = Duration::from_micros(500);
 /// With fewer buffers ready, more are made.
 const BUFFERS_AHEAD: usize = 2;
+/// A copy of so many pages at most is sealed at once: waking the sealer for it would take longer.
+const SEAL_AT_ONCE_PAGES: usize = 8;
 /// How long a prepared copy is kept for the session to use it.
 const PREPARED_KEPT: Duration = Duration::from_secs(10);
 
@@ -208,7 +211,7 @@ impl Executor {
         }
     }
 
-    /// Lets the sealer encode and seal the copied state, when it is whole.
+    /// Encodes and seals the copied state, when it is whole: at once if it is small, otherwise by the sealer.
     ///
     /// `header` is that of the copied moment. The sealer has a low priority: a checkpoint that
     /// takes longer only delays truncation.
@@ -230,10 +233,18 @@ impl Executor {
             None => Err(SnapshotError::NotIdle),
         };
         match snapshot {
-            Ok(snapshot) => self.sealer.lazy(move |()| {
-                let plain = header::join(&header, &snapshot.encode());
-                Some(Answer::Sealed { cell, number, bytes: seal.seal_checkpoint(number, &plain).into() })
-            }),
+            Ok(snapshot) => {
+                let is_small = snapshot.page_count() + snapshot.file_page_count() <= SEAL_AT_ONCE_PAGES;
+                let sealed = move || {
+                    let plain = header::join(&header, &snapshot.encode());
+                    Bytes::from(seal.seal_checkpoint(number, &plain))
+                };
+                if is_small {
+                    inputs.push_back(ShardInput::Checkpointed { cell, number, result: Ok(sealed()) });
+                } else {
+                    self.sealer.lazy(move |()| Some(Answer::Sealed { cell, number, bytes: sealed() }));
+                }
+            }
             Err(error) => {
                 let result = Err(error.to_string());
                 inputs.push_back(ShardInput::Checkpointed { cell, number, result });

@@ -6,6 +6,7 @@ use marram_sandbox::{Decoded, Progress, Quotas};
 use marram_session::cell::{CellInput, CheckpointBase, PortKind, Ran};
 use marram_shard::run_queue::{Class, WEIGHT};
 use marram_wire::{
+    frame::CheckpointKind,
     header::{self, Header, Many},
     id::{Generation, Port},
     seal::{DomainSecret, Seal},
@@ -112,7 +113,7 @@ impl Pair {
 
     fn restore(&mut self, cell: CellId) {
         self.expect(cell, &[&self.full.clone()]);
-        self.here.part(cell, self.full.1.clone());
+        self.here.part(cell, self.full.1.clone(), &mut self.inputs);
     }
 
     /// Begins to restore a cell from these checkpoints, without their bytes.
@@ -146,7 +147,7 @@ impl Pair {
     fn send(&mut self, (meta, bytes): &Sealed) {
         self.begin(meta);
         for at in (0..bytes.len()).step_by(1_000) {
-            self.here.part(CELL, bytes.slice(at..bytes.len().min(at + 1_000)));
+            self.here.part(CELL, bytes.slice(at..bytes.len().min(at + 1_000)), &mut self.inputs);
         }
     }
 
@@ -239,7 +240,8 @@ fn sealed(there: &mut Cells, image: &Image, before: u32) -> Sealed {
     };
     let bytes: Bytes = keys().seal(GENERATION).seal_checkpoint(number, &header::join(&header, &body)).into();
     let size = bytes.len() as u64;
-    let meta = CheckpointMeta { generation: GENERATION, number, full, log_offset: header.log_offset, size };
+    let kind = if full { CheckpointKind::Full } else { CheckpointKind::Delta };
+    let meta = CheckpointMeta { generation: GENERATION, number, kind, log_offset: header.log_offset, size };
     (meta, bytes)
 }
 
@@ -273,11 +275,48 @@ fn another_attempt_drops_what_has_arrived_for_the_one_before_it() {
     pair.begin(&next.0);
     assert!(pair.here.next_advanced().is_none() && pair.here.next.is_empty());
     // Only a part of it arrived.
-    pair.here.part(CELL, next.1.slice(..next.1.len() / 2));
+    pair.here.part(CELL, next.1.slice(..next.1.len() / 2), &mut pair.inputs);
     pair.send(&next);
     assert_eq!(pair.answer(), (CELL, Ok(2)));
     pair.stand_alike();
     pair.nothing_is_answered();
+}
+
+#[test]
+fn small_checkpoints_are_opened_at_once() {
+    const NEW: CellId = CellId(7);
+    let mut pair = Pair::new();
+    pair.here.open_at_once = 1 << 20;
+    let (full, next, later) = (pair.full.clone(), pair.next(), pair.next());
+    pair.expect(NEW, &[&full, &next]);
+    pair.here.part(NEW, full.1.clone(), &mut pair.inputs);
+    assert!(pair.inputs.is_empty());
+    pair.here.part(NEW, next.1.clone(), &mut pair.inputs);
+    assert!(
+        matches!(pair.inputs.pop_front(), Some(ShardInput::Restored { result: Ok(header), .. }) if header.number == 2)
+    );
+    // As for a large one, a standby cell changes when all of it is there, and by the last attempt alone.
+    pair.begin(&next.0);
+    pair.here.part(CELL, next.1.slice(..next.1.len() / 2), &mut pair.inputs);
+    pair.send(&next);
+    assert_eq!(pair.here.next.len(), 1);
+    assert_eq!(pair.answer(), (CELL, Ok(2)));
+    let mut altered = later.1.to_vec();
+    altered[40] ^= 1;
+    pair.send(&(later.0.clone(), altered.into()));
+    assert!(matches!(pair.answer(), (CELL, Err(error)) if error.code == Code::Tampered));
+    // Large after small, and small after large.
+    for (first, second) in [(1 << 20, 0), (0, 1 << 20)] {
+        pair.here.open_at_once = first;
+        pair.begin(&later.0);
+        pair.here.part(CELL, later.1.slice(..later.1.len() / 2), &mut pair.inputs);
+        pair.here.open_at_once = second;
+        pair.begin(&later.0);
+    }
+    pair.send(&later);
+    assert_eq!(pair.answer(), (CELL, Ok(3)));
+    pair.stand_alike();
+    assert!(pair.here.arrivals.is_empty() && pair.here.arrivals_at_worker.is_empty());
 }
 
 #[test]
@@ -287,23 +326,23 @@ fn a_cell_that_runs_or_is_removed_stays_what_it_was() {
         let next = pair.next();
         let (front, rest) = (next.1.slice(..next.1.len() / 2), next.1.slice(next.1.len() / 2..));
         pair.begin(&next.0);
-        pair.here.part(CELL, front);
+        pair.here.part(CELL, front, &mut pair.inputs);
         if !half {
-            pair.here.part(CELL, rest.clone());
+            pair.here.part(CELL, rest.clone(), &mut pair.inputs);
             pair.opened();
         }
         // The running cell's result for the message that the checkpoint covers.
         pair.run_here();
-        pair.here.part(CELL, rest);
+        pair.here.part(CELL, rest, &mut pair.inputs);
         pair.nothing_is_answered();
         pair.stand_alike();
     }
     let mut pair = Pair::new();
     let next = pair.next();
     pair.begin(&next.0);
-    pair.here.part(CELL, next.1.slice(..next.1.len() / 2));
+    pair.here.part(CELL, next.1.slice(..next.1.len() / 2), &mut pair.inputs);
     pair.here.remove(CELL);
-    pair.here.part(CELL, next.1.slice(next.1.len() / 2..));
+    pair.here.part(CELL, next.1.slice(next.1.len() / 2..), &mut pair.inputs);
     pair.nothing_is_answered();
     assert_eq!(pair.here.cells.state_hash(CELL), None);
 }
@@ -370,7 +409,7 @@ fn a_cell_is_filled_while_its_checkpoints_arrive() {
             (pair.here, pair.poll) = executor(&pair.directory);
         }
         pair.expect(NEW, &list);
-        list.iter().for_each(|(_, bytes)| pair.here.part(NEW, bytes.clone()));
+        list.iter().for_each(|(_, bytes)| pair.here.part(NEW, bytes.clone(), &mut pair.inputs));
         assert_eq!(pair.answer(), (NEW, Ok(3)));
         assert_eq!(pair.here.cells.state_hash(NEW), pair.there.state_hash(CELL));
         pair.here.remove(NEW);
@@ -387,26 +426,26 @@ fn nothing_is_left_of_a_cell_that_was_filled_in_vain() {
     altered[100] ^= 1;
     // The rest of it was altered.
     pair.expect(NEW, &[&full, &next]);
-    pair.here.part(NEW, full.1.clone());
+    pair.here.part(NEW, full.1.clone(), &mut pair.inputs);
     pair.filled(NEW);
-    pair.here.part(NEW, altered.into());
+    pair.here.part(NEW, altered.into(), &mut pair.inputs);
     let (cell, refused) = pair.answer();
     assert_eq!((cell, refused.unwrap_err().code), (NEW, Code::Tampered));
     assert_eq!((pair.here.cells.state_hash(NEW), pair.here.cells.len()), (None, 1));
     // The cell is removed before the rest has arrived.
     pair.expect(NEW, &[&full, &next]);
-    pair.here.part(NEW, full.1.clone());
+    pair.here.part(NEW, full.1.clone(), &mut pair.inputs);
     pair.filled(NEW);
     pair.here.remove(NEW);
-    pair.here.part(NEW, next.1);
+    pair.here.part(NEW, next.1, &mut pair.inputs);
     pair.nothing_is_answered();
     assert_eq!(pair.here.cells.state_hash(NEW), None);
     // The second checkpoint does not follow the first.
     pair.expect(NEW, &[&full, &full]);
     pair.here.cells.begin(NEW, &pair.image).unwrap();
-    pair.here.part(NEW, full.1.clone());
+    pair.here.part(NEW, full.1.clone(), &mut pair.inputs);
     let (cell, refused) = pair.answer();
     assert_eq!((cell, refused.unwrap_err().code), (NEW, Code::Busy));
-    pair.here.part(NEW, full.1);
+    pair.here.part(NEW, full.1, &mut pair.inputs);
     pair.nothing_is_answered();
 }

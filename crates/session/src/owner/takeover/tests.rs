@@ -14,8 +14,8 @@ use bytes::BytesMut;
 use core::ops::Range;
 use marram_wire::{
     frame::{
-        Acknowledged, Base, CheckpointMeta, CheckpointPart, Chosen, Fed, Frame, Keep, LogPart, Promised,
-        Truncate,
+        Acknowledged, Base, CheckpointKind, CheckpointMeta, CheckpointPart, Chosen, Fed, Frame, Keep,
+        LogPart, Promised, Truncate,
     },
     header::{Header, Many, PortState},
     id::{Generation, HostId, ImageHash, Port, SessionId},
@@ -133,7 +133,13 @@ impl History {
     }
 
     fn meta(&self, entry: usize) -> CheckpointMeta {
-        CheckpointMeta { generation: OLD, number: 1, full: true, log_offset: self.offset(entry), size: 8 }
+        CheckpointMeta {
+            generation: OLD,
+            number: 1,
+            kind: CheckpointKind::Full,
+            log_offset: self.offset(entry),
+            size: 8,
+        }
     }
 }
 

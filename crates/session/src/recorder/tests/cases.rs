@@ -7,7 +7,7 @@ fn what_does_not_fit_is_refused_and_nothing_else_suffers() {
     let meta = |full, log_offset, size| CheckpointMeta {
         generation: Generation { count: 1, opener: 5 },
         number: 1,
-        full,
+        kind: if full { CheckpointKind::Full } else { CheckpointKind::Delta },
         log_offset,
         size,
     };

@@ -10,7 +10,8 @@ use alloc::{format, vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{
-        Base, CheckpointMeta, CheckpointPart, Fed, Input, KeptInput, Recall, Recalled, Renewed, Truncate,
+        Base, CheckpointKind, CheckpointMeta, CheckpointPart, Fed, Input, KeptInput, Recall, Recalled,
+        Renewed, Truncate,
     },
     id::{Generation, HostId, ImageHash},
     limits::{DELTAS_MAX, PART_SIZE},
@@ -290,7 +291,8 @@ impl Model {
         let full = full || self.chain.is_empty() || self.chain.len() > DELTAS_MAX;
         self.numbers += 1;
         let (generation, number) = (self.generation, self.numbers);
-        let meta = CheckpointMeta { generation, number, full, log_offset: self.end(), size: size as u64 };
+        let kind = if full { CheckpointKind::Full } else { CheckpointKind::Delta };
+        let meta = CheckpointMeta { generation, number, kind, log_offset: self.end(), size: size as u64 };
         let bytes = vec![number.to_le_bytes()[0]; size];
         let took = self.took();
         world.hear(wire, Base { channel: self.channel, meta: meta.clone(), took: took.clone() });
@@ -307,7 +309,7 @@ impl Model {
         world.hear(wire, CheckpointPart { channel: self.channel, bytes: part });
         if whole && let Some((meta, took, bytes, _)) = self.arriving.take() {
             self.ready = true;
-            if meta.full {
+            if meta.is_full() {
                 self.chain.clear();
             }
             self.chain.push((meta, took, bytes));

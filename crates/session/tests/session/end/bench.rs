@@ -4,8 +4,8 @@ use bytes::Bytes;
 use marram_session::end::{End, EndEffect, PromiseRefusal};
 use marram_wire::{
     frame::{
-        CheckpointBegin, CheckpointMeta, CheckpointPart, Chosen, Credit, Frame, Increment, LogOnly, LogPart,
-        Output, Promise, Truncate,
+        CheckpointBegin, CheckpointKind, CheckpointMeta, CheckpointPart, Chosen, Credit, Frame, Increment,
+        LogOnly, LogPart, Output, Promise, Truncate,
     },
     id::{Generation, HostId, ImageHash, SessionId},
 };
@@ -41,7 +41,8 @@ pub(crate) fn promise(count: u64) -> Promise {
 }
 
 pub(crate) fn meta(count: u64, number: u32, full: bool, log_offset: u64, size: u64) -> CheckpointMeta {
-    CheckpointMeta { generation: generation(count), number, full, log_offset, size }
+    let kind = if full { CheckpointKind::Full } else { CheckpointKind::Delta };
+    CheckpointMeta { generation: generation(count), number, kind, log_offset, size }
 }
 
 pub(crate) fn increment(entries: &'static [u8]) -> Option<Increment> {

@@ -3,7 +3,7 @@
 use crate::end::bench::{Bench, CHANNEL, TAG, meta, promise};
 use bytes::Bytes;
 use marram_wire::{
-    frame::{Chosen, Fetch, LogOnly},
+    frame::{CheckpointKind, CheckpointMeta, Chosen, Fetch, LogOnly},
     limits::{CHECKPOINT_WINDOW, CHECKPOINTS_SIZE, DELTAS_MAX, LOG_SIZE_MAX, charge},
     seal::LOG_OFFSET_MAX,
 };
@@ -139,6 +139,28 @@ fn a_checkpoint_is_of_this_owner_and_builds_on_what_is_there() {
     bench.checkpoint(meta(1, 41, true, 0, 1)).expect("a full one");
     bench.part("a").expect("it fits");
     assert_eq!(bench.end.kept_bytes(), 1, "it replaces the chain");
+}
+
+#[test]
+fn a_merged_delta_takes_the_place_of_the_deltas() {
+    let merged = |number, log_offset, size| CheckpointMeta {
+        kind: CheckpointKind::Merged,
+        ..meta(1, number, false, log_offset, size)
+    };
+    let mut bench = Bench::owned(0);
+    bench.log("log");
+    assert_eq!(bench.checkpoint(merged(1, 0, 1)), MISFIT, "on nothing");
+    for number in 0..=u32::try_from(DELTAS_MAX).expect("few") {
+        bench.checkpoint(meta(1, number, number == 0, 2, 1)).expect("within the longest chain");
+        bench.part("a").expect("it fits");
+    }
+    assert_eq!(bench.checkpoint(merged(40, 1, 2)), MISFIT, "the last delta covers more");
+    bench.checkpoint(merged(41, 2, 2)).expect("it replaces the deltas");
+    bench.part("b").expect("it fits");
+    assert_eq!(bench.end.kept_bytes(), 3 + DELTAS_MAX as u64 + 2, "only when it is whole");
+    bench.part("c").expect("it fits");
+    assert_eq!(bench.end.kept_bytes(), 3 + 3, "log, full and merged");
+    bench.checkpoint(meta(1, 42, false, 2, 1)).expect("a delta on the merged one");
 }
 
 #[test]

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use marram_session::cell::SealedCheckpoint;
 use marram_wire::{
     frame::{
-        CheckpointBegin, CheckpointMeta, CheckpointPart, Failure, Frame, Input, Kept as FrameKept, KeptInput,
-        LogPart, Promised,
+        CheckpointBegin, CheckpointKind, CheckpointMeta, CheckpointPart, Failure, Frame, Input,
+        Kept as FrameKept, KeptInput, LogPart, Promised,
     },
     id::Generation,
     limits::{CHECKPOINTS_SIZE, LOG_SIZE_MAX, PART_SIZE},
@@ -209,7 +209,10 @@ impl Kept {
             self.arriving = Some((meta, whole));
             return;
         }
-        if meta.full {
+        if meta.kind == CheckpointKind::Merged {
+            self.checkpoints.truncate(1);
+        }
+        if meta.is_full() {
             self.checkpoints.clear();
         }
         self.checkpoints.push(SealedCheckpoint { meta, bytes: whole.into() });

@@ -4,7 +4,9 @@ use crate::owner::bench::{Bench, CLIENT, SERVER, keys, policy};
 use bytes::Bytes;
 use marram_session::owner::{OwnerPhase, OwnerPolicy};
 use marram_wire::{
-    frame::{CheckpointBegin, CheckpointMeta, CheckpointPart, Code, Input, LogPart, Promised},
+    frame::{
+        CheckpointBegin, CheckpointKind, CheckpointMeta, CheckpointPart, Code, Input, LogPart, Promised,
+    },
     id::Generation,
     limits::{
         CHECKPOINTS_SIZE, DELTAS_MAX, INPUT_WINDOW, LOG_SIZE_MAX, MESSAGE_SIZE_MAX, RETAINED_MAX, charge,
@@ -23,7 +25,8 @@ fn asking() -> Bench {
 }
 
 fn meta(number: u32, full: bool, size: u64) -> CheckpointMeta {
-    CheckpointMeta { generation: Generation::NONE, number, full, log_offset: 0, size }
+    let kind = if full { CheckpointKind::Full } else { CheckpointKind::Delta };
+    CheckpointMeta { generation: Generation::NONE, number, kind, log_offset: 0, size }
 }
 
 #[test]

@@ -320,8 +320,8 @@ fn a_chain_goes_on_counting_its_bytes() {
     let bytes = |size: usize| -> &'static [u8] { Vec::leak(vec![0; size]) };
     // Sizes of a full checkpoint and its delta, and the copy in the next generation.
     for (full, delta, next) in [
-        (6, 200 << 10, "copy delta"),
-        (6, (1 << 19) + 1, "copy full"),
+        (256 << 10, 192 << 10, "copy delta"),
+        (256 << 10, (192 << 10) + 1, "copy full"),
         (3 << 20, 1 << 20, "copy delta"),
         (3 << 20, (1 << 20) + 1, "copy full"),
     ] {

@@ -25,49 +25,74 @@ fn with_a_chain(policy: OwnerPolicy, of_the_end: Option<u64>) -> Bench {
 }
 
 #[test]
-fn a_full_checkpoint_is_taken_only_if_it_fits_beside_the_chain() {
+fn a_full_checkpoint_is_taken_only_if_it_surely_fits_beside_the_chain() {
+    // It may have become as large as all that an end keeps, and one more delta.
+    let full = CHAIN + SIZE;
     for (of_the_edge, of_the_end, taken) in [
-        (CHAIN + SIZE, None, true),
-        (CHAIN + SIZE - 1, None, false),
-        (1 << 30, Some(CHAIN + SIZE), true),
-        (1 << 30, Some(CHAIN + SIZE - 1), false),
+        (CHAIN + full, None, "copy full"),
+        (CHAIN + full - 1, None, "merges deltas"),
+        (1 << 30, Some(CHAIN + full), "copy full"),
+        (1 << 30, Some(CHAIN + full - 1), "merges deltas"),
     ] {
         let mut bench = with_a_chain(limited(of_the_edge), of_the_end);
         bench.consume(CLIENT, "a", EXPENSIVE_NS);
-        let lines = bench.look();
-        assert_eq!(
-            lines[1],
-            if taken { "copy full" } else { "no checkpoint" },
-            "{of_the_edge} {of_the_end:?}"
-        );
-        // It is said once, and the session continues.
-        bench.consume(CLIENT, "b", EXPENSIVE_NS);
-        assert_eq!(bench.look().len(), 1);
+        assert_eq!(bench.look()[1], taken, "{of_the_edge} {of_the_end:?}");
     }
 }
 
 #[test]
-fn deltas_go_on_while_a_full_checkpoint_might_not_fit() {
-    // A second full one would fit if the cell did not grow; with all that the delta may have added, it does not.
-    let mut bench = Bench::begun(limited(3 * SIZE));
-    let request_full = |bench: &mut Bench| {
+fn deltas_are_merged_again_and_again_and_it_is_said_once() {
+    let mut bench = with_a_chain(limited(CHAIN + SIZE), None);
+    for round in 0..3 {
         bench.consume(CLIENT, "a", EXPENSIVE_NS);
-        bench.look()[1].clone()
-    };
-    bench.cover(SEALED);
-    bench.cover(SEALED);
-    assert_eq!(bench.look().iter().filter(|line| line.starts_with("copy")).count(), 2);
-    assert_eq!(request_full(&mut bench), "copy delta");
-    let number = bench.taken.as_ref().expect("a delta").number;
-    assert_eq!(bench.checkpointed(SEALED), None, "it fills the limit");
-    bench.stored(CLIENT, SIZE, Some(number));
+        let said: &[&str] = if round == 0 { &["merges deltas", "copy merged"] } else { &["copy merged"] };
+        assert_eq!(bench.look()[1..=said.len()], *said, "{round}");
+        let taken = bench.taken.as_ref().expect("a merged delta");
+        let number = taken.number;
+        assert_eq!((taken.base_generation, taken.base_number), (bench.generation, 1), "the full one");
+        assert_eq!(bench.checkpointed(SEALED), None, "it fits");
+        bench.stored(CLIENT, SIZE, Some(number));
+        assert_eq!(bench.kept[0].checkpoints.len(), 2);
+        bench.look();
+        // It counts as one delta.
+        for _ in 1..DELTAS_MAX {
+            bench.cover(SEALED);
+            assert!(bench.look().contains(&"copy delta".into()));
+        }
+    }
+}
+
+#[test]
+fn a_recovered_session_goes_on_merging() {
+    let mut bench = with_a_chain(limited(CHAIN + SIZE), None);
+    bench.fail_over();
+    bench.ask();
+    bench.restored(bench.kept[0].checkpoints[DELTAS_MAX].meta.log_offset);
     bench.look();
-    assert_eq!(request_full(&mut bench), "no checkpoint");
+    bench.consume(CLIENT, "a", EXPENSIVE_NS);
+    assert_eq!(bench.look()[1..3], ["merges deltas", "copy merged"]);
+    assert_eq!(bench.taken.as_ref().map(|taken| taken.base_number), Some(1));
+}
+
+#[test]
+fn a_session_goes_on_without_checkpoints_where_none_fits() {
+    let mut bench = with_a_chain(limited(CHAIN + SIZE - 1), None);
+    bench.consume(CLIENT, "a", EXPENSIVE_NS);
+    assert_eq!(bench.look()[1..3], ["merges deltas", "copy merged"], "it might be small");
+    assert!(bench.checkpointed(SEALED).is_some_and(|reason| reason.contains("raise limits.checkpoints")));
+    bench.look();
+    bench.consume(CLIENT, "b", EXPENSIVE_NS);
+    assert_eq!(bench.look()[1], "no checkpoint");
+    // It is said once, and the session continues.
+    bench.consume(CLIENT, "c", EXPENSIVE_NS);
+    assert_eq!(bench.look().len(), 1);
 }
 
 #[test]
 fn a_session_ends_with_the_reason_when_its_end_can_keep_nothing_more() {
     let mut bench = with_a_chain(limited(CHAIN), None);
+    bench.consume(CLIENT, "a", EXPENSIVE_NS);
+    bench.checkpointed(SEALED);
     let largest = charged(MESSAGE_SIZE_MAX as u64);
     let count = RETAINED_MAX / MESSAGE_SIZE_MAX as u64;
     (1..count).for_each(|_| bench.consume(CLIENT, largest.clone(), 0));

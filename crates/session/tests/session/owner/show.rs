@@ -7,7 +7,7 @@ use marram_session::{
     owner::OwnerEffect,
 };
 use marram_wire::{
-    frame::{Frame, Output, Promise},
+    frame::{CheckpointKind, Frame, Output, Promise},
     id::Port,
 };
 
@@ -46,7 +46,11 @@ pub(crate) fn frame(frame: &Frame) -> String {
     match frame {
         Frame::Promise(frame) => promise(frame),
         Frame::CheckpointBegin(begin) => {
-            let kind = if begin.meta.full { "full" } else { "delta" };
+            let kind = match begin.meta.kind {
+                CheckpointKind::Full => "full",
+                CheckpointKind::Delta => "delta",
+                CheckpointKind::Merged => "merged",
+            };
             format!(
                 "checkpoint {} {kind} at {} of {}",
                 begin.meta.number, begin.meta.log_offset, begin.meta.size
@@ -87,12 +91,13 @@ pub(crate) fn effect(effect: &OwnerEffect) -> String {
         OwnerEffect::Part(_) => panic!("the bench keeps parts"),
         OwnerEffect::Run(run) => format!("run {}", input(&run.input)),
         OwnerEffect::Prepare(_, base) => {
-            if *base == CheckpointBase::Image { "prepare full" } else { "prepare delta" }.into()
+            format!("prepare {}", name_of(*base))
         }
         OwnerEffect::Copy(_, base) => {
-            if *base == CheckpointBase::Image { "copy full" } else { "copy delta" }.into()
+            format!("copy {}", name_of(*base))
         }
         OwnerEffect::NoCheckpoint(_) => "no checkpoint".into(),
+        OwnerEffect::MergesDeltas(_) => "merges deltas".into(),
         OwnerEffect::Checkpoint(_, header, _) => format!("seal {} at {}", header.number, header.log_offset),
         OwnerEffect::Hash(cell) => format!("hash {}", cell.0),
         OwnerEffect::Recorded(wish, Ok(gathered)) => {
@@ -111,5 +116,13 @@ pub(crate) fn effect(effect: &OwnerEffect) -> String {
         OwnerEffect::Remove(cell) => format!("remove {}", cell.0),
         OwnerEffect::Reopen(count) => format!("again {count}"),
         OwnerEffect::Done(code, _) => format!("over {code:?}"),
+    }
+}
+
+fn name_of(base: CheckpointBase) -> &'static str {
+    match base {
+        CheckpointBase::Image => "full",
+        CheckpointBase::Previous => "delta",
+        CheckpointBase::Full => "merged",
     }
 }

@@ -216,30 +216,36 @@ fn deltas_name_what_they_build_on() {
 
 #[test]
 fn deltas_that_outgrow_the_full_one_end_with_a_full_one() {
-    let half: &'static [u8] = Vec::leak(vec![0; 1 << 19]);
+    const KIB: usize = 1 << 10;
     for (full, deltas, next) in [
-        // A small one may have up to 1 MiB of deltas. The estimate for the next delta is the size of the last one.
-        (&b"sealed"[..], vec![half], "copy delta"),
-        (b"sealed", vec![half, half], "copy full"),
-        (b"sealed", vec![half, b"+"], "copy delta"),
+        // The estimate for the next delta is the size of the last one. One that is hardly smaller saves nothing.
+        (6, vec![512], "copy delta"),
+        (6, vec![513], "copy full"),
+        (256 * KIB, vec![192 * KIB], "copy delta"),
+        (256 * KIB, vec![192 * KIB + 1], "copy full"),
+        // A small one may have up to 64 KiB of deltas, or 4 times its own size, up to 1 MiB.
+        (10 * KIB, vec![7 * KIB; 8], "copy delta"),
+        (10 * KIB, vec![7 * KIB; 9], "copy full"),
+        (128 * KIB, vec![64 * KIB; 7], "copy delta"),
+        (128 * KIB, vec![64 * KIB; 8], "copy full"),
+        (512 * KIB, vec![256 * KIB; 3], "copy delta"),
+        (512 * KIB, vec![256 * KIB; 4], "copy full"),
     ] {
         let mut bench = Bench::begun(policy());
-        bench.cover(full);
-        deltas.into_iter().for_each(|delta| {
+        for size in [full].into_iter().chain(deltas) {
             bench.look();
             bench.consume(CLIENT, "b", EXPENSIVE_NS);
             let number = bench.taken.as_ref().expect("a checkpoint is due").number;
-            bench.checkpointed(delta);
-            for _ in 0..delta.len().div_ceil(1 << 18) - 1 {
-                bench.stored(CLIENT, 1 << 18, None);
+            bench.checkpointed(vec![0; size]);
+            while bench.owner.totals().checkpoints < u64::from(number) {
+                let step = bench.kept[0].unstored.min(1 << 16);
+                bench.stored(CLIENT, step, Some(number));
             }
-            let rest = delta.len() - (delta.len().div_ceil(1 << 18) - 1) * (1 << 18);
-            bench.stored(CLIENT, rest as u64, Some(number));
-        });
+        }
         bench.look();
         bench.consume(CLIENT, "c", EXPENSIVE_NS);
         let lines = bench.look();
-        assert_eq!(lines[1], next);
+        assert_eq!(lines[1], next, "{full}");
     }
 }
 

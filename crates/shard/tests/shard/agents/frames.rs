@@ -5,10 +5,10 @@ use bytes::Bytes;
 use marram_shard::api::ShardWireId;
 use marram_wire::{
     frame::{
-        Acknowledged, Allowance, Base, Channel, CheckpointBegin, CheckpointMeta, CheckpointPart, Chosen,
-        Code, Credit, Drain, Ended, Failed, Failure, Fed, Fetch, Finish, Finished, Frame, Goodbye, Input,
-        Keep, Kept, KeptInput, Live, LogOnly, LogPart, Output, Ping, Pong, Promise, Promised, Recall,
-        Recalled, Reject, Renewed, Standby, Stored, Superseded, Truncate, Welcome,
+        Acknowledged, Allowance, Base, Channel, CheckpointBegin, CheckpointKind, CheckpointMeta,
+        CheckpointPart, Chosen, Code, Credit, Drain, Ended, Failed, Failure, Fed, Fetch, Finish, Finished,
+        Frame, Goodbye, Input, Keep, Kept, KeptInput, Live, LogOnly, LogPart, Output, Ping, Pong, Promise,
+        Promised, Recall, Recalled, Reject, Renewed, Standby, Stored, Superseded, Truncate, Welcome,
     },
     id::{Generation, HostId, ImageHash, SessionId},
     rights::Rights,
@@ -19,8 +19,13 @@ use marram_wire::{
 fn frames(world: &mut World, channel: Channel, n: u64) -> Vec<Frame> {
     let (session, generation) = (world.session, Generation { count: n, opener: n });
     let (image, bytes, reason) = (ImageHash([7; 32]), Bytes::from_static(&[7; 300]), "because".to_string());
-    let meta =
-        CheckpointMeta { generation, number: n as u32, full: n.is_multiple_of(2), log_offset: n, size: n };
+    let meta = CheckpointMeta {
+        generation,
+        number: n as u32,
+        kind: [CheckpointKind::Full, CheckpointKind::Delta, CheckpointKind::Merged][n as usize % 3],
+        log_offset: n,
+        size: n,
+    };
     let live = Live { generation, log_end: n, took: n };
     let failure = Failure { log_offset: n, input: n as u8, reason: reason.clone() };
     let (app, code) = ("web".to_string(), Code::Finished);

@@ -8,9 +8,9 @@ use crate::random::Random;
 use bytes::Bytes;
 use marram_wire::{
     frame::{
-        Allowance, Channel, CheckpointBegin, CheckpointMeta, CheckpointPart, Chosen, Credit, Failure,
-        Finished, Frame, Hello, Input, Kept, KeptInput, LogPart, Promised, Recalled, Reject, Replayed,
-        Sender, Stored, Superseded, Truncate,
+        Allowance, Channel, CheckpointBegin, CheckpointKind, CheckpointMeta, CheckpointPart, Chosen, Credit,
+        Failure, Finished, Frame, Hello, Input, Kept, KeptInput, LogPart, Promised, Recalled, Reject,
+        Replayed, Sender, Stored, Superseded, Truncate,
     },
     id::{Generation, HostId, ImageHash},
 };
@@ -113,7 +113,10 @@ fn meta(chance: &mut Random, meta: &mut CheckpointMeta) {
     match chance.below(5) {
         0 => generation(chance, &mut meta.generation),
         1 => meta.number ^= 1,
-        2 => meta.full ^= true,
+        2 => {
+            let others = [CheckpointKind::Full, CheckpointKind::Delta, CheckpointKind::Merged];
+            meta.kind = others[chance.index(3)];
+        }
         3 => meta.log_offset = count(chance, meta.log_offset),
         _ => meta.size = count(chance, meta.size),
     }
@@ -125,7 +128,7 @@ fn metas(chance: &mut Random, metas: &mut Vec<CheckpointMeta>) {
     let invented = CheckpointMeta {
         generation: Generation { count: 1, opener: chance.draw() },
         number: 1,
-        full: chance.percent(70),
+        kind: if chance.percent(70) { CheckpointKind::Full } else { CheckpointKind::Delta },
         log_offset: chance.magnitude(1, 1 << 40),
         size: chance.magnitude(1, 1 << 40),
     };

@@ -2,7 +2,7 @@
 //! may reach the cell.
 
 use super::*;
-use marram_wire::frame::{CheckpointBegin, KeptInput, Recalled};
+use marram_wire::frame::{CheckpointBegin, CheckpointKind, KeptInput, Recalled};
 
 /// A recorder of the session: its answer, and its data.
 struct Lying {
@@ -110,7 +110,7 @@ fn an_answer_that_no_recorder_can_give_is_refused() {
         ("messages that end before they begin", 3, |said| said.sent_end[0] = 1),
         ("a port too few", 0, |said| said.sent_end.truncate(1)),
         ("a port too many", 0, |said| said.sent_start.push(0)),
-        ("a delta on nothing", 3, |said| said.checkpoints[0].full = false),
+        ("a delta on nothing", 3, |said| said.checkpoints[0].kind = CheckpointKind::Delta),
     ];
     for (what, first, lie) in cases {
         let mut lying = recorder(first..5);
