@@ -7,7 +7,7 @@
 //!                                                             base, offset
 //! ```
 //!
-//! Runs on the worker's thread, so that opening 512 MiB does not stop the shard. Pages may be
+//! Large ones are opened on the worker's thread, so that 512 MiB do not stop the shard. Pages may be
 //! copied into the new cell before the last part is verified, but the cell does not run before: a
 //! checkpoint that turns out to be altered costs time and has no effect.
 

@@ -171,8 +171,6 @@ pub(super) struct Executor {
     run_queue: RunQueue<QueuedHandler>,
     /// The scheduling state of each cell.
     slots: BTreeMap<CellId, CellSlot>,
-    /// Handlers of replays that were queued.
-    replayed: u32,
     /// Tenants with a long last turn.
     slow: BTreeSet<Tenant>,
     /// Cells that were requested and do not exist yet. A cell that is removed in the meantime must not be started.
@@ -242,7 +240,6 @@ impl Executor {
             deployed: BTreeMap::new(),
             run_queue: RunQueue::default(),
             slots: BTreeMap::new(),
-            replayed: 0,
             slow: BTreeSet::new(),
             expected: BTreeMap::new(),
             next: VecDeque::new(),

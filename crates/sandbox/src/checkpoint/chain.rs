@@ -5,6 +5,7 @@ use super::reading::CheckpointReader;
 use super::{RestoreError, StageSnapshot};
 use crate::buffers::roomy;
 use crate::bytes_io::put_u64;
+use crate::limits::PAGE;
 use bytes::Bytes;
 use marram_wire::id::ImageHash;
 use std::fmt;
@@ -34,10 +35,13 @@ impl Snapshot {
         self.stages.iter().map(|stage| stage.memory.len()).sum()
     }
 
-    /// Pages of files that were copied.
+    /// About how many bytes it has before it is encoded: pages of memory and files, and the lists of files.
     #[must_use]
-    pub fn file_page_count(&self) -> usize {
-        self.stages.iter().flat_map(|stage| &stage.files.pages).map(|(_, pages)| pages.len()).sum()
+    pub fn size(&self) -> usize {
+        let files = self.stages.iter().map(|stage| &stage.files);
+        let pages: usize = files.clone().flat_map(|files| &files.pages).map(|(_, pages)| pages.len()).sum();
+        let lists = files.flat_map(|files| files.directory.iter().chain(&files.descriptors));
+        (self.page_count() + pages) * PAGE + lists.map(Vec::len).sum::<usize>()
     }
 
     /// Writes the snapshot as a checkpoint. Takes a few milliseconds for 10 MiB; do it on another thread than the cell's. The

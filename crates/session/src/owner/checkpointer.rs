@@ -33,6 +33,8 @@ const DELTAS_SIZE_MIN: u64 = 64 << 10;
 const DELTAS_SIZE_SMALL: u64 = 1 << 20;
 /// A delta of so many bytes is worth it, however small the full checkpoint is.
 const DELTA_SIZE_MIN: u64 = 512;
+/// After so many full checkpoints in a row a delta is tried again: it may have become smaller.
+const FULLS_IN_ROW: u32 = 8;
 
 /// Identifies a checkpoint: its generation and its number.
 type Name = (Generation, u32);
@@ -152,18 +154,22 @@ pub(super) struct Checkpointer {
     copied: Option<Name>,
     /// The newest checkpoint that every holder has.
     held: Option<Name>,
-    /// The full checkpoint that it builds on, or is. It is the base of a merged delta.
-    full: Option<Name>,
+    /// The full one that the executor copied or restored last: it knows all pages that changed since.
+    copied_full: Option<Name>,
+    /// The full one with which the list of every holder begins. It is the base of a merged delta.
+    held_full: Option<Name>,
     covered: Option<Covered>,
     /// Deltas after the last full checkpoint, their size and that of the full one, in sealed bytes.
     deltas: usize,
     full_size: u64,
     delta_size: u64,
-    /// Size of the last delta, 0 after a full checkpoint: the estimate for the next delta.
+    /// Size of the last delta, 0 if there was none: the estimate for the next delta.
     last_delta_size: u64,
+    /// Full checkpoints since then.
+    fulls: u32,
     /// Size of a merged delta that did not fit, 0 if there is none: the estimate for the next one.
     merged_size: u64,
-    /// Whether it was reported that deltas are merged because no full checkpoint fits. Reported once until one does.
+    /// Whether it was reported that deltas are merged because no full checkpoint fits. Reported once until one is held.
     is_merging: bool,
     /// Whether it was reported that no checkpoint fits. Reported once until one does.
     is_refused: bool,
@@ -300,32 +306,45 @@ impl Checkpointer {
 
     /// What the next checkpoint builds on. None if the holders have no room for it, as far as its size can be estimated.
     ///
-    /// A full one may be as large as the last one and all deltas on it together. Where that may not fit, deltas go on
-    /// as long as they can. Then they are merged into one, again and again; where that does not fit either, a full one is
-    /// tried that may fit.
+    /// Where a full one may not fit, deltas go on while they could be merged after one more. Then they are merged, again and
+    /// again. What may not fit is tried only where nothing surely fits.
     fn next_base(&self, ends: &Ends, awaited: bool, room: u64) -> Option<CheckpointBase> {
-        if (self.full_requested || awaited) && self.full_size <= room {
-            return Some(CheckpointBase::Image);
-        }
         let can_delta = self.has_delta_base() && self.last_delta_size <= room;
-        let full_size_max = self.full_size + self.delta_size + self.last_delta_size;
-        if can_delta && (self.is_delta_cheap(ends) || full_size_max > room) {
-            return Some(CheckpointBase::Previous);
+        if self.full_size_max() <= room {
+            let wanted = self.full_requested || awaited || !can_delta || !self.is_delta_cheap(ends);
+            return Some(if wanted { CheckpointBase::Image } else { CheckpointBase::Previous });
         }
-        if self.has_merge_base() && full_size_max > room && self.merged_size <= room {
-            return Some(CheckpointBase::Full);
+        let can_merge = self.can_merge() && self.merged_size <= room;
+        let merged_size_max = self.delta_size.saturating_add(self.last_delta_size);
+        let after_one_more = merged_size_max.saturating_add(self.last_delta_size.saturating_mul(2));
+        if can_delta && after_one_more <= room {
+            Some(CheckpointBase::Previous)
+        } else if can_merge && merged_size_max <= room {
+            Some(CheckpointBase::Full)
+        } else if can_delta {
+            Some(CheckpointBase::Previous)
+        } else if can_merge {
+            Some(CheckpointBase::Full)
+        } else {
+            (self.full_size <= room).then_some(CheckpointBase::Image)
         }
-        (self.full_size <= room).then_some(CheckpointBase::Image)
     }
 
-    /// Whether the next checkpoint can be a merged delta, and there are deltas to merge.
-    fn has_merge_base(&self) -> bool {
-        self.has_base() && self.full.is_some() && self.deltas > 0
+    /// A full checkpoint may be as large as the last one and all deltas on it together, and one more.
+    fn full_size_max(&self) -> u64 {
+        self.full_size.saturating_add(self.delta_size).saturating_add(self.last_delta_size)
+    }
+
+    /// Whether the next checkpoint can be a merged delta, and it is not the same as a delta. It needs no more than the full one: deltas that were
+    /// given up, or that not every holder has, do not matter.
+    fn can_merge(&self) -> bool {
+        let is_known = self.copied.is_some() && self.copied_full.is_some();
+        is_known && self.copied_full == self.held_full && (self.deltas > 0 || !self.has_base())
     }
 
     /// Whether a keeper's wish for a full checkpoint, or the owner's own, can be met beside what the holders keep.
     fn has_room_for_full(&self, about: &About, ends: &Ends) -> bool {
-        self.full_size <= room(&about.policy, ends)
+        self.full_size_max() <= room(&about.policy, ends)
     }
 
     /// No checkpoint fits beside what the holders keep: what to report, if it was not reported yet.
@@ -359,13 +378,19 @@ impl Checkpointer {
         let agreed = !chain.is_empty() && holders(policy, ends).iter().all(|index| has(&ends[*index]));
         self.copied = chain.last().map(|checkpoint| (checkpoint.generation, checkpoint.number));
         self.held = self.copied.filter(|_| agreed);
-        self.full = chain.first().map(|checkpoint| (checkpoint.generation, checkpoint.number));
-        self.merged_size = 0;
+        self.copied_full = chain.first().map(|checkpoint| (checkpoint.generation, checkpoint.number));
+        let begins = |side: &EndState| {
+            side.promised.as_ref().is_some_and(|it| it.checkpoints.first() == chain.first())
+        };
+        let begin_alike = holders(policy, ends).iter().all(|index| begins(&ends[*index]));
+        self.held_full = self.copied_full.filter(|_| begin_alike);
+        (self.merged_size, self.fulls) = (0, 0);
         self.covered = None;
         self.deltas = chain.len().saturating_sub(1);
         self.full_size = chain.first().map_or(0, |checkpoint| checkpoint.size);
         self.delta_size = chain.iter().skip(1).map(|checkpoint| checkpoint.size).sum();
-        self.last_delta_size = chain.iter().skip(1).last().map_or(0, |checkpoint| checkpoint.size);
+        let last = chain.last().filter(|last| last.kind == CheckpointKind::Delta);
+        self.last_delta_size = last.map_or(0, |checkpoint| checkpoint.size);
         self.uncovered = Uncovered::restored(chain.last().map_or(0, |checkpoint| checkpoint.size));
     }
 
@@ -385,7 +410,8 @@ impl Checkpointer {
     /// often one page. Deltas may take up to two thirds of the size of a full one together; a limit of the whole size
     /// would save a fifth of the traffic, but make recoveries an eighth more expensive. On a small one more may follow.
     fn is_delta_cheap(&self, ends: &Ends) -> bool {
-        let is_smaller = self.last_delta_size <= (self.full_size / 4 * 3).max(DELTA_SIZE_MIN);
+        let is_smaller = self.last_delta_size <= (self.full_size / 4 * 3).max(DELTA_SIZE_MIN)
+            || self.fulls >= FULLS_IN_ROW;
         let small = (4 * self.full_size).clamp(DELTAS_SIZE_MIN, DELTAS_SIZE_SMALL).min(ends.allowance());
         is_smaller && self.delta_size + self.last_delta_size <= (self.full_size / 3 * 2).max(small)
     }
@@ -443,7 +469,7 @@ impl Checkpointer {
         let base = match kind {
             CheckpointKind::Full => None,
             CheckpointKind::Delta => self.copied,
-            CheckpointKind::Merged => self.full,
+            CheckpointKind::Merged => self.held_full,
         };
         let base = base.unwrap_or((Generation::NONE, 0));
         let header = header_of((about.generation(), number), base, about, ends, log, state);
@@ -460,6 +486,9 @@ impl Checkpointer {
             }),
         });
         self.copied = Some((about.generation(), number));
+        if kind == CheckpointKind::Full {
+            self.copied_full = self.copied;
+        }
         self.uncovered.copied();
         (number, next)
     }
@@ -598,12 +627,13 @@ impl Checkpointer {
         self.merged_size = 0;
         match sending.meta.kind {
             CheckpointKind::Full => {
-                self.full = self.held;
-                (self.deltas, self.full_size) = (0, size);
-                (self.delta_size, self.last_delta_size) = (0, 0);
+                self.held_full = self.held;
+                (self.deltas, self.full_size, self.delta_size) = (0, size, 0);
+                self.fulls += 1;
                 self.is_merging = false;
             }
             CheckpointKind::Delta => {
+                self.fulls = 0;
                 self.deltas += 1;
                 self.delta_size += size;
                 self.last_delta_size = size;

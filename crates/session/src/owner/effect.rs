@@ -48,7 +48,8 @@ pub enum OwnerEffect {
     Copy(CellId, CheckpointBase),
     /// No checkpoint is taken, for this reason. Reported once, until one is taken.
     NoCheckpoint(String),
-    /// Deltas are merged because no full checkpoint fits, for this reason. Reported once, until one fits.
+    /// Deltas are merged because no full checkpoint fits, for this reason. Reported once, until one is
+    /// held.
     MergesDeltas(String),
     /// Encode the last copy and seal it after this header.
     Checkpoint(CellId, Box<Header>, Seal),

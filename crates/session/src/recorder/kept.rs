@@ -6,8 +6,8 @@ use alloc::{vec, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{
-        Base, Channel, CheckpointBegin, CheckpointMeta, CheckpointPart, Code, Credit, Fed, Frame, Keep,
-        KeptInput, LogPart, Recalled, Stored, Truncate,
+        Base, Channel, CheckpointBegin, CheckpointKind, CheckpointMeta, CheckpointPart, Code, Credit, Fed,
+        Frame, Keep, KeptInput, LogPart, Recalled, Stored, Truncate,
     },
     id::Generation,
     limits::{
@@ -38,7 +38,7 @@ fn check(holds: bool, otherwise: &'static str) -> Result<(), Refused> {
 pub(super) struct Taken {
     /// The answer to its sender.
     pub(super) answer: Option<Frame>,
-    /// Whether a full checkpoint is now complete: earlier data is not needed any more.
+    /// Whether a full checkpoint or a merged delta is now complete: earlier deltas and log are not needed any more.
     pub(super) rewrite: bool,
 }
 
@@ -195,7 +195,7 @@ impl Kept {
         let mut complete = None;
         if whole && let Some(meta) = self.checkpoints.arriving().cloned() {
             self.checkpoints.complete();
-            (complete, taken.rewrite) = (Some(meta.number), meta.is_full());
+            (complete, taken.rewrite) = (Some(meta.number), meta.kind != CheckpointKind::Delta);
             self.covered = Some(meta.log_offset);
             for (inputs, took) in self.inputs.iter_mut().zip(&self.took) {
                 inputs.truncate(*took);

@@ -13,9 +13,13 @@ use bytes::Bytes;
 use marram_session::cell::CellId;
 use marram_shard::api::ShardInput;
 use marram_wire::frame::CheckpointMeta;
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Instant,
+};
 
-/// Checkpoints of so many bytes together are opened on the shard's thread: that takes about 20 us.
+/// Checkpoints of so many bytes together are opened on the shard's thread: most take about 20 us, and a few milliseconds if they
+/// hold megabytes that compress well. The tenant is charged for it.
 pub(super) const OPEN_AT_ONCE_BYTES: u64 = if cfg!(test) {
     0 /* so that the small ones of tests come in parts */
 } else {
@@ -103,7 +107,12 @@ impl Executor {
     pub(in crate::edge) fn part(&mut self, cell: CellId, bytes: Bytes, inputs: &mut VecDeque<ShardInput>) {
         if self.arrivals_at_worker.contains(&cell) {
             self.worker.urgent(move |state| state.arrivals.push(cell, &bytes));
-        } else if let Some(answer) = self.arrivals.push(cell, &bytes) {
+            return;
+        }
+        let began = Instant::now();
+        let answer = self.arrivals.push(cell, &bytes);
+        self.charge_since(cell, Some(began));
+        if let Some(answer) = answer {
             self.take_answer(answer, inputs);
         }
     }

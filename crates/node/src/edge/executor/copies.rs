@@ -26,8 +26,8 @@ use std::{
 const HELD_TURN: Duration = Duration::from_micros(500);
 /// With fewer buffers ready, more are made.
 const BUFFERS_AHEAD: usize = 2;
-/// A copy of so many pages at most is sealed at once: waking the sealer for it would take longer.
-const SEAL_AT_ONCE_PAGES: usize = 8;
+/// A checkpoint of about so many bytes at most is sealed at once: waking the sealer for it would take longer.
+const SEAL_AT_ONCE_BYTES: usize = 32 << 10;
 /// How long a prepared copy is kept for the session to use it.
 const PREPARED_KEPT: Duration = Duration::from_secs(10);
 
@@ -234,13 +234,15 @@ impl Executor {
         };
         match snapshot {
             Ok(snapshot) => {
-                let is_small = snapshot.page_count() + snapshot.file_page_count() <= SEAL_AT_ONCE_PAGES;
+                let is_small = snapshot.size() + outputs_size(&header) <= SEAL_AT_ONCE_BYTES;
                 let sealed = move || {
                     let plain = header::join(&header, &snapshot.encode());
                     Bytes::from(seal.seal_checkpoint(number, &plain))
                 };
                 if is_small {
+                    let began = Instant::now();
                     inputs.push_back(ShardInput::Checkpointed { cell, number, result: Ok(sealed()) });
+                    self.charge_since(cell, Some(began));
                 } else {
                     self.sealer.lazy(move |()| Some(Answer::Sealed { cell, number, bytes: sealed() }));
                 }
@@ -258,6 +260,11 @@ impl Executor {
         self.preparing.retain(|preparing| preparing.cell != cell);
         self.copying.retain(|copying| *copying != cell);
     }
+}
+
+/// Bytes of the outputs in a header.
+fn outputs_size(header: &Header) -> usize {
+    header.ports.iter().flat_map(|port| &port.outbox.0).map(|output| output.payload.len()).sum()
 }
 
 #[cfg(test)]

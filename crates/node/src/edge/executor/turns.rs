@@ -26,9 +26,6 @@ const SLICE_NS: u64 = 1_000_000;
 const STRETCH_NS: u64 = 4 * SLICE_NS;
 /// A tenant's next turn after one that took this long may take as long: output is flushed before it.
 const LONG_NS: u64 = 100_000;
-/// Of so many handlers of replays one goes behind the tenant's others.
-const REPLAYS_IN_ROW: u32 = 8;
-
 impl Executor {
     /// Queues a handler.
     pub(in crate::edge) fn run(&mut self, run: Run) {
@@ -42,21 +39,9 @@ impl Executor {
         self.run_queue.charge(tenant, cost::INPUT_NS + size / cost::BYTES_PER_NS);
     }
 
-    /// Whether a handler goes before its tenant's others. A client waits for a session that is recovered, and a replay is one handler after the
-    /// other: behind those of all sessions that run, each of them would wait. One in so many has to, so that they go on as well.
-    fn goes_first(&mut self, queued: &QueuedHandler) -> bool {
-        if !matches!(queued, QueuedHandler::Run(run) if run.logged.is_some()) {
-            return false;
-        }
-        self.replayed = self.replayed.wrapping_add(1);
-        !self.replayed.is_multiple_of(REPLAYS_IN_ROW)
-    }
-
-    /// Queues a turn behind the tenant's others, or in front of them if the handler has used only a part of its stretch, or
-    /// is one of a replay.
+    /// Queues a turn behind the tenant's others, or in front of them if the handler has used only a part of its stretch.
     pub(super) fn queue(&mut self, queued: QueuedHandler) -> SchedulingParams {
         let cell = queued.cell();
-        let goes_first = self.goes_first(&queued);
         let mut standing = None;
         let (place, had_ns) = match self.slots.get_mut(&cell) {
             Some(slot) => {
@@ -71,7 +56,7 @@ impl Executor {
         if standing.is_some_and(|standing| standing.is_underway()) {
             self.drop_arriving(cell);
         }
-        if had_ns.is_multiple_of(STRETCH_NS) && !goes_first {
+        if had_ns.is_multiple_of(STRETCH_NS) {
             self.run_queue.push(place.tenant, place.class, queued);
         } else {
             self.run_queue.requeue_front(place.tenant, place.class, queued);

@@ -14,84 +14,109 @@ fn limited(checkpoints_max: u64) -> OwnerPolicy {
     OwnerPolicy { checkpoints_max, ..policy() }
 }
 
-/// A session of which an end keeps the longest chain; the next checkpoint must be a full one.
-fn with_a_chain(policy: OwnerPolicy, of_the_end: Option<u64>) -> Bench {
-    let mut bench = Bench::new(policy);
-    bench.kept[0].checkpoints_max = of_the_end;
-    bench.begin();
+/// A session of which an end keeps the longest chain; the next checkpoint must not be a delta.
+fn with_a_chain() -> Bench {
+    let mut bench = Bench::begun(policy());
     (0..=DELTAS_MAX).for_each(|_| bench.cover(SEALED));
     bench.look();
     bench
 }
 
-#[test]
-fn a_full_checkpoint_is_taken_only_if_it_surely_fits_beside_the_chain() {
-    // It may have become as large as all that an end keeps, and one more delta.
-    let full = CHAIN + SIZE;
-    for (of_the_edge, of_the_end, taken) in [
-        (CHAIN + full, None, "copy full"),
-        (CHAIN + full - 1, None, "merges deltas"),
-        (1 << 30, Some(CHAIN + full), "copy full"),
-        (1 << 30, Some(CHAIN + full - 1), "merges deltas"),
-    ] {
-        let mut bench = with_a_chain(limited(of_the_edge), of_the_end);
-        bench.consume(CLIENT, "a", EXPENSIVE_NS);
-        assert_eq!(bench.look()[1], taken, "{of_the_edge} {of_the_end:?}");
-    }
-}
-
-#[test]
-fn deltas_are_merged_again_and_again_and_it_is_said_once() {
-    let mut bench = with_a_chain(limited(CHAIN + SIZE), None);
-    for round in 0..3 {
-        bench.consume(CLIENT, "a", EXPENSIVE_NS);
-        let said: &[&str] = if round == 0 { &["merges deltas", "copy merged"] } else { &["copy merged"] };
-        assert_eq!(bench.look()[1..=said.len()], *said, "{round}");
-        let taken = bench.taken.as_ref().expect("a merged delta");
-        let number = taken.number;
-        assert_eq!((taken.base_generation, taken.base_number), (bench.generation, 1), "the full one");
-        assert_eq!(bench.checkpointed(SEALED), None, "it fits");
-        bench.stored(CLIENT, SIZE, Some(number));
-        assert_eq!(bench.kept[0].checkpoints.len(), 2);
-        bench.look();
-        // It counts as one delta.
-        for _ in 1..DELTAS_MAX {
-            bench.cover(SEALED);
-            assert!(bench.look().contains(&"copy delta".into()));
-        }
-    }
-}
-
-#[test]
-fn a_recovered_session_goes_on_merging() {
-    let mut bench = with_a_chain(limited(CHAIN + SIZE), None);
-    bench.fail_over();
+/// The same, at an edge that takes so many bytes, of an end that keeps so many.
+fn recovered(of_the_edge: u64, of_the_end: Option<u64>) -> Bench {
+    let mut bench = with_a_chain();
+    bench.kept[0].checkpoints_max = of_the_end;
+    bench.fail_over_to(limited(of_the_edge));
     bench.ask();
     bench.restored(bench.kept[0].checkpoints[DELTAS_MAX].meta.log_offset);
     bench.look();
+    bench
+}
+
+/// What is said and asked for when the next checkpoint is due.
+fn next(bench: &mut Bench) -> Vec<String> {
     bench.consume(CLIENT, "a", EXPENSIVE_NS);
-    assert_eq!(bench.look()[1..3], ["merges deltas", "copy merged"]);
-    assert_eq!(bench.taken.as_ref().map(|taken| taken.base_number), Some(1));
+    let lines = bench.look().into_iter().skip(1);
+    lines.take_while(|line| !line.starts_with("seal")).collect()
+}
+
+#[test]
+fn a_full_checkpoint_is_taken_if_it_surely_fits_beside_the_chain() {
+    // It may have become as large as all that an end keeps, and one more delta.
+    let full = CHAIN + SIZE;
+    for (of_the_edge, of_the_end, expected) in [
+        (CHAIN + full, None, &["copy full"][..]),
+        (CHAIN + full - 1, None, &["merges deltas", "copy merged"]),
+        (1 << 30, Some(CHAIN + full), &["copy full"]),
+        (1 << 30, Some(CHAIN + full - 1), &["merges deltas", "copy merged"]),
+    ] {
+        let mut bench = recovered(of_the_edge, of_the_end);
+        assert_eq!(next(&mut bench), *expected, "{of_the_edge} {of_the_end:?}");
+    }
+}
+
+#[test]
+fn deltas_are_merged_again_and_again_while_there_is_room_for_it() {
+    let mut bench = Bench::begun(limited(CHAIN + SIZE));
+    let mut lines = Vec::new();
+    for _ in 0..100 {
+        bench.cover(SEALED);
+        lines.extend(bench.look());
+        assert!(bench.kept[0].checkpoints.len() <= 10, "so that a merged one as large as all deltas fits");
+    }
+    let count = |what: &str| lines.iter().filter(|line| *line == what).count();
+    assert_eq!((count("copy full"), count("merges deltas"), count("no checkpoint")), (1, 1, 0));
+    assert!(count("copy merged") > 10 && count("copy delta") > 50);
+}
+
+#[test]
+fn a_merged_delta_builds_on_the_full_one_and_counts_as_one_delta() {
+    let mut bench = recovered(CHAIN + SIZE, None);
+    assert_eq!(next(&mut bench), ["merges deltas", "copy merged"]);
+    let taken = bench.taken.as_ref().expect("a merged delta");
+    let number = taken.number;
+    assert_eq!(taken.base_number, 1, "the full one");
+    assert_eq!(bench.checkpointed(SEALED), None, "it fits");
+    bench.stored(CLIENT, SIZE, Some(number));
+    assert_eq!(bench.kept[0].checkpoints.len(), 2);
+    bench.look();
+    assert_eq!(next(&mut bench), ["copy delta"]);
+    assert_eq!(bench.taken.as_ref().map(|taken| taken.base_number), Some(number));
+}
+
+#[test]
+fn after_a_checkpoint_that_was_given_up_deltas_are_merged() {
+    let mut bench = Bench::begun(limited(6 * SIZE));
+    (0..3).for_each(|_| bench.cover(SEALED));
+    bench.look();
+    let mut fail = |expected: &[&str]| {
+        assert_eq!(next(&mut bench), *expected);
+        let taken = bench.taken.take().expect("it was asked for");
+        let cell = bench.owner.cell().expect("it runs");
+        bench.answer_checkpoint(cell, taken.number, Err("no memory".into()));
+        bench.look();
+        taken.base_number
+    };
+    assert_eq!(fail(&["merges deltas", "copy merged"]), 1);
+    // Not every holder has what was copied last, and a full one might not fit.
+    assert_eq!(fail(&["copy merged"]), 1);
 }
 
 #[test]
 fn a_session_goes_on_without_checkpoints_where_none_fits() {
-    let mut bench = with_a_chain(limited(CHAIN + SIZE - 1), None);
-    bench.consume(CLIENT, "a", EXPENSIVE_NS);
-    assert_eq!(bench.look()[1..3], ["merges deltas", "copy merged"], "it might be small");
+    let mut bench = recovered(CHAIN + SIZE - 1, None);
+    assert_eq!(next(&mut bench), ["merges deltas", "copy merged"], "it might be small");
     assert!(bench.checkpointed(SEALED).is_some_and(|reason| reason.contains("raise limits.checkpoints")));
     bench.look();
-    bench.consume(CLIENT, "b", EXPENSIVE_NS);
-    assert_eq!(bench.look()[1], "no checkpoint");
+    assert_eq!(next(&mut bench), ["no checkpoint"]);
     // It is said once, and the session continues.
-    bench.consume(CLIENT, "c", EXPENSIVE_NS);
-    assert_eq!(bench.look().len(), 1);
+    assert!(next(&mut bench).is_empty());
 }
 
 #[test]
 fn a_session_ends_with_the_reason_when_its_end_can_keep_nothing_more() {
-    let mut bench = with_a_chain(limited(CHAIN), None);
-    bench.consume(CLIENT, "a", EXPENSIVE_NS);
+    let mut bench = recovered(CHAIN, None);
+    next(&mut bench);
     bench.checkpointed(SEALED);
     let largest = charged(MESSAGE_SIZE_MAX as u64);
     let count = RETAINED_MAX / MESSAGE_SIZE_MAX as u64;
@@ -103,7 +128,7 @@ fn a_session_ends_with_the_reason_when_its_end_can_keep_nothing_more() {
 
 #[test]
 fn an_edge_that_takes_less_than_an_end_has_leaves_the_session_to_another() {
-    let mut bench = with_a_chain(policy(), None);
+    let mut bench = with_a_chain();
     bench.fail_over_to(limited(CHAIN - 1));
     bench.ask();
     let lines = bench.look();
