@@ -55,13 +55,15 @@ fn size(plan: &Plan, mebibytes: u64, report: &mut Report) -> anyhow::Result<()> 
         );
         Ok(vec![plan.cells.manifest(place, APP, "ballast", &rest)?])
     })?;
-    cluster.start_edges("")?;
+    // Both sessions begin on the first edge, which is alone: agents spread sessions over edges that are equally near.
+    cluster.start_edge(0, "")?;
     let edges = cluster.edge_addresses();
     cluster.start_server_agent(&edges, &[(SERVER, peer::echo_server()?)])?;
     let listens = cluster.start_client_agent(&edges, &[APP])?;
     let address = listens.first().context("one app has one listener")?.address;
     let mut much = Pinger::fill(address, mebibytes << 20)?;
     let neighbour = Pinger::start(peer::connect(address)?);
+    cluster.respawn(1)?;
 
     // Nothing fails.
     let (seconds, kills) = if plan.quick { (8, 2) } else { (60, 10) };
