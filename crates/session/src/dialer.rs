@@ -20,6 +20,9 @@ pub struct Target {
     pub shard: u8,
 }
 
+/// If more bytes than this were sent since the last answered heartbeat, what is normal for the wire does not count: a session that
+/// recovers sends up to 16 MiB of messages at once.
+const LOADED: u64 = 1 << 20;
 /// A suspected wire is closed after this many heartbeat timeouts of silence.
 const GIVE_UP: u64 = 40;
 /// A wire that breaks within this time after its welcome is short-lived. The limit is short: a refusal comes within a round
@@ -93,6 +96,11 @@ struct Wire {
     /// Another frame than an answer has arrived since the last heartbeat.
     is_talking: bool,
     answers: Answers,
+    /// Bytes that were sent on the wire, as far as they were counted: ever, before the last heartbeat, and before the last one that was
+    /// answered.
+    sent: u64,
+    sent_before_ping: u64,
+    sent_before_answer: u64,
 }
 
 impl Wire {
@@ -107,6 +115,9 @@ impl Wire {
             asked_ns: None,
             is_talking: false,
             answers: Answers::default(),
+            sent: 0,
+            sent_before_ping: 0,
+            sent_before_answer: 0,
         }
     }
 
@@ -118,12 +129,14 @@ impl Wire {
         if self.is_talking { regular_ns.min(early_ns) } else { regular_ns }
     }
 
-    /// When the edge is to be suspected if nothing arrives: when its answer takes longer than is normal for this wire, and at
-    /// the latest after the configured silence.
+    /// When the edge is to be suspected if nothing arrives: when its answer takes longer than is normal for this wire, unless much was sent
+    /// to it, and at the latest after the configured silence.
     fn suspect_ns(&self, config: &DialerConfig, grace_ns: u64) -> u64 {
         let timeout_ns = config.heartbeat_timeout_ns;
         let latest_ns = self.heard_ns.saturating_add(timeout_ns);
-        let normal_ns = self.asked_ns.zip(self.answers.patience_ns(timeout_ns));
+        // A heartbeat waits behind what was sent before it, and the edge has to read all of that first.
+        let is_loaded = self.sent - self.sent_before_answer > LOADED;
+        let normal_ns = self.asked_ns.zip(self.answers.patience_ns(timeout_ns)).filter(|_| !is_loaded);
         let normal_ns =
             normal_ns.map_or(u64::MAX, |(asked_ns, patience_ns)| asked_ns.saturating_add(patience_ns));
         latest_ns.min(normal_ns).saturating_add(grace_ns)
@@ -216,10 +229,19 @@ impl Dialer {
             // 0 if the edge has made up a later time.
             Some(stamp) => {
                 wire.answers.note(now_ns, now_ns.saturating_sub(stamp), self.config.heartbeat_timeout_ns);
+                wire.sent_before_answer = wire.sent_before_ping;
             }
             None => wire.is_talking = true,
         }
         core::mem::take(&mut wire.suspected)
+    }
+
+    /// So many bytes were sent on a wire. Small amounts need not be counted.
+    pub fn sent(&mut self, wire: u64, bytes: u64) {
+        if let Some(wire) = self.wires.get_mut(&wire) {
+            // 64 bits are enough for any wire.
+            wire.sent = wire.sent.saturating_add(bytes);
+        }
     }
 
     /// An edge has announced the number of its shards: the others are dialled too.
@@ -263,6 +285,7 @@ impl Dialer {
             if wire.ping_ns(&self.config) <= now_ns {
                 wire.pinged_ns = now_ns;
                 wire.is_talking = false;
+                wire.sent_before_ping = wire.sent;
                 wire.asked_ns.get_or_insert(now_ns);
                 out.push(DialerAction::Ping(*id));
             }

@@ -19,11 +19,26 @@ use alloc::{
 };
 use bytes::Bytes;
 use marram_wire::{
-    frame::{Code, Ended},
+    frame::{Code, Ended, Frame},
     id::SessionId,
     limits::charge,
     peer::Origin,
 };
+
+/// Payloads of fewer bytes at a time do not count for how much was sent on a wire.
+const SENT_COUNTED: u64 = 4 << 10;
+
+/// Bytes of a frame's payload, if it is one of those that may be large.
+fn payload_size(frame: &Frame) -> u64 {
+    let payload = match frame {
+        Frame::Input(input) => &input.payload,
+        Frame::KeptInput(input) => &input.payload,
+        Frame::LogPart(part) => &part.bytes,
+        Frame::CheckpointPart(part) => &part.bytes,
+        _ => return 0,
+    };
+    payload.len() as u64
+}
 
 /// A session's connection to the program at this end.
 #[derive(Debug, Default)]
@@ -289,10 +304,12 @@ impl Agent {
         session.weigh(&mut self.budget, &mut effects);
         let (datagrams, flow) = (session.local.datagrams, session.local.is_flow());
         let (mut taken, mut answered, mut overflow) = (0, false, None);
+        let mut sent = 0;
         for effect in effects.drain(..) {
             match effect {
                 EndEffect::Send(frame) => {
                     if let Some((wire, _)) = session.attached {
+                        sent += payload_size(&frame);
                         out.push(AgentOutput::Send { wire, frame });
                     } else {
                         trace!(session.end.context(), "does not send {}: it has no owner", frame.name());
@@ -313,6 +330,9 @@ impl Agent {
             }
         }
         self.effects = effects;
+        if let Some((wire, _)) = session.attached.filter(|_| sent >= SENT_COUNTED) {
+            self.wires.sent(wire, sent);
+        }
         if let Some(bug) = session.end.bug() {
             return self.end_for_bug(now_ns, id, bug, out);
         }

@@ -209,6 +209,11 @@ impl Wires {
         self.dialer.wake_ns()
     }
 
+    /// So many bytes were sent on a wire.
+    pub(crate) fn sent(&mut self, id: WireId, bytes: u64) {
+        self.dialer.sent(id.0, bytes);
+    }
+
     /// An edge has answered the greeting on a wire.
     pub(crate) fn welcomed(&mut self, now_ns: u64, id: WireId, welcome: Welcome) {
         let Some(wire) = self.by_id.get_mut(&id) else { return };

@@ -267,3 +267,42 @@ fn lateness_is_forgotten_in_time() {
     until(&mut dialer, long_after_ns + 200 * MS);
     assert!(dialer.is_suspected(7));
 }
+
+#[test]
+fn what_was_sent_may_take_as_long_as_the_timeout() {
+    // The answers come at once, up to the last one; then this much is sent, before or after the heartbeat that is not answered.
+    let suspected_after = |bytes: u64, is_before: bool| {
+        let mut dialer = dialer();
+        due(&mut dialer, 0);
+        dialer.up(0, 1, FIRST);
+        let mut now_ns;
+        for _ in 0..20 {
+            now_ns = dialer.wake_ns().expect("a heartbeat is due");
+            assert!(due(&mut dialer, now_ns).contains(&DialerAction::Ping(1)));
+            dialer.sent(1, 64 << 20);
+            dialer.heard(now_ns, 1, Some(now_ns));
+        }
+        // What came after the last heartbeat is not known to have arrived; the next answer covers it.
+        now_ns = dialer.wake_ns().expect("a heartbeat is due");
+        due(&mut dialer, now_ns);
+        dialer.heard(now_ns, 1, Some(now_ns));
+        if is_before {
+            dialer.sent(1, bytes);
+        }
+        let asked_ns = dialer.wake_ns().expect("a heartbeat is due");
+        due(&mut dialer, asked_ns);
+        if !is_before {
+            dialer.sent(1, bytes);
+        }
+        let acts = until(&mut dialer, asked_ns + 1_000 * MS);
+        let suspects = acts.iter().find_map(|act| match act {
+            DialerAction::Suspect { silent_ns, .. } => Some(*silent_ns / MS),
+            _ => None,
+        });
+        suspects.expect("it does not answer")
+    };
+    for is_before in [false, true] {
+        assert!(suspected_after(1 << 20, is_before) < 150, "{is_before}");
+        assert_eq!(suspected_after((1 << 20) + 1, is_before), 200, "{is_before}");
+    }
+}
