@@ -261,7 +261,7 @@ pub enum CheckpointBase {
     Image,
     /// The checkpoint taken or restored last on this cell: only what changed since.
     Previous,
-    /// The last full checkpoint taken or restored: what changed since, whatever deltas contain of it.
+    /// The last full checkpoint taken or restored: what changed since, also what deltas contain of it.
     Full,
 }
 

@@ -96,11 +96,9 @@ struct Wire {
     /// Another frame than an answer has arrived since the last heartbeat.
     is_talking: bool,
     answers: Answers,
-    /// Bytes that were sent on the wire, as far as they were counted: ever, before the last heartbeat, and before the last one that was
-    /// answered.
-    sent: u64,
-    sent_before_ping: u64,
-    sent_before_answer: u64,
+    /// Bytes that were sent since the last answered heartbeat, and since the last heartbeat, as far as they were counted.
+    sent_since_answer: u64,
+    sent_since_ping: u64,
 }
 
 impl Wire {
@@ -115,9 +113,8 @@ impl Wire {
             asked_ns: None,
             is_talking: false,
             answers: Answers::default(),
-            sent: 0,
-            sent_before_ping: 0,
-            sent_before_answer: 0,
+            sent_since_answer: 0,
+            sent_since_ping: 0,
         }
     }
 
@@ -135,7 +132,7 @@ impl Wire {
         let timeout_ns = config.heartbeat_timeout_ns;
         let latest_ns = self.heard_ns.saturating_add(timeout_ns);
         // A heartbeat waits behind what was sent before it, and the edge has to read all of that first.
-        let is_loaded = self.sent - self.sent_before_answer > LOADED;
+        let is_loaded = self.sent_since_answer > LOADED;
         let normal_ns = self.asked_ns.zip(self.answers.patience_ns(timeout_ns)).filter(|_| !is_loaded);
         let normal_ns =
             normal_ns.map_or(u64::MAX, |(asked_ns, patience_ns)| asked_ns.saturating_add(patience_ns));
@@ -229,7 +226,7 @@ impl Dialer {
             // 0 if the edge has made up a later time.
             Some(stamp) => {
                 wire.answers.note(now_ns, now_ns.saturating_sub(stamp), self.config.heartbeat_timeout_ns);
-                wire.sent_before_answer = wire.sent_before_ping;
+                wire.sent_since_answer = wire.sent_since_ping;
             }
             None => wire.is_talking = true,
         }
@@ -239,8 +236,9 @@ impl Dialer {
     /// So many bytes were sent on a wire. Small amounts need not be counted.
     pub fn sent(&mut self, wire: u64, bytes: u64) {
         if let Some(wire) = self.wires.get_mut(&wire) {
-            // 64 bits are enough for any wire.
-            wire.sent = wire.sent.saturating_add(bytes);
+            for sent in [&mut wire.sent_since_answer, &mut wire.sent_since_ping] {
+                *sent = sent.saturating_add(bytes);
+            }
         }
     }
 
@@ -285,7 +283,7 @@ impl Dialer {
             if wire.ping_ns(&self.config) <= now_ns {
                 wire.pinged_ns = now_ns;
                 wire.is_talking = false;
-                wire.sent_before_ping = wire.sent;
+                wire.sent_since_ping = 0;
                 wire.asked_ns.get_or_insert(now_ns);
                 out.push(DialerAction::Ping(*id));
             }

@@ -256,6 +256,7 @@ impl Cells {
         let Some(shape) = Service::shape_of(image) else {
             return Err(CellError { code: Code::UnknownImage, reason: format!("no image {image}") });
         };
+        #[cfg_attr(not(feature = "wasm"), expect(unused_mut, reason = "only a twin is put in"))]
         let mut cell = Cell::new(session, shape, seed);
         #[cfg(feature = "wasm")]
         (cell.twin = past.twins.as_mut().map(|twins| twins.start(shape, seed)));

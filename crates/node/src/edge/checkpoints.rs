@@ -85,6 +85,11 @@ impl Arriving {
         Self { last: Some(Box::new(on)), ..Self::new(session, image, keys, vec![meta]) }
     }
 
+    /// Bytes of the checkpoints that are not complete.
+    pub(super) fn missing(&self) -> u64 {
+        self.expected.iter().map(|meta| meta.size).fold(0, u64::saturating_add)
+    }
+
     /// Takes the next bytes, which are all of one checkpoint. True when nothing is missing.
     ///
     /// # Errors

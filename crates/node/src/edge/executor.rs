@@ -468,8 +468,8 @@ impl Executor {
     ) {
         self.expected.insert(cell, Expected::Nothing);
         self.prepare(image);
-        let arriving = Arriving::new(session, image, keys, checkpoints.clone());
-        self.expect_checkpoints(cell, Purpose::Restore, &checkpoints, arriving);
+        let arriving = Arriving::new(session, image, keys, checkpoints);
+        self.expect_checkpoints(cell, Purpose::Restore, arriving);
     }
 
     /// Marks a cell that will be restored as a standby: it can be advanced until it runs.
@@ -483,12 +483,12 @@ impl Executor {
     /// Advances a standby cell to its next checkpoint, with bytes that follow. Bytes of an earlier attempt are dropped.
     pub(super) fn advance(&mut self, cell: CellId, meta: CheckpointMeta, inputs: &mut VecDeque<ShardInput>) {
         let standing = self.slots.get_mut(&cell).and_then(|slot| slot.standing.as_mut());
-        let Some((attempt, arriving)) = standing.and_then(|standing| standing.begin(meta.clone())) else {
+        let Some((attempt, arriving)) = standing.and_then(|standing| standing.begin(meta)) else {
             let reason = "the cell does not stand by; restore it to have it at a later checkpoint".into();
             let result = Err(CellError { code: Code::Busy, reason });
             return inputs.push_back(ShardInput::Restored { cell, result });
         };
-        self.expect_checkpoints(cell, Purpose::Advance(attempt), &[meta], arriving);
+        self.expect_checkpoints(cell, Purpose::Advance(attempt), arriving);
     }
 
     /// Advances a cell to a checkpoint that has been opened. The shard must take the answer at once: a cell that was advanced

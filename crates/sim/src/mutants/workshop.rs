@@ -45,7 +45,7 @@ pub fn mutant(number: u32) -> bool {
 const MANIFEST: &str = "crates/sim/Cargo.toml";
 /// Tells the simulator of the copy which mutation to select; 0 for none.
 const SELECTED: &str = "MARRAM_MUTANT";
-/// In the copy, a hang inside one step is noticed sooner: file, text, replacement. No seed needs a second.
+/// In the copy, a hang inside one step is noticed sooner: file, text, replacement.
 pub(super) const HANG: [&str; 3] =
     ["crates/sim/src/batch.rs", "Duration::from_secs(180)", "Duration::from_secs(20)"];
 /// If a run takes longer, the mutant hangs, and so is caught.

@@ -140,15 +140,21 @@ fn announced(chance: &mut Random, out: &mut [RecorderOutput], at: usize) -> bool
     true
 }
 
+/// A kind of checkpoint that is not this one.
+pub(super) fn other_kind(chance: &mut Random, kind: CheckpointKind) -> CheckpointKind {
+    match (kind, chance.percent(50)) {
+        (CheckpointKind::Full, true) | (CheckpointKind::Merged, false) => CheckpointKind::Delta,
+        (CheckpointKind::Delta | CheckpointKind::Merged, true) => CheckpointKind::Full,
+        (CheckpointKind::Full | CheckpointKind::Delta, false) => CheckpointKind::Merged,
+    }
+}
+
 /// Changes one property of an announced checkpoint.
 fn checkpoint(chance: &mut Random, meta: &mut CheckpointMeta) {
     match chance.below(5) {
         0 => meta.generation.count ^= 1,
         1 => meta.number ^= 1,
-        2 => {
-            let others = [CheckpointKind::Full, CheckpointKind::Delta, CheckpointKind::Merged];
-            meta.kind = others[chance.index(3)];
-        }
+        2 => meta.kind = other_kind(chance, meta.kind),
         3 => meta.log_offset = chance.below(meta.log_offset * 2 + 2),
         _ => meta.size = chance.below(meta.size * 2 + 2),
     }

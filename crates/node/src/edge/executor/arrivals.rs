@@ -12,7 +12,6 @@ use crate::edge::checkpoints::Arriving;
 use bytes::Bytes;
 use marram_session::cell::CellId;
 use marram_shard::api::ShardInput;
-use marram_wire::frame::CheckpointMeta;
 use std::{
     collections::{BTreeMap, VecDeque},
     time::Instant,
@@ -80,17 +79,10 @@ impl Arrivals {
 
 impl Executor {
     /// Prepares for the bytes of these checkpoints.
-    pub(super) fn expect_checkpoints(
-        &mut self,
-        cell: CellId,
-        purpose: Purpose,
-        metas: &[CheckpointMeta],
-        arriving: Arriving,
-    ) {
-        let size = metas.iter().map(|meta| meta.size).fold(0, u64::saturating_add);
+    pub(super) fn expect_checkpoints(&mut self, cell: CellId, purpose: Purpose, arriving: Arriving) {
         // What arrives for an earlier attempt is of no use any more.
         self.drop_arriving(cell);
-        if size <= self.open_at_once {
+        if arriving.missing() <= self.open_at_once {
             return self.arrivals.expect(cell, purpose, arriving);
         }
         self.arrivals_at_worker.insert(cell);

@@ -26,6 +26,7 @@ const SLICE_NS: u64 = 1_000_000;
 const STRETCH_NS: u64 = 4 * SLICE_NS;
 /// A tenant's next turn after one that took this long may take as long: output is flushed before it.
 const LONG_NS: u64 = 100_000;
+
 impl Executor {
     /// Queues a handler.
     pub(in crate::edge) fn run(&mut self, run: Run) {

@@ -4,7 +4,7 @@
 //! edges. Sizes of frames stay legal: a frame that is too long would be refused by the codec and
 //! reach no check behind it.
 
-use crate::random::Random;
+use crate::{random::Random, world::lies::other_kind};
 use bytes::Bytes;
 use marram_wire::{
     frame::{
@@ -113,10 +113,7 @@ fn meta(chance: &mut Random, meta: &mut CheckpointMeta) {
     match chance.below(5) {
         0 => generation(chance, &mut meta.generation),
         1 => meta.number ^= 1,
-        2 => {
-            let others = [CheckpointKind::Full, CheckpointKind::Delta, CheckpointKind::Merged];
-            meta.kind = others[chance.index(3)];
-        }
+        2 => meta.kind = other_kind(chance, meta.kind),
         3 => meta.log_offset = count(chance, meta.log_offset),
         _ => meta.size = count(chance, meta.size),
     }
