@@ -55,7 +55,7 @@ fn build_as(toolchain: &Toolchain, profile: &str, names: &[String], modules: &Pa
     let mut command = project::cargo("build");
     command.args(["--profile", profile, "--locked", "--manifest-path", "cells/Cargo.toml"]);
     names.iter().for_each(|name| _ = command.args(["--package", name]));
-    toolchain.apply(&mut command, CELL_TARGET);
+    toolchain.apply(&mut command, CELL_TARGET)?;
     run(&mut command)?;
     let built = project::target().join("wasm").join(CELL_TARGET).join(profile);
     fs::create_dir_all(modules).with_context(|| format!("cannot create {}", modules.display()))?;

@@ -96,7 +96,7 @@ fn clippy() -> Result<()> {
 /// Documentation with its warnings denied: broken links, mostly.
 fn docs() -> Result<()> {
     let deny = |command: &mut Command| run(command.env("RUSTDOCFLAGS", "-D warnings"));
-    deny(project::cargo("doc").args(["--release", "--locked", "--workspace", "--no-deps"]))?;
+    deny(project::cargo("doc").args(project::WORKSPACE_FLAGS).arg("--no-deps"))?;
     let side =
         |manifest| deny(project::side_cargo("doc", manifest).args(["--release", "--workspace", "--no-deps"]));
     project::SIDE_MANIFESTS.into_iter().try_for_each(side)

@@ -173,7 +173,7 @@ fn log_of<'a>(text: &'a str, test: &str) -> &'a str {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "     Running unittests src/lib.rs (target/release/deps/marram-1)\n\
+    const TEXT: &str = "     Running unittests src/lib.rs (target/debug/deps/marram-1)\n\
         test a::b ... ok\n\
         test a::c ... FAILED\n\
         \n\
@@ -189,7 +189,7 @@ mod tests {
         test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
         \n\
         error: test failed, to rerun pass `-p marram --lib`\n\
-        \x20    Running tests/e2e/main.rs (target/release/deps/e2e-1)\n\
+        \x20    Running tests/e2e/main.rs (target/debug/deps/e2e-1)\n\
         test cli::config::one ... ok\n\
         test sessions::exec::one has been running for over 60 seconds\n\
         test sessions::exec::one ... FAILED\n\
@@ -210,7 +210,7 @@ mod tests {
         test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
         \n\
         error: test failed, to rerun pass `-p marram --test e2e`\n\
-        \x20    Running tests/edge/main.rs (target/release/deps/edge-1)\n\
+        \x20    Running tests/edge/main.rs (target/debug/deps/edge-1)\n\
         test shared::two ... FAILED\n\
         error: test failed, to rerun pass `-p marram-shard --test edge`\n\
         \n\

@@ -1,5 +1,5 @@
 //! Fuzzes every decoder with libFuzzer on the stable compiler. Coverage comes from flags that stable accepts, and only
-//! our own crates are instrumented: cargo calls this program instead of the compiler, to add the flags.
+//! our own crates are instrumented: this program wraps the compiler, to add the flags.
 //!
 //! ```text
 //! fuzz/targets/<name>.rs   a decoder each          fuzz/seeds/NAME/   committed inputs
@@ -13,7 +13,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitCode, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context, Result, bail};
@@ -22,6 +22,7 @@ use crate::{
     options::Options,
     project, setup,
     shell::{run, say},
+    wrapper,
 };
 
 /// Default seconds per target.
@@ -30,11 +31,9 @@ pub(crate) const SECONDS_DEFAULT: u64 = 10;
 /// Sources of the targets that link the Wasm engine.
 const ENGINE_TARGETS: &str = "fuzz/targets/engine";
 
-/// If set, this program acts as the compiler's wrapper. It holds the repository's root.
-const WRAPPER: &str = "MARRAM_FUZZ_WRAPPER";
-
-/// Coverage flags that libFuzzer needs.
-const COVERAGE: [&str; 7] = [
+/// For our own crates: the coverage that libFuzzer needs. Dependencies are not instrumented: their code would draw the fuzzer away
+/// from ours.
+const COVERAGE: [&str; 8] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
     "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
@@ -42,6 +41,7 @@ const COVERAGE: [&str; 7] = [
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
     "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
     "--cfg=fuzzing",
+    "-Dwarnings",
 ];
 
 /// Longest input: longer inputs find nothing more, and are slower.
@@ -113,8 +113,8 @@ fn build(targets: &[String]) -> Result<()> {
         command.args(["--features", "engine"]);
     }
     targets.iter().for_each(|name| _ = command.args(["--bin", name]));
-    let this = std::env::current_exe().context("cannot find this program")?;
-    run(command.env("RUSTC_WRAPPER", this).env(WRAPPER, project::root()))
+    wrapper::add(&mut command, project::root(), &COVERAGE)?;
+    run(&mut command)
 }
 
 /// Fuzzes one target in the background; its output goes to a file.
@@ -169,36 +169,4 @@ fn folder() -> PathBuf {
 
 fn log(name: &str) -> PathBuf {
     folder().join(format!("{name}.log"))
-}
-
-/// Whether cargo has called this program instead of the compiler; then for which repository.
-///
-/// Cargo sets `RUSTC_WRAPPER` for every crate of the build; the root comes with it, since the
-/// working directory is each crate's own.
-pub(crate) fn is_wrapper() -> Option<PathBuf> {
-    std::env::var_os(WRAPPER).map(PathBuf::from)
-}
-
-/// Calls the compiler, with coverage flags for our own crates: the arguments are the compiler and its own.
-///
-/// Build scripts run on this machine and are not fuzzed. Dependencies are not instrumented: their
-/// code would draw the fuzzer away from ours.
-pub(crate) fn wrap(arguments: &[String]) -> ExitCode {
-    let Some((rustc, rest)) = arguments.split_first() else { return ExitCode::FAILURE };
-    let name = rest.iter().skip_while(|word| *word != "--crate-name").nth(1);
-    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    let ours = manifest.is_some_and(|folder| folder.starts_with(project::root()));
-    let mut command = Command::new(rustc);
-    command.args(rest);
-    if ours && name.is_some_and(|name| name != "build_script_build") {
-        command.args(COVERAGE).arg("-Dwarnings");
-    }
-    match command.status() {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("cannot start {rustc}: {error}");
-            ExitCode::FAILURE
-        }
-    }
 }

@@ -25,6 +25,7 @@ mod soak;
 mod suite;
 mod tidy;
 mod toolchain;
+mod wrapper;
 
 use std::process::ExitCode;
 
@@ -95,13 +96,11 @@ impl Task {
     }
 }
 
-/// Called by cargo as a compiler's wrapper too, while fuzz targets are built: see
-/// [`fuzz::is_wrapper`].
+/// Called by cargo as a compiler's wrapper too: see [`wrapper`].
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(root) = fuzz::is_wrapper() {
-        project::set_root(root);
-        return fuzz::wrap(&words);
+    if let Some(wrapper) = wrapper::Wrapper::from_environment() {
+        return wrapper.call(&words);
     }
     let (name, arguments) = match words.split_first() {
         Some((name, arguments)) if !["help", "--help", "-h"].contains(&name.as_str()) => (name, arguments),

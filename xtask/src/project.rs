@@ -30,14 +30,9 @@ pub(crate) fn find_root() -> Result<()> {
     let working = std::env::current_dir().context("there is no working directory")?;
     let root =
         find(manifest.as_deref(), &working).context("this is not a checkout of Marram: run it in one")?;
-    set_root(root);
-    Ok(())
-}
-
-/// Sets the repository's root.
-pub(crate) fn set_root(root: PathBuf) {
     // An earlier caller has read the same environment.
     let _ = ROOT.set(root);
+    Ok(())
 }
 
 /// The root is known by this file.
@@ -64,9 +59,9 @@ pub(crate) fn target() -> PathBuf {
     root().join("target")
 }
 
-/// A program of the workspace as it was built last, in the repository's root.
+/// A program of the workspace as the tests built it last, in the repository's root.
 pub(crate) fn built(program: &str) -> Command {
-    let mut command = Command::new(target().join("release").join(program));
+    let mut command = Command::new(target().join("debug").join(program));
     command.current_dir(root());
     command
 }
@@ -80,9 +75,8 @@ pub(crate) fn cell_modules() -> PathBuf {
 pub(crate) const SIDE_MANIFESTS: [&str; 3] =
     ["sdk/rust/Cargo.toml", "cells/Cargo.toml", "xtask/mutants/Cargo.toml"];
 
-/// How the main workspace is built and tested: one set of flags, or its dependencies are compiled again.
-pub(crate) const WORKSPACE_FLAGS: [&str; 5] =
-    ["--release", "--locked", "--workspace", "--features", "marram-sim/wasm"];
+/// How the main workspace is checked and tested: one set of flags, or its dependencies are compiled again.
+pub(crate) const WORKSPACE_FLAGS: [&str; 4] = ["--locked", "--workspace", "--features", "marram-sim/wasm"];
 
 /// Tells a test program how many tests to run at a time.
 pub(crate) const TEST_THREADS: &str = "RUST_TEST_THREADS";

@@ -22,6 +22,6 @@ pub(crate) fn check() -> Result<()> {
     let mut command = project::cargo("check");
     command.args(["--release", "--locked", "--lib"]);
     PURE_CRATES.iter().for_each(|name| _ = command.args(["--package", name]));
-    toolchain.apply(&mut command, PURE_TARGET);
+    toolchain.apply(&mut command, PURE_TARGET)?;
     run(&mut command)
 }

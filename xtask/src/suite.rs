@@ -24,7 +24,7 @@ use crate::{
 const SKIPPED: &str = "MARRAM_SKIPPED";
 
 /// For each fuzz target, if not said otherwise: it runs the committed inputs, and looks a little further.
-const FUZZ_SECONDS: u64 = 5;
+const FUZZ_SECONDS: u64 = 2;
 
 /// `cargo xtask test [--fuzz-seconds N]`: 0 leaves the fuzz targets out. Its last line counts the tests that could not run.
 pub(crate) fn test(arguments: &[String]) -> Result<()> {

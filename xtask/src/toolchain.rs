@@ -11,13 +11,17 @@
 mod debian;
 mod sources;
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, bail};
 
 use crate::{
     project,
     shell::{capture, installed, run, say},
+    wrapper,
 };
 
 /// The target of the cells.
@@ -68,20 +72,23 @@ impl Toolchain {
 
     /// Makes a cargo command build for one of the targets with this toolchain. Artefacts of Wasm builds have a folder
     /// of their own, so that two compilers do not repeatedly discard each other's.
-    pub(crate) fn apply(&self, command: &mut Command, target: &str) {
+    ///
+    /// # Errors
+    /// If the path of this program is unknown.
+    pub(crate) fn apply(&self, command: &mut Command, target: &str) -> Result<()> {
         command.args(["--target", target]).arg("--target-dir").arg(project::target().join("wasm"));
-        let mut flags = vec![
-            // The same bytes from any checkout: the hash of a module determines its image.
-            format!("--remap-path-prefix={}=marram", project::root().display()),
-            // The engine supports SIMD on every machine, with the same results on each.
-            "-Ctarget-feature=+simd128".to_owned(),
-        ];
+        // The same bytes from any checkout: the hash of a module determines its image.
+        let remap = format!("--remap-path-prefix={}=marram", project::root().display());
+        wrapper::add(command, Path::new("/"), &[remap])?;
+        // The engine supports SIMD on every machine, with the same results on each.
+        let mut flags = vec!["-Ctarget-feature=+simd128"];
         if let Self::Private { rustc, linker } = self {
             command.env("RUSTC", rustc);
             command.arg("--config").arg(format!("target.{target}.linker={:?}", linker.display().to_string()));
-            flags.push("-Clinker-flavor=wasm-ld".to_owned());
+            flags.push("-Clinker-flavor=wasm-ld");
         }
         command.arg("--config").arg(format!("target.{target}.rustflags={flags:?}"));
+        Ok(())
     }
 }
 

@@ -82,6 +82,7 @@ impl Plan {
             admin: String::new(),
             edge_tables: String::new(),
             agent_tables: agent_tables.to_owned(),
+            images: None,
         }
     }
 }

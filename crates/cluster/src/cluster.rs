@@ -5,6 +5,7 @@ use super::log_collector::LogCollector;
 use super::namespace::Namespace;
 use super::process::TestProcess;
 use super::recorder::{RECORDER, TestRecorder};
+use super::shared_images::SharedImages;
 use super::temp_dir::{TempDir, free_address};
 use anyhow::Context;
 use std::collections::BTreeSet;
@@ -38,6 +39,8 @@ pub struct Layout {
     pub edge_tables: String,
     /// Additional lines of each agent's configuration, after its last table.
     pub agent_tables: String,
+    /// Compiled images that its edges start with; each compiles its own if none.
+    pub images: Option<SharedImages>,
 }
 
 /// A listener of the client's agent, and its app.
@@ -134,6 +137,7 @@ impl TestCluster {
             tables,
             admin: layout.admin.clone(),
             token,
+            images: layout.images.clone(),
         };
         let name = |index: usize| char::from(b'A' + u8::try_from(index % 26).unwrap_or(0)).to_string();
         let apart = layout.namespaces && Namespace::possible();
@@ -164,7 +168,7 @@ impl TestCluster {
     pub fn start_edge(&mut self, index: usize, extra: &str) -> anyhow::Result<()> {
         let start = self.logs.end();
         self.edges[index].start(&self.directory, &self.logs, extra)?;
-        self.edges[index].wait_ready(&self.logs, start)
+        self.edges[index].wait_ready(&self.directory, &self.logs, start)
     }
 
     /// Starts all edges at once and waits until they are ready.
@@ -176,7 +180,7 @@ impl TestCluster {
         for edge in &mut self.edges {
             edge.start(&self.directory, &self.logs, extra)?;
         }
-        self.edges.iter_mut().try_for_each(|edge| edge.wait_ready(&self.logs, start))
+        self.edges.iter_mut().try_for_each(|edge| edge.wait_ready(&self.directory, &self.logs, start))
     }
 
     /// The edges' own addresses, which agents are given unless a relay is in between.

@@ -3,6 +3,7 @@
 use super::log_collector::LogCollector;
 use super::namespace::Namespace;
 use super::process::TestProcess;
+use super::shared_images::SharedImages;
 use super::temp_dir::{TempDir, free_address};
 use anyhow::Context;
 use marram_admin::client::ApiClient;
@@ -29,6 +30,8 @@ pub(super) struct Settings {
     pub(super) admin: String,
     /// The operators' token for an edge in a namespace.
     pub(super) token: String,
+    /// Images that were compiled before.
+    pub(super) images: Option<SharedImages>,
 }
 
 /// An edge: its address never changes, its process can be replaced.
@@ -139,6 +142,9 @@ impl TestEdge {
             std::fs::remove_dir_all(&old).with_context(|| format!("cannot remove {}", old.display()))?;
         }
         let config = place.write(&format!("{directory}/edge.toml"), self.config(place.path(), extra)?)?;
+        if let Some(images) = &self.settings.images {
+            images.lend(&self.images(place))?;
+        }
         let errors = place.path().join(format!("{directory}.stderr"));
         let program = &self.settings.program;
         let mut command = match &self.namespace {
@@ -173,11 +179,16 @@ impl TestEdge {
         format!("{}-{}", self.name, self.lives)
     }
 
+    /// The directory of its images in this life.
+    fn images(&self, place: &TempDir) -> PathBuf {
+        place.path().join(self.directory()).join("state/images")
+    }
+
     /// Waits until this life of the edge has its apps; wires may still have to wait for its shards.
     ///
     /// # Errors
     /// If it is not ready in time, or ends.
-    pub fn wait_ready(&mut self, logs: &LogCollector, start: usize) -> anyhow::Result<()> {
+    pub fn wait_ready(&mut self, place: &TempDir, logs: &LogCollector, start: usize) -> anyhow::Result<()> {
         let process = self.process.as_ref().context("it was not started")?;
         let apps = self.settings.apps.len();
         let (mut listens, mut deployed) = (false, 0);
@@ -185,7 +196,8 @@ impl TestEdge {
             listens |= event.text("message") == "listening for operators";
             deployed += usize::from(event.name() == "deployed");
             listens && deployed >= apps
-        })
+        })?;
+        self.settings.images.as_ref().map_or(Ok(()), |images| images.collect(&self.images(place)))
     }
 
     /// Kills supervisor and shards at once.

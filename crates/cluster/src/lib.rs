@@ -11,6 +11,7 @@ mod log_collector;
 mod namespace;
 mod process;
 mod recorder;
+mod shared_images;
 mod temp_dir;
 mod watch;
 
@@ -22,4 +23,5 @@ pub use log_collector::{LogCollector, LogEvent};
 pub use namespace::{Namespace, ip};
 pub use process::TestProcess;
 pub use recorder::{RECORDER, TestRecorder};
+pub use shared_images::SharedImages;
 pub use temp_dir::{TempDir, free_address};

@@ -175,7 +175,9 @@ impl Scene {
             let extra = self.extra(*edge);
             self.cluster.edges[*edge].start(&self.cluster.directory, &self.cluster.logs, &extra)?;
         }
-        edges.iter().try_for_each(|edge| self.cluster.edges[*edge].wait_ready(&self.cluster.logs, start))
+        edges.iter().try_for_each(|edge| {
+            self.cluster.edges[*edge].wait_ready(&self.cluster.directory, &self.cluster.logs, start)
+        })
     }
 
     /// Additional fields of an edge's configuration.

@@ -91,6 +91,7 @@ fn play(options: &DemoOptions, timeline: &Timeline) -> anyhow::Result<Outcome> {
         admin: String::new(),
         edge_tables: String::new(),
         agent_tables: String::new(),
+        images: None,
     };
     let manifest = format!("server = \"{SERVER}\"\nprotect = \"endpoints\"\n");
     let mut cluster =

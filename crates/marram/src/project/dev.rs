@@ -66,6 +66,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
         admin: String::new(),
         edge_tables: String::new(),
         agent_tables: String::new(),
+        images: None,
     };
     let mut cluster = TestCluster::new(layout, |_| Ok(Vec::new()))?;
     cluster.start_edges("").with_context(|| errors(&cluster))?;

@@ -275,7 +275,7 @@ fn manifest(original: &str) -> String {
     out.push_str(rest.split("[profile.release]").next().unwrap_or_default());
     // Overflow checks stay on: a mutation that makes a counter wrap must be caught at that place.
     out.push_str(
-        "[profile.release]\nopt-level = 2\nincremental = true\ncodegen-units = 64\noverflow-checks = true\ndebug = false\n",
+        "[profile.release]\nopt-level = 2\nincremental = true\ncodegen-units = 16\nlto = \"off\"\noverflow-checks = true\ndebug = false\n",
     );
     for cipher in ["blake3", "chacha20"] {
         out.push_str(&format!("[profile.release.package.{cipher}]\nopt-level = 3\n"));

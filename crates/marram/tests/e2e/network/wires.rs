@@ -29,6 +29,7 @@ fn edge(encrypted: bool, tables: &str) -> TestCluster {
         agent_tables: String::new(),
         namespaces: false,
         admin: String::new(),
+        images: crate::support::images(),
     };
     let mut cluster = TestCluster::new(layout, |_| Ok(Vec::new())).expect("a directory");
     cluster.start_edge(0, "").expect("it starts");

@@ -35,6 +35,7 @@ impl World {
             agent_tables: format!("[timeouts]\nedge_wait = {:?}\n", edge_wait.unwrap_or("60s")),
             namespaces: false,
             admin: String::new(),
+            images: crate::support::images(),
         };
         let cells = CellFiles::find(None).expect("built by `cargo xtask cells`");
         let manifest = "server = \"web\"\nprotect = \"endpoints\"\n";

@@ -181,7 +181,9 @@ fn prometheus_has_a_token_of_its_own_or_needs_none() {
 /// What the edge logs about an image of its cache that was changed, or that another edge compiled.
 #[test]
 fn native_code_that_does_not_authenticate_is_compiled_again_and_said() {
-    let mut cluster = support::cluster("admin-image", 2, 1);
+    // Each edge has a key of its own, as on a machine of its own.
+    let mut cluster =
+        support::cluster_with("admin-image", |layout| (layout.edges, layout.images) = (2, None));
     cluster.start_edges("").unwrap();
     let images = [0, 1].map(|edge| {
         let images = cluster.directory.path().join(cluster.edges[edge].directory()).join("state/images");

@@ -47,6 +47,7 @@ fn world(edges: usize, manifest: &str) -> (TestCluster, SocketAddr) {
         agent_tables: "[timeouts]\nsuspect_after = \"2s\"\n".into(),
         namespaces: false,
         admin: String::new(),
+        images: crate::support::images(),
     };
     let cells = CellFiles::find(None).expect("built by `cargo xtask cells`");
     let manifest = format!("server = \"web\"\n{manifest}");
@@ -287,6 +288,7 @@ fn peers_without_agents_come_through_gates() {
         agent_tables: String::new(),
         namespaces: false,
         admin: String::new(),
+        images: crate::support::images(),
     };
     let gate = marram_cluster::free_address().expect("a port");
     let tables =

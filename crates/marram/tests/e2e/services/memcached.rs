@@ -76,16 +76,19 @@ fn is_verified(output: &Output, requests: usize) {
 }
 
 /// Kills the latest owner repeatedly while the program runs. Returns the program's output, and the number of recoveries.
+///
+/// Each edge is killed at once, and may not have answered anything new: the number of kills is limited, so that the program ends.
 fn killed_while(cluster: &mut TestCluster, mut program: Child) -> (Output, usize) {
+    const KILLS_MAX: usize = 40;
     let start = cluster.logs.end();
-    let mut seen = start;
+    let (mut seen, mut kills) = (start, 0);
     let owned = |event: &LogEvent| TestCluster::is_report(AgentSide::Client, "owned", event);
-    while program.try_wait().unwrap().is_none() {
+    while kills < KILLS_MAX && program.try_wait().unwrap().is_none() {
         // There is no new owner when the program is about to end.
         let Some((next, event)) = cluster.logs.wait(seen, Duration::from_millis(100), owned) else {
             continue;
         };
-        seen = next;
+        (seen, kills) = (next, kills + 1);
         let owner = cluster.edge_at(AgentSide::Client, event.text("edge")).unwrap();
         cluster.edges[owner].kill();
         cluster.start_edge(owner, "").unwrap();

@@ -14,12 +14,13 @@ pub(crate) mod skip;
 pub(crate) mod traffic;
 pub(crate) mod turns;
 
-use marram_cluster::{CellFiles, Layout, TestCluster};
+use marram_cluster::{CellFiles, Layout, SharedImages, TestCluster};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use skip::skip;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 /// The beginning of a configuration's `[timeouts]`, to which more can be added. A dead edge is still noticed at once, since its
 /// connections are reset; an edge that is only slow, as on a busy machine, keeps its sessions.
@@ -103,6 +104,16 @@ pub(crate) fn same_domain(cluster: &TestCluster, other: &TestCluster) {
     std::fs::copy(other.directory.path().join("secret"), cluster.directory.path().join("secret")).unwrap();
 }
 
+/// What edges compile, for the edges of all tests of this build: compiling is most of what an edge does at its start.
+pub(crate) fn images() -> Option<SharedImages> {
+    static SHARED: OnceLock<SharedImages> = OnceLock::new();
+    let open = || {
+        let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        SharedImages::open(parent, Path::new(env!("CARGO_BIN_EXE_marram"))).unwrap()
+    };
+    Some(SHARED.get_or_init(open).clone())
+}
+
 /// One edge with one shard and agents with [`PATIENT`] timeouts, changed by `change`.
 pub(crate) fn layout(purpose: &'static str, change: impl FnOnce(&mut Layout)) -> Layout {
     begin();
@@ -116,6 +127,7 @@ pub(crate) fn layout(purpose: &'static str, change: impl FnOnce(&mut Layout)) ->
         admin: String::new(),
         edge_tables: String::new(),
         agent_tables: PATIENT.into(),
+        images: images(),
     };
     change(&mut layout);
     layout
