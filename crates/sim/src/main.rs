@@ -35,7 +35,7 @@ const FAILURES_MAX: usize = 20;
 
 const USAGE: &str = "usage: marram-sim [SEED | --from SEED --count N] [--first] [--verbose]
        marram-sim mutants [--only TEXT] [--slow]
-  without arguments: the saved seeds and 20,000 more
+  without arguments: the saved seeds and 10,000 more
   SEED               that seed alone, with everything that happened
   --from --count     so many seeds from that one on
   --first            stop at the first failure

@@ -1,7 +1,7 @@
 //! The states that the simulation is for: rare in production, and often wrong. Each must be reached often in every run.
 //!
 //! A checker that is never asked the hard question says nothing. So each run of many seeds must
-//! reach each state at least a hundred times (`main`), and a change of the plan that makes one
+//! reach each state at least 50 times (`main`), and a change of the plan that makes one
 //! unreachable fails CI.
 
 /// A rare state.

@@ -157,7 +157,10 @@ impl World {
     pub(crate) fn crash_agent(&mut self, agent: usize) {
         let host = super::host(&mut self.chance);
         // The sessions of one that lies are known, and no other may end.
-        self.causes.agent_died |= !self.lies(agent);
+        if !self.lies(agent) {
+            let sessions = self.session_ids(agent);
+            self.causes.agent_died.extend(sessions);
+        }
         self.watch.agent_died(agent);
         let node = &mut self.agents[agent];
         node.machine = None;
@@ -459,7 +462,7 @@ impl World {
                 self.give_agent(agent, AgentInput::Connected { connection });
             }
             Act::Answer(false) => {
-                self.causes.server_refused = true;
+                self.causes.server_refused.extend(of.session);
                 (of.closed, of.excused) = (Some(true), true);
                 self.agents[agent].connections.remove(&connection);
                 self.give_agent(agent, AgentInput::ConnectFailed { connection, reason: "refused".into() });
@@ -478,7 +481,8 @@ impl World {
             self.queue.after(after_ns, Event::Act(program, Act::Write));
         }
         if self.programs[program].broke {
-            self.causes.program_broke = true;
+            let session = self.programs[program].session;
+            self.causes.program_broke.extend(session);
             self.programs[program].closed = Some(true);
             self.programs[program].excused = true;
             let life = self.agents[agent].life;

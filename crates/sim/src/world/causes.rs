@@ -13,12 +13,12 @@ use std::collections::BTreeSet;
 /// Events that may end a session.
 #[derive(Debug, Default)]
 pub(crate) struct Causes {
-    /// An agent's process crashed, with its ends.
-    pub(crate) agent_died: bool,
-    /// A server did not accept its agent's connection.
-    pub(crate) server_refused: bool,
-    /// A program reset its connection.
-    pub(crate) program_broke: bool,
+    /// Sessions that had an end at an agent whose process crashed.
+    pub(crate) agent_died: BTreeSet<SessionId>,
+    /// Sessions whose server did not accept its agent's connection.
+    pub(crate) server_refused: BTreeSet<SessionId>,
+    /// Sessions of programs that reset their connection.
+    pub(crate) program_broke: BTreeSet<SessionId>,
     /// Sessions that operators were asked to end.
     pub(crate) killed: BTreeSet<SessionId>,
     /// Sessions of the unprotected app.
@@ -29,24 +29,23 @@ impl World {
     /// Whether a session may end like this. `service` is known for a client's program; for other ends it is known once an edge
     /// has owned the session.
     ///
-    /// `short_linger` alone explains most ends for want of an owner: in such seeds ends forget
-    /// sessions while edges are still away.
+    /// A short linger time explains most ends for want of an owner: in such seeds ends forget
+    /// sessions while edges are still away. So it does once a fault has been injected.
     pub(crate) fn explains(&self, code: Code, session: Option<SessionId>, service: Option<Service>) -> bool {
         let causes = &self.causes;
         let bare = service == Some(Service::Bare) || session.is_some_and(|id| causes.bare.contains(&id));
         let killed = session.is_some_and(|session| causes.killed.contains(&session));
+        // An end that never learned of its session cannot say which one it was.
+        let is_in =
+            |struck: &BTreeSet<SessionId>| session.map_or(!struck.is_empty(), |id| struck.contains(&id));
+        let (refused, broke) = (is_in(&causes.server_refused), is_in(&causes.program_broke));
         // A failure that happens once is retried, unless there is no state to retry with.
         let always = self.plan.poison.is_some_and(|poison| poison.always);
         let stopped = self.past.poisoned && (always || bare);
         // Without a checkpoint the log of a long session becomes full, or an end can keep no more.
         let exhausted = self.plan.checkpoints_max < CHECKPOINTS_SIZE;
-        let over = killed
-            || stopped
-            || exhausted
-            || causes.agent_died
-            || causes.server_refused
-            || causes.program_broke;
-        let short = self.plan.short_linger;
+        let over = killed || stopped || exhausted || is_in(&causes.agent_died) || refused || broke;
+        let short = self.plan.short_linger && self.faults_injected > 0;
         match code {
             Code::Finished => true,
             // The other end learned one of these codes, but neither the owner nor this end did.
@@ -54,8 +53,8 @@ impl World {
             Code::Forgotten => bare || over || short,
             Code::Killed => killed,
             Code::Guest => stopped || exhausted,
-            Code::ServerDown => causes.server_refused,
-            Code::Reset => causes.program_broke,
+            Code::ServerDown => refused,
+            Code::Reset => broke,
             Code::NoEdge
             | Code::NoServerAgent
             | Code::Waiting
@@ -131,13 +130,14 @@ mod tests {
     #[test]
     fn each_end_of_a_session_has_its_own_causes_and_none_explains_a_forgery() {
         assert_eq!(explained(|_| {}), []);
-        assert_eq!(explained(|world| world.causes.agent_died = true), [Code::Lost, Code::Forgotten]);
+        assert_eq!(explained(|world| world.plan.short_linger = true), [], "nothing was away yet");
+        assert_eq!(explained(|world| world.causes.agent_died.extend(SESSION)), [Code::Lost, Code::Forgotten]);
         assert_eq!(
-            explained(|world| world.causes.program_broke = true),
+            explained(|world| world.causes.program_broke.extend(SESSION)),
             [Code::Lost, Code::Forgotten, Code::Reset]
         );
         assert_eq!(
-            explained(|world| world.causes.server_refused = true),
+            explained(|world| world.causes.server_refused.extend(SESSION)),
             [Code::Lost, Code::Forgotten, Code::ServerDown]
         );
         assert_eq!(
@@ -146,14 +146,18 @@ mod tests {
         );
         assert_eq!(
             explained(|world| {
-                world.causes.killed.insert(SessionId([2; 16]));
+                let other = SessionId([2; 16]);
+                world.causes.killed.insert(other);
+                world.causes.agent_died.insert(other);
+                world.causes.server_refused.insert(other);
+                world.causes.program_broke.insert(other);
             }),
             [],
             "another session's"
         );
         assert_eq!(explained(|world| world.causes.bare.extend(SESSION)), [Code::Lost, Code::Forgotten]);
         assert_eq!(
-            explained(|world| world.plan.short_linger = true),
+            explained(|world| (world.plan.short_linger, world.faults_injected) = (true, 1)),
             [Code::Lost, Code::Forgotten, Code::NoEdge]
         );
         let poison = |always| {

@@ -140,13 +140,41 @@ fn a_connection_without_a_proxy_header_is_refused_and_logged() {
     assert_eq!(ask(&mut stream), format!("count=1 client={own} listener=door identity=-"));
 }
 
+/// An edge that clients connect to without an agent, and which connects to the server itself.
+#[test]
+fn a_gate_and_an_edges_servers_use_the_protocol_as_agents_do() {
+    let ((server, heard), gate) = (server(), free_address().unwrap());
+    let layout = support::layout("peer-gate", |layout| {
+        layout.edge_tables = format!(
+            "[[gate]]\nname = \"door\"\nlisten = \"{gate}\"\napp = \"counter\"\nproxy_protocol = true\n\
+             [servers]\npeer = {{ address = \"{server}\", proxy_protocol = true }}\n"
+        );
+    });
+    let mut cluster = TestCluster::new(layout, |place| {
+        let manifest = "server = \"peer\"\nprotect = \"none\"\n";
+        Ok(vec![support::cells().manifest(place, "counter", "counter", manifest)?])
+    })
+    .unwrap();
+    cluster.start_edges("").unwrap();
+    let mut stream = connect(gate);
+    stream.get_mut().write_all(&header()).unwrap();
+    assert_eq!(ask(&mut stream), format!("count=1 client={CLIENT_SAID} listener=door identity=-"));
+    assert_eq!(heard.recv_timeout(PATIENCE).unwrap()[16..], header()[16..28]);
+    // A connection without a header is closed.
+    let mut stream = connect(gate);
+    stream.get_mut().write_all(b"AAAAAAAAAAAAAAAAAAAA").unwrap();
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    assert_eq!(rest, b"");
+}
+
 #[test]
 fn haproxy_and_nginx_speak_as_we_do() {
     let program = |name: &str| {
         let paths = ["/usr/sbin", "/usr/bin", "/usr/local/sbin"].map(|path| format!("{path}/{name}"));
         let found = paths.into_iter().find(|path| std::path::Path::new(path).is_file());
         if found.is_none() {
-            eprintln!("skipped: there is no {name} on this machine");
+            support::skip::skip(format_args!("there is no {name} on this machine"));
         }
         found
     };

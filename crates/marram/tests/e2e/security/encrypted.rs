@@ -2,7 +2,7 @@
 
 use crate::support;
 use marram_cluster::{TempDir, TestCluster};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -128,23 +128,28 @@ fn a_session_over_wires_with_a_token_survives_its_edges_unread() {
     assert!(tap.saw(SECRET), "a tap sees what is not encrypted");
 }
 
-#[test]
-fn a_session_over_wires_with_certificates_survives_its_edges_unread() {
-    let place = TempDir::new("encrypted-certificates").unwrap();
+/// Makes an authority. The result makes a certificate for a name, and is the `[security]` of its holder.
+fn authority(place: &TempDir) -> impl Fn(&str) -> String + '_ {
     let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let key = rcgen::KeyPair::generate().unwrap();
     let ca = place.write("ca.pem", authority.self_signed(&key).unwrap().pem()).unwrap();
     let issuer = rcgen::Issuer::new(authority, key);
     // An edge is authenticated by its address, an agent by having any certificate of the authority.
-    let security = |name: &str| {
+    move |name: &str| {
         let key = rcgen::KeyPair::generate().unwrap();
         let params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
         let signed = params.signed_by(&key, &issuer).unwrap();
         let certificate = place.write(&format!("{name}.pem"), signed.pem()).unwrap();
         let key = place.write(&format!("{name}.key"), key.serialize_pem()).unwrap();
         format!("[security]\nca = {ca:?}\ncertificate = {certificate:?}\nkey = {key:?}\n")
-    };
+    }
+}
+
+#[test]
+fn a_session_over_wires_with_certificates_survives_its_edges_unread() {
+    let place = TempDir::new("encrypted-certificates").unwrap();
+    let security = authority(&place);
     let tap = survive(support::cluster_with("encrypted-ca", |layout| {
         (layout.edges, layout.encrypted) = (2, false);
         layout.edge_tables = security("127.0.0.1");
@@ -152,4 +157,37 @@ fn a_session_over_wires_with_certificates_survives_its_edges_unread() {
     }));
     assert!(tap.handshakes() >= 8);
     assert!(!tap.saw(SECRET));
+}
+
+/// The name is in the log of the session: it stays when the edge that verified it is gone.
+#[test]
+fn a_cell_learns_the_name_in_its_clients_certificate_and_keeps_it_when_edges_die() {
+    let place = TempDir::new("encrypted-names").unwrap();
+    let security = authority(&place);
+    let layout = support::layout("encrypted-names", |layout| {
+        (layout.edges, layout.encrypted) = (2, false);
+        layout.edge_tables = security("127.0.0.1");
+        layout.agent_tables += &security("till-7.example");
+    });
+    let mut cluster = TestCluster::new(layout, |place| {
+        let manifest = "protect = \"endpoints\"\n";
+        Ok(vec![support::cells().manifest(place, "counter", "counter", manifest)?])
+    })
+    .unwrap();
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
+    let listens = cluster.start_client_agent(&edges, &["counter"]).unwrap();
+    let mut stream = BufReader::new(TcpStream::connect(listens[0].address).unwrap());
+    stream.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
+    for count in 1..4 {
+        stream.get_mut().write_all(b"A").unwrap();
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        assert!(line.starts_with(&format!("count={count} ")), "{line}");
+        assert!(line.ends_with(" identity=till-7.example\n"), "{line}");
+        let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());
+        cluster.edges[owner].kill();
+        cluster.wait_for_owner(start).unwrap();
+        cluster.start_edge(owner, "").unwrap();
+    }
 }
