@@ -199,7 +199,7 @@ fn haproxy_and_nginx_speak_as_we_do() {
     );
     let nginx_conf = cluster.directory.write("nginx.conf", nginx_conf).unwrap();
     let haproxy_conf = format!(
-        "defaults\n mode tcp\n timeout connect 30s\n timeout client 60s\n timeout server 60s\n\
+        "defaults\n mode tcp\n retries 0\n timeout connect 30s\n timeout client 60s\n timeout server 60s\n\
          frontend in\n bind {front}\n default_backend agent\n\
          backend agent\n server one {listen} send-proxy-v2\n"
     );
@@ -212,13 +212,14 @@ fn haproxy_and_nginx_speak_as_we_do() {
     let mut command = Command::new(haproxy);
     command.arg("-db").arg("-f").arg(&haproxy_conf);
     let _haproxy = TestProcess::start("haproxy", &mut command, &LogCollector::default(), &errors[1]).unwrap();
+    // Before there is an agent: to ask haproxy whether it is ready would begin a session, whose owner may be another edge.
+    for (address, errors) in [web, front].into_iter().zip(&errors) {
+        site::wait_for(address, errors);
+    }
     let servers = format!("servers.web = {{ address = \"{web}\", proxy_protocol = true }}\n");
     cluster.start_agent_with(AgentSide::Server, &edges, &servers).unwrap();
     let listener = format!("[[listen]]\naddress = \"{listen}\"\napp = \"compress\"\nproxy_protocol = true\n");
     cluster.start_agent_with(AgentSide::Client, &edges, &listener).unwrap();
-    for (address, errors) in [web, front].into_iter().zip(&errors) {
-        site::wait_for(address, errors);
-    }
     let mut stream = connect(front);
     let own = stream.get_ref().local_addr().unwrap();
     let ip = own.ip();
