@@ -29,7 +29,7 @@ impl Stream {
 
     fn take(&mut self, len: usize) -> Vec<u8> {
         while self.rest.len() < len {
-            self.rest.extend(self.random.word().to_le_bytes());
+            self.rest.extend_from_slice(&self.random.word().to_le_bytes());
         }
         let tail = self.rest.split_off(len);
         std::mem::replace(&mut self.rest, tail)
@@ -90,7 +90,8 @@ fn receive(stream: &mut TcpStream, seed: u64, total: u64) -> Result<(), String> 
             0 => return Err(format!("the stream ended after {got} of {total} bytes")),
             len => {
                 let wanted = expected.take(len);
-                if let Some(at) = (0..len).find(|at| buffer[*at] != wanted[*at]) {
+                if buffer[..len] != wanted {
+                    let at = (0..len).find(|at| buffer[*at] != wanted[*at]).unwrap_or(len);
                     return Err(format!("byte {} of {total} is wrong", got + at as u64));
                 }
                 got += len as u64;
