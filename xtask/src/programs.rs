@@ -20,9 +20,7 @@ const BIT: i32 = 5;
 /// `cargo xtask sim [SEED] [--from SEED --count N]`: passes the arguments to the simulator unchanged. In the tests' profile, which
 /// optimises it.
 pub(crate) fn sim(arguments: &[String]) -> Result<()> {
-    let mut simulator = project::cargo("run");
-    simulator.args(["--locked", "--quiet", "--package", "marram-sim", "--"]);
-    run(simulator.args(arguments))
+    run(program("marram-sim", &[]).args(arguments))
 }
 
 /// `cargo xtask demo`: with nginx and curl if they can be installed.
@@ -34,7 +32,7 @@ pub(crate) fn demo(arguments: &[String]) -> Result<()> {
         say("building marram: the first time takes some minutes");
     }
     run(project::cargo("build").args(["--release", "--locked", "--package", "marram"]))?;
-    let mut demo = release("marram");
+    let mut demo = program("marram", &["--release"]);
     demo.arg("demo").args(arguments);
     if !arguments.iter().any(|argument| argument == "--sabotage") {
         return run(&mut demo);
@@ -125,7 +123,7 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     let mut failed = Vec::new();
     for name in names {
         // Not with `run`: the standard output is the requested result.
-        let status = release("marram").args(["bench", name]).args(&flags).status();
+        let status = program("marram", &["--release"]).args(["bench", name]).args(&flags).status();
         let status = status.with_context(|| format!("cannot start `marram bench {name}`"))?;
         if !status.success() {
             // Ended by a signal: treated like any error.
@@ -187,10 +185,10 @@ pub(crate) fn mutants(arguments: &[String]) -> Result<()> {
 /// A program of the workspace, built if necessary. The manifest's folder is not in its environment, so it finds the
 /// cells by its working directory.
 ///
-/// Through `cargo run`, so that it is built with the workspace's flags and is never out of date.
-fn release(package: &str) -> Command {
+/// Through `cargo run`, so that it is built with the flags of the workspace, in the given profile, and is never out of date.
+fn program(package: &str, profile: &[&str]) -> Command {
     let mut command = project::cargo("run");
-    command.args(["--release", "--locked", "--quiet", "--package", package, "--"]);
+    command.args(profile).args(["--locked", "--quiet", "--package", package, "--"]);
     command
 }
 

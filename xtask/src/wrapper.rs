@@ -4,9 +4,8 @@
 //! add(command, folder, flags):  RUSTC_WRAPPER = this program, its variables --> cargo
 //! cargo --> this program --from_environment--> call: rustc ARGUMENTS, FLAGS if the crate is in the folder
 //! ```
-//! Cargo gives such flags to neither a build script nor to the crates of others, unlike its own
-//! `rustflags`. And they are not in the names of artefacts: dependencies that one checkout has compiled
-//! serve another one.
+//! Unlike cargo's own `rustflags`, these are for the crates of one folder only, and they are not in the names of
+//! artefacts: dependencies that one checkout has compiled serve another one.
 
 use std::{
     path::{Path, PathBuf},
