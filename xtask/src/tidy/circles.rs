@@ -25,8 +25,6 @@ use modules::{Module, Modules};
 const LEFT: &[(&str, &[&str])] = &[
     // An image is built, stored, started and checkpointed with the types of each of these steps.
     ("crates/sandbox/src", &["cells", "chain", "checkpoint", "deploy", "dirty", "image", "images"]),
-    // The functions of WASI use the memory helpers of the folder that links them.
-    ("crates/sandbox/src/host", &["(itself)", "wasi"]),
 ];
 
 /// The name of a folder's own file among its children.

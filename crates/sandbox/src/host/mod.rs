@@ -5,6 +5,7 @@
 
 mod cache;
 mod hosts;
+mod imports;
 mod marram;
 mod ports;
 mod wasi;
@@ -12,6 +13,7 @@ mod wasi;
 pub(crate) use cache::Window;
 pub use cache::reads_cache;
 pub(crate) use hosts::{Blamed, Hosts, Next, Order};
+pub(crate) use imports::linker;
 pub(crate) use ports::Ports;
 
 use crate::files::Files;
@@ -23,7 +25,7 @@ use crate::quotas::Quotas;
 use marram_session::cell::{CellStop, Seed};
 use std::fmt;
 use std::sync::Arc;
-use wasmtime::{Caller, Engine, Extern, Linker, Memory};
+use wasmtime::{Caller, Extern, Memory};
 
 /// The import module of the cell ABI.
 pub(crate) const ABI_MODULE: &str = "marram_v1";
@@ -246,14 +248,4 @@ pub(crate) fn range(
     }
     // Both fit: they are at most the length of a slice.
     Ok(ptr as usize..ptr as usize + len as usize)
-}
-
-/// All imports, by name. Instantiation picks those that a module names. `waits` is set if modules run on stacks of their own,
-/// and not only their initialisation.
-pub(crate) fn linker(engine: &Engine, waits: bool) -> wasmtime::Result<Linker<Hosts>> {
-    let mut linker = Linker::new(engine);
-    marram::link(&mut linker)?;
-    cache::link(&mut linker, waits)?;
-    wasi::link(&mut linker)?;
-    Ok(linker)
 }
