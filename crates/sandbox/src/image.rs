@@ -11,8 +11,8 @@
 
 use crate::app::{decode_keys, encode_keys};
 use crate::bytes_io::{Reader, put_bytes, put_u32, put_u64};
-use crate::deploy::GlobalValue;
 use crate::files::Files;
+use crate::globals::GlobalValue;
 use crate::host::Print;
 use crate::image_key::ImageKey;
 use crate::keys::KeyId;
@@ -332,36 +332,6 @@ impl StageImage {
             prints: Vec::new(),
             code,
             rebuilt: None,
-        })
-    }
-}
-
-/// The bits of a global, padded to 16 bytes so that all have one width.
-impl GlobalValue {
-    /// Writes a type byte and 16 bytes of bits.
-    pub(crate) fn encode(self, out: &mut Vec<u8>) {
-        let (kind, bits) = match self {
-            Self::I32(bits) => (0, u128::from(bits)),
-            Self::I64(bits) => (1, u128::from(bits)),
-            Self::F32(bits) => (2, u128::from(bits)),
-            Self::F64(bits) => (3, u128::from(bits)),
-            Self::V128(bits) => (4, bits),
-        };
-        out.push(kind);
-        out.extend_from_slice(&bits.to_le_bytes());
-    }
-
-    /// Reads what [`GlobalValue::encode`] wrote.
-    pub(crate) fn decode(reader: &mut Reader<'_>) -> Option<Self> {
-        let kind = reader.u8()?;
-        let bits = u128::from_le_bytes(reader.array()?);
-        Some(match kind {
-            0 => Self::I32(bits.try_into().ok()?),
-            1 => Self::I64(bits.try_into().ok()?),
-            2 => Self::F32(bits.try_into().ok()?),
-            3 => Self::F64(bits.try_into().ok()?),
-            4 => Self::V128(bits),
-            _ => return None,
         })
     }
 }

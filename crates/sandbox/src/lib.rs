@@ -4,6 +4,19 @@
 //! describes the guest's side of the contract. What goes into a cell and comes out of it are the types of
 //! `marram_session::cell`; from `marram_wire` come numbers, limits and the codec. This crate runs no session, opens no
 //! connection, and reads clocks only to charge and stop handlers: session time is an input.
+//!
+//! The main modules, each above those that it uses:
+//!
+//! ```text
+//! images          keeps apps and images in a directory
+//! deploy          makes an image of an app
+//! cells           starts and runs cells
+//! checkpoint      copies, encodes and decodes the state of a cell
+//! chain, dirty    what a session names; which pages of its memory a cell has written
+//! image           what one stage starts from
+//! host            what a guest's imports read and write
+//! files, globals, image_dir, start_error
+//! ```
 
 mod app;
 pub mod bench;
@@ -18,8 +31,10 @@ mod dirty;
 mod engine;
 mod files;
 mod generator;
+mod globals;
 mod host;
 mod image;
+mod image_dir;
 mod image_key;
 mod images;
 mod keys;
@@ -28,21 +43,23 @@ mod plain;
 mod quotas;
 mod replay;
 mod scheduling;
+mod start_error;
 mod watch;
 
 pub use app::ImageFile;
 pub use buffers::CopyBuffers;
-pub use cells::{
-    Cells, CellsConfig, Progress, ReadyStats, Reset, StageState, StartError, Tracking, WarmPoolStats,
-};
+pub use cells::{Cells, CellsConfig, Progress, ReadyStats, Reset, StageState, WarmPoolStats};
 pub use chain::{Chain, ChainError, Image};
 pub use checkpoint::{CheckpointReader, Decoded, Filling, RestoreError, Snapshot, SnapshotError};
 pub use debugging::DebugError;
 pub use deploy::DeployError;
+pub use dirty::Tracking;
 pub use host::{Print, PrintLevel, reads_cache};
 pub use image::{ImageFault, ImageInfo};
-pub use images::{Images, LoadError, StoreError};
+pub use image_dir::StoreError;
+pub use images::{Images, LoadError};
 pub use keys::{KeyId, Keyring, Signer};
 pub use quotas::Quotas;
 pub use replay::{ReplayError, ReplayStep, Replayer};
 pub use scheduling::{reset_scheduling, set_background, set_latency_sensitive};
+pub use start_error::StartError;

@@ -10,13 +10,15 @@
 //! Both are the code of a live edge, so a replay that diverges shows a bug or a changed machine,
 //! and not a difference of the tools.
 
-use crate::cells::{Cells, CellsConfig, Progress, StageState, StartError, Tracking};
+use crate::cells::{Cells, CellsConfig, Progress, StageState};
 use crate::chain::{Chain, Image};
 use crate::checkpoint::{Decoded, RestoreError};
 use crate::debugging::{self, DebugError};
+use crate::dirty::Tracking;
 use crate::host::Print;
 use crate::images::{Images, LoadError};
 use crate::keys::Keyring;
+use crate::start_error::StartError;
 use marram_session::cell::{CellId, CellInput, CellOutput, Ran, TaskChange, TimerChange};
 use marram_session::replay::{PlayError, Player, ReplayStart, StepResult};
 use marram_wire::{

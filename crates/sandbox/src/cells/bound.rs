@@ -4,7 +4,7 @@
 //! once per image and process, so that no start repeats it. Cells hold the result by `Rc`: an image
 //! that is forgotten while cells run goes with the last of them.
 
-use crate::deploy::global_name;
+use crate::globals::global_name;
 use crate::host::{ABI_MODULE, Hosts};
 use crate::image::StageImage;
 use crate::keys::Signer;

@@ -11,17 +11,9 @@
 //! One memory size for all slots lets every image use every slot; the guard pages and 4 GiB make
 //! explicit bounds checks unnecessary.
 
+use crate::dirty::{Tracking, pagemap_scan_works};
 use crate::limits::{TABLE_ELEMENTS_MAX, TABLES_MAX};
 use wasmtime::{Enabled, PoolingAllocationConfig};
-
-/// Whether dirty pages are found with the kernel's help.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Tracking {
-    /// With userfaultfd and PAGEMAP_SCAN if the kernel supports both and this process may use them, else by comparing.
-    Auto,
-    /// By comparing memory with the last checkpoint: slower, works everywhere.
-    Compare,
-}
 
 /// How a used slot gets the image's pages back. In both cases the next cell cannot see data of the last one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,7 +79,7 @@ impl CellsConfig {
             // All slots may stay warm: the memory that this keeps is bounded by `keep_resident`,
             // and `Cells::reclaim` frees it.
             .max_unused_warm_slots(self.slots);
-        if self.reset == Reset::Rewrite && crate::dirty::pagemap_scan_works() {
+        if self.reset == Reset::Rewrite && pagemap_scan_works() {
             pool.linear_memory_keep_resident(self.keep_resident)
                 .table_keep_resident(4_096)
                 .pagemap_scan(Enabled::Yes);

@@ -5,7 +5,7 @@
 
 use super::Cells;
 use super::live::Live;
-use crate::deploy::GlobalValue;
+use crate::globals::GlobalValue;
 use marram_session::cell::CellId;
 use marram_wire::id::Port;
 use std::ops::Range;

@@ -26,7 +26,7 @@ mod state;
 mod ticker;
 mod trim;
 
-pub use config::{CellsConfig, Reset, Tracking};
+pub use config::{CellsConfig, Reset};
 pub use look::StageState;
 pub use ready::{ReadyStats, WarmPoolStats};
 
@@ -36,9 +36,10 @@ use crate::dirty::Method;
 use crate::engine;
 use crate::host::{Hosts, Print, linker};
 use crate::image::StageImage;
-use crate::keys::{KeyId, Keyring};
+use crate::keys::Keyring;
 use crate::limits::{READY_SHARE, REASON_BYTES_MAX};
 use crate::plain::plain_cut;
+use crate::start_error::StartError;
 use bound::Bound;
 use bytes::Bytes;
 use deferred_free::DeferredFree;
@@ -51,7 +52,6 @@ use ready::WarmPools;
 use stages::{Failure, Stages};
 use std::any::Any;
 use std::collections::HashMap;
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use ticker::Ticker;
@@ -407,56 +407,6 @@ pub(crate) fn reason(error: &wasmtime::Error) -> String {
 
 /// Callers that a reason lists.
 const REASON_FRAMES_MAX: usize = 4;
-
-/// Why a cell could not be started, or memory for cells could not be reserved.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum StartError {
-    /// The machine cannot provide what the configuration asks for.
-    Pool(String),
-    /// A live cell already has this number.
-    Taken(CellId),
-    /// The engine refuses the image.
-    Image {
-        /// The image.
-        hash: ImageHash,
-        /// The engine's message.
-        why: String,
-    },
-    /// The host signs for the image's cells, and this machine does not have the key.
-    Key {
-        /// The image.
-        hash: ImageHash,
-        /// The missing key.
-        key: KeyId,
-    },
-    /// No slot is free, or the machine is out of memory.
-    Slot(String),
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pool(why) => write!(
-                f,
-                "the machine cannot hold this many cells: {why}; lower the number of slots or raise vm.max_map_count and the address-space limit"
-            ),
-            Self::Taken(cell) => write!(f, "cell {} exists already", cell.0),
-            Self::Image { hash, why } => {
-                write!(f, "the engine refuses image {hash}: {why}; load it again to rebuild it")
-            }
-            Self::Key { hash, key } => {
-                write!(
-                    f,
-                    "this machine does not have the key {key} that image {hash} signs with; configure that key, or \
-                     start the cell elsewhere"
-                )
-            }
-            Self::Slot(why) => write!(f, "no slot for another cell: {why}; end some or configure more slots"),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
 
 #[cfg(test)]
 mod tests {

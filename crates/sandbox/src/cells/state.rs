@@ -12,20 +12,21 @@
 //! standby:   restored cell --> fit --> put          (advance; the cell is unchanged until everything fits)
 //! ```
 
+use super::Cells;
 use super::live::{Live, Stage};
-use super::{Cells, StartError};
 use crate::buffers::{populate, prefer_huge_pages};
 use crate::chain::Image;
 use crate::checkpoint::{
     CheckpointId, Copied, Decoded, Filling, RestoreError, StageDecoded, StageSnapshot, Write, image_id,
 };
-use crate::deploy::GlobalValue;
 use crate::dirty::PageSet;
 use crate::files::{Files, Page};
 use crate::generator::Generator;
+use crate::globals::GlobalValue;
 use crate::host::{Host, Hosts};
 use crate::image::StageImage;
 use crate::limits::{PAGE, WASM_PAGE};
+use crate::start_error::StartError;
 use marram_session::cell::{CellId, CheckpointBase, Seed};
 use marram_wire::id::ImageHash;
 use std::sync::Arc;

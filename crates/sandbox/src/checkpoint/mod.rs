@@ -18,10 +18,11 @@ pub(crate) use decode::StageDecoded;
 pub use reading::{CheckpointReader, Filling};
 pub(crate) use stage::Write;
 
-use crate::deploy::GlobalValue;
 use crate::files::FilesChange;
+use crate::globals::GlobalValue;
 use crate::host::Ports;
 use crate::image::StageImage;
+use crate::start_error::StartError;
 use marram_session::cell::Seed;
 use marram_wire::id::ImageHash;
 use std::fmt;
@@ -160,7 +161,7 @@ pub enum RestoreError {
     /// They do not fit the image's quotas or layout, or the target cell.
     Misfit(&'static str),
     /// There is no room for the cell.
-    Start(crate::cells::StartError),
+    Start(StartError),
     /// They fit, but advancing the cell failed half-way: it is gone. Restore it, beginning with its full checkpoint.
     Lost(Box<Self>),
 }

@@ -3,15 +3,13 @@
 use super::error::DeployError;
 use crate::app::App;
 use crate::engine::features;
+use crate::globals::RESERVED;
 use crate::host::{ABI_FUNCTIONS, ABI_MODULE, WASI_FUNCTIONS, WASI_MODULE};
 use crate::limits::{GLOBALS_MAX, KEYS_MAX, MODULE_BYTES_MAX, TABLE_ELEMENTS_MAX, WASM_PAGE};
 use crate::quotas::Quotas;
 use wasmparser::ValType::{self, I32, I64};
 use wasmparser::types::{EntityType, Types};
 use wasmparser::{Operator, Parser, Payload, TypeRef, Validator};
-
-/// Prefix of the names that the host adds to a module's exports.
-pub(crate) const RESERVED: &str = "marram:";
 
 /// The exports of the ABI: name, parameters, results, whether required.
 const EXPORTS: &[(&str, &[ValType], &[ValType], bool)] = &[

@@ -2,10 +2,10 @@
 
 use super::check::Facts;
 use super::error::DeployError;
-use super::rewrite::{GlobalValue, global_name};
 use crate::app::App;
 use crate::cells::reason;
 use crate::files::Files;
+use crate::globals::{GlobalValue, global_name};
 use crate::host::{Host, Hosts, Phase, Print, PrintLevel, linker};
 use crate::image::InitialMemory;
 use crate::limits::IMAGE_SPAN_MAX;

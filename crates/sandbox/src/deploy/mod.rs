@@ -8,7 +8,7 @@ mod initialise;
 mod rewrite;
 
 pub use error::DeployError;
-pub(crate) use rewrite::{GlobalValue, global_name, has_debug_info, is_same_program};
+pub(crate) use rewrite::{has_debug_info, is_same_program};
 
 use crate::app::App;
 use crate::engine::{compatibility, config, debugged};

@@ -4,7 +4,7 @@
 //! All indices stay the same, so elements and names are copied unread, and so is code except for the insertions. Code for
 //! a debugger is copied unchanged: its debug information counts bytes from the start of the code.
 
-use super::check::RESERVED;
+use crate::globals::{GlobalValue, global_name};
 use std::ops::Range;
 use wasm_encoder::reencode::{Reencode, RoundtripReencoder};
 use wasm_encoder::{
@@ -12,16 +12,6 @@ use wasm_encoder::{
     Ieee64, MemorySection, Module, RawSection, SectionId,
 };
 use wasmparser::{DataKind, FunctionBody, Operator, Parser, Payload, TypeRef};
-
-/// The value of one mutable global as bits: floats keep their NaN payloads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum GlobalValue {
-    I32(u32),
-    I64(u64),
-    F32(u32),
-    F64(u64),
-    V128(u128),
-}
 
 /// The state after initialisation.
 pub(crate) struct Baked<'a> {
@@ -40,11 +30,6 @@ pub(crate) enum Code {
     Preemptible,
     /// It stays unchanged, with the module's debug information, and may occupy the thread for long.
     Debugged,
-}
-
-/// The exported name of the `n`-th mutable global.
-pub(crate) fn global_name(n: usize) -> String {
-    format!("{RESERVED}global:{n}")
 }
 
 /// Prefix of the names of custom sections with DWARF debug information.
@@ -308,30 +293,5 @@ fn constant(value: GlobalValue) -> ConstExpr {
         GlobalValue::F32(bits) => ConstExpr::f32_const(Ieee32::new(bits)),
         GlobalValue::F64(bits) => ConstExpr::f64_const(Ieee64::new(bits)),
         GlobalValue::V128(bits) => ConstExpr::v128_const(bits.cast_signed()),
-    }
-}
-
-impl GlobalValue {
-    /// Converts from the engine's type; `None` for references, which deployment refuses.
-    pub(crate) fn from_val(value: &wasmtime::Val) -> Option<Self> {
-        Some(match value {
-            wasmtime::Val::I32(value) => Self::I32(value.cast_unsigned()),
-            wasmtime::Val::I64(value) => Self::I64(value.cast_unsigned()),
-            wasmtime::Val::F32(bits) => Self::F32(*bits),
-            wasmtime::Val::F64(bits) => Self::F64(*bits),
-            wasmtime::Val::V128(value) => Self::V128(value.as_u128()),
-            _ => return None,
-        })
-    }
-
-    /// Converts to the engine's type.
-    pub(crate) fn to_val(self) -> wasmtime::Val {
-        match self {
-            Self::I32(value) => wasmtime::Val::I32(value.cast_signed()),
-            Self::I64(value) => wasmtime::Val::I64(value.cast_signed()),
-            Self::F32(bits) => wasmtime::Val::F32(bits),
-            Self::F64(bits) => wasmtime::Val::F64(bits),
-            Self::V128(value) => wasmtime::Val::V128(value.into()),
-        }
     }
 }

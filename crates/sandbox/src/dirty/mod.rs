@@ -9,7 +9,6 @@ mod uffd;
 pub(crate) use page_set::PageSet;
 pub(crate) use uffd::pagemap_scan_works;
 
-use crate::cells::Tracking;
 use crate::image::InitialMemory;
 use crate::limits::PAGE;
 use compare::Shadow;
@@ -18,6 +17,15 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use uffd::Kernel;
+
+/// Whether dirty pages are found with the kernel's help.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tracking {
+    /// With userfaultfd and PAGEMAP_SCAN if the kernel supports both and this process may use them, else by comparing.
+    Auto,
+    /// By comparing memory with the last checkpoint: slower, works everywhere.
+    Compare,
+}
 
 /// How dirty pages are found in this process.
 #[derive(Clone)]
