@@ -10,8 +10,8 @@
 //!   a/x.rs                  b -> a   because b.rs names something of a/mod.rs
 //!   b/y.rs                  a and b are a circle, with the names that tie them
 //! ```
-//! A circle costs: neither module can be understood or moved without the other. A longer list of
-//! exceptions would make the rule worthless, so it may only shrink, and a stale entry is an error.
+//! A circle costs: neither module can be understood or moved without the other. There are no
+//! exceptions: what both need moves into a module below both.
 
 mod modules;
 mod source;
@@ -19,10 +19,6 @@ mod source;
 use std::collections::{BTreeMap, BTreeSet};
 
 use modules::{Module, Modules};
-
-/// Circles that are left: the folder, and the modules in it that are tied. `(itself)` is the folder's own file. May only
-/// shrink. Each has its reason; a new one needs a decision.
-const LEFT: &[(&str, &[&str])] = &[];
 
 /// The name of a folder's own file among its children.
 const ITSELF: &str = "(itself)";
@@ -44,9 +40,20 @@ struct Circle {
     arrows: Vec<String>,
 }
 
+impl Circle {
+    fn message(&self) -> String {
+        let places = self.places.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        format!(
+            "{}: a circle of {places}: move what both need into a module below both\n    {}",
+            self.folder,
+            self.arrows.join("\n    ")
+        )
+    }
+}
+
 /// What is wrong in all source files, given with their texts.
 pub(super) fn check(files: &[(String, String)]) -> Vec<String> {
-    judge(find(files), LEFT)
+    find(files).iter().map(Circle::message).collect()
 }
 
 /// All circles.
@@ -149,40 +156,6 @@ fn reachable<'a>(level: &'a Level, start: &String) -> BTreeSet<&'a String> {
     found
 }
 
-/// What is wrong, given all circles and those that may be left.
-fn judge(circles: Vec<Circle>, left: &[(&str, &[&str])]) -> Vec<String> {
-    let mut wrong = Vec::new();
-    let mut needed = BTreeSet::new();
-    for Circle { folder, places, arrows } in circles {
-        let is_it = |(other, allowed): &&(&str, &[&str])| {
-            *other == folder && places.iter().all(|place| allowed.contains(&place.as_str()))
-        };
-        let names = places.iter().cloned().collect::<Vec<_>>().join(", ");
-        match left.iter().find(is_it) {
-            Some(exception) => {
-                needed.insert(*exception);
-                if exception.1.len() > places.len() {
-                    wrong.push(format!(
-                        "{folder}: shrink the exception in xtask/src/tidy/circles.rs to the circle {names}"
-                    ));
-                }
-            }
-            None => wrong.push(format!(
-                "{folder}: a circle of {names}: move what both need into a module below both\n    {}",
-                arrows.join("\n    ")
-            )),
-        }
-    }
-    let stale = left.iter().filter(|exception| !needed.contains(*exception));
-    wrong.extend(stale.map(|(folder, places)| {
-        format!(
-            "{folder}: drop the exception in xtask/src/tidy/circles.rs: there is no circle of {}",
-            places.join(", ")
-        )
-    }));
-    wrong
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,21 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_may_only_shrink() {
-        let circle = |places: &[&str]| Circle {
-            folder: "crates/x/src".to_owned(),
-            places: places.iter().map(|place| (*place).to_owned()).collect(),
-            arrows: Vec::new(),
-        };
-        let left: &[(&str, &[&str])] = &[("crates/x/src", &["a", "b", "c"])];
-        assert_eq!(judge(vec![circle(&["a", "b", "c"])], left), Vec::<String>::new());
-        for (circles, expected) in [
-            (vec![circle(&["a", "b"])], "shrink"),
-            (vec![circle(&["a", "b", "c"]), circle(&["d", "e"])], "a circle of d, e"),
-            (vec![], "drop"),
-        ] {
-            let wrong = judge(circles, left);
-            assert!(wrong.len() == 1 && wrong[0].contains(expected), "{wrong:?}");
-        }
+    fn a_message_names_the_modules_and_what_ties_them() {
+        let file = |name: &str, text: &str| (format!("crates/x/src/{name}"), text.to_owned());
+        let wrong = check(&[file("a.rs", "use crate::b::B;"), file("b.rs", "use crate::a::A;")]);
+        let advice = "move what both need into a module below both";
+        assert_eq!(
+            wrong,
+            [format!("crates/x/src: a circle of a, b: {advice}\n    a -> b: B\n    b -> a: A")]
+        );
     }
 }
