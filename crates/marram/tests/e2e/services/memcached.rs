@@ -98,6 +98,13 @@ fn killed_while(cluster: &mut TestCluster, mut program: Child) -> (Output, usize
     (output, cluster.logs.count(start, recovered))
 }
 
+fn datagrams(address: SocketAddr) -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.connect(address).unwrap();
+    socket
+}
+
 /// Sends one request in a datagram with memcached's header, and joins the datagrams of its answer.
 fn ask_in_datagrams(socket: &UdpSocket, number: u8, request: &str) -> Vec<u8> {
     let header = [0, number, 0, 0, 0, 1, 0, 0];
@@ -132,9 +139,7 @@ fn a_shared_cache_serves_libmemcacheds_programs_and_datagrams() {
     let mut answer = [0; 8];
     stream.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"STORED\r\n");
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    socket.connect(address).unwrap();
+    let socket = datagrams(address);
     let expected = format!("VALUE long 7 3000\r\n{value}\r\nEND\r\n");
     assert_eq!(String::from_utf8(ask_in_datagrams(&socket, 1, "get long\r\n")).unwrap(), expected);
     assert_eq!(ask_in_datagrams(&socket, 2, "set short 0 0 2\r\nhi\r\n"), b"STORED\r\n");
@@ -157,6 +162,32 @@ fn libmemcacheds_programs_notice_nothing_while_their_edges_are_killed() {
     is_verified(&output, requests);
     println!("{recovered} and {more} sessions recovered");
     assert!(recovered > 0 && more > 0, "{recovered} and {more} sessions recovered");
+}
+
+/// One request at a time: a datagram that its agent has received is not lost, so none is sent twice.
+#[test]
+fn a_client_in_datagrams_finds_all_that_it_stored_after_each_of_its_edges_is_killed() {
+    const KILLS: u8 = 8;
+    let (mut cluster, address) = cache("memcached-datagrams", 2, PROTECTED);
+    let socket = datagrams(address);
+    let value = |round: u8| char::from(b'a' + round).to_string().repeat(usize::from(round) * 700);
+    assert_eq!(ask_in_datagrams(&socket, 0, "set count 0 0 1\r\n0\r\n"), b"STORED\r\n");
+    for round in 1..=KILLS {
+        let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());
+        cluster.edges[owner].kill();
+        let set = format!("set key{round} 0 0 {}\r\n{}\r\n", value(round).len(), value(round));
+        let requests = [(set, "STORED\r\n".to_owned()), ("incr count 1\r\n".into(), format!("{round}\r\n"))];
+        let stored = (1..=round).map(|at| {
+            let found = format!("VALUE key{at} 0 {}\r\n{}\r\nEND\r\n", value(at).len(), value(at));
+            (format!("get key{at}\r\n"), found)
+        });
+        for (number, (request, expected)) in (1..).zip(requests.into_iter().chain(stored)) {
+            let answer = ask_in_datagrams(&socket, number, &request);
+            assert_eq!(String::from_utf8(answer).unwrap(), expected, "{request} after kill {round}");
+        }
+        cluster.wait_for_owner(start).unwrap();
+        cluster.start_edge(owner, "").unwrap();
+    }
 }
 
 /// Fills a cache, and verifies all of it for each line of input.
