@@ -197,7 +197,7 @@ impl Agent {
 
     /// An edge can be asked (again): every session without an owner asks it.
     pub(super) fn wire_usable(&mut self, now_ns: u64, out: &mut Vec<AgentOutput>) {
-        let adrift: Vec<(EndId, bool)> = self
+        let without_owner: Vec<(EndId, bool)> = self
             .sessions
             .iter()
             .filter(|(_, session)| session.orphaned_ns.is_some() && session.asking.is_none())
@@ -206,7 +206,7 @@ impl Agent {
             })
             .map(|(id, session)| (id, session.is_server()))
             .collect();
-        for (id, server) in adrift {
+        for (id, server) in without_owner {
             if server {
                 self.sessions.lead_at(id, now_ns + self.config.heartbeat_timeout_ns);
             } else {

@@ -14,7 +14,7 @@ fn charged(bytes: u64) -> Bytes {
 }
 
 /// The client has received `A`, the server nothing; then both links break.
-fn adrift() -> Bench {
+fn detached() -> Bench {
     let mut bench = Bench::begun(policy());
     bench.say(CLIENT, "a");
     bench.ran(&[(CLIENT, "A")]);
@@ -59,7 +59,7 @@ fn a_copy_is_prepared_again_in_another_generation() {
 
 #[test]
 fn a_live_cell_goes_on_where_it_was() {
-    let mut bench = adrift();
+    let mut bench = detached();
     bench.open();
     let asked = [
         "client: promise 2 beside 2 live since 1 took 1",
@@ -107,7 +107,7 @@ fn a_live_cell_is_given_up_if_anything_else_can_have_been_chosen() {
         ("an end has received what was never sent", |bench| bench.kept[1].received += 1),
     ];
     for (what, change) in cases {
-        let mut bench = adrift();
+        let mut bench = detached();
         bench.open();
         bench.look();
         bench.kept[0].live_at(1);
@@ -237,7 +237,7 @@ fn what_is_consumed_again_is_kept_once() {
 
 #[test]
 fn an_end_cannot_acknowledge_what_an_owner_that_begins_again_has_not_sent() {
-    let mut bench = adrift();
+    let mut bench = detached();
     bench.open();
     bench.hand_over();
     bench.open();
@@ -377,7 +377,7 @@ fn ends_receive_once_more_what_is_covered() {
 
 #[test]
 fn session_time_does_not_jump_while_the_cell_lives() {
-    let mut bench = adrift();
+    let mut bench = detached();
     bench.now = Now { mono_ns: bench.now.mono_ns + 10, unix_ns: 9_000_000 };
     ask_live(&mut bench, [1, 0]);
     bench.say(CLIENT, "b");
@@ -463,7 +463,7 @@ fn an_output_waits_for_its_entry_though_an_end_gives_credit_before() {
 }
 
 #[test]
-fn an_output_waits_for_its_entry_while_the_session_is_adrift() {
+fn an_output_waits_for_its_entry_while_no_end_is_linked() {
     let mut bench = greeting();
     break_links(&mut bench);
     bench.ran(&[(CLIENT, "again")]);

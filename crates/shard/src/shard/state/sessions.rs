@@ -62,7 +62,7 @@ pub(crate) struct Session {
     /// When promises were requested, until the log is chosen.
     pub(crate) asked_ns: Option<u64>,
     /// Since when an end is missing.
-    adrift_ns: Option<u64>,
+    end_missing_since_ns: Option<u64>,
     pub(crate) since_ms: u64,
     pub(crate) place: SchedulingParams,
     /// Whether it counts for its tenant's limit. Sessions that this shard only stands by for do not.
@@ -98,7 +98,7 @@ impl Session {
             again: 0,
             timer_ns: None,
             asked_ns: None,
-            adrift_ns: None,
+            end_missing_since_ns: None,
             since_ms: u64::try_from(now.unix_ns / 1_000_000).unwrap_or(0),
             place,
             counted: false,
@@ -151,8 +151,8 @@ impl Session {
     }
 
     /// How long a missing end is waited for.
-    pub(crate) fn adrift_until_ns(&self) -> Option<u64> {
-        self.adrift_ns.map(|since_ns| since_ns + self.linger_ns())
+    pub(crate) fn end_awaited_until_ns(&self) -> Option<u64> {
+        self.end_missing_since_ns.map(|since_ns| since_ns + self.linger_ns())
     }
 
     /// How long this shard keeps it without a feed, if it stands by for it.
@@ -162,12 +162,12 @@ impl Session {
 
     /// When it is due next; records since when an end is missing.
     fn due_ns(&mut self, now_ns: u64) -> Option<u64> {
-        let since_ns = self.adrift_ns.unwrap_or(now_ns);
-        self.adrift_ns = self.owner.incomplete().then_some(since_ns);
+        let since_ns = self.end_missing_since_ns.unwrap_or(now_ns);
+        self.end_missing_since_ns = self.owner.incomplete().then_some(since_ns);
         let feed_lost_until_ns = self.feed_lost_until_ns().filter(|_| self.is_following());
         let is_running = self.owner.phase() == OwnerPhase::Running;
         let again_ns = self.placing.again_ns.filter(|_| is_running);
-        let due_ns = [self.owner.due_ns(), self.adrift_until_ns(), again_ns, feed_lost_until_ns];
+        let due_ns = [self.owner.due_ns(), self.end_awaited_until_ns(), again_ns, feed_lost_until_ns];
         due_ns.into_iter().flatten().min()
     }
 
@@ -201,7 +201,7 @@ impl Session {
         holds!("I39", self.former.len() <= FORMER_MAX);
         // Only a standby has two cells, for as long as a whole checkpoint arrives.
         holds!("I39", self.cells.len() <= 1 + usize::from(self.owner.standing_by().is_some()));
-        holds!("I39", self.adrift_ns.is_some() == self.owner.incomplete());
+        holds!("I39", self.end_missing_since_ns.is_some() == self.owner.incomplete());
         holds!("I39", self.feeder.is_none() || (self.is_following() && self.feed_lost_ns.is_none()));
         Ok(())
     }
