@@ -25,6 +25,8 @@ pub enum TraceRole {
     Recorder,
     /// A cell that many sessions share.
     SharedCell,
+    /// A shard of an edge, outside of its owners.
+    Shard,
 }
 
 impl TraceRole {
@@ -38,6 +40,7 @@ impl TraceRole {
             Self::Agent => "agent",
             Self::Recorder => "recorder",
             Self::SharedCell => "shared cell",
+            Self::Shard => "shard",
         }
     }
 }

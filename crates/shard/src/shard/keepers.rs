@@ -7,13 +7,16 @@
 //! because an edge joins.
 
 use super::{
-    Shard,
+    SHARD, Shard,
     report::note,
     state::{placing::Placed, wires::Role},
 };
 use crate::api::{self, FromShard, NoteLevel, Now, Protect, ShardOutput, ShardWireId};
 use alloc::vec::Vec;
-use marram_session::owner::{KeeperId, OwnerPhase};
+use marram_session::{
+    owner::{KeeperId, OwnerPhase},
+    trace,
+};
 use marram_wire::{
     frame::{Code, Frame, Keeper, Sender},
     id::SessionId,
@@ -211,7 +214,7 @@ impl Shard {
         let Some(channel) = frame.channel(Sender::End) else {
             return self.goodbye(wire, "keepers must not send such frames", out);
         };
-        let at = (wire, channel);
+        let (at, name) = ((wire, channel), frame.name());
         match self.keepers.of_channel(at) {
             Some((id, Some(keeper))) => {
                 let stored = matches!(&frame, Frame::Stored(stored) if stored.complete.is_some());
@@ -226,7 +229,10 @@ impl Shard {
             }
             // The answer to a recall, of a session that this shard may not have yet.
             Some((id, None)) => self.recall_frame(now, id, at, frame, out),
-            None => self.counters.stale_frames += 1,
+            None => {
+                self.counters.stale_frames += 1;
+                trace!(SHARD, "ignores {name} on wire {}: channel {channel} keeps nothing", wire.0);
+            }
         }
     }
 }

@@ -2,7 +2,8 @@
 //! what they lose (docs/protocol-keepers.md, "Standby").
 
 use super::{
-    Session, Shard, hello::SESSIONS_MAX_REACHED, images, policy, report::note, roles, state::peers::Peers,
+    SHARD, Session, Shard, hello::SESSIONS_MAX_REACHED, images, policy, report::note, roles,
+    state::peers::Peers,
 };
 use crate::api::{NoteLevel, Now, ShardOutput, ShardWireId};
 use alloc::{
@@ -14,6 +15,7 @@ use marram_session::{
     cell::Seed,
     dialer::DialerAction,
     owner::{Owner, OwnerPhase, StandbyError},
+    trace,
 };
 use marram_wire::{
     frame::{Code, Frame, Goodbye, Greet, Keep, Keeper, Ping, Pong, Reject, Sender, Welcome},
@@ -152,8 +154,16 @@ impl Shard {
                 }
             }
             other => {
-                let Some(at) = other.channel(Sender::Edge).map(|channel| (wire, channel)) else { return };
-                let Some(id) = peers.fed_on(at) else { return };
+                let name = other.name();
+                let Some(at) = other.channel(Sender::Edge).map(|channel| (wire, channel)) else {
+                    return trace!(SHARD, "ignores {name} on wire {}: no owner sends it", wire.0);
+                };
+                let Some(id) = peers.fed_on(at) else {
+                    return trace!(
+                        SHARD,
+                        "ignores {name} on wire {}: channel {} feeds nothing", wire.0, at.1
+                    );
+                };
                 let is_over = matches!(other, Frame::Ended(_));
                 if is_over {
                     peers.end_feed(at);
@@ -162,7 +172,7 @@ impl Shard {
                     // The owner ends the standby here, or the session is over.
                     true if is_over => self.drop_standby(now, id, out),
                     true => self.with_owner(now, id, out, |owner, effects| owner.fed(now, other, effects)),
-                    false => {}
+                    false => trace!(SHARD, "ignores {name} of {id}: it is not fed here on wire {}", wire.0),
                 }
             }
         }

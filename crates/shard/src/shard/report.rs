@@ -140,6 +140,8 @@ impl Shard {
             count("recoveries_queued_total", self.counters.recoveries_queued),
             count("superseded_total", self.counters.superseded),
             count("stale_frames_total", self.counters.stale_frames),
+            // Of the process, which has one shard.
+            count("bugs_total", marram_session::bug::count() as u64),
             count("wires_refused_total", self.counters.wires_refused),
             count("takeovers_total", self.counters.takeovers),
             count("keepers_lost_total", self.counters.keepers_lost),

@@ -1,8 +1,12 @@
 //! Frames and the loss of wires from agents: greetings, and what comes on the channels of sessions.
 
-use super::{Shard, report::note, state::wires::Bound};
+use super::{SHARD, Shard, report::note, state::wires::Bound};
 use crate::api::{NoteLevel, Now, ShardOutput, ShardWireId};
 use alloc::{string::ToString, vec::Vec};
+use marram_session::{
+    trace,
+    trace::{TraceContext, TraceRole},
+};
 use marram_wire::{
     frame::{Frame, Goodbye, Greet, Pong, Sender, Welcome},
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
@@ -39,7 +43,9 @@ impl Shard {
     }
 
     pub(super) fn frame(&mut self, now: Now, id: ShardWireId, frame: Frame, out: &mut Vec<ShardOutput>) {
-        let Some(wire) = self.wires.heard(now.mono_ns, id) else { return };
+        let Some(wire) = self.wires.heard(now.mono_ns, id) else {
+            return trace!(SHARD, "ignores {} on wire {}, which is closed", frame.name(), id.0);
+        };
         // The order of these arms is what a peer may do when: nothing before the greeting, and only one kind of work on
         // a wire.
         let (greeted, is_keeper) = (wire.host.is_some(), wire.role.is_some());
@@ -105,7 +111,12 @@ impl Shard {
         };
         let Some(bound) = self.wires.get(id).and_then(|wire| wire.bound(channel)) else {
             self.counters.stale_frames += 1;
-            return;
+            return trace!(
+                SHARD,
+                "ignores {} on wire {}: channel {channel} is not bound",
+                frame.name(),
+                id.0
+            );
         };
         let Bound { session, port, generation } = bound;
         // A bound channel is a link of its session's newest generation (I36). This holds even if that were not so.
@@ -114,7 +125,8 @@ impl Shard {
         });
         if !current {
             self.counters.stale_frames += 1;
-            return;
+            let context = TraceContext::of_session(TraceRole::Shard, session, generation);
+            return trace!(context, "ignores {} on wire {}: the link is an older one", frame.name(), id.0);
         }
         if matches!(frame, Frame::Promised(_))
             && let Some(session) = self.sessions.get_mut(session)
