@@ -23,6 +23,9 @@ use crate::{
 /// environment of every test program.
 const SKIPPED: &str = "MARRAM_SKIPPED";
 
+/// Makes the edges, agents and recorders of the tests check their invariants after each step, and panic on a bug.
+const CHECK_INVARIANTS: &str = "MARRAM_CHECK_INVARIANTS";
+
 /// For each fuzz target, if not said otherwise: it runs the committed inputs, and looks a little further.
 const FUZZ_SECONDS: u64 = 2;
 
@@ -93,7 +96,7 @@ pub(crate) fn run_all(arguments: &[String]) -> Result<()> {
         // All tests, even if one fails: a run takes long, and must report as much as possible.
         let mut tests = project::cargo("test");
         tests.args(project::WORKSPACE_FLAGS).arg("--no-fail-fast").env(SKIPPED, skipped_file());
-        tests.env(project::TEST_THREADS, project::test_threads());
+        tests.env(project::TEST_THREADS, project::test_threads()).env(CHECK_INVARIANTS, "1");
         flaky::run(&mut tests)
     })?;
     // As the tests of the workspace built it: with other features it would be compiled again.

@@ -23,6 +23,7 @@ pub struct TestProcess {
     child: Child,
     group: Pid,
     reader: Option<thread::JoinHandle<()>>,
+    logs: LogCollector,
     /// The file of its standard error.
     errors: PathBuf,
 }
@@ -59,14 +60,14 @@ impl TestProcess {
         let group = Pid::from_child(&child);
         interrupt::started(group);
         let lines = BufReader::new(child.stdout.take().expect("it is piped"));
-        let (who, logs): (Arc<str>, _) = (who.into(), logs.clone());
+        let (who, logs, kept): (Arc<str>, _, _) = (who.into(), logs.clone(), logs.clone());
         let name = Arc::clone(&who);
         let reader = thread::spawn(move || {
             // This ends with the last process of the group: all of them hold the other end of the pipe.
             lines.lines().map_while(Result::ok).for_each(|line| logs.add(&name, &line));
             logs.add(&name, &format!("{{\"event\":\"{ENDED}\"}}"));
         });
-        Ok(Self { who, child, group, reader: Some(reader), errors: errors.to_owned() })
+        Ok(Self { who, child, group, reader: Some(reader), logs: kept, errors: errors.to_owned() })
     }
 
     /// Waits until `ready` returns true for an event that the process logged from `start` on.
@@ -139,7 +140,18 @@ impl TestProcess {
 }
 
 impl Drop for TestProcess {
+    /// # Panics
+    /// If the process has found a bug in itself: a test must not pass because other machines have survived it.
     fn drop(&mut self) {
         self.kill();
+        let bug = self.logs.last(|event| event.who == self.who && names_bug(event.text("message")));
+        if let Some(bug) = bug.filter(|_| !thread::panicking()) {
+            panic!("{}: {}", self.who, bug.fields);
+        }
     }
+}
+
+/// Whether a line reports a bug of Marram, by `bug!` or by an invariant that does not hold.
+fn names_bug(line: &str) -> bool {
+    line.starts_with("BUG at") || line.contains("a thread panicked: bug: ")
 }

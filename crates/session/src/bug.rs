@@ -1,7 +1,7 @@
 //! Bugs of Marram itself: a state of one session that no peer, guest, disk or operator can bring about.
 //!
-//! [`bug!`](crate::bug!) panics in debug builds, in this crate's tests and in the simulator, and names the invariant. Elsewhere it
-//! counts the bug, and the machine that has found it ends that one session: the other sessions of the process continue.
+//! [`bug!`](crate::bug!) panics in tests, in the processes that tests start and in the simulator, and names the invariant. Elsewhere
+//! it counts the bug, and the machine that has found it ends that one session: the other sessions of the process continue.
 
 use crate::trace::{self, TraceContext};
 use core::{
@@ -27,7 +27,7 @@ impl fmt::Display for Bug {
     }
 }
 
-/// Makes every bug panic from now on, also in a release build: for the simulator.
+/// Makes every bug panic from now on, in any build: for tests and the simulator.
 pub fn panic_on_bugs() {
     PANICS.store(true, Ordering::Relaxed);
 }
@@ -41,7 +41,7 @@ pub fn count() -> usize {
 /// A bug was found: called by [`bug!`](crate::bug!). `values` are those that contradict the invariant.
 ///
 /// # Panics
-/// In debug builds, in tests, and after [`panic_on_bugs`].
+/// In builds with debug assertions, in this crate's own tests, and after [`panic_on_bugs`].
 #[cold]
 #[track_caller]
 pub fn found(invariant: &'static str, values: fmt::Arguments<'_>) -> Bug {
@@ -52,8 +52,8 @@ pub fn found(invariant: &'static str, values: fmt::Arguments<'_>) -> Bug {
     Bug { invariant }
 }
 
-/// Reports a state that only our own code can bring about: `bug!("an invariant, as a sentence", value, ...)`. Panics in debug
-/// builds, tests and the simulator. Elsewhere it counts the bug and is a [`Bug`](crate::bug::Bug), with which the caller ends the
+/// Reports a state that only our own code can bring about: `bug!("an invariant, as a sentence", value, ...)`. Panics in
+/// tests and the simulator. Elsewhere it counts the bug and is a [`Bug`](crate::bug::Bug), with which the caller ends the
 /// session.
 #[macro_export]
 macro_rules! bug {

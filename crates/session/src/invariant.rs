@@ -1,8 +1,14 @@
 //! Checks of the local invariants of docs/protocol.md, chapter "Invariants": relations between the fields of one state
-//! machine that hold after each of its steps. The simulator checks them after every step, debug builds after every step
-//! of an agent or a shard.
+//! machine that hold after each of its steps. A machine checks its own after each step where [`check_each_step`] was called: in tests,
+//! and in the processes that tests start. The simulator looks from outside, in some of its seeds.
 
-use core::fmt;
+use core::{
+    fmt,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// Whether each machine checks its invariants after each step.
+static EACH_STEP: AtomicBool = AtomicBool::new(cfg!(any(debug_assertions, test)));
 
 /// An invariant that does not hold: a bug of this machine, whatever its peers sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +22,25 @@ pub struct BrokenInvariant {
 impl fmt::Display for BrokenInvariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "invariant {} of docs/protocol.md is broken: {}", self.number, self.condition)
+    }
+}
+
+/// Makes each machine of this process check its invariants after each step from now on. A step then takes as long as the machine
+/// has sessions, so nothing that people run does this.
+pub fn check_each_step() {
+    EACH_STEP.store(true, Ordering::Relaxed);
+}
+
+/// Checks a machine after its step, where this is turned on.
+///
+/// # Panics
+/// If an invariant does not hold: it is a bug of the machine.
+#[track_caller]
+pub fn after_step(check: impl FnOnce() -> Result<(), BrokenInvariant>) {
+    if EACH_STEP.load(Ordering::Relaxed)
+        && let Err(broken) = check()
+    {
+        panic!("bug: {broken}");
     }
 }
 

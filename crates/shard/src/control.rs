@@ -16,6 +16,7 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
+use marram_session::invariant;
 use marram_wire::id::{HostId, ImageHash, SessionId};
 
 /// Images that are fetched from peers at a time. A shard that needs one more asks again later.
@@ -273,7 +274,7 @@ impl Control {
             }
             ControlInput::Overdue { tag } => self.answer(tag, out),
         }
-        debug_assert_eq!(self.invariants(), Ok(()));
+        invariant::after_step(|| self.invariants());
     }
 
     fn configure(&self, shard: u8, out: &mut Vec<ControlOutput>) {

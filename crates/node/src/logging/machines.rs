@@ -1,13 +1,21 @@
-//! What the pure machines trace, as log lines of the part `session`, and the bugs that they find in themselves, as errors.
+//! What the pure machines trace, as log lines of the part `session`; the bugs that they find in themselves, as errors; and whether
+//! they search for such bugs after each step.
 //!
 //! The machines are pure and know no logger: they call a hook, if one is set. Connected once for
 //! each process, when its subscriber is installed.
 
-use marram_session::trace::{self, TraceContext, TraceEvent, TraceHook, TraceRole};
+use marram_session::{
+    bug, invariant,
+    trace::{self, TraceContext, TraceEvent, TraceHook, TraceRole},
+};
 use marram_wire::id::Generation;
 
 /// The log target of the part `session`.
 pub(super) const TARGET: &str = "marram_session";
+
+/// The environment variable with which the machines of a process check their invariants after each step, and panic on a bug. Tests
+/// set it; each step then takes as long as the machine has sessions.
+const CHECK_VARIABLE: &str = "MARRAM_CHECK_INVARIANTS";
 
 static HOOK: TraceHook = TraceHook(log);
 
@@ -15,6 +23,10 @@ static HOOK: TraceHook = TraceHook(log);
 pub(super) fn connect() {
     // A test program may have a hook of its own, which stays.
     let _ = trace::set_hook(&HOOK);
+    if std::env::var_os(CHECK_VARIABLE).is_some_and(|value| value == "1") {
+        bug::panic_on_bugs();
+        invariant::check_each_step();
+    }
     trace::switch(tracing::enabled!(target: TARGET, tracing::Level::TRACE));
 }
 

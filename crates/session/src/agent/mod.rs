@@ -33,6 +33,7 @@ pub use budget::{MEMORY, MEMORY_MIN, Memory};
 use crate::{
     dialer::{self, Dialer, DialerAction},
     end::EndEffect,
+    invariant,
     trace::{TraceContext, TraceRole},
 };
 use affinity::ShardAffinity;
@@ -151,7 +152,7 @@ impl Agent {
         self.tombstones.expire(now_ns);
         self.share_memory(now_ns, out);
         self.ask_to_wake(out);
-        debug_assert_eq!(self.invariants(), Ok(()));
+        invariant::after_step(|| self.invariants());
     }
 
     /// Number of sessions that the agent has.

@@ -19,7 +19,10 @@ use alloc::{
 };
 use bytes::Bytes;
 use core::ops::Bound;
-use marram_session::{holds, invariant::BrokenInvariant};
+use marram_session::{
+    holds,
+    invariant::{self, BrokenInvariant},
+};
 use marram_wire::id::ImageHash;
 
 /// First wait after a failure; doubles.
@@ -332,7 +335,7 @@ impl CoordinatorClient {
             figures.requests += 1;
             *tags
         });
-        debug_assert_eq!(self.invariants(), Ok(()));
+        invariant::after_step(|| self.invariants());
     }
 
     /// Checks I41 of docs/protocol.md, as far as it concerns an edge's client.

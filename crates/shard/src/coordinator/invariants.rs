@@ -34,7 +34,7 @@ impl Store {
         self.history_invariants()
     }
 
-    /// Cheap enough to be checked after each request in debug builds: stores of tests that fill it are checked once in
+    /// Cheap enough to be checked after each request in tests: stores of tests that fill it are checked once in
     /// a while.
     pub(super) fn check(&self) -> Result<(), BrokenInvariant> {
         let often = self.slots.len() + self.history.len() <= 256;

@@ -11,6 +11,7 @@ use alloc::{
     vec::Vec,
 };
 use bytes::Bytes;
+use marram_session::invariant;
 
 /// A key that was put or removed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -132,7 +133,7 @@ impl Store {
     pub fn apply(&mut self, now_ns: u64, request: StoreRequest) -> Result<StoreReply, StoreRefusal> {
         self.expire(now_ns);
         let reply = self.answer(now_ns, request);
-        debug_assert_eq!(self.check(), Ok(()));
+        invariant::after_step(|| self.check());
         reply
     }
 

@@ -8,7 +8,7 @@ use marram_wire::id::Port;
 
 impl Shard {
     /// Checks I36, I39 and I43 of docs/protocol.md, and the invariants of all owners. Takes as long as there are sessions
-    /// and wires, so only debug builds and the simulator call it.
+    /// and wires, so only tests and the simulator call it.
     ///
     /// # Errors
     /// If one does not hold.

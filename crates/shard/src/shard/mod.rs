@@ -26,7 +26,9 @@ use crate::api::{
 use alloc::{string::ToString, vec::Vec};
 use marram_session::{
     cell::CellId,
+    invariant,
     owner::{Holder, Owner, OwnerEffect, OwnerPolicy},
+    trace::{TraceContext, TraceRole},
 };
 use marram_wire::{
     frame::{Code, Drain},
@@ -48,6 +50,9 @@ use state::{
     waiting::Waiting,
     wires::Wires,
 };
+
+/// What a shard traces that is of no session that it has.
+const SHARD: TraceContext = TraceContext::of(TraceRole::Shard);
 
 /// One shard. The caller passes it events and carries out its outputs. The state is in `state`, by subject; what
 /// needs more than one subject is decided here.
@@ -158,7 +163,7 @@ impl Shard {
             out.push(ShardOutput::Control(FromShard::Drained));
         }
         self.ask_to_wake(out);
-        debug_assert_eq!(self.invariants(), Ok(()));
+        invariant::after_step(|| self.invariants());
     }
 
     /// Everything that is due, after any event: the shell's timer may be late, and an event may free a place for a
@@ -299,7 +304,7 @@ impl Shard {
                 self.place(now, id, out);
             }
             let Some(session) = self.sessions.get(id) else { continue };
-            if is_over(session.adrift_until_ns()) {
+            if is_over(session.end_awaited_until_ns()) {
                 self.with_owner(now, id, out, |owner, effects| {
                     let reason = "the other end did not reconnect within the app's linger time";
                     owner.terminate(Code::Lost, reason.to_string(), effects);

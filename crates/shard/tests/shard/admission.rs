@@ -47,6 +47,7 @@ struct World {
 impl World {
     /// A shard with these apps, and the session limits that the operator grants to tenants.
     fn new(apps: &[App], grants: &[(&str, u32)]) -> Self {
+        support::be_strict();
         let mut world = Self { shard: Shard::new(secret(), [2; 32]), challenge: [0; 16], channels: 0 };
         let grant = |(tenant, sessions_max): &(&str, u32)| Grant {
             tenant: (*tenant).into(),

@@ -84,6 +84,7 @@ fn app(recovery_target_ns: u64) -> App {
 
 impl World {
     fn new(recovery_target_ns: u64) -> Self {
+        support::be_strict();
         let config = AgentConfig { connect_timeout_ns: 1, ..support::agent_config(2) };
         let mut world = Self {
             agent: Agent::new(config, [1; 32]),

@@ -55,6 +55,7 @@ fn configure(shard: u8) -> ToShard {
 
 impl World {
     fn new() -> Self {
+        support::be_strict();
         let config = AgentConfig { connect_timeout_ns: 1, ..support::agent_config(1) };
         let secret = || DomainSecret::from_material(b"the domain's");
         let mut world = Self {

@@ -26,6 +26,12 @@ pub(crate) fn app(name: &str) -> App {
 }
 
 /// An agent without servers which dials at once, and for which no time is over.
+/// Makes the machines of this process check their invariants after each step, and panic on a bug.
+pub(crate) fn be_strict() {
+    marram_session::bug::panic_on_bugs();
+    marram_session::invariant::check_each_step();
+}
+
 pub(crate) fn agent_config(edges: u16) -> AgentConfig {
     AgentConfig {
         servers: Vec::new(),

@@ -6,6 +6,12 @@ use std::{env, process::Command, thread};
 /// Variable with the name of the test that this process was started for.
 const STARTED_FOR: &str = "MARRAM_TEST_IN_ITS_OWN_PROCESS";
 
+/// Whether this process was started for one test.
+#[allow(dead_code, reason = "each test program uses what it needs")]
+pub(crate) fn is_child() -> bool {
+    env::var_os(STARTED_FOR).is_some()
+}
+
 /// Whether this process runs the calling test and no other. If not, such a process is started, in which the test must succeed;
 /// the caller then returns.
 ///

@@ -2,9 +2,13 @@
 //!
 //! The ends are only a record of what they were sent ([`Kept`]). Tests change it as needed before a next owner asks for it.
 
-use crate::owner::{kept::Kept, show};
+use crate::{
+    own_process,
+    owner::{kept::Kept, show},
+};
 use bytes::Bytes;
 use marram_session::{
+    bug,
     cell::{CellId, CellOutput, CheckpointBase, Ran, Run, RunOutcome, Seed, TimerChange},
     owner::{
         Attempt, ClientProgress, Holder, Now, Owner, OwnerEffect, OwnerPhase, OwnerPolicy, RecordRequest,
@@ -102,8 +106,12 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// An owner that has not asked any end, with a client's and a server's end that know nothing.
+    /// An owner that has not asked any end, with a client's and a server's end that know nothing. Bugs panic, except in a test
+    /// that has a process of its own.
     pub(crate) fn new(policy: OwnerPolicy) -> Self {
+        if !own_process::is_child() {
+            bug::panic_on_bugs();
+        }
         let ends = if policy.server.is_some() { 2 } else { 1 };
         Self {
             owner: Self::owner(policy, ends),
@@ -160,10 +168,14 @@ impl Bench {
         core::mem::take(&mut self.lines)
     }
 
-    /// Calls the owner, and processes its effects.
+    /// Calls the owner, checks its invariants, and processes its effects.
     pub(crate) fn step(&mut self, does: impl FnOnce(&mut Owner, Now, &mut Vec<OwnerEffect>)) {
         let mut effects = Vec::new();
         does(&mut self.owner, self.now, &mut effects);
+        // Of an owner that is done nothing is used any more: it may have met its end with a step half done.
+        if !effects.iter().any(|effect| matches!(effect, OwnerEffect::Done(..))) {
+            assert_eq!(self.owner.invariants(), Ok(()));
+        }
         for effect in effects {
             if let OwnerEffect::Part(bytes) = effect {
                 self.parts.extend_from_slice(&bytes);

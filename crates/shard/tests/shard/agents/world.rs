@@ -80,6 +80,7 @@ pub(crate) struct World {
 impl World {
     /// With the session running.
     pub(crate) fn new() -> Self {
+        support::be_strict();
         let mut world = Self {
             shard: Shard::new(secret(), [2; 32]),
             agents: [agent(&[], 1), agent(&["origin"], 3)],
