@@ -214,6 +214,10 @@ impl Shard {
         if self.draining {
             return error(Code::Busy, "the edge is shutting down");
         }
+        if self.recalls.is_asked(id) {
+            // An end waits for this shard. What the recorder sends is for that recovery, and no part of a feed.
+            return error(Code::Superseded, "the session is being recovered here");
+        }
         if let Some(session) = self.sessions.get(id) {
             // Of two owners that ask, the one of the newer generation is right: no end promises an older one again
             // (I1).

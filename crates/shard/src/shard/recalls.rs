@@ -50,7 +50,7 @@ impl Shard {
                 self.keepers.close(at);
                 self.recall_over(now, id, out);
             }
-            // The session may be here by now: its other end has moved it to this shard, or another edge feeds it.
+            // The session may be here by now: its other end has moved it to this shard.
             Frame::Recalled(recalled) if !self.sessions.has(id) => {
                 let Some((end, hello)) = self.recalls.answered(now, id) else { return };
                 if !self.recalled(now, end, &hello, recalled, out) {

@@ -12,4 +12,4 @@ mod frames;
 mod roles;
 mod sessions;
 mod table;
-mod world;
+pub(crate) mod world;
