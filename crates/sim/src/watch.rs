@@ -11,11 +11,13 @@
 //!
 //! The watch follows the attempts of each session through the frames alone (Promise, Promised,
 //! Chosen), so it notices an attempt that no machine thinks it has made. It finds violations of I1,
-//! I2, I13 and I33, and the bounds of `watch/bounds.rs`.
+//! I2, I13 and I33, and the bounds of `watch/bounds.rs`. Channels to keepers are in `watch/feeds.rs`.
 
 mod bounds;
+mod feeds;
 mod rare;
 
+pub(crate) use feeds::Keeper;
 pub use rare::{Counts, Rare};
 
 use crate::{
@@ -24,6 +26,7 @@ use crate::{
     position::ShardPosition,
 };
 use bounds::Bounds;
+use feeds::Feeds;
 use marram_session::cell::{CellId, Ran, RunOutcome};
 use marram_shard::api::WitnessMode;
 use marram_wire::{
@@ -50,11 +53,14 @@ pub(crate) struct Observation {
     pub(crate) agent: Option<usize>,
 }
 
-/// The receiver of a frame of an older generation.
+/// What a frame must not change: it is of an older generation, or of a channel that is over for its receiver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stale {
     pub(crate) session: SessionId,
+    /// If an end receives it: whether it is the server's.
     pub(crate) server: bool,
+    /// Which machine receives it.
+    rare: Rare,
 }
 
 /// What a channel belongs to: the session, the end, and, since its promise, the generation.
@@ -139,8 +145,9 @@ pub struct Watch {
     opened: BTreeMap<(ShardPosition, SessionId), Generation>,
     /// The last generation that an agent's end promised.
     promised_by: BTreeMap<(usize, SessionId, bool), Generation>,
-    /// Frames of older generations whose effect was checked.
-    stale: Vec<(PeerSide, std::mem::Discriminant<Frame>)>,
+    /// Stale frames whose effect was checked.
+    looked_at: Vec<(Rare, std::mem::Discriminant<Frame>)>,
+    feeds: Feeds,
     bounds: Bounds,
 }
 
@@ -214,6 +221,9 @@ impl Watch {
             (PeerSide::Edge, Frame::Chosen(chosen)) => {
                 self.see(Moment::Chosen, Some(position));
                 self.choose(wire, chosen.channel);
+                if let Some(bound) = self.channels.get(&(wire, chosen.channel)) {
+                    self.feeds.end_recalls(position, bound.session);
+                }
                 self.judge_witness(wire, chosen.channel, chosen.log_offset + chosen.log.len() as u64);
             }
             (PeerSide::Agent, Frame::Stored(stored)) if stored.complete.is_some() => {
@@ -264,8 +274,7 @@ impl Watch {
         }
     }
 
-    /// Whether the receiver of an arriving frame knows a newer generation than the frame's. Only a few frames of each kind are
-    /// checked per seed.
+    /// Whether the receiver of an arriving frame knows a newer generation than the frame's.
     ///
     /// The frame is then given to the machine between two looks at it (`world::stale`): I3 and I4.
     /// `wire` names the connection, `agent` the process at its end, `side` the receiver.
@@ -276,7 +285,6 @@ impl Watch {
         position: ShardPosition,
         frame: &Frame,
     ) -> Option<Stale> {
-        const LOOKS_MAX: usize = 3;
         let sender = if side == PeerSide::Edge { Sender::End } else { Sender::Edge };
         if matches!(frame, Frame::Hello(_) | Frame::Promise(_)) {
             return None;
@@ -292,14 +300,66 @@ impl Watch {
         if generation == newest || (side == PeerSide::Agent && generation > newest) {
             return None;
         }
-        self.counts.add(if side == PeerSide::Agent { Rare::StaleAtEnd } else { Rare::StaleAtOwner }, 1);
-        let kind = (side, std::mem::discriminant(frame));
-        let looks = self.stale.iter().filter(|looked| **looked == kind).count();
-        if looks >= LOOKS_MAX {
-            return None;
-        }
-        self.stale.push(kind);
-        Some(Stale { session, server })
+        let rare = if side == PeerSide::Agent { Rare::StaleAtEnd } else { Rare::StaleAtOwner };
+        Some(self.count_stale(rare, session, server))
+    }
+
+    /// As [`Self::stale`], for a frame of an owner that reaches a keeper. `is_open` tells which wires the keeper still has.
+    pub(crate) fn stale_for_keeper(
+        &mut self,
+        keeper: Keeper,
+        wire: usize,
+        frame: &Frame,
+        is_open: impl Fn(usize) -> bool,
+    ) -> Option<Stale> {
+        let session = self.feeds.stale_for_keeper(keeper, wire, frame, is_open)?;
+        let rare = if keeper == Keeper::Recorder { Rare::StaleAtRecorder } else { Rare::StaleAtStandby };
+        Some(self.count_stale(rare, session, false))
+    }
+
+    /// As [`Self::stale`], for a frame of a keeper that reaches the shard which asked it.
+    pub(crate) fn stale_for_owner(&mut self, wire: usize, frame: &Frame) -> Option<Stale> {
+        let (session, is_recall) = self.feeds.stale_for_owner(wire, frame)?;
+        let rare = if is_recall { Rare::StaleRecall } else { Rare::StaleFromKeeper };
+        Some(self.count_stale(rare, session, false))
+    }
+
+    /// Counts a stale frame.
+    fn count_stale(&mut self, rare: Rare, session: SessionId, server: bool) -> Stale {
+        self.counts.add(rare, 1);
+        Stale { session, server, rare }
+    }
+
+    /// Whether the effect of one more stale frame of this kind is checked in this seed: each check takes long.
+    pub(crate) fn looks_at(&self, stale: Stale, frame: &Frame) -> bool {
+        const LOOKS_MAX: usize = 3;
+        let kind = (stale.rare, std::mem::discriminant(frame));
+        self.looked_at.iter().filter(|looked| **looked == kind).count() < LOOKS_MAX
+    }
+
+    /// The effect of a stale frame of this kind is checked.
+    pub(crate) fn looked_at(&mut self, stale: Stale, frame: &Frame) {
+        self.looked_at.push((stale.rare, std::mem::discriminant(frame)));
+    }
+
+    /// The shard of an owner sends a frame to a keeper.
+    pub(crate) fn sent_to_keeper(&mut self, wire: usize, position: ShardPosition, frame: &Frame) {
+        self.feeds.sent_by_owner(wire, position, frame);
+    }
+
+    /// A keeper sends a frame to the shard that asked it.
+    pub(crate) fn sent_by_keeper(&mut self, wire: usize, frame: &Frame) {
+        self.feeds.sent_by_keeper(wire, frame);
+    }
+
+    /// A keeper has taken a frame.
+    pub(crate) fn reached_keeper(&mut self, keeper: Keeper, wire: usize, frame: &Frame) {
+        self.feeds.reached_keeper(keeper, wire, frame);
+    }
+
+    /// The shard of an owner has taken a frame of a keeper.
+    pub(crate) fn reached_owner(&mut self, wire: usize, frame: &Frame) {
+        self.feeds.reached_owner(wire, frame);
     }
 
     /// Sets that there is a witness.
@@ -390,6 +450,7 @@ impl Watch {
         let bound = Bound { session, server, generation: Some(generation), live };
         self.channels.insert((wire, promise.channel), bound);
         self.opened.insert((position, session), generation);
+        self.feeds.promise(position, promise);
         let track = self.sessions.entry(session).or_default();
         let ends = if promise.peer.is_some() { 2 } else { 1 };
         if let Some(attempt) = track.attempts.get_mut(&generation) {

@@ -203,6 +203,12 @@ impl Recorder {
         })
     }
 
+    /// Bytes kept of one session, and its state, for inspection.
+    #[must_use]
+    pub fn of_session(&self, session: SessionId) -> Option<(u64, &dyn core::fmt::Debug)> {
+        self.sessions.get(&session).map(|entry| (entry.cost(), entry as _))
+    }
+
     /// Number of kept sessions.
     #[must_use]
     pub fn session_count(&self) -> usize {

@@ -128,6 +128,14 @@ pub enum Rare {
     StaleAtEnd,
     /// A frame of an older generation reached an owner.
     StaleAtOwner,
+    /// An owner's frame reached a recorder on a channel that was over for it.
+    StaleAtRecorder,
+    /// As above, an edge that stands by, or did.
+    StaleAtStandby,
+    /// A keeper's frame reached its owner's shard on a channel that was over for that.
+    StaleFromKeeper,
+    /// As above, a recorder's answer to a recall.
+    StaleRecall,
     /// The coordinator became unavailable.
     CoordinatorAway,
     /// A request to it was lost.
@@ -147,7 +155,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 67] = [
+    pub const ALL: [Self; 71] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -208,6 +216,10 @@ impl Rare {
         Self::RunningSessionStruck,
         Self::StaleAtEnd,
         Self::StaleAtOwner,
+        Self::StaleAtRecorder,
+        Self::StaleAtStandby,
+        Self::StaleFromKeeper,
+        Self::StaleRecall,
         Self::CoordinatorAway,
         Self::RequestLost,
         Self::RequestLate,

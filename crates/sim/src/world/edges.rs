@@ -458,9 +458,17 @@ impl World {
                     Caller::Shard(caller) => {
                         let slow = matches!(&frame, Frame::Ended(it) if it.reason.starts_with(TOO_SLOW));
                         self.watch.count_if(Rare::StandbyLagged, slow);
-                        self.send(wire, direction_from(position, caller), &frame);
+                        let direction = direction_from(position, caller);
+                        match direction {
+                            Direction::Up => self.watch.sent_by_keeper(wire, &frame),
+                            Direction::Down => self.watch.sent_to_keeper(wire, position, &frame),
+                        }
+                        self.send(wire, direction, &frame);
                     }
-                    Caller::Recorder => self.send(wire, Direction::Down, &frame),
+                    Caller::Recorder => {
+                        self.watch.sent_to_keeper(wire, position, &frame);
+                        self.send(wire, Direction::Down, &frame);
+                    }
                 }
             }
             ShardOutput::Dial { target } => self.dial(Caller::Shard(position), target),

@@ -70,6 +70,10 @@ impl RecorderNode {
         }
     }
 
+    pub(crate) fn machine(&self) -> Option<&Recorder> {
+        self.machine.as_ref()
+    }
+
     pub(crate) fn is_up(&self) -> bool {
         self.machine.is_some()
     }
@@ -150,7 +154,10 @@ impl World {
         match out {
             RecorderOutput::Dial { target } => self.dial(Caller::Recorder, target),
             RecorderOutput::CloseWire { wire, .. } => self.close_wire(index(wire.0), Direction::Up),
-            RecorderOutput::Send { wire, frame } => self.send(index(wire.0), Direction::Up, &frame),
+            RecorderOutput::Send { wire, frame } => {
+                self.watch.sent_by_keeper(index(wire.0), &frame);
+                self.send(index(wire.0), Direction::Up, &frame);
+            }
             RecorderOutput::Store { .. } => {}
             RecorderOutput::WakeAt { now_ns } => {
                 let Some(node) = &mut self.recorder else { return };

@@ -1,66 +1,108 @@
-//! Frames of older generations. The observed promises show which frames are old; comparing the receiving machine before and after
-//! shows that they change nothing. Knows none of the rules by which machines detect them.
+//! Stale frames: of older generations, or on channels that are over. The observed frames show which ones are stale; comparing the
+//! receiving machine before and after shows that they change nothing. Knows none of the rules by which machines detect them.
 //!
-//! The comparison is of the whole state as text (`Debug`), so a new field is compared without a
-//! change here. Time passes for a machine with each step, hence the wake-up before: what is due by
-//! then happens before the first look.
+//! The comparison is of the whole state of the session as text (`Debug`), so a new field is compared
+//! without a change here. Time passes for a machine with each step, hence the wake-up before: what
+//! is due by then happens before the first look.
 
 use super::{ShardPosition, World};
 use crate::watch::Stale;
-use marram_session::agent;
+use marram_session::{agent, recorder};
 use marram_shard::api;
 use marram_wire::frame::Frame;
+use std::fmt::{self, Debug};
 
 /// A machine that keeps more bytes is not compared: it takes too long.
 const LOOKED_AT_BYTES_MAX: u64 = 64 << 10;
 
+/// The machine that a frame reaches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Receiver {
+    Agent(usize),
+    Shard(ShardPosition),
+    Recorder,
+}
+
+impl fmt::Display for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Agent(agent) => write!(f, "A{agent}"),
+            Self::Shard(position) => write!(f, "{position}"),
+            Self::Recorder => f.write_str("recorder"),
+        }
+    }
+}
+
 impl World {
-    /// A frame reaches an agent's end that has promised a newer owner.
-    pub(crate) fn give_stale_agent(&mut self, agent: usize, stale: Stale, wire: agent::WireId, frame: Frame) {
+    /// A frame reaches a machine; if it is `stale`, it must change nothing of that session.
+    pub(crate) fn give_frame(&mut self, to: Receiver, stale: Option<Stale>, wire: usize, frame: Frame) {
+        let Some(stale) = stale.filter(|stale| self.watch.looks_at(*stale, &frame)) else {
+            return self.take_frame(to, wire, frame);
+        };
         // First do what is due anyway.
-        self.give_agent(agent, agent::AgentInput::Wake);
-        let before = self.agents[agent].shows(stale);
+        self.wake(to);
+        let before = self.shows(to, stale);
+        // A keeper that has forgotten the newer generation may accept an older one.
+        let is_absent = before.as_deref() == Some("");
+        let may_begin = is_absent && matches!(frame, Frame::Keep(_));
+        if !is_absent {
+            self.watch.looked_at(stale, &frame);
+        }
         let text = super::brief(&frame);
-        self.give_agent(agent, agent::AgentInput::Frame { wire, frame });
-        if before.is_some() && before != self.agents[agent].shows(stale) {
+        self.take_frame(to, wire, frame);
+        if before.is_some() && !may_begin && before != self.shows(to, stale) {
             let session = stale.session;
-            self.violations.push(format!("A{agent}'s end of {session} heeds an older owner's frame: {text}"));
+            self.violations.push(format!("{to} heeds a stale frame of {session}: {text}"));
         }
     }
 
-    /// A frame reaches a shard whose owner has opened a newer generation.
-    pub(crate) fn give_stale_shard(
-        &mut self,
-        position: ShardPosition,
-        stale: Stale,
-        wire: api::ShardWireId,
-        frame: Frame,
-    ) {
-        self.give_shard(position, api::ShardInput::Wake);
-        let before = self.shard(position).shows(stale);
-        let text = super::brief(&frame);
-        self.give_shard(position, api::ShardInput::Frame { wire, frame });
-        if before.is_some() && before != self.shard(position).shows(stale) {
-            let session = stale.session;
-            self.violations.push(format!(
-                "{position}'s owner of {session} heeds a frame of an older generation: {text}"
-            ));
+    fn take_frame(&mut self, to: Receiver, wire: usize, frame: Frame) {
+        match to {
+            Receiver::Agent(agent) => {
+                self.give_agent(agent, agent::AgentInput::Frame { wire: agent::WireId(wire as u64), frame });
+            }
+            Receiver::Shard(position) => {
+                self.give_shard(
+                    position,
+                    api::ShardInput::Frame { wire: api::ShardWireId(wire as u64), frame },
+                );
+            }
+            Receiver::Recorder => {
+                self.give_recorder(recorder::RecorderInput::Frame {
+                    wire: agent::WireId(wire as u64),
+                    frame,
+                });
+            }
         }
     }
-}
 
-impl super::AgentNode {
-    /// The whole state of an end, to be compared.
-    fn shows(&self, stale: Stale) -> Option<String> {
-        let end = self.machine()?.end(stale.session, stale.server)?;
-        (end.kept_bytes() < LOOKED_AT_BYTES_MAX).then(|| format!("{end:?}"))
+    fn wake(&mut self, who: Receiver) {
+        match who {
+            Receiver::Agent(agent) => self.give_agent(agent, agent::AgentInput::Wake),
+            Receiver::Shard(position) => self.give_shard(position, api::ShardInput::Wake),
+            Receiver::Recorder => self.give_recorder(recorder::RecorderInput::Wake),
+        }
     }
-}
 
-impl super::edges::ShardNode {
-    /// The whole state of an owner, to be compared.
-    fn shows(&self, stale: Stale) -> Option<String> {
-        let owner = self.machine()?.owner(stale.session)?;
-        (owner.held_bytes() < LOOKED_AT_BYTES_MAX).then(|| format!("{owner:?}"))
+    /// The whole state of a machine's session, to be compared: empty if it does not have it, `None` if it is too large.
+    fn shows(&self, of: Receiver, Stale { session, server, .. }: Stale) -> Option<String> {
+        let shown: Option<(u64, &dyn Debug)> = match of {
+            Receiver::Agent(agent) => {
+                let end = self.agents[agent].machine().and_then(|machine| machine.end(session, server));
+                end.map(|end| (end.kept_bytes(), end as &dyn Debug))
+            }
+            Receiver::Shard(position) => {
+                let owner = self.shard(position).machine().and_then(|machine| machine.owner(session));
+                owner.map(|owner| (owner.held_bytes(), owner as &dyn Debug))
+            }
+            Receiver::Recorder => {
+                let recorder = self.recorder.as_ref().and_then(super::RecorderNode::machine);
+                recorder.and_then(|recorder| recorder.of_session(session))
+            }
+        };
+        match shown {
+            None => Some(String::new()),
+            Some((bytes, state)) => (bytes < LOOKED_AT_BYTES_MAX).then(|| format!("{state:?}")),
+        }
     }
 }

@@ -13,10 +13,10 @@
 //! A silence is not a loss: TCP would send again, so what is held arrives when it ends, and
 //! possibly after the wire was given up.
 
-use super::{Event, ShardPosition, World};
+use super::{Event, ShardPosition, World, stale::Receiver};
 use crate::{
     plan::{MS, S, SERVER, US},
-    watch::{PeerSide, Rare},
+    watch::{Keeper, PeerSide, Rare},
 };
 use bytes::Bytes;
 use marram_session::{agent, recorder};
@@ -430,37 +430,53 @@ impl World {
                 format!("{from} w{wire} {}", super::brief(&frame))
             });
         }
-        let name = api::ShardWireId(wire as u64);
-        let agent = match caller {
-            Caller::Agent(agent) => agent,
-            Caller::Recorder if direction == Direction::Up => {
-                self.watch.count_if(Rare::Recalled, matches!(frame, Frame::Recalled(_)));
-                return self.give_shard(position, api::ShardInput::Frame { wire: name, frame });
-            }
-            Caller::Recorder => {
-                let wire = agent::WireId(wire as u64);
-                return self.give_recorder(recorder::RecorderInput::Frame { wire, frame });
-            }
-            Caller::Shard(standby) => {
-                let to = if direction == Direction::Up { position } else { standby };
-                return self.give_shard(to, api::ShardInput::Frame { wire: name, frame });
-            }
+        let to = match (direction, caller) {
+            (Direction::Up, _) => Receiver::Shard(position),
+            (Direction::Down, Caller::Agent(agent)) => Receiver::Agent(agent),
+            (Direction::Down, Caller::Shard(standby)) => Receiver::Shard(standby),
+            (Direction::Down, Caller::Recorder) => Receiver::Recorder,
         };
-        let side = if direction == Direction::Up { PeerSide::Edge } else { PeerSide::Agent };
+        match caller {
+            Caller::Agent(agent) => self.deliver_of_agent(wire, agent, to, frame),
+            Caller::Shard(standby) => {
+                self.deliver_of_keeper(wire, Keeper::Standby(standby), direction, to, frame)
+            }
+            Caller::Recorder => self.deliver_of_keeper(wire, Keeper::Recorder, direction, to, frame),
+        }
+    }
+
+    /// A frame between an agent and a shard.
+    fn deliver_of_agent(&mut self, wire: usize, agent: usize, to: Receiver, frame: Frame) {
+        let position = self.wires[wire].position;
+        let side = if to == Receiver::Agent(agent) { PeerSide::Agent } else { PeerSide::Edge };
         self.watch.arrived(wire, side, &frame, &mut self.violations);
         // What a liar promised on the wire is not what its machine promised.
-        let comparable = direction == Direction::Up || !self.lies(agent);
-        if comparable && let Some(stale) = self.watch.stale((wire, agent), side, position, &frame) {
-            return match direction {
-                Direction::Up => self.give_stale_shard(position, stale, name, frame),
-                Direction::Down => self.give_stale_agent(agent, stale, agent::WireId(wire as u64), frame),
-            };
-        }
-        match direction {
-            Direction::Up => self.give_shard(position, api::ShardInput::Frame { wire: name, frame }),
-            Direction::Down => {
-                self.give_agent(agent, agent::AgentInput::Frame { wire: agent::WireId(wire as u64), frame })
-            }
+        let comparable = side == PeerSide::Edge || !self.lies(agent);
+        let stale = comparable.then(|| self.watch.stale((wire, agent), side, position, &frame)).flatten();
+        self.give_frame(to, stale, wire, frame);
+    }
+
+    /// A frame between an owner's shard and a keeper.
+    fn deliver_of_keeper(
+        &mut self,
+        wire: usize,
+        keeper: Keeper,
+        direction: Direction,
+        to: Receiver,
+        frame: Frame,
+    ) {
+        let taken = frame.clone();
+        if direction == Direction::Up {
+            self.watch.count_if(Rare::Recalled, matches!(frame, Frame::Recalled(_)));
+            let stale = self.watch.stale_for_owner(wire, &frame);
+            self.give_frame(to, stale, wire, frame);
+            self.watch.reached_owner(wire, &taken);
+        } else {
+            let wires = &self.wires;
+            let is_open = |wire: usize| wires[wire].is_open(Direction::Down);
+            let stale = self.watch.stale_for_keeper(keeper, wire, &frame, is_open);
+            self.give_frame(to, stale, wire, frame);
+            self.watch.reached_keeper(keeper, wire, &taken);
         }
     }
 
