@@ -5,7 +5,7 @@
 //! default, since a weaker protection than the operator asked for would go unnoticed. Sessions are
 //! shown to operators only; fields may be added.
 
-use marram_shard::api::{App, CheckpointHolder, Protect, SessionRow, WitnessMode};
+use marram_shard::api::{App, CheckpointHolder, KeeperRow, Protect, SessionRow, WitnessMode};
 use marram_shard::cache::CachePolicy;
 use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
@@ -132,7 +132,7 @@ pub(super) fn row(row: &SessionRow) -> Value {
         "client": row.client.to_string(),
         "server": row.server.map(|host| host.to_string()),
         "protect": protect(row.protect),
-        "keepers": row.keepers.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "keepers": row.keepers.iter().map(keeper).collect::<Vec<_>>(),
         "client_in_gate": row.client_in_gate,
         "server_in_gate": row.server_in_gate,
         "consumed": row.consumed,
@@ -146,6 +146,21 @@ pub(super) fn row(row: &SessionRow) -> Value {
         "checkpoints": row.checkpoints,
         "recoveries": row.recoveries,
         "since_ms": row.since_ms,
+    })
+}
+
+/// A replica of a session other than its ends.
+///
+/// `ready`, `behind_bytes` and `unreplayed_entries` are null before it was sent anything, and the last one also while few
+/// entries are left.
+fn keeper(row: &KeeperRow) -> Value {
+    let progress = row.progress.as_ref();
+    json!({
+        "name": row.name,
+        "kind": row.kind.name(),
+        "ready": progress.map(|progress| progress.ready),
+        "behind_bytes": progress.map(|progress| progress.behind),
+        "unreplayed_entries": progress.and_then(|progress| progress.unreplayed),
     })
 }
 
@@ -175,12 +190,41 @@ pub(super) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use marram_shard::api::{KeeperKind, KeeperProgress};
 
     #[test]
     fn identifiers_are_read_as_they_are_shown() {
         assert_eq!(parse_hex("00ff7a"), Some([0, 0xff, 0x7a]));
         for text in ["", "00ff7", "00ff7g", "+0ff7a", "00ff7a00"] {
             assert_eq!(parse_hex::<3>(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_keeper_is_shown_with_what_it_has() {
+        let row = |progress| KeeperRow { name: "edge-b".into(), kind: KeeperKind::Hot, progress };
+        let progress = KeeperProgress { ready: true, behind: 7, unreplayed: Some(130) };
+        for (shown, ready, behind, unreplayed) in [
+            (row(None), json!(null), json!(null), json!(null)),
+            (
+                row(Some(KeeperProgress { ready: false, ..progress.clone() })),
+                json!(false),
+                json!(7),
+                json!(130),
+            ),
+            (
+                row(Some(KeeperProgress { unreplayed: None, ..progress.clone() })),
+                json!(true),
+                json!(7),
+                json!(null),
+            ),
+            (row(Some(progress)), json!(true), json!(7), json!(130)),
+        ] {
+            let expected = json!({
+                "name": "edge-b", "kind": "hot", "ready": ready, "behind_bytes": behind,
+                "unreplayed_entries": unreplayed,
+            });
+            assert_eq!(keeper(&shown), expected);
         }
     }
 

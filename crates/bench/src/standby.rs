@@ -102,7 +102,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
 #[derive(Clone)]
 struct Scene {
     protect: &'static str,
-    /// How the owner lists its keepers; `None` without keepers.
+    /// The kind of its keepers, as the owner lists it; `None` without keepers.
     keepers: Option<&'static str>,
     /// The state is filled once; it does not change between kills, so a warm standby has it in its
     /// checkpoint.
@@ -118,12 +118,12 @@ struct Scene {
 impl Scene {
     fn hot() -> Self {
         let protect = "protect = \"standby\"\nstandby = \"hot\"";
-        Self { protect, keepers: Some("(hot, "), state_bytes: 0, messages: MESSAGES, delay: None }
+        Self { protect, keepers: Some("hot"), state_bytes: 0, messages: MESSAGES, delay: None }
     }
 
     fn warm(state_bytes: u64) -> Self {
         let protect = "protect = \"standby\"\nstandby = \"warm\"";
-        Self { protect, keepers: Some("(warm, "), state_bytes, messages: MESSAGES, delay: None }
+        Self { protect, keepers: Some("warm"), state_bytes, messages: MESSAGES, delay: None }
     }
 
     fn endpoints(state_bytes: u64) -> Self {
@@ -259,20 +259,19 @@ fn kill_while_asking(
     })
 }
 
-/// Whether a keeper listed as `how` could take over the session. `how` is the beginning of the
-/// keeper's entry, as `(hot, `; one that is still being fed for the first time has no count yet.
-pub(super) fn is_kept(session: &serde_json::Value, how: &str) -> bool {
-    let keepers = session["keepers"].as_array().into_iter().flatten().filter_map(|keeper| keeper.as_str());
-    keepers.into_iter().any(|keeper| keeper.contains(how) && keeper.contains(" B behind"))
+/// Whether a keeper of this kind could take over the session.
+pub(super) fn is_kept(session: &serde_json::Value, kind: &str) -> bool {
+    let keepers = session["keepers"].as_array();
+    keepers.is_some_and(|all| all.iter().any(|keeper| keeper["kind"] == kind && keeper["ready"] == true))
 }
 
-/// Waits until a keeper listed as `how` could take over the only session.
-fn wait_for_keeper(cluster: &TestCluster, owner: usize, how: &str) -> anyhow::Result<()> {
+/// Waits until a keeper of this kind could take over the only session.
+fn wait_for_keeper(cluster: &TestCluster, owner: usize, kind: &str) -> anyhow::Result<()> {
     let client = cluster.edges[owner].client()?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         let list = client.json(Method::GET, "/v1/sessions")?;
-        if is_kept(&list["sessions"][0], how) {
+        if is_kept(&list["sessions"][0], kind) {
             return Ok(());
         }
         anyhow::ensure!(Instant::now() < deadline, "no edge stands by for the session: {list}");

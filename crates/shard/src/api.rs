@@ -380,6 +380,21 @@ pub enum KeeperKind {
 }
 byte_enum!(KeeperKind { Recorder, Warm, Hot });
 
+impl KeeperKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Recorder, Self::Warm, Self::Hot];
+
+    /// Its name, in listings and in the admin API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Recorder => "recorder",
+            Self::Warm => "warm",
+            Self::Hot => "hot",
+        }
+    }
+}
+
 record! {
     /// How much a replica has.
     KeeperProgress {
@@ -414,12 +429,7 @@ impl KeeperRow {
 
 impl core::fmt::Display for KeeperRow {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let kind = match self.kind {
-            KeeperKind::Recorder => "recorder",
-            KeeperKind::Warm => "warm",
-            KeeperKind::Hot => "hot",
-        };
-        write!(f, "{} ({kind}", self.name)?;
+        write!(f, "{} ({}", self.name, self.kind.name())?;
         match &self.progress {
             None => {}
             Some(progress) if !progress.ready => f.write_str(", not ready")?,

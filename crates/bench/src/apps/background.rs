@@ -43,7 +43,7 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     report.tail("background_recover_gap_p99_ms", &stats::Tail::of(&gaps));
     report.metric("background_frame_p50_ms", stats::median(&typical));
     let standby = "protect = \"standby\"\nstandby = \"warm\"\n";
-    let (gaps, _) = watch(plan, standby, Some("(warm, "), kills.div_ceil(2))?;
+    let (gaps, _) = watch(plan, standby, Some("warm"), kills.div_ceil(2))?;
     report.metric("background_standby_gap_ms", stats::median(&gaps));
     report.note(
         "background: 25 frames a second; from the kill of the edge to the frame that is sent at that moment, less what a frame takes \
@@ -53,10 +53,10 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Kills the edge repeatedly, each time once the session is protected and has a keeper listed as `keeper`. Returns the gaps, and
-/// the delays of the frames between kills, in milliseconds.
+/// Kills the edge repeatedly, each time once the session is protected and has a ready keeper of the kind `keeper`. Returns the
+/// gaps, and the delays of the frames between kills, in milliseconds.
 ///
-/// `keeper` is how the owner lists a standby that is ready, if the policy has one.
+/// `keeper` is the kind of standby that the policy has, if it has one.
 fn watch(
     plan: &Plan,
     protect: &str,
@@ -117,7 +117,7 @@ fn wait_until_kept(cluster: &TestCluster, camera: &mut Camera, keeper: Option<&s
         }
         let session = ballast::session(&cluster.edges[cluster.owner()?].client()?)?;
         let stored = session["checkpoints"].as_u64().unwrap_or(0) > 1;
-        if stored && keeper.is_none_or(|how| standby::is_kept(&session, how)) {
+        if stored && keeper.is_none_or(|kind| standby::is_kept(&session, kind)) {
             return Ok(());
         }
         anyhow::ensure!(Instant::now() < deadline, "no checkpoint is kept: {session}");

@@ -99,12 +99,12 @@ impl Policy {
         }
     }
 
-    /// How the owner lists the standby, if the policy has one.
+    /// The kind of the standby, as the owner lists it, if the policy has one.
     pub(super) fn keeper(self) -> Option<&'static str> {
         match self {
             Self::Endpoints | Self::Recorder => None,
-            Self::Warm => Some("(warm, "),
-            Self::Hot => Some("(hot, "),
+            Self::Warm => Some("warm"),
+            Self::Hot => Some("hot"),
         }
     }
 }

@@ -11,7 +11,7 @@
 
 use super::axes::{Client, Fault, Policy};
 use super::talk::{Server, Talk};
-use crate::Plan;
+use crate::{Plan, standby};
 use anyhow::Context;
 use hyper::Method;
 use marram_admin::client::ApiClient as Admin;
@@ -331,16 +331,12 @@ impl Scene {
     }
 
     /// The protection that a session of this owner still lacks, and the list that shows it. A
-    /// standby is ready if the owner lists how many bytes it is behind; a recorder, if it names the
+    /// standby is ready if the owner lists it so; a recorder, if it names the
     /// owner.
     fn missing(&self, session: &Session, owner: usize) -> anyhow::Result<Option<(&'static str, Value)>> {
-        if let Some(how) = self.policy.keeper() {
+        if let Some(kind) = self.policy.keeper() {
             let list = sessions_of(&self.cluster.edges[owner].client()?)?;
-            let ready = |keeper: &Value| {
-                keeper.as_str().is_some_and(|it| it.contains(how) && it.contains(" B behind"))
-            };
-            let kept = |row: &Value| row["keepers"].as_array().is_some_and(|all| all.iter().any(ready));
-            if !row_of(&list, session).is_some_and(kept) {
+            if !row_of(&list, session).is_some_and(|row| standby::is_kept(row, kind)) {
                 return Ok(Some(("no edge stands by", list)));
             }
         }

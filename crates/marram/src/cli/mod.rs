@@ -10,6 +10,7 @@ mod exec;
 mod exit;
 mod inspect;
 mod install;
+mod keeper;
 pub mod limits;
 mod logs;
 mod operate;

@@ -9,7 +9,7 @@
 //! Several edges are asked in parallel, so one that hangs costs its timeout once. What the others
 //! answered is always printed.
 
-use super::Failure;
+use super::{Failure, keeper};
 use anyhow::anyhow;
 use bytes::Bytes;
 use clap::Args;
@@ -468,16 +468,16 @@ pub(super) fn listing(
     table::format(&headings, &rows)
 }
 
-/// A field's value without quotes, an array as a list in its order (of stages, or of keepers); `-` if there is none.
+/// A field's value without quotes, an array (of stages, or of keepers) as a list in its order; `-` if there is none.
 pub(super) fn text(value: &Value, field: &str) -> String {
     match &value[field] {
         Value::Null => "-".into(),
         Value::String(text) => text.clone(),
         Value::Array(items) if items.is_empty() => "-".into(),
-        Value::Array(items) => {
-            let items: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
-            items.join(if field == "keepers" { "; " } else { " > " })
+        Value::Array(items) if field == "keepers" => {
+            items.iter().map(keeper::text).collect::<Vec<_>>().join("; ")
         }
+        Value::Array(items) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" > "),
         other => other.to_string(),
     }
 }

@@ -251,14 +251,11 @@ impl Wanted {
             Protect::Warm => text("protect") == Some("standby (warm)"),
             Protect::Hot => text("protect") == Some("standby (hot)"),
         };
-        // A keeper is shown as its name, and with a note after a space.
         let kept_by = |name: &Name| {
             let keepers = row["keepers"].as_array();
             keepers.is_some_and(|keepers| match name.0.as_str() {
                 "none" => keepers.is_empty(),
-                name => keepers.iter().filter_map(Value::as_str).any(|keeper| {
-                    keeper.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
-                }),
+                name => keepers.iter().any(|keeper| keeper["name"] == name),
             })
         };
         let age = |fits: &dyn Fn(u128) -> bool| age_ms(row, now_ms).is_some_and(|age| fits(age.into()));
@@ -305,7 +302,7 @@ mod tests {
         let row = |session: &str,
                    app: &str,
                    protect: &str,
-                   keepers: &[&str],
+                   keepers: &[Value],
                    since_ms: u64,
                    consumed: u64| {
             json!({
@@ -316,7 +313,7 @@ mod tests {
         };
         let rows = [
             row("a", "shop", "none", &[], 9_000, 1),
-            row("b", "shop", "standby (hot)", &["edge-b (hot, 0 B behind)"], 5_000, 3),
+            row("b", "shop", "standby (hot)", &[json!({ "name": "edge-b", "kind": "hot" })], 5_000, 3),
             row("c", "tea", "endpoints", &[], 1_000, 2),
             // A row of a recorder.
             json!({ "session": "d", "app": "tea", "phase": "recorded" }),
