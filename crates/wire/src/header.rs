@@ -13,6 +13,7 @@ use crate::{
 };
 use alloc::vec::Vec;
 use bytes::{Bytes, BytesMut};
+use core::fmt;
 
 /// 2: timers name their stage. 3: tasks and locks. 4: paused ports.
 const VERSION: u8 = 4;
@@ -155,34 +156,63 @@ record! {
     }
 }
 
+/// Why a header is not that of the expected checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeaderMismatch {
+    /// It names another session.
+    OtherSession,
+    /// It names another image.
+    OtherImage,
+    /// It has another generation or number.
+    OtherCheckpoint,
+    /// It covers other log than was announced, or is a delta instead of a full one, or the reverse.
+    OtherExtent,
+    /// It builds on another checkpoint than the one before it.
+    OtherBase,
+}
+
+impl fmt::Display for HeaderMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OtherSession => "the checkpoint is another session's",
+            Self::OtherImage => "the checkpoint is of another image",
+            Self::OtherCheckpoint => "the checkpoint is not the announced one",
+            Self::OtherExtent => "the checkpoint does not cover what was announced",
+            Self::OtherBase => "the checkpoint does not build on the one before it",
+        })
+    }
+}
+
+impl core::error::Error for HeaderMismatch {}
+
 impl Header {
     /// Whether the header names this session and image, is the announced checkpoint, and builds on the one before it in the
     /// chain, if there is one. The one before a merged delta is the full checkpoint.
     ///
     /// # Errors
-    /// A description of the first mismatch.
+    /// The first mismatch.
     pub fn check(
         &self,
         meta: &CheckpointMeta,
         session: SessionId,
         image: ImageHash,
         before: Option<&Self>,
-    ) -> Result<(), &'static str> {
+    ) -> Result<(), HeaderMismatch> {
         let base = before.map_or((Generation::NONE, 0), |before| (before.generation, before.number));
         if self.session != session {
-            return Err("the checkpoint is another session's");
+            return Err(HeaderMismatch::OtherSession);
         }
         if self.image != image {
-            return Err("the checkpoint is of another image");
+            return Err(HeaderMismatch::OtherImage);
         }
         if (self.generation, self.number) != (meta.generation, meta.number) {
-            return Err("the checkpoint is not the announced one");
+            return Err(HeaderMismatch::OtherCheckpoint);
         }
         if self.log_offset != meta.log_offset || meta.is_full() != (base.0 == Generation::NONE) {
-            return Err("the checkpoint does not cover what was announced");
+            return Err(HeaderMismatch::OtherExtent);
         }
         if (self.base_generation, self.base_number) != base {
-            return Err("the checkpoint does not build on the one before it");
+            return Err(HeaderMismatch::OtherBase);
         }
         Ok(())
     }

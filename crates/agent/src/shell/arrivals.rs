@@ -204,7 +204,7 @@ impl Shell {
                     waiting.proxied = false;
                     waiting.arrived.through(ends);
                 }
-                Err(reason) => return self.refuse_unproxied(connection, reason),
+                Err(error) => return self.refuse_unproxied(connection, &error.to_string()),
             }
         }
         let last = last || waiting.first.len() >= HELD_MAX;

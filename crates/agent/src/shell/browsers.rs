@@ -34,7 +34,9 @@ impl Shell {
                 WebSocketInput::Asked { connection, .. } if self.stops > 0 => {
                     self.websockets.refuse(now, connection, &Refusal::stopping());
                 }
-                WebSocketInput::Unproxied { arrived, reason } => self.tell_unproxied(&arrived, reason),
+                WebSocketInput::Unproxied { arrived, error } => {
+                    self.tell_unproxied(&arrived, &error.to_string())
+                }
                 WebSocketInput::Asked { connection, arrived, head } => {
                     let Arrived { listener, client, .. } = arrived;
                     match self.routing.decide(listener, client, &head, true) {

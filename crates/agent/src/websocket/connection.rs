@@ -16,7 +16,7 @@ use crate::routing::Arrived;
 use bytes::{Buf, Bytes, BytesMut};
 use marram_session::agent::{
     ConnectionId,
-    proxy::{self, ProxyHeader},
+    proxy::{self, ProxyError, ProxyHeader},
 };
 use marram_transport::Socket;
 use marram_wire::limits::STREAM_CUT;
@@ -54,8 +54,8 @@ pub(super) enum Step {
     Closed,
     /// It was refused, or broke the protocol; whether it had a session.
     Left(bool),
-    /// Its proxy sent no valid header with the client's address, for this reason.
-    Unproxied(&'static str),
+    /// Its proxy sent no valid header with the client's address.
+    Unproxied(ProxyError),
     /// Its peer is gone.
     Gone,
 }
@@ -204,7 +204,7 @@ impl Connection {
                 if self.proxied {
                     match proxy::read(head) {
                         Ok(ProxyHeader::More) => return Step::Nothing,
-                        Err(reason) => return Step::Unproxied(reason),
+                        Err(error) => return Step::Unproxied(error),
                         Ok(ProxyHeader::Header { len, ends }) => {
                             head.advance(len);
                             self.arrived.through(ends);

@@ -23,7 +23,7 @@ use crate::routing::Arrived;
 use bytes::{Bytes, BytesMut};
 use codec::Closing;
 use connection::{Connection, Step};
-use marram_session::agent::{AgentInput, ConnectionId};
+use marram_session::agent::{AgentInput, ConnectionId, proxy::ProxyError};
 use marram_transport::{Socket, token};
 use marram_wire::frame::Code;
 use mio::{Interest, Registry};
@@ -59,7 +59,7 @@ pub(super) enum WebSocketInput {
     /// A valid request, which the routes must decide: its head.
     Asked { connection: ConnectionId, arrived: Arrived, head: Bytes },
     /// A connection was closed because its proxy sent no valid header with the client's address.
-    Unproxied { arrived: Arrived, reason: &'static str },
+    Unproxied { arrived: Arrived, error: ProxyError },
 }
 
 /// All WebSocket connections of an agent.
@@ -232,10 +232,10 @@ impl WebSockets {
                     let arrived = one.arrived;
                     return Some(WebSocketInput::Asked { connection, arrived, head });
                 }
-                Step::Unproxied(reason) => {
+                Step::Unproxied(error) => {
                     let arrived = one.arrived;
                     self.remove(connection);
-                    return Some(WebSocketInput::Unproxied { arrived, reason });
+                    return Some(WebSocketInput::Unproxied { arrived, error });
                 }
                 Step::Received(bytes) => {
                     self.fruitless -= 1;

@@ -8,7 +8,8 @@
 use marram_shard::api::App;
 use marram_wire::id::ImageHash;
 use std::{
-    fmt,
+    error::Error,
+    fmt, io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, OnceLock,
@@ -19,10 +20,37 @@ use std::{
 
 /// Fetches an image into the image cache and returns the app's settings; or the reason why no peer has it. May take
 /// long.
-pub type Fetch = Arc<dyn Fn(ImageHash) -> Result<App, String> + Send + Sync>;
+pub type Fetch = Arc<dyn Fn(ImageHash) -> Result<App, PeersError> + Send + Sync>;
+
+/// Why no peer has sent an image: an error of the function that asks them.
+pub type PeersError = Box<dyn Error + Send + Sync>;
 
 /// The result of a fetch.
-pub(super) type Fetched = (ImageHash, Result<App, String>);
+pub(super) type Fetched = (ImageHash, Result<App, FetchFailure>);
+
+/// Why an image was not fetched.
+#[derive(Debug)]
+pub(super) enum FetchFailure {
+    /// The edge has no peers.
+    NoPeers,
+    /// None of them has sent it.
+    Peers(PeersError),
+    /// There is a bug: the function that asks them has panicked.
+    Panicked,
+    /// There is no thread for the fetch.
+    Thread(io::Error),
+}
+
+impl fmt::Display for FetchFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPeers => f.write_str("this edge has no peers"),
+            Self::Peers(error) => write!(f, "{error}"),
+            Self::Panicked => f.write_str("asking its peers failed; the edge's log says why"),
+            Self::Thread(error) => write!(f, "its peers cannot be asked: {error}"),
+        }
+    }
+}
 
 /// Fetches in progress, each in a thread that mostly waits. The control limits their number.
 pub(super) struct Fetcher {
@@ -58,13 +86,13 @@ impl Fetcher {
         };
         let unasked = answer.clone();
         let thread = thread::Builder::new().name("fetch".into()).spawn(move || {
-            let no_peers = || Err("this edge has no peers".to_owned());
+            let ask = |fetch: Fetch| fetch(image).map_err(FetchFailure::Peers);
             // The control counts fetches in progress: one without a result would stay counted.
-            let asked = catch_unwind(AssertUnwindSafe(|| fetch.map_or_else(no_peers, |fetch| fetch(image))));
-            answer(asked.unwrap_or_else(|_| Err("asking its peers failed; the edge's log says why".into())));
+            let asked = catch_unwind(AssertUnwindSafe(|| fetch.map_or(Err(FetchFailure::NoPeers), ask)));
+            answer(asked.unwrap_or(Err(FetchFailure::Panicked)));
         });
         if let Err(error) = thread {
-            unasked(Err(format!("its peers cannot be asked: {error}")));
+            unasked(Err(FetchFailure::Thread(error)));
         }
     }
 
@@ -88,17 +116,18 @@ mod tests {
     fn every_ask_is_answered_even_one_that_panics() {
         let fetch: Fetch = Arc::new(|image| {
             assert_ne!(image.0[0], 1, "this one is to fail");
-            Err(format!("no peer has {}", image.0[0]))
+            Err(format!("no peer has {}", image.0[0]).into())
         });
         let fetcher = Fetcher::new(Some(fetch), Arc::default());
-        for image in [0, 1] {
+        let failures = [("no peer has 0", 0), ("asking its peers failed; the edge's log says why", 1)];
+        for (failure, image) in failures {
             fetcher.start(ImageHash([image; 32]));
             let (about, result) = fetcher.fetched.recv().unwrap();
             assert_eq!(about.0[0], image);
-            assert!(result.is_err());
+            assert_eq!(result.unwrap_err().to_string(), failure);
         }
         let alone = Fetcher::new(None, Arc::default());
         alone.start(ImageHash([2; 32]));
-        assert!(alone.fetched.recv().unwrap().1.unwrap_err().contains("no peers"));
+        assert!(matches!(alone.fetched.recv().unwrap().1, Err(FetchFailure::NoPeers)));
     }
 }

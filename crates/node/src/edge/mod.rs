@@ -38,7 +38,7 @@ mod worker;
 
 pub use admin_channel::{AdminChannel, AdminClient, AskError, admin_channel};
 pub use error::{ShardError, SupervisorError};
-pub use fetcher::Fetch;
+pub use fetcher::{Fetch, PeersError};
 pub use origin::LOOKUPS_MAX;
 pub use recordings::{Stops, take as take_recording, write_private};
 pub use state::{LockError, StateDirLock, lock};

@@ -354,6 +354,7 @@ impl Supervisor {
             self.step(control::ControlInput::WitnessAnswer { shard, testified });
         }
         while let Some((image, result)) = self.fetcher.take() {
+            let result = result.map_err(|failure| failure.to_string());
             self.step(control::ControlInput::Fetched { image, result });
         }
         while let Some((host, (shard, socket))) =

@@ -20,7 +20,7 @@
 
 use super::file::{self, KeptFileError};
 use bytes::BytesMut;
-use marram_session::recorder::FileOperation;
+use marram_session::recorder::{FileOperation, UnfitFrame};
 use marram_transport::LogLimiter;
 use marram_wire::{frame::Frame, id::SessionId};
 use std::{
@@ -373,7 +373,7 @@ fn path(directory: &Path, session: SessionId, ending: &str) -> PathBuf {
 /// If the directory cannot be used at all. A file that is refused is put aside and logged; returns how many were.
 pub(super) fn load(
     directory: &Path,
-    mut restore: impl FnMut(SessionId, Vec<Frame>) -> Result<bool, (usize, &'static str)>,
+    mut restore: impl FnMut(SessionId, Vec<Frame>) -> Result<bool, UnfitFrame>,
 ) -> io::Result<u64> {
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory)?;
     restrict(directory, DIRECTORY_MODE)?;
@@ -458,7 +458,7 @@ impl fmt::Display for RefusedFile {
 
 fn read(
     path: &Path,
-    restore: &mut impl FnMut(SessionId, Vec<Frame>) -> Result<bool, (usize, &'static str)>,
+    restore: &mut impl FnMut(SessionId, Vec<Frame>) -> Result<bool, UnfitFrame>,
 ) -> Result<bool, RefusedFile> {
     let size = fs::metadata(path)?.len();
     if size > file::SIZE_MAX {
@@ -475,9 +475,9 @@ fn read(
         return Err(RefusedFile::OtherName(content.session));
     }
     let (offsets, frames): (Vec<u64>, Vec<Frame>) = content.frames.into_iter().unzip();
-    let of_use = restore(content.session, frames).map_err(|(index, what)| {
+    let of_use = restore(content.session, frames).map_err(|UnfitFrame { index, reason }| {
         let offset = offsets.get(index).copied().unwrap_or(content.end);
-        KeptFileError { offset, what: what.to_owned() }
+        KeptFileError { offset, what: reason.to_owned() }
     })?;
     if of_use && content.end < size {
         File::options().write(true).open(path)?.set_len(content.end)?;

@@ -12,6 +12,7 @@
 //! TLVs are skipped: nothing here uses their data.
 
 use alloc::vec::Vec;
+use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Begins every header.
@@ -45,20 +46,53 @@ pub enum ProxyHeader {
     },
 }
 
+/// Why the first bytes of a connection have no usable header. The configuration of the proxy or of the listener is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProxyError {
+    /// They begin with a header of version 1.
+    VersionOne,
+    /// They begin with something else.
+    Absent,
+    /// The header has a version or command that is not known.
+    UnknownCommand,
+    /// The header has an address family or transport that is not known.
+    UnknownFamily,
+    /// The header ends within its addresses.
+    TooShort,
+    /// The header is longer than [`HEADER_MAX`].
+    TooLong,
+}
+
+impl fmt::Display for ProxyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::VersionOne => f.write_str(
+                "it begins with a PROXY protocol header of version 1; configure the proxy to send version 2 (haproxy: \
+                 `send-proxy-v2`)",
+            ),
+            Self::Absent => f.write_str(
+                "it does not begin with a PROXY protocol header; configure the proxy to send version 2, or remove \
+                 `proxy_protocol`",
+            ),
+            Self::UnknownCommand => f.write_str("its PROXY protocol header has an unknown version or command"),
+            Self::UnknownFamily => f.write_str("its PROXY protocol header has an unknown family or transport"),
+            Self::TooShort => f.write_str("its PROXY protocol header is too short for its addresses"),
+            Self::TooLong => write!(f, "its PROXY protocol header is longer than {HEADER_MAX} bytes"),
+        }
+    }
+}
+
+impl core::error::Error for ProxyError {}
+
 /// Reads the header off the first bytes of a connection.
 ///
 /// # Errors
-/// Why there is no header that is understood.
-pub fn read(first: &[u8]) -> Result<ProxyHeader, &'static str> {
+/// If there is no header, or none that is understood.
+pub fn read(first: &[u8]) -> Result<ProxyHeader, ProxyError> {
     let known = first.len().min(SIGNATURE.len());
     if first[..known] != SIGNATURE[..known] {
-        return Err(if b"PROXY ".starts_with(&first[..first.len().min(6)]) {
-            "it begins with a PROXY protocol header of version 1; configure the proxy to send version 2 (haproxy: \
-             `send-proxy-v2`)"
-        } else {
-            "it does not begin with a PROXY protocol header; configure the proxy to send version 2, or remove \
-             `proxy_protocol`"
-        });
+        let is_first_version = b"PROXY ".starts_with(&first[..first.len().min(6)]);
+        return Err(if is_first_version { ProxyError::VersionOne } else { ProxyError::Absent });
     }
     let Some((head, rest)) = first.split_first_chunk::<HEAD>() else { return Ok(ProxyHeader::More) };
     let [.., command, family, high, low] = *head;
@@ -66,7 +100,7 @@ pub fn read(first: &[u8]) -> Result<ProxyHeader, &'static str> {
     let proxied = match command {
         0x20 => false,
         0x21 => true,
-        _ => return Err("its PROXY protocol header has an unknown version or command"),
+        _ => return Err(ProxyError::UnknownCommand),
     };
     // The family of a proxy's own connection is ignored.
     let size = match family {
@@ -75,13 +109,13 @@ pub fn read(first: &[u8]) -> Result<ProxyHeader, &'static str> {
         0x21 | 0x22 => 36,
         0x31 | 0x32 => 216,
         0x00 => 0,
-        _ => return Err("its PROXY protocol header has an unknown family or transport"),
+        _ => return Err(ProxyError::UnknownFamily),
     };
     if len < size {
-        return Err("its PROXY protocol header is too short for its addresses");
+        return Err(ProxyError::TooShort);
     }
     if HEAD + len > HEADER_MAX {
-        return Err("its PROXY protocol header is longer than 4096 bytes");
+        return Err(ProxyError::TooLong);
     }
     if rest.len() < len {
         return Ok(ProxyHeader::More);
@@ -139,7 +173,7 @@ fn v6(ip: IpAddr) -> Ipv6Addr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::{string::String, vec};
+    use alloc::vec;
 
     fn address(text: &str) -> SocketAddr {
         text.parse().unwrap()
@@ -211,20 +245,20 @@ mod tests {
 
     #[test]
     fn what_is_no_header_is_refused_as_soon_as_that_shows() {
-        let reason = |first: &[u8]| read(first).map_err(String::from).unwrap_err();
-        assert!(reason(b"PROXY TCP4 192.0.2.1").contains("version 1"));
-        assert!(reason(b"G").contains("does not begin"));
-        assert!(reason(b"\r\n\r\n\0\r\nQUIX").contains("does not begin"));
-        assert!(reason(&header(0x11, 0x11, &[0; 12])).contains("version or command"));
-        assert!(reason(&header(0x22, 0x11, &[0; 12])).contains("version or command"));
-        assert!(reason(&header(0x21, 0x13, &[0; 12])).contains("family or transport"));
-        assert!(reason(&header(0x21, 0x01, &[0; 12])).contains("family or transport"));
+        let refused = |first: &[u8]| read(first).unwrap_err();
+        assert_eq!(refused(b"PROXY TCP4 192.0.2.1"), ProxyError::VersionOne);
+        assert_eq!(refused(b"G"), ProxyError::Absent);
+        assert_eq!(refused(b"\r\n\r\n\0\r\nQUIX"), ProxyError::Absent);
+        assert_eq!(refused(&header(0x11, 0x11, &[0; 12])), ProxyError::UnknownCommand);
+        assert_eq!(refused(&header(0x22, 0x11, &[0; 12])), ProxyError::UnknownCommand);
+        assert_eq!(refused(&header(0x21, 0x13, &[0; 12])), ProxyError::UnknownFamily);
+        assert_eq!(refused(&header(0x21, 0x01, &[0; 12])), ProxyError::UnknownFamily);
         for (family, size) in [(0x11, 12), (0x21, 36), (0x32, 216)] {
-            assert!(reason(&header(0x21, family, &vec![0; size - 1])).contains("too short"));
+            assert_eq!(refused(&header(0x21, family, &vec![0; size - 1])), ProxyError::TooShort);
         }
         let longest = header(0x21, 0x11, &vec![0; HEADER_MAX - HEAD]);
         assert!(matches!(read(&longest), Ok(ProxyHeader::Header { len: HEADER_MAX, .. })));
         let longer = header(0x21, 0x11, &vec![0; HEADER_MAX - HEAD + 1]);
-        assert!(reason(&longer[..HEAD]).contains("longer"));
+        assert_eq!(refused(&longer[..HEAD]), ProxyError::TooLong);
     }
 }

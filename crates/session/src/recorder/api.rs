@@ -5,6 +5,7 @@ use crate::{
     dialer,
 };
 use alloc::{string::String, vec::Vec};
+use core::fmt;
 use marram_wire::{
     frame::{Code, Frame},
     id::{Generation, SessionId},
@@ -212,3 +213,20 @@ pub struct RecorderCounts {
     /// Sessions that were refused, or dropped because there was no room.
     pub refused: u64,
 }
+
+/// A session's file cannot be restored: one of its frames does not continue those before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnfitFrame {
+    /// The index of the frame among those of the file.
+    pub index: usize,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+impl fmt::Display for UnfitFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "frame {}: {}", self.index, self.reason)
+    }
+}
+
+impl core::error::Error for UnfitFrame {}

@@ -13,7 +13,8 @@ mod kept;
 mod tests;
 
 pub use api::{
-    FileOperation, RecorderConfig, RecorderCounts, RecorderInput, RecorderOutput, RecorderReport, RecorderRow,
+    FileOperation, RecorderConfig, RecorderCounts, RecorderInput, RecorderOutput, RecorderReport,
+    RecorderRow, UnfitFrame,
 };
 
 use crate::{
@@ -134,13 +135,13 @@ impl Recorder {
     /// appended since, or fewer. It is kept as if its wire had just broken. False if it is useless, or there is no room.
     ///
     /// # Errors
-    /// With the index of the frame that does not fit, and the reason.
+    /// If a frame does not continue those before it.
     pub fn restore(
         &mut self,
         now_ns: u64,
         session: SessionId,
         frames: impl IntoIterator<Item = Frame>,
-    ) -> Result<bool, (usize, &'static str)> {
+    ) -> Result<bool, UnfitFrame> {
         let mut restoring = None;
         for (index, frame) in frames.into_iter().enumerate() {
             let taken = match &mut restoring {
@@ -150,7 +151,7 @@ impl Recorder {
                 None => Restoring::begin(frame).map(|begun| restoring = Some(begun)),
                 Some(restoring) => restoring.take(frame),
             };
-            taken.map_err(|Refused(_, why)| (index, why))?;
+            taken.map_err(|Refused(_, reason)| UnfitFrame { index, reason })?;
         }
         let Some(kept) = restoring.and_then(Restoring::finish) else { return Ok(false) };
         if self.sessions.contains_key(&session) || !self.has_room() {

@@ -9,7 +9,7 @@ use core::fmt;
 use marram_wire::{
     codec,
     frame::CheckpointMeta,
-    header::{self, Header, Many, Unacknowledged},
+    header::{self, Header, HeaderMismatch, Many, Unacknowledged},
     id::{Generation, Port, SessionId},
     log::Cursor,
     recording::{About, Inputs, RecordedMessage, RecordedStop, Recording},
@@ -70,8 +70,8 @@ pub enum AssembleError {
     Sealed(SealError),
     /// A checkpoint's header cannot be decoded.
     Header(codec::Error),
-    /// A checkpoint does not belong where it is; why.
-    Misplaced(&'static str),
+    /// A checkpoint does not belong where it is.
+    Misplaced(HeaderMismatch),
     /// The newest checkpoint has other ports than the session.
     OtherPorts,
     /// Log, messages and checkpoint do not give the owner's digest.
@@ -87,7 +87,7 @@ impl fmt::Display for AssembleError {
             Self::MissingMessages => f.write_str("an end does not have the messages that the log needs"),
             Self::Sealed(error) => write!(f, "{error}"),
             Self::Header(error) => write!(f, "{error}"),
-            Self::Misplaced(why) => f.write_str(why),
+            Self::Misplaced(mismatch) => write!(f, "{mismatch}"),
             Self::OtherPorts => f.write_str("a checkpoint has other ports than the session"),
             Self::Altered => {
                 f.write_str("messages or a checkpoint were altered: they do not match the owner's digest")

@@ -240,6 +240,6 @@ fn a_file_that_breaks_off_holds_an_older_state_and_nonsense_is_refused() {
     }
     assert!(refused > 4, "{refused}");
     let other = Recorder::new(config(1 << 20, true), 0, [8; 32]).restore(0, SessionId([9; 16]), frames);
-    assert_eq!(other.map_err(|(index, _)| index), Err(0));
+    assert_eq!(other.map_err(|unfit| unfit.index), Err(0));
     assert!(format!("{:?}", world.reports).contains("Kept"));
 }
