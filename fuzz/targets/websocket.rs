@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use libfuzzer_sys::fuzz_target;
 use marram_agent::websocket::{
     codec::{Closing, WsCodec, WsEvent},
-    request::{self, END, Refusal},
+    request::{self, END, UpgradeRefusal},
 };
 
 /// An acceptable request: the bytes after it are frames, which few other inputs reach.
@@ -19,7 +19,7 @@ const RIGHT: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgra
 struct Conversation {
     /// The length of its request, and the response.
     granted: Option<(usize, Bytes)>,
-    refused: Option<Refusal>,
+    refused: Option<UpgradeRefusal>,
     heard: Vec<WsEvent>,
     /// The header for each message, when it is echoed.
     headers: Vec<Bytes>,

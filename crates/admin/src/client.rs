@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
-use marram_http::tls::{Connector, Stream, TlsError};
+use marram_http::tls::{Connector, HttpsError, Stream};
 use serde_json::Value;
 use std::fmt;
 use std::net::SocketAddr;
@@ -123,7 +123,7 @@ impl ApiClient {
     ///
     /// # Errors
     /// If they cannot be used. The text says why.
-    pub fn believing(self, ca_pem: &[u8]) -> Result<Self, TlsError> {
+    pub fn believing(self, ca_pem: &[u8]) -> Result<Self, HttpsError> {
         Connector::new(Some(ca_pem), None)?;
         Ok(Self { ca: Some(ca_pem.into()), ..self })
     }

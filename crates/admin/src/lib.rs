@@ -71,7 +71,7 @@ pub use peers::{FetchError, fetch};
 pub use recorder::RecorderAdmin;
 pub use routing::Replacement;
 pub use server::{
-    AdminApi, BODY_PATIENCE, CONNECTIONS_MAX, HEAD_PATIENCE, StartError, WRITE_PATIENCE, serve, start,
+    AdminApi, AdminStartError, BODY_PATIENCE, CONNECTIONS_MAX, HEAD_PATIENCE, WRITE_PATIENCE, serve, start,
 };
 pub use state::AdminState;
 pub use token::TokenError;

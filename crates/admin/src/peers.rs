@@ -19,7 +19,7 @@ use super::view::{self, parse_hex};
 use super::{apps, chains, kept};
 use hyper::Method;
 use marram_http::Refusal;
-use marram_http::tls::TlsError;
+use marram_http::tls::HttpsError;
 use marram_node::coordinator::Coordinator;
 use marram_sandbox::{Chain, ChainError, DeployError, Images, LoadError};
 use marram_shard::api::App;
@@ -64,7 +64,7 @@ pub(super) enum PeerError {
     /// It is named by no URL.
     Url(UrlError),
     /// The certificates that it is verified with cannot be used.
-    Trust(TlsError),
+    Trust(HttpsError),
     /// It did not answer, or refused.
     Client(ClientError),
     /// It does not accept this edge's token: it belongs to another domain.

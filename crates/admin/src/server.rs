@@ -17,7 +17,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode, header};
 use marram_http::Refusal;
-use marram_http::tls::{Acceptor, TlsError};
+use marram_http::tls::{Acceptor, HttpsError};
 use marram_http::{Access, Guard};
 use marram_http::{Body, Server};
 use std::fmt;
@@ -39,28 +39,28 @@ pub const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 /// Why an admin API cannot start. The operator fixes the first two by the table `[admin]`; the last is an error of the operating
 /// system.
 #[derive(Debug)]
-pub enum StartError {
+pub enum AdminStartError {
     /// It has no token.
     Token(TokenError),
     /// Its certificate or key cannot be used.
-    Identity(TlsError),
+    Identity(HttpsError),
     /// A system call failed.
     Io(io::Error),
 }
 
-impl From<TokenError> for StartError {
+impl From<TokenError> for AdminStartError {
     fn from(error: TokenError) -> Self {
         Self::Token(error)
     }
 }
 
-impl From<io::Error> for StartError {
+impl From<io::Error> for AdminStartError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-impl fmt::Display for StartError {
+impl fmt::Display for AdminStartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Token(error) => write!(f, "{error}"),
@@ -70,7 +70,7 @@ impl fmt::Display for StartError {
     }
 }
 
-impl std::error::Error for StartError {}
+impl std::error::Error for AdminStartError {}
 
 /// A program with an admin API.
 ///
@@ -99,13 +99,14 @@ struct Served {
 ///
 /// The caller has bound the listener, so a command that finds the token can connect at once; its
 /// request waits until the thread answers, and then perhaps for apps that are being deployed.
-pub fn start(listener: TcpListener, state: Arc<AdminState>) -> Result<(), StartError> {
+pub fn start(listener: TcpListener, state: Arc<AdminState>) -> Result<(), AdminStartError> {
     let (token, published) =
         token_of(&listener, state.access.token.as_ref(), || token::kept(&state.token_file))?;
     let booting = Arc::clone(&state);
     thread::Builder::new().name("admin-boot".into()).spawn(move || boot::deploy_all(&booting))?;
     let guard = Guard::new(&state.access, token, Some(state.credential.clone()));
-    let tls = state.access.identity.as_ref().map(Acceptor::new).transpose().map_err(StartError::Identity)?;
+    let tls =
+        state.access.identity.as_ref().map(Acceptor::new).transpose().map_err(AdminStartError::Identity)?;
     listen(listener, tls, Served { name: state.edge.clone(), guard, site: state, _published: published })
 }
 
@@ -118,10 +119,10 @@ pub fn serve(
     name: String,
     access: &Access,
     site: Arc<dyn AdminApi>,
-) -> Result<(), StartError> {
+) -> Result<(), AdminStartError> {
     let (token, published) = token_of(&listener, access.token.as_ref(), token::fresh)?;
     let guard = Guard::new(access, token, None);
-    let tls = access.identity.as_ref().map(Acceptor::new).transpose().map_err(StartError::Identity)?;
+    let tls = access.identity.as_ref().map(Acceptor::new).transpose().map_err(AdminStartError::Identity)?;
     listen(listener, tls, Served { name, guard, site, _published: published })
 }
 
@@ -146,7 +147,7 @@ fn token_of(
     Ok((token, published.ok()))
 }
 
-fn listen(listener: TcpListener, tls: Option<Acceptor>, served: Served) -> Result<(), StartError> {
+fn listen(listener: TcpListener, tls: Option<Acceptor>, served: Served) -> Result<(), AdminStartError> {
     let served = Arc::new(served);
     let server = Server {
         thread: "admin",

@@ -68,19 +68,19 @@ pub struct AgentOptions {
     /// All timeouts.
     pub timeouts: Timeouts,
     /// Limits of what it keeps.
-    pub limits: Limits,
+    pub limits: AgentLimits,
 }
 
 /// What an agent keeps at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct AgentLimits {
     /// Bytes that its sessions may keep together: messages, log, checkpoints. At least [`MEMORY_MIN`].
     pub memory_max: u64,
     /// Bytes of checkpoints of one session: at most [`CHECKPOINTS_SIZE_MAX`](marram_wire::limits::CHECKPOINTS_SIZE_MAX).
     pub checkpoints_max: u64,
 }
 
-impl Default for Limits {
+impl Default for AgentLimits {
     fn default() -> Self {
         Self { memory_max: MEMORY, checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE }
     }

@@ -138,7 +138,7 @@ impl AgentSettings {
                 ..Security::default()
             },
             timeouts: marram_agent::Timeouts::default(),
-            limits: marram_agent::Limits::default(),
+            limits: marram_agent::AgentLimits::default(),
         };
         let missing = match side {
             AgentRole::Client if agent.routing.listeners().next().is_none() => {
@@ -233,7 +233,7 @@ struct Written {
     log: WrittenLog,
 }
 
-/// `[limits]`: what the sessions of the agent may keep. Absent fields take [`marram_agent::Limits::default`].
+/// `[limits]`: what the sessions of the agent may keep. Absent fields take [`marram_agent::AgentLimits::default`].
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct WrittenLimits {
@@ -242,8 +242,8 @@ struct WrittenLimits {
 }
 
 impl WrittenLimits {
-    fn resolve(self, source: &Source) -> Result<marram_agent::Limits, Problem> {
-        Ok(marram_agent::Limits {
+    fn resolve(self, source: &Source) -> Result<marram_agent::AgentLimits, Problem> {
+        Ok(marram_agent::AgentLimits {
             memory_max: memory(source, self.memory.as_ref())?,
             checkpoints_max: shared::checkpoints_max(source, self.checkpoints.as_ref())?,
         })

@@ -15,7 +15,7 @@
 use super::shared::{self, socket};
 use super::source::{Problem, Source};
 use super::units::{Address, Time};
-use marram_node::coordinator::{CoordinatorOptions, Credentials, Serve, StoreAddress};
+use marram_node::coordinator::{CoordinatorOptions, Serve, StoreAddress, StoreCredentials};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -120,17 +120,17 @@ impl WrittenCoordinator {
         })
     }
 
-    fn credentials(&self, source: &Source, token: Option<String>) -> Result<Credentials, Problem> {
+    fn credentials(&self, source: &Source, token: Option<String>) -> Result<StoreCredentials, Problem> {
         match (&self.user, &self.password_file, token) {
-            (None, None, None) => Ok(Credentials::None),
-            (None, None, Some(token)) => Ok(Credentials::Token(token)),
+            (None, None, None) => Ok(StoreCredentials::None),
+            (None, None, Some(token)) => Ok(StoreCredentials::Token(token)),
             (Some(user), Some(path), None) => {
                 let password = shared::file(source, path)?;
                 shared::warn_if_shown(source, path);
                 let password = String::from_utf8(password).map_err(|_| {
                     source.problem(&path.span(), "names a file that is not text; write one line")
                 })?;
-                Ok(Credentials::User {
+                Ok(StoreCredentials::User {
                     name: user.get_ref().clone(),
                     password: password.trim_end().to_owned(),
                 })

@@ -220,7 +220,7 @@ struct WrittenStandby {
     token_file: Option<Spanned<String>>,
 }
 
-/// `[limits]`. Absent fields take `edge::Limits::default`; 0 means no limit for `sessions`,
+/// `[limits]`. Absent fields take `edge::EdgeLimits::default`; 0 means no limit for `sessions`,
 /// `recoveries` and `replay`.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
@@ -386,9 +386,9 @@ fn tenants(source: &Source, written: Vec<Spanned<WrittenTenant>>) -> Result<Vec<
 }
 
 impl WrittenLimits {
-    fn resolve(&self, source: &Source, grants: Vec<Grant>) -> Result<edge::Limits, Problem> {
-        let default = edge::Limits::default();
-        Ok(edge::Limits {
+    fn resolve(&self, source: &Source, grants: Vec<Grant>) -> Result<edge::EdgeLimits, Problem> {
+        let default = edge::EdgeLimits::default();
+        Ok(edge::EdgeLimits {
             checkpoints_max: shared::checkpoints_max(source, self.checkpoints.as_ref())?,
             sessions_max: self.sessions.unwrap_or(default.sessions_max),
             recoveries_max: self.recoveries.unwrap_or(default.recoveries_max),

@@ -15,7 +15,7 @@ mod stages;
 
 pub use cache::{BYTES as CACHE_BYTES, BYTES_MAX as CACHE_BYTES_MAX};
 pub use files::TreeFile;
-pub use quotas::{Quotas, StageQuotas};
+pub use quotas::{SessionQuotas, StageQuotas};
 pub use stages::{Stage, read_parts};
 
 use crate::source::{Problem, Source};
@@ -62,7 +62,7 @@ pub struct Manifest {
     /// The server's name, where the app has one.
     pub server: Option<String>,
     /// What a session may use.
-    pub quotas: Quotas,
+    pub quotas: SessionQuotas,
     /// Which end keeps checkpoints.
     pub keep: CheckpointHolder,
     /// The longest time that replaying should take.
@@ -333,7 +333,7 @@ mod tests {
         let mut all = parse(&all).unwrap();
         let (shown, default) = (all.stages.remove(0), written.stages.remove(0));
         assert_eq!((shown.name, shown.quotas, shown.files.len()), (default.name, default.quotas, 1));
-        let quotas = Quotas { messages_per_s: 0, log_bytes_per_s: 0, ..all.quotas };
+        let quotas = SessionQuotas { messages_per_s: 0, log_bytes_per_s: 0, ..all.quotas };
         assert_eq!(Manifest { server: None, quotas, cache: None, ..all }, written);
     }
 

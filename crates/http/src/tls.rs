@@ -50,7 +50,7 @@ impl std::error::Error for PemError {}
 
 /// Why one side cannot use TLS. The operator gives another file; the TLS library has the last word on the files' contents.
 #[derive(Debug)]
-pub enum TlsError {
+pub enum HttpsError {
     /// The file with the own certificate cannot be used.
     Certificate(PemError),
     /// The key's file contains no private key in PEM.
@@ -67,7 +67,7 @@ pub enum TlsError {
     Library(rustls::Error),
 }
 
-impl fmt::Display for TlsError {
+impl fmt::Display for HttpsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Certificate(error) => write!(f, "the certificate's file cannot be used: {error}"),
@@ -83,7 +83,7 @@ impl fmt::Display for TlsError {
     }
 }
 
-impl std::error::Error for TlsError {}
+impl std::error::Error for HttpsError {}
 
 type Chain = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
@@ -95,9 +95,9 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
     Ok(all)
 }
 
-fn chain(identity: &Identity) -> Result<Chain, TlsError> {
-    let chain = certificates(&identity.chain_pem).map_err(TlsError::Certificate)?;
-    let key = PrivateKeyDer::from_pem_slice(&identity.key_pem).map_err(TlsError::NoKey)?;
+fn chain(identity: &Identity) -> Result<Chain, HttpsError> {
+    let chain = certificates(&identity.chain_pem).map_err(HttpsError::Certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(&identity.key_pem).map_err(HttpsError::NoKey)?;
     Ok((chain, key))
 }
 
@@ -110,14 +110,14 @@ impl Acceptor {
     ///
     /// # Errors
     /// If certificate or key cannot be used, or they do not belong together.
-    pub fn new(identity: &Identity) -> Result<Self, TlsError> {
+    pub fn new(identity: &Identity) -> Result<Self, HttpsError> {
         let (chain, key) = chain(identity)?;
         let config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
-            .map_err(TlsError::Library)?
+            .map_err(HttpsError::Library)?
             .with_no_client_auth()
             .with_single_cert(chain, key)
-            .map_err(TlsError::Mismatch)?;
+            .map_err(HttpsError::Mismatch)?;
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
@@ -143,7 +143,7 @@ impl Connector {
     ///
     /// # Errors
     /// The text says which file is wrong.
-    pub fn new(ca_pem: Option<&[u8]>, identity: Option<&Identity>) -> Result<Self, TlsError> {
+    pub fn new(ca_pem: Option<&[u8]>, identity: Option<&Identity>) -> Result<Self, HttpsError> {
         let system;
         let pem = match ca_pem {
             Some(pem) => pem,
@@ -151,11 +151,11 @@ impl Connector {
                 system = SYSTEM
                     .iter()
                     .find_map(|path| std::fs::read(path).ok())
-                    .ok_or(TlsError::NothingTrusted)?;
+                    .ok_or(HttpsError::NothingTrusted)?;
                 &system
             }
         };
-        let known = certificates(pem).map_err(TlsError::Trusted)?;
+        let known = certificates(pem).map_err(HttpsError::Trusted)?;
         let mut roots = RootCertStore::empty();
         let (added, _) = roots.add_parsable_certificates(known.iter().cloned());
         // A pinned certificate need not be usable as a root: then it is trusted itself and signs
@@ -163,20 +163,20 @@ impl Connector {
         let signed = (added > 0)
             .then(|| WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build())
             .transpose()
-            .map_err(TlsError::Roots)?;
+            .map_err(HttpsError::Roots)?;
         // The system's certificates are signers only, not servers' own.
         let pinned = if ca_pem.is_some() { known } else { Vec::new() };
         let verifier = HandshakeVerifier::new(Believed { pinned, signed });
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
-            .map_err(TlsError::Library)?
+            .map_err(HttpsError::Library)?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier));
         let config = match identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {
                 let (chain, key) = chain(identity)?;
-                builder.with_client_auth_cert(chain, key).map_err(TlsError::Mismatch)?
+                builder.with_client_auth_cert(chain, key).map_err(HttpsError::Mismatch)?
             }
         };
         Ok(Self(TlsConnector::from(Arc::new(config))))

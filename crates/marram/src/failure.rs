@@ -5,7 +5,7 @@
 
 /// Why a command failed, by what the caller can do about it.
 #[derive(Debug)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// Any failure that is not named below.
     /// A plain `anyhow::Error` becomes this one.
     Other(anyhow::Error),

@@ -15,6 +15,6 @@
 pub mod cli;
 pub mod demo;
 pub mod exec;
-pub mod failure;
+mod failure;
 pub mod project;
 pub mod replay;

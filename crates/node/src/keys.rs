@@ -41,7 +41,7 @@ impl fmt::Debug for Key {
 
 /// Why a key's file cannot be used; the operator names another. The text continues "names a file that ...".
 #[derive(Clone, PartialEq, Debug)]
-pub enum KeyError {
+pub enum SigningKeyError {
     /// It contains no private key in PEM.
     NoKey,
     /// Its private key is for another algorithm.
@@ -52,7 +52,7 @@ pub enum KeyError {
     InvalidCertificate(rustls::Error),
 }
 
-impl fmt::Display for KeyError {
+impl fmt::Display for SigningKeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoKey => f.write_str("contains no private key in PEM"),
@@ -66,7 +66,7 @@ impl fmt::Display for KeyError {
     }
 }
 
-impl std::error::Error for KeyError {}
+impl std::error::Error for SigningKeyError {}
 
 /// Reads a private key: PKCS #8 or SEC 1, Ed25519 or P-256.
 ///
@@ -75,9 +75,9 @@ impl std::error::Error for KeyError {}
 ///
 /// Slow enough to be done once: for each key when the configuration is read, and when a shard
 /// starts.
-pub fn read(pem: &[u8]) -> Result<(KeyId, Arc<dyn Signer>), KeyError> {
-    let der = PrivateKeyDer::from_pem_slice(pem).map_err(|_| KeyError::NoKey)?;
-    let other = || KeyError::OtherAlgorithm;
+pub fn read(pem: &[u8]) -> Result<(KeyId, Arc<dyn Signer>), SigningKeyError> {
+    let der = PrivateKeyDer::from_pem_slice(pem).map_err(|_| SigningKeyError::NoKey)?;
+    let other = || SigningKeyError::OtherAlgorithm;
     let key = any_supported_type(&der).map_err(|_| other())?;
     let id = key.public_key().map(|public| KeyId::of(&public)).ok_or_else(other)?;
     // The library parses and checks the key; only the signing on P-256 is done by another one.
@@ -99,9 +99,9 @@ pub fn read(pem: &[u8]) -> Result<(KeyId, Arc<dyn Signer>), KeyError> {
 /// The text continues "names a file that ...".
 ///
 /// The certificate is not verified: whether clients trust it is not the edge's concern.
-pub fn of_certificate(pem: &[u8]) -> Result<KeyId, KeyError> {
-    let leaf = CertificateDer::from_pem_slice(pem).map_err(|_| KeyError::NoCertificate)?;
-    let leaf = ParsedCertificate::try_from(&leaf).map_err(KeyError::InvalidCertificate)?;
+pub fn of_certificate(pem: &[u8]) -> Result<KeyId, SigningKeyError> {
+    let leaf = CertificateDer::from_pem_slice(pem).map_err(|_| SigningKeyError::NoCertificate)?;
+    let leaf = ParsedCertificate::try_from(&leaf).map_err(SigningKeyError::InvalidCertificate)?;
     Ok(KeyId::of(&leaf.subject_public_key_info()))
 }
 
@@ -190,6 +190,6 @@ mod tests {
             let error = read(file.as_bytes()).err().unwrap().to_string();
             assert!(error.contains(words), "{error:?} does not say {words:?}");
         }
-        assert!(of_certificate(p384.as_bytes()).unwrap_err() == KeyError::NoCertificate);
+        assert!(of_certificate(p384.as_bytes()).unwrap_err() == SigningKeyError::NoCertificate);
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn write_whole(
     dir: &Path,
     name: &str,
     fill: impl FnOnce(&mut File) -> io::Result<()>,
-) -> Result<(), StoreError> {
+) -> Result<(), ImageWriteError> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let aside = dir.join(format!(".{name}.{}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
     let target = dir.join(name);
@@ -28,7 +28,7 @@ pub(crate) fn write_whole(
     written.map_err(|error| {
         // The write already failed; that error is reported, not this one.
         let _ = fs::remove_file(&aside);
-        StoreError::new(&target, &error)
+        ImageWriteError::new(&target, &error)
     })
 }
 
@@ -54,13 +54,13 @@ pub(crate) fn sweep(dir: &Path) {
 
 /// A file of the image directory could not be written. No half-written file is left.
 #[derive(Debug)]
-pub struct StoreError {
+pub struct ImageWriteError {
     path: PathBuf,
     full: bool,
     why: String,
 }
 
-impl StoreError {
+impl ImageWriteError {
     pub(crate) fn new(path: &Path, error: &io::Error) -> Self {
         let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
         Self { path: path.into(), full, why: error.to_string() }
@@ -73,7 +73,7 @@ impl StoreError {
     }
 }
 
-impl fmt::Display for StoreError {
+impl fmt::Display for ImageWriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the image directory cannot hold {}: {}", self.path.display(), self.why)?;
         if self.full {
@@ -83,7 +83,7 @@ impl fmt::Display for StoreError {
     }
 }
 
-impl std::error::Error for StoreError {}
+impl std::error::Error for ImageWriteError {}
 
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,7 @@ use crate::app::{App, ImageFile, hash_of};
 use crate::chain::{self, Chain, Image, Stage};
 use crate::deploy::{self, DeployError};
 use crate::image::{ImageFault, ImageInfo, StageImage};
-use crate::image_dir::{StoreError, sweep, write_whole};
+use crate::image_dir::{ImageWriteError, sweep, write_whole};
 use crate::image_key::{self, ImageKey};
 use crate::keys::KeyId;
 use crate::limits::INITIALISE_MS_MAX;
@@ -50,7 +50,7 @@ impl Images {
     /// If the directory cannot be created, another user owns it, or the machine cannot run the engine.
     pub fn open(dir: &Path) -> Result<Self, DeployError> {
         let key = image_key::private(dir).and_then(|()| ImageKey::of(dir));
-        let key = key.map_err(|error| DeployError::Store(StoreError::new(dir, &error)))?;
+        let key = key.map_err(|error| DeployError::Store(ImageWriteError::new(dir, &error)))?;
         let compatibility = deploy::base_compatibility()?;
         sweep(dir);
         Ok(Self { dir: dir.into(), initialise_ms_max: INITIALISE_MS_MAX, compatibility, key })
@@ -255,15 +255,15 @@ impl Images {
     ///
     /// # Errors
     /// If an existing file cannot be removed.
-    pub fn remove(&self, hash: ImageHash) -> Result<(), StoreError> {
-        if self.is_stage(hash).map_err(|error| StoreError::new(&self.dir, &error))? {
+    pub fn remove(&self, hash: ImageHash) -> Result<(), ImageWriteError> {
+        if self.is_stage(hash).map_err(|error| ImageWriteError::new(&self.dir, &error))? {
             return Ok(());
         }
         for name in [chain_name(hash), image_name(hash), app_name(hash)] {
             let path = self.dir.join(name);
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(StoreError::new(&path, &error));
+                    return Err(ImageWriteError::new(&path, &error));
                 }
                 _ => {}
             }
@@ -302,7 +302,7 @@ impl Images {
         StageImage::decode(&bytes, hash, self.compatibility, &self.key)
     }
 
-    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), ImageWriteError> {
         write_whole(&self.dir, name, |file| file.write_all(bytes))
     }
 }

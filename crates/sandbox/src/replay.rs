@@ -18,7 +18,7 @@ use crate::dirty::Tracking;
 use crate::host::Print;
 use crate::images::{Images, LoadError};
 use crate::keys::Keyring;
-use crate::start_error::StartError;
+use crate::start_error::CellStartError;
 use marram_session::cell::{CellId, CellInput, CellOutput, Ran, TaskChange, TimerChange};
 use marram_session::replay::{PlayError, Player, ReplayStart, StepResult};
 use marram_wire::{
@@ -66,7 +66,7 @@ pub enum ReplayError {
     /// A debugger cannot be used.
     Debug(DebugError),
     /// The cell cannot be started.
-    Start(StartError),
+    Start(CellStartError),
     /// The cell's checkpoints cannot be restored.
     Restore(RestoreError),
     /// The recording cannot be followed.

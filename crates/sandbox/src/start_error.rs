@@ -7,7 +7,7 @@ use std::fmt;
 
 /// Why a cell could not be started, or memory for cells could not be reserved.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum StartError {
+pub enum CellStartError {
     /// The machine cannot provide what the configuration asks for.
     Pool(String),
     /// A live cell already has this number.
@@ -30,7 +30,7 @@ pub enum StartError {
     Slot(String),
 }
 
-impl fmt::Display for StartError {
+impl fmt::Display for CellStartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pool(why) => write!(
@@ -53,4 +53,4 @@ impl fmt::Display for StartError {
     }
 }
 
-impl std::error::Error for StartError {}
+impl std::error::Error for CellStartError {}

@@ -506,7 +506,7 @@ pub enum ToShard {
     /// The answer to [`FromShard::Want`] if no peer has the image; [`ToShard::Know`] is the other answer.
     Missing(Missing),
     /// New sessions of this app are refused; existing ones continue.
-    Undeploy(Name),
+    Undeploy(AppName),
     /// Take no new sessions; ask agents to move the others.
     Drain,
     /// End a session for good.
@@ -666,7 +666,7 @@ record! {
 }
 record! {
     /// An app's name.
-    Name {
+    AppName {
         /// The name.
         name: String,
     }
@@ -890,7 +890,7 @@ macro_rules! messages {
 messages!(ToShard {
     0u8 Configure(Configure),
     1u8 Deploy(App),
-    2u8 Undeploy(Name),
+    2u8 Undeploy(AppName),
     3u8 Drain,
     4u8 Kill(Kill),
     5u8 List(Tag),

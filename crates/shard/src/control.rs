@@ -6,8 +6,8 @@ mod survives;
 mod tests;
 
 use crate::api::{
-    App, CheckpointHolder, Configure, Counter, FromShard, Grant, Missing, Name, NoteLevel, SessionRow, Tag,
-    ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport,
+    App, AppName, CheckpointHolder, Configure, Counter, FromShard, Grant, Missing, NoteLevel, SessionRow,
+    Tag, ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport,
 };
 use crate::coordinator::{Parts, Placements};
 use alloc::{
@@ -435,7 +435,7 @@ impl Control {
             ControlRequest::Deploy(app) => self.deploy(app, out),
             ControlRequest::Undeploy(name) => {
                 let known = self.apps.remove(&name).is_some();
-                self.tell_all(&ToShard::Undeploy(Name { name }), out);
+                self.tell_all(&ToShard::Undeploy(AppName { name }), out);
                 if known { ControlAnswer::Done } else { ControlAnswer::NotFound }
             }
             ControlRequest::Apps => ControlAnswer::Apps(self.apps.values().cloned().collect()),

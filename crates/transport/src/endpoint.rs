@@ -3,7 +3,7 @@
 use super::{
     credentials::Credentials,
     error::WireError,
-    key::{AgentKey, KeyError},
+    key::{AgentKey, AgentKeyError},
     preamble::{Preamble, PreambleVerdict},
     proof::Token,
     security::Security,
@@ -20,15 +20,15 @@ use std::{fmt, io, net::SocketAddr, sync::Arc};
 #[derive(Debug)]
 pub enum SecurityError {
     /// The agent has no key.
-    Key(KeyError),
+    Key(AgentKeyError),
     /// A certificate or its key cannot be used.
     Tls(TlsError),
     /// The edge's own certificate cannot be created.
     SelfSigned(rcgen::Error),
 }
 
-impl From<KeyError> for SecurityError {
-    fn from(error: KeyError) -> Self {
+impl From<AgentKeyError> for SecurityError {
+    fn from(error: AgentKeyError) -> Self {
         Self::Key(error)
     }
 }

@@ -30,7 +30,7 @@ const FILE_SIZE_MAX: u64 = 2 * SEED_SIZE as u64 + 2;
 
 /// Why an agent has no key. The operator can fix all but the first.
 #[derive(Debug)]
-pub enum KeyError {
+pub enum AgentKeyError {
     /// The operating system gave no random bytes.
     Random(io::Error),
     /// The file cannot be opened or created.
@@ -47,7 +47,7 @@ pub enum KeyError {
     Damaged(PathBuf),
 }
 
-impl fmt::Display for KeyError {
+impl fmt::Display for AgentKeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Random(error) => write!(f, "{error}"),
@@ -78,7 +78,7 @@ impl fmt::Display for KeyError {
     }
 }
 
-impl std::error::Error for KeyError {}
+impl std::error::Error for AgentKeyError {}
 
 /// An agent's key pair. Clones share it.
 #[derive(Clone)]
@@ -100,34 +100,34 @@ impl AgentKey {
     ///
     /// # Errors
     /// If the operating system gives no random bytes.
-    pub fn generate() -> Result<Self, KeyError> {
-        Ok(Self::from_seed(&random().map_err(KeyError::Random)?))
+    pub fn generate() -> Result<Self, AgentKeyError> {
+        Ok(Self::from_seed(&random().map_err(AgentKeyError::Random)?))
     }
 
     /// The key in this file, which is created if it does not exist.
     ///
     /// # Errors
     /// If the file cannot be used, with what to do about it.
-    pub fn open(path: &Path) -> Result<Self, KeyError> {
+    pub fn open(path: &Path) -> Result<Self, AgentKeyError> {
         let named = || path.to_owned();
         let mut file = match Self::create(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => File::open(path),
             made => made,
         }
-        .map_err(|error| KeyError::Open(named(), error))?;
+        .map_err(|error| AgentKeyError::Open(named(), error))?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(KeyError::InUse(named()));
+            return Err(AgentKeyError::InUse(named()));
         }
-        let metadata = file.metadata().map_err(|error| KeyError::Read(named(), error))?;
+        let metadata = file.metadata().map_err(|error| AgentKeyError::Read(named(), error))?;
         if metadata.permissions().mode() & 0o077 != 0 {
-            return Err(KeyError::Exposed(named()));
+            return Err(AgentKeyError::Exposed(named()));
         }
         if metadata.len() > FILE_SIZE_MAX {
-            return Err(KeyError::OtherFile(named()));
+            return Err(AgentKeyError::OtherFile(named()));
         }
         let mut text = String::new();
-        file.read_to_string(&mut text).map_err(|error| KeyError::Read(named(), error))?;
-        let seed = seed(text.trim_end()).ok_or_else(|| KeyError::Damaged(named()))?;
+        file.read_to_string(&mut text).map_err(|error| AgentKeyError::Read(named(), error))?;
+        let seed = seed(text.trim_end()).ok_or_else(|| AgentKeyError::Damaged(named()))?;
         Ok(Self { _file: Some(Arc::new(file)), ..Self::from_seed(&seed) })
     }
 

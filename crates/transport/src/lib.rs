@@ -51,7 +51,7 @@ pub use error::WireError;
 pub use handshake::plain_answer;
 pub use idle::IdleTasks;
 pub use ipc::IpcChannel;
-pub use key::{AgentKey, KeyError};
+pub use key::{AgentKey, AgentKeyError};
 pub use limiter::LogLimiter;
 pub use listening::{ListenError, cannot_listen};
 pub use memory::give_back;

@@ -72,7 +72,7 @@ impl Running {
             servers: Vec::new(),
             security,
             timeouts,
-            limits: marram_agent::Limits { memory_max: memory, ..marram_agent::Limits::default() },
+            limits: marram_agent::AgentLimits { memory_max: memory, ..marram_agent::AgentLimits::default() },
         };
         let (stop, stopper) = StopSignal::pair()?;
         let (mut agent, connect_handle) = marram_agent::embed(&options, stop, program)

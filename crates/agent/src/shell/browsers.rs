@@ -7,7 +7,7 @@
 use super::Shell;
 use crate::{
     routing::{Arrived, Route},
-    websocket::{Refusal, WebSocketInput},
+    websocket::{UpgradeRefusal, WebSocketInput},
 };
 use marram_session::agent::{AgentInput, AgentOutput, ConnectionId};
 use marram_transport::Socket;
@@ -32,7 +32,7 @@ impl Shell {
             match self.websockets.next(now, |listener| routing.origins(listener))? {
                 WebSocketInput::Input(input) => return Some(input),
                 WebSocketInput::Asked { connection, .. } if self.stops > 0 => {
-                    self.websockets.refuse(now, connection, &Refusal::stopping());
+                    self.websockets.refuse(now, connection, &UpgradeRefusal::stopping());
                 }
                 WebSocketInput::Unproxied { arrived, error } => {
                     self.tell_unproxied(&arrived, &error.to_string())
@@ -48,7 +48,7 @@ impl Shell {
                             self.step(AgentInput::Accepted { connection, app, datagrams, messages, origin });
                         }
                         Route::Refuse(rule, reason) => {
-                            self.websockets.refuse(now, connection, &Refusal::by_rule(&reason));
+                            self.websockets.refuse(now, connection, &UpgradeRefusal::by_rule(&reason));
                             self.tell_refused(client, &rule, &reason);
                         }
                         Route::More => debug_assert!(false, "the routes know that no more bytes follow"),

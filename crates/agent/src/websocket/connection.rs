@@ -10,7 +10,7 @@
 
 use super::{
     codec::{self, Closing, WsCodec, WsEvent},
-    request::{self, Refusal},
+    request::{self, UpgradeRefusal},
 };
 use crate::routing::Arrived;
 use bytes::{Buf, Bytes, BytesMut};
@@ -286,7 +286,7 @@ impl Connection {
     }
 
     /// Refuses a request, and closes.
-    pub(super) fn refuse(&mut self, refusal: &Refusal) {
+    pub(super) fn refuse(&mut self, refusal: &UpgradeRefusal) {
         self.waiting.push_back(Part { bytes: refusal.answer(), ends: None });
         self.said_close = true;
         self.stage = Stage::Leaving;
@@ -307,7 +307,7 @@ impl Connection {
     /// Ends it after a timeout: sends a close, as far as possible without blocking.
     pub(super) fn give_up(&mut self) {
         match self.stage {
-            Stage::Asking(_) => self.refuse(&Refusal::late()),
+            Stage::Asking(_) => self.refuse(&UpgradeRefusal::late()),
             _ => self.close(&Closing::done()),
         }
         // The result does not matter: the connection is dropped.

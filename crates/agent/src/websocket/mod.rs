@@ -15,7 +15,7 @@ mod connection;
 pub mod request;
 mod unfinished;
 
-pub(super) use request::Refusal;
+pub(super) use request::UpgradeRefusal;
 pub use request::{HEAD_MAX, is_origin};
 pub use unfinished::UNFINISHED_MAX;
 
@@ -289,7 +289,7 @@ impl WebSockets {
     }
 
     /// Refuses a client's request.
-    pub(super) fn refuse(&mut self, now: Instant, connection: ConnectionId, refusal: &Refusal) {
+    pub(super) fn refuse(&mut self, now: Instant, connection: ConnectionId, refusal: &UpgradeRefusal) {
         if self.has(connection) {
             self.change(connection, |one| one.refuse(refusal));
             self.turn_away(connection);

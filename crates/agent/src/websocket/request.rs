@@ -33,12 +33,12 @@ const ANY: &str = "*";
 
 /// Why a request is refused: the HTTP status and the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Refusal {
+pub struct UpgradeRefusal {
     status: &'static str,
     words: String,
 }
 
-impl Refusal {
+impl UpgradeRefusal {
     fn new(status: &'static str, words: impl Into<String>) -> Self {
         Self { status, words: words.into() }
     }
@@ -79,9 +79,9 @@ impl Refusal {
 /// The length of the request in the first bytes, and the answer that grants it; `None` while it is incomplete. Its end is not
 /// before `from`, as earlier calls found. `origins` are the pages that may connect; if empty, only pages from the request's own
 /// host and port.
-pub fn read(head: &[u8], from: usize, origins: &[String]) -> Option<Result<(usize, Bytes), Refusal>> {
+pub fn read(head: &[u8], from: usize, origins: &[String]) -> Option<Result<(usize, Bytes), UpgradeRefusal>> {
     if head.first().is_some_and(|byte| !byte.is_ascii_uppercase()) {
-        return Some(Err(Refusal::new("400 Bad Request", "this is not HTTP; connect to ws:// here")));
+        return Some(Err(UpgradeRefusal::new("400 Bad Request", "this is not HTTP; connect to ws:// here")));
     }
     // Bytes behind HEAD_MAX do not count, so whether a request is too large does not depend on how
     // it was cut.
@@ -92,24 +92,26 @@ pub fn read(head: &[u8], from: usize, origins: &[String]) -> Option<Result<(usiz
     let head = &head[..from + at + END.len()];
     Some(match Request::try_parse(head) {
         Ok(Some((len, request))) => grant(&request, origins).map(|answer| (len, answer)),
-        Ok(None) => Err(Refusal::new("400 Bad Request", "the head of the request does not end properly")),
+        Ok(None) => {
+            Err(UpgradeRefusal::new("400 Bad Request", "the head of the request does not end properly"))
+        }
         Err(error) => Err(refuse(&error)),
     })
 }
 
-fn too_large() -> Refusal {
+fn too_large() -> UpgradeRefusal {
     let words = format!("the head of the request is longer than {HEAD_MAX} bytes, or has too many lines");
-    Refusal::new("431 Request Header Fields Too Large", words)
+    UpgradeRefusal::new("431 Request Header Fields Too Large", words)
 }
 
-fn grant(request: &Request, origins: &[String]) -> Result<Bytes, Refusal> {
+fn grant(request: &Request, origins: &[String]) -> Result<Bytes, UpgradeRefusal> {
     let answer = create_response(request).map_err(|error| refuse(&error))?;
     if let Some(origin) = stranger(request, origins) {
         let words = format!(
             "pages from {origin} are not allowed to connect; the operator of this gate can allow them with `origins \
              = [...]`"
         );
-        return Err(Refusal::new("403 Forbidden", words));
+        return Err(UpgradeRefusal::new("403 Forbidden", words));
     }
     let mut bytes = Vec::new();
     write_response(&mut bytes, &answer).map_err(|error| refuse(&error))?;
@@ -145,27 +147,27 @@ fn is_same(origin: &str, host: &str) -> bool {
     !place.is_empty() && bare(place) == bare(host)
 }
 
-fn refuse(error: &Error) -> Refusal {
+fn refuse(error: &Error) -> UpgradeRefusal {
     match error {
         Error::Capacity(CapacityError::TooManyHeaders) => too_large(),
         Error::Protocol(
             ProtocolError::WrongHttpMethod
             | ProtocolError::MissingConnectionUpgradeHeader
             | ProtocolError::MissingUpgradeWebSocketHeader,
-        ) => Refusal::new(
+        ) => UpgradeRefusal::new(
             "426 Upgrade Required",
             "only WebSocket is supported here: connect to ws://, not to http://",
         ),
         Error::Protocol(ProtocolError::MissingSecWebSocketVersionHeader) => {
-            Refusal::new("426 Upgrade Required", "only version 13 of WebSocket is supported")
+            UpgradeRefusal::new("426 Upgrade Required", "only version 13 of WebSocket is supported")
         }
         Error::Protocol(ProtocolError::MissingSecWebSocketKey | ProtocolError::InvalidSecWebSocketKey) => {
-            Refusal::new("400 Bad Request", "Sec-WebSocket-Key is not 16 bytes in base64")
+            UpgradeRefusal::new("400 Bad Request", "Sec-WebSocket-Key is not 16 bytes in base64")
         }
         Error::Protocol(ProtocolError::WrongHttpVersion) => {
-            Refusal::new("400 Bad Request", "WebSocket requires HTTP/1.1")
+            UpgradeRefusal::new("400 Bad Request", "WebSocket requires HTTP/1.1")
         }
-        other => Refusal::new("400 Bad Request", format!("this is not a valid HTTP request: {other}")),
+        other => UpgradeRefusal::new("400 Bad Request", format!("this is not a valid HTTP request: {other}")),
     }
 }
 

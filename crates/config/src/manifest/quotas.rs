@@ -43,7 +43,7 @@ impl Default for StageQuotas {
 
 /// What a session may use, however many stages its cell has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Quotas {
+pub struct SessionQuotas {
     /// Messages a second; 0 for no limit.
     pub messages_per_s: u32,
     /// Bytes of log a second; 0 for no limit.
@@ -85,13 +85,13 @@ enum Nan {
 
 impl Written {
     /// The defaults for stages, and the limits of sessions.
-    pub(super) fn resolve(self, source: &Source) -> Result<(StageQuotas, Quotas), Problem> {
+    pub(super) fn resolve(self, source: &Source) -> Result<(StageQuotas, SessionQuotas), Problem> {
         let log_bytes_per_s = match self.log_bytes_per_s {
             None => 0,
             Some(size) => u32::try_from(size.get_ref().0)
                 .map_err(|_| source.problem(&size.span(), "is at most \"4095MiB\" a second"))?,
         };
-        let quotas = Quotas {
+        let quotas = SessionQuotas {
             messages_per_s: self.messages_per_s.unwrap_or(0),
             log_bytes_per_s,
             sessions: self.sessions.unwrap_or(0),

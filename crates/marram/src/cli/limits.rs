@@ -160,7 +160,7 @@ fn at_an_end() -> Vec<Row> {
 
 /// Per shard unless the row says otherwise: shards share nothing.
 fn on_an_edge() -> Vec<Row> {
-    let limits = edge::Limits::default();
+    let limits = edge::EdgeLimits::default();
     vec![
         ("sessions on a shard (c)", or_none(limits.sessions_max), "new ones go to another edge"),
         (
@@ -401,7 +401,7 @@ fn of_the_coordinator() -> Vec<Row> {
 
 /// Times after which something happens without an event.
 fn waiting() -> Vec<Row> {
-    let (timeouts, limits) = (agent::Timeouts::default(), edge::Limits::default());
+    let (timeouts, limits) = (agent::Timeouts::default(), edge::EdgeLimits::default());
     vec![
         ("between heartbeats (c)", time(timeouts.heartbeat_interval), "one is sent"),
         (

@@ -60,7 +60,7 @@ pub struct DemoOptions {
 ///
 /// # Errors
 /// If a process cannot be started or a fault does not show its effect; [`Failure::Check`] if a byte was wrong.
-pub fn run(options: &DemoOptions) -> Result<(), Failure> {
+pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
     marram_cluster::end_on_interrupt()?;
     let timeline = Timeline::start();
     let outcome = play(options, &timeline)?;

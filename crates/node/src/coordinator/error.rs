@@ -1,6 +1,6 @@
 //! Why an edge's coordinator cannot start, in words that name what to change.
 
-use marram_http::tls::TlsError;
+use marram_http::tls::HttpsError;
 use marram_shard::coordinator::Damage;
 use std::{fmt, io, net::SocketAddr, path::PathBuf};
 
@@ -45,9 +45,9 @@ pub enum CoordinatorError {
     /// The store's address cannot be listened on.
     Listen(SocketAddr, io::Error),
     /// The certificate or key of the store that this edge serves cannot be used.
-    Identity(TlsError),
+    Identity(HttpsError),
     /// The certificates for connections to the store cannot be used.
-    Connector(TlsError),
+    Connector(HttpsError),
     /// The store's server cannot start.
     Serve(io::Error),
     /// The operating system gave no random bytes.

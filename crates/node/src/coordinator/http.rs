@@ -5,7 +5,7 @@
 //! be dead without a sign.
 
 use super::protocol::{self, Seen};
-use crate::coordinator::{Credentials, StoreAddress};
+use crate::coordinator::{StoreAddress, StoreCredentials};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -32,7 +32,7 @@ pub(super) struct Store {
     places: Vec<StoreAddress>,
     /// For encrypted addresses.
     connector: Option<Connector>,
-    credentials: Credentials,
+    credentials: StoreCredentials,
     /// The index of the address that answered last.
     /// It grows by one after each failure and is taken modulo their number, so all are tried in
     /// turn.
@@ -46,7 +46,7 @@ impl Store {
     pub(super) fn new(
         places: Vec<StoreAddress>,
         connector: Option<Connector>,
-        credentials: Credentials,
+        credentials: StoreCredentials,
     ) -> Self {
         Self { places, connector, credentials, current: Cell::new(0), session: RefCell::new(None) }
     }
@@ -144,9 +144,9 @@ impl Store {
 
     async fn post(&self, path: &str, body: &Value) -> Result<Response<Incoming>, StoreFailure> {
         let shown = match &self.credentials {
-            Credentials::None => None,
-            Credentials::Token(token) => Some(format!("Bearer {token}")),
-            Credentials::User { .. } => Some(self.session().await?),
+            StoreCredentials::None => None,
+            StoreCredentials::Token(token) => Some(format!("Bearer {token}")),
+            StoreCredentials::User { .. } => Some(self.session().await?),
         };
         self.send(path, body, shown.as_deref()).await
     }
@@ -156,7 +156,7 @@ impl Store {
         if let Some(session) = self.session.borrow().clone() {
             return Ok(session);
         }
-        let Credentials::User { name, password } = &self.credentials else { return Ok(String::new()) };
+        let StoreCredentials::User { name, password } = &self.credentials else { return Ok(String::new()) };
         let body = json!({ "name": name, "password": password });
         let response = self.send("/v3/auth/authenticate", &body, None).await?;
         let status = response.status().as_u16();

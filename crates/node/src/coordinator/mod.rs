@@ -47,7 +47,7 @@ use std::time::{Duration, Instant};
 
 /// The credentials for the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Credentials {
+pub enum StoreCredentials {
     /// Nothing.
     None,
     /// A token, to an edge.
@@ -100,7 +100,7 @@ pub struct CoordinatorOptions {
     /// Certificate and key that this edge serves the store with, and shows to an etcd that asks for them.
     pub identity: Option<Identity>,
     /// The credentials for the store.
-    pub credentials: Credentials,
+    pub credentials: StoreCredentials,
     /// How long this edge stays registered after its last message, in seconds.
     pub lease_s: u32,
     /// Where agents reach this edge.
@@ -177,7 +177,7 @@ impl Coordinator {
                 stores.push(StoreAddress { authority, is_encrypted: tls.is_some() });
                 // It trusts its own certificate, for any name.
                 ca = options.identity.as_ref().map(|identity| identity.chain_pem.clone());
-                credentials = serve.token.clone().map_or(Credentials::None, Credentials::Token);
+                credentials = serve.token.clone().map_or(StoreCredentials::None, StoreCredentials::Token);
             }
             server::start(listener, keeping.clone(), serve.token.clone(), tls)
                 .map_err(CoordinatorError::Serve)?;

@@ -12,7 +12,7 @@
 //! checkpoint that turns out to be altered costs time and has no effect.
 
 use bytes::{Bytes, BytesMut};
-use marram_sandbox::{CheckpointReader, Decoded, Filling, RestoreError, StartError};
+use marram_sandbox::{CellStartError, CheckpointReader, Decoded, Filling, RestoreError};
 use marram_shard::api::CellError;
 use marram_wire::{
     frame::{CheckpointMeta, Code},
@@ -161,11 +161,11 @@ fn tampered(reason: impl ToString) -> CellError {
 }
 
 /// The error for a session if its cell could not be started.
-pub(super) fn unstartable(error: &StartError) -> CellError {
+pub(super) fn unstartable(error: &CellStartError) -> CellError {
     let code = match error {
         // Another edge may hold the key.
-        StartError::Image { .. } | StartError::Key { .. } => Code::UnknownImage,
-        StartError::Pool(_) | StartError::Taken(_) | StartError::Slot(_) => Code::Busy,
+        CellStartError::Image { .. } | CellStartError::Key { .. } => Code::UnknownImage,
+        CellStartError::Pool(_) | CellStartError::Taken(_) | CellStartError::Slot(_) => Code::Busy,
     };
     CellError { code, reason: error.to_string() }
 }

@@ -1,8 +1,8 @@
 //! Why the processes of an edge cannot start or continue, in words that name what to change.
 
-use crate::keys::KeyError;
+use crate::keys::SigningKeyError;
 use marram_agent::{AgentError, EdgeTransportError};
-use marram_sandbox::{DeployError, StartError};
+use marram_sandbox::{CellStartError, DeployError};
 use marram_transport::{ListenError, SecurityError};
 use marram_wire::codec;
 use std::{fmt, io, path::PathBuf};
@@ -92,9 +92,9 @@ pub enum ShardError {
     /// The image cache cannot be used.
     Images(PathBuf, DeployError),
     /// The pool of cells cannot be reserved.
-    Pool(StartError),
+    Pool(CellStartError),
     /// A key that cells may sign with cannot be used, though the supervisor has read it.
-    Key(KeyError),
+    Key(SigningKeyError),
     /// A message of the supervisor cannot be read: the two are different versions of the program.
     Message(codec::Error),
     /// The supervisor sent this message before it had set the shard up.
@@ -111,8 +111,8 @@ impl From<SecurityError> for ShardError {
     }
 }
 
-impl From<KeyError> for ShardError {
-    fn from(error: KeyError) -> Self {
+impl From<SigningKeyError> for ShardError {
+    fn from(error: SigningKeyError) -> Self {
         Self::Key(error)
     }
 }

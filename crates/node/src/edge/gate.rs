@@ -84,7 +84,7 @@ impl Gate {
                 servers: options.servers.clone(),
                 security: options.security.clone(),
                 timeouts: options.timeouts.clone(),
-                limits: agent::Limits {
+                limits: agent::AgentLimits {
                     memory_max: options.gate_memory,
                     checkpoints_max: options.limits.checkpoints_max,
                 },

@@ -90,7 +90,7 @@ pub struct EdgeOptions {
     /// The token that it shows to them, if it is not [`Security::token`].
     pub standby_token: Option<String>,
     /// Its limits.
-    pub limits: Limits,
+    pub limits: EdgeLimits,
     /// Flip one bit of the n-th output of a shard, counting from 1; 0 for never. For `marram demo --sabotage`.
     pub sabotage: u64,
 }
@@ -146,7 +146,7 @@ impl EdgeOptions {
 
 /// Limits of an edge. 0 means no limit only where the field says so.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct EdgeLimits {
     /// Sessions at a time on one shard; 0 for no limit.
     pub sessions_max: u32,
     /// Recoveries at a time on one shard; 0 for no limit.
@@ -167,7 +167,7 @@ pub struct Limits {
     pub grants: Vec<Grant>,
 }
 
-impl Default for Limits {
+impl Default for EdgeLimits {
     fn default() -> Self {
         Self {
             sessions_max: 0,

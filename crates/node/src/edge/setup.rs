@@ -14,7 +14,7 @@ use super::{
     EdgeOptions,
     recordings::{Recordings, Stops},
 };
-use crate::keys::{self, KeyError};
+use crate::keys::{self, SigningKeyError};
 use bytes::{BufMut, Bytes, BytesMut};
 use marram_sandbox::Keyring;
 use marram_shard::api::ToShard;
@@ -173,7 +173,7 @@ impl Setup {
     ///
     /// # Errors
     /// Only if the two processes are of different builds: the configuration has read the same keys.
-    pub(super) fn keyring(&self) -> Result<Keyring, KeyError> {
+    pub(super) fn keyring(&self) -> Result<Keyring, SigningKeyError> {
         let mut keyring = Keyring::default();
         for pem in &self.keys {
             let (id, signer) = keys::read(pem)?;

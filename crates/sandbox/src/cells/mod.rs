@@ -39,7 +39,7 @@ use crate::image::StageImage;
 use crate::keys::Keyring;
 use crate::limits::{READY_SHARE, REASON_BYTES_MAX};
 use crate::plain::plain_cut;
-use crate::start_error::StartError;
+use crate::start_error::CellStartError;
 use bound::Bound;
 use bytes::Bytes;
 use deferred_free::DeferredFree;
@@ -97,16 +97,16 @@ impl Cells {
     ///
     /// # Errors
     /// If the machine cannot give the address space or a thread.
-    pub fn new(config: CellsConfig) -> Result<Self, StartError> {
+    pub fn new(config: CellsConfig) -> Result<Self, CellStartError> {
         let mut settings = if config.debugged { engine::debugged(true) } else { engine::config(true) };
         settings.allocation_strategy(InstanceAllocationStrategy::Pooling(config.pool()));
         // Only drivers are compiled here: that needs no extra threads.
         settings.parallel_compilation(false);
-        let engine = Engine::new(&settings).map_err(|error| StartError::Pool(format!("{error:#}")))?;
-        let linker = linker(&engine, true).map_err(|error| StartError::Pool(format!("{error:#}")))?;
-        let drivers = Drivers::new(&engine).map_err(|error| StartError::Pool(format!("{error:#}")))?;
+        let engine = Engine::new(&settings).map_err(|error| CellStartError::Pool(format!("{error:#}")))?;
+        let linker = linker(&engine, true).map_err(|error| CellStartError::Pool(format!("{error:#}")))?;
+        let drivers = Drivers::new(&engine).map_err(|error| CellStartError::Pool(format!("{error:#}")))?;
         let ticker = match config.slices {
-            true => Ticker::start(engine.clone()).map_err(|error| StartError::Pool(error.to_string()))?,
+            true => Ticker::start(engine.clone()).map_err(|error| CellStartError::Pool(error.to_string()))?,
             false => Ticker::still(),
         };
         let method = Method::choose(config.tracking);
@@ -143,27 +143,27 @@ impl Cells {
     ///
     /// # Errors
     /// If the engine refuses the code.
-    pub fn prepare(&mut self, image: &Arc<Image>) -> Result<(), StartError> {
+    pub fn prepare(&mut self, image: &Arc<Image>) -> Result<(), CellStartError> {
         self.bind_all(image).map(|_| ())
     }
 
     /// Binds all stages and compiles their driver: compiling takes longer than a handler may run.
     /// Called ahead of a start, when a delay harms no client.
-    fn bind_all(&mut self, image: &Image) -> Result<Vec<Rc<Bound>>, StartError> {
-        let refused = |error| StartError::Image { hash: image.hash(), why: format!("{error:#}") };
+    fn bind_all(&mut self, image: &Image) -> Result<Vec<Rc<Bound>>, CellStartError> {
+        let refused = |error| CellStartError::Image { hash: image.hash(), why: format!("{error:#}") };
         self.drivers.prepare(image.stage_count()).map_err(refused)?;
         image.stages.iter().map(|stage| self.bind(&stage.image)).collect()
     }
 
     /// The keys are picked once, when the image is first bound. A missing key fails each start
     /// until it is configured.
-    fn bind(&mut self, image: &Arc<StageImage>) -> Result<Rc<Bound>, StartError> {
+    fn bind(&mut self, image: &Arc<StageImage>) -> Result<Rc<Bound>, CellStartError> {
         if let Some(bound) = self.bound.get(&image.hash) {
             return Ok(Rc::clone(bound));
         }
-        let keys = self.keyring.pick(&image.keys).map_err(|key| StartError::Key { hash: image.hash, key })?;
+        let keys = self.keyring.pick(&image.keys).map_err(|key| CellStartError::Key { hash: image.hash, key })?;
         let bound = Bound::new(&self.engine, &self.linker, image, keys)
-            .map_err(|error| StartError::Image { hash: image.hash, why: format!("{error:#}") })?;
+            .map_err(|error| CellStartError::Image { hash: image.hash, why: format!("{error:#}") })?;
         let bound = Rc::new(bound);
         self.bound.insert(image.hash, Rc::clone(&bound));
         Ok(bound)
@@ -223,15 +223,15 @@ impl Cells {
     ///
     /// # Errors
     /// If all slots are taken, the number is taken, or the engine refuses the image.
-    pub fn start(&mut self, cell: CellId, image: &Arc<Image>, seed: Seed) -> Result<(), StartError> {
+    pub fn start(&mut self, cell: CellId, image: &Arc<Image>, seed: Seed) -> Result<(), CellStartError> {
         if self.cells.contains_key(&cell) {
-            return Err(StartError::Taken(cell));
+            return Err(CellStartError::Taken(cell));
         }
         let stages = match self.ready.take(image.hash(), seed) {
             Some(stages) => stages,
             None => match self.stages(image, seed) {
                 // Cells without a client are removed before a client is refused.
-                Err(StartError::Slot(_)) if self.deferred_free.clear() + self.ready.clear() > 0 => {
+                Err(CellStartError::Slot(_)) if self.deferred_free.clear() + self.ready.clear() > 0 => {
                     self.stages(image, seed)?
                 }
                 other => other?,
@@ -243,11 +243,11 @@ impl Cells {
 
     /// All stages of a new cell, each in a slot of its own. Does not remove others to make room:
     /// [`Self::start`] does, for clients only.
-    fn stages(&mut self, image: &Arc<Image>, seed: Seed) -> Result<Stages, StartError> {
+    fn stages(&mut self, image: &Arc<Image>, seed: Seed) -> Result<Stages, CellStartError> {
         let bound =
             image.stages.iter().map(|stage| self.bind(&stage.image)).collect::<Result<Vec<_>, _>>()?;
         let live = Live::start(&bound, image.server, &self.drivers, seed, &self.method, self.ticker.watch())
-            .map_err(|error| StartError::Slot(format!("{error:#}")))?;
+            .map_err(|error| CellStartError::Slot(format!("{error:#}")))?;
         Ok(Stages::new(Arc::clone(image), live))
     }
 

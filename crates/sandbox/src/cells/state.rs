@@ -26,7 +26,7 @@ use crate::globals::GlobalValue;
 use crate::host::{Host, Hosts};
 use crate::image::StageImage;
 use crate::limits::{PAGE, WASM_PAGE};
-use crate::start_error::StartError;
+use crate::start_error::CellStartError;
 use marram_session::cell::{CellId, CheckpointBase, Seed};
 use marram_wire::id::ImageHash;
 use std::sync::Arc;
@@ -383,7 +383,7 @@ impl Stage {
             let pages = ((memory_len - have) / WASM_PAGE) as u64;
             self.memory
                 .grow(&mut *store, pages)
-                .map_err(|error| RestoreError::Start(StartError::Slot(error.to_string())))?;
+                .map_err(|error| RestoreError::Start(CellStartError::Slot(error.to_string())))?;
         }
         let memory = self.memory.data_mut(&mut *store);
         for write in writes {

@@ -22,7 +22,7 @@ use crate::files::FilesChange;
 use crate::globals::GlobalValue;
 use crate::host::Ports;
 use crate::image::StageImage;
-use crate::start_error::StartError;
+use crate::start_error::CellStartError;
 use marram_session::cell::Seed;
 use marram_wire::id::ImageHash;
 use std::fmt;
@@ -161,7 +161,7 @@ pub enum RestoreError {
     /// They do not fit the image's quotas or layout, or the target cell.
     Misfit(&'static str),
     /// There is no room for the cell.
-    Start(StartError),
+    Start(CellStartError),
     /// They fit, but advancing the cell failed half-way: it is gone. Restore it, beginning with its full checkpoint.
     Lost(Box<Self>),
 }

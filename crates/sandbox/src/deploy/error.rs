@@ -1,6 +1,6 @@
 //! Why a module was not deployed. Each message says what to change, since the module's author reads it.
 
-use crate::image_dir::StoreError;
+use crate::image_dir::ImageWriteError;
 use crate::plain::plain;
 use std::fmt;
 
@@ -58,7 +58,7 @@ pub enum DeployError {
     /// The engine could not compile the module.
     Compile(String),
     /// The image could not be written to the cache.
-    Store(StoreError),
+    Store(ImageWriteError),
 }
 
 impl fmt::Display for DeployError {

@@ -5,7 +5,7 @@ use crate::support::{
     start_in, stop, twice, words,
 };
 use marram_sandbox::{
-    Cells, CellsConfig, CheckpointReader, Decoded, Image, Progress, Quotas, RestoreError, StartError,
+    CellStartError, Cells, CellsConfig, CheckpointReader, Decoded, Image, Progress, Quotas, RestoreError,
     Tracking,
 };
 use marram_session::cell::{
@@ -290,7 +290,7 @@ fn all_stages_start_or_none() {
         let mut cells = Cells::new(CellsConfig { slots: 3, ..CellsConfig::default() }).unwrap();
         start_in(&mut cells, CELL, &relays());
         let short = deploy_chain(&[("a", relay('a')), ("b", relay('b'))]);
-        assert!(matches!(cells.start(CellId(2), &short, SEED), Err(StartError::Slot(_))));
+        assert!(matches!(cells.start(CellId(2), &short, SEED), Err(CellStartError::Slot(_))));
         cells.remove(CELL);
         assert!(cells.is_empty());
         start_in(&mut cells, CellId(2), &short);

@@ -2,7 +2,7 @@
 
 use crate::own_process;
 use crate::support::{self, SEED, ask_at, chain_with, deploy, echo, guest, start_in};
-use marram_sandbox::{Cells, CellsConfig, Image, ReadyStats, StartError, WarmPoolStats};
+use marram_sandbox::{CellStartError, Cells, CellsConfig, Image, ReadyStats, WarmPoolStats};
 use marram_session::cell::{CellId, Seed};
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ fn clients_come_before_prewarmed_cells() {
         start_in(&mut cells, CellId(number), &other);
     }
     assert_eq!((cells.len(), cells.ready_stats().ready), (32, 0));
-    assert!(matches!(cells.start(CellId(99), &other, SEED), Err(StartError::Slot(_))));
+    assert!(matches!(cells.start(CellId(99), &other, SEED), Err(CellStartError::Slot(_))));
     // None is started ahead while there is no room, and trying has no effect.
     while cells.prewarm_one() {}
     assert_eq!((cells.len(), cells.ready_stats().ready), (32, 0));

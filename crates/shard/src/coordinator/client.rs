@@ -6,7 +6,7 @@
 
 use super::asks::{Ask, AskAnswer, Asks};
 use super::contents::{
-    About, HeldImage, LIVE, Registration, about, decode, edge_key, encode, images_key, named, part_key,
+    HeldImage, LIVE, LiveKey, Registration, about, decode, edge_key, encode, images_key, named, part_key,
 };
 use super::placements::Parts;
 use super::store::StoreChange;
@@ -598,21 +598,21 @@ impl CoordinatorClient {
     fn learn(&mut self, key: &str, value: Option<&Bytes>, out: &mut Vec<CoordinatorOutput>) {
         let readable = match (about(key), value) {
             (None, _) => true,
-            (Some(About::Edge(edge)), None) => {
+            (Some(LiveKey::Edge(edge)), None) => {
                 self.registrations.remove(edge);
                 self.gone(edge, out);
                 true
             }
-            (Some(About::Images(edge)), None) => {
+            (Some(LiveKey::Images(edge)), None) => {
                 self.images.remove(edge);
                 true
             }
-            (Some(About::Edge(edge)), Some(value)) => decode(value).is_ok_and(|registration| {
+            (Some(LiveKey::Edge(edge)), Some(value)) => decode(value).is_ok_and(|registration| {
                 self.met(edge, &registration, out);
                 self.registrations.insert(edge.into(), registration);
                 true
             }),
-            (Some(About::Images(edge)), Some(value)) => decode(value).is_ok_and(|holds| {
+            (Some(LiveKey::Images(edge)), Some(value)) => decode(value).is_ok_and(|holds| {
                 self.images.insert(edge.into(), holds);
                 true
             }),

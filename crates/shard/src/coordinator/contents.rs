@@ -180,7 +180,7 @@ pub fn images_key(edge: &str) -> String {
 
 /// What a key under [`LIVE`] is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum About<'a> {
+pub enum LiveKey<'a> {
     /// An edge's registration.
     Edge(&'a str),
     /// An edge's images.
@@ -189,9 +189,9 @@ pub enum About<'a> {
 
 /// Parses a key; none if this version does not know it.
 #[must_use]
-pub fn about(key: &str) -> Option<About<'_>> {
-    let edge = key.strip_prefix(EDGES).map(About::Edge);
-    edge.or_else(|| key.strip_prefix(IMAGES).map(About::Images))
+pub fn about(key: &str) -> Option<LiveKey<'_>> {
+    let edge = key.strip_prefix(EDGES).map(LiveKey::Edge);
+    edge.or_else(|| key.strip_prefix(IMAGES).map(LiveKey::Images))
 }
 
 /// Encodes a value.

@@ -7,7 +7,7 @@ use crate::support::{
     signing_cells, start_in, stop, try_deploy,
 };
 use marram_sandbox::limits::{KEYS_MAX, SIGNATURES_PER_HANDLER_MAX};
-use marram_sandbox::{Images, KeyId, Keyring, Quotas, StartError};
+use marram_sandbox::{CellStartError, Images, KeyId, Keyring, Quotas};
 use marram_session::cell::CellStop;
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ fn a_cell_with_a_key_that_this_machine_lacks_does_not_start() {
     half.add(KEYS[0], Arc::new(Stamp(1)));
     for (mut cells, missing) in [(cells(), KEYS[0]), (cells().with_keys(half), KEYS[1])] {
         let error = cells.start(CELL, &image, crate::support::SEED).unwrap_err();
-        assert_eq!(error, StartError::Key { hash: image.hash(), key: missing });
+        assert_eq!(error, CellStartError::Key { hash: image.hash(), key: missing });
         assert!(error.to_string().contains("does not have the key"), "{error}");
         start_in(&mut cells, CELL, &deploy(&crate::support::echo()));
     }
