@@ -7,6 +7,7 @@
 //!  `words` | words that readers stumbled over |
 //!  `references` | files that comments and documents name exist |
 //!  `graph` | which crate may use which; the size of the lockfile |
+//!  `types` | a public type's name is in one crate |
 //!  `circles` | no circles between the modules of a crate |
 //!  `map` | ARCHITECTURE.md names what is there |
 //!
@@ -17,6 +18,7 @@ mod files;
 mod graph;
 mod map;
 mod references;
+mod types;
 mod words;
 
 use std::path::Path;
@@ -54,6 +56,7 @@ pub(crate) fn check() -> Result<()> {
     wrong.extend(files::stale_exceptions(|path| project::read(path.as_ref())));
     wrong.extend(graph::check(&Metadata::load("Cargo.toml")?));
     wrong.extend(graph::check_lockfile(&project::read("Cargo.lock".as_ref())?));
+    wrong.extend(types::check(&sources));
     wrong.extend(circles::check(&sources));
     wrong.extend(map::check()?);
     if wrong.is_empty() {
