@@ -161,7 +161,8 @@ impl Cells {
         if let Some(bound) = self.bound.get(&image.hash) {
             return Ok(Rc::clone(bound));
         }
-        let keys = self.keyring.pick(&image.keys).map_err(|key| CellStartError::Key { hash: image.hash, key })?;
+        let keys =
+            self.keyring.pick(&image.keys).map_err(|key| CellStartError::Key { hash: image.hash, key })?;
         let bound = Bound::new(&self.engine, &self.linker, image, keys)
             .map_err(|error| CellStartError::Image { hash: image.hash, why: format!("{error:#}") })?;
         let bound = Rc::new(bound);
