@@ -283,8 +283,8 @@ impl Shell {
     }
 
     fn stopping(&mut self) {
-        let wishes = StopSignal::take(&mut self.stop, self.stops);
-        if wishes > 0 && self.stops == 0 {
+        let signals = StopSignal::take(&mut self.stop, self.stops);
+        if signals > 0 && self.stops == 0 {
             let (sessions, limit) = (self.reports.sessions(), self.drain_limit);
             let s = if sessions == 1 { "" } else { "s" };
             info!(
@@ -299,7 +299,7 @@ impl Shell {
             self.accepting.clear();
             self.inputs.push_back(AgentInput::Drain);
         }
-        self.stops += wishes;
+        self.stops += signals;
     }
 
     /// Ends everything that has timed out.

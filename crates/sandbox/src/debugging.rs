@@ -28,7 +28,7 @@ pub enum DebugError {
     /// The given module with this index has no debug information.
     Bare(usize),
     /// The given module with this index is not the program of any stage.
-    Stranger(usize),
+    Mismatch(usize),
     /// The image could not be made.
     Image(LoadError),
 }
@@ -42,7 +42,7 @@ impl fmt::Display for DebugError {
             Self::Bare(_) => f.write_str(
                 "it has no debug information: give the module as it was before it was stripped (Rust: `debug = true` in the profile, C: -g)",
             ),
-            Self::Stranger(_) => f.write_str(
+            Self::Mismatch(_) => f.write_str(
                 "it is not the app's module: give the module that was stripped and deployed, not one that was built \
                  again",
             ),
@@ -58,7 +58,7 @@ impl std::error::Error for DebugError {}
 /// `images` must have the app, and all stages of a chain.
 ///
 /// # Errors
-/// [`DebugError::Bare`] and [`DebugError::Stranger`] have the index in `symbols`, so that the
+/// [`DebugError::Bare`] and [`DebugError::Mismatch`] have the index in `symbols`, so that the
 /// caller can name the file.
 pub(crate) fn load(images: &Images, hash: ImageHash, symbols: &[Vec<u8>]) -> Result<Image, DebugError> {
     if let Some(bare) = symbols.iter().position(|module| !has_debug_info(module)) {
@@ -70,9 +70,9 @@ pub(crate) fn load(images: &Images, hash: ImageHash, symbols: &[Vec<u8>]) -> Res
         None => vec![(String::new(), hash)],
     };
     let apps: Vec<App> = names.iter().map(|(_, hash)| app(images, *hash)).collect::<Result<_, _>>()?;
-    let stranger = |module: &Vec<u8>| !apps.iter().any(|app| is_same_program(&app.module, module));
-    if let Some(stranger) = symbols.iter().position(stranger) {
-        return Err(DebugError::Stranger(stranger));
+    let is_unmatched = |module: &Vec<u8>| !apps.iter().any(|app| is_same_program(&app.module, module));
+    if let Some(index) = symbols.iter().position(is_unmatched) {
+        return Err(DebugError::Mismatch(index));
     }
     if symbols.is_empty() && !apps.iter().any(|app| has_debug_info(&app.module)) {
         return Err(DebugError::NoInfo);
@@ -129,8 +129,8 @@ mod tests {
 
         assert!(matches!(load(&images, bare, &[]), Err(DebugError::NoInfo)));
         assert!(matches!(load(&images, bare, &[info.clone(), one.clone()]), Err(DebugError::Bare(1))));
-        let strange = load(&images, bare, &[info.clone(), info_of_other.clone()]);
-        assert!(matches!(strange, Err(DebugError::Stranger(1))));
+        let mismatch = load(&images, bare, &[info.clone(), info_of_other.clone()]);
+        assert!(matches!(mismatch, Err(DebugError::Mismatch(1))));
         let image = load(&images, bare, std::slice::from_ref(&info)).unwrap();
         assert_eq!((image.hash(), image.stages[0].image.quotas.handler_time_ns), (bare, u64::MAX));
         assert!(load(&images, deploy(&info), &[]).is_ok(), "it was deployed with it");

@@ -238,44 +238,93 @@ pub struct Plan {
     pub memory_max: u64,
     /// Whether agents lead new sessions to the least loaded edge, not to the first one.
     pub spread: bool,
-    /// The course of an owner that renews its standby in vain, in some seeds. It is their only fault.
+    /// An owner that renews its standby in vain, in some seeds. It is their only fault.
     pub renewal: Option<Renewal>,
     /// An agent that lies, in some seeds.
     pub liar: Option<Liar>,
 }
 
-///
-/// Courses that take a seed for themselves (`renewal`, `lag`, `liar`, `opening`) are drawn first
-/// and applied last: they overwrite what would disturb them.
+/// A scenario that takes a seed for itself: drawn first and applied last, so that it overwrites what would disturb it.
+#[derive(Clone, Copy)]
+enum Scenario {
+    Renewal(Renewal),
+    Liar(Liar),
+    Lag,
+}
+
+impl Scenario {
+    /// Each kind has a generator of its own; of several that are drawn, the first one here counts.
+    fn draw(seed: u64) -> Option<Self> {
+        let liar = || liar::draw(seed).map(Self::Liar);
+        let lag = || lag::draw(seed).then_some(Self::Lag);
+        renewal::draw(seed).map(Self::Renewal).or_else(liar).or_else(lag)
+    }
+
+    fn prepare(self, plan: &mut Plan) {
+        match self {
+            Self::Renewal(renewal) => renewal.prepare(plan),
+            Self::Liar(liar) => liar.prepare(plan),
+            Self::Lag => lag::prepare(plan),
+        }
+    }
+}
+
 impl Plan {
     /// The plan of `seed`.
+    ///
+    /// `opening` is a scenario too, but takes only two faults for itself.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         let mut random = Random::new(seed, 1);
-        let random = &mut random;
-        let renewal = renewal::draw(seed);
-        let liar = liar::draw(seed).filter(|_| renewal.is_none());
-        let lags = lag::draw(seed) && renewal.is_none() && liar.is_none();
-        let drawn = (1 + usize::from(random.percent(30)), 1 + usize::from(random.percent(20)));
-        let (clients, servers) = liar.map_or(drawn, |liar| liar.agents(drawn));
+        let scenario = Scenario::draw(seed);
+        let mut plan = Self::draw(seed, scenario, &mut random);
+        replay::prepare(&mut plan);
+        if let Some((first, second)) = opening::faults(seed, plan.clients, plan.open_ns) {
+            plan.first = first;
+            plan.faults.push(second);
+        }
+        plan.connect_edges();
+        if random.percent(4) {
+            plan.poison = Some(Poison { event: random.between(1, 30), always: random.percent(50) });
+        }
+        if random.percent(2) {
+            plan.server_down = 1;
+        }
+        if let Some(scenario) = scenario {
+            scenario.prepare(&mut plan);
+        }
+        plan
+    }
+
+    /// The plan before the scenario is applied, and without connections between edges.
+    ///
+    /// The order of draws from `random` is part of what seeds mean.
+    fn draw(seed: u64, scenario: Option<Scenario>, random: &mut Random) -> Self {
+        let (is_renewal, is_liar) = match scenario {
+            Some(Scenario::Renewal(_)) => (true, false),
+            Some(Scenario::Liar(_)) => (false, true),
+            Some(Scenario::Lag) | None => (false, false),
+        };
+        let (clients, servers) = agents(random, scenario);
         let shards: Vec<u8> = (0..random.between(2, 3)).map(|_| 1 + u8::from(random.percent(30))).collect();
-        let shards = renewal.map_or(shards, |_| vec![1; renewal::EDGES]);
+        let shards = if is_renewal { vec![1; renewal::EDGES] } else { shards };
         let faults = faults::draw(random, clients, servers, shards.len());
-        let lethal = renewal.is_none() && liar.is_none() && faults.iter().any(Fault::is_lethal);
+        let lethal = !is_renewal && !is_liar && faults.iter().any(Fault::is_lethal);
         let hasty = random.percent(3);
         let short_linger = lethal || hasty;
         let linger_ms = if short_linger { random.between(500, 3_000) } else { 25_000 };
         let drawn = Load::of(random);
-        let load = if renewal.is_some() || liar.is_some() || lags { Load::Usual } else { drawn };
-        let count = if load == Load::Usual { random.between(1 + u64::from(liar.is_some()), 4) } else { 1 };
-        let standby = standby(seed, load, renewal.is_some()).filter(|_| !lags);
-        let standby = if lags { Some(Protect::Hot) } else { standby };
+        let load = if scenario.is_some() { Load::Usual } else { drawn };
+        let count = if load == Load::Usual { random.between(1 + u64::from(is_liar), 4) } else { 1 };
+        let standby = match scenario {
+            Some(Scenario::Lag) => Some(Protect::Hot),
+            _ => standby(seed, load, is_renewal),
+        };
         let witness = witness(seed);
         let visits: Vec<_> =
             (0..count).map(|_| visit(random, clients, load, seed.is_multiple_of(2))).collect();
         let messages = visits.iter().map(|visit| visit.script.chunks.len() as u64).sum();
-        let first = faults::first(&mut Random::new(seed, 17), clients + servers, messages);
-        let mut plan = Self {
+        Self {
             seed,
             clients,
             servers,
@@ -286,16 +335,12 @@ impl Plan {
             load,
             datagrams: datagrams(seed, load),
             visits,
-            first,
+            first: faults::first(&mut Random::new(seed, 17), clients + servers, messages),
             faults,
             handler_ns: random.magnitude(US, 200 * US),
             open_ns: opening::slowness_ns(seed),
             cost_ns: random.magnitude(100, 50 * US),
-            ballast: if random.percent(4) {
-                usize::try_from(random.between(1, 600_000)).unwrap_or(0)
-            } else {
-                0
-            },
+            ballast: ballast(random),
             large: Random::new(seed, 37).percent(30),
             checkpoints_max: checkpoints_max(seed),
             poison: None,
@@ -312,46 +357,28 @@ impl Plan {
             spread: Random::new(seed, 55).percent(50),
             renewal: None,
             liar: None,
-        };
-        replay::prepare(&mut plan);
-        if let Some((first, second)) = opening::faults(seed, clients, plan.open_ns) {
-            plan.first = first;
-            plan.faults.push(second);
         }
-        // Edges reach each other with delays like those of agents; faults also occur between them.
-        let mut apart = Random::new(seed, 13);
-        let edges = plan.shards.len();
-        plan.delay_ns.extend(
-            (0..=edges).map(|_| (0..edges).map(|_| apart.magnitude(10 * US, MS)).collect::<Vec<_>>()),
+    }
+
+    /// Edges reach each other with delays like those of agents. If they are standbys, faults also occur between them.
+    fn connect_edges(&mut self) {
+        let mut random = Random::new(self.seed, 13);
+        let (agents, edges) = (self.agents(), self.shards.len());
+        self.delay_ns.extend(
+            (0..=edges).map(|_| (0..edges).map(|_| random.magnitude(10 * US, MS)).collect::<Vec<_>>()),
         );
-        if plan.standby {
-            let agents = clients + servers;
-            for fault in &mut plan.faults {
-                if let FaultKind::CutWires { agent, .. }
-                | FaultKind::CutOneSide { agent, .. }
-                | FaultKind::Silence { agent, .. } = &mut fault.kind
-                    && apart.percent(40)
-                {
-                    *agent = agents + apart.index(edges);
-                }
+        if !self.standby {
+            return;
+        }
+        for fault in &mut self.faults {
+            if let FaultKind::CutWires { agent, .. }
+            | FaultKind::CutOneSide { agent, .. }
+            | FaultKind::Silence { agent, .. } = &mut fault.kind
+                && random.percent(40)
+            {
+                *agent = agents + random.index(edges);
             }
         }
-        if random.percent(4) {
-            plan.poison = Some(Poison { event: random.between(1, 30), always: random.percent(50) });
-        }
-        if random.percent(2) {
-            plan.server_down = 1;
-        }
-        if let Some(renewal) = renewal {
-            renewal.prepare(&mut plan);
-        }
-        if lags {
-            lag::prepare(&mut plan);
-        }
-        if let Some(liar) = liar {
-            liar.prepare(&mut plan);
-        }
-        plan
     }
 
     /// Number of all agents.
@@ -371,6 +398,21 @@ impl Plan {
         }
         script(&mut random, self.load)
     }
+}
+
+/// Numbers of clients' and of servers' agents.
+fn agents(random: &mut Random, scenario: Option<Scenario>) -> (usize, usize) {
+    let drawn = (1 + usize::from(random.percent(30)), 1 + usize::from(random.percent(20)));
+    match scenario {
+        Some(Scenario::Liar(liar)) => liar.agents(drawn),
+        _ => drawn,
+    }
+}
+
+/// In few seeds full checkpoints are large.
+fn ballast(random: &mut Random) -> usize {
+    let bytes = if random.percent(4) { random.between(1, 600_000) } else { 0 };
+    usize::try_from(bytes).unwrap_or(0)
 }
 
 /// Between agents and edges, in nanoseconds, one way. In 15 of 100 seeds half of the pairs are far

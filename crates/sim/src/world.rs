@@ -147,8 +147,8 @@ pub(crate) struct World {
     triggered: Vec<TriggeredFault>,
     faults_injected: u64,
     causes: causes::Causes,
-    /// The course of `plan::Renewal`, once it has begun.
-    renewal: Option<renewal::Course>,
+    /// The state of the scenario `plan::Renewal`, once it has begun.
+    renewal: Option<renewal::ScenarioState>,
     liar: Option<liars::Liar>,
     watch: Watch,
     past: Past,

@@ -168,81 +168,83 @@ mod tests {
     }
 
     /// A name, files, and the circles in them.
-    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
+    type Case = (&'static str, &'static [(&'static str, &'static str)], &'static [&'static str]);
+
+    const A_AND_B: &[&str] = &["crates/x/src {\"a\", \"b\"}"];
+
+    const CASES: [Case; 12] = [
+        ("none", &[("a.rs", "use crate::b::B;"), ("b.rs", "")], &[]),
+        (
+            "files of the root",
+            &[("a.rs", "use crate::b::B;"), ("b.rs", "use super::a;\nfn c() { a::b() }")],
+            A_AND_B,
+        ),
+        ("paths", &[("a.rs", "fn c() { crate::b::d() }"), ("b.rs", "fn d() { super::a::c() }")], A_AND_B),
+        (
+            "folders, though no file needs itself",
+            &[("a/mod.rs", "mod c;\nuse crate::b::B;"), ("a/c.rs", ""), ("b.rs", "use crate::a::c::C;")],
+            A_AND_B,
+        ),
+        (
+            "a name that is handed on",
+            &[
+                ("a/mod.rs", "pub use c::C;"),
+                ("a/c.rs", "use crate::b::B;"),
+                ("b.rs", "use crate::d::D;"),
+                ("d.rs", "pub use crate::a::C as D;"),
+            ],
+            A_AND_B,
+        ),
+        ("handing on is no use", &[("a.rs", "pub use crate::b::B;"), ("b.rs", "use crate::a::A;")], &[]),
+        (
+            "a folder's files",
+            &[
+                ("a/mod.rs", "use b::B;"),
+                ("a/b.rs", "use super::A;\nuse super::c::C;"),
+                ("a/c.rs", "use super::b::B;"),
+            ],
+            &[],
+        ),
+        ("a parent", &[("lib.rs", "fn f() { a::g() }"), ("a.rs", "use crate::f;")], &[]),
+        (
+            "a grandparent",
+            &[("lib.rs", "fn f() { a::g() }"), ("a/mod.rs", ""), ("a/b.rs", "use crate::f;")],
+            &["crates/x/src {\"(itself)\", \"a\"}"],
+        ),
+        (
+            "a folder in a folder",
+            &[
+                ("a/mod.rs", ""),
+                ("a/b.rs", "use super::c::d::D;"),
+                ("a/c.rs", "use super::b::B;"),
+                ("a/c/d.rs", ""),
+            ],
+            &["crates/x/src/a {\"b\", \"c\"}"],
+        ),
+        (
+            "tests",
+            &[
+                ("a.rs", "use crate::b::B;"),
+                ("b.rs", "#[cfg(test)]\nmod c;"),
+                ("b/c.rs", "use crate::a::A;"),
+                ("b/tests.rs", "use crate::a::A;"),
+            ],
+            &[],
+        ),
+        (
+            "macros",
+            &[
+                ("a.rs", "macro_rules! m { () => {} }\nuse crate::b::B;"),
+                ("b.rs", "fn f() { crate::m!() }"),
+                ("lib.rs", ""),
+            ],
+            A_AND_B,
+        ),
+    ];
 
     #[test]
     fn circles_that_cross_a_folder_are_found() {
-        let a_and_b: &[&str] = &["crates/x/src {\"a\", \"b\"}"];
-        let cases: [Case<'_>; 12] = [
-            ("none", &[("a.rs", "use crate::b::B;"), ("b.rs", "")], &[]),
-            (
-                "files of the root",
-                &[("a.rs", "use crate::b::B;"), ("b.rs", "use super::a;\nfn c() { a::b() }")],
-                a_and_b,
-            ),
-            ("paths", &[("a.rs", "fn c() { crate::b::d() }"), ("b.rs", "fn d() { super::a::c() }")], a_and_b),
-            (
-                "folders, though no file needs itself",
-                &[("a/mod.rs", "mod c;\nuse crate::b::B;"), ("a/c.rs", ""), ("b.rs", "use crate::a::c::C;")],
-                a_and_b,
-            ),
-            (
-                "a name that is handed on",
-                &[
-                    ("a/mod.rs", "pub use c::C;"),
-                    ("a/c.rs", "use crate::b::B;"),
-                    ("b.rs", "use crate::d::D;"),
-                    ("d.rs", "pub use crate::a::C as D;"),
-                ],
-                a_and_b,
-            ),
-            ("handing on is no use", &[("a.rs", "pub use crate::b::B;"), ("b.rs", "use crate::a::A;")], &[]),
-            (
-                "a folder's files",
-                &[
-                    ("a/mod.rs", "use b::B;"),
-                    ("a/b.rs", "use super::A;\nuse super::c::C;"),
-                    ("a/c.rs", "use super::b::B;"),
-                ],
-                &[],
-            ),
-            ("a parent", &[("lib.rs", "fn f() { a::g() }"), ("a.rs", "use crate::f;")], &[]),
-            (
-                "a grandparent",
-                &[("lib.rs", "fn f() { a::g() }"), ("a/mod.rs", ""), ("a/b.rs", "use crate::f;")],
-                &["crates/x/src {\"(itself)\", \"a\"}"],
-            ),
-            (
-                "a folder in a folder",
-                &[
-                    ("a/mod.rs", ""),
-                    ("a/b.rs", "use super::c::d::D;"),
-                    ("a/c.rs", "use super::b::B;"),
-                    ("a/c/d.rs", ""),
-                ],
-                &["crates/x/src/a {\"b\", \"c\"}"],
-            ),
-            (
-                "tests",
-                &[
-                    ("a.rs", "use crate::b::B;"),
-                    ("b.rs", "#[cfg(test)]\nmod c;"),
-                    ("b/c.rs", "use crate::a::A;"),
-                    ("b/tests.rs", "use crate::a::A;"),
-                ],
-                &[],
-            ),
-            (
-                "macros",
-                &[
-                    ("a.rs", "macro_rules! m { () => {} }\nuse crate::b::B;"),
-                    ("b.rs", "fn f() { crate::m!() }"),
-                    ("lib.rs", ""),
-                ],
-                a_and_b,
-            ),
-        ];
-        for (name, files, expected) in cases {
+        for (name, files, expected) in CASES {
             assert_eq!(circles(files), expected, "{name}");
         }
     }

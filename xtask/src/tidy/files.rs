@@ -9,6 +9,9 @@ use anyhow::Result;
 /// A longer file must be split.
 const LINES_MAX: usize = 1_000;
 
+/// The same without comments and blank lines.
+const CODE_LINES_MAX: usize = 600;
+
 /// Files that may be longer for now, with their limits. Empty, and it should stay so.
 const LONG: &[(&str, usize)] = &[];
 
@@ -57,6 +60,10 @@ pub(super) fn check(path: &str, text: &str) -> Vec<String> {
     if lines > lines_max {
         say(lines, format!("{lines} lines; split it, {lines_max} are the maximum"));
     }
+    let code_lines = code_lines(text);
+    if code_lines > CODE_LINES_MAX {
+        say(lines, format!("{code_lines} lines of code; split it, {CODE_LINES_MAX} are the maximum"));
+    }
     if !text.starts_with("//!") {
         say(1, "no `//!` header: write what this file is and what it does not know".to_owned());
     }
@@ -87,6 +94,12 @@ pub(super) fn check(path: &str, text: &str) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// Lines that are neither blank nor comments.
+fn code_lines(text: &str) -> usize {
+    let is_code = |line: &&str| !line.is_empty() && !line.starts_with("//");
+    text.lines().map(str::trim_start).filter(is_code).count()
 }
 
 /// Exceptions that are no longer needed, or larger than necessary.
@@ -131,6 +144,13 @@ mod tests {
             ("sdk/host/src/a.rs", format!("{header}/// ```\n/// a()\n/// ```\n"), 0),
             ("crates/sim/src/a.rs", format!("{header}{}", "\n".repeat(LINES_MAX)), 1),
             ("crates/sim/src/a.rs", format!("{header}{}", "\n".repeat(LINES_MAX - 1)), 0),
+            ("crates/sim/src/a.rs", format!("{header}{}", "a();\n".repeat(CODE_LINES_MAX + 1)), 1),
+            ("crates/sim/src/a.rs", format!("{header}{}", "a();\n\n".repeat(CODE_LINES_MAX / 2)), 0),
+            (
+                "crates/sim/src/a.rs",
+                format!("{header}{}{}", "a();\n".repeat(CODE_LINES_MAX), "    // a\n\n".repeat(9)),
+                0,
+            ),
             ("crates/sim/src/a.rs", format!("{header}fn a() {{ {}!() }}\n", UNFINISHED[0]), 1),
             ("crates/sim/src/a.rs", format!("{header}// {}!() is gone\n", UNFINISHED[0]), 0),
             ("crates/sim/src/a.rs", format!("{header}{UNSAFE} {{ a() }}\n"), 1),

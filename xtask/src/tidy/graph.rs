@@ -25,7 +25,6 @@ const ARROWS: &[(&str, &[&str])] = &[
         "marram-node",
         &[
             "marram-agent",
-            "marram-cluster",
             "marram-http",
             "marram-sandbox",
             "marram-session",
@@ -38,7 +37,6 @@ const ARROWS: &[(&str, &[&str])] = &[
         "marram-config",
         &[
             "marram-agent",
-            "marram-cluster",
             "marram-http",
             "marram-node",
             "marram-preload",
@@ -65,7 +63,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("marram-host", &["marram-agent", "marram-session", "marram-transport", "marram-wire"]),
     ("marram-preload", &[]),
-    // Programs, and what only tests and benchmarks use.
+    // Programs, and what only tests, benchmarks and `marram dev` use. Dependencies of tests are not listed.
     ("marram-cluster", &["marram-admin", "marram-config"]),
     ("marram-testbed", &["marram-cluster"]),
     (
@@ -97,7 +95,6 @@ const ARROWS: &[(&str, &[&str])] = &[
             "marram-scrabble",
             "marram-session",
             "marram-shard",
-            "marram-testbed",
             "marram-transport",
             "marram-wire",
         ],

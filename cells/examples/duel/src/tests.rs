@@ -184,64 +184,66 @@ fn playing(has_asked: bool, seat: u8) -> Player {
 /// A player, and lines that its server must not send.
 type Case = (fn() -> Player, &'static [&'static str]);
 
+/// Lines that contradict what the player knows.
+const IMPOSSIBLE: [Case; 4] = [
+    (
+        Player::new,
+        &[
+            "wait t",
+            "begin 1 catiiii 86",
+            "refused no",
+            "yours cat 86",
+            "left",
+            "end - 0 0",
+            "drop table",
+            "\u{7}",
+        ],
+    ),
+    (
+        || playing(true, 1),
+        &[
+            "yours iiiixyz 84",
+            "yours iiiixy 83",
+            "yours xxxxxyz 83",
+            "yours iiiixyz -1",
+            "yours iiii!yz 83",
+            "yours iiiixyzz 83",
+            "begin 1 catiiii 86",
+            "other pass 86",
+            "end q 0 0",
+        ],
+    ),
+    (
+        || playing(false, 2),
+        &[
+            "other play tac h8 across 83",
+            "other play cat a1 across 83",
+            "other play cat h8 across 86",
+            "other play cat h8 sideways 83",
+            "other play ? h8 across 83",
+            "other exchange 0 86",
+            "other exchange 8 86",
+            "other exchange x 86",
+            "other dance 86",
+            "other pass 85",
+            "other pass",
+            "yours catiiii 86",
+            "refused out of thin air",
+        ],
+    ),
+    (
+        || {
+            let mut player = Player::new();
+            player.hear(Port::CLIENT, "sit t");
+            player
+        },
+        &["begin 3 catiiii 86", "begin 1 cat 86", "begin 1 catiiii 85", "begin 1 catiiii"],
+    ),
+];
+
 #[test]
 fn a_server_that_says_what_cannot_be_ends_the_game_in_words() {
-    let cases: [Case; 4] = [
-        (
-            Player::new,
-            &[
-                "wait t",
-                "begin 1 catiiii 86",
-                "refused no",
-                "yours cat 86",
-                "left",
-                "end - 0 0",
-                "drop table",
-                "\u{7}",
-            ],
-        ),
-        (
-            || playing(true, 1),
-            &[
-                "yours iiiixyz 84",
-                "yours iiiixy 83",
-                "yours xxxxxyz 83",
-                "yours iiiixyz -1",
-                "yours iiii!yz 83",
-                "yours iiiixyzz 83",
-                "begin 1 catiiii 86",
-                "other pass 86",
-                "end q 0 0",
-            ],
-        ),
-        (
-            || playing(false, 2),
-            &[
-                "other play tac h8 across 83",
-                "other play cat a1 across 83",
-                "other play cat h8 across 86",
-                "other play cat h8 sideways 83",
-                "other play ? h8 across 83",
-                "other exchange 0 86",
-                "other exchange 8 86",
-                "other exchange x 86",
-                "other dance 86",
-                "other pass 85",
-                "other pass",
-                "yours catiiii 86",
-                "refused out of thin air",
-            ],
-        ),
-        (
-            || {
-                let mut player = Player::new();
-                player.hear(Port::CLIENT, "sit t");
-                player
-            },
-            &["begin 3 catiiii 86", "begin 1 cat 86", "begin 1 catiiii 85", "begin 1 catiiii"],
-        ),
-    ];
-    for (make, lines) in cases {
+    for (make, lines) in IMPOSSIBLE {
         for line in lines {
             let mut player = make();
             let asked = player.hear(Port::SERVER, line);

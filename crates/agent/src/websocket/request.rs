@@ -106,7 +106,7 @@ fn too_large() -> UpgradeRefusal {
 
 fn grant(request: &Request, origins: &[String]) -> Result<Bytes, UpgradeRefusal> {
     let answer = create_response(request).map_err(|error| refuse(&error))?;
-    if let Some(origin) = stranger(request, origins) {
+    if let Some(origin) = forbidden_origin(request, origins) {
         let words = format!(
             "pages from {origin} are not allowed to connect; the operator of this gate can allow them with `origins \
              = [...]`"
@@ -120,7 +120,7 @@ fn grant(request: &Request, origins: &[String]) -> Result<Bytes, UpgradeRefusal>
 
 /// The origin of the page, if that origin is not allowed. Programs other than browsers need not send an origin, and could send
 /// any.
-fn stranger(request: &Request, origins: &[String]) -> Option<String> {
+fn forbidden_origin(request: &Request, origins: &[String]) -> Option<String> {
     let headers = request.headers();
     let mut said = headers.get_all(ORIGIN).iter();
     let (origin, more) = (said.next()?, said.next());

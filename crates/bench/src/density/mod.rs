@@ -4,9 +4,9 @@
 //! cells      tenant i -- gate i -- shared cell i         all in one edge: supervisor, gates, one shard
 //! processes  tenant i -- memcached i                     one process with one thread each
 //! ```
-//! Servers have one core, clients the other. The side that is not measured is stopped, since its
-//! mere wake-ups would be part of the other's figures; the control `unpaused` shows how much that
-//! changes.
+//! Servers have one core, clients the other. One variant is paused while the other one is measured,
+//! since its mere wake-ups would be part of the other's figures; the control `unpaused` shows how
+//! much that changes.
 
 mod tenants;
 
@@ -80,11 +80,11 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
          processes' capacity unless said, from when a request was due; drops: answers that took more than a second",
     );
     report.note(
-        "the side that is not measured is stopped (SIGSTOP): three hundred memcached have a thousand threads that \
-         wake by themselves; unpaused: a control, measured again while it is not stopped",
+        "one variant is paused (SIGSTOP) while the other one is measured: three hundred memcached have a thousand \
+         threads that wake by themselves; unpaused: a control, measured again without the pause",
     );
-    report.note("clients_busy: near 1, capacity is the clients' and not the side's");
-    report.note("memory: proportional set size of all processes of a side, after everything");
+    report.note("clients_busy: near 1, capacity is the clients' and not the variant's");
+    report.note("memory: proportional set size of all processes of a variant, after everything");
     Ok(report)
 }
 

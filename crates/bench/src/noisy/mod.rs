@@ -198,14 +198,14 @@ impl Stage {
         let (cluster, listens) = agent("bench-noisy-quiet", &[QUIET.to_owned()])?;
         let quiet = clients::quiet(listens.first().context("one app has one listener")?.address)?;
         let names: Vec<String> = hostile().map(|(_, name)| name).collect();
-        let humble = std::thread::scope(|scope| {
+        let low_priority = std::thread::scope(|scope| {
             let start = || {
                 clients::lowest_priority();
                 agent("bench-noisy-hostile", &names)
             };
             scope.spawn(start).join().map_err(|_| anyhow::anyhow!("starting an agent panicked"))
         });
-        let (hostile_cluster, listens) = humble??;
+        let (hostile_cluster, listens) = low_priority??;
         let targets = hostile().zip(listens).map(|((kind, _), listen)| (kind, listen.address)).collect();
         Ok(ToCells { quiet, targets, _clusters: [cluster, hostile_cluster] })
     }

@@ -25,7 +25,7 @@ const FIRST: [u8; 8] = *b"preamble";
 /// A message of the supervisor with a connection has about this length.
 const WORD: [u8; 3] = [1, 0, 0];
 /// What a poll reports: the channel between the processes, and the connection that is being read.
-const PASSAGE: Token = Token(0);
+const CHANNEL: Token = Token(0);
 const CONNECTION: Token = Token(1);
 /// Unmeasured rounds at the start.
 const WARM_UP: usize = 20;
@@ -37,16 +37,16 @@ pub(super) fn run(plan: &Plan, rounds: usize, report: &mut Report) -> anyhow::Re
     let mut command = Command::new(&plan.own);
     command.args(["worker", "handover"]).stdin(Stdio::from(OwnedFd::from(theirs)));
     let other = Other(command.spawn().context("cannot start a worker of this benchmark")?);
-    let mut door = Door::new(ours)?;
+    let mut acceptor = Acceptor::new(ours)?;
     let (mut handed, mut kept) = (Vec::new(), Vec::new());
     for round in 0..WARM_UP + rounds {
-        let (across, here) = (door.hand_over()?, door.keep()?);
+        let (across, here) = (acceptor.hand_over()?, acceptor.keep()?);
         if round >= WARM_UP {
             handed.push(across);
             kept.push(here);
         }
     }
-    drop((door, other));
+    drop((acceptor, other));
     report.metric("handover_p50_us", stats::median(&handed));
     report.tail("handover_p99_us", &stats::Tail::of(&handed));
     report.metric("no_handover_p50_us", stats::median(&kept));
@@ -72,21 +72,21 @@ impl Drop for Other {
 
 /// The process that accepts connections. Where connections are accepted, and the channel to the
 /// process that takes them.
-struct Door {
+struct Acceptor {
     listener: TcpListener,
     address: SocketAddr,
     /// To the other process.
-    passage: IpcChannel,
+    channel: IpcChannel,
     poll: Poll,
     events: Events,
 }
 
-impl Door {
-    fn new(passage: UnixStream) -> anyhow::Result<Self> {
+impl Acceptor {
+    fn new(channel: UnixStream) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("no free port")?;
         let address = listener.local_addr()?;
-        let (passage, poll) = watched(passage)?;
-        Ok(Self { listener, address, passage, poll, events: Events::with_capacity(8) })
+        let (channel, poll) = watched(channel)?;
+        Ok(Self { listener, address, channel, poll, events: Events::with_capacity(8) })
     }
 
     /// A connected client that has sent its first bytes, the accepted connection, and the time of the accept.
@@ -103,11 +103,11 @@ impl Door {
     /// result.
     fn hand_over(&mut self) -> anyhow::Result<f64> {
         let (_client, accepted, begun) = self.accept()?;
-        self.passage.send(&WORD, Some(accepted.into()));
+        self.channel.send(&WORD, Some(accepted.into()));
         loop {
-            self.passage.flush()?;
-            anyhow::ensure!(self.passage.read()?, "the other process ended");
-            if let Some((told, _)) = self.passage.next_message() {
+            self.channel.flush()?;
+            anyhow::ensure!(self.channel.read()?, "the other process ended");
+            if let Some((told, _)) = self.channel.next_message() {
                 let read = <[u8; 8]>::try_from(&told[..]).context("it reports a time")?;
                 return Ok(micros(Duration::from_nanos(u64::from_le_bytes(read)).saturating_sub(begun)));
             }
@@ -125,17 +125,17 @@ impl Door {
 
 /// The other process: takes connections from standard input, reads each one's first bytes, and sends back the time of that read.
 pub(super) fn take() -> anyhow::Result<()> {
-    let (mut passage, mut poll) = watched(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?))?;
+    let (mut channel, mut poll) = watched(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?))?;
     let mut events = Events::with_capacity(8);
     loop {
         wait(&mut poll, &mut events)?;
-        let open = passage.read()?;
-        while let Some((_, descriptor)) = passage.next_message() {
+        let open = channel.read()?;
+        while let Some((_, descriptor)) = channel.next_message() {
             let connection = TcpStream::from(descriptor.context("a connection comes with each word")?);
             let read = read_first(&mut poll, &mut events, connection)?;
             let nanos = u64::try_from(read.as_nanos()).context("it is not the year 2500")?;
-            passage.send(&nanos.to_le_bytes(), None);
-            passage.flush()?;
+            channel.send(&nanos.to_le_bytes(), None);
+            channel.flush()?;
         }
         if !open {
             return Ok(());
@@ -146,10 +146,10 @@ pub(super) fn take() -> anyhow::Result<()> {
 /// A channel and the poll that reports when it can be read or written.
 fn watched(socket: UnixStream) -> anyhow::Result<(IpcChannel, Poll)> {
     socket.set_nonblocking(true)?;
-    let mut passage = IpcChannel::new(mio::net::UnixStream::from_std(socket));
+    let mut channel = IpcChannel::new(mio::net::UnixStream::from_std(socket));
     let poll = Poll::new()?;
-    poll.registry().register(passage.socket(), PASSAGE, Interest::READABLE | Interest::WRITABLE)?;
-    Ok((passage, poll))
+    poll.registry().register(channel.socket(), CHANNEL, Interest::READABLE | Interest::WRITABLE)?;
+    Ok((channel, poll))
 }
 
 /// Waits for the next event; an interruption is no error.

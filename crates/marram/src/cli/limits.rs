@@ -80,6 +80,11 @@ fn on_the_wire() -> Vec<Row> {
 
 /// What an agent keeps for its sessions, and for clients that have none yet.
 fn at_an_end() -> Vec<Row> {
+    [kept_for_sessions(), at_listeners(), of_websockets(), of_embedded_ends()].concat()
+}
+
+/// Messages, logs and checkpoints of sessions.
+fn kept_for_sessions() -> Vec<Row> {
     vec![
         (
             "own messages kept for a session",
@@ -119,6 +124,12 @@ fn at_an_end() -> Vec<Row> {
             size64(wire::DATAGRAMS_WAITING_MAX),
             "further ones are dropped and counted",
         ),
+    ]
+}
+
+/// Clients that have no session yet, and the rules that choose an app for them.
+fn at_listeners() -> Vec<Row> {
+    vec![
         (
             "clients in datagrams at a listener (c)",
             agent::FLOWS_MAX.to_string(),
@@ -127,6 +138,11 @@ fn at_an_end() -> Vec<Row> {
         ("rules of a routing table", routes::RULES_MAX.to_string(), "refused"),
         ("first bytes that a rule asks for", size(routes::FIRST_BYTES_MAX), "refused"),
         ("first bytes that are held for a rule", size(routes::HELD_MAX), "rules that need more do not fit"),
+    ]
+}
+
+fn of_websockets() -> Vec<Row> {
+    vec![
         ("a message of a WebSocket", size(wire::MESSAGE_SIZE_MAX), "the connection is closed with 1009"),
         ("a request for a WebSocket", size(websocket::HEAD_MAX), "it is answered with 431"),
         (
@@ -145,6 +161,12 @@ fn at_an_end() -> Vec<Row> {
             size(websocket::UNFINISHED_MAX),
             "the connection with the oldest is closed with 1013",
         ),
+    ]
+}
+
+/// Of a program that has its end inside, without an agent beside it.
+fn of_embedded_ends() -> Vec<Row> {
+    vec![
         (
             "connections that a program with its end inside has requested and that are not open yet",
             agent::ASKED_MAX.to_string(),

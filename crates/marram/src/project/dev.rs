@@ -56,31 +56,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
     let mut seen = project.look();
     project.build()?;
     let upload = marram_admin::load(&project.directory)?;
-    let layout = Layout {
-        purpose: "dev",
-        program: std::env::current_exe().context("the program's own path is unknown")?,
-        edges: 1,
-        shards: 1,
-        encrypted: false,
-        namespaces: false,
-        admin: String::new(),
-        edge_tables: String::new(),
-        agent_tables: String::new(),
-        images: None,
-    };
-    let mut cluster = TestCluster::new(layout, |_| Ok(Vec::new()))?;
-    cluster.start_edges("").with_context(|| errors(&cluster))?;
-    let edges = cluster.edge_addresses();
-    deploy(&cluster, &upload)?;
-    if let (Some(name), Some(server)) = (&project.server, &options.server) {
-        cluster.start_agent_with(
-            AgentSide::Server,
-            &edges,
-            &format!("[servers]\n{name:?} = {:?}\n", server.0),
-        )?;
-    }
-    let listen = format!("[[listen]]\naddress = \"{}\"\napp = {:?}\n", options.listen, project.name);
-    cluster.start_agent_with(AgentSide::Client, &edges, &listen).with_context(|| errors(&cluster))?;
+    let cluster = start(options, &project, &upload)?;
     // Before the line that a script may wait for: it may change a source right after that.
     // `seen` is from before the last build, `built` from after it: a state that equals `built` was
     // made by the build.
@@ -99,16 +75,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
     // Whether the last build was triggered by what the build before it had written.
     let mut own = false;
     loop {
-        let until = Instant::now() + LOOK;
-        while let Some((next, event)) =
-            cluster.logs.wait(shown, until.saturating_duration_since(Instant::now()), |_| true)
-        {
-            shown = next;
-            show(&event);
-            if Instant::now() >= until {
-                break;
-            }
-        }
+        shown = show_new_lines(&cluster, shown);
         let now = project.look();
         let Some(changed) = now.changed(&seen) else { continue };
         let by_the_build = now == built;
@@ -128,6 +95,51 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
             Err(error) => say(&format!("not deployed: {error:#}")),
         }
     }
+}
+
+/// Starts an edge with the app and, after it, agents for the app's clients and its server.
+fn start(options: &DevOptions, project: &Project, upload: &Upload) -> anyhow::Result<TestCluster> {
+    let layout = Layout {
+        purpose: "dev",
+        program: std::env::current_exe().context("the program's own path is unknown")?,
+        edges: 1,
+        shards: 1,
+        encrypted: false,
+        namespaces: false,
+        admin: String::new(),
+        edge_tables: String::new(),
+        agent_tables: String::new(),
+        images: None,
+    };
+    let mut cluster = TestCluster::new(layout, |_| Ok(Vec::new()))?;
+    cluster.start_edges("").with_context(|| errors(&cluster))?;
+    let edges = cluster.edge_addresses();
+    deploy(&cluster, upload)?;
+    if let (Some(name), Some(server)) = (&project.server, &options.server) {
+        cluster.start_agent_with(
+            AgentSide::Server,
+            &edges,
+            &format!("[servers]\n{name:?} = {:?}\n", server.0),
+        )?;
+    }
+    let listen = format!("[[listen]]\naddress = \"{}\"\napp = {:?}\n", options.listen, project.name);
+    cluster.start_agent_with(AgentSide::Client, &edges, &listen).with_context(|| errors(&cluster))?;
+    Ok(cluster)
+}
+
+/// Shows the log lines of the next 200 ms, and those that wait. Takes and returns the place in the log.
+fn show_new_lines(cluster: &TestCluster, mut shown: usize) -> usize {
+    let until = Instant::now() + LOOK;
+    while let Some((next, event)) =
+        cluster.logs.wait(shown, until.saturating_duration_since(Instant::now()), |_| true)
+    {
+        shown = next;
+        show(&event);
+        if Instant::now() >= until {
+            break;
+        }
+    }
+    shown
 }
 
 /// Reads the manifest again, builds and deploys.

@@ -369,15 +369,15 @@ impl Supervisor {
     }
 
     fn stopping(&mut self) {
-        let wishes = StopSignal::take(&mut self.stop, self.stops);
-        if wishes > 0 && self.stops == 0 {
+        let signals = StopSignal::take(&mut self.stop, self.stops);
+        if signals > 0 && self.stops == 0 {
             self.begin_drain(Duration::ZERO);
             self.step(control::ControlInput::Request {
                 tag: Own::Drain as u64,
                 request: ControlRequest::Drain,
             });
         }
-        self.stops += wishes;
+        self.stops += signals;
     }
 
     /// For a drain that an operator asked for, the loop goes on for `at_least`, so that the answer

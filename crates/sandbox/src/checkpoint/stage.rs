@@ -191,16 +191,7 @@ impl StageReading {
             Awaited::Header | Awaited::Nothing => return Ok(false),
             Awaited::BodyHeader => {
                 let Some(header) = self.take(BODY_HEADER_BYTES, cut)? else { return Ok(false) };
-                let mut header = Reader::new(&header);
-                let image = ImageHash(header.array().ok_or(cut)?);
-                let (base, id) = (header.array().ok_or(cut)?, header.array().ok_or(cut)?);
-                let kind = match header.u8() {
-                    Some(0) => Base::Image,
-                    Some(1) => Base::Previous,
-                    Some(2) => Base::Full,
-                    _ => return Err("it is neither full nor a delta"),
-                };
-                self.envelope = Some((image, base, id, kind));
+                self.body_header(&mut Reader::new(&header))?;
                 self.behind_section()
             }
             Awaited::Section => {
@@ -257,6 +248,20 @@ impl StageReading {
             }
         };
         Ok(true)
+    }
+
+    fn body_header(&mut self, header: &mut Reader<'_>) -> Result<(), &'static str> {
+        let cut = "its fields are truncated";
+        let image = ImageHash(header.array().ok_or(cut)?);
+        let (base, id) = (header.array().ok_or(cut)?, header.array().ok_or(cut)?);
+        let kind = match header.u8() {
+            Some(0) => Base::Image,
+            Some(1) => Base::Previous,
+            Some(2) => Base::Full,
+            _ => return Err("it is neither full nor a delta"),
+        };
+        self.envelope = Some((image, base, id, kind));
+        Ok(())
     }
 
     fn section(&mut self, header: &mut Reader<'_>) -> Result<Awaited, &'static str> {

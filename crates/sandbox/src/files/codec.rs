@@ -310,7 +310,7 @@ impl Files {
         if leaked {
             return Err(FilesError("a file without name or descriptor"));
         }
-        let used = self.tree.weigh();
+        let used = self.tree.count_bytes();
         if used > self.scratch_max {
             return Err(FilesError("more scratch files than the quota allows"));
         }

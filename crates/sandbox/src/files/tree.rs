@@ -173,7 +173,7 @@ impl Tree {
             return;
         }
         if let Some(entry) = self.nodes.remove(&inode) {
-            self.used -= weight(&entry.node);
+            self.used -= node_bytes(&entry.node);
         }
     }
 
@@ -211,16 +211,16 @@ impl Tree {
     }
 
     /// Counts the bytes of all nodes and pages again.
-    pub(super) fn weigh(&self) -> u64 {
+    pub(super) fn count_bytes(&self) -> u64 {
         self.nodes
             .iter()
             .filter(|(inode, _)| !self.is_image(**inode))
-            .map(|(_, entry)| weight(&entry.node))
+            .map(|(_, entry)| node_bytes(&entry.node))
             .sum()
     }
 }
 
-fn weight(node: &Node) -> u64 {
+fn node_bytes(node: &Node) -> u64 {
     match node {
         Node::Scratch(arena) => NODE_BYTES + (arena.page_count() * PAGE) as u64,
         Node::Directory(_) | Node::Image(_) => NODE_BYTES,

@@ -347,7 +347,7 @@ fn a_delta_that_is_not_the_next_one_leaves_the_cell_as_it_was() {
     start_in(&mut cells, CellId(3), &other);
     cells.snapshot(CellId(3), CheckpointBase::Image).unwrap();
     ask_at(&mut cells, CellId(3), b"x", 0);
-    let stranger =
+    let foreign =
         Decoded::decode(&[cells.snapshot(CellId(3), CheckpointBase::Previous).unwrap().encode()]).unwrap();
 
     cells.restore(CELL, &history.image, &decode(0..1)).unwrap();
@@ -357,7 +357,7 @@ fn a_delta_that_is_not_the_next_one_leaves_the_cell_as_it_was() {
         assert_eq!(cells.advance(CELL, &wrong), Err(RestoreError::Chain { index: 0 }));
         assert_eq!(cells.state_hash(CELL), history.hashes[1]);
     }
-    assert!(matches!(cells.advance(CELL, &stranger), Err(RestoreError::Image { .. })));
+    assert!(matches!(cells.advance(CELL, &foreign), Err(RestoreError::Image { .. })));
     assert_eq!(cells.state_hash(CELL), history.hashes[1]);
     cells.advance(CELL, &decode(2..3)).unwrap();
     assert_eq!(cells.state_hash(CELL), history.hashes[2]);

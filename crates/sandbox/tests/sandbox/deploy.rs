@@ -13,13 +13,29 @@ fn refusal(module: &[u8]) -> String {
     }
 }
 
+/// What every module has.
+const HANDLERS: &str = r#"(memory (export "memory") 1)
+    (func (export "marram_alloc") (param i32) (result i32) i32.const 0)
+    (func (export "marram_recv") (param i32 i32 i32))"#;
+
+/// A module with something after its handlers.
+fn after(extra: &str) -> Vec<u8> {
+    module(&format!("(module {HANDLERS} {extra})"))
+}
+
+/// Checks that each module is refused with all of the words.
+fn check_refusals(cases: Vec<(Vec<u8>, &[&str])>) {
+    for (module, words) in cases {
+        let text = refusal(&module);
+        for word in words {
+            assert!(text.contains(word), "{text:?} does not say {word:?}");
+        }
+    }
+}
+
 #[test]
 fn refused_modules_name_the_fix() {
-    let handlers = r#"(memory (export "memory") 1)
-        (func (export "marram_alloc") (param i32) (result i32) i32.const 0)
-        (func (export "marram_recv") (param i32 i32 i32))"#;
-    let with = |extra: &str| module(&format!("(module {extra} {handlers})"));
-    let after = |extra: &str| module(&format!("(module {handlers} {extra})"));
+    let with = |extra: &str| module(&format!("(module {extra} {HANDLERS})"));
     let cases: Vec<(Vec<u8>, &[&str])> = vec![
         (b"(module)".to_vec(), &["not a WebAssembly module", ".wasm"]),
         (vec![], &["not a WebAssembly module"]),
@@ -55,6 +71,13 @@ fn refused_modules_name_the_fix() {
             module(&format!(r#"(module (import "marram_v1" "memory" (memory 1)) {RECV})"#)),
             &["only functions", "--import-memory"],
         ),
+    ];
+    check_refusals(cases);
+}
+
+#[test]
+fn refused_features_are_named() {
+    let cases: Vec<(Vec<u8>, &[&str])> = vec![
         (module(r#"(module (memory (export "memory") 1 1 shared))"#), &["shared", "atomics"]),
         (after("(memory 1)"), &["several memories"]),
         (module(&format!(r#"(module (memory (export "memory") i64 1) {RECV})"#)), &["memory64"]),
@@ -87,12 +110,7 @@ fn refused_modules_name_the_fix() {
         (after("(func (param i32) (result i32) (i32.atomic.load (local.get 0)))"), &["threads"]),
         (after("(tag)"), &["exceptions"]),
     ];
-    for (module, words) in cases {
-        let text = refusal(&module);
-        for word in words {
-            assert!(text.contains(word), "{text:?} does not say {word:?}");
-        }
-    }
+    check_refusals(cases);
 }
 
 #[test]

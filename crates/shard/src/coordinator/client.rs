@@ -10,7 +10,7 @@ use super::contents::{
 };
 use super::placements::Parts;
 use super::store::StoreChange;
-use super::{Lease, StoreFailure, StoreReply, StoreRequest};
+use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
@@ -379,15 +379,7 @@ impl CoordinatorClient {
             (Step::Revoke, _) => self.lease = None,
             // The store is full, which does not mean that it is away.
             (Step::ListStandbys(key, value), Err(StoreFailure::Refused(why))) => {
-                self.figures.parts_refused += 1;
-                if self.figures.parts_refused == 1 {
-                    let text = format!(
-                        "the coordinator refuses the list of standbys of this edge's sessions: {why}"
-                    );
-                    out.push(CoordinatorOutput::Log(1, text));
-                }
-                // Not retried until the value changes.
-                self.written.insert(key, value);
+                self.part_refused(key, value, &why, out);
             }
             (Step::Write(key, _) | Step::ListStandbys(key, _), Err(failure)) => {
                 self.unsure.insert(key);
@@ -414,29 +406,10 @@ impl CoordinatorClient {
                 self.revisions.insert(key, entry.map_or(0, |entry| entry.revision));
             }
             (Step::List, Ok(StoreReply::Entries { revision, entries })) => {
-                self.registrations.clear();
-                self.images.clear();
-                entries.into_iter().for_each(|entry| self.learn(&entry.key, Some(&entry.value), out));
-                self.news(out);
-                self.watches += 1;
-                self.watch = Some(self.watches);
-                out.push(CoordinatorOutput::Watch {
-                    watch: self.watches,
-                    prefix: LIVE.into(),
-                    since: revision,
-                });
+                self.edges_listed(revision, entries, out);
             }
             (Step::KeepAlive | Step::Write(..) | Step::ListStandbys(..), Ok(StoreReply::NoLease)) => {
-                out.push(CoordinatorOutput::Log(
-                    1,
-                    "this edge's lease at the coordinator has expired: registering again".into(),
-                ));
-                self.figures.leases_lost += 1;
-                self.lease = None;
-                self.written.clear();
-                self.revisions.clear();
-                self.unsure.clear();
-                self.wait(now_ns);
+                self.lease_expired(now_ns, out);
             }
             (step, Ok(reply)) => {
                 self.failures = failures;
@@ -445,6 +418,39 @@ impl CoordinatorClient {
                 self.failed(now_ns, &StoreFailure::Refused(why), out);
             }
         }
+    }
+
+    /// The store did not take a part of the list of standbys. It is not retried until the value changes.
+    fn part_refused(&mut self, key: String, value: Bytes, why: &str, out: &mut Vec<CoordinatorOutput>) {
+        self.figures.parts_refused += 1;
+        if self.figures.parts_refused == 1 {
+            let text = format!("the coordinator refuses the list of standbys of this edge's sessions: {why}");
+            out.push(CoordinatorOutput::Log(1, text));
+        }
+        self.written.insert(key, value);
+    }
+
+    /// All edges and their images, as of this revision: watches for later changes.
+    fn edges_listed(&mut self, revision: u64, entries: Vec<StoreEntry>, out: &mut Vec<CoordinatorOutput>) {
+        self.registrations.clear();
+        self.images.clear();
+        entries.into_iter().for_each(|entry| self.learn(&entry.key, Some(&entry.value), out));
+        self.news(out);
+        self.watches += 1;
+        self.watch = Some(self.watches);
+        out.push(CoordinatorOutput::Watch { watch: self.watches, prefix: LIVE.into(), since: revision });
+    }
+
+    /// The store has removed all that was written under the lease.
+    fn lease_expired(&mut self, now_ns: u64, out: &mut Vec<CoordinatorOutput>) {
+        let text = "this edge's lease at the coordinator has expired: registering again".into();
+        out.push(CoordinatorOutput::Log(1, text));
+        self.figures.leases_lost += 1;
+        self.lease = None;
+        self.written.clear();
+        self.revisions.clear();
+        self.unsure.clear();
+        self.wait(now_ns);
     }
 
     fn wrote(&mut self, key: String, value: Bytes, revision: u64) {

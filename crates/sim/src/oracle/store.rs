@@ -13,7 +13,7 @@
 
 use bytes::Bytes;
 use marram_shard::coordinator::{
-    Changes, DURABLE_LEASE_S, Lease, StoreChange, StoreRefusal, StoreReply, StoreRequest,
+    Changes, DURABLE_LEASE_S, Lease, StoreChange, StoreEntry, StoreRefusal, StoreReply, StoreRequest,
     contents::{Claimed, PREFIX, Witnessed, decode},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,31 +107,17 @@ impl StoreJudge {
                 StoreRequest::Get { .. } | StoreRequest::Range { .. },
                 StoreReply::Entries { revision, entries },
             ) => {
-                let asked = |key: &String| match request {
-                    StoreRequest::Get { key: one } => key == one,
-                    StoreRequest::Range { prefix } => key.starts_with(prefix),
-                    _ => false,
-                };
-                let there = self.keys.iter().filter(|(key, _)| asked(key));
-                let there = there.map(|(key, slot)| (key, &slot.value, slot.revision));
-                if !entries.iter().map(|entry| (&entry.key, &entry.value, entry.revision)).eq(there) {
+                if !self.holds(request, entries) {
                     return wrong("something else is there");
                 }
                 self.places.insert(*revision, self.changes.len());
                 Ok(())
             }
             (StoreRequest::Write { key, expect, value, lease }, StoreReply::Written { revision }) => {
-                let there = self.keys.get(key).map_or(0, |slot| slot.revision);
-                if expect.is_some_and(|expect| expect != there) {
-                    return wrong("it wrote upon a revision that is not there");
+                if let Some(what) = self.write_fault(key, *expect, *lease) {
+                    return wrong(what);
                 }
-                if expect.is_some_and(|expect| expect > 0 && !self.won.insert((key.clone(), expect))) {
-                    return wrong("two wrote upon one revision");
-                }
-                if lease.is_some_and(|lease| !self.leases.contains_key(&lease)) {
-                    return wrong("its lease is over");
-                }
-                if value.is_none() && there == 0 {
+                if value.is_none() && self.revision(key) == 0 {
                     return Ok(());
                 }
                 self.new_number(*revision)?;
@@ -141,14 +127,11 @@ impl StoreJudge {
                 Ok(())
             }
             (StoreRequest::Write { key, expect: Some(expect), .. }, StoreReply::Conflict { entry }) => {
-                let there = self.keys.get(key);
-                let said = entry.as_ref().map(|entry| (&entry.value, entry.revision));
-                if there.map_or(0, |slot| slot.revision) == *expect
-                    || said != there.map(|slot| (&slot.value, slot.revision))
-                {
-                    return wrong("there is no such conflict");
+                if self.is_conflict(key, *expect, entry.as_ref()) {
+                    Ok(())
+                } else {
+                    wrong("there is no such conflict")
                 }
-                Ok(())
             }
             (StoreRequest::Grant { .. }, StoreReply::Granted { lease, ttl_s }) => {
                 self.new_number(lease.0)?;
@@ -174,6 +157,41 @@ impl StoreJudge {
             }
             _ => wrong("that is no answer to it"),
         }
+    }
+
+    /// Whether these are the entries that a request for one key or a range asks for.
+    fn holds(&self, request: &StoreRequest, entries: &[StoreEntry]) -> bool {
+        let asked = |key: &String| match request {
+            StoreRequest::Get { key: one } => key == one,
+            StoreRequest::Range { prefix } => key.starts_with(prefix),
+            _ => false,
+        };
+        let there = self.keys.iter().filter(|(key, _)| asked(key));
+        let there = there.map(|(key, slot)| (key, &slot.value, slot.revision));
+        entries.iter().map(|entry| (&entry.key, &entry.value, entry.revision)).eq(there)
+    }
+
+    /// The revision of a key; 0 if there is no such key.
+    fn revision(&self, key: &str) -> u64 {
+        self.keys.get(key).map_or(0, |slot| slot.revision)
+    }
+
+    /// Why a write must not have succeeded. Notes which revision it replaced.
+    fn write_fault(&mut self, key: &str, expect: Option<u64>, lease: Option<Lease>) -> Option<&'static str> {
+        if expect.is_some_and(|expect| expect != self.revision(key)) {
+            return Some("it wrote upon a revision that is not there");
+        }
+        if expect.is_some_and(|expect| expect > 0 && !self.won.insert((key.to_owned(), expect))) {
+            return Some("two wrote upon one revision");
+        }
+        let is_over = lease.is_some_and(|lease| !self.leases.contains_key(&lease));
+        is_over.then_some("its lease is over")
+    }
+
+    /// Whether a write that expects a revision conflicts with what is there, and `entry` is that.
+    fn is_conflict(&self, key: &str, expect: u64, entry: Option<&StoreEntry>) -> bool {
+        let there = self.keys.get(key).map(|slot| (&slot.value, slot.revision));
+        self.revision(key) != expect && entry.map(|entry| (&entry.value, entry.revision)) == there
     }
 
     /// Numbers only grow, so that a client can compare revisions without knowing what they belong

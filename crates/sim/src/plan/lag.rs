@@ -2,7 +2,7 @@
 //! drop it, and the session must not notice.
 //!
 //! `REPLAY_LAG_MAX` is the number of entries that an owner allows a hot standby to be behind. Few
-//! random seeds send as many messages while a standby stands still, so this course makes one that
+//! random seeds send as many messages while a standby stands still, so this scenario makes one that
 //! does.
 
 use super::{Chunk, Fault, FaultKind, FaultTarget, MS, Moment, On, Plan, S, Script, Service, US, Visit};

@@ -18,7 +18,7 @@ use crate::random::Random;
 /// one shard each.
 pub(super) const EDGES: usize = 3;
 
-/// Times of one course, in nanoseconds.
+/// Times of the scenario, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Renewal {
     /// How long the owner's outputs are lost until its ends lose their wires: shorter than agents wait for a silent edge.
@@ -62,7 +62,7 @@ pub(super) fn draw(seed: u64) -> Option<Renewal> {
 }
 
 impl Renewal {
-    /// Makes room for the course in a seed's plan: one session that says enough, and no other fault.
+    /// Makes room for the scenario in a seed's plan: one session that says enough, and no other fault.
     pub(super) fn prepare(self, plan: &mut Plan) {
         let mut random = Random::new(plan.seed, 43);
         let random = &mut random;

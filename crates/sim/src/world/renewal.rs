@@ -1,4 +1,4 @@
-//! The course of an owner that renews its standby in vain (`plan::Renewal`): which processes reach one another at each step.
+//! The scenario of an owner that renews its standby in vain (`plan::Renewal`): which processes reach one another at each step.
 //!
 //! ```text
 //! step         client and server --  owner   standby   third
@@ -15,15 +15,14 @@
 use super::{Direction, Event, ShardPosition, TriggeredFault, World};
 use crate::plan::{FaultKind, FaultTarget, Moment, RenewalStep, S};
 
-/// How long edges that crashed are away: longer than the rest of the course takes.
+/// How long edges that crashed are away: longer than the rest of the scenario takes.
 const AWAY_NS: u64 = 12 * S;
-/// When everything is reached again, whatever came of the course.
+/// When everything is reached again, whatever came of the scenario.
 const OVER_NS: u64 = 10 * S;
 
-/// What was found when the course began.
-/// Edges by their index.
+/// What was found when the scenario began, and what has not ended. Edges by their index.
 #[derive(Clone, Debug)]
-pub(super) struct Course {
+pub(super) struct ScenarioState {
     owner: usize,
     standby: usize,
     third: usize,
@@ -32,44 +31,44 @@ pub(super) struct Course {
 }
 
 impl World {
-    /// Takes one step. Steps after the first do nothing if the course never began.
+    /// Takes one step. Steps after the first do nothing if the scenario never began.
     pub(super) fn renew_in_vain(&mut self, step: RenewalStep, here: Option<ShardPosition>) {
         if step == RenewalStep::Mute {
             return self.mute(here);
         }
-        let (Some(mut course), Some(times)) = (self.renewal.take(), self.plan.renewal) else { return };
+        let (Some(mut state), Some(times)) = (self.renewal.take(), self.plan.renewal) else { return };
         let agents = 0..self.agents.len();
-        let owner = course.owner;
+        let owner = state.owner;
         match step {
             RenewalStep::Mute => {}
             RenewalStep::Part => {
                 for agent in agents {
                     self.lose_wires(agent, owner);
-                    self.silence(&mut course, agent, owner, Direction::Up);
+                    self.silence(&mut state, agent, owner, Direction::Up);
                 }
             }
             RenewalStep::ThirdDies => {
-                self.crash_edge(course.third, times.loud, AWAY_NS);
+                self.crash_edge(state.third, times.loud, AWAY_NS);
                 let back = FaultKind::RenewInVain(RenewalStep::Return);
                 self.queue.after(times.lost_ns, Event::InjectFault(back, None));
             }
             RenewalStep::Return => {
-                self.end_silences(&mut course, |row, edge| edge == owner && agents.contains(&row));
+                self.end_silences(&mut state, |row, edge| edge == owner && agents.contains(&row));
                 let dies = FaultKind::RenewInVain(RenewalStep::OwnerDies);
                 // The second of the two ends has promised, and the owner has not received that.
                 self.wait_for(Moment::Promised, 1, 0, dies);
             }
             RenewalStep::OwnerDies => {
                 self.crash_edge(owner, false, AWAY_NS);
-                let standby = course.standby;
-                self.end_silences(&mut course, |row, edge| edge == standby && agents.contains(&row));
+                let standby = state.standby;
+                self.end_silences(&mut state, |row, edge| edge == standby && agents.contains(&row));
             }
-            RenewalStep::Over => self.end_silences(&mut course, |_, _| true),
+            RenewalStep::Over => self.end_silences(&mut state, |_, _| true),
         }
-        self.renewal = Some(course);
+        self.renewal = Some(state);
     }
 
-    /// The first step. Without a standby there is no such course, and the owner just crashes.
+    /// The first step. Without a standby there is no such scenario, and the owner just crashes.
     fn mute(&mut self, here: Option<ShardPosition>) {
         let Some(times) = self.plan.renewal else { return };
         let owner = here.or(self.watch.owner()).map_or(0, |position| position.edge);
@@ -80,19 +79,19 @@ impl World {
             let crash = FaultKind::CrashEdge { place: FaultTarget::Edge(owner), loud: true, for_ns: S };
             return self.inject_fault(crash, here);
         };
-        let mut course = Course { owner, standby, third, silences: Vec::new() };
+        let mut state = ScenarioState { owner, standby, third, silences: Vec::new() };
         let agents = self.agents.len();
         for agent in 0..agents {
-            self.silence(&mut course, agent, owner, Direction::Down);
+            self.silence(&mut state, agent, owner, Direction::Down);
         }
         // No end reaches the standby, and the third edge finds none.
         let apart = (0..agents).map(|agent| (agent, standby));
         for (row, edge) in apart.chain([owner, standby].map(|edge| (agents + edge, third))) {
             self.cut(row, edge, [true, true]);
-            self.silence(&mut course, row, edge, Direction::Up);
-            self.silence(&mut course, row, edge, Direction::Down);
+            self.silence(&mut state, row, edge, Direction::Up);
+            self.silence(&mut state, row, edge, Direction::Down);
         }
-        self.renewal = Some(course);
+        self.renewal = Some(state);
         let part = FaultKind::RenewInVain(RenewalStep::Part);
         self.queue.after(times.silent_ns, Event::InjectFault(part, None));
         // The third edge has sent the chosen log to both ends.
@@ -105,20 +104,20 @@ impl World {
         self.triggered.push(TriggeredFault { moment, skip, delay_ns, kind });
     }
 
-    /// Silences one direction between a caller's row and an edge, until the course ends it.
-    fn silence(&mut self, course: &mut Course, row: usize, edge: usize, direction: Direction) {
+    /// Silences one direction between a caller's row and an edge, until the scenario ends it.
+    fn silence(&mut self, state: &mut ScenarioState, row: usize, edge: usize, direction: Direction) {
         self.silences[direction as usize][row][edge] += 1;
-        course.silences.push((row, edge, direction));
+        state.silences.push((row, edge, direction));
     }
 
     /// Ends the silences that `which` picks, by row and edge.
-    fn end_silences(&mut self, course: &mut Course, which: impl Fn(usize, usize) -> bool) {
-        let all = std::mem::take(&mut course.silences);
+    fn end_silences(&mut self, state: &mut ScenarioState, which: impl Fn(usize, usize) -> bool) {
+        let all = std::mem::take(&mut state.silences);
         for (row, edge, direction) in all {
             if which(row, edge) {
                 self.heal(row, edge, direction);
             } else {
-                course.silences.push((row, edge, direction));
+                state.silences.push((row, edge, direction));
             }
         }
     }

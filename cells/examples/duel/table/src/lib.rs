@@ -161,9 +161,9 @@ mod tests {
     fn a_player_that_waits_alone_and_is_silent_makes_room() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (mut near, far) = pair(&listener);
-        let (mut idle, stranger) = pair(&listener);
+        let (mut idle, idle_far) = pair(&listener);
         near.get_mut().write_all(b"sit t\n").unwrap();
-        admit([Ok(far), Ok(stranger)].into_iter(), Duration::from_millis(20));
+        admit([Ok(far), Ok(idle_far)].into_iter(), Duration::from_millis(20));
         for (stream, said) in [(&mut near, "wait t\n"), (&mut idle, "")] {
             let mut heard = String::new();
             stream.read_to_string(&mut heard).unwrap();

@@ -212,7 +212,7 @@ fn debugged(
         ReplayError::Debug(DebugError::NoInfo) => {
             Failure::Usage(anyhow!("{}, with --symbols", DebugError::NoInfo))
         }
-        ReplayError::Debug(error @ (DebugError::Bare(at) | DebugError::Stranger(at))) => {
+        ReplayError::Debug(error @ (DebugError::Bare(at) | DebugError::Mismatch(at))) => {
             Failure::Usage(anyhow!("--symbols {}: {error}", symbols[at].display()))
         }
         other => failure(other),

@@ -197,91 +197,94 @@ fn samples_show_the_defaults() {
     assert_eq!(place.edge(&text).unwrap().edge.limits, short.limits);
 }
 
+/// Lines of a configuration, and words of the message about what is wrong with them.
+type Mistake = (&'static str, &'static [&'static str]);
+
+/// Mistakes in credentials.
+const CREDENTIALS: &[Mistake] = &[
+    (
+        "[[credential]]\nname = \"x\"\nroles = [\"client\"]",
+        &["neither a token nor a certificate", "`token_file`"],
+    ),
+    ("[[credential]]\nname = \"x\"\ntoken_file = \"token\"", &["allows nothing", "servers = [\"origin\"]"]),
+    (
+        "[[credential]]\nname = \"x\"\ntoken_file = \"token\"\nroles = [\"server\"]",
+        &[":7", "names of the servers"],
+    ),
+    (
+        "[[credential]]\nname = \"x\"\ntoken_file = \"token\"\nroles = [\"king\"]",
+        &[":7", "not a role", "\"recorder\""],
+    ),
+    ("[[credential]]\nname = \"x\"\ntoken_file = \"token\"\nroles = [\"operator\"]", &["`admin.token_file`"]),
+    ("[[credential]]\nname = \"x\"\ncertificate = \"a\"\nroles = [\"client\"]", &[":6", "`security.ca`"]),
+    (
+        "[[credential]]\nname = \"x\"\ntoken_file = \"token\"\nroles = [\"client\"]\n[security]\ntoken_file = \"token\"",
+        &["the token of another credential", "its own"],
+    ),
+];
+
+/// Mistakes in `[admin]` and `[security]`.
+const ACCESS: &[Mistake] = &[
+    ("[admin]\nlisten = \"localhost:7401\"", &[":5", "`admin.listen`", "127.0.0.1:7400"]),
+    ("[admin]\nlisten = \"0.0.0.0:7401\"", &[":5", "`admin.listen`", "not on loopback", "token_file"]),
+    ("[admin]\npeers = [\"edge-b\"]", &[":5", "`admin.peers`", "http://"]),
+    ("[admin]\ntoken_file = \"short\"", &[":5", "`admin.token_file`", "openssl rand"]),
+    ("[admin]\ncertificate = \"token\"", &[":5", "`admin.certificate`", "no key"]),
+    ("[admin]\nmetrics = \"all\"", &[":5", "`admin.metrics`", "\"open\""]),
+    ("[admin]\nmetrics = \"open\"\nmetrics_token_file = \"token\"", &[":5", "`admin.metrics`", "no token"]),
+    ("[admin]\nhosts = [\"a:1\"]", &[":5", "`admin.hosts`", "letters"]),
+    ("[security]\ntoken_file = \"nowhere\"", &[":5", "`security.token_file`", "nowhere", "cannot be read"]),
+    ("[security]\nkey = \"token\"", &[":5", "`security.key`", "certificate = "]),
+    ("[security]\nca = \"token\"", &[":5", "`security.ca`", "PEM"]),
+];
+
+/// Mistakes in `[coordinator]`.
+const COORDINATOR: &[Mistake] = &[
+    ("[coordinator]\nlease = \"10s\"", &["`coordinator", "urls = ", "serve = "]),
+    (
+        "[coordinator]\nserve = \"0.0.0.0:7403\"",
+        &[":5", "`coordinator.serve`", "not on loopback", "token_file"],
+    ),
+    ("[coordinator]\nurls = [\"ftp://etcd:2379\"]", &[":5", "`coordinator.urls`", "https://HOST:PORT"]),
+    ("[coordinator]\nurls = [\"etcd:2379\"]", &[":5", "`coordinator.urls`", "http://HOST:PORT"]),
+    (
+        "[coordinator]\nurls = [\"http://e:1\"]\nlease = \"1s\"",
+        &[":6", "`coordinator.lease`", "between 5 and 600 seconds"],
+    ),
+    ("[coordinator]\nurls = [\"http://e:1\"]\nuser = \"a\"", &[":6", "`coordinator.user`", "password_file"]),
+    (
+        "[coordinator]\nurls = [\"http://e:1\"]\ntoken_file = \"token\"\nuser = \"a\"\npassword_file = \"token\"",
+        &[":7", "`coordinator.user`", "keep one of them"],
+    ),
+];
+
+/// Mistakes at the top and in the other tables.
+const SETTINGS: &[Mistake] = &[
+    ("listn = 1", &[":4", "listn", "expected one of", "`listen`"]),
+    ("shards = 0", &[":4", "`shards`", "remove it"]),
+    ("secret = \"secret\"", &[":4", "unknown field", "did you mean `secret_file`?"]),
+    ("suspect_after = \"1s\"", &[":4", "`suspect_after` belongs below `[timeouts]`"]),
+    ("[admin]\napps = [\"x\"]", &[":5", "`apps` belongs above the first table"]),
+    ("weight = 3", &[":4", "`weight` belongs below `[[tenant]]`"]),
+    ("apps = \"x\"", &[":4", "`apps`", "write a list: [\"x\"]"]),
+    ("apps = [\"x\"\nshards = 1", &[":5", "or a `]` is missing above"]),
+    ("shards = \"two\"", &[":4", "`shards`", "invalid type"]),
+    ("sabotage = 5", &["unknown field `sabotage`"]),
+    ("[[gate]]\nlisten = \"0.0.0.0:80\"", &[":4", "gate", "missing field `app`"]),
+    ("[timeouts]\nheartbeat = \"150ms\"", &[":5", "`timeouts.heartbeat`", "twice"]),
+    ("[timeouts]\nbackoff_max = \"1ms\"", &[":5", "`timeouts.backoff_max`", "backoff_min"]),
+    ("[timeouts]\nlinger = \"0s\"", &[":5", "`timeouts.linger`", "more than zero"]),
+    ("[limits]\ndrain = \"5\"", &[":5", "`limits.drain`", "\"30s\""]),
+    ("[limits]\ncheckpoints = \"5GiB\"", &[":5", "`limits.checkpoints`", "\"1MiB\" to \"4GiB\""]),
+    ("[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"a\"", &["listed twice"]),
+    ("[[tenant]]\nname = \"a\"\nweight = 0", &["at least 1"]),
+    ("[log]\nlevel = \"loud\"", &[":5", "`log.level`", "`debug`"]),
+];
+
 #[test]
 fn an_edges_errors_name_line_field_and_fix() {
     let place = Place::new("edge");
-    for (text, words) in [
-        ("listn = 1", &[":4", "listn", "expected one of", "`listen`"][..]),
-        ("shards = 0", &[":4", "`shards`", "remove it"]),
-        (
-            "[[credential]]\nname = \"x\"\nroles = [\"client\"]",
-            &["neither a token nor a certificate", "`token_file`"],
-        ),
-        (
-            "[[credential]]\nname = \"x\"\ntoken_file = \"token\"",
-            &["allows nothing", "servers = [\"origin\"]"],
-        ),
-        (
-            "[[credential]]\nname = \"x\"\ntoken_file = \"token\"\nroles = [\"server\"]",
-            &[":7", "names of the servers"],
-        ),
-        (
-            "[[credential]]\nname = \"x\"\ntoken_file = \"token\"\nroles = [\"king\"]",
-            &[":7", "not a role", "\"recorder\""],
-        ),
-        (
-            "[[credential]]\nname = \"x\"\ntoken_file = \"token\"\nroles = [\"operator\"]",
-            &["`admin.token_file`"],
-        ),
-        ("[[credential]]\nname = \"x\"\ncertificate = \"a\"\nroles = [\"client\"]", &[":6", "`security.ca`"]),
-        (
-            "[[credential]]\nname = \"x\"\ntoken_file = \"token\"\nroles = [\"client\"]\n[security]\ntoken_file = \"token\"",
-            &["the token of another credential", "its own"],
-        ),
-        ("secret = \"secret\"", &[":4", "unknown field", "did you mean `secret_file`?"]),
-        ("suspect_after = \"1s\"", &[":4", "`suspect_after` belongs below `[timeouts]`"]),
-        ("[admin]\napps = [\"x\"]", &[":5", "`apps` belongs above the first table"]),
-        ("weight = 3", &[":4", "`weight` belongs below `[[tenant]]`"]),
-        ("apps = \"x\"", &[":4", "`apps`", "write a list: [\"x\"]"]),
-        ("apps = [\"x\"\nshards = 1", &[":5", "or a `]` is missing above"]),
-        ("shards = \"two\"", &[":4", "`shards`", "invalid type"]),
-        ("[admin]\nlisten = \"localhost:7401\"", &[":5", "`admin.listen`", "127.0.0.1:7400"]),
-        ("[admin]\nlisten = \"0.0.0.0:7401\"", &[":5", "`admin.listen`", "not on loopback", "token_file"]),
-        ("[admin]\npeers = [\"edge-b\"]", &[":5", "`admin.peers`", "http://"]),
-        ("[admin]\ntoken_file = \"short\"", &[":5", "`admin.token_file`", "openssl rand"]),
-        ("[admin]\ncertificate = \"token\"", &[":5", "`admin.certificate`", "no key"]),
-        ("[admin]\nmetrics = \"all\"", &[":5", "`admin.metrics`", "\"open\""]),
-        (
-            "[admin]\nmetrics = \"open\"\nmetrics_token_file = \"token\"",
-            &[":5", "`admin.metrics`", "no token"],
-        ),
-        ("[admin]\nhosts = [\"a:1\"]", &[":5", "`admin.hosts`", "letters"]),
-        ("sabotage = 5", &["unknown field `sabotage`"]),
-        (
-            "[security]\ntoken_file = \"nowhere\"",
-            &[":5", "`security.token_file`", "nowhere", "cannot be read"],
-        ),
-        ("[security]\nkey = \"token\"", &[":5", "`security.key`", "certificate = "]),
-        ("[security]\nca = \"token\"", &[":5", "`security.ca`", "PEM"]),
-        ("[[gate]]\nlisten = \"0.0.0.0:80\"", &[":4", "gate", "missing field `app`"]),
-        ("[timeouts]\nheartbeat = \"150ms\"", &[":5", "`timeouts.heartbeat`", "twice"]),
-        ("[timeouts]\nbackoff_max = \"1ms\"", &[":5", "`timeouts.backoff_max`", "backoff_min"]),
-        ("[timeouts]\nlinger = \"0s\"", &[":5", "`timeouts.linger`", "more than zero"]),
-        ("[limits]\ndrain = \"5\"", &[":5", "`limits.drain`", "\"30s\""]),
-        ("[limits]\ncheckpoints = \"5GiB\"", &[":5", "`limits.checkpoints`", "\"1MiB\" to \"4GiB\""]),
-        ("[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"a\"", &["listed twice"]),
-        ("[[tenant]]\nname = \"a\"\nweight = 0", &["at least 1"]),
-        ("[log]\nlevel = \"loud\"", &[":5", "`log.level`", "`debug`"]),
-        ("[coordinator]\nlease = \"10s\"", &["`coordinator", "urls = ", "serve = "]),
-        (
-            "[coordinator]\nserve = \"0.0.0.0:7403\"",
-            &[":5", "`coordinator.serve`", "not on loopback", "token_file"],
-        ),
-        ("[coordinator]\nurls = [\"ftp://etcd:2379\"]", &[":5", "`coordinator.urls`", "https://HOST:PORT"]),
-        ("[coordinator]\nurls = [\"etcd:2379\"]", &[":5", "`coordinator.urls`", "http://HOST:PORT"]),
-        (
-            "[coordinator]\nurls = [\"http://e:1\"]\nlease = \"1s\"",
-            &[":6", "`coordinator.lease`", "between 5 and 600 seconds"],
-        ),
-        (
-            "[coordinator]\nurls = [\"http://e:1\"]\nuser = \"a\"",
-            &[":6", "`coordinator.user`", "password_file"],
-        ),
-        (
-            "[coordinator]\nurls = [\"http://e:1\"]\ntoken_file = \"token\"\nuser = \"a\"\npassword_file = \"token\"",
-            &[":7", "`coordinator.user`", "keep one of them"],
-        ),
-    ] {
+    for (text, words) in [CREDENTIALS, ACCESS, COORDINATOR, SETTINGS].concat() {
         let error = place.edge(&format!("{EDGE}{text}\n")).map(|_| ()).unwrap_err();
         for word in words {
             assert!(error.contains(word), "{text}: {error:?} does not say {word:?}");

@@ -89,6 +89,24 @@ fn cluster() -> TestCluster {
 /// The mistake, the command, the token file, exit status, words in the message.
 type Row<'a> = (&'a str, &'a [&'a str], &'a str, i32, &'a [&'a str]);
 
+/// A client of `counting` that has an answer, so that its session is listed.
+fn client(address: SocketAddr) -> TcpStream {
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"f").unwrap();
+    client.read_exact(&mut [0; 7]).unwrap();
+    client
+}
+
+/// A digit with which the identifiers of several sessions begin; there are `count` sessions.
+fn repeated_first_digit(admin: &str, token: &str, count: usize) -> String {
+    let listed = marram().args(["ps", "-q", "--edge", admin, "--token-file", token]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let firsts: Vec<&str> = listed.lines().map(|id| &id[..1]).collect();
+    assert_eq!(firsts.len(), count, "{listed}");
+    let is_repeated = |first: &&&str| firsts.iter().filter(|other| other == first).count() > 1;
+    firsts.iter().find(is_repeated).expect("more sessions than digits").to_string()
+}
+
 #[test]
 fn commands_to_a_running_edge() {
     let mut cluster = cluster();
@@ -100,19 +118,8 @@ fn commands_to_a_running_edge() {
     let unreached = unreached.display().to_string();
     // Among 17 identifiers, at least two begin with the same hexadecimal digit.
     let address = cluster.start_client_agent(&cluster.edge_addresses(), &["counting"]).unwrap()[0].address;
-    let clients: Vec<TcpStream> = (0..17)
-        .map(|_| {
-            let mut client = TcpStream::connect(address).unwrap();
-            client.write_all(b"f").unwrap();
-            client.read_exact(&mut [0; 7]).unwrap();
-            client
-        })
-        .collect();
-    let listed = marram().args(["ps", "-q", "--edge", &admin, "--token-file", &token]).output().unwrap();
-    let listed = String::from_utf8(listed.stdout).unwrap();
-    let firsts: Vec<&str> = listed.lines().map(|id| &id[..1]).collect();
-    assert_eq!(firsts.len(), 17, "{listed}");
-    let twice = firsts.iter().find(|first| firsts.iter().filter(|other| other == first).count() > 1);
+    let clients: Vec<TcpStream> = (0..17).map(|_| client(address)).collect();
+    let twice = repeated_first_digit(&admin, &token, clients.len());
     let other = answering("HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\n\r\nhello");
     let none = "0".repeat(32);
     let rows: &[Row<'_>] = &[
@@ -128,13 +135,7 @@ fn commands_to_a_running_edge() {
         ("a slip in a phase", &["ps", "--phase", "runing"], &token, 2, &["'runing'", "'running'"]),
         ("no such session", &["kill", &none], &token, 3, &["no such app or session", "marram ps"]),
         ("no session that begins so", &["inspect", &none[1..]], &token, 3, &["begins with", "marram ps"]),
-        (
-            "a beginning of several",
-            &["inspect", twice.unwrap()],
-            &token,
-            2,
-            &["sessions begin with", "write more"],
-        ),
+        ("a beginning of several", &["inspect", &twice], &token, 2, &["sessions begin with", "write more"]),
         (
             "no identifier",
             &["inspect", "it"],

@@ -56,18 +56,17 @@ ip link set lo up
 
 /// The script: the tutorial's blocks, with checks between them.
 fn script() -> String {
+    [BY_HAND, &while_it_is_written(), &while_it_runs()].concat()
+}
+
+/// Steps 2 and 3, in which the reader writes a cell.
+fn while_it_is_written() -> String {
     let [cell] = &blocks("2. A cell")[..] else { panic!("step 2") };
     let [dev, curl] = &blocks("3. Work on it")[..] else { panic!("step 3") };
-    let [run, client] = &blocks("4. Two edges")[..] else { panic!("step 4") };
-    let [look] = &blocks("5. Look at it")[..] else { panic!("step 5") };
-    let [kill, after, again] = &blocks("6. Kill it")[..] else { panic!("step 6") };
-    let [record] = &blocks("7. Take it home")[..] else { panic!("step 7") };
-    let [end] = &blocks("8. Put it away")[..] else { panic!("step 8") };
     let (line, behind) = edit();
     let (dev, curl) = (dev.trim_end(), curl.trim_end());
-    let (client, python) = client.trim_end().rsplit_once("python3").unwrap();
     format!(
-        r#"{BY_HAND}
+        r#"
 echo "== 2"
 cd "$TOP"
 ( set -e
@@ -96,7 +95,20 @@ echo new >&4; until_done grep -q 'INFO cell: line 1' ../3.out
 exec 3>&- 4>&-
 kill -INT %1 %2 %3
 wait
+"#
+    )
+}
 
+/// The steps from 4 on, in which the cell runs on two edges.
+fn while_it_runs() -> String {
+    let [run, client] = &blocks("4. Two edges")[..] else { panic!("step 4") };
+    let [look] = &blocks("5. Look at it")[..] else { panic!("step 5") };
+    let [kill, after, again] = &blocks("6. Kill it")[..] else { panic!("step 6") };
+    let [record] = &blocks("7. Take it home")[..] else { panic!("step 7") };
+    let [end] = &blocks("8. Put it away")[..] else { panic!("step 8") };
+    let (client, python) = client.trim_end().rsplit_once("python3").unwrap();
+    format!(
+        r#"
 echo "== 4"
 {run}
 {client}

@@ -192,7 +192,7 @@ fn what_lies_on_disk_is_read_back_and_damage_refused_by_name_and_place() {
 
 #[test]
 fn a_recorder_of_another_domain_is_refused_and_nothing_else_happens() {
-    let mut cluster = support::cluster("stranger", 1, 1);
+    let mut cluster = support::cluster("foreign", 1, 1);
     cluster.start_edges("").unwrap();
     let start = cluster.logs.end();
     cluster.directory.write("other-secret", "0123456789abcdef0123456789abcdef").unwrap();
@@ -202,14 +202,14 @@ fn a_recorder_of_another_domain_is_refused_and_nothing_else_happens() {
         cluster.edges[0].address(),
         marram_cluster::free_address().unwrap(),
     );
-    let config = cluster.directory.write("stranger.toml", text).unwrap();
+    let config = cluster.directory.write("foreign.toml", text).unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_marram"));
     command.arg("recorder").arg("--config").arg(config);
-    let errors = cluster.directory.path().join("stranger.stderr");
-    let stranger =
-        marram_cluster::TestProcess::start("stranger", &mut command, &cluster.logs, &errors).unwrap();
-    let told = |event: &LogEvent| *event.who == *"stranger" && event.name() == "edge_down";
+    let errors = cluster.directory.path().join("foreign.stderr");
+    let foreign =
+        marram_cluster::TestProcess::start("foreign", &mut command, &cluster.logs, &errors).unwrap();
+    let told = |event: &LogEvent| *event.who == *"foreign" && event.name() == "edge_down";
     let told = cluster.logs.wait(start, PATIENCE, told).expect("it is told").1;
     assert!(told.text("reason").contains("secret"), "{}", told.fields);
-    drop(stranger);
+    drop(foreign);
 }

@@ -168,16 +168,58 @@ fn a_gate_and_an_edges_servers_use_the_protocol_as_agents_do() {
     assert_eq!(rest, b"");
 }
 
+/// The path of an installed server; without it, the test is skipped.
+fn program(name: &str) -> Option<String> {
+    let paths = ["/usr/sbin", "/usr/bin", "/usr/local/sbin"].map(|path| format!("{path}/{name}"));
+    let found = paths.into_iter().find(|path| std::path::Path::new(path).is_file());
+    if found.is_none() {
+        support::skip::skip(format_args!("there is no {name} on this machine"));
+    }
+    found
+}
+
+/// An nginx that answers with the addresses in the PROXY header and in the headers of the request.
+fn nginx_conf(root: &str, web: SocketAddr) -> String {
+    format!(
+        "daemon off; master_process off; pid {root}/nginx.pid; error_log {root}/nginx.error;\nevents {{ }}\nhttp {{\n\
+         access_log off;\nclient_body_temp_path {root}/n1; proxy_temp_path {root}/n2; fastcgi_temp_path {root}/n3;\n\
+         uwsgi_temp_path {root}/n4; scgi_temp_path {root}/n5;\n\
+         server {{ listen {web} proxy_protocol; return 200 \
+         \"$proxy_protocol_addr:$proxy_protocol_port to $proxy_protocol_server_port, $http_x_forwarded_for, $http_forwarded\"; }}\n}}\n"
+    )
+}
+
+/// An haproxy that passes connections on to an agent, with a header of version 2.
+fn haproxy_conf(front: SocketAddr, listen: SocketAddr) -> String {
+    format!(
+        "defaults\n mode tcp\n retries 0\n timeout connect 30s\n timeout client 60s\n timeout server 60s\n\
+         frontend in\n bind {front}\n default_backend agent\n\
+         backend agent\n server one {listen} send-proxy-v2\n"
+    )
+}
+
+/// The body of nginx's answer to one request.
+fn get(stream: &mut BufReader<TcpStream>) -> String {
+    let get = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.9.9.9\r\nForwarded: for=10.9.9.9\r\n\r\n";
+    stream.get_mut().write_all(get.as_bytes()).unwrap();
+    let mut length = None;
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = Some(value.trim().parse::<usize>().unwrap());
+        }
+        if line == "\r\n" {
+            break;
+        }
+    }
+    let mut body = vec![0; length.expect("nginx says how long its answer is")];
+    stream.read_exact(&mut body).unwrap();
+    String::from_utf8(body).unwrap()
+}
+
 #[test]
 fn haproxy_and_nginx_speak_as_we_do() {
-    let program = |name: &str| {
-        let paths = ["/usr/sbin", "/usr/bin", "/usr/local/sbin"].map(|path| format!("{path}/{name}"));
-        let found = paths.into_iter().find(|path| std::path::Path::new(path).is_file());
-        if found.is_none() {
-            support::skip::skip(format_args!("there is no {name} on this machine"));
-        }
-        found
-    };
     let (Some(haproxy), Some(nginx)) = (program("haproxy"), program("nginx")) else { return };
     // The chain: client, haproxy, agent, edge with `compress`, agent, nginx.
     let layout = support::layout("peer-programs", |layout| layout.edges = 2);
@@ -190,20 +232,8 @@ fn haproxy_and_nginx_speak_as_we_do() {
     let edges = cluster.edge_addresses();
     let [front, listen, web] = [(); 3].map(|()| free_address().unwrap());
     let root = cluster.directory.path().display().to_string();
-    let nginx_conf = format!(
-        "daemon off; master_process off; pid {root}/nginx.pid; error_log {root}/nginx.error;\nevents {{ }}\nhttp {{\n\
-         access_log off;\nclient_body_temp_path {root}/n1; proxy_temp_path {root}/n2; fastcgi_temp_path {root}/n3;\n\
-         uwsgi_temp_path {root}/n4; scgi_temp_path {root}/n5;\n\
-         server {{ listen {web} proxy_protocol; return 200 \
-         \"$proxy_protocol_addr:$proxy_protocol_port to $proxy_protocol_server_port, $http_x_forwarded_for, $http_forwarded\"; }}\n}}\n"
-    );
-    let nginx_conf = cluster.directory.write("nginx.conf", nginx_conf).unwrap();
-    let haproxy_conf = format!(
-        "defaults\n mode tcp\n retries 0\n timeout connect 30s\n timeout client 60s\n timeout server 60s\n\
-         frontend in\n bind {front}\n default_backend agent\n\
-         backend agent\n server one {listen} send-proxy-v2\n"
-    );
-    let haproxy_conf = cluster.directory.write("haproxy.cfg", haproxy_conf).unwrap();
+    let nginx_conf = cluster.directory.write("nginx.conf", nginx_conf(&root, web)).unwrap();
+    let haproxy_conf = cluster.directory.write("haproxy.cfg", haproxy_conf(front, listen)).unwrap();
     let errors =
         [cluster.directory.path().join("nginx.stderr"), cluster.directory.path().join("haproxy.stderr")];
     let mut command = Command::new(nginx);
@@ -224,23 +254,8 @@ fn haproxy_and_nginx_speak_as_we_do() {
     let own = stream.get_ref().local_addr().unwrap();
     let ip = own.ip();
     for _ in 0..3 {
-        let get = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.9.9.9\r\nForwarded: for=10.9.9.9\r\n\r\n";
-        stream.get_mut().write_all(get.as_bytes()).unwrap();
-        let mut length = None;
-        loop {
-            let mut line = String::new();
-            stream.read_line(&mut line).unwrap();
-            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                length = Some(value.trim().parse::<usize>().unwrap());
-            }
-            if line == "\r\n" {
-                break;
-            }
-        }
-        let mut body = vec![0; length.expect("nginx says how long its answer is")];
-        stream.read_exact(&mut body).unwrap();
         let expected = format!("{own} to {}, {ip}, for={ip}", front.port());
-        assert_eq!(String::from_utf8(body).unwrap(), expected);
+        assert_eq!(get(&mut stream), expected);
         let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());
         cluster.edges[owner].kill();
         cluster.wait_for_owner(start).unwrap();

@@ -128,9 +128,8 @@ fn curl_connects_by_either_version_and_survives_the_edges_while_all_else_is_left
     assert!(child.wait().unwrap().success());
 }
 
-#[test]
-fn python_gets_the_right_peer_address_in_threads_children_and_without_blocking() {
-    const SCRIPT: &str = r#"
+/// Asks a server in each way that Python has, and checks the addresses that it sees.
+const IN_PYTHON: &str = r#"
 import asyncio, os, socket, subprocess, sys, threading
 
 FAR, FAR_V6 = "192.0.2.7", "2001:db8::7"
@@ -217,13 +216,16 @@ else:
     print("requests")
 print("done")
 "#;
+
+#[test]
+fn python_gets_the_right_peer_address_in_threads_children_and_without_blocking() {
     let python = support::python_with("requests");
     // Only the last part of the script needs the module.
     if python.is_none() && !is_here("python3") {
         return;
     }
     let site = Site::new("exec-python", 1, web());
-    let program = [python.unwrap_or("python3"), "-c", SCRIPT, &site.agent.to_string()];
+    let program = [python.unwrap_or("python3"), "-c", IN_PYTHON, &site.agent.to_string()];
     let said = said(&site.exec(8000, &program).output().unwrap());
     let expected = if python.is_some() { "requests\ndone" } else { "no requests\ndone" };
     assert_eq!(said, expected);

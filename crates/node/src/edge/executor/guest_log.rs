@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_the_last_errors_and_no_more_than_can_be_read() {
+    fn the_last_errors_are_no_more_than_can_be_read() {
         let panicked = [
             print(PrintLevel::Information, "all is well"),
             print(PrintLevel::Error, "thread '<unnamed>' (1) panicked at lib.rs:1:2:"),

@@ -43,7 +43,7 @@ fn from_owners(channel: u32) -> [Frame; 8] {
     ]
 }
 
-fn last_words(channel: u32) -> [Frame; 3] {
+fn final_frames(channel: u32) -> [Frame; 3] {
     let reject = Reject { channel, code: Code::Busy, reason: "no".to_string() };
     [ended(channel, Code::Killed).into(), reject.into(), failed(channel).into()]
 }
@@ -60,7 +60,7 @@ fn a_replaced_owner_is_reported_once_for_any_number_of_frames() {
 
 #[test]
 fn an_older_owner_learns_of_its_successor_at_once_and_is_refused() {
-    for frame in from_owners(2).into_iter().chain(last_words(2)) {
+    for frame in from_owners(2).into_iter().chain(final_frames(2)) {
         let mut stage = Stage::owned(2);
         let lines = stage.frame(2, promise(stage.session(1), 1, 2));
         assert_eq!(lines, ["w1 superseded c2 by g2", "w2 promised c1 after g1"]);
@@ -106,7 +106,7 @@ fn an_owner_of_a_session_that_is_over_must_not_wait_for_it() {
     for frame in from_owners(2) {
         assert_eq!(stage.frame(1, frame.clone()), ["w1 superseded c2 by g0"], "{frame:?}");
     }
-    for frame in last_words(2) {
+    for frame in final_frames(2) {
         assert_eq!(stage.frame(1, frame.clone()), [""; 0], "{frame:?} needs no answer");
     }
 }

@@ -14,26 +14,50 @@ use marram_wire::{
     rights::Rights,
 };
 
+const BYTES: Bytes = Bytes::from_static(&[7; 300]);
+const REASON: &str = "because";
+const APP: &str = "web";
+const IMAGE: ImageHash = ImageHash([7; 32]);
+
 /// Every kind of frame on this channel, filled with this number.
-#[allow(clippy::too_many_lines, reason = "one of each kind")]
 fn frames(world: &mut World, channel: Channel, n: u64) -> Vec<Frame> {
-    let (session, generation) = (world.session, Generation { count: n, opener: n });
-    let (image, bytes, reason) = (ImageHash([7; 32]), Bytes::from_static(&[7; 300]), "because".to_string());
-    let meta = CheckpointMeta {
-        generation,
+    let session = world.session;
+    [
+        about_a_wire(world, n),
+        that_open_a_session(channel, session, n),
+        of_a_running_session(channel, n),
+        that_end_a_session(channel, n),
+        of_standbys(channel, session, n),
+        of_messages(channel, n),
+    ]
+    .concat()
+}
+
+fn generation(n: u64) -> Generation {
+    Generation { count: n, opener: n }
+}
+
+fn meta(n: u64) -> CheckpointMeta {
+    CheckpointMeta {
+        generation: generation(n),
         number: n as u32,
         kind: [CheckpointKind::Full, CheckpointKind::Delta, CheckpointKind::Merged][n as usize % 3],
         log_offset: n,
         size: n,
-    };
-    let live = Live { generation, log_end: n, took: n };
-    let failure = Failure { log_offset: n, input: n as u8, reason: reason.clone() };
-    let (app, code) = ("web".to_string(), Code::Finished);
+    }
+}
+
+fn failure(n: u64) -> Failure {
+    Failure { log_offset: n, input: n as u8, reason: REASON.into() }
+}
+
+/// Of no session, or with a channel of their own.
+fn about_a_wire(world: &mut World, n: u64) -> Vec<Frame> {
     vec![
         greet(&[]).into(),
         Welcome {
             version: 1,
-            edge: app.clone(),
+            edge: APP.into(),
             shard: 0,
             shards: 1,
             challenge: [0; 16],
@@ -45,13 +69,20 @@ fn frames(world: &mut World, channel: Channel, n: u64) -> Vec<Frame> {
         Pong { stamp: n, load: 0 }.into(),
         Drain {}.into(),
         keeper(&[0; 16], "k", 0).into(),
-        Frame::Hello(world.hello(session, "web")),
+        Frame::Hello(world.hello(world.session, "web")),
+        Goodbye { reason: REASON.into() }.into(),
+    ]
+}
+
+fn that_open_a_session(channel: Channel, session: SessionId, n: u64) -> Vec<Frame> {
+    let live = Live { generation: generation(n), log_end: n, took: n };
+    vec![
         Promise {
             channel,
             session,
-            generation,
-            app: app.clone(),
-            image,
+            generation: generation(n),
+            app: APP.into(),
+            image: IMAGE,
             server: "origin".into(),
             peer: None,
             key: [0; 16],
@@ -66,7 +97,7 @@ fn frames(world: &mut World, channel: Channel, n: u64) -> Vec<Frame> {
         .into(),
         Promised {
             channel,
-            previous: generation,
+            previous: generation(n),
             live: n.is_multiple_of(2),
             log_start: n,
             log_end: n,
@@ -75,38 +106,55 @@ fn frames(world: &mut World, channel: Channel, n: u64) -> Vec<Frame> {
             window: n,
             sent_start: n,
             sent_end: n,
-            checkpoints: vec![meta.clone(); 3],
+            checkpoints: vec![meta(n); 3],
             checkpoints_max: n,
-            failed: Some(failure.clone()),
+            failed: Some(failure(n)),
             datagrams: true,
             origin: None,
         }
         .into(),
-        LogPart { channel, generation, offset: n, bytes: bytes.clone() }.into(),
-        CheckpointPart { channel, bytes: bytes.clone() }.into(),
-        Chosen { channel, log_offset: n, log: bytes.clone(), tag: [7; 8], credit: n }.into(),
+        LogPart { channel, generation: generation(n), offset: n, bytes: BYTES }.into(),
+        CheckpointPart { channel, bytes: BYTES }.into(),
+        Chosen { channel, log_offset: n, log: BYTES, tag: [7; 8], credit: n }.into(),
+    ]
+}
+
+fn of_a_running_session(channel: Channel, n: u64) -> Vec<Frame> {
+    vec![
         Credit { channel, received: n, bytes: n }.into(),
-        LogOnly { channel, entries: bytes.clone(), tag: [7; 8] }.into(),
-        CheckpointBegin { channel, meta: meta.clone() }.into(),
+        LogOnly { channel, entries: BYTES, tag: [7; 8] }.into(),
+        CheckpointBegin { channel, meta: meta(n) }.into(),
         Stored { channel, bytes: n, complete: Some(n as u32) }.into(),
         Allowance { channel, bytes: n }.into(),
         Truncate { channel, log_offset: n, tag: [7; 8], sent: n }.into(),
         Fetch { channel }.into(),
-        Kept { channel, sent_start: n, sent_end: n, checkpoints: vec![meta.clone(); 3] }.into(),
-        KeptInput { channel, close: false, payload: bytes.clone() }.into(),
-        Superseded { channel, promised: generation }.into(),
-        Reject { channel, code, reason: reason.clone() }.into(),
-        Failed { channel, failure }.into(),
-        Ended { channel, code, reason: reason.clone() }.into(),
+        Kept { channel, sent_start: n, sent_end: n, checkpoints: vec![meta(n); 3] }.into(),
+        KeptInput { channel, close: false, payload: BYTES }.into(),
+    ]
+}
+
+fn that_end_a_session(channel: Channel, n: u64) -> Vec<Frame> {
+    let code = Code::Finished;
+    vec![
+        Superseded { channel, promised: generation(n) }.into(),
+        Reject { channel, code, reason: REASON.into() }.into(),
+        Failed { channel, failure: failure(n) }.into(),
+        Ended { channel, code, reason: REASON.into() }.into(),
         Finish { channel }.into(),
         Finished { channel }.into(),
-        Standby { channel, edge: app.clone(), shard: 0 }.into(),
+    ]
+}
+
+/// Of standbys and recorders.
+fn of_standbys(channel: Channel, session: SessionId, n: u64) -> Vec<Frame> {
+    vec![
+        Standby { channel, edge: APP.into(), shard: 0 }.into(),
         Keep {
             channel,
             session,
-            generation,
-            app,
-            image,
+            generation: generation(n),
+            app: APP.into(),
+            image: IMAGE,
             hosts: vec![HostId([1; 16]), HostId([2; 16])],
             hot: true,
             log_offset: n,
@@ -115,34 +163,30 @@ fn frames(world: &mut World, channel: Channel, n: u64) -> Vec<Frame> {
             took: vec![n; 2],
         }
         .into(),
-        Base { channel, meta: meta.clone(), took: vec![n; 2] }.into(),
-        Fed {
-            channel,
-            entry: bytes.clone(),
-            tag: [7; 8],
-            from: n as u8,
-            close: true,
-            payload: bytes.clone(),
-        }
-        .into(),
+        Base { channel, meta: meta(n), took: vec![n; 2] }.into(),
+        Fed { channel, entry: BYTES, tag: [7; 8], from: n as u8, close: true, payload: BYTES }.into(),
         Acknowledged { channel, received: vec![n; 2] }.into(),
-        Renewed { channel, generation }.into(),
+        Renewed { channel, generation: generation(n) }.into(),
         Recall { channel, session }.into(),
         Recalled {
             channel,
-            generation,
+            generation: generation(n),
             log_start: n,
             log_end: n,
             tag: [7; 8],
             sent_start: vec![n; 2],
             sent_end: vec![n; 2],
-            checkpoints: vec![meta; 3],
+            checkpoints: vec![meta(n); 3],
         }
         .into(),
-        Input { channel, ack: n, close: false, payload: bytes.clone() }.into(),
+    ]
+}
+
+fn of_messages(channel: Channel, n: u64) -> Vec<Frame> {
+    vec![
+        Input { channel, ack: n, close: false, payload: BYTES }.into(),
         Input { channel, ack: n, close: true, payload: Bytes::new() }.into(),
-        Output { channel, increment: None, close: false, payload: bytes }.into(),
-        Goodbye { reason }.into(),
+        Output { channel, increment: None, close: false, payload: BYTES }.into(),
     ]
 }
 

@@ -96,90 +96,134 @@ impl Follower {
     }
 }
 
+/// How often each of the rarer cases occurred.
+#[derive(Default)]
+struct Occurrences {
+    conflicts: u32,
+    lost: u32,
+    expired: usize,
+    restarts: u32,
+    listed: u32,
+}
+
+/// A store and its model. Both get the same requests, and must agree on the replies.
+struct Pair {
+    store: Store,
+    model: Model,
+    now: u64,
+    /// The highest revision so far.
+    newest: u64,
+    /// All leases, and one that was never granted.
+    leases: Vec<Lease>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let (store, model) = (Store::new(), Model::default());
+        Self { store, model, now: 0, newest: 0, leases: vec![Lease(9_999_999)] }
+    }
+
+    fn grant(&mut self, dice: &mut Seeded) {
+        let ttl_s = if dice.percent(30) { LONG_S } else { SHORT_S };
+        let request = StoreRequest::Grant { ttl_s: u32::try_from(ttl_s).unwrap() };
+        let StoreReply::Granted { lease, .. } = self.store.apply(self.now, request).unwrap() else {
+            panic!()
+        };
+        assert!(self.model.leases.insert(lease, (ttl_s, self.now)).is_none(), "no lease is named twice");
+        self.leases.push(lease);
+        self.newest = self.store.revision();
+    }
+
+    fn keep_alive(&mut self, lease: Lease) {
+        let reply = self.store.apply(self.now, StoreRequest::KeepAlive { lease }).unwrap();
+        let known = self.model.leases.get_mut(&lease).map(|(_, since)| *since = self.now);
+        assert_eq!(reply, if known.is_some() { StoreReply::Kept } else { StoreReply::NoLease });
+    }
+
+    fn revoke(&mut self, lease: Lease) {
+        self.store.apply(self.now, StoreRequest::Revoke { lease }).unwrap();
+        self.model.leases.remove(&lease);
+        self.model.expire(self.now);
+    }
+
+    /// Only long leases last, and begin again.
+    fn restart(&mut self) {
+        self.store = Store::restore(&self.store.snapshot(), self.now).unwrap();
+        assert!(self.store.revision() > self.newest && self.store.must_be_saved());
+        let lasts = |(ttl_s, since): &mut (u64, u64)| {
+            *since = self.now;
+            *ttl_s == LONG_S
+        };
+        self.model.leases.retain(|_, term| lasts(term));
+        self.model.expire(self.now);
+    }
+
+    fn write(&mut self, dice: &mut Seeded, key: String, lease: Lease, often: &mut Occurrences) {
+        let there = self.model.keys.get(&key).map(|(_, revision, _)| *revision);
+        let expect = match dice.below(4) {
+            0 => Some(there.unwrap_or(0)),
+            1 => Some(dice.below(self.newest + 1)),
+            _ => None,
+        };
+        let value = dice.percent(80).then(|| format!("{}", dice.below(1_000)));
+        let lease = dice.percent(50).then_some(lease);
+        let reply = self.store.apply(self.now, write(&key, expect, value.as_deref(), lease)).unwrap();
+        if expect.is_some_and(|expect| expect != there.unwrap_or(0)) {
+            often.conflicts += 1;
+            assert_eq!(reply, StoreReply::Conflict { entry: self.model.under(&key).pop() });
+            return;
+        }
+        if lease.is_some_and(|lease| !self.model.leases.contains_key(&lease)) {
+            often.lost += 1;
+            assert_eq!(reply, StoreReply::NoLease);
+            return;
+        }
+        let StoreReply::Written { revision } = reply else { panic!("{reply:?}") };
+        match value {
+            Some(value) => {
+                assert!(revision > self.newest, "revisions grow");
+                self.newest = revision;
+                self.model.keys.insert(key, (value, revision, lease));
+            }
+            None => drop(self.model.keys.remove(&key)),
+        }
+    }
+}
+
 #[test]
 fn the_store_does_as_its_model_and_followers_see_the_same() {
-    let (mut conflicts, mut lost, mut expired, mut restarts, mut listed) = (0u32, 0u32, 0usize, 0u32, 0u32);
+    let mut often = Occurrences::default();
     for seed in 0..60 {
         let mut dice = Seeded::new(seed);
-        let (mut store, mut model) = (Store::new(), Model::default());
+        let mut pair = Pair::new();
         let follower = |prefix| Follower { prefix, since: 0, keys: BTreeMap::new(), listed: 0 };
         let mut followers = [follower("a/"), follower("")];
-        let (mut now, mut newest, mut leases) = (0, 0, vec![Lease(9_999_999)]);
         for _ in 0..600 {
-            now += dice.below(SECOND);
-            let before = model.keys.len();
-            model.expire(now);
-            expired += before - model.keys.len();
+            pair.now += dice.below(SECOND);
+            let before = pair.model.keys.len();
+            pair.model.expire(pair.now);
+            often.expired += before - pair.model.keys.len();
             let key = format!("{}/{}", ["a", "b"][usize::try_from(dice.below(2)).unwrap()], dice.below(6));
-            let lease = leases[usize::try_from(dice.below(leases.len() as u64)).unwrap()];
+            let lease = pair.leases[usize::try_from(dice.below(pair.leases.len() as u64)).unwrap()];
             match dice.below(10) {
-                0 => {
-                    let ttl_s = if dice.percent(30) { LONG_S } else { SHORT_S };
-                    let request = StoreRequest::Grant { ttl_s: u32::try_from(ttl_s).unwrap() };
-                    let StoreReply::Granted { lease, .. } = store.apply(now, request).unwrap() else {
-                        panic!()
-                    };
-                    assert!(model.leases.insert(lease, (ttl_s, now)).is_none(), "no lease is named twice");
-                    leases.push(lease);
-                    newest = store.revision();
-                }
-                1 | 2 => {
-                    let reply = store.apply(now, StoreRequest::KeepAlive { lease }).unwrap();
-                    let known = model.leases.get_mut(&lease).map(|(_, since)| *since = now);
-                    assert_eq!(reply, if known.is_some() { StoreReply::Kept } else { StoreReply::NoLease });
-                }
-                3 if dice.percent(20) => {
-                    store.apply(now, StoreRequest::Revoke { lease }).unwrap();
-                    model.leases.remove(&lease);
-                    model.expire(now);
-                }
+                0 => pair.grant(&mut dice),
+                1 | 2 => pair.keep_alive(lease),
+                3 if dice.percent(20) => pair.revoke(lease),
                 4 if dice.percent(10) => {
-                    restarts += 1;
-                    store = Store::restore(&store.snapshot(), now).unwrap();
-                    assert!(store.revision() > newest && store.must_be_saved());
-                    let lasts = |(ttl_s, since): &mut (u64, u64)| {
-                        *since = now;
-                        *ttl_s == LONG_S
-                    };
-                    model.leases.retain(|_, term| lasts(term));
-                    model.expire(now);
+                    often.restarts += 1;
+                    pair.restart();
                 }
-                5 => followers.iter_mut().for_each(|follower| follower.look(&mut store, now)),
-                _ => {
-                    let there = model.keys.get(&key).map(|(_, revision, _)| *revision);
-                    let expect = match dice.below(4) {
-                        0 => Some(there.unwrap_or(0)),
-                        1 => Some(dice.below(newest + 1)),
-                        _ => None,
-                    };
-                    let value = dice.percent(80).then(|| format!("{}", dice.below(1_000)));
-                    let lease = dice.percent(50).then_some(lease);
-                    let reply = store.apply(now, write(&key, expect, value.as_deref(), lease)).unwrap();
-                    if expect.is_some_and(|expect| expect != there.unwrap_or(0)) {
-                        conflicts += 1;
-                        assert_eq!(reply, StoreReply::Conflict { entry: model.under(&key).pop() });
-                    } else if lease.is_some_and(|lease| !model.leases.contains_key(&lease)) {
-                        lost += 1;
-                        assert_eq!(reply, StoreReply::NoLease);
-                    } else {
-                        let StoreReply::Written { revision } = reply else { panic!("{reply:?}") };
-                        match value {
-                            Some(value) => {
-                                assert!(revision > newest, "revisions grow");
-                                newest = revision;
-                                model.keys.insert(key, (value, revision, lease));
-                            }
-                            None => drop(model.keys.remove(&key)),
-                        }
-                    }
-                }
+                5 => followers.iter_mut().for_each(|follower| follower.look(&mut pair.store, pair.now)),
+                _ => pair.write(&mut dice, key, lease, &mut often),
             }
             for prefix in ["", "a/", "b/3"] {
-                assert_eq!(entries(&mut store, now, prefix), model.under(prefix), "seed {seed}");
+                let found = entries(&mut pair.store, pair.now, prefix);
+                assert_eq!(found, pair.model.under(prefix), "seed {seed}");
             }
         }
-        listed += followers.iter().map(|follower| follower.listed).sum::<u32>();
+        often.listed += followers.iter().map(|follower| follower.listed).sum::<u32>();
     }
+    let Occurrences { conflicts, lost, expired, restarts, listed } = often;
     let often = [conflicts, lost, u32::try_from(expired).unwrap(), restarts, listed];
     assert!(often.iter().all(|times| *times > 50), "{often:?}");
 }
