@@ -33,7 +33,7 @@ use std::{
 use tracing::info;
 
 /// Poll tokens of listeners' sockets.
-pub(super) const DOOR: u64 = 5;
+pub(super) const DATAGRAM_LISTENER: u64 = 5;
 /// Poll tokens of sockets to servers.
 pub(super) const SERVER: u64 = 6;
 /// This bit marks conversations that a listener's client began; no other connection has it.
@@ -175,7 +175,7 @@ impl Datagrams {
     /// Does nothing for a socket that is gone: its event may have been in the same poll.
     pub(super) fn on_event(&mut self, kind: u64, number: u64, event: &mio::event::Event) {
         let source = match kind {
-            DOOR => Source::Listener(usize::try_from(number).unwrap_or(usize::MAX)),
+            DATAGRAM_LISTENER => Source::Listener(usize::try_from(number).unwrap_or(usize::MAX)),
             _ => Source::Server(ConnectionId(number | ASKED)),
         };
         if event.is_readable() && self.queued.insert(source) {
@@ -385,7 +385,7 @@ impl UdpListener {
             cannot_listen(format_args!("udp://{address}"), &format!("for {}", at.app), error)
         })?;
         let interests = Interest::READABLE | Interest::WRITABLE;
-        registry.register(&mut socket, token::token(DOOR, number as u64), interests)?;
+        registry.register(&mut socket, token::token(DATAGRAM_LISTENER, number as u64), interests)?;
         info!(address = %socket.local_addr()?, app = %at.app, "listening for datagrams");
         let idle_ns = u64::try_from(at.idle.as_nanos()).unwrap_or(u64::MAX);
         Ok(Self { listener, socket, flows: Flows::new(at.flows_max, idle_ns) })

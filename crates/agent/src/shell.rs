@@ -17,7 +17,7 @@ mod browsers;
 
 use super::{
     AgentError, AgentOptions,
-    datagrams::{DOOR, Datagrams, SERVER},
+    datagrams::{DATAGRAM_LISTENER, Datagrams, SERVER},
     dialled::{DialInto, Dialing, WireInput},
     local::Local,
     locals::{ACCEPTED, CONNECTED, Locals},
@@ -58,7 +58,7 @@ const SOURCES: usize = 4;
 const LISTENER: u64 = 1;
 const WIRE: u64 = 2;
 const _: () = {
-    let kinds = [LISTENER, WIRE, ACCEPTED, CONNECTED, DOOR, SERVER];
+    let kinds = [LISTENER, WIRE, ACCEPTED, CONNECTED, DATAGRAM_LISTENER, SERVER];
     let mut at = 0;
     while at < kinds.len() {
         assert!(kinds[at] == at as u64 + 1, "each kind of token is its own");
@@ -276,7 +276,9 @@ impl Shell {
                 self.accepting.get_mut(index).into_iter().for_each(|accepting| *accepting = true);
             }
             (_, (WIRE, number)) => self.table.on_event(number, event),
-            (_, (kind @ (DOOR | SERVER), number)) => self.datagrams.on_event(kind, number, event),
+            (_, (kind @ (DATAGRAM_LISTENER | SERVER), number)) => {
+                self.datagrams.on_event(kind, number, event)
+            }
             (_, (ACCEPTED, number)) if WebSockets::is_ours(number) => self.websockets.on_event(number, event),
             (_, (kind, number)) => self.inputs.extend(self.locals.on_event(kind, number, event)),
         }

@@ -214,7 +214,7 @@ impl Agent {
         }
         session.active_ns = now_ns;
         session.end.send(bytes, &mut effects);
-        session.weigh(&mut self.budget, &mut effects);
+        session.count_memory(&mut self.budget, &mut effects);
         if !session.local.paused && !session.local.datagrams && !session.end.readable() {
             session.local.paused = true;
             out.push(AgentOutput::Reading { connection, on: false });
@@ -301,7 +301,7 @@ impl Agent {
         out: &mut Vec<AgentOutput>,
     ) {
         let Some(session) = self.sessions.known_mut(id) else { return };
-        session.weigh(&mut self.budget, &mut effects);
+        session.count_memory(&mut self.budget, &mut effects);
         let (datagrams, flow) = (session.local.datagrams, session.local.is_flow());
         let (mut taken, mut answered, mut overflow) = (0, false, None);
         let mut sent = 0;

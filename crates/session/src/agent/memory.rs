@@ -1,4 +1,4 @@
-//! An agent keeps within its memory: each session is weighed when something happens to it, those that wait for room are
+//! An agent keeps within its memory: what a session keeps is counted when something happens to it, those that wait for room are
 //! looked at in turn, and all of them when much less is free than before. What is decided is in [`super::budget`].
 
 use super::{
@@ -11,7 +11,7 @@ use alloc::{string::String, vec::Vec};
 
 impl Session {
     /// Counts what the session keeps now, and gives its end the share of it that is due.
-    pub(super) fn weigh(&mut self, budget: &mut Budget, out: &mut Vec<EndEffect>) {
+    pub(super) fn count_memory(&mut self, budget: &mut Budget, out: &mut Vec<EndEffect>) {
         budget.count(&mut self.counted, self.end.held_bytes());
         self.end.allow(budget.share(), out);
     }

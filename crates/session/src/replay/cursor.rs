@@ -184,19 +184,19 @@ mod tests {
     #[test]
     fn one_that_lags_holds_what_is_left_and_what_was_read_and_no_more() {
         let entries = entries(20, 1_000);
-        let mut course = ReplayCursor::new(entries[0].clone(), Cursor::default());
-        course.extend(Bytes::new());
-        entries[1..].iter().for_each(|entry| course.extend(entry.clone()));
+        let mut cursor = ReplayCursor::new(entries[0].clone(), Cursor::default());
+        cursor.extend(Bytes::new());
+        entries[1..].iter().for_each(|entry| cursor.extend(entry.clone()));
         let all: usize = entries.iter().map(Bytes::len).sum();
-        assert_eq!(course.held_bytes(), all as u64);
+        assert_eq!(cursor.held_bytes(), all as u64);
         let (mut left, mut previous) = (all, None::<Bytes>);
         for (number, entry) in (1..).zip(entries) {
             left -= entry.len();
             let input = || CellInput::Close { port: Port::CLIENT };
-            let handler = course.next_handler(|_| Some(vec![input()])).unwrap().unwrap();
+            let handler = cursor.next_handler(|_| Some(vec![input()])).unwrap().unwrap();
             assert_eq!((handler.reads.len(), handler.reads[0].key), (1, [number; 8]));
-            assert_eq!(course.held_bytes(), (left + usize::from(number) * 1_000) as u64);
-            assert_eq!(course.ran(false, &handler.reads), Ok(true));
+            assert_eq!(cursor.held_bytes(), (left + usize::from(number) * 1_000) as u64);
+            assert_eq!(cursor.ran(false, &handler.reads), Ok(true));
             assert!(previous.is_none_or(|previous| previous.is_unique()), "{number}");
             previous = Some(entry);
         }
