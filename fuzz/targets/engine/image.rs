@@ -14,7 +14,7 @@ const HEADER_SIZE: usize = VERSION_END + 8 + 32;
 const COMPATIBILITY_SIZE: usize = 8;
 
 /// Has the required exports and does nothing.
-const MODULE: &[u8] = include_bytes!("../seeds/module/smallest.wasm");
+const MODULE: &[u8] = include_bytes!("../../seeds/module/smallest.wasm");
 
 struct Store {
     images: Images,

@@ -2,8 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use marram::manifest::Manifest;
-use marram_config::source::Source;
+use marram_config::{manifest::Manifest, source::Source};
 
 fuzz_target!(|text: &str| {
     if let Err(problem) = Manifest::parse(&Source::new("marram.toml", text.to_owned())) {
