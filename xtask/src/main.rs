@@ -22,6 +22,7 @@ mod purity;
 mod setup;
 mod shell;
 mod soak;
+mod stamp;
 mod suite;
 mod tidy;
 mod toolchain;

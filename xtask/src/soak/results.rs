@@ -6,15 +6,11 @@
 //! A row is written whether the run passed or failed; a failed one is bold, and stays until a run
 //! passes.
 
-use std::{
-    fs,
-    process::Command,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{fs, time::Duration};
 
 use anyhow::{Context, Result};
 
-use crate::{project, shell::capture};
+use crate::{project, stamp::Stamp};
 
 /// Where results are kept.
 pub(super) const FILE: &str = "docs/soak.md";
@@ -33,21 +29,11 @@ pub(super) struct Run<'a> {
 }
 
 /// Puts a run in place of an earlier one of the same soak.
-///
-/// The commit is the one that was run, with a mark if the tree had other changes.
 pub(super) fn record(run: &Run<'_>) -> Result<()> {
-    let mut git = Command::new("git");
-    let commit = capture(git.args(["rev-parse", "--short=10", "HEAD"]).current_dir(project::root()))?;
-    let dirty =
-        capture(Command::new("git").args(["status", "--porcelain", "-uno"]).current_dir(project::root()))?;
-    // The results themselves change the tree.
-    let changed = dirty.lines().any(|line| !line.ends_with(FILE));
-    let commit = format!("{}{}", commit.trim(), if changed { " and changes" } else { "" });
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
+    let Stamp { date, commit } = Stamp::now()?;
     let path = project::root().join(FILE);
     let before = fs::read_to_string(&path).unwrap_or_default();
-    fs::write(&path, with(&before, run, &date(seconds.as_secs() / 86_400), &commit))
-        .with_context(|| format!("cannot write {FILE}"))
+    fs::write(&path, with(&before, run, &date, &commit)).with_context(|| format!("cannot write {FILE}"))
 }
 
 /// The file's text with a run in it; rows are in the order of their names.
@@ -64,30 +50,9 @@ fn with(before: &str, run: &Run<'_>, date: &str, commit: &str) -> String {
     format!("{HEAD}{}\n", rows.join("\n"))
 }
 
-/// A day since 1970 as `2026-11-23`: Howard Hinnant's `civil_from_days`.
-fn date(day: u64) -> String {
-    let z = day + 719_468;
-    let (era, of_era) = (z / 146_097, z % 146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let of_month = of_year - (153 * month + 2) / 5 + 1;
-    let (month, later) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    format!("{}-{month:02}-{of_month:02}", year + era * 400 + later)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn days_are_dates() {
-        for (day, expected) in
-            [(0, "1970-01-01"), (59, "1970-03-01"), (11_016, "2000-02-29"), (20_780, "2026-11-23")]
-        {
-            assert_eq!(date(day), expected);
-        }
-    }
 
     #[test]
     fn a_run_replaces_the_one_before() {
