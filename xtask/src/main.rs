@@ -12,6 +12,7 @@ mod cells;
 mod ci;
 mod deny;
 mod dist;
+mod figures;
 mod flaky;
 mod fuzz;
 mod metadata;
@@ -69,8 +70,8 @@ const TASKS: &[Task] = &[
     ),
     Task(
         "bench",
-        "[NAME ...] [OPTIONS]",
-        "measure what docs/benchmarks.md claims",
+        "[NAME ...] [--write] [OPTIONS] | --render",
+        "measure what docs/benchmarks.md claims, and write it there",
         WithArguments(programs::bench),
     ),
     Task("soak", "[NAME ...]", "long runs, for hours, that do not fit CI", WithArguments(soak::command)),

@@ -4,13 +4,14 @@
 //! those of the programs, so they are documented there and not parsed here, except where xtask must
 //! know what to install or to build first.
 
-use std::process::Command;
+use std::process::{Command, ExitStatus, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    cells, project, setup,
+    cells, figures, project, setup,
     shell::{reserve_stdout, run, say},
+    stamp::Stamp,
 };
 
 /// The demo's exit status if bytes are wrong. `--sabotage` flips a bit on purpose: the demo must
@@ -97,10 +98,19 @@ const MISSED: u8 = 6;
 /// `cargo xtask bench [NAME ...] [OPTIONS]`: one after another, all if none is named. With `--json` only they write to standard
 /// output.
 ///
+/// With `--write` the result of each goes to `docs/figures` and into the pages as soon as it is there. `--render` alone writes the
+/// pages again and runs nothing.
+///
 /// Programs to compare with are installed for the named benchmarks only. All of them run, also
 /// after one has failed.
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
-    let (names, flags) = bench_arguments(arguments)?;
+    if arguments.iter().any(|argument| argument == "--render") {
+        ensure!(arguments.len() == 1, "--render runs no benchmark: leave out everything else");
+        return figures::render();
+    }
+    let (names, mut flags) = bench_arguments(arguments)?;
+    // The tree may change while they run.
+    let stamp = take_write(&mut flags)?.then(Stamp::now).transpose()?;
     if flags.iter().any(|flag| flag == "--json") {
         reserve_stdout();
     }
@@ -123,14 +133,59 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     let mut failed = Vec::new();
     for name in names {
         // Not with `run`: the standard output is the requested result.
-        let status = program("marram", &["--release"]).args(["bench", name]).args(&flags).status();
+        let mut command = program("marram", &["--release"]);
+        command.args(["bench", name]).args(&flags);
+        let status = match &stamp {
+            None => command.status().map(code),
+            Some(stamp) => command.arg("--json").stderr(Stdio::inherit()).output().map(|output| {
+                keep(name, code(output.status), &String::from_utf8_lossy(&output.stdout), stamp)
+            }),
+        };
         let status = status.with_context(|| format!("cannot start `marram bench {name}`"))?;
-        if !status.success() {
-            // Ended by a signal: treated like any error.
-            failed.push((name, status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)));
+        if status != 0 {
+            failed.push((name, status));
         }
     }
     ended(&failed)
+}
+
+/// The exit status of a program; one that was ended by a signal is treated like any error.
+fn code(status: ExitStatus) -> u8 {
+    status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// Writes the result of a benchmark into the pages, unless it is incomplete or wrong. Such a result is printed, so that it is
+/// not lost. Returns the status of the benchmark, or 1 if its result could not be written.
+fn keep(name: &str, status: u8, printed: &str, stamp: &Stamp) -> u8 {
+    if ![0, MISSED].contains(&status) {
+        print!("{printed}");
+        say(format!("{name} failed, so its figures are not written"));
+        return status;
+    }
+    match figures::write(name, printed, stamp) {
+        Ok(()) => status,
+        Err(error) => {
+            eprintln!("xtask bench {name}: {error:#}");
+            1
+        }
+    }
+}
+
+/// Removes `--write`, and returns whether it was there.
+///
+/// # Errors
+/// If another option makes a result that is no whole one, or that is printed.
+fn take_write(flags: &mut Vec<String>) -> Result<bool> {
+    const UNFIT: [&str; 4] = ["--quick", "--only", "--json", "--markdown"];
+    let count = flags.len();
+    flags.retain(|flag| flag != "--write");
+    if flags.len() == count {
+        return Ok(false);
+    }
+    match flags.iter().find(|flag| UNFIT.contains(&flag.as_str())) {
+        Some(flag) => bail!("--write keeps whole results: leave out {flag}"),
+        None => Ok(true),
+    }
 }
 
 /// The names, or all benchmarks if there are none; and the options with their values.
@@ -215,6 +270,33 @@ mod tests {
         let error = arguments("classfy").unwrap_err().to_string();
         assert!(error.contains("`classfy`") && error.contains("classify"), "{error}");
         assert!(arguments("--only").is_err());
+    }
+
+    #[test]
+    fn whole_results_alone_are_written() {
+        let taken = |line: &str| {
+            let (_, mut flags) = arguments(line).unwrap();
+            super::take_write(&mut flags).map(|is_written| (is_written, flags.len()))
+        };
+        assert_eq!(taken("forward recover --write").unwrap(), (true, 0));
+        assert_eq!(taken("--write --cells elsewhere").unwrap(), (true, 2));
+        assert_eq!(taken("--quick").unwrap(), (false, 1));
+        for line in ["--write --quick", "forward --only latency --write", "faults --write --markdown"] {
+            assert!(taken(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn rendering_runs_no_benchmark() {
+        let error = super::bench(&["chain".to_owned(), "--render".to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("--render"), "{error}");
+    }
+
+    #[test]
+    fn the_page_names_every_benchmark_and_no_other() {
+        let mut known = super::BENCHES.map(|(name, _)| name);
+        known.sort_unstable();
+        assert_eq!(crate::figures::benchmarks(), known);
     }
 
     #[test]

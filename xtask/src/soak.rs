@@ -91,9 +91,9 @@ fn many() -> Result<()> {
     run(tests.env("MARRAM_MEGABYTES", "10000").env("MARRAM_SESSIONS", "7000"))
 }
 
-/// Prints the table for docs/faults.md, to be put there by hand.
+/// Writes the table of docs/faults.md.
 fn table() -> Result<()> {
-    programs::bench(&["faults".into(), "--markdown".into()])
+    programs::bench(&["faults".into(), "--write".into()])
 }
 
 /// Takeovers are a matter of milliseconds: on busy cores they meet other orders of events.

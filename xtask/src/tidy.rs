@@ -10,6 +10,7 @@
 //!  `types` | a public type's name is in one crate |
 //!  `circles` | no circles between the modules of a crate |
 //!  `map` | ARCHITECTURE.md names what is there |
+//!  `figures` (not in this folder) | the pages have the figures of docs/figures |
 //!
 //! All of it is reading: nothing is compiled, so it takes a second and runs before everything else.
 
@@ -25,7 +26,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use crate::{metadata::Metadata, project, shell::say};
+use crate::{figures, metadata::Metadata, project, shell::say};
 
 /// Checks everything and reports all errors at once.
 ///
@@ -59,6 +60,7 @@ pub(crate) fn check() -> Result<()> {
     wrong.extend(types::check(&sources));
     wrong.extend(circles::check(&sources));
     wrong.extend(map::check()?);
+    wrong.extend(figures::check());
     if wrong.is_empty() {
         say(format!("{} source files are tidy", sources.len()));
         return Ok(());
