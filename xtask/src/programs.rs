@@ -182,7 +182,8 @@ fn take_write(flags: &mut Vec<String>) -> Result<bool> {
     if flags.len() == count {
         return Ok(false);
     }
-    match flags.iter().find(|flag| UNFIT.contains(&flag.as_str())) {
+    // A value may follow after `=`.
+    match flags.iter().find(|flag| flag.split('=').next().is_some_and(|option| UNFIT.contains(&option))) {
         Some(flag) => bail!("--write keeps whole results: leave out {flag}"),
         None => Ok(true),
     }
@@ -281,7 +282,12 @@ mod tests {
         assert_eq!(taken("forward recover --write").unwrap(), (true, 0));
         assert_eq!(taken("--write --cells elsewhere").unwrap(), (true, 2));
         assert_eq!(taken("--quick").unwrap(), (false, 1));
-        for line in ["--write --quick", "forward --only latency --write", "faults --write --markdown"] {
+        for line in [
+            "--write --quick",
+            "forward --only latency --write",
+            "--only=latency --write",
+            "faults --write --markdown",
+        ] {
             assert!(taken(line).is_err(), "{line}");
         }
     }
