@@ -19,20 +19,67 @@ use results::Run;
 use crate::{
     cells, fuzz, programs, project, setup,
     shell::{run, say, step},
+    suite::CHECK_INVARIANTS,
 };
 
-/// One of them: its name, its purpose, and its function.
-type Soak = (&'static str, &'static str, fn() -> Result<()>);
+/// One of them.
+struct Soak {
+    name: &'static str,
+    /// What it runs, and what CI runs of the same.
+    amount: &'static str,
+    in_ci: &'static str,
+    run: fn() -> Result<()>,
+}
 
 const SOAKS: [Soak; 8] = [
-    ("sim", "2,000,000 histories that were never simulated before", sim),
-    ("mutants", "every named mutation of the protocol, slow ones too", mutants),
-    ("faults", "200 kills and stops of processes, and 200 over cells with state", faults),
-    ("many", "10 GB through one session, and 7,000 sessions that lose one edge at once", many),
-    ("table", "the table of docs/faults.md, each cell three times", table),
-    ("standby", "the tests of takeovers, 20 times, a busy loop on every core", standby),
-    ("suite", "all tests of the workspace, five times, a busy loop on one core", suite),
-    ("fuzz", "every fuzz target for six minutes: an hour on two cores", || fuzz::run_all(360)),
+    Soak {
+        name: "sim",
+        amount: "2,000,000 histories that were never simulated before",
+        in_ci: "10,000, the same each time",
+        run: sim,
+    },
+    Soak {
+        name: "mutants",
+        amount: "every named mutation of the protocol, slow ones too",
+        in_ci: "all but the slow ones",
+        run: mutants,
+    },
+    Soak {
+        name: "faults",
+        amount: "200 kills and stops of processes, and 200 over cells with state",
+        in_ci: "40 and 40",
+        run: faults,
+    },
+    Soak {
+        name: "many",
+        amount: "10 GB through one session, and 7,000 sessions that lose one edge at once",
+        in_ci: "1 GB, and 1,000 sessions",
+        run: many,
+    },
+    Soak {
+        name: "table",
+        amount: "the table of docs/faults.md, each cell three times",
+        in_ci: "nothing",
+        run: table,
+    },
+    Soak {
+        name: "standby",
+        amount: "the tests of takeovers, 20 times, a busy loop on every core",
+        in_ci: "once, without a busy loop",
+        run: standby,
+    },
+    Soak {
+        name: "suite",
+        amount: "all tests of the workspace, five times, a busy loop on one core",
+        in_ci: "once, without a busy loop",
+        run: suite,
+    },
+    Soak {
+        name: "fuzz",
+        amount: "every fuzz target for six minutes: an hour on two cores",
+        in_ci: "2 s for each target that does not link the engine",
+        run: || fuzz::run_all(360),
+    },
 ];
 
 /// The tests of random faults, of many sessions, and of taking over: modules of `crates/marram/tests/e2e`. A
@@ -47,10 +94,10 @@ pub(crate) fn command(names: &[String]) -> Result<()> {
     let chosen = choose(names)?;
     setup::for_tests()?;
     cells::build()?;
-    for (name, amount, action) in chosen {
+    for Soak { name, amount, in_ci, run } in chosen {
         let started = Instant::now();
-        let result = step(&format!("soak {name}: {amount}"), action);
-        results::record(&Run { name, amount, time: started.elapsed(), passed: result.is_ok() })?;
+        let result = step(&format!("soak {name}: {amount}"), run);
+        results::record(&Run { name, amount, in_ci, time: started.elapsed(), passed: result.is_ok() })?;
         result?;
     }
     Ok(())
@@ -58,11 +105,12 @@ pub(crate) fn command(names: &[String]) -> Result<()> {
 
 /// In the order of the list, whatever the order of the names.
 fn choose(names: &[String]) -> Result<Vec<Soak>> {
-    if let Some(name) = names.iter().find(|name| SOAKS.iter().all(|(known, ..)| name != known)) {
-        let known: Vec<String> = SOAKS.iter().map(|(name, what, _)| format!("  {name:<10}{what}")).collect();
+    if let Some(name) = names.iter().find(|name| SOAKS.iter().all(|soak| *name != soak.name)) {
+        let known: Vec<String> =
+            SOAKS.iter().map(|soak| format!("  {:<10}{}", soak.name, soak.amount)).collect();
         bail!("there is no soak `{name}`; there are:\n{}", known.join("\n"));
     }
-    let wanted = |(name, ..): &Soak| names.is_empty() || names.iter().any(|it| it == name);
+    let wanted = |soak: &Soak| names.is_empty() || names.iter().any(|it| it == soak.name);
     Ok(SOAKS.into_iter().filter(wanted).collect())
 }
 
@@ -104,7 +152,7 @@ fn standby() -> Result<()> {
 
 /// One busy core is enough to expose a test that relies on a time.
 fn suite() -> Result<()> {
-    repeat(5, 1, || run(&mut tests(&["--no-fail-fast"])))
+    repeat(5, 1, || run(tests(&["--no-fail-fast"]).env(CHECK_INVARIANTS, "1")))
 }
 
 /// One module of the tests with real processes.
@@ -157,7 +205,7 @@ mod tests {
         let names = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         assert_eq!(choose(&[]).unwrap().len(), 8);
         let chosen = choose(&names(&["fuzz", "sim"])).unwrap();
-        assert_eq!(chosen.iter().map(|(name, ..)| *name).collect::<Vec<_>>(), ["sim", "fuzz"]);
+        assert_eq!(chosen.iter().map(|soak| soak.name).collect::<Vec<_>>(), ["sim", "fuzz"]);
         let refused = choose(&names(&["moon"])).unwrap_err().to_string();
         assert!(refused.contains("`moon`") && refused.contains("standby"), "{refused}");
     }

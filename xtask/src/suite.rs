@@ -24,7 +24,7 @@ use crate::{
 const SKIPPED: &str = "MARRAM_SKIPPED";
 
 /// Makes the edges, agents and recorders of the tests check their invariants after each step, and panic on a bug.
-const CHECK_INVARIANTS: &str = "MARRAM_CHECK_INVARIANTS";
+pub(crate) const CHECK_INVARIANTS: &str = "MARRAM_CHECK_INVARIANTS";
 
 /// For each fuzz target, if not said otherwise: it runs the committed inputs, and looks a little further.
 const FUZZ_SECONDS: u64 = 2;

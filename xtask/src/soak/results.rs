@@ -1,7 +1,7 @@
 //! The file of results that the repository keeps: the last run of each soak. Does not know what a soak does.
 //!
 //! ```text
-//! | soak | amount | date | commit | time | result |      one row per soak, in the order of the names
+//! | soak | amount | in CI | date | commit | time | result |      one row per soak, in the order of the names
 //! ```
 //! A row is written whether the run passed or failed; a failed one is bold, and stays until a run
 //! passes.
@@ -16,14 +16,15 @@ use crate::{project, stamp::Stamp};
 pub(super) const FILE: &str = "docs/soak.md";
 
 const HEAD: &str = "# Long runs\n\n\
-    Written by `cargo xtask soak`: the last run of each. CI does less of the same ([CONTRIBUTING.md](../CONTRIBUTING.md)).\n\n\
-    | soak | amount | date | commit | time | result |\n\
-    |---|---|---|---|---|---|\n";
+    Written by `cargo xtask soak`: the last run of each. CI runs less of the same, or nothing ([CONTRIBUTING.md](../CONTRIBUTING.md)).\n\n\
+    | soak | amount | in CI | date | commit | time | result |\n\
+    |---|---|---|---|---|---|---|\n";
 
 /// One run. Its name is the key of its row.
 pub(super) struct Run<'a> {
     pub(super) name: &'a str,
     pub(super) amount: &'a str,
+    pub(super) in_ci: &'a str,
     pub(super) time: Duration,
     pub(super) passed: bool,
 }
@@ -41,7 +42,8 @@ fn with(before: &str, run: &Run<'_>, date: &str, commit: &str) -> String {
     let minutes = run.time.as_secs().div_ceil(60);
     let result = if run.passed { "passed" } else { "**failed**" };
     let start = format!("| {} |", run.name);
-    let row = format!("{start} {} | {date} | {commit} | {minutes} min | {result} |", run.amount);
+    let row =
+        format!("{start} {} | {} | {date} | {commit} | {minutes} min | {result} |", run.amount, run.in_ci);
     let is_row = |line: &&str| line.starts_with("| ") && !line.starts_with("| soak |");
     let mut rows: Vec<&str> =
         before.lines().filter(is_row).filter(|line| !line.starts_with(&start)).collect();
@@ -56,7 +58,8 @@ mod tests {
 
     #[test]
     fn a_run_replaces_the_one_before() {
-        let run = |name, passed| Run { name, amount: "much", time: Duration::from_secs(61), passed };
+        let run =
+            |name, passed| Run { name, amount: "much", in_ci: "less", time: Duration::from_secs(61), passed };
         let one = with("", &run("sim", false), "2026-01-01", "a");
         let two = with(&one, &run("faults", true), "2026-01-02", "b");
         let three = with(&two, &run("sim", true), "2026-01-03", "c");
@@ -64,8 +67,8 @@ mod tests {
         assert_eq!(
             rows,
             [
-                "| faults | much | 2026-01-02 | b | 2 min | passed |",
-                "| sim | much | 2026-01-03 | c | 2 min | passed |",
+                "| faults | much | less | 2026-01-02 | b | 2 min | passed |",
+                "| sim | much | less | 2026-01-03 | c | 2 min | passed |",
             ]
         );
         assert!(one.contains("**failed**"));
