@@ -23,6 +23,7 @@ use crate::{
 };
 
 /// One of them.
+#[derive(Debug)]
 struct Soak {
     name: &'static str,
     /// What it runs, and what CI runs of the same.

@@ -14,6 +14,7 @@
 use super::http::Store;
 use super::{View, http};
 use crate::edge::{AdminClient, Answered};
+use marram_shard::api::NoteLevel;
 use marram_shard::control::{ControlAnswer, ControlRequest};
 use marram_shard::coordinator::{
     Ask, AskAnswer, CoordinatorClient, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Parts,
@@ -278,14 +279,14 @@ impl Link {
         self.show();
         for (level, text) in lines {
             // Edges or a store that come and go often could cause many lines.
-            let limiter = self.lines.get_mut(usize::from(level));
+            let limiter = self.lines.get_mut(level as usize);
             let passed = limiter.map_or(Some(None), |limiter| limiter.pass(Instant::now()));
             let Some(suppressed) = passed else { continue };
             match level {
-                0 => tracing::error!(suppressed, "{text}"),
-                1 => tracing::warn!(suppressed, "{text}"),
-                2 => tracing::info!(suppressed, "{text}"),
-                _ => tracing::debug!("{text}"),
+                NoteLevel::Error => tracing::error!(suppressed, "{text}"),
+                NoteLevel::Warning => tracing::warn!(suppressed, "{text}"),
+                NoteLevel::Info => tracing::info!(suppressed, "{text}"),
+                NoteLevel::Debug => tracing::debug!("{text}"),
             }
         }
     }

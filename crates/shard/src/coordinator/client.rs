@@ -11,6 +11,7 @@ use super::contents::{
 use super::placements::Parts;
 use super::store::StoreChange;
 use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
+use crate::api::NoteLevel;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
@@ -115,8 +116,8 @@ pub enum CoordinatorOutput {
     },
     /// The known edges or their images have changed.
     Changed,
-    /// A line for the log: 0 error, 1 warning, 2 info, 3 debug.
-    Log(u8, String),
+    /// A line for the log.
+    Log(NoteLevel, String),
     /// Call again with [`CoordinatorInput::Wake`] at this time (monotonic) at the latest. The last one counts.
     WakeAt {
         /// In nanoseconds.
@@ -317,7 +318,10 @@ impl CoordinatorClient {
                 self.watched(changes, out)
             }
             CoordinatorInput::WatchEnded { watch, why } if self.watch == Some(watch) => {
-                out.push(CoordinatorOutput::Log(3, format!("the coordinator's watch ended: {why}")));
+                out.push(CoordinatorOutput::Log(
+                    NoteLevel::Debug,
+                    format!("the coordinator's watch ended: {why}"),
+                ));
                 self.watch = None;
             }
             CoordinatorInput::Watched { .. } | CoordinatorInput::WatchEnded { .. } => {}
@@ -425,7 +429,7 @@ impl CoordinatorClient {
         self.figures.parts_refused += 1;
         if self.figures.parts_refused == 1 {
             let text = format!("the coordinator refuses the list of standbys of this edge's sessions: {why}");
-            out.push(CoordinatorOutput::Log(1, text));
+            out.push(CoordinatorOutput::Log(NoteLevel::Warning, text));
         }
         self.written.insert(key, value);
     }
@@ -444,7 +448,7 @@ impl CoordinatorClient {
     /// The store has removed all that was written under the lease.
     fn lease_expired(&mut self, now_ns: u64, out: &mut Vec<CoordinatorOutput>) {
         let text = "this edge's lease at the coordinator has expired: registering again".into();
-        out.push(CoordinatorOutput::Log(1, text));
+        out.push(CoordinatorOutput::Log(NoteLevel::Warning, text));
         self.figures.leases_lost += 1;
         self.lease = None;
         self.written.clear();
@@ -486,7 +490,7 @@ impl CoordinatorClient {
             let cannot = self.cannot().join(", ");
             let text =
                 format!("the coordinator is unreachable ({why}): {cannot}; sessions continue, retrying");
-            out.push(CoordinatorOutput::Log(1, text));
+            out.push(CoordinatorOutput::Log(NoteLevel::Warning, text));
         }
         // Changes in the meantime are unknown.
         self.watch = None;
@@ -585,7 +589,7 @@ impl CoordinatorClient {
             let away_s = now_ns.saturating_sub(since_ns) / 1_000_000_000;
             let edges = self.registrations.len();
             out.push(CoordinatorOutput::Log(
-                2,
+                NoteLevel::Info,
                 format!("the coordinator is reachable (after {away_s} s): {edges} edges"),
             ));
             self.state = CoordinatorState::There;
@@ -630,7 +634,7 @@ impl CoordinatorClient {
                     "the coordinator has {key} in a format that this version does not know: is an edge of another \
                      version in this domain?"
                 );
-                out.push(CoordinatorOutput::Log(1, text));
+                out.push(CoordinatorOutput::Log(NoteLevel::Warning, text));
             }
         }
     }
@@ -645,7 +649,7 @@ impl CoordinatorClient {
             let text = format!(
                 "another edge registers itself with the same name, `{edge}`: give each edge its own `name`"
             );
-            out.push(CoordinatorOutput::Log(0, text));
+            out.push(CoordinatorOutput::Log(NoteLevel::Error, text));
         }
     }
 
@@ -653,7 +657,7 @@ impl CoordinatorClient {
     fn gone(&mut self, edge: &str, out: &mut Vec<CoordinatorOutput>) {
         if edge == self.config.edge && self.written.remove(&edge_key(edge)).is_some() {
             out.push(CoordinatorOutput::Log(
-                1,
+                NoteLevel::Warning,
                 "this edge's registration is missing at the coordinator: registering again".into(),
             ));
             self.written.clear();
@@ -668,7 +672,7 @@ impl CoordinatorClient {
         ] {
             let new: Vec<String> = there.iter().filter(|name| !previous.contains(name)).cloned().collect();
             if !new.is_empty() {
-                out.push(CoordinatorOutput::Log(2, format!("edges {what}: {}", named(&new))));
+                out.push(CoordinatorOutput::Log(NoteLevel::Info, format!("edges {what}: {}", named(&new))));
             }
         }
         self.reported = known;

@@ -221,7 +221,7 @@ impl World {
                 }
             }
             CoordinatorOutput::Log(level, text) => {
-                self.trace.say(self.queue.now_ns(), || format!("E{edge} client log {level}: {text}"));
+                self.trace.say(self.queue.now_ns(), || format!("E{edge} client log {level:?}: {text}"));
             }
             CoordinatorOutput::Changed | CoordinatorOutput::Left => {}
         }
