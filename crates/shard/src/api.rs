@@ -1,8 +1,12 @@
 //! What happens to a shard and to the control, and what they ask for: the interface between the pure edge and everything around
 //! it.
 
-use crate::coordinator::contents::{Stands, Witnessed};
-use crate::run_queue::{Class, Tenant};
+pub use crate::note_level::NoteLevel;
+use crate::{
+    byte_enum::byte_enum,
+    coordinator::contents::{Stands, Witnessed},
+    run_queue::{Class, Tenant},
+};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_session::cell::{CellId, CheckpointBase, Ran, Run, Seed};
@@ -288,19 +292,6 @@ pub enum WitnessMode {
     Strict = 2,
 }
 
-macro_rules! byte_enum {
-    ($name:ident { $($variant:ident),* }) => {
-        impl marram_wire::codec::Field for $name {
-            fn put(&self, out: &mut bytes::BytesMut) {
-                (*self as u8).put(out);
-            }
-            fn take(from: &mut Bytes) -> Result<Self, marram_wire::codec::Error> {
-                let byte = u8::take(from)?;
-                [$(Self::$variant),*].get(usize::from(byte)).copied().ok_or(marram_wire::codec::Error::Unknown)
-            }
-        }
-    };
-}
 byte_enum!(Protect { None, Endpoints, Warm, Hot });
 byte_enum!(CheckpointHolder { Client, Server, Both });
 byte_enum!(WitnessMode { None, Lenient, Strict });
@@ -820,20 +811,6 @@ impl Counted {
         })
     }
 }
-/// The level of a line for the log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum NoteLevel {
-    /// Something that an operator has to repair.
-    Error = 0,
-    /// Something that an operator should know.
-    Warning = 1,
-    /// What happens in the course of things.
-    Info = 2,
-    /// For a closer look.
-    Debug = 3,
-}
-byte_enum!(NoteLevel { Error, Warning, Info, Debug });
 
 record! {
     /// A line for the log.

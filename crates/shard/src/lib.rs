@@ -6,9 +6,11 @@
 extern crate alloc;
 
 pub mod api;
+mod byte_enum;
 pub mod cache;
 pub mod control;
 pub mod coordinator;
+mod note_level;
 pub mod ring;
 pub mod run_queue;
 pub mod shard;

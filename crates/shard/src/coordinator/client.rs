@@ -11,7 +11,7 @@ use super::contents::{
 use super::placements::Parts;
 use super::store::StoreChange;
 use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
-use crate::api::NoteLevel;
+use crate::note_level::NoteLevel;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
