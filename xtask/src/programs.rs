@@ -27,7 +27,7 @@ pub(crate) fn sim(arguments: &[String]) -> Result<()> {
 /// `cargo xtask demo`: with nginx and curl if they can be installed.
 pub(crate) fn demo(arguments: &[String]) -> Result<()> {
     setup::ensure(setup::BUILD)?;
-    setup::wish(setup::DEMO);
+    setup::want(setup::DEMO);
     cells::build()?;
     if !project::target().join("release/marram").is_file() {
         say("building marram: the first time takes some minutes");

@@ -1,7 +1,7 @@
 //! Programs that the machine must have: names the missing ones, then installs them from the distribution's packages.
 //!
 //! Three strengths: what is needed for building must be there; what tests start must be there in
-//! CI, and elsewhere a test without it is skipped and counted; what the demo uses is only wished
+//! CI, and elsewhere a test without it is skipped and counted; what the demo uses is only wanted
 //! for. A message names the missing program, its purpose and its package before anything is
 //! installed, and the exact command where xtask may not run it.
 
@@ -245,7 +245,7 @@ pub(crate) fn for_tests() -> Result<()> {
     ensure(&needed)?;
     // A package that is not available here must not block the others.
     if ensure(&optional.concat()).is_err() {
-        optional.into_iter().for_each(wish);
+        optional.into_iter().for_each(want);
     }
     if let Err(error) = c::ensure_zig() {
         say(format!("continuing without: {error:#}"));
@@ -301,7 +301,7 @@ pub(crate) fn ensure(programs: &[Program]) -> Result<()> {
 }
 
 /// Installs what is missing if possible; the caller has an alternative.
-pub(crate) fn wish(programs: &[Program]) {
+pub(crate) fn want(programs: &[Program]) {
     if let Err(error) = ensure(programs) {
         say(format!("continuing without: {error:#}"));
     }

@@ -42,17 +42,17 @@ pub fn set_background() {
 /// rights, so `reset_scheduling` does not undo `set_background`.
 fn ask(turn_ns: u64, nice: i32) {
     // SAFETY: all fields are integers, for which zero is a value.
-    let mut wish: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = u32::try_from(size_of::<libc::sched_attr>()).expect("it has a few words");
     // SAFETY: the calls read and write this function's own structure and get its size; 0 is this thread. The standard library
     // has no such call.
     unsafe {
         // Read first, so that the fields that are not set here keep their values.
-        if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut wish, size, 0) == 0 {
-            wish.sched_runtime = turn_ns;
-            wish.sched_nice += nice;
+        if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) == 0 {
+            attributes.sched_runtime = turn_ns;
+            attributes.sched_nice += nice;
             // A hint: nothing depends on its success.
-            let _ = libc::syscall(libc::SYS_sched_setattr, 0, &raw const wish, 0);
+            let _ = libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0);
         }
     }
 }

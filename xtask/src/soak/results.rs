@@ -14,6 +14,10 @@ use crate::{project, stamp::Stamp};
 
 /// Where results are kept.
 pub(super) const FILE: &str = "docs/soak.md";
+/// The front page, which says how fresh they are.
+const README: &str = "README.md";
+/// What stands before that date.
+const DATED: &str = "were last made on ";
 
 const HEAD: &str = "# Long runs\n\n\
     Written by `cargo xtask soak`: the last run of each. CI runs less of the same, or nothing ([CONTRIBUTING.md](../CONTRIBUTING.md)).\n\n\
@@ -34,7 +38,18 @@ pub(super) fn record(run: &Run<'_>) -> Result<()> {
     let Stamp { date, commit } = Stamp::now()?;
     let path = project::root().join(FILE);
     let before = fs::read_to_string(&path).unwrap_or_default();
-    fs::write(&path, with(&before, run, &date, &commit)).with_context(|| format!("cannot write {FILE}"))
+    fs::write(&path, with(&before, run, &date, &commit)).with_context(|| format!("cannot write {FILE}"))?;
+    let readme = project::root().join(README);
+    let text = fs::read_to_string(&readme).with_context(|| format!("cannot read {README}"))?;
+    fs::write(&readme, dated(&text, &date)?).with_context(|| format!("cannot write {README}"))
+}
+
+/// The README's text with the date of the newest run, which stands after [`DATED`].
+fn dated(readme: &str, date: &str) -> Result<String> {
+    let (before, after) =
+        readme.split_once(DATED).with_context(|| format!("{README} has no `{DATED}` and a date"))?;
+    let end = after.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(after.len());
+    Ok(format!("{before}{DATED}{date}{}", &after[end..]))
 }
 
 /// The file's text with a run in it; rows are in the order of their names.
@@ -72,5 +87,13 @@ mod tests {
             ]
         );
         assert!(one.contains("**failed**"));
+    }
+
+    #[test]
+    fn the_front_page_has_the_date_of_the_newest_run() {
+        let text = fs::read_to_string(project::root().join(README)).expect("it is there");
+        let after = dated(&text, "2031-02-03").expect("it has a date");
+        assert!(after.contains("were last made on 2031-02-03."), "{after}");
+        assert_eq!(after.len(), text.len(), "the rest is as it was");
     }
 }

@@ -4,7 +4,7 @@
 //! is by whole words and without case.
 
 /// Each in two halves, so that this file does not contain it. The list may only grow.
-const BANNED: [&str; 10] = [
+const BANNED: [&str; 11] = [
     concat!("who", "ever"),
     concat!("some", "body"),
     concat!("no", "body"),
@@ -15,6 +15,7 @@ const BANNED: [&str; 10] = [
     concat!("hum", "bler"),
     concat!("un", "told"),
     concat!("un", "fed"),
+    concat!("ad", "rift"),
 ];
 
 /// How often they may stand in the tree: some are names that others gave, such as that of a user of Linux. May only shrink.

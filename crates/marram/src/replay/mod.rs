@@ -46,7 +46,7 @@ pub enum Halt {
 /// If the replay diverges from the session.
 ///
 /// It may be called again on the same replayer to go on. The order within one handler: `see`, then
-/// a stop, then the output, then the memory, then `see`'s wish to quit.
+/// a stop, then the output, then the memory, then `see`'s request to quit.
 pub fn run(
     replayer: &mut Replayer,
     breaks: &Breaks,

@@ -35,7 +35,7 @@ const MATURE: Duration = Duration::from_secs(5);
 
 struct Running {
     child: Child,
-    passage: IpcChannel,
+    channel: IpcChannel,
     /// When it was started.
     since: Instant,
 }
@@ -118,10 +118,10 @@ impl Process {
             .map_err(|error| {
                 io::Error::new(error.kind(), format!("cannot start this program again: {error}"))
             })?;
-        let mut passage = IpcChannel::new(ours);
+        let mut channel = IpcChannel::new(ours);
         let lines = self.lines.as_ref().map(|lines| lines.sender()).transpose()?;
-        passage.send(&self.setup, lines);
-        Ok(Running { child, passage, since: now })
+        channel.send(&self.setup, lines);
+        Ok(Running { child, channel, since: now })
     }
 
     fn backoff(&self) -> Duration {
@@ -130,20 +130,20 @@ impl Process {
 
     /// Whether one more message fits.
     pub(super) fn has_room(&self) -> bool {
-        matches!(&self.state, State::Running(running) if running.passage.has_room())
+        matches!(&self.state, State::Running(running) if running.channel.has_room())
     }
 
     /// Queues a message. Messages for a dead process are dropped: the control sends everything to its successor.
     pub(super) fn send(&mut self, message: &ToProcess, descriptor: Option<OwnedFd>) {
         if let State::Running(running) = &mut self.state {
-            running.passage.send(&message.encode(), descriptor);
+            running.channel.send(&message.encode(), descriptor);
         }
     }
 
     /// Writes queued messages. A dead process is noticed by reading.
     pub(super) fn flush(&mut self) {
         if let State::Running(running) = &mut self.state {
-            let _ = running.passage.flush();
+            let _ = running.channel.flush();
         }
     }
 
@@ -153,9 +153,9 @@ impl Process {
     /// case.
     pub(super) fn read(&mut self, messages: &mut Vec<FromShard>, now: Instant) -> bool {
         let State::Running(running) = &mut self.state else { return true };
-        let alive = running.passage.read().unwrap_or(false);
+        let alive = running.channel.read().unwrap_or(false);
         let mut sane = true;
-        while let Some((body, _)) = running.passage.next_message() {
+        while let Some((body, _)) = running.channel.next_message() {
             match FromShard::decode(body) {
                 Ok(message) => messages.push(message),
                 Err(_) => sane = false,

@@ -77,7 +77,7 @@ enum Origin {
 /// The state of a shard process.
 struct Process {
     poll: Poll,
-    passage: IpcChannel,
+    channel: IpcChannel,
     shard: Shard,
     executor: Executor,
     acceptor: WireAcceptor,
@@ -122,20 +122,20 @@ pub(super) fn run() -> Result<(), ShardError> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let socket = std::os::unix::net::UnixStream::from(socket);
     socket.set_nonblocking(true).map_err(ShardError::NoSupervisor)?;
-    let mut passage = IpcChannel::new(UnixStream::from_std(socket));
+    let mut channel = IpcChannel::new(UnixStream::from_std(socket));
     let mut poll = Poll::new()?;
-    poll.registry().register(passage.socket(), token::CONTROL, Interest::READABLE | Interest::WRITABLE)?;
-    let Some(setup) = wait_for_setup(&mut poll, &mut passage)? else { return Ok(()) };
-    Process::new(poll, passage, &setup)?.run()
+    poll.registry().register(channel.socket(), token::CONTROL, Interest::READABLE | Interest::WRITABLE)?;
+    let Some(setup) = wait_for_setup(&mut poll, &mut channel)? else { return Ok(()) };
+    Process::new(poll, channel, &setup)?.run()
 }
 
 /// Returns `None` if the supervisor is gone already.
 /// Blocks, and handles nothing else: without the secret there is no shard.
-fn wait_for_setup(poll: &mut Poll, passage: &mut IpcChannel) -> Result<Option<Setup>, ShardError> {
+fn wait_for_setup(poll: &mut Poll, channel: &mut IpcChannel) -> Result<Option<Setup>, ShardError> {
     let mut events = Events::with_capacity(8);
     loop {
-        let open = passage.read()?;
-        if let Some((body, lines)) = passage.next_message() {
+        let open = channel.read()?;
+        if let Some((body, lines)) = channel.next_message() {
             return match ToProcess::decode(body)? {
                 ToProcess::Setup(setup) => {
                     lines.into_iter().for_each(|lines| logging::send_to(lines.into(), setup.shard));
@@ -155,7 +155,7 @@ fn wait_for_setup(poll: &mut Poll, passage: &mut IpcChannel) -> Result<Option<Se
 }
 
 impl Process {
-    fn new(poll: Poll, passage: IpcChannel, setup: &Setup) -> Result<Self, ShardError> {
+    fn new(poll: Poll, channel: IpcChannel, setup: &Setup) -> Result<Self, ShardError> {
         let waker = Arc::new(Waker::new(poll.registry(), token::WAKER)?);
         let dialer = match &setup.standby[..] {
             [] => None,
@@ -184,7 +184,7 @@ impl Process {
             idle_tasks: IdleTasks::default(),
             failures: LogLimiter::new(at),
             poll,
-            passage,
+            channel,
         })
     }
 
@@ -217,7 +217,7 @@ impl Process {
             if self.idle_tasks.is_now(self.executor.is_prewarming(), is_quiet, self.at) && !self.is_busy() {
                 self.executor.prewarm_one();
             }
-            self.passage.flush()?;
+            self.channel.flush()?;
             self.pause_max = self.pause_max.max(self.at.elapsed());
         }
         Ok(())
@@ -368,8 +368,8 @@ impl Process {
     /// The executor must know an app before the shard does: the step for the same message may start
     /// a cell.
     fn read_passage(&mut self) -> Result<bool, ShardError> {
-        let open = self.passage.read()?;
-        while let Some((body, descriptor)) = self.passage.next_message() {
+        let open = self.channel.read()?;
+        while let Some((body, descriptor)) = self.channel.next_message() {
             match (ToProcess::decode(body)?, descriptor) {
                 (ToProcess::Control(message), _) => {
                     let message = *message;
@@ -500,7 +500,7 @@ impl Process {
                 let pause_us = usize::try_from(self.pause_max.as_micros()).unwrap_or(usize::MAX);
                 counted.counters.push(Counter::gauge("pause_us_max", pause_us));
                 for message in Counted::messages(counted.tag, counted.counters) {
-                    self.passage.send(&message.to_bytes(), None);
+                    self.channel.send(&message.to_bytes(), None);
                 }
             }
             // Each session that ends has such a line: it is not worth a message if it is not logged.
@@ -513,9 +513,9 @@ impl Process {
                     // printed.
                     note.text += &format!("; it printed: {words}");
                 }
-                self.passage.send(&FromShard::Note(note).to_bytes(), None);
+                self.channel.send(&FromShard::Note(note).to_bytes(), None);
             }
-            ShardOutput::Control(message) => self.passage.send(&message.to_bytes(), None),
+            ShardOutput::Control(message) => self.channel.send(&message.to_bytes(), None),
         }
     }
 }

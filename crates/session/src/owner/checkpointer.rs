@@ -342,7 +342,7 @@ impl Checkpointer {
         is_known && self.copied_full == self.held_full && (self.deltas > 0 || !self.has_base())
     }
 
-    /// Whether a keeper's wish for a full checkpoint, or the owner's own, can be met beside what the holders keep.
+    /// Whether a keeper's request for a full checkpoint, or the owner's own, can be met beside what the holders keep.
     fn has_room_for_full(&self, about: &About, ends: &Ends) -> bool {
         self.full_size_max() <= room(&about.policy, ends)
     }

@@ -397,7 +397,7 @@ impl World {
             && let Some(row) = rows.first()
         {
             self.causes.killed.insert(row.session);
-            let request = ControlRequest::Kill(row.session, "an operator's wish".into());
+            let request = ControlRequest::Kill(row.session, "an operator asks".into());
             let life = self.edges[edge].life;
             self.queue
                 .after(0, Event::Control(edge, life, control::ControlInput::Request { tag: 0, request }));
@@ -596,7 +596,7 @@ impl World {
     fn keep_recording(
         &mut self,
         position: ShardPosition,
-        wish: RecordRequest,
+        request: RecordRequest,
         gathered: Gathered,
         (edge, unix_ns, state): (String, i64, Option<[u8; 32]>),
     ) {
@@ -623,7 +623,7 @@ impl World {
             self.violations.push(format!("{position}: a recording of {session} is of no use: {why}"));
         }
         let life = self.shard(position).life;
-        let input = ShardInput::Recorded { session, tag: wish.tag, result };
+        let input = ShardInput::Recorded { session, tag: request.tag, result };
         self.queue.after(PIPE_NS, Event::Shard(position, life, Box::new(input)));
     }
 

@@ -47,7 +47,7 @@ fn nothing_but_a_tls_servers_proof_is_signed() {
         let mut witness = Witness::beside(&mut cells);
         let CellStop::Trap(reason) = stop(&mut cells, message(&order(0, 1, &what))) else { panic!("a trap") };
         assert!(reason.contains("nothing else can be signed"), "{what:?}: {reason}");
-        witness.is_untouched(&mut cells, "a wish for a signature");
+        witness.is_untouched(&mut cells, "a request for a signature");
         witness.answers(&mut cells);
     }
     let mut cells = signing_cells();
@@ -109,8 +109,8 @@ fn pointers_that_lead_out_of_memory_are_a_trap_and_nothing_is_written() {
         let mut cells = signing_cells();
         start_in(&mut cells, CELL, &image);
         let mut witness = Witness::beside(&mut cells);
-        let wish = request(SIGN.1, &arguments, &certificate_verify(32));
-        let CellStop::Trap(reason) = stop(&mut cells, message(&wish)) else { panic!("a trap") };
+        let asked = request(SIGN.1, &arguments, &certificate_verify(32));
+        let CellStop::Trap(reason) = stop(&mut cells, message(&asked)) else { panic!("a trap") };
         assert!(reason.contains(words), "{arguments:?}: {reason}");
         witness.is_untouched(&mut cells, "a signature out of memory");
         witness.answers(&mut cells);

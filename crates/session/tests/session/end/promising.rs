@@ -242,7 +242,7 @@ fn a_promise_ends_what_was_under_way() {
 }
 
 #[test]
-fn a_promise_takes_back_credit_and_the_wish_to_finish() {
+fn a_promise_takes_back_credit_and_the_request_to_finish() {
     let mut bench = Bench::owned(1_000);
     bench.close();
     bench.output_close();

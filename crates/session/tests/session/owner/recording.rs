@@ -453,7 +453,7 @@ fn a_replay_that_takes_another_course_says_so() {
                 break;
             }
         }
-        let error = last.expect("a handler").expect_err("another course").to_string();
+        let error = last.expect("a handler").expect_err("another order").to_string();
         assert!(error.contains("entry 1") && error.contains(says), "{error}");
     }
 }

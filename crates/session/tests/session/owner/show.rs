@@ -100,11 +100,11 @@ pub(crate) fn effect(effect: &OwnerEffect) -> String {
         OwnerEffect::MergesDeltas(_) => "merges deltas".into(),
         OwnerEffect::Checkpoint(_, header, _) => format!("seal {} at {}", header.number, header.log_offset),
         OwnerEffect::Hash(cell) => format!("hash {}", cell.0),
-        OwnerEffect::Recorded(wish, Ok(gathered)) => {
+        OwnerEffect::Recorded(request, Ok(gathered)) => {
             let stop = gathered.stop.as_ref().map(|stop| format!(", stopped by {}", stop.reason));
-            format!("recorded for {:?}{}", wish.tag, stop.unwrap_or_default())
+            format!("recorded for {:?}{}", request.tag, stop.unwrap_or_default())
         }
-        OwnerEffect::Recorded(wish, Err(why)) => format!("not recorded for {:?}: {why}", wish.tag),
+        OwnerEffect::Recorded(request, Err(why)) => format!("not recorded for {:?}: {why}", request.tag),
         OwnerEffect::Advance(cell, meta) => format!("advance {} to {}", cell.0, meta.number),
         OwnerEffect::ToKeeper(keeper, frame) => format!("to keeper {}: {frame:?}", keeper.0),
         OwnerEffect::StandbySlow(keeper) => format!("keeper {} replays too slowly", keeper.0),
