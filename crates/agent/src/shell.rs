@@ -33,7 +33,7 @@ use marram_session::agent::{
     Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionId, Target,
 };
 use marram_transport::{
-    Clock, IdleTasks, LogLimiter, StopSignal, WireTable, give_back, nanos, random, token,
+    Clock, IdleTasks, LogLimiter, StopSignal, WireTable, free_elsewhere, give_back, nanos, random, token,
 };
 use marram_wire::peer::Origin;
 use mio::{
@@ -420,6 +420,7 @@ impl Shell {
             AgentOutput::Close { connection, failure: Some(failure) } => {
                 self.locals.reset(connection, failure)
             }
+            AgentOutput::Free { bytes } => free_elsewhere(bytes),
             AgentOutput::Dial { target } => self.dial(target),
             AgentOutput::CloseWire { wire, .. } => {
                 self.table.close(wire.0);

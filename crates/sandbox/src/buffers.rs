@@ -98,7 +98,7 @@ impl Spares {
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             // First fit is largest first, since `give` keeps the list in that order.
             if let Some(at) = kept.iter().position(|buffer| buffer.capacity() >= len) {
-                return kept.swap_remove(at);
+                return kept.remove(at);
             }
         }
         roomy(len)
@@ -113,14 +113,18 @@ impl Spares {
         }
         buffer.clear();
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push(buffer);
-        kept.sort_unstable_by_key(|buffer| std::cmp::Reverse(buffer.capacity()));
+        let at = kept.partition_point(|other| other.capacity() >= buffer.capacity());
+        kept.insert(at, buffer);
         let mut left = SPARE_BYTES_MAX;
-        kept.retain(|buffer| {
+        let too_many = kept.extract_if(.., |buffer| {
             let fits = buffer.capacity() <= left;
             left -= if fits { buffer.capacity() } else { 0 };
-            fits
+            !fits
         });
+        let too_many: Vec<_> = too_many.collect();
+        // Freed without the lock, for which the cells' thread may wait.
+        drop(kept);
+        drop(too_many);
     }
 }
 

@@ -374,7 +374,7 @@ impl Cells {
     pub(crate) fn checkpoint(&mut self, id: CellId, header: &Header, seal: &Seal) -> Result<Bytes, String> {
         let copied = self.cells.get_mut(&id).and_then(|cell| cell.copied.take());
         let sections = copied.ok_or("there is no copy of the cell")?;
-        Ok(seal.seal_checkpoint(header.number, &header::join(header, &sections)).into())
+        Ok(seal.seal_checkpoint(header.number, header::join(header, &sections)).into())
     }
 
     /// Prepares for the checkpoints of a cell.

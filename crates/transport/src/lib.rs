@@ -14,8 +14,8 @@
 //! specified in `docs/formats-wire.md`.
 //!
 //! What is not about wires but needed by each of those loops is here too: the clock ([`Clock`]),
-//! stop requests ([`StopSignal`]), deferred work ([`IdleTasks`]), freed memory ([`give_back`]), messages between processes
-//! ([`IpcChannel`]) and limits for log lines ([`LogLimiter`]).
+//! stop requests ([`StopSignal`]), deferred work ([`IdleTasks`]), freed memory ([`give_back`], [`free_elsewhere`]), messages between
+//! processes ([`IpcChannel`]) and limits for log lines ([`LogLimiter`]).
 
 mod certificate;
 mod clock;
@@ -54,7 +54,7 @@ pub use ipc::IpcChannel;
 pub use key::{AgentKey, AgentKeyError};
 pub use limiter::LogLimiter;
 pub use listening::{ListenError, cannot_listen};
-pub use memory::give_back;
+pub use memory::{free_elsewhere, freed_elsewhere, give_back};
 pub use preamble::{NotUnderstood, Preamble, PreambleAnswer, PreambleVerdict, SIZE as PREAMBLE_SIZE};
 pub use security::{Credential, Identity, Security};
 pub use socket::Socket;

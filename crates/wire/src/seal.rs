@@ -273,21 +273,25 @@ impl Seal {
         nonce
     }
 
-    /// Seals a checkpoint. `number` must be unique within the generation.
+    /// Seals a checkpoint, in its own buffer, which moves unless it has room for [`sealed_size`] bytes. `number` must be
+    /// unique within the generation.
     #[must_use]
-    pub fn seal_checkpoint(&self, number: u32, plain: &[u8]) -> Vec<u8> {
+    pub fn seal_checkpoint(&self, number: u32, mut plain: Vec<u8>) -> Vec<u8> {
         let cipher = Cipher::new(&self.checkpoint);
-        let chunks = plain.len().div_ceil(SEAL_CHUNK).max(1);
-        let mut out = Vec::with_capacity(plain.len() + chunks * TAG);
-        for chunk in 0..chunks {
+        let plain_len = plain.len();
+        let chunks = plain_len.div_ceil(SEAL_CHUNK).max(1);
+        plain.resize(sealed_size(plain_len), 0);
+        // From the last one: each moves towards the end, over what was moved before.
+        for chunk in (0..chunks).rev() {
             let from = chunk * SEAL_CHUNK;
-            let start = out.len();
-            out.extend_from_slice(&plain[from..plain.len().min(from + SEAL_CHUNK)]);
+            let text = from..plain_len.min(from + SEAL_CHUNK);
+            let (start, len) = (from + chunk * TAG, text.len());
+            plain.copy_within(text, start);
             let nonce = Self::nonce(number, chunk, chunk + 1 == chunks);
-            let tag = cipher.seal(nonce, &mut out[start..]);
-            out.extend_from_slice(&tag);
+            let tag = cipher.seal(nonce, &mut plain[start..start + len]);
+            plain[start + len..start + len + TAG].copy_from_slice(&tag);
         }
-        out
+        plain
     }
 
     /// Opens a sealed checkpoint.
@@ -308,6 +312,13 @@ impl Seal {
         let cipher = Cipher::new(&self.checkpoint);
         Opener { cipher, number, missing: size, chunk: 0, buffer: Vec::new(), refused: false }
     }
+}
+
+/// Bytes of a sealed checkpoint of so many bytes.
+#[must_use]
+pub const fn sealed_size(plain: usize) -> usize {
+    let chunks = plain.div_ceil(SEAL_CHUNK);
+    plain + TAG * if chunks == 0 { 1 } else { chunks }
 }
 
 /// Opens a sealed checkpoint chunk by chunk as it arrives. Each returned chunk is verified: it was sealed for this checkpoint and
@@ -427,7 +438,7 @@ mod tests {
         let seal = keys().seal(Generation { count: 1, opener: 2 });
         for len in [0, 1, SEAL_CHUNK - 1, SEAL_CHUNK, SEAL_CHUNK + 1, 3 * SEAL_CHUNK] {
             let plain = vec![7; len];
-            let sealed = seal.seal_checkpoint(4, &plain);
+            let sealed = seal.seal_checkpoint(4, plain.clone());
             assert_eq!(seal.open_checkpoint(4, &sealed), Ok(plain));
             assert_eq!(seal.open_checkpoint(5, &sealed), Err(SealError));
             for position in [0, sealed.len() / 2, sealed.len() - 1] {
@@ -445,7 +456,7 @@ mod tests {
     fn a_checkpoint_is_opened_as_it_arrives() {
         let seal = keys().seal(Generation { count: 1, opener: 2 });
         let plain: Vec<u8> = (0..2 * SEAL_CHUNK + 100).map(|at| at.to_le_bytes()[0]).collect();
-        let sealed = seal.seal_checkpoint(4, &plain);
+        let sealed = seal.seal_checkpoint(4, plain.clone());
         let opener = || seal.opener(4, sealed.len() as u64);
         for piece in [1_000, TAG, SEAL_CHUNK, SEAL_CHUNK + TAG, sealed.len()] {
             let (mut whole, mut given) = (opener(), Vec::new());

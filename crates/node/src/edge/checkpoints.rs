@@ -249,7 +249,7 @@ mod tests {
         let log_offset = header.log_offset;
         change(&mut header);
         let plain = header::join(&header, &body(number, base.1));
-        let bytes: Bytes = keys().seal(generation).seal_checkpoint(number, &plain).into();
+        let bytes: Bytes = keys().seal(generation).seal_checkpoint(number, plain).into();
         let kind = if base.0 == Generation::NONE { CheckpointKind::Full } else { CheckpointKind::Delta };
         let size = bytes.len() as u64;
         SealedCheckpoint { meta: CheckpointMeta { generation, number, kind, log_offset, size }, bytes }

@@ -89,8 +89,8 @@ const PART_BYTES: usize = if cfg!(test) {
 } else {
     256 << 10
 };
-/// Most such parts that are applied before other work has its turn.
-const PARTS_AT_ONCE: usize = 4;
+/// Most such parts that are applied before other work has its turn. To write to fresh memory may take a millisecond.
+const PARTS_AT_ONCE: usize = 1;
 /// How often idle resources that are kept for future clients are checked.
 const TEND_EVERY: Duration = Duration::from_secs(2);
 

@@ -52,18 +52,29 @@ impl Snapshot {
     /// ```
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        self.encode_behind(&[])
+    }
+
+    /// As [`Self::encode`], behind these bytes, in a buffer with room to be sealed: a large checkpoint is not moved again.
+    #[must_use]
+    pub fn encode_behind(&self, front: &[u8]) -> Vec<u8> {
+        let bytes = self.size();
+        let mut out = roomy(front.len() + bytes + bytes / 1024 + 1024 * self.stages.len());
+        out.extend_from_slice(front);
         if let [only] = &self.stages[..] {
-            return only.encode();
+            only.encode(&mut out);
+            return out;
         }
-        let stages: Vec<Vec<u8>> = self.stages.iter().map(StageSnapshot::encode).collect();
-        let mut out = roomy(64 + stages.iter().map(|stage| LENGTH_BYTES + stage.len()).sum::<usize>());
         out.extend_from_slice(&MAGIC);
         out.push(VERSION);
-        out.push(u8::try_from(stages.len()).expect("checked against STAGES_MAX"));
+        out.push(u8::try_from(self.stages.len()).expect("checked against STAGES_MAX"));
         out.extend_from_slice(&self.image.0);
-        for stage in &stages {
-            put_u64(&mut out, stage.len() as u64);
-            out.extend_from_slice(stage);
+        for stage in &self.stages {
+            let at = out.len();
+            put_u64(&mut out, 0);
+            stage.encode(&mut out);
+            let len = (out.len() - at - LENGTH_BYTES) as u64;
+            out[at..at + LENGTH_BYTES].copy_from_slice(&len.to_le_bytes());
         }
         out
     }

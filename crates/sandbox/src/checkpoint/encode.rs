@@ -2,31 +2,28 @@
 
 use super::pages::Writer;
 use super::{CHECKSUM_BYTES, HEADER_BYTES, Kind, MAGIC, StageSnapshot, VERSION, image_id};
-use crate::buffers::roomy;
 use crate::bytes_io::{put_u32, put_u64};
 use crate::limits::PAGE;
 use bytes::BytesMut;
 use marram_wire::codec::Field;
 
 impl StageSnapshot {
-    /// Writes the stage's part of a checkpoint.
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let bytes = self.memory.len() * PAGE;
-        let mut out = roomy(bytes + bytes / 1024 + 1024);
+    /// Appends the stage's part of a checkpoint.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
         out.extend_from_slice(&MAGIC);
-        put_u32(&mut out, VERSION);
+        put_u32(out, VERSION);
         // Length and checksum are filled in when the body is complete.
-        out.resize(HEADER_BYTES, 0);
+        out.resize(start + HEADER_BYTES, 0);
         out.extend_from_slice(&self.image.hash.0);
         out.extend_from_slice(&self.base.unwrap_or_else(|| image_id(self.image.hash)));
         out.extend_from_slice(&self.id);
         out.push(u8::from(self.base.is_some()) + u8::from(self.is_merged));
-        self.sections(&mut out);
+        self.sections(out);
 
-        let (header, body) = out.split_at_mut(HEADER_BYTES);
+        let (header, body) = out[start..].split_at_mut(HEADER_BYTES);
         header[8..16].copy_from_slice(&(body.len() as u64).to_le_bytes());
         header[16..].copy_from_slice(&blake3::hash(body).as_bytes()[..CHECKSUM_BYTES]);
-        out
     }
 
     fn sections(&self, out: &mut Vec<u8>) {

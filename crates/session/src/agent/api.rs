@@ -176,6 +176,11 @@ pub enum AgentOutput {
         /// The frame.
         frame: Frame,
     },
+    /// Free this memory; it may take long.
+    Free {
+        /// Used by nothing else, unless it is being sent.
+        bytes: Bytes,
+    },
     /// Connect to a server by the name that the manifest uses.
     Connect {
         /// The connection's id from now on.

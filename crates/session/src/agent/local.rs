@@ -327,6 +327,7 @@ impl Agent {
                     // If the connection is not open yet, output still waits for it.
                     answered = flow && session.local.open;
                 }
+                EndEffect::Free(bytes) => out.push(AgentOutput::Free { bytes }),
             }
         }
         self.effects = effects;
@@ -405,6 +406,7 @@ impl Agent {
             });
         }
         let lingered = session.lingered;
+        out.extend(session.end.slow_to_free().map(|bytes| AgentOutput::Free { bytes }));
         out.push(AgentOutput::Report(AgentReport::Ended { session: id.session, code, reason, lingered }));
     }
 

@@ -335,17 +335,27 @@ impl Checkpoints {
         self.incoming.as_ref().map(|(meta, _)| meta)
     }
 
-    /// Adds the checkpoint that arrived to the chain; a full one replaces the chain, and a merged delta all deltas.
-    pub(crate) fn complete(&mut self) {
+    /// Adds the checkpoint that arrived to the chain; a full one replaces the chain, and a merged delta all deltas. Those
+    /// that it replaces are the result.
+    pub(crate) fn complete(&mut self) -> impl Iterator<Item = Bytes> + use<> {
+        let mut replaced = Vec::new();
         if let Some((meta, bytes)) = self.incoming.take() {
-            self.chain.truncate(match meta.kind {
+            let kept = match meta.kind {
                 CheckpointKind::Full => 0,
                 CheckpointKind::Merged => 1,
-                CheckpointKind::Delta => usize::MAX,
-            });
+                CheckpointKind::Delta => self.chain.len(),
+            };
+            replaced = self.chain.split_off(kept.min(self.chain.len()));
             self.chain_size = self.chain.iter().map(|(meta, _)| meta.size).sum::<u64>() + meta.size;
             self.chain.push((meta, bytes.into()));
         }
+        replaced.into_iter().map(|(_, bytes)| bytes)
+    }
+
+    /// All of them, for the one that frees them.
+    pub(crate) fn into_bytes(self) -> impl Iterator<Item = Bytes> {
+        let incoming = self.incoming.into_iter().map(|(_, bytes)| bytes.into());
+        self.chain.into_iter().map(|(_, bytes)| bytes).chain(incoming)
     }
 
     /// Drops a checkpoint that arrived incompletely.

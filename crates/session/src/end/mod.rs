@@ -43,6 +43,8 @@ pub enum EndEffect {
     Deliver(Bytes),
     /// Inform the program that no more output will follow.
     DeliverClose,
+    /// Free this, a checkpoint that another one has replaced: it may be so large that this takes long.
+    Free(Bytes),
 }
 
 /// Why an end refuses a promise.
@@ -260,6 +262,11 @@ impl End {
     #[must_use]
     pub fn terms(&self) -> Option<&Terms> {
         self.terms.as_ref()
+    }
+
+    /// At its end: what takes long to free.
+    pub(crate) fn slow_to_free(self) -> impl Iterator<Item = Bytes> {
+        receive::slow_to_free(self.checkpoints.into_bytes())
     }
 
     /// Whether a log was ever chosen.

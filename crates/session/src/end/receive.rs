@@ -9,6 +9,8 @@ use marram_wire::{
     seal::LOG_OFFSET_MAX,
 };
 
+/// To free so many bytes may take the kernel a millisecond or longer.
+const FREES_SLOWLY: usize = 16 << 20;
 /// Parts of a checkpoint are acknowledged after this many bytes.
 const STORED_EVERY: u64 = marram_wire::limits::CHECKPOINT_WINDOW / 4;
 
@@ -128,7 +130,7 @@ impl End {
             let covered = self.checkpoints.arriving().map_or(0, |meta| meta.log_offset);
             check(covered <= self.log.end(), "a checkpoint arrived before the log that it covers")?;
             complete = self.checkpoints.arriving().map(|meta| meta.number);
-            self.checkpoints.complete();
+            out.extend(slow_to_free(self.checkpoints.complete()).map(EndEffect::Free));
         }
         self.stored += bytes.len() as u64;
         if whole || self.stored >= STORED_EVERY {
@@ -141,4 +143,9 @@ impl End {
 
 fn check(holds: bool, otherwise: &'static str) -> Result<(), Violation> {
     if holds { Ok(()) } else { Err(Violation(otherwise)) }
+}
+
+/// Those of these buffers that the shell should free, because that may take long.
+pub(super) fn slow_to_free(buffers: impl Iterator<Item = Bytes>) -> impl Iterator<Item = Bytes> {
+    buffers.filter(|bytes| bytes.len() >= FREES_SLOWLY)
 }

@@ -194,7 +194,7 @@ impl Kept {
         let mut taken = Taken::default();
         let mut complete = None;
         if whole && let Some(meta) = self.checkpoints.arriving().cloned() {
-            self.checkpoints.complete();
+            self.checkpoints.complete().for_each(drop);
             (complete, taken.rewrite) = (Some(meta.number), meta.kind != CheckpointKind::Delta);
             self.covered = Some(meta.log_offset);
             for (inputs, took) in self.inputs.iter_mut().zip(&self.took) {

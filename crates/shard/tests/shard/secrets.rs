@@ -204,7 +204,7 @@ impl World {
             ShardOutput::Copy { .. } => self.copied = self.cell.save(),
             ShardOutput::Checkpoint { cell, header, seal } => {
                 let number = header.number;
-                let sealed = seal.seal_checkpoint(number, &header::join(&header, &self.copied));
+                let sealed = seal.seal_checkpoint(number, header::join(&header, &self.copied));
                 to_shard.push_back(ShardInput::Checkpointed { cell, number, result: Ok(sealed.into()) });
             }
             ShardOutput::Restore { keys, checkpoints, .. } => {

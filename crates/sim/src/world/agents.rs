@@ -253,6 +253,8 @@ impl World {
         let life = self.agents[agent].life;
         match out {
             AgentOutput::Dial { target } => self.dial(Caller::Agent(agent), target),
+            // Nothing depends on when it is freed.
+            AgentOutput::Free { bytes } => drop(bytes),
             AgentOutput::CloseWire { wire, .. } => self.close_wire(index(wire.0), Direction::Up),
             AgentOutput::Send { wire, frame } => {
                 let wire = index(wire.0);

@@ -9,10 +9,10 @@
 //! itself is held back only for what it wrote since the last round.
 
 use super::{Answer, Executor};
-use bytes::Bytes;
 use marram_sandbox::{Snapshot, SnapshotError, limits::COPY_AT_ONCE_BYTES};
 use marram_session::cell::{CellId, CheckpointBase, Run};
 use marram_shard::api::ShardInput;
+use marram_transport::freed_elsewhere;
 use marram_wire::{
     header::{self, Header},
     seal::Seal,
@@ -236,8 +236,9 @@ impl Executor {
             Ok(snapshot) => {
                 let is_small = snapshot.size() + outputs_size(&header) <= SEAL_AT_ONCE_BYTES;
                 let sealed = move || {
-                    let plain = header::join(&header, &snapshot.encode());
-                    Bytes::from(seal.seal_checkpoint(number, &plain))
+                    let plain = snapshot.encode_behind(&header::join(&header, &[]));
+                    drop(snapshot);
+                    freed_elsewhere(seal.seal_checkpoint(number, plain))
                 };
                 if is_small {
                     let began = Instant::now();

@@ -238,7 +238,7 @@ fn sealed(there: &mut Cells, image: &Image, before: u32) -> Sealed {
         paused: Many::default(),
         ports: Vec::new(),
     };
-    let bytes: Bytes = keys().seal(GENERATION).seal_checkpoint(number, &header::join(&header, &body)).into();
+    let bytes: Bytes = keys().seal(GENERATION).seal_checkpoint(number, header::join(&header, &body)).into();
     let size = bytes.len() as u64;
     let kind = if full { CheckpointKind::Full } else { CheckpointKind::Delta };
     let meta = CheckpointMeta { generation: GENERATION, number, kind, log_offset: header.log_offset, size };

@@ -31,6 +31,7 @@ fn payload(bytes: &Bytes) -> String {
 pub(super) fn line(out: &AgentOutput, name: &mut impl FnMut(SessionId) -> String) -> String {
     match out {
         AgentOutput::Dial { target } => format!("dial {}.{}", target.edge, target.shard),
+        AgentOutput::Free { bytes } => format!("free {} bytes", bytes.len()),
         AgentOutput::CloseWire { wire, reason } => format!("w{} closes: {reason}", wire.0),
         AgentOutput::Send { wire, frame } => format!("w{} {}", wire.0, sent(frame, name)),
         AgentOutput::Connect { connection, server, .. } => {

@@ -157,6 +157,7 @@ fn show(effect: &EndEffect) -> String {
     let frame = match effect {
         EndEffect::Deliver(bytes) => return format!("deliver {}", payload(bytes)),
         EndEffect::DeliverClose => return "deliver close".into(),
+        EndEffect::Free(bytes) => return format!("free {} bytes", bytes.len()),
         EndEffect::Send(frame) => frame,
     };
     match frame {

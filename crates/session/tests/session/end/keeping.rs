@@ -93,6 +93,21 @@ fn a_checkpoint_arrives_in_parts_and_is_kept_when_it_is_whole() {
 }
 
 #[test]
+fn what_a_checkpoint_replaces_is_freed_by_the_shell_if_it_is_large() {
+    let mut bench = Bench::owned(0);
+    let large = 16 << 20;
+    for (number, size, freed) in
+        [(1, large, None), (2, large - 1, Some(large)), (3, large, None), (4, 1, Some(large))]
+    {
+        bench.checkpoint(meta(1, number, true, 0, size)).expect("it fits");
+        bench.part(zeros(size)).expect("it fits");
+        let freed = freed.map(|size| format!("free {size} bytes"));
+        let stored = format!("stored {size} complete {number}");
+        assert_eq!(bench.look(), [freed.into_iter().collect(), vec![stored]].concat());
+    }
+}
+
+#[test]
 fn parts_are_acknowledged_by_quarters_of_the_window() {
     let quarter = CHECKPOINT_WINDOW / 4;
     let mut bench = Bench::owned(0);

@@ -150,7 +150,7 @@ fn bench_header(bench: &mut Bench) -> u64 {
     bench.consume(CLIENT, "dear", 1_001);
     let header = bench.taken.clone().expect("a checkpoint is due");
     let plain = marram_wire::header::join(&header, b"state");
-    let sealed = Bytes::from(keys().seal(header.generation).seal_checkpoint(header.number, &plain));
+    let sealed = Bytes::from(keys().seal(header.generation).seal_checkpoint(header.number, plain));
     let size = sealed.len() as u64;
     assert_eq!(bench.checkpointed(sealed), None);
     bench.stored(CLIENT, size, Some(header.number));
