@@ -13,6 +13,7 @@ mod faults;
 mod lag;
 mod liar;
 mod opening;
+mod partial;
 mod renewal;
 mod replay;
 
@@ -282,6 +283,9 @@ impl Plan {
         if let Some((first, second)) = opening::faults(seed, plan.clients, plan.open_ns) {
             plan.first = first;
             plan.faults.push(second);
+        }
+        if scenario.is_none() {
+            partial::prepare(&mut plan);
         }
         plan.connect_edges();
         if random.percent(4) {

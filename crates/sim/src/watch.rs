@@ -217,6 +217,8 @@ impl Watch {
                 self.see(Moment::Promised, Some(position));
                 self.promised_by(wire, agent, promised);
                 self.counts.add(Rare::LiveOwnerKept, u64::from(promised.live));
+                let partial = promised.partial.as_ref().is_some_and(|partial| partial.bytes > 0);
+                self.counts.add(Rare::CheckpointPartial, u64::from(partial));
             }
             (PeerSide::Edge, Frame::Chosen(chosen)) => {
                 self.see(Moment::Chosen, Some(position));

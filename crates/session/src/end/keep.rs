@@ -4,7 +4,7 @@ use crate::invariant::{BrokenInvariant, holds};
 use alloc::{collections::VecDeque, vec::Vec};
 use bytes::{Bytes, BytesMut};
 use marram_wire::{
-    frame::{CheckpointKind, CheckpointMeta},
+    frame::{CheckpointKind, CheckpointMeta, PartialCheckpoint},
     id::Generation,
     limits::{CHECKPOINTS_SIZE, DELTAS_MAX, LOG_SIZE_MAX, charge},
     seal::LOG_OFFSET_MAX,
@@ -303,8 +303,9 @@ impl Checkpoints {
         self.chain_size + arriving
     }
 
-    /// Begins to receive a checkpoint. False if it does not fit the present chain.
+    /// Begins to receive a checkpoint. False if it does not fit the present chain. One that arrived in part is dropped.
     pub(crate) fn begin(&mut self, meta: CheckpointMeta) -> bool {
+        self.abandon();
         let deltas_fit = match meta.kind {
             CheckpointKind::Full => true,
             CheckpointKind::Merged => !self.chain.is_empty(),
@@ -328,6 +329,12 @@ impl Checkpoints {
         whole.extend_from_slice(bytes);
         let missing = meta.size.checked_sub(whole.len() as u64)?;
         Some(missing == 0)
+    }
+
+    /// What is here of the checkpoint that arrives.
+    pub(super) fn partial(&self) -> Option<PartialCheckpoint> {
+        let (meta, bytes) = self.incoming.as_ref()?;
+        Some(PartialCheckpoint { meta: meta.clone(), bytes: bytes.len() as u64 })
     }
 
     /// The checkpoint that arrives.

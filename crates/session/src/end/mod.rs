@@ -379,23 +379,7 @@ impl End {
     /// # Errors
     /// If the promise is refused; the state is unchanged then.
     pub fn promise(&mut self, ask: &Promise, out: &mut Vec<EndEffect>) -> Result<(), PromiseRefusal> {
-        if ask.generation <= self.promised {
-            return Err(PromiseRefusal::Superseded(self.promised));
-        }
-        if self.begun && !ask.proven {
-            return Err(PromiseRefusal::Unproven);
-        }
-        if self.begun && self.terms.as_ref().is_some_and(|terms| terms.image != ask.image) {
-            return Err(PromiseRefusal::Image);
-        }
-        if self.terms.as_ref().is_some_and(|terms| !terms.keep) {
-            return Err(PromiseRefusal::Lost);
-        }
-        // The first promise fixes the ends of a session: a delayed first hello can make another agent accept the session, and
-        // two pairs of ends could then each choose a log.
-        if self.terms.as_ref().is_some_and(|terms| terms.peer != ask.peer) {
-            return Err(PromiseRefusal::Ends);
-        }
+        self.may_promise(ask)?;
         let previous = core::mem::replace(&mut self.promised, ask.generation);
         self.channel = ask.channel;
         self.enter(EndPhase::Promised, "an edge asked for this generation");
@@ -406,7 +390,6 @@ impl End {
             keep: ask.keep,
             linger_ms: ask.linger_ms,
         });
-        self.checkpoints.abandon();
         self.log.abandon();
         self.allowance = CHECKPOINT_AFTER_BYTES;
         self.finishing = false;
@@ -419,6 +402,10 @@ impl End {
         // An owner with a log that ends before the last checkpoint needs that checkpoint, and everything after it.
         let fits = |live: &&Live| is_last(live) && live.log_end >= self.log.start();
         let live = ask.live.as_ref().filter(fits);
+        // An owner that goes on may have the rest of a checkpoint that arrives.
+        if live.is_none() {
+            self.checkpoints.abandon();
+        }
         let (from, log_start) = match live {
             Some(live) => (
                 live.took.clamp(self.sent.start(), self.sent.end()),
@@ -439,6 +426,7 @@ impl End {
             sent_end: self.sent.end(),
             checkpoints: self.checkpoints.metas(),
             checkpoints_max: self.checkpoints.size_max(),
+            partial: self.checkpoints.partial(),
             failed: self.failed.clone(),
             datagrams: self.datagrams,
             origin: self.said_origin(),
@@ -450,6 +438,28 @@ impl End {
         self.sent.rewind(from);
         while let Some(message) = self.sent.next(None) {
             self.send_input(message, out);
+        }
+        Ok(())
+    }
+
+    /// Changes nothing.
+    fn may_promise(&self, ask: &Promise) -> Result<(), PromiseRefusal> {
+        if ask.generation <= self.promised {
+            return Err(PromiseRefusal::Superseded(self.promised));
+        }
+        if self.begun && !ask.proven {
+            return Err(PromiseRefusal::Unproven);
+        }
+        if self.begun && self.terms.as_ref().is_some_and(|terms| terms.image != ask.image) {
+            return Err(PromiseRefusal::Image);
+        }
+        if self.terms.as_ref().is_some_and(|terms| !terms.keep) {
+            return Err(PromiseRefusal::Lost);
+        }
+        // The first promise fixes the ends of a session: a delayed first hello can make another agent accept the session, and
+        // two pairs of ends could then each choose a log.
+        if self.terms.as_ref().is_some_and(|terms| terms.peer != ask.peer) {
+            return Err(PromiseRefusal::Ends);
         }
         Ok(())
     }

@@ -207,6 +207,20 @@ impl Owner {
         }
     }
 
+    /// The cell lives in a new generation: sends what the holders lack of the checkpoint that was on its way, or counts it if
+    /// all of them have it.
+    pub(super) fn continue_checkpoint(&mut self, is_held: bool, out: &mut Vec<OwnerEffect>) {
+        if self.phase() != OwnerPhase::Running {
+            return;
+        }
+        if is_held {
+            self.covered(out);
+            self.checkpoint_if_due(out);
+        } else {
+            self.checkpointer.send_parts(&self.ends, out);
+        }
+    }
+
     /// An end holds a checkpoint: the ends, the keepers and this owner delete what it covers.
     fn covered(&mut self, out: &mut Vec<OwnerEffect>) {
         let held = match self.checkpointer.hold(&mut self.ends) {

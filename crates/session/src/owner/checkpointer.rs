@@ -253,7 +253,44 @@ impl Checkpointer {
         self.sending.as_ref().map_or(0, |sending| sending.bytes.len() as u64)
     }
 
-    /// A new generation: checkpoints in flight to an end are lost.
+    /// A new generation is opened, perhaps with the cell that lives. Then a checkpoint on its way to the ends may be continued
+    /// ([`Self::resume`]); any other one is lost.
+    pub(super) fn interrupt(&mut self, has_live_cell: bool) {
+        if !has_live_cell || self.sending.is_none() {
+            self.abandon();
+        }
+    }
+
+    /// The cell lives, and its ends have promised. Continues the checkpoint that was on its way where every holder has all or a
+    /// part of it; otherwise it is lost. True if every holder has all of it.
+    pub(super) fn resume(&mut self, ends: &mut Ends) -> bool {
+        let Some(sending) = &mut self.sending else { return false };
+        let (meta, mut is_known) = (&sending.meta, true);
+        for holder in &mut sending.holders {
+            let promised = ends[holder.index].promised.as_ref();
+            let is_whole = promised.is_some_and(|it| it.checkpoints.last() == Some(meta));
+            let partial = promised.and_then(|it| it.partial.as_ref()).filter(|partial| partial.meta == *meta);
+            let has =
+                if is_whole { Some(meta.size) } else { partial.map(|partial| partial.bytes.min(meta.size)) };
+            is_known &= has.is_some();
+            let has = has.unwrap_or(0);
+            (holder.sent, holder.stored, holder.complete) = (has, has, is_whole);
+        }
+        if !is_known {
+            self.abandon();
+            return false;
+        }
+        // What the end said that it keeps; the rest is added when the checkpoint is held.
+        let whole: Vec<usize> =
+            sending.holders.iter().filter(|holder| holder.complete).map(|holder| holder.index).collect();
+        for index in whole.iter().copied() {
+            let kept = &mut ends[index].checkpoint_bytes;
+            *kept = kept.saturating_sub(sending.meta.size);
+        }
+        whole.len() == sending.holders.len()
+    }
+
+    /// Checkpoints in flight to an end are lost.
     pub(super) fn abandon(&mut self) {
         // With it, a checkpoint that the shard's budget required: the session counts for the budget again.
         self.uncovered.abandoned();

@@ -80,7 +80,9 @@ impl Owner {
             return;
         }
         if !overtaken && self.ends.resume_live(self.log.end()) {
-            return self.tell_chosen(now, out);
+            let is_held = self.checkpointer.resume(&mut self.ends);
+            self.tell_chosen(now, out);
+            return self.continue_checkpoint(is_held, out);
         }
         self.replicas.drop_all(self.about.context(), out);
         // Another generation may have been chosen meanwhile: only what the ends keep is valid.

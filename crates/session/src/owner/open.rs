@@ -49,7 +49,7 @@ impl Owner {
         let is_fresh = self.log.end() == 0 && !self.state.is_opened;
         // A keeper goes on only from the very history that it was fed.
         self.replicas.renew(&self.about, has_cell || is_fresh, out);
-        self.checkpointer.abandon();
+        self.checkpointer.interrupt(has_cell);
         // A cell of an attempt that failed before a log was chosen: it may stand at a position that is not chosen now.
         if self.live.is_none() {
             self.remove_cell(out);

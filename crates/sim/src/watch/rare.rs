@@ -34,6 +34,8 @@ pub enum Rare {
     ServerLogChosen,
     /// An owner whose cell lived kept it.
     LiveOwnerKept,
+    /// As above, and an end had a part of a checkpoint.
+    CheckpointPartial,
     /// The server's end asked for a generation.
     ServerLed,
     /// Both ends asked for one at once.
@@ -155,7 +157,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 71] = [
+    pub const ALL: [Self; 72] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -169,6 +171,7 @@ impl Rare {
         Self::ClientLogChosen,
         Self::ServerLogChosen,
         Self::LiveOwnerKept,
+        Self::CheckpointPartial,
         Self::ServerLed,
         Self::BothLed,
         Self::CloseDuringRecovery,

@@ -238,6 +238,8 @@ frames! {
         checkpoints: Vec<CheckpointMeta>,
         /// Bytes of checkpoints that the end keeps at most, one that arrives included.
         checkpoints_max: u64,
+        /// The checkpoint that the end received in part, if `live`: the owner may continue it.
+        partial: Option<PartialCheckpoint>,
         /// Where a handler was stopped before, if one was.
         failed: Option<Failure>,
         /// Whether the program at this end uses datagrams. Decides how its port opens, if the session begins now.
@@ -541,6 +543,16 @@ record! {
         log_offset: u64,
         /// Its sealed size in bytes.
         size: u64,
+    }
+}
+
+record! {
+    /// The beginning of a checkpoint. A live owner that still has the rest continues it.
+    PartialCheckpoint {
+        /// Which one it is.
+        meta: CheckpointMeta,
+        /// How many of its bytes the end has.
+        bytes: u64,
     }
 }
 

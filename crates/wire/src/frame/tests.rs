@@ -38,6 +38,7 @@ fn samples() -> Vec<Frame> {
             sent_end: 4,
             checkpoints: vec![meta.clone(), meta.clone()],
             checkpoints_max: 1 << 29,
+            partial: Some(PartialCheckpoint { meta: meta.clone(), bytes: 1 << 20 }),
             failed: Some(failure),
             datagrams: true,
             origin: Some(Box::new(Origin {

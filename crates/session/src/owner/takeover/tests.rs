@@ -308,6 +308,7 @@ impl Standby {
                 sent_end: says.sent.end as u64,
                 checkpoints: Vec::new(),
                 checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,
+                partial: None,
                 failed: None,
                 datagrams: false,
                 origin: None,

@@ -165,8 +165,11 @@ fn show(effect: &EndEffect) -> String {
             let live = if promised.live { " live" } else { "" };
             let failed = if promised.failed.is_some() { " failed" } else { "" };
             let numbers = promised.checkpoints.iter().map(|meta| format!(" checkpoint {}", meta.number));
+            let partial = promised.partial.as_ref();
+            let partial =
+                partial.map(|part| format!(" {} bytes of checkpoint {}", part.bytes, part.meta.number));
             format!(
-                "promised after {}{live} log {}..{} received {} window {} sent {}..{}{}{failed}",
+                "promised after {}{live} log {}..{} received {} window {} sent {}..{}{}{}{failed}",
                 promised.previous.count,
                 promised.log_start,
                 promised.log_end,
@@ -175,6 +178,7 @@ fn show(effect: &EndEffect) -> String {
                 promised.sent_start,
                 promised.sent_end,
                 numbers.collect::<String>(),
+                partial.unwrap_or_default(),
             )
         }
         Frame::Kept(kept) => {

@@ -186,6 +186,34 @@ fn an_owner_with_a_live_cell_is_sent_only_what_it_lacks() {
     }
 }
 
+#[test]
+fn a_part_of_a_checkpoint_is_kept_for_an_owner_with_a_live_cell_only() {
+    for (live, said) in [(1, " 3 bytes of checkpoint 1"), (0, "")] {
+        let mut bench = Bench::owned(1_000);
+        bench.log("log");
+        bench.checkpoint(meta(1, 1, true, 3, 6)).expect("it fits");
+        bench.part("sea").expect("it fits");
+        let live = Some(Live { generation: generation(live), took: 0, log_end: u64::MAX });
+        bench.promise(&Promise { live, ..promise(2) }).expect("a newer one");
+        let promised = bench.look()[0].clone();
+        assert_eq!(promised.split("sent 0..0").nth(1), Some(said), "{promised}");
+        bench.chosen(3, "", 1_000);
+        bench.look();
+        if said.is_empty() {
+            assert_eq!(bench.part("led"), Err("a part does not belong to a checkpoint"));
+            continue;
+        }
+        bench.part("led").expect("it fits");
+        assert_eq!(bench.look(), ["stored 3 complete 1"]);
+        // Another checkpoint takes the place of what is here of one.
+        for number in [2, 3] {
+            bench.checkpoint(meta(2, number, true, 3, 6)).expect("it fits");
+            bench.part("sea").expect("it fits");
+        }
+        assert_eq!(bench.end.kept_bytes(), 3 + 6 + 3);
+    }
+}
+
 /// A standby learns of a generation when its owner asks for promises. Here another owner had the session in between. So the
 /// standby's owner chose no log in that generation, and the standby's history differs from the client's.
 #[test]

@@ -6,7 +6,7 @@ use marram_session::cell::SealedCheckpoint;
 use marram_wire::{
     frame::{
         CheckpointBegin, CheckpointKind, CheckpointMeta, CheckpointPart, Failure, Frame, Input,
-        Kept as FrameKept, KeptInput, LogPart, Promised,
+        Kept as FrameKept, KeptInput, LogPart, PartialCheckpoint, Promised,
     },
     id::Generation,
     limits::{CHECKPOINTS_SIZE, LOG_SIZE_MAX, PART_SIZE},
@@ -28,7 +28,7 @@ pub(crate) struct Kept {
     pub(crate) checkpoints: Vec<SealedCheckpoint>,
     /// Bytes of checkpoints that it keeps at most; none for the default.
     pub(crate) checkpoints_max: Option<u64>,
-    arriving: Option<(CheckpointMeta, Vec<u8>)>,
+    pub(crate) arriving: Option<(CheckpointMeta, Vec<u8>)>,
     /// Bytes of checkpoint parts that arrived and were not reported to the owner.
     pub(crate) unstored: u64,
     pub(crate) failed: Option<Failure>,
@@ -84,6 +84,11 @@ impl Kept {
             sent_end: self.sent_start + self.sent.len() as u64,
             checkpoints: self.checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect(),
             checkpoints_max: self.checkpoints_max.unwrap_or(CHECKPOINTS_SIZE),
+            partial: self
+                .arriving
+                .as_ref()
+                .filter(|_| self.live)
+                .map(|(meta, bytes)| PartialCheckpoint { meta: meta.clone(), bytes: bytes.len() as u64 }),
             failed: self.failed.clone(),
             datagrams: self.datagrams,
             origin: None,

@@ -273,6 +273,7 @@ pub(super) fn invent(chance: &mut Random, channel: Channel) -> Frame {
                 sent_end: chance.below(10),
                 checkpoints: Vec::new(),
                 checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,
+                partial: None,
                 failed: None,
                 datagrams: false,
                 origin: None,
