@@ -230,6 +230,7 @@ struct WrittenLimits {
     replay: Option<Time>,
     cells: Option<u32>,
     checkpoints: Option<Spanned<Size>>,
+    memory: Option<Spanned<Size>>,
     /// Connections in their handshake.
     half_open: Option<u32>,
     handshake: Option<Time>,
@@ -393,6 +394,7 @@ impl WrittenLimits {
             sessions_max: self.sessions.unwrap_or(default.sessions_max),
             recoveries_max: self.recoveries.unwrap_or(default.recoveries_max),
             replay: self.replay.map_or(default.replay, |time| time.0),
+            memory: agent::memory(source, self.memory.as_ref())?,
             half_open_max: self.half_open.map_or(default.half_open_max, |count| count as usize),
             handshake: self.handshake.map_or(default.handshake, |time| time.0),
             drain: self.drain.map_or(default.drain, |time| time.0),

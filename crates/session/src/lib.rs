@@ -7,8 +7,10 @@
 extern crate alloc;
 
 pub mod agent;
+pub mod budget;
 pub mod bug;
 pub mod cell;
+mod credit;
 pub mod dialer;
 pub mod end;
 pub mod invariant;

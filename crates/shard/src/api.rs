@@ -555,6 +555,9 @@ record! {
         /// How long the replays of all sessions may take, beyond each session's own share, in nanoseconds (docs/protocol.md,
         /// "The replay budget"); 0 for no limit.
         replay_ns_max: u64,
+        /// Bytes that the shard may keep for all sessions, without their cells (docs/protocol.md, "A shard's memory"); 0 for
+        /// no limit.
+        memory_max: u64,
         /// What tenants are granted.
         grants: Vec<Grant>,
         /// Whether there are peers to ask for images that are missing.
@@ -585,6 +588,7 @@ impl Default for Configure {
             sessions_max: 0,
             recoveries_max: 0,
             replay_ns_max: 0,
+            memory_max: 0,
             grants: Vec::new(),
             peers: false,
             record_stops: false,

@@ -188,6 +188,8 @@ pub struct ControlConfig {
     pub recoveries_max: u32,
     /// See [`crate::api::Configure::replay_ns_max`].
     pub replay_ns_max: u64,
+    /// Bytes that all shards together may keep for sessions, without their cells; 0 for no limit.
+    pub memory_max: u64,
     /// What tenants are granted.
     pub grants: Vec<Grant>,
     /// Whether there are peers to ask for images.
@@ -286,6 +288,7 @@ impl Control {
             sessions_max: self.config.sessions_max,
             recoveries_max: self.config.recoveries_max,
             replay_ns_max: self.config.replay_ns_max,
+            memory_max: self.config.memory_max / u64::from(self.config.shards.max(1)),
             grants: self.config.grants.clone(),
             peers: self.config.peers,
             record_stops: self.config.record_stops,

@@ -237,6 +237,8 @@ pub struct Plan {
     pub short_linger: bool,
     /// Bytes that the sessions of one agent may keep, in some seeds so few that they are always too few.
     pub memory_max: u64,
+    /// As much for one shard; 0 for no limit.
+    pub shard_memory_max: u64,
     /// Whether agents lead new sessions to the least loaded edge, not to the first one.
     pub spread: bool,
     /// An owner that renews its standby in vain, in some seeds. It is their only fault.
@@ -358,10 +360,21 @@ impl Plan {
             reads: Random::new(seed, 31).percent(40),
             short_linger,
             memory_max: memory(seed),
+            shard_memory_max: shard_memory(seed, load),
             spread: Random::new(seed, 55).percent(50),
             renewal: None,
             liar: None,
         }
+    }
+
+    /// Whether queues have tens of thousands of messages.
+    pub fn keeps_many_messages(&self) -> bool {
+        self.load == Load::Drizzle
+    }
+
+    /// Whether agents or shards may keep little.
+    pub fn is_short_of_memory(&self) -> bool {
+        self.memory_max < UNLIMITED || self.shard_memory_max > 0
     }
 
     /// Edges reach each other with delays like those of agents. If they are standbys, faults also occur between them.
@@ -447,7 +460,7 @@ fn skew(seed: u64, agents: usize, edges: usize) -> [Vec<Vec<u64>>; 2] {
 fn datagrams(seed: u64, load: Load) -> [bool; 2] {
     let mut random = Random::new(seed, 9);
     // Datagrams without room are dropped.
-    let has_room = memory(seed) == UNLIMITED;
+    let has_room = memory(seed) == UNLIMITED && shard_memory(seed, load) == 0;
     let mut draw = || random.percent(20) && load == Load::Usual && has_room;
     [draw(), draw()]
 }
@@ -545,6 +558,19 @@ fn memory(seed: u64) -> u64 {
         0 => 1,
         1..8 => random.magnitude(80 << 10, 2 << 20),
         _ => UNLIMITED,
+    }
+}
+
+/// As much for shards, in other seeds. Some have hardly any and refuse all new sessions but one. Floods and
+/// drizzles fill it.
+fn shard_memory(seed: u64, load: Load) -> u64 {
+    let mut random = Random::new(seed, 62);
+    let fills = matches!(load, Load::Flood | Load::Drizzle) && random.percent(50);
+    match random.below(64) {
+        0 => 1,
+        1..8 => random.magnitude(80 << 10, 2 << 20),
+        _ if fills => random.magnitude(80 << 10, 2 << 20),
+        _ => 0,
     }
 }
 

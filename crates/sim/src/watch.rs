@@ -190,6 +190,11 @@ impl Watch {
         self.promised_by.retain(|(of, ..), _| *of != agent);
     }
 
+    /// What an edge may let an end have in flight.
+    pub(crate) fn bound_inputs(&mut self, window: u64) {
+        self.bounds.window = Some(window);
+    }
+
     /// An agent that lies is at one side of this wire: it agrees on nothing.
     pub(crate) fn ignore_bounds(&mut self, wire: usize) {
         self.bounds.ignored.insert(wire);

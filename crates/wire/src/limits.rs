@@ -32,8 +32,13 @@ pub const PART_SIZE: usize = 64 << 10;
 /// Plaintext bytes under one authentication tag of a sealed checkpoint.
 pub const SEAL_CHUNK: usize = 64 << 10;
 
-/// Bytes of messages in flight from an end to an edge that the cell has not consumed.
+/// Bytes of messages in flight from an end to an edge that the cell has not consumed. An end sends while it has credit left, so the
+/// last message may exceed it.
 pub const INPUT_WINDOW: u64 = (1 << 20) + (64 << 10);
+/// The same where the edge's memory is full, or where it has very many sessions: one read of a stream.
+pub const INPUT_WINDOW_MIN: u64 = charge(STREAM_CUT);
+/// The most that an end may have in flight, in bytes: with one byte of credit left it sends the largest message.
+pub const INPUTS_MAX: u64 = INPUT_WINDOW + charge(MESSAGE_SIZE_MAX);
 /// Bytes of messages in flight from an edge to an end that the application has not taken.
 pub const OUTPUT_WINDOW: u64 = (1 << 20) + (64 << 10);
 /// Bytes of checkpoint parts in flight to an end that it has not stored.
@@ -120,6 +125,5 @@ const _: () = assert!(
     "an allowance is a quarter of what an end may keep of its messages"
 );
 const _: () = assert!(COVER_LOG * 4 < LOG_SIZE_MAX, "a checkpoint is taken long before an end's log is full");
-const _: () = assert!(INPUT_WINDOW >= charge(MESSAGE_SIZE_MAX), "the window admits the largest message");
 const _: () = assert!(OUTPUT_WINDOW >= charge(MESSAGE_SIZE_MAX), "the window admits the largest message");
 const _: () = assert!(DELTAS_MAX + 1 < LIST_MAX, "a promise can list every checkpoint of a chain");

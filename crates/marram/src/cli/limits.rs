@@ -71,7 +71,8 @@ fn on_the_wire() -> Vec<Row> {
         ("frame", size(wire::FRAME_SIZE_MAX), "the wire is closed"),
         ("piece of a byte stream", size(wire::STREAM_CUT), "it becomes several messages"),
         ("part of a checkpoint", size(wire::PART_SIZE), "it travels in several"),
-        ("messages in flight to an edge", size64(wire::INPUT_WINDOW), "the end waits"),
+        ("messages in flight to an edge, and one more", size64(wire::INPUT_WINDOW), "the end waits"),
+        ("the same, if the edge's memory is full", size64(wire::INPUT_WINDOW_MIN), "the end waits"),
         ("messages in flight to an end", size64(wire::OUTPUT_WINDOW), "the cell waits"),
         ("checkpoint parts in flight to an end", size64(wire::CHECKPOINT_WINDOW), "the edge waits"),
         ("text in a frame", size(wire::TEXT_MAX), "it is cut"),
@@ -213,6 +214,11 @@ fn on_an_edge() -> Vec<Row> {
                 owner::REPLAY_SHARE_NS_PER_BYTE
             ),
             "checkpoints are taken",
+        ),
+        (
+            "kept for all sessions of an edge's shards: messages, log, checkpoints on their way (c)",
+            size64(limits.memory),
+            "checkpoints come earlier, cells rest, ends get less credit, new sessions go to another edge; none is ended",
         ),
         ("cells on a shard (c)", limits.cells_max.to_string(), "new sessions go to another edge"),
         ("unproved connections (c)", limits.half_open_max.to_string(), "further ones are closed"),

@@ -153,6 +153,8 @@ pub struct EdgeLimits {
     pub recoveries_max: u32,
     /// How long the replays of all sessions of one shard may take, beyond each session's own share; zero for no limit.
     pub replay: Duration,
+    /// Bytes that all shards together may keep for sessions, without their cells.
+    pub memory: u64,
     /// Connections with an unfinished handshake; further ones are closed.
     pub half_open_max: usize,
     /// How long the handshake may take.
@@ -173,6 +175,7 @@ impl Default for EdgeLimits {
             sessions_max: 0,
             recoveries_max: 64,
             replay: Duration::from_millis(5),
+            memory: marram_session::budget::MEMORY,
             half_open_max: 1024,
             handshake: Duration::from_secs(5),
             drain: Duration::from_secs(30),

@@ -133,6 +133,7 @@ impl Supervisor {
             sessions_max: options.limits.sessions_max,
             recoveries_max: options.limits.recoveries_max,
             replay_ns_max: u64::try_from(options.limits.replay.as_nanos()).unwrap_or(u64::MAX),
+            memory_max: options.limits.memory,
             grants: options.limits.grants.clone(),
             peers: fetcher.has_peers(),
             coordinator: witnesses.are_there(),

@@ -1,24 +1,23 @@
 //! An agent keeps within its memory: what a session keeps is counted when something happens to it, those that wait for room are
-//! looked at in turn, and all of them when much less is free than before. What is decided is in [`super::budget`].
+//! looked at in turn, and all of them when much less is free than before. What is decided is in [`crate::budget`].
 
-use super::{
-    Agent, AgentOutput, AgentReport, ConnectionId, EndId, Memory,
-    budget::{Budget, Change},
-    sessions::Session,
+use super::{Agent, AgentOutput, AgentReport, ConnectionId, EndId, Memory, sessions::Session};
+use crate::{
+    budget::{Budget, BudgetChange},
+    end::{EndEffect, Share},
 };
-use crate::end::{EndEffect, Share};
 use alloc::{string::String, vec::Vec};
 
 impl Session {
     /// Counts what the session keeps now, and gives its end the share of it that is due.
-    pub(super) fn count_memory(&mut self, budget: &mut Budget, out: &mut Vec<EndEffect>) {
+    pub(super) fn count_memory(&mut self, budget: &mut Budget<EndId>, out: &mut Vec<EndEffect>) {
         budget.count(&mut self.counted, self.end.held_bytes());
         self.end.allow(budget.share(), out);
     }
 
     /// Whether it counts for what it keeps.
     pub(super) fn is_counted(&self) -> bool {
-        self.counted == Budget::counts(self.end.held_bytes())
+        self.counted == Budget::<EndId>::counts(self.end.held_bytes())
     }
 }
 
@@ -98,8 +97,8 @@ impl Agent {
         }
         let sessions = self.sessions.len();
         let report = self.budget.settle(now_ns).map(|change| match change {
-            Change::Full => AgentReport::MemoryFull { memory: self.memory(), sessions },
-            Change::Free => AgentReport::MemoryFree { memory: self.memory(), sessions },
+            BudgetChange::Full => AgentReport::MemoryFull { memory: self.memory(), sessions },
+            BudgetChange::Free => AgentReport::MemoryFree { memory: self.memory(), sessions },
         });
         out.extend(report.map(AgentOutput::Report));
     }

@@ -6,7 +6,6 @@
 
 mod affinity;
 mod api;
-mod budget;
 mod connections;
 mod datagrams;
 mod invariants;
@@ -28,9 +27,10 @@ pub use api::{
     AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionFailure, ConnectionId, WireId,
 };
 
-pub use budget::{MEMORY, MEMORY_MIN, Memory};
+pub use crate::budget::{MEMORY, MEMORY_MIN, Memory};
 
 use crate::{
+    budget::Budget,
     dialer::{self, Dialer, DialerAction},
     end::EndEffect,
     invariant,
@@ -38,7 +38,6 @@ use crate::{
 };
 use affinity::ShardAffinity;
 use alloc::vec::Vec;
-use budget::Budget;
 use connections::Connections;
 use local::Local;
 use marram_wire::{id::SessionId, random::Random};
@@ -76,7 +75,7 @@ pub struct Agent {
     spread: Spread,
     sessions: Sessions,
     /// What the sessions may keep.
-    budget: Budget,
+    budget: Budget<EndId>,
     connections: Connections,
     /// Sessions that ended here at their server's end.
     tombstones: Tombstones,

@@ -75,17 +75,16 @@ impl Sent {
         self.next = from;
     }
 
-    /// Whether everything was sent on the channel, and a message of this charge would be within the credit.
-    pub(crate) fn fits(&self, charge: u64, credit: u64) -> bool {
-        self.next == self.end() && charge <= credit
+    /// Whether everything was sent on the channel.
+    pub(crate) fn all_sent(&self) -> bool {
+        self.next == self.end()
     }
 
-    /// The next message to send, if it is within the credit. The mark that ends the stream needs no credit.
-    pub(crate) fn next(&mut self, credit: Option<u64>) -> Option<Message> {
+    /// The next message to send, if any may be sent. The mark that ends the stream always may.
+    pub(crate) fn next(&mut self, may_send: bool) -> Option<Message> {
         let index = usize::try_from(self.next.checked_sub(self.start)?).ok()?;
         let message = self.messages.get(index)?;
-        let is_within = |credit| message.close || charge(message.payload.len()) <= credit;
-        if !credit.is_none_or(is_within) {
+        if !may_send && !message.close {
             return None;
         }
         self.next += 1;
@@ -462,14 +461,14 @@ mod tests {
         let mut sent = Sent::default();
         sent.push(false, Bytes::from_static(b"one"));
         sent.push(true, Bytes::new());
-        assert_eq!(sent.next(Some(10)), None);
-        assert!(sent.next(Some(100)).is_some_and(|message| !message.close));
-        assert!(!sent.fits(10, 100));
-        assert!(sent.next(Some(0)).is_some_and(|message| message.close));
-        assert!(sent.fits(10, 10) && !sent.fits(10, 9));
-        assert_eq!(sent.next(None), None);
+        assert_eq!(sent.next(false), None);
+        assert!(sent.next(true).is_some_and(|message| !message.close));
+        assert!(!sent.all_sent());
+        assert!(sent.next(false).is_some_and(|message| message.close), "it needs no credit");
+        assert!(sent.all_sent());
+        assert_eq!(sent.next(true), None);
         sent.rewind(0);
-        assert!(sent.next(None).is_some());
+        assert!(sent.next(true).is_some());
         sent.truncate(1);
         assert_eq!((sent.start(), sent.end(), sent.charge()), (1, 2, 64));
     }

@@ -13,6 +13,7 @@ pub use share::Share;
 use crate::{
     bug,
     bug::Bug,
+    credit::InputCredit,
     end::keep::{Checkpoints, Log, Sent},
     invariant::{BrokenInvariant, holds},
     trace,
@@ -114,7 +115,7 @@ pub struct End {
     checkpoints: Checkpoints,
     sent: Sent,
     /// Bytes that may be sent to the owner.
-    credit: u64,
+    credit: InputCredit,
     /// Outputs received since the session began.
     received: u64,
     /// Of these, not yet acknowledged on this channel.
@@ -161,7 +162,7 @@ impl End {
             log: Log::default(),
             checkpoints: Checkpoints::default(),
             sent: Sent::default(),
-            credit: 0,
+            credit: InputCredit::default(),
             received: 0,
             unacknowledged: 0,
             backlog: 0,
@@ -305,7 +306,7 @@ impl End {
     #[must_use]
     pub fn has_place(&self, len: usize) -> bool {
         let bound = if self.begun { self.room } else { DATAGRAMS_WAITING_MAX.min(self.room) };
-        let is_wanted = self.phase != EndPhase::Owned || self.sent.fits(charge(len), self.credit);
+        let is_wanted = self.phase != EndPhase::Owned || (self.sent.all_sent() && self.credit.is_left());
         !self.sent.closed() && self.sent.charge() + charge(len) <= bound && is_wanted
     }
 
@@ -436,7 +437,7 @@ impl End {
         }
         self.hand_over_log(log_start, out);
         self.sent.rewind(from);
-        while let Some(message) = self.sent.next(None) {
+        while let Some(message) = self.sent.next(true) {
             self.send_input(message, out);
         }
         Ok(())
@@ -564,10 +565,9 @@ impl End {
         if self.phase != EndPhase::Owned {
             return;
         }
-        while let Some(message) = self.sent.next(Some(self.credit)) {
-            // Not below 0: the mark that ends the stream needs no credit. It takes no room, and otherwise a paused cell would not receive
-            // it.
-            self.credit = self.credit.saturating_sub(charge(message.payload.len()));
+        // The mark that ends the stream needs no credit: it takes no room, and otherwise a paused cell would not receive it.
+        while let Some(message) = self.sent.next(self.credit.is_left()) {
+            self.credit.spend(charge(message.payload.len()));
             self.send_input(message, out);
         }
         if self.terms.as_ref().is_some_and(|terms| !terms.keep) {

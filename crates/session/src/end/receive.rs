@@ -1,6 +1,7 @@
 //! What an end receives from its owner, after the promise.
 
 use super::{ACK_CHARGE, ACK_COUNT, End, EndEffect, EndPhase, Violation};
+use crate::credit::InputCredit;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use marram_wire::{
@@ -32,8 +33,8 @@ impl End {
                 self.increment(&Increment { entries: log.entries, tag: log.tag })
             }
             (Frame::Credit(credit), EndPhase::Owned) => {
-                let credit = self.credit.checked_add(credit.bytes);
-                self.credit = credit.ok_or(Violation("the owner grants more credit than can be counted"))?;
+                let is_counted = self.credit.grant(credit.bytes);
+                check(is_counted, "the owner grants more credit than can be counted")?;
                 self.pump(out);
                 Ok(())
             }
@@ -88,7 +89,7 @@ impl End {
         self.enter(EndPhase::Owned, "the owner has chosen a log");
         self.begun = true;
         self.chosen = self.promised;
-        self.credit = chosen.credit;
+        self.credit = InputCredit::of(chosen.credit);
         self.pump(out);
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The owner's state for one end: what it sent, what it received, and what may be sent to it.
 
+use crate::credit::InputCredit;
 use alloc::{boxed::Box, collections::VecDeque};
 use bytes::Bytes;
 use marram_wire::{
@@ -41,7 +42,8 @@ pub(super) struct EndState {
     pub(super) reaches: u64,
     /// Messages from this number on were sent on credit. Consuming them returns credit.
     pub(super) credited_from: u64,
-    pub(super) credit_due: u64,
+    /// What the end was granted for its messages on this channel, less those that were consumed.
+    pub(super) input_credit: InputCredit,
     /// Outputs produced.
     pub(super) produced: u64,
     /// How many outputs were produced by entries that are logged (or, where nothing is logged, that are complete). No
@@ -85,7 +87,7 @@ impl EndState {
             input_closed: false,
             reaches: 0,
             credited_from: 0,
-            credit_due: 0,
+            input_credit: InputCredit::default(),
             produced: 0,
             logged: 0,
             output_closed: false,
@@ -113,7 +115,7 @@ impl EndState {
             self.inputs_charge = 0;
         }
         self.finished = false;
-        self.credit_due = 0;
+        self.input_credit = InputCredit::default();
         self.allowance = CHECKPOINT_AFTER_BYTES;
     }
 
@@ -145,7 +147,7 @@ impl EndState {
         let cost = charge(message.payload.len());
         self.inputs_charge -= cost;
         if self.took >= self.credited_from {
-            self.credit_due += cost;
+            self.input_credit.spend(cost);
         }
         self.took += 1;
         self.uncovered += cost;

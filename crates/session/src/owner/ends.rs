@@ -5,6 +5,7 @@ use super::{
     end_state::{EndState, Message},
     log::{Checkmark, Log},
     pauses::Pauses,
+    share::OwnerShare,
 };
 use crate::{
     cell::{CellInput, CellOutput},
@@ -15,7 +16,7 @@ use core::ops::{Deref, DerefMut};
 use marram_wire::{
     frame::{Channel, Chosen, Code, Ended, Failed, Failure, Finish, Frame, Increment, LogPart, Reject},
     id::{Generation, HostId, Port},
-    limits::{CHECKPOINT_AFTER_BYTES, OUTPUT_WINDOW, PART_SIZE},
+    limits::{OUTPUT_WINDOW, PART_SIZE},
     log::Peers,
     peer::Peer,
     seal::Seal,
@@ -26,7 +27,7 @@ use marram_wire::{
 const UNSENT_MAX: u64 = 256 << 10;
 /// Input also waits while more bytes than this wait for an end's acknowledgement. An end that acknowledges in time
 /// never has as much.
-const OUTBOX_MAX: u64 = UNSENT_MAX + 2 * OUTPUT_WINDOW;
+pub(super) const OUTBOX_MAX: u64 = UNSENT_MAX + 2 * OUTPUT_WINDOW;
 
 /// The sides of a session: one, or two if its app has a server. They never become more or fewer.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub(super) struct Ends {
     /// Index of the side that is considered first for the next message, so that no end waits for another that always
     /// sends.
     turn: usize,
+    /// How much the session may keep here.
+    pub(super) share: OwnerShare,
 }
 
 impl Deref for Ends {
@@ -60,7 +63,11 @@ impl Ends {
     /// `hosts` are the agents of the client's end and, if the app has one, of the server's.
     pub(super) fn new(hosts: &[HostId]) -> Self {
         let sides = hosts.iter().zip([Port::CLIENT, Port::SERVER]);
-        Self { sides: sides.map(|(host, port)| EndState::new(port, *host)).collect(), turn: 0 }
+        Self {
+            sides: sides.map(|(host, port)| EndState::new(port, *host)).collect(),
+            turn: 0,
+            share: OwnerShare::largest(),
+        }
     }
 
     /// Index of the side at this port.
@@ -94,9 +101,9 @@ impl Ends {
         self.sides.iter().map(|side| side.took).collect()
     }
 
-    /// The least that an end may keep before a checkpoint is due.
+    /// The least that an end, or this edge, may keep before a checkpoint is due.
     pub(super) fn allowance(&self) -> u64 {
-        self.sides.iter().map(EndState::allowance).min().unwrap_or(CHECKPOINT_AFTER_BYTES)
+        self.sides.iter().map(EndState::allowance).fold(self.share.allowance(), u64::min)
     }
 
     /// The end with the longest log, the first of those with equal ones.
@@ -165,7 +172,8 @@ impl Ends {
     /// The cell does not stop completely: a server that answers before it continues to read takes nothing more until
     /// its answer is read.
     pub(super) fn full(&self) -> u64 {
-        let full = |side: &EndState| side.unsent_charge > UNSENT_MAX || side.outbox_charge > OUTBOX_MAX;
+        let full =
+            |side: &EndState| side.unsent_charge > UNSENT_MAX || side.outbox_charge > self.share.outbox();
         let bits = self.sides.iter().enumerate().map(|(index, side)| if full(side) { bit(index) } else { 0 });
         bits.fold(0, |all, bit| all | bit)
     }
@@ -278,11 +286,11 @@ impl Ends {
         pauses: &Pauses,
         out: &mut Vec<OwnerEffect>,
     ) {
-        let (end, tag) = (log.end(), log.tag());
+        let (end, tag, window) = (log.end(), log.tag(), self.share.window());
         let has_server = self.has_server();
         for side in &mut self.sides {
             let Some(channel) = side.channel else { continue };
-            let credit = side.begin_credit(pauses.stops(side.port, has_server));
+            let credit = side.begin_credit(window, pauses.stops(side.port, has_server));
             let has = side.promised.as_ref().map_or(0, |promised| promised.log_end);
             let mut offset = has.max(log.floor());
             let missing = log.since(offset);

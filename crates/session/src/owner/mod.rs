@@ -43,6 +43,7 @@ mod replaying;
 mod replicas;
 mod run;
 mod runner;
+mod share;
 mod state;
 mod takeover;
 mod uncovered;
@@ -68,6 +69,7 @@ pub use phase::OwnerPhase;
 pub use policy::{Holder, OwnerPolicy, OwnerTotals};
 pub use record::{RECORD_NS, RECORD_STOPPED_NS, RecordRequest};
 pub use replicas::{KeeperId, ReplicaProgress};
+pub use share::OwnerShare;
 pub use uncovered::{REPLAY_SHARE_MIN_NS, REPLAY_SHARE_NS_PER_BYTE};
 pub use witness::{ClientProgress, REPORT_NS, WitnessReply, Witnessing};
 
@@ -225,6 +227,12 @@ impl Owner {
             + self.follow.as_ref().map_or(0, |follow| follow.held_bytes())
             + self.recordings.held_bytes()
             + self.checkpointer.held_bytes()
+    }
+
+    /// Charge of the outputs that an end has not acknowledged, of the end with most.
+    #[must_use]
+    pub fn outbox_bytes(&self) -> u64 {
+        self.ends.iter().map(|side| side.outbox_charge).max().unwrap_or(0)
     }
 
     /// Whether the session has an owner and is disconnected from an end.

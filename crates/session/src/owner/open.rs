@@ -4,12 +4,12 @@ use super::{
     Now, Owner, OwnerEffect, OwnerPhase, about::About, end_state::Message, ends::Ends, opening::Opening,
     phase::Phase,
 };
-use crate::trace;
+use crate::{credit::InputCredit, trace};
 use alloc::{boxed::Box, vec::Vec};
 use marram_wire::{
     frame::{Channel, CheckpointMeta, Code, Frame, Input, Live, Promise, Promised},
     id::{Generation, HostId, Port},
-    limits::{CHECKPOINTS_SIZE_MAX, DELTAS_MAX, INPUT_WINDOW, LOG_SIZE_MAX, RETAINED_MAX, charge},
+    limits::{CHECKPOINTS_SIZE_MAX, DELTAS_MAX, INPUTS_MAX, LOG_SIZE_MAX, RETAINED_MAX, charge},
     peer::Origin,
     seal::LOG_OFFSET_MAX,
 };
@@ -117,7 +117,7 @@ impl Owner {
         side.next = promised.sent_start;
         // What was consumed before, on an earlier channel or as a standby, was not sent on the initial credit of this
         // channel.
-        (side.credited_from, side.credit_due) = (promised.sent_end, 0);
+        (side.credited_from, side.input_credit) = (promised.sent_end, InputCredit::default());
         side.promised = Some(promised);
         if has_past {
             self.witness.need(&self.about, out);
@@ -168,7 +168,7 @@ impl Owner {
         // A standby may have messages that the end has deleted since, because a checkpoint covers them, beside those it
         // still has.
         let others = if side.fed { 2 * RETAINED_MAX } else { 0 };
-        let bound = others + RETAINED_MAX + INPUT_WINDOW + charge(0);
+        let bound = others + RETAINED_MAX + INPUTS_MAX + charge(0);
         // Until a log is chosen, an end sends what it announced and no more.
         let announced = side.promised.as_ref().is_some_and(|it| !promising || side.next < it.sent_end);
         if side.inputs_charge + charge(input.payload.len()) > bound || !announced {

@@ -4,17 +4,13 @@
 //! are paused follows from the log alone, so a replay pauses the same ports, and a checkpoint's header lists them.
 
 use super::{Owner, OwnerEffect, end_state::EndState, ends::Ends};
+use crate::credit::InputCredit;
 use alloc::{collections::BTreeSet, vec::Vec};
 use marram_wire::{
     frame::Credit,
     header::{Many, Paused},
     id::Port,
-    limits::{INPUT_WINDOW, MESSAGE_SIZE_MAX, charge},
 };
-
-/// Credit is returned once this much was consumed. When everything is consumed, the credit that was not returned yet
-/// still leaves the end room for the largest message. Otherwise the end could wait forever.
-const CREDIT_EVERY: u64 = INPUT_WINDOW - charge(MESSAGE_SIZE_MAX);
 
 /// By stage, the ports that it has paused.
 #[derive(Debug, Default)]
@@ -68,13 +64,13 @@ impl Owner {
 impl Ends {
     /// Returns credit for what was consumed. The end of a paused port gets it when the port is resumed.
     pub(super) fn give_credit(&mut self, pauses: &Pauses, out: &mut Vec<OwnerEffect>) {
-        let has_server = self.has_server();
+        let (has_server, window) = (self.has_server(), self.share.window());
         for side in self.iter_mut() {
-            if side.credit_due < CREDIT_EVERY || pauses.stops(side.port, has_server) {
-                continue;
-            }
-            if let Some(channel) = side.channel {
-                let bytes = core::mem::take(&mut side.credit_due);
+            if let Some(channel) = side.channel
+                && let Some(bytes) = side.input_credit.due(window)
+                && !pauses.stops(side.port, has_server)
+                && side.input_credit.grant(bytes)
+            {
                 out.push(OwnerEffect::Send(side.port, Credit { channel, received: 0, bytes }.into()));
             }
         }
@@ -82,14 +78,11 @@ impl Ends {
 }
 
 impl EndState {
-    /// The initial credit of the end in a generation. What is withheld from a paused port is granted when it is
-    /// resumed.
-    pub(super) fn begin_credit(&mut self, is_paused: bool) -> u64 {
-        if is_paused {
-            self.credit_due = INPUT_WINDOW;
-            return 0;
-        }
-        INPUT_WINDOW
+    /// The initial credit of the end in a generation. A paused port is granted none until it is resumed.
+    pub(super) fn begin_credit(&mut self, window: u64, is_paused: bool) -> u64 {
+        let credit = if is_paused { 0 } else { window };
+        self.input_credit = InputCredit::of(credit);
+        credit
     }
 
     /// Whether the next message was sent with the promise, beyond any credit. It waits while the port is paused: an end

@@ -18,7 +18,7 @@ use alloc::{
 use bytes::{Bytes, BytesMut};
 use marram_wire::{
     frame::{CheckpointMeta, Fetch, Frame, Kept, KeptInput},
-    limits::{INPUT_WINDOW, RETAINED_MAX, charge},
+    limits::{INPUTS_MAX, RETAINED_MAX, charge},
     recording,
 };
 
@@ -123,7 +123,7 @@ impl Showing {
 
     fn take_input(&mut self, input: KeptInput) -> bool {
         self.charge += charge(input.payload.len());
-        let bound = RETAINED_MAX + INPUT_WINDOW + charge(0);
+        let bound = RETAINED_MAX + INPUTS_MAX + charge(0);
         if self.messages == 0 || !self.checkpoints.is_empty() || self.charge > bound {
             return false;
         }

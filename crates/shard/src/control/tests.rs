@@ -15,6 +15,7 @@ fn control() -> Control {
         sessions_max,
         recoveries_max,
         replay_ns_max: 0,
+        memory_max: 0,
         grants,
         peers,
         coordinator: false,

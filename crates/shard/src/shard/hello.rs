@@ -170,6 +170,9 @@ impl Shard {
             if self.sessions.are_at(self.config.sessions_max) {
                 return refuse(Code::Busy, SESSIONS_MAX_REACHED);
             }
+            if hello.fresh && !self.sessions.has_memory() {
+                return refuse(Code::Busy, self.no_memory());
+            }
             if hello.fresh {
                 self.tenants.have_room(&app).map_err(|reason| Refusal(Code::Busy, reason))?;
             }

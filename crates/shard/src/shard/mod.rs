@@ -21,10 +21,15 @@ pub use state::missing::{MISSING_MAX, RETRY_MAX_NS, RETRY_MIN_NS};
 pub use state::refused::REMEMBERED_MAX;
 
 use crate::api::{
-    App, CheckpointHolder, Configure, FromShard, Killed, Now, Protect, ShardInput, ShardOutput, ToShard,
+    App, CheckpointHolder, Configure, FromShard, Killed, NoteLevel, Now, Protect, ShardInput, ShardOutput,
+    ToShard,
 };
-use alloc::{string::ToString, vec::Vec};
+use alloc::{
+    string::{String, ToString},
+    vec::Vec,
+};
 use marram_session::{
+    budget::{BudgetChange, Memory},
     cell::CellId,
     invariant,
     owner::{Holder, Owner, OwnerEffect, OwnerPolicy},
@@ -37,7 +42,7 @@ use marram_wire::{
     seal::DomainSecret,
 };
 use record::ReportedStops;
-use report::Counters;
+use report::{Counters, note};
 use state::{
     apps::Apps,
     keepers::Keepers,
@@ -175,6 +180,7 @@ impl Shard {
         self.peers_due(now, out);
         self.recalls_due(now, out);
         self.replay_due(now, out);
+        self.memory_due(now, out);
         self.admit(now, out);
     }
 
@@ -184,6 +190,31 @@ impl Shard {
         while let Some(id) = self.sessions.over_replay_budget() {
             self.with_owner(now, id, out, Owner::require_checkpoint);
         }
+    }
+
+    /// Keeps within the shard's memory: idle sessions take checkpoints when less of it is left, and operators learn when
+    /// it is full.
+    fn memory_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        for id in self.sessions.over_memory(now.mono_ns) {
+            self.with_owner(now, id, out, Owner::check_share);
+        }
+        match self.sessions.settle_memory(now.mono_ns) {
+            Some(BudgetChange::Full) => note(NoteLevel::Warning, None, self.no_memory(), out),
+            Some(BudgetChange::Free) => {
+                note(NoteLevel::Info, None, "the shard has memory for new sessions again".to_string(), out);
+            }
+            None => {}
+        }
+    }
+
+    /// Why a new session is refused.
+    fn no_memory(&self) -> String {
+        let Memory { max, kept, .. } = self.sessions.memory();
+        let sessions = self.sessions.len();
+        alloc::format!(
+            "the shard keeps {kept} bytes for {sessions} sessions, of {max} that it may (`limits.memory` of the edge): new \
+             sessions are refused until there is room"
+        )
     }
 
     /// Sessions on this shard.
@@ -196,6 +227,11 @@ impl Shard {
     #[must_use]
     pub fn owner(&self, session: SessionId) -> Option<&Owner> {
         self.sessions.get(session).map(|session| &session.owner)
+    }
+
+    /// The owners of all sessions, for inspection.
+    pub fn owners(&self) -> impl Iterator<Item = &Owner> {
+        self.sessions.iter().map(|(_, session)| &session.owner)
     }
 
     /// Bytes held for all sessions, without the cells.
@@ -237,6 +273,7 @@ impl Shard {
             ToShard::Configure(configure) => {
                 self.tenants.grant(&configure.grants);
                 self.sessions.set_replay_budget(configure.replay_ns_max);
+                self.sessions.set_memory_max(configure.memory_max);
                 self.config = configure;
                 // Peers are dialled once: a later configuration comes from the same process with the same list.
                 if self.peers.is_none() {

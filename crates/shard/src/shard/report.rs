@@ -123,6 +123,8 @@ impl Shard {
             gauge("shared_cells", self.shared.len()),
             gauge("wires", self.wires.len()),
             gauge("held_bytes", usize::try_from(self.held_bytes()).unwrap_or(usize::MAX)),
+            gauge("memory_max_bytes", usize::try_from(self.sessions.memory().max).unwrap_or(usize::MAX)),
+            gauge("sessions_slowed", sessions(|session| session.owner.is_slowed())),
             gauge("uncovered_replay_us", usize::try_from(uncovered_ns / 1_000).unwrap_or(usize::MAX)),
             count("inputs_consumed_total", totals.consumed),
             count("inputs_replayed_total", totals.replayed),

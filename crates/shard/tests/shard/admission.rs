@@ -199,6 +199,29 @@ fn a_session_that_was_let_in_somewhere_is_not_turned_away_when_it_has_to_move() 
     assert_eq!(world.begin(3, &web), Ok(()));
 }
 
+#[test]
+fn sessions_of_a_full_shard_are_slowed_and_new_ones_refused() {
+    let web = app("web", "acme", 0);
+    let mut world = World::new(std::slice::from_ref(&web), &[]);
+    // Not enough for the least share of a session, so one alone fills it.
+    let told = world.tell(ToShard::Configure(Configure { memory_max: 50_000, ..Configure::default() }));
+    assert_eq!(notes(&told).len(), 0);
+    assert_eq!(world.begin(1, &web), Ok(()), "one session alone always fits");
+    let told = world.ask(2, &web, true);
+    let words = ["`limits.memory` of the edge", "1 sessions", "of 50000"];
+    let refused = |out: &ShardOutput| {
+        matches!(out, ShardOutput::Send { frame: Frame::Reject(reject), .. }
+            if reject.code == Code::Busy && words.iter().all(|word| reject.reason.contains(word)))
+    };
+    assert!(told.iter().any(refused), "{told:?}");
+    assert_eq!(world.hello(3, &web, false), Ok(()), "one that is recovered is never refused");
+    assert_eq!(world.counted("memory_max_bytes", None), 50_000);
+    assert_eq!(world.counted("sessions", None), 2, "and none is ended");
+    let told = world.tell(ToShard::Configure(Configure { memory_max: 1 << 30, ..Configure::default() }));
+    assert_eq!(notes(&told), [(NoteLevel::Info, "the shard has memory for new sessions again")]);
+    assert_eq!(world.begin(2, &web), Ok(()));
+}
+
 /// The log lines.
 fn notes(told: &[ShardOutput]) -> Vec<(NoteLevel, &str)> {
     let note = |out| match out {

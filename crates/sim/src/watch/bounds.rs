@@ -9,7 +9,7 @@ use super::PeerSide;
 use marram_chain_algo::Record;
 use marram_wire::{
     frame::Frame,
-    limits::{CHECKPOINT_AFTER_BYTES, CHECKPOINT_WINDOW, INPUT_WINDOW, MESSAGE_SIZE_MAX, PART_SIZE, charge},
+    limits::{CHECKPOINT_AFTER_BYTES, CHECKPOINT_WINDOW, INPUT_WINDOW, PART_SIZE, charge},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 struct Flow {
     /// Bytes of messages that may still be sent to the edge; unknown until the log is chosen.
-    credit: Option<u64>,
+    credit: Option<i128>,
     /// Bytes of outputs that may still be sent to the end; unknown before its promise reached the edge.
     window: Option<u64>,
     /// Bytes of checkpoint parts that were sent to the end and are not stored.
@@ -30,6 +30,8 @@ struct Flow {
 #[derive(Debug, Default)]
 pub(super) struct Bounds {
     flows: BTreeMap<(usize, u32), Flow>,
+    /// What an end may have in flight, if it is not [`INPUT_WINDOW`]: the edges have little memory.
+    pub(super) window: Option<u64>,
     /// Wires that are not checked.
     pub(super) ignored: BTreeSet<usize>,
     pub(super) broken: Option<String>,
@@ -52,12 +54,11 @@ impl Bounds {
                 let flow = self.flows.entry((wire, input.channel)).or_default();
                 let size = charge(input.payload.len());
                 if let Some(credit) = &mut flow.credit {
-                    match credit.checked_sub(size) {
-                        // The mark that nothing follows needs no credit.
-                        None if input.close => *credit = 0,
-                        Some(rest) => *credit = rest,
-                        None => self.broken = Some(format!("{size} B sent with a credit of {credit} B")),
+                    // The mark that ends the stream needs no credit, and the last message may exceed it.
+                    if *credit <= 0 && !input.close {
+                        self.broken = Some(format!("{size} B sent with a credit of {credit} B"));
                     }
+                    *credit -= i128::from(size);
                 }
             }
             (PeerSide::Agent, Frame::Promised(promised)) => {
@@ -108,13 +109,13 @@ impl Bounds {
         }
         match (side, frame) {
             (PeerSide::Agent, Frame::Chosen(chosen)) => {
-                self.flows.entry((wire, chosen.channel)).or_default().credit = Some(chosen.credit);
+                self.flows.entry((wire, chosen.channel)).or_default().credit = Some(chosen.credit.into());
             }
             (PeerSide::Agent, Frame::Credit(more)) => {
                 let flow = self.flows.entry((wire, more.channel)).or_default();
                 if let Some(credit) = &mut flow.credit {
-                    *credit += more.bytes;
-                    if *credit > INPUT_WINDOW + MESSAGE_SIZE_MAX as u64 {
+                    *credit += i128::from(more.bytes);
+                    if *credit > i128::from(self.window.unwrap_or(INPUT_WINDOW)) {
                         violations.push(format!("an edge lets {credit} B come at once"));
                     }
                 }

@@ -66,6 +66,10 @@ pub enum Rare {
     MemoryFull,
     /// A session waited for room in its agent's memory.
     SessionSlowed,
+    /// A shard refused a new session, since its memory was full.
+    ShardMemoryFull,
+    /// A cell rested because of its share of the shard's memory.
+    CellSlowed,
     /// A checkpoint was sent whose end may keep less than usual.
     CheckpointEarly,
     /// An edge had as many outputs in flight as an end accepts.
@@ -157,7 +161,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 72] = [
+    pub const ALL: [Self; 74] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -187,6 +191,8 @@ impl Rare {
         Self::BackPressure,
         Self::MemoryFull,
         Self::SessionSlowed,
+        Self::ShardMemoryFull,
+        Self::CellSlowed,
         Self::CheckpointEarly,
         Self::WindowFull,
         Self::EdgeDrained,

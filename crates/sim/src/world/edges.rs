@@ -13,7 +13,7 @@
 //! A crash takes a machine's state and its cells. A freeze takes nothing: what arrives waits, and
 //! the machine wakes up into the past, as an owner that may have been replaced meanwhile.
 
-use super::{Caller, Direction, Event, World, coordinator::ClientNode, replay::ReplayJudge};
+use super::{Caller, Direction, Event, World, coordinator::ClientNode, memory, replay::ReplayJudge};
 use crate::{
     executor::{Cells, Habits, Restoring, play},
     plan::{MS, Plan, S, US},
@@ -125,6 +125,8 @@ impl EdgeNode {
             sessions_max: 0,
             recoveries_max: plan.recoveries_max,
             replay_ns_max: plan.replay_ns_max,
+            // For all shards, and each gets as much.
+            memory_max: plan.shard_memory_max * u64::from(plan.shards[edge]),
             grants: Vec::new(),
             peers: false,
             coordinator: plan.witness.is_some(),
@@ -441,6 +443,10 @@ impl World {
         if let Some(wrong) = node.machine().and_then(|machine| node.replay.judge(machine, &self.plan)) {
             self.violations.push(format!("{position}: {wrong}"));
         }
+        let judged = self.shard(position).machine().map(|machine| memory::judge(machine, &self.plan));
+        let (slowed, excess) = judged.unwrap_or_default();
+        self.watch.counts.add(Rare::CellSlowed, slowed as u64);
+        self.violations.extend(excess.map(|excess| format!("{position}: {excess}")));
     }
 
     /// Carries one output out; what concerns a cell goes to the executor.
@@ -452,6 +458,7 @@ impl World {
                 match self.wires[wire].caller {
                     Caller::Agent(agent) => {
                         self.watch.sent((wire, agent), PeerSide::Edge, position, &frame);
+                        self.count_refusal(&frame);
                         self.note_liar(&frame);
                         self.send(wire, Direction::Down, &frame);
                     }

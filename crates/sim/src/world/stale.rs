@@ -39,8 +39,9 @@ impl World {
         let Some(stale) = stale.filter(|stale| self.watch.looks_at(*stale, &frame)) else {
             return self.take_frame(to, wire, frame);
         };
-        // First do what is due anyway.
-        self.wake(to);
+        // First do what is due anyway; an agent or shard that is short of memory looks at few sessions in a step.
+        let steps = if self.plan.is_short_of_memory() { 8 } else { 1 };
+        (0..steps).for_each(|_| self.wake(to));
         let before = self.shows(to, stale);
         // A keeper that has forgotten the newer generation may accept an older one.
         let is_absent = before.as_deref() == Some("");
@@ -102,7 +103,17 @@ impl World {
         };
         match shown {
             None => Some(String::new()),
-            Some((bytes, state)) => (bytes < LOOKED_AT_BYTES_MAX).then(|| format!("{state:?}")),
+            Some((bytes, state)) => {
+                (bytes < LOOKED_AT_BYTES_MAX).then(|| without_share(&format!("{state:?}")))
+            }
         }
     }
+}
+
+/// An owner without its share of the shard's memory, which follows from what other sessions keep.
+fn without_share(state: &str) -> String {
+    let share = state
+        .split_once("share: OwnerShare {")
+        .and_then(|(before, rest)| Some((before, rest.split_once('}')?.1)));
+    share.map_or_else(|| state.into(), |(before, after)| format!("{before}{after}"))
 }

@@ -1,10 +1,11 @@
 //! The requests for a promise that an agent accepts, and its answers to the others.
 
 use super::{
-    super::{Agent, budget::SESSION_BYTES},
+    super::Agent,
     Stage, chosen, promise,
     stage::{SERVED, output},
 };
+use crate::budget::SESSION_BYTES;
 use alloc::string::ToString;
 use bytes::Bytes;
 use marram_wire::{

@@ -17,6 +17,7 @@ mod recovery;
 mod restoring;
 mod room;
 mod running;
+mod share;
 mod show;
 mod taking;
 mod tasks;

@@ -9,7 +9,8 @@ use marram_wire::{
     },
     id::Generation,
     limits::{
-        CHECKPOINTS_SIZE, DELTAS_MAX, INPUT_WINDOW, LOG_SIZE_MAX, MESSAGE_SIZE_MAX, RETAINED_MAX, charge,
+        CHECKPOINTS_SIZE, DELTAS_MAX, INPUT_WINDOW, INPUTS_MAX, LOG_SIZE_MAX, MESSAGE_SIZE_MAX, RETAINED_MAX,
+        charge,
     },
     seal::LOG_OFFSET_MAX,
 };
@@ -259,7 +260,7 @@ fn messages_come_after_the_promise_and_as_many_as_it_says() {
 
 #[test]
 fn an_owner_takes_as_many_bytes_of_messages_as_an_end_keeps() {
-    let mut rest = RETAINED_MAX + INPUT_WINDOW + charge(0);
+    let mut rest = RETAINED_MAX + INPUTS_MAX + charge(0);
     let mut bench = asking();
     bench.frame(CLIENT, Promised { sent_end: 1_000, ..bench.kept[0].promised(1) });
     while rest > charge(MESSAGE_SIZE_MAX) {
@@ -269,7 +270,7 @@ fn an_owner_takes_as_many_bytes_of_messages_as_an_end_keeps() {
     let size = usize::try_from(rest - charge(0)).expect("less than a message");
     bench.frame(CLIENT, input(size));
     assert_eq!(bench.look(), [""; 0]);
-    assert_eq!(bench.owner.held_bytes(), RETAINED_MAX + INPUT_WINDOW + charge(0));
+    assert_eq!(bench.owner.held_bytes(), RETAINED_MAX + INPUTS_MAX + charge(0));
     bench.frame(CLIENT, input(0));
     assert_eq!(bench.look(), BROKEN);
 }

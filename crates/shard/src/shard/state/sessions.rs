@@ -11,11 +11,13 @@ use alloc::{
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
+use core::ops::Bound::{Excluded, Unbounded};
 use marram_session::{
+    budget::{Budget, BudgetChange, Memory},
     cell::CellId,
     holds,
     invariant::BrokenInvariant,
-    owner::{Owner, OwnerPhase},
+    owner::{Owner, OwnerPhase, OwnerShare},
 };
 use marram_wire::{
     frame::Channel,
@@ -55,6 +57,8 @@ pub(crate) struct Session {
     recovering: bool,
     /// In [`Sessions::replay`].
     replay: ReplayCount,
+    /// In [`Sessions::memory`]: what it counts for, in bytes.
+    memory: u64,
     /// Attempts in a row that conflicted with another attempt.
     pub(crate) again: u32,
     /// In [`Sessions::timers`].
@@ -95,6 +99,7 @@ impl Session {
             origin: None,
             recovering: false,
             replay: ReplayCount::default(),
+            memory: 0,
             again: 0,
             timer_ns: None,
             asked_ns: None,
@@ -208,7 +213,7 @@ impl Session {
 }
 
 /// All sessions of a shard.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Sessions {
     by_id: BTreeMap<SessionId, Session>,
     /// The session of each cell that was named and not removed, except for shared cells.
@@ -218,7 +223,22 @@ pub(crate) struct Sessions {
     /// Sessions that are being recovered.
     recoveries: usize,
     replay: ReplayBudget,
+    memory: Budget<SessionId>,
     timers: BTreeSet<(u64, SessionId)>,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self {
+            by_id: BTreeMap::new(),
+            cells: BTreeMap::new(),
+            cells_made: 0,
+            recoveries: 0,
+            replay: ReplayBudget::default(),
+            memory: Budget::new(u64::MAX),
+            timers: BTreeSet::new(),
+        }
+    }
 }
 
 impl Sessions {
@@ -253,7 +273,9 @@ impl Sessions {
     }
 
     /// A new session. The caller makes sure that there is none with this id.
-    pub(crate) fn insert(&mut self, id: SessionId, session: Session) {
+    pub(crate) fn insert(&mut self, id: SessionId, mut session: Session) {
+        session.memory = self.memory.add();
+        self.memory.count(&mut session.memory, session.owner.held_bytes());
         self.by_id.insert(id, session);
     }
 
@@ -261,6 +283,7 @@ impl Sessions {
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<Session> {
         let mut session = self.by_id.remove(&id)?;
         self.replay.recount(id, &mut session.replay, 0, 0);
+        self.memory.remove(id, session.memory);
         self.recoveries -= usize::from(session.recovering);
         if let Some(timer_ns) = session.timer_ns {
             self.timers.remove(&(timer_ns, id));
@@ -304,7 +327,42 @@ impl Sessions {
         }
     }
 
-    /// Updates the count of recoveries and of the replay budget: called after every call of a session's owner, and after
+    /// Sets how much the shard may keep for its sessions, in bytes; 0 for no limit.
+    pub(crate) fn set_memory_max(&mut self, max: u64) {
+        self.memory.set_max(if max == 0 { u64::MAX } else { max });
+    }
+
+    /// What the shard keeps for its sessions.
+    pub(crate) fn memory(&self) -> Memory {
+        self.memory.figures()
+    }
+
+    /// Whether there is memory for one more session.
+    pub(crate) fn has_memory(&self) -> bool {
+        self.memory.has_room()
+    }
+
+    /// Sessions to look at, some at a time, since the memory left has become less: those that are idle may keep most.
+    pub(crate) fn over_memory(&mut self, now_ns: u64) -> Vec<SessionId> {
+        let mut found = Vec::new();
+        for _ in 0..self.memory.looks(now_ns) {
+            let Some(last) = self.memory.announces() else { break };
+            let from = last.map_or(Unbounded, Excluded);
+            let next = self.by_id.range((from, Unbounded)).next();
+            self.memory.announced_to(next.map(|(id, _)| *id));
+            let allowance = self.memory.share().allowance();
+            let is_over = |(_, session): &(_, &Session)| session.owner.log_bytes().1 >= allowance;
+            found.extend(next.filter(is_over).map(|(id, _)| *id));
+        }
+        found
+    }
+
+    /// What to report of the memory, after every step.
+    pub(crate) fn settle_memory(&mut self, now_ns: u64) -> Option<BudgetChange> {
+        self.memory.settle(now_ns)
+    }
+
+    /// Updates the count of recoveries, of the replay budget and of the memory: called after every call of a session's owner, and after
     /// every decision on its next state.
     pub(crate) fn recount(&mut self, id: SessionId) {
         let Some(session) = self.by_id.get_mut(&id) else { return };
@@ -313,6 +371,8 @@ impl Sessions {
         self.recoveries -= usize::from(core::mem::replace(&mut session.recovering, recovering));
         let [above_ns, target_ns] = session.replay_above_share();
         self.replay.recount(id, &mut session.replay, above_ns, target_ns);
+        self.memory.count(&mut session.memory, session.owner.held_bytes());
+        session.owner.share(OwnerShare::of(self.memory.share(), self.memory.window()));
     }
 
     /// An id for a cell that no session has alone.
@@ -368,13 +428,13 @@ impl Sessions {
         Some(id)
     }
 
-    /// When the next session is due.
+    /// When the next session is due, or when to look at what sessions keep.
     pub(crate) fn wake_ns(&self) -> Option<u64> {
-        self.timers.first().map(|(due_ns, _)| *due_ns)
+        let timer_ns = self.timers.first().map(|(due_ns, _)| *due_ns);
+        [timer_ns, self.memory.wake_ns()].into_iter().flatten().min()
     }
 
-    /// Checks I36, I39 and I43 of docs/protocol.md, as far as they relate sessions, timers, cells and the replay budget,
-    /// and the invariants of all owners.
+    /// Checks I36, I39, I43 and I46 of docs/protocol.md, as far as they relate sessions, timers, cells and the budgets, and the invariants of all owners.
     pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
         for (id, session) in &self.by_id {
             session.invariants(*id, self)?;
@@ -389,6 +449,11 @@ impl Sessions {
         }
         let recovering = self.by_id.values().filter(|session| session.recovering).count();
         holds!("I36", self.recoveries == recovering);
+        let kept =
+            |session: &Session| session.memory == Budget::<SessionId>::counts(session.owner.held_bytes());
+        holds!("I46", self.by_id.values().all(kept));
+        let sum: u64 = self.by_id.values().map(|session| session.memory).sum();
+        holds!("I46", self.memory.figures().kept == sum);
         let counted = |(id, session): (&_, &Session)| (*id, session.replay, session.replay_above_share());
         self.replay.invariants(self.by_id.iter().map(counted))
     }
