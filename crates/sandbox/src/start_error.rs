@@ -48,7 +48,12 @@ impl fmt::Display for CellStartError {
                      start the cell elsewhere"
                 )
             }
-            Self::Slot(why) => write!(f, "no slot for another cell: {why}; end some or configure more slots"),
+            Self::Slot(why) => {
+                write!(
+                    f,
+                    "no slot for another cell: {why}; end sessions, or raise `limits.cells` of the edge"
+                )
+            }
         }
     }
 }

@@ -58,7 +58,11 @@ fn hear(stream: &mut TcpStream, words: &[u8]) {
 fn many_sessions_lose_one_edge_at_once_and_the_next_stays_responsive() {
     turns::alone();
     let count = support::amount("MARRAM_SESSIONS", 1_000);
-    let mut cluster = support::cluster("many", 2, 1);
+    let mut cluster = support::cluster_with("many", |layout| {
+        (layout.edges, layout.shards) = (2, 1);
+        // The default is 4,096; one more than those that lose their edge.
+        layout.edge_tables = format!("[limits]\ncells = {}\n", count + 1);
+    });
     // The second edge starts when all sessions are at the first.
     cluster.start_edge(0, "").unwrap();
     let edges = cluster.edge_addresses();
