@@ -147,7 +147,7 @@ fn slots_run_out_with_an_error_and_come_back() {
     start_in(&mut cells, CellId(1), &image);
     start_in(&mut cells, CellId(2), &image);
     let error = cells.start(CellId(3), &image, SEED).unwrap_err().to_string();
-    assert!(error.contains("more slots"), "{error:?}");
+    assert!(error.contains("`limits.cells`"), "{error:?}");
     cells.remove(CellId(1));
     start_in(&mut cells, CellId(3), &image);
 }
