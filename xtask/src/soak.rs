@@ -32,7 +32,7 @@ struct Soak {
     run: fn() -> Result<()>,
 }
 
-const SOAKS: [Soak; 8] = [
+const SOAKS: [Soak; 9] = [
     Soak {
         name: "sim",
         amount: "2,000,000 histories that were never simulated before",
@@ -56,6 +56,12 @@ const SOAKS: [Soak; 8] = [
         amount: "10 GB through one session, and 7,000 sessions that lose one edge at once",
         in_ci: "1 GB, and 1,000 sessions",
         run: many,
+    },
+    Soak {
+        name: "busy",
+        amount: "an hour of 2,000 busy sessions of all services, with kills and stops every few seconds and full budgets",
+        in_ci: "nothing",
+        run: busy,
     },
     Soak {
         name: "table",
@@ -83,11 +89,12 @@ const SOAKS: [Soak; 8] = [
     },
 ];
 
-/// The tests of random faults, of many sessions, and of taking over: modules of `crates/marram/tests/e2e`. A
+/// The tests of random faults, of many and of busy sessions, and of taking over: modules of `crates/marram/tests/e2e`. A
 /// filter that matches nothing passes without running a test: a module that is renamed must be
 /// renamed here.
 const REAL_FAULTS: &str = "recovery::real_faults::";
 const MANY: &str = "recovery::many::";
+const BUSY: &str = "recovery::busy::";
 const STANDBY: &str = "keepers::standby::";
 
 /// `cargo xtask soak [NAME ...]`: the named ones, or all. Stops at the first that fails.
@@ -140,6 +147,14 @@ fn many() -> Result<()> {
     run(tests.env("MARRAM_MEGABYTES", "10000").env("MARRAM_SESSIONS", "7000"))
 }
 
+/// Each agent and each edge has about 128 KiB for a session.
+fn busy() -> Result<()> {
+    let mut tests = e2e(BUSY);
+    let amounts =
+        [("MARRAM_BUSY_SESSIONS", "2000"), ("MARRAM_BUSY_SECONDS", "3600"), ("MARRAM_BUSY_MIB", "256")];
+    run(tests.envs(amounts).args(["--", "--ignored", "--nocapture"]))
+}
+
 /// Writes the table of docs/faults.md.
 fn table() -> Result<()> {
     programs::bench(&["faults".into(), "--write".into()])
@@ -188,13 +203,13 @@ fn repeat(times: u32, loops: usize, action: impl Fn() -> Result<()>) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use super::{MANY, REAL_FAULTS, STANDBY, choose};
+    use super::{BUSY, MANY, REAL_FAULTS, STANDBY, choose};
     use crate::project;
 
     #[test]
     fn the_modules_that_are_run_alone_are_there() {
         // Cargo succeeds if a filter matches no test.
-        for module in [REAL_FAULTS, MANY, STANDBY] {
+        for module in [REAL_FAULTS, MANY, STANDBY, BUSY] {
             let file = module.strip_suffix("::").unwrap().replace("::", "/") + ".rs";
             let text = project::read(format!("crates/marram/tests/e2e/{file}").as_ref()).unwrap();
             assert!(text.contains("#[test]"), "{file}");
@@ -204,7 +219,7 @@ mod tests {
     #[test]
     fn some_all_or_a_list_of_what_there_is() {
         let names = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        assert_eq!(choose(&[]).unwrap().len(), 8);
+        assert_eq!(choose(&[]).unwrap().len(), 9);
         let chosen = choose(&names(&["fuzz", "sim"])).unwrap();
         assert_eq!(chosen.iter().map(|soak| soak.name).collect::<Vec<_>>(), ["sim", "fuzz"]);
         let refused = choose(&names(&["moon"])).unwrap_err().to_string();

@@ -1,10 +1,9 @@
 //! The cell `classify` while edges are killed: every image gets the same answer as without a kill, and its correct class.
 
-#[path = "../../../../../cells/services/classify/src/render.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the cell's own, of which this uses one function")]
-mod render;
-
-use crate::support;
+use crate::support::{
+    self,
+    digits::{self, ANSWER_BYTES},
+};
 use marram_cluster::TestCluster;
 use std::{
     io::{Read, Write},
@@ -15,26 +14,15 @@ use std::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
-const ANSWER_BYTES: usize = 41;
 /// Images between two kills.
 const BATCH: usize = 10;
 const KILLS: usize = 3;
 
-/// Class, ground, foreground, ink: see `cells/services/classify/train/train.py`.
-const RECORD_BYTES: usize = 71;
-/// Images that the network was not trained on; it classifies 358 of 360 correctly.
-const HELD_OUT: &[u8] = include_bytes!("../../../../../cells/services/classify/data/held_out.bin");
-
 /// The classes of some of them, and the images.
 fn images() -> (Vec<u8>, Vec<u8>) {
-    let (records, _) = HELD_OUT.as_chunks::<RECORD_BYTES>();
     let all = BATCH * (KILLS + 1);
-    let some = records.iter().step_by(records.len() / all).take(all);
-    let image = |record: &[u8; RECORD_BYTES]| {
-        let [class, gr, gg, gb, fr, fg, fb, ink @ ..] = *record;
-        (class, render::render(&ink, [gr, gg, gb], [fr, fg, fb]))
-    };
-    let (classes, images): (Vec<u8>, Vec<Vec<u8>>) = some.map(image).unzip();
+    let some = (0..digits::IMAGES).step_by(digits::IMAGES / all).take(all);
+    let (classes, images): (Vec<u8>, Vec<Vec<u8>>) = some.map(digits::image).unzip();
     (classes, images.concat())
 }
 

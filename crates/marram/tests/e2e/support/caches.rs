@@ -69,7 +69,7 @@ impl Caches {
 }
 
 /// A connection, and the expected contents of its cache.
-struct Client {
+pub(crate) struct Client {
     stream: BufReader<TcpStream>,
     random: Seeded,
     items: BTreeMap<u64, Vec<u8>>,
@@ -82,25 +82,35 @@ fn converse(address: SocketAddr, seed: u64, shared: &Shared) -> Result<(), Strin
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        std::io::Result::Ok(BufReader::with_capacity(1 << 16, stream))
+        std::io::Result::Ok(stream)
     };
     let stream = connect().map_err(|error| format!("connecting: {error}"))?;
-    let mut client = Client { stream, random: Seeded::new(seed), items: BTreeMap::new(), count: 0 };
-    client.ask(b"set count 0 0 1\r\n0\r\n", b"STORED\r\n")?;
+    let mut client = Client::new(stream, seed)?;
     while !shared.stop.load(Ordering::Relaxed) {
         client.step()?;
         shared.answers.fetch_add(1, Ordering::Relaxed);
         thread::sleep(PACE);
     }
-    for key in 0..KEYS {
-        client.look(key)?;
-    }
+    client.look_at_all()?;
     client.stream.get_ref().shutdown(Shutdown::Both).map_err(|error| error.to_string())
 }
 
 impl Client {
+    /// Its cache is empty but for a number; the stream has its timeouts.
+    pub(crate) fn new(stream: TcpStream, seed: u64) -> Result<Self, String> {
+        let stream = BufReader::with_capacity(1 << 16, stream);
+        let mut client = Self { stream, random: Seeded::new(seed), items: BTreeMap::new(), count: 0 };
+        client.ask(b"set count 0 0 1\r\n0\r\n", b"STORED\r\n")?;
+        Ok(client)
+    }
+
+    /// Looks at every key.
+    pub(crate) fn look_at_all(&mut self) -> Result<(), String> {
+        (0..KEYS).try_for_each(|key| self.look(key))
+    }
+
     /// Sends a random request.
-    fn step(&mut self) -> Result<(), String> {
+    pub(crate) fn step(&mut self) -> Result<(), String> {
         let key = self.random.below(KEYS);
         match self.random.below(8) {
             0 | 1 => self.store(key),

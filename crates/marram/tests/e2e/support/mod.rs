@@ -3,6 +3,7 @@
 pub(crate) mod browser;
 pub(crate) mod caches;
 pub(crate) mod counting;
+pub(crate) mod digits;
 pub(crate) mod etcd;
 pub(crate) mod machine;
 pub(crate) mod mistaken;

@@ -1,0 +1,177 @@
+//! Many busy sessions of every service that ships, while edges are killed and stopped and every memory budget is full: nothing is
+//! lost, repeated or changed, and the agents' memory stays flat. `cargo xtask soak busy` runs it for an hour.
+//!
+//! `MARRAM_BUSY_SESSIONS` is the number of sessions at a time, `MARRAM_BUSY_SECONDS` how long they are struck, `MARRAM_BUSY_MIB`
+//! the budget of each agent and each edge, `MARRAM_SEED` selects sizes and faults.
+
+mod clients;
+mod servers;
+
+use crate::support;
+use clients::{Clients, Service};
+use marram_cluster::{Layout, TempDir, TestCluster};
+use marram_wire::seeded::Seeded;
+use servers::Servers;
+use std::{
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Longest time between the repair of one fault and the next fault, and longest time that an edge is stopped.
+const QUIET_MS_MAX: u64 = 4_000;
+const STOPPED_MS_MAX: u64 = 1_000;
+/// What an agent may hold beside its budget: the program, messages on their way, what the allocator keeps.
+const BESIDE_BUDGET_MIB: u64 = 256;
+
+/// A service's manifest as it ships, except for the paths of its files, its server, and a cache for each client.
+fn manifest(place: &TempDir, service: Service, certificate: &Path) -> anyhow::Result<PathBuf> {
+    let name = service.name();
+    let shipped =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../cells/services/{name}/marram.toml"));
+    let module = support::cells().module(name).display().to_string();
+    let certificate = format!("source = {:?}\nabsolute = true", certificate.display().to_string());
+    let text = std::fs::read_to_string(shipped)?
+        .replace(&format!("../../../target/cells/{name}.wasm"), &module)
+        .replace("server = \"origin\"", &format!("server = \"{}\"", service.server()))
+        .replace("cell = \"shared\"", "protect = \"endpoints\"")
+        .replace("source = \"certificate.pem\"", &certificate);
+    place.write(&format!("apps/{name}/marram.toml"), text)
+}
+
+/// Resident memory of a process, in MiB.
+fn resident_mib(id: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
+}
+
+/// Counts of the faults.
+#[derive(Default, Debug)]
+struct Faults {
+    kills: usize,
+    stops: usize,
+}
+
+impl Faults {
+    /// Kills one edge, two of them, or stops one for a while; all run again afterwards.
+    fn strike(&mut self, cluster: &mut TestCluster, random: &mut Seeded) {
+        let edges = cluster.edges.len() as u64;
+        let first = usize::try_from(random.below(edges)).unwrap();
+        let second = (first + 1) % cluster.edges.len();
+        match random.below(4) {
+            0 => {
+                cluster.edges[first].stop();
+                thread::sleep(Duration::from_millis(random.below(STOPPED_MS_MAX)));
+                cluster.edges[first].wake();
+                self.stops += 1;
+            }
+            1 => {
+                cluster.edges[first].kill();
+                thread::sleep(Duration::from_millis(random.below(QUIET_MS_MAX / 20)));
+                cluster.edges[second].kill();
+                cluster.respawn(first).unwrap();
+                cluster.respawn(second).unwrap();
+                self.kills += 2;
+            }
+            _ => {
+                cluster.edges[first].kill();
+                cluster.respawn(first).unwrap();
+                self.kills += 1;
+            }
+        }
+    }
+}
+
+/// The largest resident memory of an agent in each tenth of the run.
+struct Memory {
+    begun: Instant,
+    length: Duration,
+    most_mib: [u64; 10],
+}
+
+impl Memory {
+    fn look(&mut self, cluster: &mut TestCluster) {
+        let tenth = self.begun.elapsed().as_millis() * 10 / self.length.as_millis().max(1);
+        let most = &mut self.most_mib[usize::try_from(tenth.min(9)).unwrap()];
+        let now = cluster.agents().map(|agent| resident_mib(agent.id())).max().unwrap_or(0);
+        *most = now.max(*most);
+    }
+
+    /// No more at the end than in the first half, except for a tenth; and never much more than the budget.
+    fn check(&self, budget_mib: u64) {
+        let (first, last) = self.most_mib.split_at(5);
+        let (before, after) = (first.iter().max().unwrap(), last.iter().max().unwrap());
+        println!("largest agent in each tenth, MiB: {:?}", self.most_mib);
+        assert!(*after <= before + before / 10 + 16, "memory grows: {:?} MiB", self.most_mib);
+        assert!(
+            *after.max(before) <= budget_mib + BESIDE_BUDGET_MIB,
+            "budget {budget_mib}: {:?} MiB",
+            self.most_mib
+        );
+    }
+}
+
+/// Three edges with all services, both agents, and the addresses for clients of each service.
+fn start(
+    servers: &Servers,
+    site: &clients::Site,
+    sessions: usize,
+    budget_mib: u64,
+) -> (TestCluster, Vec<std::net::SocketAddr>) {
+    let layout = support::layout("busy", |layout: &mut Layout| {
+        (layout.edges, layout.namespaces) = (3, true);
+        // The agents' default timeouts.
+        layout.agent_tables = format!("[limits]\nmemory = \"{budget_mib}MiB\"\n");
+        layout.edge_tables = format!(
+            "{}[limits]\nmemory = \"{budget_mib}MiB\"\ncells = {}\n",
+            site.table(Service::Tls.name()),
+            sessions + 64
+        );
+    });
+    let apps = |place: &TempDir| {
+        Service::ALL.iter().map(|service| manifest(place, *service, &site.certificate)).collect()
+    };
+    let mut cluster = TestCluster::new(layout, apps).unwrap();
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, &servers.names()).unwrap();
+    let names: Vec<&str> = Service::ALL.iter().map(|service| service.name()).collect();
+    let listens = cluster.start_client_agent(&edges, &names).unwrap();
+    (cluster, listens.iter().map(|listen| listen.address).collect())
+}
+
+#[test]
+#[ignore = "a long run: `cargo xtask soak busy`"]
+fn all_services_stay_busy_through_kills_and_stops_with_full_budgets() {
+    support::turns::alone();
+    let sessions = support::amount("MARRAM_BUSY_SESSIONS", 90);
+    let length = Duration::from_secs(support::amount("MARRAM_BUSY_SECONDS", 20) as u64);
+    let budget_mib = support::amount("MARRAM_BUSY_MIB", 16) as u64;
+    let seed = support::amount("MARRAM_SEED", 1) as u64;
+    let (servers, site) = (Servers::start(), clients::Site::new());
+    let (mut cluster, addresses) = start(&servers, &site, sessions, budget_mib);
+    let clients = Clients::start(&addresses, &site, sessions, seed);
+    let (mut random, mut faults) = (Seeded::new(seed), Faults::default());
+    let mut memory = Memory { begun: Instant::now(), length, most_mib: [0; 10] };
+    while memory.begun.elapsed() < length {
+        thread::sleep(Duration::from_millis(random.below(QUIET_MS_MAX)));
+        faults.strike(&mut cluster, &mut random);
+        memory.look(&mut cluster);
+        assert_eq!(
+            clients.wrong(),
+            Vec::<String>::new(),
+            "seed {seed}, {faults:?}; {}",
+            cluster.logs.tail(40)
+        );
+    }
+    let counts = clients.finish();
+    println!("seed {seed}: {faults:?}; sessions ended in order and answers, by service: {counts:?}");
+    let full = cluster.logs.count(0, |event| event.text("message").contains("limits.memory"));
+    println!("{full} reports of a full memory");
+    assert!(
+        counts.iter().all(|(_, ended, answers)| *ended > 0 && *answers > 0),
+        "each service ran: {counts:?}"
+    );
+    memory.check(budget_mib);
+}
