@@ -60,7 +60,7 @@ const SOAKS: [Soak; 9] = [
     Soak {
         name: "busy",
         amount: "an hour of 2,000 busy sessions of all services, with kills and stops every few seconds and full budgets",
-        in_ci: "nothing",
+        in_ci: "8 seconds of 45",
         run: busy,
     },
     Soak {
@@ -147,12 +147,12 @@ fn many() -> Result<()> {
     run(tests.env("MARRAM_MEGABYTES", "10000").env("MARRAM_SESSIONS", "7000"))
 }
 
-/// Each agent and each edge has about 128 KiB for a session.
+/// Budgets of 64 MiB are full: 2,000 sessions that begin need more than that.
 fn busy() -> Result<()> {
     let mut tests = e2e(BUSY);
     let amounts =
-        [("MARRAM_BUSY_SESSIONS", "2000"), ("MARRAM_BUSY_SECONDS", "3600"), ("MARRAM_BUSY_MIB", "256")];
-    run(tests.envs(amounts).args(["--", "--ignored", "--nocapture"]))
+        [("MARRAM_BUSY_SESSIONS", "2000"), ("MARRAM_BUSY_SECONDS", "3600"), ("MARRAM_BUSY_MIB", "64")];
+    run(tests.envs(amounts).args(["--", "--nocapture"]))
 }
 
 /// Writes the table of docs/faults.md.
