@@ -7,7 +7,7 @@
 mod clients;
 mod servers;
 
-use crate::support;
+use crate::support::{self, memory::resident_mib};
 use clients::{Clients, Service};
 use marram_cluster::{Layout, TempDir, TestCluster};
 use marram_wire::seeded::Seeded;
@@ -30,23 +30,12 @@ const GROWTH_MIB: u64 = 32;
 /// A service's manifest as it ships, except for the paths of its files, its server, and a cache for each client.
 fn manifest(place: &TempDir, service: Service, certificate: &Path) -> anyhow::Result<PathBuf> {
     let name = service.name();
-    let shipped =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../cells/services/{name}/marram.toml"));
-    let module = support::cells().module(name).display().to_string();
     let certificate = format!("source = {:?}\nabsolute = true", certificate.display().to_string());
-    let text = std::fs::read_to_string(shipped)?
-        .replace(&format!("../../../target/cells/{name}.wasm"), &module)
+    let text = support::shipped_manifest(name)
         .replace("server = \"origin\"", &format!("server = \"{}\"", service.server()))
         .replace("cell = \"shared\"", "protect = \"endpoints\"")
         .replace("source = \"certificate.pem\"", &certificate);
     place.write(&format!("apps/{name}/marram.toml"), text)
-}
-
-/// Resident memory of a process, in MiB.
-fn resident_mib(id: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
-    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
 }
 
 /// Counts of the faults.

@@ -3,34 +3,14 @@
 //! `MARRAM_SESSIONS` is the number of sessions that lose their edge at once (1,000 if not set), `MARRAM_MEGABYTES` the amount of
 //! data through the one session (1,000 if not set). `cargo xtask soak many` sets both higher.
 
-use crate::support::{self, turns};
+use crate::support::{self, memory::resident_mib, serve, turns};
 use marram_cluster::{AgentSide, LogEvent, TestCluster};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(90);
-
-/// A server that echoes what it receives.
-fn echo() -> SocketAddr {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for mut stream in listener.incoming().map_while(Result::ok) {
-            thread::spawn(move || {
-                let mut buffer = vec![0; 64 << 10];
-                // The thread ends when its client disconnects.
-                while let Ok(len @ 1..) = stream.read(&mut buffer) {
-                    if stream.write_all(&buffer[..len]).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    address
-}
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
@@ -66,7 +46,7 @@ fn many_sessions_lose_one_edge_at_once_and_the_next_stays_responsive() {
     // The second edge starts when all sessions are at the first.
     cluster.start_edge(0, "").unwrap();
     let edges = cluster.edge_addresses();
-    cluster.start_server_agent(&edges, &[("peer", echo())]).unwrap();
+    cluster.start_server_agent(&edges, &[("peer", serve::echo())]).unwrap();
     let address = cluster.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
     let mut clients: Vec<TcpStream> = (0..count).map(|_| connect(address)).collect();
     for (session, client) in clients.iter_mut().enumerate() {
@@ -99,13 +79,6 @@ fn many_sessions_lose_one_edge_at_once_and_the_next_stays_responsive() {
     assert!(owned.is_some(), "each session, and the new one, has an owner: {recovered}");
 }
 
-/// Resident memory of a process, in MiB.
-fn resident_mib(id: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
-    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
-}
-
 /// The processes of a group.
 fn members(group: u32) -> Vec<u32> {
     let ids = std::fs::read_dir("/proc").unwrap().flatten();
@@ -127,7 +100,7 @@ fn much_through_one_session_leaves_nothing_behind() {
     let mut cluster = support::cluster("much", 1, 1);
     cluster.start_edges("").unwrap();
     let edges = cluster.edge_addresses();
-    cluster.start_server_agent(&edges, &[("peer", echo())]).unwrap();
+    cluster.start_server_agent(&edges, &[("peer", serve::echo())]).unwrap();
     let address = cluster.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
     let (mut sending, piece) = (connect(address), vec![0x5a; 1_000_000]);
     let (mut receiving, expected) = (sending.try_clone().unwrap(), piece.clone());

@@ -5,7 +5,7 @@ use crate::support::{self, traffic::Traffic};
 use marram_cluster::{LogEvent, TempDir, TestCluster};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -17,15 +17,9 @@ const MIB: usize = 1 << 20;
 const BURST: usize = 4 * MIB;
 const PER_SECOND: usize = 16 * MIB;
 
-/// A cell's manifest as it ships, except for the path of the module.
+/// Writes a cell's manifest as it ships, except for the path of the module.
 fn shipped(place: &TempDir, cell: &str) -> anyhow::Result<PathBuf> {
-    let manifest =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../cells/services/{cell}/marram.toml"));
-    let module = support::cells().module(cell).display().to_string();
-    let text = std::fs::read_to_string(manifest)?;
-    let wired = text.replace(&format!("../../../target/cells/{cell}.wasm"), &module);
-    assert_ne!(wired, text, "the manifest names its module");
-    place.write(&format!("apps/{cell}/marram.toml"), wired)
+    place.write(&format!("apps/{cell}/marram.toml"), support::shipped_manifest(cell))
 }
 
 /// Edges that run one of the cells as it ships.

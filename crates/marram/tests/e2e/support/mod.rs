@@ -6,10 +6,12 @@ pub(crate) mod counting;
 pub(crate) mod digits;
 pub(crate) mod etcd;
 pub(crate) mod machine;
+pub(crate) mod memory;
 pub(crate) mod mistaken;
 pub(crate) mod modules;
 pub(crate) mod origin;
 pub(crate) mod own_process;
+pub(crate) mod serve;
 pub(crate) mod site;
 pub(crate) mod skip;
 pub(crate) mod traffic;
@@ -84,6 +86,17 @@ pub(crate) fn cells() -> CellFiles {
     begin();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cells");
     CellFiles::find(Some(&root)).expect("`cargo xtask cells` builds them")
+}
+
+/// A service's manifest as it ships, except for the path of the module.
+pub(crate) fn shipped_manifest(service: &str) -> String {
+    let manifest =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../cells/services/{service}/marram.toml"));
+    let module = cells().module(service).display().to_string();
+    let text = std::fs::read_to_string(manifest).unwrap();
+    let wired = text.replace(&format!("../../../target/cells/{service}.wasm"), &module);
+    assert_ne!(wired, text, "the manifest names its module");
+    wired
 }
 
 /// Edges on loopback with encrypted wires, and the app `forward`.

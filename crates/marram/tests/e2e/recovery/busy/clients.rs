@@ -99,11 +99,12 @@ impl Site {
             rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap().self_signed(&key).unwrap().pem();
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()).unwrap();
-        let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        let mut tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         let certificate = directory.write("certificate.pem", certificate).unwrap();
         let key = directory.write("site.key", key.serialize_pem()).unwrap();
         std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
@@ -229,10 +230,8 @@ fn open(
     Ok(match service {
         Service::Forward | Service::Limiter | Service::Firewall | Service::Monitor => Box::new(Echo(stream)),
         Service::Tls => {
-            let mut config = (**tls).clone();
-            config.alpn_protocols = vec![b"http/1.1".to_vec()];
             let name = ServerName::try_from("localhost").expect("a valid name");
-            let connection = ClientConnection::new(Arc::new(config), name).map_err(std::io::Error::other)?;
+            let connection = ClientConnection::new(Arc::clone(tls), name).map_err(std::io::Error::other)?;
             Box::new(Tls(StreamOwned::new(connection, stream)))
         }
         Service::Compress => Box::new(Web(BufReader::new(stream))),

@@ -1,9 +1,12 @@
 //! The servers behind the services: one that echoes, a web server, and a viewer of video.
 
-use crate::support::site;
+use crate::support::{
+    serve::{self, serve},
+    site,
+};
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     process::{Command, Stdio},
     sync::Arc,
     thread,
@@ -39,7 +42,7 @@ impl Servers {
     pub(super) fn start() -> Self {
         let pages: Arc<Vec<Vec<u8>>> = Arc::new((0..PAGES).map(|number| compressed(&page(number))).collect());
         Self {
-            echo: serve(echo),
+            echo: serve::echo(),
             web: serve(move |stream| web(&stream, &pages)),
             viewer: serve(|stream| view(&stream)),
         }
@@ -48,30 +51,6 @@ impl Servers {
     /// Their names in manifests, and their addresses.
     pub(super) fn names(&self) -> [(&'static str, SocketAddr); 3] {
         [("echo", self.echo), ("web", self.web), ("viewer", self.viewer)]
-    }
-}
-
-/// Serves each connection in a thread of its own, which ends when its client disconnects.
-fn serve(one: impl Fn(TcpStream) -> std::io::Result<()> + Clone + Send + 'static) -> SocketAddr {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let one = one.clone();
-            thread::spawn(move || one(stream));
-        }
-    });
-    address
-}
-
-fn echo(mut stream: TcpStream) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
-    let mut buffer = vec![0; 16 << 10];
-    loop {
-        match stream.read(&mut buffer)? {
-            0 => return Ok(()),
-            len => stream.write_all(&buffer[..len])?,
-        }
     }
 }
 
