@@ -1,10 +1,12 @@
 //! The log lines of all processes of a run, in the order in which they were read, and waiting for a line.
 
 use serde_json::Value;
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Number of lines that are kept; later lines are dropped.
+/// Number of lines that are kept. A run of hours logs more; the oldest lines are dropped then, because what waits for a line
+/// waits for a new one.
 const EVENTS_MAX: usize = 2_000_000;
 
 /// One line of a process's log.
@@ -38,14 +40,40 @@ impl LogEvent {
     }
 }
 
-/// All events of a run. Clones share them.
+/// The latest lines. An event keeps its index when older ones are dropped.
+#[derive(Default)]
+struct Kept {
+    events: VecDeque<LogEvent>,
+    /// Index of the first event that is kept: the number of those that were dropped.
+    first: usize,
+}
+
+impl Kept {
+    fn add(&mut self, event: LogEvent, most: usize) {
+        if self.events.len() >= most && self.events.pop_front().is_some() {
+            self.first += 1;
+        }
+        self.events.push_back(event);
+    }
+
+    fn end(&self) -> usize {
+        self.first + self.events.len()
+    }
+
+    /// The kept events from index `start` on.
+    fn from(&self, start: usize) -> impl DoubleEndedIterator<Item = &LogEvent> {
+        self.events.range(start.saturating_sub(self.first).min(self.events.len())..)
+    }
+}
+
+/// The latest events of a run. Clones share them.
 #[derive(Clone, Default)]
 pub struct LogCollector {
-    shared: Arc<(Mutex<Vec<LogEvent>>, Condvar)>,
+    shared: Arc<(Mutex<Kept>, Condvar)>,
 }
 
 impl LogCollector {
-    fn events(&self) -> MutexGuard<'_, Vec<LogEvent>> {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
         // A thread that panicked has added an event or not: both states are valid.
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -53,17 +81,14 @@ impl LogCollector {
     /// Adds one line of a process.
     pub fn add(&self, who: &Arc<str>, line: &str) {
         let fields = serde_json::from_str(line).unwrap_or_else(|_| serde_json::json!({ "message": line }));
-        let mut events = self.events();
-        if events.len() < EVENTS_MAX {
-            events.push(LogEvent { at: Instant::now(), who: Arc::clone(who), fields });
-            self.shared.1.notify_all();
-        }
+        self.kept().add(LogEvent { at: Instant::now(), who: Arc::clone(who), fields }, EVENTS_MAX);
+        self.shared.1.notify_all();
     }
 
     /// The current end of the collected logs: what is logged from here on has this index or a larger one.
     #[must_use]
     pub fn end(&self) -> usize {
-        self.events().len()
+        self.kept().end()
     }
 
     /// The first event from `start` on that `wanted` accepts, and the index after it; waits up to `patience` for it.
@@ -74,32 +99,31 @@ impl LogCollector {
         mut wanted: impl FnMut(&LogEvent) -> bool,
     ) -> Option<(usize, LogEvent)> {
         let deadline = Instant::now() + patience;
-        let (mut events, mut next) = (self.events(), start);
+        let (mut kept, mut start) = (self.kept(), start);
         loop {
-            while let Some(event) = events.get(next) {
-                next += 1;
-                if wanted(event) {
-                    return Some((next, event.clone()));
-                }
+            let begin = start.max(kept.first);
+            if let Some((number, event)) = kept.from(begin).enumerate().find(|(_, event)| wanted(event)) {
+                return Some((begin + number + 1, event.clone()));
             }
+            start = start.max(kept.end());
             let left = deadline.checked_duration_since(Instant::now())?;
-            events = self.shared.1.wait_timeout(events, left).unwrap_or_else(PoisonError::into_inner).0;
+            kept = self.shared.1.wait_timeout(kept, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// The number of events from `start` on that `wanted` accepts.
+    /// The number of kept events from `start` on that `wanted` accepts.
     pub fn count(&self, start: usize, mut wanted: impl FnMut(&LogEvent) -> bool) -> usize {
-        self.events().iter().skip(start).filter(|event| wanted(event)).count()
+        self.kept().from(start).filter(|event| wanted(event)).count()
     }
 
-    /// All events from `start` on that `wanted` accepts.
+    /// All kept events from `start` on that `wanted` accepts.
     pub fn all(&self, start: usize, mut wanted: impl FnMut(&LogEvent) -> bool) -> Vec<LogEvent> {
-        self.events().iter().skip(start).filter(|event| wanted(event)).cloned().collect()
+        self.kept().from(start).filter(|event| wanted(event)).cloned().collect()
     }
 
     /// The latest event that `wanted` accepts.
     pub fn last(&self, mut wanted: impl FnMut(&LogEvent) -> bool) -> Option<LogEvent> {
-        self.events().iter().rev().find(|event| wanted(event)).cloned()
+        self.kept().from(0).rev().find(|event| wanted(event)).cloned()
     }
 
     /// The last lines, for a report of what went wrong.
@@ -111,9 +135,8 @@ impl LogCollector {
     /// The last lines that `wanted` accepts.
     #[must_use]
     pub fn tail_of(&self, count: usize, mut wanted: impl FnMut(&LogEvent) -> bool) -> String {
-        let events = self.events();
-        let mut last: Vec<&LogEvent> =
-            events.iter().rev().filter(|event| wanted(event)).take(count).collect();
+        let kept = self.kept();
+        let mut last: Vec<&LogEvent> = kept.from(0).rev().filter(|event| wanted(event)).take(count).collect();
         last.reverse();
         last.iter().map(|event| format!("{}: {}\n", event.who, event.fields)).collect()
     }
@@ -137,5 +160,17 @@ mod tests {
         let (next, _) = logs.wait(0, Duration::from_secs(60), |event| event.name() == "two").unwrap();
         thread.join().unwrap();
         assert_eq!(next, 3);
+    }
+
+    #[test]
+    fn an_event_keeps_its_index_when_older_ones_are_dropped() {
+        let mut kept = Kept::default();
+        for number in 0..5 {
+            let fields = serde_json::json!({ "number": number });
+            kept.add(LogEvent { at: Instant::now(), who: "a".into(), fields }, 3);
+        }
+        let numbers = |start| kept.from(start).map(|event| event.number("number")).collect::<Vec<u64>>();
+        assert_eq!((kept.first, kept.end()), (2, 5));
+        assert_eq!((numbers(0), numbers(3), numbers(9)), (vec![2, 3, 4], vec![3, 4], vec![]));
     }
 }
