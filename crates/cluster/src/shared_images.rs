@@ -3,7 +3,7 @@
 //! ```text
 //! shared directory: key, <hash>.image --lend--> <edge>/state/images/ --edge compiles what is missing--> collect
 //! ```
-//! Files are hard links. Edges replace images and never change them, so no edge affects another one. The images of all edges are
+//! Files are hard links, or copies if the two directories are on different file systems. Edges replace images and never change them, so no edge affects another one. The images of all edges are
 //! authenticated by one key; an edge refuses those of another one as it would without.
 
 use anyhow::Context;
@@ -83,7 +83,11 @@ fn private(directory: &Path) -> anyhow::Result<()> {
 
 /// Does nothing if the new name exists, or if the file was removed meanwhile.
 fn link(from: &Path, to: &Path) -> anyhow::Result<()> {
-    match fs::hard_link(from, to) {
+    let linked = match fs::hard_link(from, to) {
+        Err(error) if error.kind() == ErrorKind::CrossesDevices => copy_file(from, to),
+        linked => linked,
+    };
+    match linked {
         Err(error) if !matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound) => {
             Err(error).with_context(|| format!("cannot link {} as {}", from.display(), to.display()))
         }
@@ -91,9 +95,21 @@ fn link(from: &Path, to: &Path) -> anyhow::Result<()> {
     }
 }
 
+/// For directories on different file systems, such as a temporary one in memory. The copy is complete before it has its name, and
+/// only this user can read it.
+fn copy_file(from: &Path, to: &Path) -> std::io::Result<()> {
+    let name = from.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let aside = to.with_file_name(format!(".{name}.{}.copy", std::process::id()));
+    // Keeps the mode.
+    fs::copy(from, &aside)?;
+    let linked = fs::hard_link(&aside, to);
+    fs::remove_file(&aside)?;
+    linked
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{super::TempDir, SharedImages};
+    use super::{super::TempDir, SharedImages, copy_file};
     use std::fs;
 
     #[test]
@@ -123,6 +139,11 @@ mod tests {
         let third = place.path().join("C/images");
         SharedImages::open(place.path(), &other).unwrap().lend(&third).unwrap();
         assert!(!third.join("a.image").exists() && third.join("key").exists());
+        // Between file systems it is copied.
+        copy_file(&first.join("a.image"), &third.join("b.image")).unwrap();
+        assert_eq!(fs::read_to_string(third.join("b.image")).unwrap(), "code");
+        assert!(copy_file(&first.join("a.image"), &third.join("b.image")).is_err(), "the name exists");
+        assert_eq!(fs::read_dir(&third).unwrap().count(), 2, "nothing else is left");
         // A process of the earlier build that is still there finds no place, which costs it nothing.
         shared.collect(&first).unwrap();
         assert!(!shared.directory.exists());
