@@ -32,7 +32,7 @@ struct Soak {
     run: fn() -> Result<()>,
 }
 
-const SOAKS: [Soak; 9] = [
+const SOAKS: [Soak; 10] = [
     Soak {
         name: "sim",
         amount: "2,000,000 histories that were never simulated before",
@@ -64,6 +64,12 @@ const SOAKS: [Soak; 9] = [
         run: busy,
     },
     Soak {
+        name: "moves",
+        amount: "10,000 moves of 500 live sessions, with the death of an edge in the middle of some",
+        in_ci: "60 of 12",
+        run: moves,
+    },
+    Soak {
         name: "table",
         amount: "the table of docs/faults.md, each cell three times",
         in_ci: "nothing",
@@ -89,12 +95,13 @@ const SOAKS: [Soak; 9] = [
     },
 ];
 
-/// The tests of random faults, of many and of busy sessions, and of taking over: modules of `crates/marram/tests/e2e`. A
+/// The tests of random faults, of many and of busy sessions, of moves, and of taking over: modules of `crates/marram/tests/e2e`. A
 /// filter that matches nothing passes without running a test: a module that is renamed must be
 /// renamed here.
 const REAL_FAULTS: &str = "recovery::real_faults::";
 const MANY: &str = "recovery::many::";
 const BUSY: &str = "recovery::busy::";
+const MOVES: &str = "moves::";
 const STANDBY: &str = "keepers::standby::";
 
 /// `cargo xtask soak [NAME ...]`: the named ones, or all. Stops at the first that fails.
@@ -147,11 +154,18 @@ fn many() -> Result<()> {
     run(tests.env("MARRAM_MEGABYTES", "10000").env("MARRAM_SESSIONS", "7000"))
 }
 
-/// Budgets of 64 MiB are full: 2,000 sessions that begin need more than that.
+/// Some batches of moves meet the death of an edge.
+fn moves() -> Result<()> {
+    let mut tests = e2e(MOVES);
+    run(tests.env("MARRAM_MOVES", "10000").env("MARRAM_MOVE_SESSIONS", "500"))
+}
+
+/// Budgets of 128 MiB are full. With half of that, the checkpoints of the sessions that run take all of it, and new ones wait for
+/// minutes.
 fn busy() -> Result<()> {
     let mut tests = e2e(BUSY);
     let amounts =
-        [("MARRAM_BUSY_SESSIONS", "2000"), ("MARRAM_BUSY_SECONDS", "3600"), ("MARRAM_BUSY_MIB", "64")];
+        [("MARRAM_BUSY_SESSIONS", "2000"), ("MARRAM_BUSY_SECONDS", "3600"), ("MARRAM_BUSY_MIB", "128")];
     run(tests.envs(amounts).args(["--", "--nocapture"]))
 }
 
@@ -203,13 +217,13 @@ fn repeat(times: u32, loops: usize, action: impl Fn() -> Result<()>) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use super::{BUSY, MANY, REAL_FAULTS, STANDBY, choose};
+    use super::{BUSY, MANY, MOVES, REAL_FAULTS, STANDBY, choose};
     use crate::project;
 
     #[test]
     fn the_modules_that_are_run_alone_are_there() {
         // Cargo succeeds if a filter matches no test.
-        for module in [REAL_FAULTS, MANY, STANDBY, BUSY] {
+        for module in [REAL_FAULTS, MANY, STANDBY, BUSY, MOVES] {
             let file = module.strip_suffix("::").unwrap().replace("::", "/") + ".rs";
             let text = project::read(format!("crates/marram/tests/e2e/{file}").as_ref()).unwrap();
             assert!(text.contains("#[test]"), "{file}");
@@ -219,7 +233,7 @@ mod tests {
     #[test]
     fn some_all_or_a_list_of_what_there_is() {
         let names = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        assert_eq!(choose(&[]).unwrap().len(), 9);
+        assert_eq!(choose(&[]).unwrap().len(), 10);
         let chosen = choose(&names(&["fuzz", "sim"])).unwrap();
         assert_eq!(chosen.iter().map(|soak| soak.name).collect::<Vec<_>>(), ["sim", "fuzz"]);
         let refused = choose(&names(&["moon"])).unwrap_err().to_string();

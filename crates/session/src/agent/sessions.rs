@@ -26,6 +26,9 @@ const HELLO_PATIENCE_NS: u64 = 5_000_000_000;
 /// A session counts as active for so long after its program has sent or received something. The silence before an owner counts as
 /// lost comes on top.
 const ACTIVE_NS: u64 = 1_000_000_000;
+/// A session that has been without an owner for so long counts as active too. On edges that die soon one after the other it would
+/// else be behind all others each time.
+const WAITED_NS: u64 = 2_000_000_000;
 /// First backoff after a rejection; doubles up to [`RETRY_MAX_NS`].
 const RETRY_MIN_NS: u64 = 10_000_000;
 const RETRY_MAX_NS: u64 = 500_000_000;
@@ -109,10 +112,12 @@ impl Session {
         self.orphaned_ns.is_some()
     }
 
-    /// Whether its program probably waits: it sent or received something shortly before the session lost its owner, or since.
+    /// Whether its program probably waits: it sent or received something shortly before the session lost its owner, or since. Or
+    /// whether the session itself has waited for long.
     fn is_active(&self, now_ns: u64, config: &AgentConfig) -> bool {
-        let active_ns = ACTIVE_NS.saturating_add(config.heartbeat_timeout_ns);
-        self.active_ns.saturating_add(active_ns) >= self.orphaned_ns.unwrap_or(now_ns)
+        let (active_ns, lost_ns) =
+            (ACTIVE_NS.saturating_add(config.heartbeat_timeout_ns), self.orphaned_ns.unwrap_or(now_ns));
+        self.active_ns.saturating_add(active_ns) >= lost_ns || lost_ns.saturating_add(WAITED_NS) <= now_ns
     }
 
     /// How long the session may be without an owner: before it begins, as long as a connection waits; later, as long as

@@ -103,9 +103,13 @@ fn a_clients_session_of_a_silent_owner_asks_it_again_after_its_next_frame() {
 
 /// Whether the session says that its program is active, when its owner's wire breaks.
 fn says_active(stage: &mut Stage) -> bool {
+    says_active_after(stage, AgentInput::WireDown { wire: WireId(1), reason: "it broke".into() })
+}
+
+/// The same, when this makes it ask another edge.
+fn says_active_after(stage: &mut Stage, input: AgentInput) -> bool {
     let mut out = Vec::new();
-    let broke = AgentInput::WireDown { wire: WireId(1), reason: "it broke".into() };
-    stage.agent.step(stage.now_ns, broke, &mut out);
+    stage.agent.step(stage.now_ns, input, &mut out);
     let hello = out.iter().find_map(|out| match out {
         AgentOutput::Send { frame: Frame::Hello(hello), .. } => Some(hello.active),
         _ => None,
@@ -126,6 +130,20 @@ fn a_session_says_that_its_program_is_active_for_a_second_after_what_it_sent_or_
             stage.wait(waits_ms);
             assert_eq!(says_active(&mut stage), active, "after {waits_ms} ms");
         }
+    }
+}
+
+#[test]
+fn a_session_that_has_had_no_owner_for_two_seconds_asks_as_if_its_program_were_active() {
+    for (waits_ms, active) in [(1_999, false), (2_000, true)] {
+        let mut stage = Stage::owned(2);
+        stage.wait(60_000);
+        // The second edge is asked, and dies too, with the session in its queue.
+        assert!(!says_active(&mut stage));
+        stage.edge(3, 0);
+        stage.wait(waits_ms);
+        let broke = AgentInput::WireDown { wire: WireId(2), reason: "it broke".into() };
+        assert_eq!(says_active_after(&mut stage, broke), active, "after {waits_ms} ms");
     }
 }
 
