@@ -52,6 +52,9 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "sessions", id]) if method == delete => kill(state, id),
         (method, ["v1", "sessions", id, "record"]) if method == post => record(state, id, false),
         (method, ["v1", "sessions", id, "record", "redacted"]) if method == post => record(state, id, true),
+        (method, ["v1", "sessions", id, "move", to]) if method == post => move_session(state, id, to),
+        (method, ["v1", "sessions", id, "move"]) if method == delete => cancel_move(state, id),
+        (method, ["v1", "moves"]) if method == get => moves(state),
         (method, ["v1", "routes"]) if method == get => Ok(Answer::json(&routing::list(state))),
         (method, ["v1", "routes"]) if method == Method::PUT => {
             routing::replace(state, &call.body).map(|routes| Answer::json(&routes))
@@ -206,6 +209,36 @@ fn inspect(state: &AdminState, id: &str) -> Result<Answer, Refusal> {
 
 fn kill(state: &AdminState, id: &str) -> Result<Answer, Refusal> {
     done(ask(state, ControlRequest::Kill(session(id)?, "killed by the operator".into()))?)
+}
+
+/// Begins a move. Its result is among the moves.
+fn move_session(state: &AdminState, id: &str, to: &str) -> Result<Answer, Refusal> {
+    move_answer(ask(state, ControlRequest::Move(session(id)?, to.to_owned()))?, "the session cannot be moved")
+}
+
+fn cancel_move(state: &AdminState, id: &str) -> Result<Answer, Refusal> {
+    move_answer(ask(state, ControlRequest::CancelMove(session(id)?))?, "the move cannot be cancelled")
+}
+
+fn move_answer(answer: control::ControlAnswer, what: &str) -> Result<Answer, Refusal> {
+    match answer {
+        control::ControlAnswer::Refused(why) => Err(Refusal::new(
+            StatusCode::CONFLICT,
+            format!("{what}: {why}"),
+            "`marram inspect` shows the session's state",
+        )),
+        other => done(other),
+    }
+}
+
+/// Moves under way and past ones, in one list.
+fn moves(state: &AdminState) -> Result<Answer, Refusal> {
+    let control::ControlAnswer::Moves(moving, over) = ask(state, ControlRequest::Moves)? else {
+        return Err(unexpected());
+    };
+    let moves: Vec<Value> =
+        moving.iter().filter_map(view::moving).chain(over.iter().map(view::moved)).collect();
+    Ok(Answer::json(&json!({ "edge": state.edge, "moves": moves })))
 }
 
 /// The shard writes the recording into a file, because it may be larger than a message between

@@ -5,7 +5,7 @@
 //! default, since a weaker protection than the operator asked for would go unnoticed. Sessions are
 //! shown to operators only; fields may be added.
 
-use marram_shard::api::{App, CheckpointHolder, KeeperRow, Protect, SessionRow, WitnessMode};
+use marram_shard::api::{App, CheckpointHolder, KeeperRow, MoveOver, Protect, SessionRow, WitnessMode};
 use marram_shard::cache::CachePolicy;
 use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
@@ -118,6 +118,29 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
     })
 }
 
+/// A session that is being moved, in the list of moves.
+pub(super) fn moving(row: &SessionRow) -> Option<Value> {
+    let moving = row.moving.as_ref()?;
+    let copied = row.keepers.iter().find(|keeper| keeper.name == moving.to);
+    Some(json!({
+        "session": row.session.to_string(),
+        "to": moving.to,
+        "state": moving.stage.name(),
+        "behind": copied.and_then(|keeper| keeper.progress.as_ref()).map(|progress| progress.behind),
+    }))
+}
+
+/// A move that is over, in the same list.
+pub(super) fn moved(over: &MoveOver) -> Value {
+    json!({
+        "session": over.session.to_string(),
+        "to": over.to,
+        "state": if over.why.is_empty() { "moved" } else { "failed" },
+        "ms": over.ms,
+        "why": (!over.why.is_empty()).then_some(&over.why),
+    })
+}
+
 /// One session.
 ///
 /// Sizes are in bytes. `since_ms` is the Unix time at which the session was opened here, in
@@ -133,6 +156,7 @@ pub(super) fn row(row: &SessionRow) -> Value {
         "server": row.server.map(|host| host.to_string()),
         "protect": protect(row.protect),
         "keepers": row.keepers.iter().map(keeper).collect::<Vec<_>>(),
+        "moving": row.moving.as_ref().map(|moving| format!("to {} ({})", moving.to, moving.stage.name())),
         "client_in_gate": row.client_in_gate,
         "server_in_gate": row.server_in_gate,
         "consumed": row.consumed,

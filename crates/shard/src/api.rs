@@ -368,12 +368,14 @@ pub enum KeeperKind {
     Warm = 1,
     /// An edge that replays the log as it comes.
     Hot = 2,
+    /// The edge to which the session moves.
+    Moving = 3,
 }
-byte_enum!(KeeperKind { Recorder, Warm, Hot });
+byte_enum!(KeeperKind { Recorder, Warm, Hot, Moving });
 
 impl KeeperKind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Recorder, Self::Warm, Self::Hot];
+    pub const ALL: [Self; 4] = [Self::Recorder, Self::Warm, Self::Hot, Self::Moving];
 
     /// Its name, in listings and in the admin API.
     #[must_use]
@@ -382,6 +384,7 @@ impl KeeperKind {
             Self::Recorder => "recorder",
             Self::Warm => "warm",
             Self::Hot => "hot",
+            Self::Moving => "moving",
         }
     }
 }
@@ -435,6 +438,41 @@ impl core::fmt::Display for KeeperRow {
     }
 }
 
+/// How far a move is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum MoveStage {
+    /// Other moves come first.
+    Waiting = 0,
+    /// The other edge is sent the session's state, and replays what it does meanwhile.
+    Copying = 1,
+    /// The other edge was told to take the session over.
+    HandedOver = 2,
+}
+byte_enum!(MoveStage { Waiting, Copying, HandedOver });
+
+impl MoveStage {
+    /// Its name, in listings and in the admin API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Copying => "copying",
+            Self::HandedOver => "handed over",
+        }
+    }
+}
+
+record! {
+    /// The move of a session.
+    MoveRow {
+        /// The edge to which it moves.
+        to: String,
+        /// How far it is.
+        stage: MoveStage,
+    }
+}
+
 record! {
     /// One session on one shard, for listings.
     SessionRow {
@@ -456,6 +494,8 @@ record! {
         protect: Protect,
         /// Its replicas other than its ends.
         keepers: Vec<KeeperRow>,
+        /// Its move to another edge, if it is being moved.
+        moving: Option<MoveRow>,
         /// Whether the client's agent is the edge's own gate.
         client_in_gate: bool,
         /// Whether the server's agent is the edge's own gate.
@@ -506,6 +546,10 @@ pub enum ToShard {
     List(Tag),
     /// The answer to [`FromShard::WitnessQuery`].
     WitnessAnswer(WitnessAnswer),
+    /// Move a session to another edge; answered by [`FromShard::MoveAnswer`], and later [`FromShard::MoveOver`].
+    Move(MoveSession),
+    /// Stop a move, unless the session was handed over; answered by [`FromShard::MoveAnswer`].
+    CancelMove(Tagged),
     /// Make a recording of a session; answer with [`FromShard::Recorded`], at once if it is not here.
     Record(Record),
 }
@@ -525,6 +569,10 @@ pub enum FromShard {
     Killed(Killed),
     /// The answer to [`ToShard::Record`].
     Recorded(Recorded),
+    /// The answer to [`ToShard::Move`] and [`ToShard::CancelMove`].
+    MoveAnswer(MoveAnswer),
+    /// A move that was begun is over. Not answered.
+    MoveOver(MoveOver),
     /// No session is left, after a drain.
     Drained,
     /// A session names an image that this edge does not have. A peer may have it.
@@ -684,6 +732,50 @@ record! {
         tag: u64,
         /// Whether the session was on this shard.
         found: bool,
+    }
+}
+record! {
+    /// A request to move a session to another edge.
+    MoveSession {
+        /// Chosen by the asker; the answer repeats it.
+        tag: u64,
+        /// The session to move.
+        session: SessionId,
+        /// The name of the edge.
+        to: String,
+    }
+}
+record! {
+    /// A request about one session.
+    Tagged {
+        /// Chosen by the asker; the answer repeats it.
+        tag: u64,
+        /// The session.
+        session: SessionId,
+    }
+}
+record! {
+    /// Whether a move was begun, or cancelled.
+    MoveAnswer {
+        /// As in the request.
+        tag: u64,
+        /// Whether the session was on this shard.
+        found: bool,
+        /// Why not; empty if it was.
+        why: String,
+    }
+}
+record! {
+    /// The end of a move.
+    MoveOver {
+        /// The session.
+        session: SessionId,
+        /// The edge to which it should move.
+        to: String,
+        /// Milliseconds since the move was asked for.
+        ms: u64,
+        /// Why the session stays; empty if it has left.
+        why: String,
     }
 }
 record! {
@@ -879,6 +971,8 @@ messages!(ToShard {
     7u8 Missing(Missing),
     8u8 Record(Record),
     9u8 WitnessAnswer(WitnessAnswer),
+    10u8 Move(MoveSession),
+    11u8 CancelMove(Tagged),
 });
 messages!(FromShard {
     0u8 Ready,
@@ -892,6 +986,8 @@ messages!(FromShard {
     8u8 WitnessQuery(WitnessQuery),
     9u8 WitnessReport(WitnessReport),
     10u8 Placed(Placed),
+    11u8 MoveAnswer(MoveAnswer),
+    12u8 MoveOver(MoveOver),
 });
 
 #[cfg(test)]

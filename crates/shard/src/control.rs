@@ -1,13 +1,16 @@
 //! The control of one edge: apps, shards, requests about sessions. It knows neither HTTP nor processes.
 
 mod invariants;
+mod moves;
 mod survives;
+pub use moves::MOVES_REMEMBERED;
 #[cfg(test)]
 mod tests;
 
 use crate::api::{
-    App, AppName, CheckpointHolder, Configure, Counter, FromShard, Grant, Missing, NoteLevel, SessionRow,
-    Tag, ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport,
+    App, AppName, CheckpointHolder, Configure, Counter, FromShard, Grant, Missing, MoveOver, MoveSession,
+    NoteLevel, SessionRow, Tag, Tagged, ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery,
+    WitnessReport,
 };
 use crate::coordinator::{Parts, Placements};
 use alloc::{
@@ -18,6 +21,7 @@ use alloc::{
 };
 use marram_session::invariant;
 use marram_wire::id::{HostId, ImageHash, SessionId};
+use moves::PastMoves;
 
 /// Images that are fetched from peers at a time. A shard that needs one more asks again later.
 pub const FETCHES_MAX: usize = 4;
@@ -96,6 +100,12 @@ pub enum ControlRequest {
     Kill(SessionId, String),
     /// Record one session; true leaves out the messages, the cell's memory and its seed.
     Record(SessionId, bool),
+    /// Move one session to the edge of this name. The answer says whether the move was begun.
+    Move(SessionId, String),
+    /// Stop the move of one session.
+    CancelMove(SessionId),
+    /// Moves under way, and those that are over.
+    Moves,
     /// Counters of every shard, and of the edge.
     Counters,
     /// The standbys of this edge's sessions that changed after a version.
@@ -123,6 +133,8 @@ pub enum ControlAnswer {
     Session(Box<SessionRow>, Vec<String>),
     /// The name of the file with the recording.
     Recorded(String),
+    /// The sessions that are being moved, and the moves that are over.
+    Moves(Vec<SessionRow>, Vec<MoveOver>),
     /// Counters.
     Counters(Vec<MetricSample>),
     /// The newest version, and the parts that changed.
@@ -217,6 +229,7 @@ struct Question {
     figures: Vec<MetricSample>,
     found: bool,
     recorded: Option<Result<String, String>>,
+    refused: Option<String>,
 }
 
 /// The control. The caller passes it events and carries out its outputs.
@@ -236,6 +249,7 @@ pub struct Control {
     restarts: u64,
     questions: BTreeMap<u64, Question>,
     placements: Placements,
+    moves: PastMoves,
 }
 
 impl Control {
@@ -254,6 +268,7 @@ impl Control {
             restarts: 0,
             questions: BTreeMap::new(),
             placements: Placements::default(),
+            moves: PastMoves::default(),
         }
     }
 
@@ -360,6 +375,15 @@ impl Control {
                     self.answered(recorded.tag, shard, out);
                 }
             }
+            FromShard::MoveAnswer(answer) => {
+                if let Some(question) = self.questions.get_mut(&answer.tag) {
+                    question.found |= answer.found;
+                    question.refused =
+                        question.refused.take().or((!answer.why.is_empty()).then_some(answer.why));
+                    self.answered(answer.tag, shard, out);
+                }
+            }
+            FromShard::MoveOver(over) => self.moves.ended(over),
             FromShard::Note(note) => {
                 let about = note.session.map_or_else(String::new, |id| alloc::format!("session {id}: "));
                 out.push(ControlOutput::Log(
@@ -469,7 +493,18 @@ impl Control {
                 let record = crate::api::Record { tag, session, redact };
                 return self.ask(tag, request, &ToShard::Record(record), out);
             }
-            ControlRequest::Sessions | ControlRequest::Inspect(_) | ControlRequest::Counters => {
+            ControlRequest::Move(session, ref to) => {
+                self.moves.begins(session);
+                let asked = MoveSession { tag, session, to: to.clone() };
+                return self.ask(tag, request, &ToShard::Move(asked), out);
+            }
+            ControlRequest::CancelMove(session) => {
+                return self.ask(tag, request, &ToShard::CancelMove(Tagged { tag, session }), out);
+            }
+            ControlRequest::Sessions
+            | ControlRequest::Inspect(_)
+            | ControlRequest::Moves
+            | ControlRequest::Counters => {
                 return self.ask(tag, request, &ToShard::List(Tag { tag }), out);
             }
         };
@@ -511,6 +546,7 @@ impl Control {
             figures: Vec::new(),
             found: false,
             recorded: None,
+            refused: None,
         };
         self.questions.insert(tag, question);
         self.tell_all(message, out);
@@ -538,7 +574,18 @@ impl Control {
                 }
                 None => ControlAnswer::NotFound,
             },
-            ControlRequest::Kill(..) if !question.found => ControlAnswer::NotFound,
+            ControlRequest::Kill(..) | ControlRequest::Move(..) | ControlRequest::CancelMove(_)
+                if !question.found =>
+            {
+                ControlAnswer::NotFound
+            }
+            ControlRequest::Move(..) | ControlRequest::CancelMove(_) => {
+                question.refused.map_or(ControlAnswer::Done, ControlAnswer::Refused)
+            }
+            ControlRequest::Moves => {
+                let moving = question.rows.into_iter().filter(|row| row.moving.is_some());
+                ControlAnswer::Moves(moving.collect(), self.moves.iter().cloned().collect())
+            }
             ControlRequest::Record(..) => match question.recorded {
                 Some(Ok(file)) => ControlAnswer::Recorded(file),
                 Some(Err(why)) => ControlAnswer::Refused(why),

@@ -12,6 +12,7 @@
 mod faults;
 mod lag;
 mod liar;
+mod moves;
 mod opening;
 mod partial;
 mod renewal;
@@ -201,6 +202,8 @@ pub struct Plan {
     pub visits: Vec<Visit>,
     /// The first fault.
     pub first: Fault<On>,
+    /// Moves that an operator asks for, and faults at their steps. They do not wait for the first fault.
+    pub moves: Vec<Fault<On>>,
     /// The faults after the first one. They begin when the first one has happened.
     pub faults: Vec<Fault<When>>,
     /// How long handlers and checkpoints take, in nanoseconds.
@@ -288,6 +291,9 @@ impl Plan {
         }
         if scenario.is_none() {
             partial::prepare(&mut plan);
+            if !plan.keeps_many_messages() {
+                plan.moves = moves::draw(seed, plan.agents());
+            }
         }
         plan.connect_edges();
         if random.percent(4) {
@@ -342,6 +348,7 @@ impl Plan {
             datagrams: datagrams(seed, load),
             visits,
             first: faults::first(&mut Random::new(seed, 17), clients + servers, messages),
+            moves: Vec::new(),
             faults,
             handler_ns: random.magnitude(US, 200 * US),
             open_ns: opening::slowness_ns(seed),
@@ -372,6 +379,12 @@ impl Plan {
         self.load == Load::Drizzle
     }
 
+    /// Whether edges dial each other: to stand by for sessions, or to take moved ones.
+    #[must_use]
+    pub fn connects_edges(&self) -> bool {
+        self.standby || !self.moves.is_empty()
+    }
+
     /// Whether agents or shards may keep little.
     pub fn is_short_of_memory(&self) -> bool {
         self.memory_max < UNLIMITED || self.shard_memory_max > 0
@@ -384,7 +397,7 @@ impl Plan {
         self.delay_ns.extend(
             (0..=edges).map(|_| (0..edges).map(|_| random.magnitude(10 * US, MS)).collect::<Vec<_>>()),
         );
-        if !self.standby {
+        if !self.connects_edges() {
             return;
         }
         for fault in &mut self.faults {

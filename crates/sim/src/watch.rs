@@ -137,6 +137,8 @@ pub struct Watch {
     owner: Option<ShardPosition>,
     /// Index of the edge that an owner last named as its standby.
     standby: Option<usize>,
+    /// The edge to which a session was last moved.
+    moved_to: Option<usize>,
     /// What the witness's reply means, if there is a witness.
     witness: Option<WitnessMode>,
     /// The witness's replies to owners: `None` if it was away, else how much log a client was seen to have.
@@ -169,6 +171,16 @@ impl Watch {
     /// The edge that an owner last named to its ends as its standby.
     pub(crate) fn standby(&self) -> Option<usize> {
         self.standby
+    }
+
+    /// The edge to which a session was last moved.
+    pub(crate) fn moved_to(&self) -> Option<usize> {
+        self.moved_to
+    }
+
+    /// An operator moves a session to this edge.
+    pub(crate) fn move_to(&mut self, edge: usize) {
+        self.moved_to = Some(edge);
     }
 
     /// The shard of a session's newest owner that all ends accepted, unless it died.
@@ -351,6 +363,14 @@ impl Watch {
 
     /// The shard of an owner sends a frame to a keeper.
     pub(crate) fn sent_to_keeper(&mut self, wire: usize, position: ShardPosition, frame: &Frame) {
+        match frame {
+            Frame::Keep(keep) if keep.moves => self.see(Moment::MoveFed, Some(position)),
+            Frame::HandOver(_) => {
+                self.count_if(Rare::HandedOver, true);
+                self.see(Moment::HandedOver, Some(position));
+            }
+            _ => {}
+        }
         self.feeds.sent_by_owner(wire, position, frame);
     }
 

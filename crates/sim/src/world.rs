@@ -25,6 +25,7 @@ mod faults;
 mod liars;
 mod lies;
 mod memory;
+mod moves;
 mod recorders;
 mod renewal;
 mod replay;
@@ -258,6 +259,9 @@ impl World {
         }
         let Fault { when: On { moment, skip, delay_ns }, kind } = self.plan.first;
         self.first = Some(TriggeredFault { moment, skip, delay_ns, kind });
+        for Fault { when: On { moment, skip, delay_ns }, kind } in self.plan.moves.clone() {
+            self.triggered.push(TriggeredFault { moment, skip, delay_ns, kind });
+        }
         if let Some(witness) = self.plan.witness.clone() {
             self.watch.witness(witness.how);
             for (at_ns, for_ns, absence) in witness.away {

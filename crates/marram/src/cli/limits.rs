@@ -199,6 +199,16 @@ fn on_an_edge() -> Vec<Row> {
             "more are refused",
         ),
         (
+            "moves to other edges at a time on a shard",
+            shard::MOVES_MAX.to_string(),
+            "others wait for their turn",
+        ),
+        (
+            "past moves that an edge remembers",
+            marram_shard::control::MOVES_REMEMBERED.to_string(),
+            "the oldest are forgotten",
+        ),
+        (
             "recordings of stopped handlers (c: record.files, record.bytes)",
             format!("{}, {}", edge::Stops::FILES, size64(edge::Stops::BYTES)),
             "the oldest are removed",

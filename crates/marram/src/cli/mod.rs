@@ -13,6 +13,7 @@ mod install;
 mod keeper;
 pub mod limits;
 mod logs;
+mod moves;
 mod operate;
 mod output;
 mod project;
@@ -70,6 +71,8 @@ enum Command {
     Inspect(inspect::Inspect),
     /// End sessions for good.
     Kill(operate::Kill),
+    /// Move running sessions to another edge: no message is lost or repeated, and their peers notice no gap.
+    Move(moves::Move),
     /// Write a session, from its last checkpoint on, to a file for `marram replay`.
     Record(record::Record),
     /// Run a recorded session again, on any machine, up to any point.
@@ -128,6 +131,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Logs(arguments) => logs::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Kill(arguments) => operate::kill(arguments),
+        Command::Move(arguments) => moves::run(arguments),
         Command::Record(arguments) => record::record(arguments),
         Command::Replay(arguments) => replay::replay(arguments),
         Command::Exec(arguments) => exec::run(arguments),

@@ -9,6 +9,7 @@ mod cli;
 mod develop;
 mod games;
 mod keepers;
+mod moves;
 mod network;
 mod operate;
 mod recovery;

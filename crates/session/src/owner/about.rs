@@ -58,6 +58,7 @@ impl About {
             image: self.image,
             hosts: ends.iter().map(|side| side.host).collect(),
             hot: false,
+            moves: false,
             log_offset: log.end(),
             head: log.digest().0,
             last_ns: log.last_ns(),

@@ -65,6 +65,8 @@ pub enum OwnerEffect {
     StandbySlow(KeeperId),
     /// Send this to the owner or recorder that feeds this standby.
     ToFeeder(Frame),
+    /// The owner that feeds this standby has handed the session over, and everything that was fed is replayed: open a generation.
+    TakeOver,
     /// Ask the witness what the client has acknowledged; answered by [`super::Owner::witnessed`] with this generation.
     AskWitness(Generation),
     /// Report to the witness what the client has. Nothing waits for it.

@@ -148,6 +148,13 @@ impl Owner {
                 }
                 self.about.renew(renewed.generation);
             }
+            Frame::HandOver(hand_over) => {
+                if !follow.hand_over() {
+                    return standby_error(Code::Protocol, "a session is handed over to a warm standby");
+                }
+                self.runner.carry_clock(now, hand_over.session_ns);
+                self.follow_on(now, out);
+            }
             _ => return standby_error(Code::Protocol, "a frame is not allowed in a feed"),
         }
         Ok(())

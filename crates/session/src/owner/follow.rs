@@ -84,6 +84,8 @@ pub(super) struct Follow {
     replayed: u64,
     /// Bytes of checkpoints received and not acknowledged.
     stored: u64,
+    /// Whether the feeding owner has handed the session over, and this owner has not begun to take it over.
+    handed_over: bool,
     /// Whether a recorder feeds it instead of an owner.
     recorder: bool,
     /// The recorder's answer, until what it gave has been checked.
@@ -112,6 +114,7 @@ impl Follow {
             unacknowledged: (0, 0),
             replayed: 0,
             stored: 0,
+            handed_over: false,
             recorder: false,
             recalled: None,
             owed: Vec::new(),
@@ -167,6 +170,17 @@ impl Follow {
     /// Whether the cell can run.
     pub(super) fn is_standing(&self) -> bool {
         self.standing
+    }
+
+    /// The feeding owner has handed the session over. False if this cell is warm: it would have to replay first.
+    pub(super) fn hand_over(&mut self) -> bool {
+        self.handed_over = self.hot;
+        self.hot
+    }
+
+    /// Whether the session was handed over, when all that was fed is replayed. True once.
+    pub(super) fn takes_over(&mut self) -> bool {
+        self.channel.is_some() && core::mem::take(&mut self.handed_over)
     }
 
     /// Whether more log may follow what is here.

@@ -68,7 +68,7 @@ pub use open::Attempt;
 pub use phase::OwnerPhase;
 pub use policy::{Holder, OwnerPolicy, OwnerTotals};
 pub use record::{RECORD_NS, RECORD_STOPPED_NS, RecordRequest};
-pub use replicas::{KeeperId, ReplicaProgress};
+pub use replicas::{Feed, KeeperId, ReplicaProgress};
 pub use share::OwnerShare;
 pub use uncovered::{REPLAY_SHARE_MIN_NS, REPLAY_SHARE_NS_PER_BYTE};
 pub use witness::{ClientProgress, REPORT_NS, WitnessReply, Witnessing};
@@ -359,9 +359,15 @@ impl Owner {
         }
     }
 
-    /// Makes a keeper keep the session from now on, over this channel of its wire. `hot` if it replays continuously.
-    pub fn add_replica(&mut self, keeper: KeeperId, channel: Channel, hot: bool, out: &mut Vec<OwnerEffect>) {
-        self.replicas.add(keeper, channel, hot);
+    /// Makes a keeper keep the session from now on, over this channel of its wire.
+    pub fn add_replica(
+        &mut self,
+        keeper: KeeperId,
+        channel: Channel,
+        feed: Feed,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        self.replicas.add(keeper, channel, feed);
         if !self.state.is_opened && self.log.end() == 0 {
             let keep = self.about.keep_frame(&self.ends, &self.log);
             self.replicas.start_with_session(&keep, out);
@@ -373,6 +379,13 @@ impl Owner {
     /// A keeper is disconnected, or not needed any more.
     pub fn remove_replica(&mut self, keeper: KeeperId, out: &mut Vec<OwnerEffect>) {
         self.replicas.remove(keeper, out);
+    }
+
+    /// Tells a keeper that replays continuously to take the session over, once it has all that it needs. False if it has not, or
+    /// if this owner cannot hand the session over now. The session goes on here until its ends promise the other edge.
+    pub fn hand_over(&mut self, now: Now, keeper: KeeperId, out: &mut Vec<OwnerEffect>) -> bool {
+        let session_ns = self.runner.session_ns(now, &self.log);
+        self.phase() == OwnerPhase::Running && self.replicas.hand_over(keeper, session_ns, out)
     }
 
     /// Progress of the session's keepers.

@@ -43,8 +43,11 @@ impl Owner {
             }
             Err(LogReplayError::Unreadable) => self.tampered("the log cannot be decoded", out),
             Err(_) => self.tampered("the log consumes messages that do not exist", out),
-            // More entries will follow.
-            Ok(None) if waits_for_more(&self.follow) => {}
+            // More entries will follow, unless its owner has handed the session over.
+            Ok(None) if waits_for_more(&self.follow) => {
+                let takes_over = self.follow.as_mut().is_some_and(|follow| follow.takes_over());
+                out.extend(takes_over.then_some(OwnerEffect::TakeOver));
+            }
             Ok(None) => self.chosen(now, out),
             Ok(Some(Handler { input, now_ns, reads })) => {
                 if let Some(follow) = &mut self.follow {

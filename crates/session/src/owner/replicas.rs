@@ -24,8 +24,8 @@ use alloc::{
 use bytes::Bytes;
 use marram_wire::{
     frame::{
-        Acknowledged, Base, Channel, CheckpointMeta, CheckpointPart, Code, Ended, Fed, Frame, Keep, Renewed,
-        Standby, Stored, Truncate,
+        Acknowledged, Base, Channel, CheckpointMeta, CheckpointPart, Code, Ended, Fed, Frame, HandOver, Keep,
+        Renewed, Standby, Stored, Truncate,
     },
     id::Port,
     limits::{CHECKPOINT_WINDOW, FEED_WINDOW, PART_SIZE, REPLAY_LAG_MAX, charge},
@@ -40,6 +40,23 @@ const TRANSFERS_MAX: usize = 2;
 /// Identifies a keeper within one shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct KeeperId(pub u64);
+
+/// What a keeper does with what it is fed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Feed {
+    /// It keeps log, messages and checkpoints.
+    Kept,
+    /// It replays the log while the cell runs.
+    Replayed,
+    /// It replays the log, and is to take the session over.
+    Moved,
+}
+
+impl Feed {
+    fn is_replayed(self) -> bool {
+        self != Self::Kept
+    }
+}
 
 /// A keeper's progress, for listings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,7 +86,7 @@ struct CheckpointTransfer {
 struct ReplicaStream {
     keeper: KeeperId,
     channel: Channel,
-    hot: bool,
+    feed: Feed,
     /// Whether entries are sent; otherwise it waits for the next full checkpoint.
     streaming: bool,
     /// The checkpoint that it begins with, until that is sealed.
@@ -115,7 +132,9 @@ impl ReplicaStream {
 
     /// It has replayed this many more entries. False if that is more than it was fed.
     fn replayed(&mut self, entries: u64) -> bool {
-        let Some(left) = self.unreplayed.checked_sub(entries).filter(|_| self.hot) else { return false };
+        let Some(left) = self.unreplayed.checked_sub(entries).filter(|_| self.feed.is_replayed()) else {
+            return false;
+        };
         self.unreplayed = left;
         self.unreplayed_min = self.unreplayed_min.min(left);
         true
@@ -143,12 +162,12 @@ impl Replicas {
         self.streams.is_empty()
     }
 
-    /// Adds a keeper, which waits for a full checkpoint to begin with. `hot` if it replays continuously.
-    pub(super) fn add(&mut self, keeper: KeeperId, channel: Channel, hot: bool) {
+    /// Adds a keeper, which waits for a full checkpoint to begin with.
+    pub(super) fn add(&mut self, keeper: KeeperId, channel: Channel, feed: Feed) {
         self.streams.push(ReplicaStream {
             keeper,
             channel,
-            hot,
+            feed,
             streaming: false,
             base: None,
             ready: false,
@@ -180,13 +199,23 @@ impl Replicas {
         }
     }
 
+    /// Tells a keeper to take the session over. False if it has not all that it needs.
+    pub(super) fn hand_over(&self, keeper: KeeperId, session_ns: i64, out: &mut Vec<OwnerEffect>) -> bool {
+        let is_ready =
+            |stream: &&ReplicaStream| stream.keeper == keeper && stream.feed.is_replayed() && stream.ready;
+        let Some(stream) = self.streams.iter().find(is_ready) else { return false };
+        let hand_over = HandOver { channel: stream.channel, session_ns };
+        out.push(OwnerEffect::ToKeeper(keeper, hand_over.into()));
+        true
+    }
+
     /// Progress of the session's keepers.
     pub(super) fn progress(&self) -> impl Iterator<Item = ReplicaProgress> {
         self.streams.iter().map(|stream| ReplicaProgress {
             keeper: stream.keeper,
             ready: stream.ready,
             behind: stream.behind + stream.in_flight,
-            unreplayed: stream.hot.then_some(stream.unreplayed),
+            unreplayed: stream.feed.is_replayed().then_some(stream.unreplayed),
         })
     }
 
@@ -310,7 +339,9 @@ impl Replicas {
     pub(super) fn start_waiting(&mut self, base: Option<u32>, keep: &Keep, out: &mut Vec<OwnerEffect>) {
         for stream in self.streams.iter_mut().filter(|stream| !stream.streaming) {
             (stream.streaming, stream.base) = (true, base);
-            let keep = Keep { channel: stream.channel, hot: stream.hot, ..keep.clone() };
+            let (channel, feed) = (stream.channel, stream.feed);
+            let (hot, moves) = (feed.is_replayed(), feed == Feed::Moved);
+            let keep = Keep { channel, hot, moves, ..keep.clone() };
             out.push(OwnerEffect::ToKeeper(stream.keeper, keep.into()));
         }
     }
@@ -345,7 +376,7 @@ impl Replicas {
                 self.lose(about.context(), at, Code::Busy, "it lags behind".to_string(), out);
                 continue;
             }
-            stream.unreplayed += u64::from(stream.hot);
+            stream.unreplayed += u64::from(stream.feed.is_replayed());
             if stream.fell_behind() > REPLAY_LAG_MAX {
                 let reason = format!("it replays too slowly: {} entries behind", stream.unreplayed);
                 out.push(OwnerEffect::StandbySlow(stream.keeper));
@@ -369,7 +400,7 @@ impl Replicas {
     ) {
         for at in (0..self.streams.len()).rev() {
             let stream = &mut self.streams[at];
-            let wanted = stream.streaming && (!stream.hot || stream.base == Some(meta.number));
+            let wanted = stream.streaming && (!stream.feed.is_replayed() || stream.base == Some(meta.number));
             if !wanted {
                 continue;
             }
@@ -415,7 +446,7 @@ impl Replicas {
         }
         self.unreported_outputs = 0;
         let received: Vec<u64> = ends.iter().map(EndState::acknowledged).collect();
-        for stream in self.streams.iter().filter(|stream| stream.streaming && stream.hot) {
+        for stream in self.streams.iter().filter(|stream| stream.streaming && stream.feed.is_replayed()) {
             let reported = Acknowledged { channel: stream.channel, received: received.clone() };
             out.push(OwnerEffect::ToKeeper(stream.keeper, reported.into()));
         }

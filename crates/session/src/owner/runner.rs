@@ -66,12 +66,20 @@ pub(super) struct Runner {
     last: Kind,
     /// Session time minus monotonic time, in nanoseconds; fixed when a log was chosen.
     clock_offset_ns: i64,
+    /// The same at the owner that handed the session over to this one, in this machine's monotonic time.
+    carried_offset_ns: Option<i64>,
     rates: Rates,
 }
 
 impl Default for Runner {
     fn default() -> Self {
-        Self { running: None, last: Kind::Message, clock_offset_ns: 0, rates: Rates::default() }
+        Self {
+            running: None,
+            last: Kind::Message,
+            clock_offset_ns: 0,
+            carried_offset_ns: None,
+            rates: Rates::default(),
+        }
     }
 }
 
@@ -81,16 +89,24 @@ impl Runner {
         self.running.is_some()
     }
 
-    /// Session time continues from the last logged time `logged_ns`, or from the machine's if that is later **\[M\]**.
+    /// Another owner hands the session over, where this is the session time now: it continues from there, whatever the clocks of
+    /// both machines say.
+    pub(super) fn carry_clock(&mut self, now: Now, session_ns: i64) {
+        self.carried_offset_ns = Some(session_ns.saturating_sub(mono_ns(now)));
+    }
+
+    /// Session time continues from the last logged time `logged_ns`, or from the machine's if that is later **\[M\]**; after a
+    /// hand-over, from that of the last owner.
     pub(super) fn set_clock(&mut self, now: Now, logged_ns: i64) {
-        let session_ns = logged_ns.max(now.unix_ns);
-        self.clock_offset_ns = session_ns.saturating_sub(i64::try_from(now.mono_ns).unwrap_or(i64::MAX));
+        let mono_ns = mono_ns(now);
+        let carried_ns = self.carried_offset_ns.map(|offset_ns| mono_ns.saturating_add(offset_ns));
+        let session_ns = logged_ns.max(carried_ns.unwrap_or(now.unix_ns));
+        self.clock_offset_ns = session_ns.saturating_sub(mono_ns);
     }
 
     /// Session time: the edge's monotonic clock plus an offset fixed at recovery; never behind the last logged time.
-    fn session_ns(&self, now: Now, log: &Log) -> i64 {
-        let mono_ns = i64::try_from(now.mono_ns).unwrap_or(i64::MAX);
-        mono_ns.saturating_add(self.clock_offset_ns).max(log.last_ns())
+    pub(super) fn session_ns(&self, now: Now, log: &Log) -> i64 {
+        mono_ns(now).saturating_add(self.clock_offset_ns).max(log.last_ns())
     }
 
     /// When a timer of a running session fires, in monotonic nanoseconds. None while something holds it back that ends
@@ -179,6 +195,11 @@ impl Runner {
             None
         }
     }
+}
+
+/// Monotonic time as session time has it: signed.
+fn mono_ns(now: Now) -> i64 {
+    i64::try_from(now.mono_ns).unwrap_or(i64::MAX)
 }
 
 /// The next input of a kind, if there is one. While an end is full, only messages with outputs that do not go to that

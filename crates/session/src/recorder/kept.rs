@@ -71,7 +71,7 @@ impl Kept {
         // Each message that was consumed has an entry of at least a byte.
         let consumed = keep.took.iter().all(|took| *took <= keep.log_offset);
         check(consumed, "a feed begins behind more messages than its log can have consumed")?;
-        check(!keep.hot, "a recorder does not replay what it keeps")?;
+        check(!keep.hot && !keep.moves, "a recorder does not replay what it keeps")?;
         let mut tag = [0; 8];
         tag.copy_from_slice(&keep.head[..8]);
         Ok(Self {

@@ -25,6 +25,7 @@ impl Control {
             holds!("I40", !shards.is_empty() && shards.iter().all(exists));
         }
         self.questions.values().try_for_each(|question| self.question_invariants(question))?;
+        self.moves.invariants()?;
         self.placements.invariants(self.config.shards)
     }
 

@@ -22,6 +22,7 @@ use marram_wire::{
 #[derive(Default)]
 struct Later {
     lost: Vec<(KeeperId, Code, String)>,
+    takes_over: bool,
     over: Option<(Code, String)>,
     joins: Option<(CellId, CellImage, Seed)>,
     again: Option<u64>,
@@ -48,6 +49,10 @@ impl Shard {
         for (keeper, code, reason) in later.lost {
             self.keeper_lost(now, id, (keeper, code, &reason), out);
         }
+        if later.takes_over && later.over.is_none() {
+            // The attempt ends in this function too, with the rest of what is below.
+            return self.take_handed_over(now, id, out);
+        }
         if let Some((code, reason)) = later.over {
             // Nothing else matters to a session that is over.
             return self.forget(now, id, code, &reason, out);
@@ -72,10 +77,14 @@ impl Shard {
                 out,
             );
         }
+        let moves = session.moving.is_some();
         if let Some((asked_ns, stood)) = session.recovered() {
             self.counters.recovered(now.mono_ns.saturating_sub(asked_ns), stood);
         }
         self.sessions.rearm(now.mono_ns, id);
+        if moves {
+            self.move_on(now, id, out);
+        }
         // Last, since both look at the phase that the session is in now.
         self.place_if_chosen(now, id, out);
         self.list_standby(id, out);
@@ -156,6 +165,7 @@ impl Shard {
             }
             OwnerEffect::Recorded(request, Err(why)) => self.recorded(id, request.tag, Err(why), out),
             OwnerEffect::Remove(cell) => self.remove_cell(now, cell, out),
+            OwnerEffect::TakeOver => later.takes_over = true,
             OwnerEffect::AskWitness(generation) => witness::ask(&mut self.counters, id, generation, out),
             OwnerEffect::Report(seen) => witness::report(&mut self.counters, id, seen, out),
             OwnerEffect::WitnessMissing => witness::missing(&mut self.counters, id, out),
@@ -206,7 +216,10 @@ impl Shard {
         // The owner has told its ends. What they still send finds no channel.
         self.unlink(id, Port::CLIENT);
         self.unlink(id, Port::SERVER);
-        let Some(session) = self.sessions.remove(id) else { return };
+        let Some(mut session) = self.sessions.remove(id) else { return };
+        if let Some(moving) = session.moving.take() {
+            self.moved(now, id, &moving, (code, reason), out);
+        }
         if session.placing.is_listed() {
             out.push(ShardOutput::Control(FromShard::Placed(Placed { session: id, at: None })));
         }

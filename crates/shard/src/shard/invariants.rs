@@ -25,6 +25,8 @@ impl Shard {
         self.waiting.invariants(|wire| self.wires.has(wire))?;
         holds!("I39", self.waiting.len() == 0 || !self.may_recover());
         holds!("I39", self.draining || !self.drained);
+        let moving = self.sessions.iter();
+        self.moves.invariants(moving.filter_map(|(id, session)| Some((id, session.moving.as_deref()?))))?;
         self.refused.invariants()?;
         self.stops.invariants()?;
         // The list of effects is lent to each call of an owner, and comes back empty.

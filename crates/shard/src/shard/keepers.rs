@@ -14,7 +14,7 @@ use super::{
 use crate::api::{self, FromShard, NoteLevel, Now, Protect, ShardOutput, ShardWireId};
 use alloc::vec::Vec;
 use marram_session::{
-    owner::{KeeperId, OwnerPhase},
+    owner::{Feed, KeeperId, OwnerPhase},
     trace,
 };
 use marram_wire::{
@@ -83,11 +83,25 @@ impl Shard {
         self.keepers_changed(now, out);
     }
 
+    /// A keeper is not needed any more.
+    pub(super) fn remove_replica(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        keeper: KeeperId,
+        out: &mut Vec<ShardOutput>,
+    ) {
+        // The owner is informed before the shard forgets it.
+        self.with_owner(now, id, out, |owner, effects| owner.remove_replica(keeper, effects));
+        self.unplace(now, id, keeper, out);
+    }
+
     fn unplace(&mut self, now: Now, id: SessionId, keeper: KeeperId, out: &mut Vec<ShardOutput>) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.placing.remove(keeper);
         }
         self.with_owner(now, id, out, |owner, effects| owner.remove_replica(keeper, effects));
+        self.move_lost(now, id, keeper, "the connection to that edge broke", out);
     }
 
     /// Adds the missing replicas of a session, and removes those that it does not need.
@@ -101,9 +115,7 @@ impl Shard {
         }
         let protect = self.apps.protect(owner);
         for keeper in session.placing.unwanted(protect) {
-            // The owner is informed before the shard forgets it.
-            self.with_owner(now, id, out, |owner, effects| owner.remove_replica(keeper, effects));
-            self.unplace(now, id, keeper, out);
+            self.remove_replica(now, id, keeper, out);
         }
         let Some(session) = self.sessions.get(id) else { return };
         // A keeper that refuses must not be asked for each message of the session.
@@ -111,32 +123,36 @@ impl Shard {
             return self.tell_standby(now, id, out);
         }
         // A keeper that is connected stays, even if the ring would choose another one now.
-        let recorder = if session.placing.has(true) { None } else { self.wires.of_recorder() };
-        let stands = matches!(protect, Protect::Warm | Protect::Hot) && !session.placing.has(false);
+        let recorder = if session.placing.has_recorder() { None } else { self.wires.of_recorder() };
+        let stands = matches!(protect, Protect::Warm | Protect::Hot) && !session.placing.has_standby();
         let name = self.keepers.standby_of(id, &self.config.edge).filter(|_| stands);
+        // The edge to which it moves has a feed already, and is about to be its owner.
+        let name = name.filter(|name| session.placing.at_edge(name).is_none());
         let standby = name.and_then(|name| self.wires.of_standby(name, id));
-        let hot = protect == Protect::Hot;
-        for ((wire, role), hot) in
-            recorder.map(|it| (it, false)).into_iter().chain(standby.map(|it| (it, hot)))
+        let feed = if protect == Protect::Hot { Feed::Replayed } else { Feed::Kept };
+        for ((wire, role), feed) in
+            recorder.map(|it| (it, Feed::Kept)).into_iter().chain(standby.map(|it| (it, feed)))
         {
-            self.place_at(now, id, (wire, role, hot), out);
+            self.place_at(now, id, (wire, role, feed), out);
         }
         self.tell_standby(now, id, out);
     }
 
-    fn place_at(
+    /// Makes a keeper keep a session. None if its wire is gone.
+    pub(super) fn place_at(
         &mut self,
         now: Now,
         id: SessionId,
-        (wire, role, hot): (ShardWireId, Role, bool),
+        (wire, role, feed): (ShardWireId, Role, Feed),
         out: &mut Vec<ShardOutput>,
-    ) {
-        let Some(session) = self.sessions.get_mut(id) else { return };
+    ) -> Option<KeeperId> {
+        let session = self.sessions.get_mut(id)?;
         // The channel is the keeper's only name for the feed: it is new on its wire.
-        let Some(channel) = self.wires.open(wire) else { return };
+        let channel = self.wires.open(wire)?;
         let keeper = self.keepers.place((wire, channel), id);
-        session.placing.add(Placed { id: keeper, at: (wire, channel), role, hot });
-        self.with_owner(now, id, out, |owner, effects| owner.add_replica(keeper, channel, hot, effects));
+        session.placing.add(Placed { id: keeper, at: (wire, channel), role, feed });
+        self.with_owner(now, id, out, |owner, effects| owner.add_replica(keeper, channel, feed, effects));
+        Some(keeper)
     }
 
     /// A log has been chosen, or the session continues: add missing keepers.
@@ -195,6 +211,7 @@ impl Shard {
         let at = session.placing.at(keeper);
         at.into_iter().for_each(|at| self.keepers.close(at));
         let Some(name) = session.placing.lose(now.mono_ns, keeper, code) else { return };
+        self.move_lost(now, id, keeper, reason, out);
         self.counters.keepers_lost += 1;
         // Such a conflict is ordinary: the session has just moved.
         if code != Code::Superseded {
@@ -224,6 +241,7 @@ impl Shard {
                     if let Some(session) = self.sessions.get_mut(id) {
                         session.placing.stored();
                     }
+                    self.move_on(now, id, out);
                     self.tell_standby(now, id, out);
                 }
             }

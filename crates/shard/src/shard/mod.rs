@@ -5,6 +5,7 @@ mod hello;
 mod images;
 mod invariants;
 mod keepers;
+mod moves;
 mod peers;
 mod recalls;
 mod record;
@@ -18,6 +19,7 @@ mod witness;
 
 pub use record::RECORDINGS_MAX;
 pub use state::missing::{MISSING_MAX, RETRY_MAX_NS, RETRY_MIN_NS};
+pub use state::moves::MOVES_MAX;
 pub use state::refused::REMEMBERED_MAX;
 
 use crate::api::{
@@ -46,6 +48,7 @@ use report::{Counters, note};
 use state::{
     apps::Apps,
     keepers::Keepers,
+    moves::Moves,
     peers::Peers,
     recalls::Recalls,
     refused::Refused,
@@ -77,6 +80,7 @@ pub struct Shard {
     sessions: Sessions,
     shared: SharedCells,
     keepers: Keepers,
+    moves: Moves,
     recalls: Recalls,
     /// None until the first configuration, and if there are no peers to dial.
     peers: Option<Peers>,
@@ -106,6 +110,7 @@ impl Shard {
             sessions: Sessions::default(),
             shared: SharedCells::default(),
             keepers: Keepers::default(),
+            moves: Moves::default(),
             recalls: Recalls::default(),
             peers: None,
             waiting: Waiting::default(),
@@ -179,6 +184,7 @@ impl Shard {
         out.extend(self.wires.silent(now.mono_ns).map(|wire| ShardOutput::CloseWire { wire }));
         self.peers_due(now, out);
         self.recalls_due(now, out);
+        self.moves_due(now, out);
         self.replay_due(now, out);
         self.memory_due(now, out);
         self.admit(now, out);
@@ -319,6 +325,8 @@ impl Shard {
                 out.push(ShardOutput::Control(FromShard::Killed(Killed { tag: kill.tag, found })));
             }
             ToShard::List(tag) => self.list(now, tag.tag, out),
+            ToShard::Move(asked) => self.move_session(now, asked, out),
+            ToShard::CancelMove(asked) => self.cancel_move(now, &asked, out),
             ToShard::Record(record) => self.record(now, &record, out),
         }
     }
@@ -339,6 +347,16 @@ impl Shard {
             // Placing calls the owner, which may end the session.
             if session.placing.is_due(now.mono_ns) {
                 self.place(now, id, out);
+            }
+            let Some(session) = self.sessions.get(id) else { continue };
+            if is_over(session.move_until_ns()) {
+                let why = if session.moving.as_ref().is_some_and(|moving| moving.is_handed_over()) {
+                    "the edge did not take the session over in time"
+                } else {
+                    "it did not come to an end in time: the session changes faster than its state can be sent, or its ends cannot keep \
+                     another full checkpoint"
+                };
+                self.give_up_move(now, id, why, out);
             }
             let Some(session) = self.sessions.get(id) else { continue };
             if is_over(session.end_awaited_until_ns()) {

@@ -72,7 +72,7 @@ impl Shard {
     }
 
     /// Opens a generation of a session without an owner, if both of its ends can be reached.
-    fn take_over(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
+    pub(super) fn take_over(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(id) else { return };
         // If the standby has too little state, the ends must find another edge.
         let able = session.owner.standing_by().is_some_and(|(_, able)| able);
@@ -241,6 +241,10 @@ impl Shard {
             let reason = images::want(apps, now, &keep.app, keep.image, out);
             return Err(StandbyError(Code::UnknownImage, reason));
         };
+        if keep.moves {
+            let server = app.server.as_deref();
+            self.can_be_moved_here(keep, server).map_err(|reason| StandbyError(Code::Waiting, reason))?;
+        }
         let keys = SessionKeys::derive(&self.secret, id);
         let seed = Seed(self.random.bytes());
         let owner = Owner::standby(keys, policy(&app, &self.config), keep, seed)?;
@@ -255,7 +259,7 @@ impl Shard {
     }
 
     /// Forgets a session that this shard stood by for. A session that it owns, or is about to own, stays.
-    fn drop_standby(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
+    pub(super) fn drop_standby(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.feeder = None;
         // An attempt to own it may be under way: then the feed was of no use any more.

@@ -21,6 +21,8 @@ pub(super) struct Counters {
     finished: u64,
     failed: u64,
     moved: u64,
+    pub(super) moves: u64,
+    pub(super) moves_failed: u64,
     pub(super) runs: u64,
     pub(super) attempts: u64,
     recoveries: u64,
@@ -159,6 +161,10 @@ impl Shard {
             count("sessions_finished_total", self.counters.finished),
             count("sessions_failed_total", self.counters.failed),
             count("sessions_moved_total", self.counters.moved),
+            gauge("moves_under_way", self.moves.counts().0),
+            gauge("moves_waiting", self.moves.counts().1),
+            count("moves_total", self.counters.moves),
+            count("moves_failed_total", self.counters.moves_failed),
         ];
         self.tenants.count(&mut counters);
         let mut servers: BTreeMap<&String, usize> = BTreeMap::new();
@@ -188,6 +194,7 @@ fn row(id: SessionId, session: &Session, protect: Protect, gate: Option<HostId>)
         server: owner.host(Port::SERVER),
         protect,
         keepers: session.placing.rows(owner),
+        moving: session.moving.as_ref().map(|moving| moving.row()),
         client_in_gate: in_gate(Port::CLIENT),
         server_in_gate: in_gate(Port::SERVER),
         consumed: totals.consumed,

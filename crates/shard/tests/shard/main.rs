@@ -3,6 +3,7 @@
 mod admission;
 mod agents;
 mod coordinator;
+mod moves;
 mod recalls;
 mod secrets;
 mod shared;

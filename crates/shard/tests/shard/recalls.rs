@@ -48,6 +48,7 @@ fn keep(channel: Channel, count: u64) -> Keep {
         image: app("alone", None).image,
         hosts: vec![HostId([9; 16])],
         hot: false,
+        moves: false,
         log_offset: 0,
         head: [0; 32],
         last_ns: 0,

@@ -36,6 +36,10 @@ pub enum Moment {
     Truncate,
     /// A program ends its output.
     EndOfInput,
+    /// An owner begins to feed the edge to which its session moves.
+    MoveFed,
+    /// An owner tells that edge to take the session over.
+    HandedOver,
     /// Everything was received in both directions.
     Finish,
     /// An end is ready to forget the session.
@@ -43,7 +47,7 @@ pub enum Moment {
 }
 
 impl Moment {
-    /// About in the order in which they occur in a session's life.
+    /// About in the order in which they occur in a session's life, without those of a move, which few seeds have.
     const ALL: [Self; 13] = [
         Self::Message,
         Self::Hello,
@@ -94,6 +98,8 @@ pub enum FaultTarget {
     Owner,
     /// The edge that an owner last named as its standby; otherwise as [`FaultTarget::Owner`].
     Standby,
+    /// The edge to which a session was last moved; otherwise as [`FaultTarget::Owner`].
+    MoveTarget,
 }
 
 /// Kinds of faults. Durations in nanoseconds.
@@ -179,6 +185,15 @@ pub enum FaultKind {
     Kill {
         /// The edge.
         place: FaultTarget,
+    },
+    /// The operator moves the sessions of an edge.
+    Move {
+        /// The edge.
+        place: FaultTarget,
+        /// How many edges further.
+        by: u64,
+        /// The operator cancels what is not handed over after this time.
+        cancel_ns: Option<u64>,
     },
     /// A step of an owner that renews its standby in vain.
     RenewInVain(RenewalStep),

@@ -114,6 +114,18 @@ pub enum Rare {
     StandbyLagged,
     /// A standby's cell became the live one.
     StandbyTookOver,
+    /// A move was begun.
+    MoveBegun,
+    /// A move was refused.
+    MoveRefused,
+    /// A move was cancelled.
+    MoveCancelled,
+    /// A move that was begun failed.
+    MoveFailed,
+    /// A session was handed over.
+    HandedOver,
+    /// A session had left its edge after it was handed over.
+    Moved,
     /// A recorder returned its stored log of a session.
     Recalled,
     /// A recorder returned something other than what it was sent.
@@ -161,7 +173,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 74] = [
+    pub const ALL: [Self; 80] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -215,6 +227,12 @@ impl Rare {
         Self::StandbyRenewedInVain,
         Self::StandbyLagged,
         Self::StandbyTookOver,
+        Self::MoveBegun,
+        Self::MoveRefused,
+        Self::MoveCancelled,
+        Self::MoveFailed,
+        Self::HandedOver,
+        Self::Moved,
         Self::Recalled,
         Self::RecorderLied,
         Self::AgentLied,

@@ -13,7 +13,9 @@
 //! A crash takes a machine's state and its cells. A freeze takes nothing: what arrives waits, and
 //! the machine wakes up into the past, as an owner that may have been replaced meanwhile.
 
-use super::{Caller, Direction, Event, World, coordinator::ClientNode, memory, replay::ReplayJudge};
+use super::{
+    Caller, Direction, Event, World, coordinator::ClientNode, memory, moves::MOVE_TAG, replay::ReplayJudge,
+};
 use crate::{
     executor::{Cells, Habits, Restoring, play},
     plan::{MS, Plan, S, US},
@@ -132,7 +134,11 @@ impl EdgeNode {
             coordinator: plan.witness.is_some(),
             record_stops: plan.records,
             checkpoints_max: plan.checkpoints_max,
-            dials: if plan.standby { u32::try_from(plan.shards.len()).expect("a few edges") } else { 0 },
+            dials: if plan.connects_edges() {
+                u32::try_from(plan.shards.len()).expect("a few edges")
+            } else {
+                0
+            },
             heartbeat_ms: [100, 400],
             sabotage: 0,
         };
@@ -379,6 +385,7 @@ impl World {
             }
             self.watch.count_if(Rare::RecordingGivenUp, !unprotected);
         }
+        self.move_answered(edge, tag, &answer);
         let rows = match answer {
             ControlAnswer::Sessions(rows, _) => rows,
             ControlAnswer::Placements(version, parts) => return self.list_standbys(edge, version, parts),
@@ -394,6 +401,9 @@ impl World {
                 let input = control::ControlInput::Request { tag: RECORD_TAG, request };
                 self.queue.after(0, Event::Control(edge, life, input));
             }
+        }
+        if (MOVE_TAG..MOVE_TAG + 8).contains(&tag) {
+            self.move_rows(edge, tag, &rows);
         }
         if tag == KILL_TAG
             && let Some(row) = rows.first()
@@ -502,6 +512,9 @@ impl World {
                     let refused = note.text.starts_with("no checkpoint of session");
                     self.watch.count_if(Rare::CheckpointRefused, refused);
                     self.trace.say(self.queue.now_ns(), || format!("{position} notes {}", note.text));
+                }
+                if let FromShard::MoveOver(over) = &message {
+                    self.move_over(over);
                 }
                 let shard = u8::try_from(position.shard).expect("a few shards");
                 let edge_life = self.edges[position.edge].life;

@@ -36,6 +36,7 @@ impl World {
             | FaultKind::FreezeEdge { place, .. }
             | FaultKind::Drain { place, .. }
             | FaultKind::JumpClock { place, .. }
+            | FaultKind::Move { place, .. }
             | FaultKind::Kill { place } => (None, Some(place)),
             FaultKind::CutWires { agent, place }
             | FaultKind::CutOneSide { agent, place, .. }
@@ -118,6 +119,10 @@ impl World {
                 let edge = self.place(place, here);
                 self.ask_to_kill(edge);
             }
+            FaultKind::Move { place, by, cancel_ns } => {
+                let edge = self.place(place, here);
+                self.ask_to_move(edge, by, cancel_ns);
+            }
             FaultKind::RenewInVain(step) => self.renew_in_vain(step, here),
         }
     }
@@ -130,6 +135,7 @@ impl World {
             FaultTarget::Here => here.map_or(owner, |position| position.edge),
             FaultTarget::Owner => owner,
             FaultTarget::Standby => self.watch.standby().unwrap_or(owner),
+            FaultTarget::MoveTarget => self.watch.moved_to().unwrap_or(owner),
         }
     }
 

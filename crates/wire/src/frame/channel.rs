@@ -47,6 +47,7 @@ impl Frame {
             Self::Base(frame) => (Some(Sender::Edge), frame.channel),
             Self::Fed(frame) => (Some(Sender::Edge), frame.channel),
             Self::Acknowledged(frame) => (Some(Sender::Edge), frame.channel),
+            Self::HandOver(frame) => (Some(Sender::Edge), frame.channel),
             Self::Renewed(frame) => (Some(Sender::Edge), frame.channel),
             Self::Standby(frame) => (Some(Sender::Edge), frame.channel),
             Self::Failed(frame) => (Some(Sender::Edge), frame.channel),

@@ -174,7 +174,7 @@ frames! {
         /// Where the client connected, for the server's end; absent unless fresh.
         origin: Option<Box<Origin>>,
         /// Whether the program at this end sent or received something shortly before the session lost its owner, or has sent
-        /// something since: then it is recovered before others.
+        /// something since, or the session has had no owner for two seconds: then it is recovered before others.
         active: bool,
     }
     /// Edge to end: promise this generation. Opens the channel at the end that did not send [`Hello`].
@@ -382,6 +382,8 @@ frames! {
         /// Whether to replay the log while the cell runs. Otherwise the keeper restores the last announced checkpoint and stores
         /// the rest.
         hot: bool,
+        /// Whether the owner means to hand the session over to this keeper once it has what it needs.
+        moves: bool,
         /// Offset of the first log entry that follows: 0, or the offset of the checkpoint that follows.
         log_offset: u64,
         /// Keyed digest of the session up to there, in full length.
@@ -428,6 +430,14 @@ frames! {
         channel: Channel,
         /// The new generation.
         generation: Generation,
+    }
+    /// Owner to a hot standby: take the session over, as soon as all that was fed is replayed. The owner goes on until the ends
+    /// promise that.
+    85 HandOver {
+        /// The channel.
+        channel: Channel,
+        /// Session time, in nanoseconds: it goes on from here at the new owner, whatever that machine's clock says.
+        session_ns: i64,
     }
     /// Hot standby to owner: this many more of the fed entries have run through its cell.
     84 Replayed {

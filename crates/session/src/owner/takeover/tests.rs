@@ -2,6 +2,7 @@
 //! echoes.
 
 mod half;
+mod moves;
 mod recall;
 
 use super::*;
@@ -192,6 +193,7 @@ impl Standby {
             image: IMAGE,
             hosts: HOSTS.to_vec(),
             hot,
+            moves: false,
             log_offset: history.offset(first),
             head: history.digests[first].0,
             last_ns: 0,

@@ -244,6 +244,7 @@ impl Model {
             image: ImageHash([3; 32]),
             hosts: vec![HostId([2; 16]); self.ports],
             hot: false,
+            moves: false,
             log_offset: self.from,
             head,
             last_ns: 0,

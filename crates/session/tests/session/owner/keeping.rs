@@ -1,7 +1,7 @@
 //! Hot standbys: their reports of replayed entries, and what happens to one that falls behind.
 
 use crate::owner::bench::{Bench, CLIENT, policy};
-use marram_session::owner::KeeperId;
+use marram_session::owner::{Feed, KeeperId};
 use marram_wire::{
     frame::{Credit, Frame, Replayed, Stored},
     limits::{REPLAY_LAG_MAX, REPLAYED_EVERY},
@@ -13,7 +13,8 @@ const CHANNEL: u32 = 3;
 /// A session that has been kept since it began: its first entry was fed.
 fn kept(hot: bool) -> Bench {
     let mut bench = Bench::new(policy());
-    bench.step(|owner, _, out| owner.add_replica(KEEPER, CHANNEL, hot, out));
+    let feed = if hot { Feed::Replayed } else { Feed::Kept };
+    bench.step(|owner, _, out| owner.add_replica(KEEPER, CHANNEL, feed, out));
     bench.begin();
     bench.look();
     bench
@@ -58,7 +59,7 @@ fn a_hot_standby_that_does_not_replay_what_it_receives_is_dropped() {
     assert_eq!(lost(&mut bench), ["keeper 7 replays too slowly", "keeper 7 lost: Busy"]);
     assert_eq!(bench.owner.keepers().count(), 0);
     // Another keeper, or the same one when it is back, begins with a checkpoint of its own.
-    bench.step(|owner, _, out| owner.add_replica(KeeperId(8), CHANNEL + 2, true, out));
+    bench.step(|owner, _, out| owner.add_replica(KeeperId(8), CHANNEL + 2, Feed::Replayed, out));
     assert!(bench.taken.is_some());
     assert_eq!(unreplayed(&bench), Some(0));
 }
@@ -107,7 +108,7 @@ fn one_that_acknowledges_more_than_it_was_fed_is_dropped() {
 fn what_came_while_its_checkpoint_was_on_its_way_is_not_held_against_it() {
     let mut bench = Bench::begun(policy());
     consume(&mut bench, 1);
-    bench.step(|owner, _, out| owner.add_replica(KEEPER, CHANNEL, true, out));
+    bench.step(|owner, _, out| owner.add_replica(KEEPER, CHANNEL, Feed::Replayed, out));
     consume(&mut bench, REPLAY_LAG_MAX + 9);
     assert_eq!(lost(&mut bench), [""; 0]);
     let number = bench.taken.as_ref().expect("it begins with a checkpoint").number;
@@ -131,7 +132,7 @@ fn one_that_stored_what_it_was_not_sent_is_dropped() {
     {
         let mut bench = Bench::begun(policy());
         consume(&mut bench, 1);
-        bench.step(|owner, _, out| owner.add_replica(KEEPER, CHANNEL, false, out));
+        bench.step(|owner, _, out| owner.add_replica(KEEPER, CHANNEL, Feed::Kept, out));
         assert_eq!(bench.taken.as_ref().map(|taken| taken.number), Some(1));
         if sent {
             assert_eq!(bench.checkpointed(&b"sealed"[..]), None);

@@ -110,6 +110,7 @@ pub(crate) fn effect(effect: &OwnerEffect) -> String {
         OwnerEffect::StandbySlow(keeper) => format!("keeper {} replays too slowly", keeper.0),
         OwnerEffect::KeeperLost(keeper, code, _) => format!("keeper {} lost: {code:?}", keeper.0),
         OwnerEffect::ToFeeder(frame) => format!("to feeder: {frame:?}"),
+        OwnerEffect::TakeOver => "take over".into(),
         OwnerEffect::AskWitness(generation) => format!("ask the witness for {}", generation.count),
         OwnerEffect::Report(seen) => format!("report {} of {}", seen.log_end, seen.generation.count),
         OwnerEffect::WitnessMissing => "witness missing".into(),

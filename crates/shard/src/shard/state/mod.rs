@@ -4,6 +4,7 @@
 pub(super) mod apps;
 pub(super) mod keepers;
 pub(super) mod missing;
+pub(super) mod moves;
 pub(super) mod peers;
 pub(super) mod placing;
 pub(super) mod recalls;

@@ -10,7 +10,7 @@ use alloc::{string::String, vec::Vec};
 use marram_session::{
     holds,
     invariant::BrokenInvariant,
-    owner::{KeeperId, Owner, OwnerPhase, ReplicaProgress},
+    owner::{Feed, KeeperId, Owner, OwnerPhase, ReplicaProgress},
 };
 use marram_wire::{frame::Code, id::Generation, limits::REPLAYED_EVERY};
 
@@ -26,14 +26,21 @@ pub(crate) struct Placed {
     pub(crate) id: KeeperId,
     pub(crate) at: At,
     pub(crate) role: Role,
-    /// Whether it replays the log while the cell runs.
-    pub(crate) hot: bool,
+    /// What it does with what it is fed.
+    pub(crate) feed: Feed,
+}
+
+impl Placed {
+    /// Whether an edge stands by here, other than one to which the session moves.
+    fn stands_by(&self) -> bool {
+        !self.role.recorder && self.feed != Feed::Moved
+    }
 }
 
 /// A session's need for keepers.
 #[derive(Debug, Default)]
 pub(crate) struct Placing {
-    /// At most one at a recorder and one at a standby.
+    /// At most one at a recorder, one at a standby, and one at the edge to which the session moves.
     placed: Vec<Placed>,
     /// When to search again for missing keepers.
     pub(super) again_ns: Option<u64>,
@@ -67,18 +74,37 @@ impl Placing {
         self.placed.iter().find(|placed| placed.id == keeper).map(|placed| placed.at)
     }
 
-    /// Whether there is a replica of this kind.
-    pub(crate) fn has(&self, recorder: bool) -> bool {
-        self.placed.iter().any(|placed| placed.role.recorder == recorder)
+    /// Whether a recorder keeps it.
+    pub(crate) fn has_recorder(&self) -> bool {
+        self.placed.iter().any(|placed| placed.role.recorder)
+    }
+
+    /// Whether an edge stands by for it, other than one to which it moves.
+    pub(crate) fn has_standby(&self) -> bool {
+        self.placed.iter().any(Placed::stands_by)
+    }
+
+    /// The replica at this edge, if it has one.
+    pub(crate) fn at_edge(&self, name: &str) -> Option<&Placed> {
+        self.placed.iter().find(|placed| !placed.role.recorder && placed.role.name == name)
+    }
+
+    /// The session moves to the edge of this replica, which stands by no more. False if the replica is warm, or gone.
+    pub(crate) fn moves_to(&mut self, keeper: KeeperId) -> bool {
+        let is_hot = |placed: &&mut Placed| placed.id == keeper && placed.feed == Feed::Replayed;
+        let Some(placed) = self.placed.iter_mut().find(is_hot) else { return false };
+        placed.feed = Feed::Moved;
+        true
     }
 
     /// The keepers that the app's setting does not ask for: standbys that it does without, or of the other kind.
     pub(crate) fn unwanted(&self, protect: Protect) -> Vec<KeeperId> {
         let wanted = |placed: &Placed| match protect {
-            Protect::Warm | Protect::Hot => placed.hot == (protect == Protect::Hot),
+            Protect::Warm => placed.feed == Feed::Kept,
+            Protect::Hot => placed.feed == Feed::Replayed,
             _ => false,
         };
-        let unwanted = self.placed.iter().filter(|placed| !placed.role.recorder && !wanted(placed));
+        let unwanted = self.placed.iter().filter(|placed| placed.stands_by() && !wanted(placed));
         unwanted.map(|placed| placed.id).collect()
     }
 
@@ -102,6 +128,9 @@ impl Placing {
     pub(crate) fn lose(&mut self, now_ns: u64, keeper: KeeperId, code: Code) -> Option<String> {
         let at = self.placed.iter().position(|placed| placed.id == keeper)?;
         let placed = self.placed.swap_remove(at);
+        if placed.feed == Feed::Moved {
+            return Some(placed.role.name);
+        }
         // If it only conflicted with a new generation, it is asked again at once, but not in an endless loop.
         let longer_ns = (self.backoff_ns * 2).clamp(AGAIN_MIN_NS, AGAIN_MAX_NS);
         let wait_ns = if code == Code::Superseded { self.backoff_ns } else { longer_ns };
@@ -122,7 +151,7 @@ impl Placing {
     }
 
     fn ready_standby(&self, owner: &Owner) -> Option<&Placed> {
-        self.placed.iter().find(|placed| !placed.role.recorder && is_ready(owner, placed.id))
+        self.placed.iter().find(|placed| placed.stands_by() && is_ready(owner, placed.id))
     }
 
     /// What control has to know of the standby, if that has changed; the inner option is none if none could take over.
@@ -141,7 +170,7 @@ impl Placing {
         let stands = standby.zip(now).map(|(placed, (_, generation))| Stands {
             generation,
             standby: placed.role.name.clone(),
-            hot: placed.hot,
+            hot: placed.feed == Feed::Replayed,
         });
         (core::mem::replace(&mut self.listed, now) != now).then_some(stands)
     }
@@ -154,10 +183,11 @@ impl Placing {
     /// The replicas, for listings.
     pub(crate) fn rows(&self, owner: &Owner) -> Vec<KeeperRow> {
         let row = |placed: &Placed| {
-            let kind = match (placed.role.recorder, placed.hot) {
-                (true, _) => KeeperKind::Recorder,
-                (false, false) => KeeperKind::Warm,
-                (false, true) => KeeperKind::Hot,
+            let kind = match placed.feed {
+                _ if placed.role.recorder => KeeperKind::Recorder,
+                Feed::Kept => KeeperKind::Warm,
+                Feed::Replayed => KeeperKind::Hot,
+                Feed::Moved => KeeperKind::Moving,
             };
             let replica = owner.keepers().find(|replica| replica.keeper == placed.id);
             let progress = replica.map(|replica| KeeperProgress {
@@ -178,9 +208,10 @@ impl Placing {
             holds!("I36", owner.keepers().any(is_known));
         }
         holds!("I36", owner.keepers().count() == self.placed.len());
-        // One recorder and one standby for each session (docs/protocol-keepers.md, chapter 15).
-        let recorders = self.placed.iter().filter(|placed| placed.role.recorder).count();
-        holds!("I39", recorders <= 1 && self.placed.len() <= recorders + 1);
+        // One recorder and one standby for each session, and one edge to which it moves (docs/protocol-keepers.md, chapter 15).
+        let count = |is: fn(&Placed) -> bool| self.placed.iter().filter(|placed| is(placed)).count();
+        let (recorders, standbys) = (count(|placed| placed.role.recorder), count(Placed::stands_by));
+        holds!("I39", recorders <= 1 && standbys <= 1 && self.placed.len() <= recorders + standbys + 1);
         Ok(&self.placed)
     }
 }

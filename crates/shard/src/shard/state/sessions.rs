@@ -2,6 +2,7 @@
 //! replay budget (I36 and I43 of docs/protocol.md). What relates sessions to wires, keepers or tenants is the shard's own business.
 
 use super::{
+    moves::Move,
     placing::Placing,
     replay::{ReplayBudget, ReplayCount},
 };
@@ -77,6 +78,8 @@ pub(crate) struct Session {
     pub(crate) feeder: Option<At>,
     /// Since when it has no feed.
     pub(crate) feed_lost_ns: Option<u64>,
+    /// The move that an operator asked for.
+    pub(crate) moving: Option<Box<Move>>,
     /// Whether this attempt continues from the standby's state.
     pub(crate) stood: bool,
 }
@@ -110,6 +113,7 @@ impl Session {
             placing: Placing::default(),
             feeder: None,
             feed_lost_ns: None,
+            moving: None,
             stood: false,
         }
     }
@@ -165,6 +169,11 @@ impl Session {
         self.feed_lost_ns.map(|since_ns| since_ns + self.linger_ns().max(FED_AGAIN_NS))
     }
 
+    /// When its move is given up.
+    pub(crate) fn move_until_ns(&self) -> Option<u64> {
+        self.moving.as_ref()?.until_ns()
+    }
+
     /// When it is due next; records since when an end is missing.
     fn due_ns(&mut self, now_ns: u64) -> Option<u64> {
         let since_ns = self.end_missing_since_ns.unwrap_or(now_ns);
@@ -172,7 +181,13 @@ impl Session {
         let feed_lost_until_ns = self.feed_lost_until_ns().filter(|_| self.is_following());
         let is_running = self.owner.phase() == OwnerPhase::Running;
         let again_ns = self.placing.again_ns.filter(|_| is_running);
-        let due_ns = [self.owner.due_ns(), self.end_awaited_until_ns(), again_ns, feed_lost_until_ns];
+        let due_ns = [
+            self.owner.due_ns(),
+            self.end_awaited_until_ns(),
+            again_ns,
+            feed_lost_until_ns,
+            self.move_until_ns(),
+        ];
         due_ns.into_iter().flatten().min()
     }
 

@@ -7,8 +7,8 @@ use marram_wire::{
     frame::{
         Acknowledged, Allowance, Base, Channel, CheckpointBegin, CheckpointKind, CheckpointMeta,
         CheckpointPart, Chosen, Code, Credit, Drain, Ended, Failed, Failure, Fed, Fetch, Finish, Finished,
-        Frame, Goodbye, Input, Keep, Kept, KeptInput, Live, LogOnly, LogPart, Output, Ping, Pong, Promise,
-        Promised, Recall, Recalled, Reject, Renewed, Standby, Stored, Superseded, Truncate, Welcome,
+        Frame, Goodbye, HandOver, Input, Keep, Kept, KeptInput, Live, LogOnly, LogPart, Output, Ping, Pong,
+        Promise, Promised, Recall, Recalled, Reject, Renewed, Standby, Stored, Superseded, Truncate, Welcome,
     },
     id::{Generation, HostId, ImageHash, SessionId},
     rights::Rights,
@@ -158,6 +158,7 @@ fn of_standbys(channel: Channel, session: SessionId, n: u64) -> Vec<Frame> {
             image: IMAGE,
             hosts: vec![HostId([1; 16]), HostId([2; 16])],
             hot: true,
+            moves: true,
             log_offset: n,
             head: [7; 32],
             last_ns: i64::MAX,
@@ -168,6 +169,7 @@ fn of_standbys(channel: Channel, session: SessionId, n: u64) -> Vec<Frame> {
         Fed { channel, entry: BYTES, tag: [7; 8], from: n as u8, close: true, payload: BYTES }.into(),
         Acknowledged { channel, received: vec![n; 2] }.into(),
         Renewed { channel, generation: generation(n) }.into(),
+        HandOver { channel, session_ns: i64::MIN }.into(),
         Recall { channel, session }.into(),
         Recalled {
             channel,

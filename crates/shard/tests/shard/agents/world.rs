@@ -16,7 +16,7 @@ use marram_shard::{
     shard::Shard,
 };
 use marram_wire::{
-    frame::{Channel, Code, Frame, Greet, Hello, Keeper},
+    frame::{Channel, Code, Frame, Greet, Hello, Keeper, Superseded},
     id::{Generation, HostId, Port, SessionId},
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
     rights::{Rights, Verified},
@@ -74,7 +74,11 @@ pub(crate) struct World {
     /// Log lines.
     pub(crate) notes: Vec<(NoteLevel, String)>,
     rows: Vec<SessionRow>,
+    /// Messages to control other than listings and log lines.
+    pub(crate) control: Vec<FromShard>,
     channels: Channel,
+    /// The channel of the honest session's client.
+    channel: Channel,
 }
 
 impl World {
@@ -92,7 +96,9 @@ impl World {
             closed: Vec::new(),
             notes: Vec::new(),
             rows: Vec::new(),
+            control: Vec::new(),
             channels: 0,
+            channel: 0,
         };
         for app in [app("web", Some("origin")), app("alone", None)] {
             world.shard(ShardInput::Control(ToShard::Deploy(app)));
@@ -100,16 +106,7 @@ impl World {
         for (agent, rights) in [(CLIENT, client()), (SERVER, serving("origin"))] {
             world.connect(agent, rights);
         }
-        world.agent(
-            CLIENT,
-            AgentInput::Accepted {
-                connection: CONNECTION,
-                app: "web".into(),
-                datagrams: false,
-                messages: false,
-                origin: None,
-            },
-        );
+        world.connected(CONNECTION);
         world.unharmed();
         world
     }
@@ -119,6 +116,28 @@ impl World {
         let wire = agent as u64;
         self.shard(up(ShardWireId(wire), HostId([agent as u8 + 1; 16]), rights));
         self.agent(agent, AgentInput::WireUp { wire: AgentWire(wire), target: Target { edge: 0, shard: 0 } });
+    }
+
+    fn connected(&mut self, connection: ConnectionId) {
+        let (datagrams, messages, origin) = (false, false, None);
+        self.agent(
+            CLIENT,
+            AgentInput::Accepted { connection, app: "web".into(), datagrams, messages, origin },
+        );
+    }
+
+    /// One more session between the two; `number` is not 1, and not used before.
+    pub(crate) fn another(&mut self, number: u64) -> SessionId {
+        let first = self.session;
+        self.connected(ConnectionId(number));
+        core::mem::replace(&mut self.session, first)
+    }
+
+    /// The client's end of the honest session tells its owner that it has promised this generation.
+    pub(crate) fn superseded(&mut self, promised: Generation) {
+        let wire = ShardWireId(CLIENT as u64);
+        let channel = self.channel;
+        self.shard(ShardInput::Frame { wire, frame: Superseded { channel, promised }.into() });
     }
 
     /// The server's agent disconnects.
@@ -245,6 +264,11 @@ impl World {
     fn deliver(&mut self, agent: usize, out: AgentOutput) {
         let event = match out {
             AgentOutput::Send { wire, frame } => {
+                if let (CLIENT, Frame::Hello(hello)) = (agent, &frame)
+                    && self.channel == 0
+                {
+                    self.channel = hello.channel;
+                }
                 Event::Shard(ShardInput::Frame { wire: ShardWireId(wire.0), frame })
             }
             AgentOutput::Connect { connection, .. } => {
@@ -303,6 +327,11 @@ impl World {
             }
             ShardOutput::Control(FromShard::Rows(rows)) => self.rows.extend(rows.rows),
             ShardOutput::Control(FromShard::Note(note)) => self.notes.push((note.level, note.text)),
+            ShardOutput::Control(message) => self.control.push(message),
+            ShardOutput::Checkpoint { cell, header, .. } => {
+                let (number, result) = (header.number, Ok(Bytes::from_static(&[0; 100])));
+                self.events.push_back(Event::Shard(ShardInput::Checkpointed { cell, number, result }));
+            }
             _ => {}
         }
     }

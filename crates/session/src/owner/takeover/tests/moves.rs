@@ -1,0 +1,55 @@
+//! Hand-overs: when the other edge takes over, and the session's time there.
+
+use super::*;
+use marram_wire::frame::{HandOver, Reject};
+
+const SESSION_NS: i64 = 30 * 86_400_000_000_000;
+
+fn hand_over() -> Frame {
+    HandOver { channel: 9, session_ns: SESSION_NS }.into()
+}
+
+fn takes_over(standby: &Standby) -> usize {
+    standby.out.iter().filter(|effect| matches!(effect, OwnerEffect::TakeOver)).count()
+}
+
+#[test]
+fn a_standby_takes_over_when_it_has_replayed_all_that_it_was_fed() {
+    let mut standby = Standby::new(0, true).fed(0..2);
+    // The handler of the next entry still runs when the session is handed over.
+    standby.owner.fed(NOW, standby.history.fed(2), &mut standby.out);
+    standby.owner.fed(NOW, hand_over(), &mut standby.out);
+    standby.owner.fed(NOW, standby.history.fed(3), &mut standby.out);
+    assert_eq!(takes_over(&standby), 0);
+    standby.settle();
+    assert_eq!((takes_over(&standby), standby.heard()), (1, SAID[..3].to_vec()));
+    // What its owner consumes until the ends promise is replayed too, and changes nothing.
+    let mut standby = standby.fed(4..5);
+    assert_eq!(takes_over(&standby), 1);
+    standby.opens(&level(5, 4), &silent(5));
+    assert!(standby.goes_on());
+    assert_eq!(standby.heard(), SAID[..4]);
+}
+
+#[test]
+fn an_idle_standby_takes_over_at_once_and_a_warm_one_not_at_all() {
+    let mut standby = Standby::new(1, true).fed(1..3);
+    standby.feed(hand_over());
+    assert_eq!(takes_over(&standby), 1);
+    let mut standby = Standby::new(1, false).fed(1..3);
+    standby.feed(hand_over());
+    let refused = standby.out.iter().any(|effect| {
+        matches!(effect, OwnerEffect::ToFeeder(Frame::Reject(Reject { code: Code::Protocol, .. })))
+    });
+    assert!(refused && takes_over(&standby) == 0, "{:?}", standby.out);
+}
+
+#[test]
+fn session_time_goes_on_from_the_hand_over_and_not_from_this_machine_s_clock() {
+    let mut standby = Standby::new(0, true).fed(0..3);
+    standby.feed(hand_over());
+    standby.opens(&level(3, 2), &silent(3));
+    assert!(standby.goes_on());
+    let later = Now { mono_ns: NOW.mono_ns + 500, unix_ns: 7 };
+    assert_eq!(standby.owner.runner.session_ns(later, &standby.owner.log), SESSION_NS + 500);
+}

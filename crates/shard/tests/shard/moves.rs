@@ -1,0 +1,250 @@
+//! Moves, as the edge that has the session sees them: the other edge is played by the test.
+
+use crate::agents::world::{World, app, client, keeper, refusal};
+use marram_session::agent::Target;
+use marram_shard::{
+    api::{
+        Configure, FromShard, MoveAnswer, MoveOver, MoveSession, MoveStage, ShardInput, ShardWireId, Tagged,
+        ToShard,
+    },
+    shard::MOVES_MAX,
+};
+use marram_wire::{
+    frame::{Base, Channel, Code, Ended, Frame, HandOver, Keep, Reject, Stored, Welcome},
+    id::{Generation, HostId, SessionId},
+    limits::WIRE_VERSION,
+    rights::Rights,
+};
+
+/// A wire to an edge that can take sessions.
+fn there(world: &mut World, number: u64, name: &str) -> ShardWireId {
+    let wire = world.rogue(number, 8, Rights { edge: true, ..Rights::default() }, &[]);
+    let challenge = world.challenge(wire);
+    world.send(wire, keeper(&challenge, name, 1));
+    wire
+}
+
+/// An operator asks to move a session; returns why it is refused.
+fn ask(world: &mut World, session: SessionId, to: &str) -> Result<(), String> {
+    world.shard(ShardInput::Control(ToShard::Move(MoveSession { tag: 7, session, to: to.into() })));
+    answer(world)
+}
+
+fn cancel(world: &mut World, session: SessionId) -> Result<(), String> {
+    world.shard(ShardInput::Control(ToShard::CancelMove(Tagged { tag: 7, session })));
+    answer(world)
+}
+
+fn answer(world: &mut World) -> Result<(), String> {
+    let answer = world.control.iter().rev().find_map(|message| match message {
+        FromShard::MoveAnswer(MoveAnswer { tag: 7, found, why }) => Some((*found, why.clone())),
+        _ => None,
+    });
+    world.control.retain(|message| !matches!(message, FromShard::MoveAnswer(_)));
+    match answer.expect("it is answered") {
+        (false, why) => {
+            assert_eq!(why, "");
+            Err("not here".into())
+        }
+        (true, why) if why.is_empty() => Ok(()),
+        (true, why) => Err(why),
+    }
+}
+
+/// The results of moves since the last call.
+fn over(world: &mut World) -> Vec<(SessionId, String, String)> {
+    let over = world.control.drain(..).filter_map(|message| match message {
+        FromShard::MoveOver(MoveOver { session, to, why, .. }) => Some((session, to, why)),
+        _ => None,
+    });
+    over.collect()
+}
+
+/// What the other edge is sent: the beginning of a feed, its checkpoint, and the hand-over.
+#[derive(Default, Debug)]
+struct Feed {
+    keep: Option<Keep>,
+    base: Option<Base>,
+    bytes: u64,
+    handed_over: Option<HandOver>,
+    ended: Option<Ended>,
+}
+
+fn feeds(world: &mut World, wire: ShardWireId) -> Vec<Feed> {
+    let mut feeds: Vec<Feed> = Vec::new();
+    for frame in world.heard(wire) {
+        if let Frame::Keep(keep) = frame {
+            feeds.push(Feed { keep: Some(keep), ..Feed::default() });
+            continue;
+        }
+        let channel = frame.channel(marram_wire::frame::Sender::Edge).expect("a frame of a feed");
+        let of = |feed: &&mut Feed| feed.keep.as_ref().is_none_or(|keep| keep.channel == channel);
+        if feeds.is_empty() {
+            feeds.push(Feed::default());
+        }
+        let feed = feeds.iter_mut().find(of).expect("it was opened");
+        match frame {
+            Frame::Base(base) => feed.base = Some(base),
+            Frame::CheckpointPart(part) => feed.bytes += part.bytes.len() as u64,
+            Frame::HandOver(hand_over) => feed.handed_over = Some(hand_over),
+            Frame::Ended(ended) => feed.ended = Some(ended),
+            _ => {}
+        }
+    }
+    feeds
+}
+
+/// The only feed, once its checkpoint is on its way: that is sealed when the outputs before it are acknowledged.
+fn feed(world: &mut World, wire: ShardWireId) -> Feed {
+    let mut feed = feeds(world, wire).pop().expect("it is fed");
+    for _ in 0..100 {
+        if feed.base.is_some() {
+            break;
+        }
+        world.unharmed();
+        for more in feeds(world, wire) {
+            (feed.base, feed.bytes) = (more.base, feed.bytes + more.bytes);
+        }
+    }
+    feed
+}
+
+/// The other edge has stored the checkpoint with which its feed began.
+fn stores(world: &mut World, wire: ShardWireId, feed: &Feed) -> Channel {
+    let (keep, base) = (feed.keep.as_ref().expect("a feed"), feed.base.as_ref().expect("its base"));
+    let stored = Stored { channel: keep.channel, bytes: feed.bytes, complete: Some(base.meta.number) };
+    world.send(wire, stored);
+    keep.channel
+}
+
+#[test]
+fn a_session_is_handed_over_once_the_other_edge_has_its_base_and_runs_until_the_ends_promise() {
+    let mut world = World::new();
+    let (wire, session) = (there(&mut world, 0, "there"), world.session);
+    assert_eq!(ask(&mut world, session, "there"), Ok(()));
+    let feed = feed(&mut world, wire);
+    let keep = feed.keep.as_ref().expect("a feed");
+    assert!(keep.moves && keep.hot && keep.session == session, "{keep:?}");
+    assert!(feed.bytes > 0 && feed.handed_over.is_none(), "{feed:?}");
+    let stage = |world: &mut World| {
+        let row = world.rows().into_iter().find(|row| row.session == session).expect("it is here");
+        row.moving.map(|moving| moving.stage)
+    };
+    assert_eq!(stage(&mut world), Some(MoveStage::Copying));
+    world.unharmed();
+    stores(&mut world, wire, &feed);
+    let feed = feeds(&mut world, wire).pop().expect("it goes on");
+    assert!(feed.handed_over.is_some(), "{feed:?}");
+    assert_eq!(stage(&mut world), Some(MoveStage::HandedOver));
+    // The session goes on here, and the feed too.
+    world.unharmed();
+    assert_eq!(over(&mut world), []);
+    assert!(cancel(&mut world, session).unwrap_err().contains("handed over"));
+    // An end has promised the other edge.
+    world.superseded(Generation { count: 50, opener: 1 });
+    assert_eq!(over(&mut world), [(session, "there".into(), String::new())]);
+    assert!(world.shard.owner(session).is_none());
+}
+
+#[test]
+fn moves_wait_for_their_turn() {
+    let mut world = World::new();
+    let wire = there(&mut world, 0, "there");
+    let sessions: Vec<SessionId> = (0..=MOVES_MAX as u64).map(|number| world.another(number + 2)).collect();
+    for session in &sessions {
+        assert_eq!(ask(&mut world, *session, "there"), Ok(()));
+    }
+    let mut fed = feeds(&mut world, wire);
+    assert_eq!(fed.len(), MOVES_MAX, "one waits");
+    let waiting = *sessions.last().expect("some");
+    let rows = world.rows();
+    let row = rows.iter().find(|row| row.session == waiting).expect("it is here");
+    assert_eq!(row.moving.as_ref().map(|moving| moving.stage), Some(MoveStage::Waiting));
+    // One that waits, and one that is fed, are cancelled: both stay, and their turns are free.
+    let first = fed.remove(0);
+    assert_eq!(cancel(&mut world, sessions[0]), Ok(()));
+    assert_eq!(over(&mut world).len(), 1);
+    let told = feeds(&mut world, wire);
+    assert!(
+        told.iter().any(|feed| feed.keep.as_ref().is_some_and(|keep| keep.session == waiting)),
+        "{told:?}"
+    );
+    assert!(first.keep.is_some_and(|keep| keep.session == sessions[0]));
+    assert_eq!(ask(&mut world, sessions[0], "there"), Ok(()));
+    assert_eq!(feeds(&mut world, wire).len(), 0, "it waits now");
+    assert_eq!(cancel(&mut world, sessions[0]), Ok(()));
+    assert!(cancel(&mut world, sessions[0]).unwrap_err().contains("not being moved"));
+    world.unharmed();
+}
+
+#[test]
+fn a_move_that_cannot_be_is_refused_with_the_reason() {
+    let mut world = World::new();
+    let session = world.session;
+    assert_eq!(ask(&mut world, SessionId([99; 16]), "there"), Err("not here".into()));
+    let why = ask(&mut world, session, "there").unwrap_err();
+    assert!(why.contains("`there` is not connected") && why.contains("connected: none"), "{why}");
+    there(&mut world, 0, "there");
+    let why = ask(&mut world, session, "ther").unwrap_err();
+    assert!(why.contains("connected: `there`"), "{why}");
+    assert!(ask(&mut world, session, "edge").unwrap_err().contains("on `edge` already"));
+    assert_eq!(ask(&mut world, session, "there"), Ok(()));
+    assert!(ask(&mut world, session, "there").unwrap_err().contains("moved to `there` already"));
+    world.unharmed();
+}
+
+#[test]
+fn a_session_stays_if_the_other_edge_refuses_or_is_lost() {
+    let mut world = World::new();
+    let (wire, session) = (there(&mut world, 0, "there"), world.session);
+    assert_eq!(ask(&mut world, session, "there"), Ok(()));
+    let feed = feed(&mut world, wire);
+    let channel = stores(&mut world, wire, &feed);
+    let reason = "the edge is shutting down".to_string();
+    world.send(wire, Reject { channel, code: Code::Busy, reason: reason.clone() });
+    assert_eq!(over(&mut world), [(session, "there".into(), reason)]);
+    world.unharmed();
+    assert_eq!(ask(&mut world, session, "there"), Ok(()));
+    world.shard(ShardInput::WireDown { wire });
+    let results = over(&mut world);
+    assert!(matches!(&results[..], [(_, _, why)] if why.contains("connection")), "{results:?}");
+    world.unharmed();
+}
+
+#[test]
+fn a_session_whose_ends_do_not_reach_this_edge_is_not_taken() {
+    let mut world = World::new();
+    let wire = ShardWireId(40);
+    let configure = Configure { edge: "here".into(), dials: 1, ..Configure::default() };
+    world.shard(ShardInput::Control(ToShard::Configure(configure)));
+    world.shard(ShardInput::Dialled { wire, target: Target { edge: 0, shard: 0 } });
+    let (edge, challenge) = ("there".into(), [0; 16]);
+    let (version, shard, shards, draining, domain) = (WIRE_VERSION, 0, 1, false, [0; 8]);
+    world.send(wire, Welcome { version, edge, shard, shards, challenge, draining, domain });
+    world.heard(wire);
+    let keep = |channel| Keep {
+        channel,
+        session: SessionId([55; 16]),
+        generation: Generation { count: 3, opener: 2 },
+        app: "alone".into(),
+        image: app("alone", None).image,
+        hosts: vec![HostId([9; 16])],
+        hot: true,
+        moves: true,
+        log_offset: 0,
+        head: [0; 32],
+        last_ns: 0,
+        took: vec![0],
+    };
+    world.send(wire, keep(1));
+    let (code, reason) = refusal(&world.heard(wire));
+    assert!(code == Some(Code::Waiting) && reason.contains("session's client is not connected"), "{reason}");
+    // It was, when the feed began, and is not any more when the session is handed over.
+    let end = world.rogue(1, 9, client(), &[]);
+    world.send(wire, keep(3));
+    assert_eq!(world.heard(wire), []);
+    world.shard(ShardInput::WireDown { wire: end });
+    world.send(wire, HandOver { channel: 3, session_ns: 0 });
+    assert_eq!(world.heard(wire), [], "the session has not begun: nothing is replayed");
+    world.unharmed();
+}

@@ -1,0 +1,54 @@
+//! Moves: an operator sends sessions to another edge while they run, and faults strike at the steps of it.
+//!
+//! ```text
+//! Message (n-th) -> Move -> Keep ---- base, log ----> HandOver -> Promise -> Promised -> Chosen
+//!                           |Fed                      |HandedOver    faults at these moments
+//! ```
+//! They begin with a message, as the first fault does, and do not wait for that one: many moves meet no fault, others are under
+//! way when it comes.
+
+use super::{Fault, FaultKind, FaultTarget, MS, Moment, On, S, US};
+use crate::random::Random;
+
+/// In a third of all seeds.
+pub(super) fn draw(seed: u64, agents: usize) -> Vec<Fault<On>> {
+    let mut random = Random::new(seed, 63);
+    let random = &mut random;
+    if !random.percent(34) {
+        return Vec::new();
+    }
+    let mut moves = Vec::new();
+    for _ in 0..random.between(1, 4) {
+        let place = if random.percent(85) { FaultTarget::Here } else { FaultTarget::Owner };
+        let cancel_ns = random.percent(15).then(|| random.magnitude(10 * US, 20 * MS));
+        let kind = FaultKind::Move { place, by: random.between(1, 2), cancel_ns };
+        moves.push(Fault { when: on(random, Moment::Message, 12), kind });
+    }
+    for _ in 0..random.below(3) {
+        let moment = random.pick(&[Moment::MoveFed, Moment::HandedOver]);
+        let kind = fault(random, agents);
+        moves.push(Fault { when: on(random, moment, 2), kind });
+    }
+    moves
+}
+
+fn on(random: &mut Random, moment: Moment, skip_max: u64) -> On {
+    let delay_ns = if random.percent(50) { 0 } else { random.magnitude(US, 5 * MS) };
+    On { moment, skip: random.below(skip_max), delay_ns }
+}
+
+/// A fault of the edge that moves a session, of the edge to which it moves, or between an end and one of them.
+fn fault(random: &mut Random, agents: usize) -> FaultKind {
+    let place = random.pick(&[FaultTarget::Here, FaultTarget::MoveTarget]);
+    let for_ns = random.magnitude(MS, 1_500 * MS);
+    let agent = random.index(agents);
+    match random.below(100) {
+        0..35 => FaultKind::CrashEdge { place, loud: random.percent(70), for_ns },
+        35..60 => FaultKind::FreezeEdge { place, for_ns },
+        60..75 => FaultKind::Drain { place, for_ns: for_ns + S },
+        75..85 => FaultKind::CutWires { agent, place },
+        85..93 => FaultKind::Silence { agent, place, up: true, down: random.percent(50), for_ns },
+        // A second move of sessions that are being moved.
+        _ => FaultKind::Move { place, by: random.between(1, 2), cancel_ns: None },
+    }
+}

@@ -1,0 +1,80 @@
+//! Moves that the world's operator asks for, and their results.
+
+use super::{Event, World};
+use crate::{plan::Service, watch::Rare};
+use marram_session::owner::OwnerPhase;
+use marram_shard::{
+    api::{MoveOver, SessionRow},
+    control::{ControlAnswer, ControlInput, ControlRequest},
+};
+
+/// Tag of a question which sessions an edge has: the edge by which they are to move is added, and 4 if the moves are cancelled.
+pub(super) const MOVE_TAG: u64 = 1 << 36;
+/// Tag of a request to move a session, and to cancel that.
+const MOVED_TAG: u64 = 1 << 37;
+const CANCEL_TAG: u64 = 1 << 38;
+
+impl World {
+    /// Asks an edge for its sessions: each of them is then moved `by` edges further, or the moves are cancelled after a time.
+    pub(super) fn ask_to_move(&mut self, edge: usize, by: u64, cancel_ns: Option<u64>) {
+        self.ask_control(edge, 0, MOVE_TAG + by, ControlRequest::Sessions);
+        if let Some(cancel_ns) = cancel_ns {
+            self.ask_control(edge, cancel_ns, MOVE_TAG + by + 4, ControlRequest::Sessions);
+        }
+    }
+
+    fn ask_control(&mut self, edge: usize, after_ns: u64, tag: u64, request: ControlRequest) {
+        let life = self.edges[edge].life;
+        self.queue.after(after_ns, Event::Control(edge, life, ControlInput::Request { tag, request }));
+    }
+
+    /// The sessions of an edge that the operator asked about.
+    pub(super) fn move_rows(&mut self, edge: usize, tag: u64, rows: &[SessionRow]) {
+        let (by, cancels) = ((tag - MOVE_TAG) % 4, tag - MOVE_TAG >= 4);
+        let to = (edge + usize::try_from(by).expect("a small number")) % self.edges.len();
+        for row in rows.iter().filter(|row| row.phase != OwnerPhase::Following) {
+            if cancels {
+                self.ask_control(edge, 0, CANCEL_TAG, ControlRequest::CancelMove(row.session));
+            } else {
+                self.watch.move_to(to);
+                self.ask_control(edge, 0, MOVED_TAG, ControlRequest::Move(row.session, format!("edge-{to}")));
+            }
+        }
+    }
+
+    /// The answer to a move, or to a cancelled one. Only protected sessions that run can be moved.
+    pub(super) fn move_answered(&mut self, edge: usize, tag: u64, answer: &ControlAnswer) {
+        match (tag, answer) {
+            (MOVED_TAG, ControlAnswer::Done) => self.watch.count_if(Rare::MoveBegun, true),
+            (MOVED_TAG, ControlAnswer::Refused(why)) => {
+                let explained = [
+                    "already",
+                    "try again",
+                    "not connected",
+                    "being recorded",
+                    "keep.witness = \"strict\"",
+                    "protect = \"none\"",
+                ];
+                if !explained.iter().any(|part| why.contains(part)) {
+                    self.violations.push(format!("E{edge} refuses to move a session: {why}"));
+                }
+                if why.contains("protect = \"none\"")
+                    && self.plan.visits.iter().all(|it| it.service != Service::Bare)
+                {
+                    self.violations
+                        .push(format!("E{edge} takes a protected session for one that is not: {why}"));
+                }
+                self.watch.count_if(Rare::MoveRefused, true);
+            }
+            (CANCEL_TAG, ControlAnswer::Done) => self.watch.count_if(Rare::MoveCancelled, true),
+            _ => {}
+        }
+    }
+
+    /// A move is over.
+    pub(super) fn move_over(&mut self, over: &MoveOver) {
+        let is_moved = over.why.is_empty();
+        self.watch.count_if(Rare::Moved, is_moved);
+        self.watch.count_if(Rare::MoveFailed, !is_moved);
+    }
+}
