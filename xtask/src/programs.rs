@@ -54,7 +54,7 @@ fn verdict(code: Option<i32>) -> Result<&'static str> {
 }
 
 /// The benchmarks, each with the programs that it is compared with or needs.
-const BENCHES: [(&str, &[setup::Program]); 16] = [
+const BENCHES: [(&str, &[setup::Program]); 17] = [
     ("forward", setup::HAPROXY),
     ("recover", &[]),
     ("standby", &[]),
@@ -67,6 +67,7 @@ const BENCHES: [(&str, &[setup::Program]); 16] = [
     ("classify", &[]),
     ("density", setup::COMPARE),
     ("middlebox", setup::COMPARE),
+    ("move", setup::NAMESPACES),
     ("noisy", &[]),
     ("crowd", setup::CROWD),
     ("tls", setup::HAPROXY),

@@ -33,6 +33,7 @@ mod mass;
 mod memcached;
 mod memory;
 mod middlebox;
+mod moves;
 mod nginx;
 mod noisy;
 mod peer;
@@ -148,6 +149,8 @@ enum BenchName {
     Density,
     /// What a client's own firewall, and a monitor behind it, add to a message, for up to 2,000 clients.
     Middlebox,
+    /// How long a client waits when its session is moved to another edge while it runs.
+    Move,
     /// How much hostile tenants affect a quiet one on the same shard.
     Noisy,
     /// How long many busy clients wait when their edge dies, how fast they are served, compared with HAProxy, and what agents keep for them.
@@ -169,7 +172,7 @@ struct BenchOptions {
     /// Measure little: checks that the benchmark works; the figures mean nothing.
     #[arg(long)]
     pub quick: bool,
-    /// Of `apps`, `classify`, `crowd`, `density`, `faults`, `forward`, `large`, `middlebox`, `recover`, `standby`, `start` and `tls`, only the
+    /// Of `apps`, `classify`, `crowd`, `density`, `faults`, `forward`, `large`, `middlebox`, `move`, `recover`, `standby`, `start` and `tls`, only the
     /// parts whose name contains this, as compress, c500, n300, sigkill.mid-message, throughput, state_10mib, ping or encrypted.
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
@@ -247,6 +250,7 @@ fn run(options: &BenchOptions) -> Result<(), Failure> {
         BenchName::Crowd => crowd::run(&plan)?,
         BenchName::Tls => tls::run(&plan)?,
         BenchName::Apps => apps::run(&plan)?,
+        BenchName::Move => moves::run(&plan)?,
         BenchName::Noisy => noisy::run(&plan)?,
         BenchName::Density => density::run(&plan)?,
         BenchName::Middlebox => middlebox::run(&plan)?,

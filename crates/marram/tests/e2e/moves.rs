@@ -149,7 +149,8 @@ fn moves_lose_nothing_and_no_program_notices() {
     let caches = Caches::start(world.listens[1], sessions - sessions / 2, seed);
     let (mut random, mut done) = (Seeded::new(seed), Done::default());
     let begun = Instant::now();
-    while done.moved < moves {
+    // One of fifty moves meets the death of an edge, or more.
+    while done.moved < moves || done.kills <= moves / 50 {
         world.batch(&mut random, &mut done);
         let wrong = [traffic.wrong(), caches.wrong()].concat();
         assert_eq!(wrong, Vec::<String>::new(), "seed {seed}, {done:?}; {}", world.cluster.logs.tail(40));
@@ -161,7 +162,7 @@ fn moves_lose_nothing_and_no_program_notices() {
     let (streams, bytes) = traffic.finish();
     let answers = caches.finish();
     println!("seed {seed}: {done:?}; {streams} streams of {bytes} bytes, {answers} answers of caches");
-    assert!(streams > 0 && answers > 0 && done.kills > 0);
+    assert!(streams > 0 && answers > 0);
 }
 
 #[test]

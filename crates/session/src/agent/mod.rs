@@ -88,6 +88,8 @@ pub struct Agent {
     effects: Vec<EndEffect>,
     /// As above.
     acts: Vec<DialerAction>,
+    /// As above.
+    due: Vec<EndId>,
 }
 
 impl Agent {
@@ -112,6 +114,7 @@ impl Agent {
             wake_ns: None,
             effects: Vec::new(),
             acts: Vec::new(),
+            due: Vec::new(),
         }
     }
 
@@ -172,8 +175,20 @@ impl Agent {
     }
 
     fn sessions_due(&mut self, now_ns: u64, out: &mut Vec<AgentOutput>) {
-        while let Some(session) = self.sessions.due(now_ns) {
-            self.session_due(now_ns, session, out);
+        loop {
+            let mut due = core::mem::take(&mut self.due);
+            self.sessions.take_due(now_ns, &mut self.random, &mut due);
+            let is_done = due.is_empty();
+            for session in due.drain(..) {
+                // Another one that was due may have ended it.
+                if self.sessions.get(session).is_some() {
+                    self.session_due(now_ns, session, out);
+                }
+            }
+            self.due = due;
+            if is_done {
+                return;
+            }
         }
     }
 

@@ -3,8 +3,12 @@
 
 use super::{AgentConfig, EndId, sessions::Session};
 use crate::{bug, holds, invariant::BrokenInvariant};
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
 use core::ops::Bound;
+use marram_wire::random::Random;
 
 /// The sessions, by end: an agent may have both ends of a session.
 #[derive(Debug, Default)]
@@ -84,14 +88,28 @@ impl Sessions {
         self.timers.insert((at_ns, id));
     }
 
-    /// The next session that is due. Its timer is not armed any more.
-    pub(crate) fn due(&mut self, now_ns: u64) -> Option<EndId> {
-        let (_, id) = *self.timers.first().filter(|(due_ns, _)| *due_ns <= now_ns)?;
-        self.timers.pop_first();
-        if let Some(session) = self.by_id.get_mut(&id) {
-            session.timer_ns = None;
+    /// Appends all sessions that are due. Their timers are not armed any more.
+    ///
+    /// Those that have been without an owner for longest come first. Many lose theirs at one moment: these come in a random order,
+    /// another one each time. In the order of their ids, the same sessions would be the last to be recovered whenever an edge dies.
+    pub(crate) fn take_due(&mut self, now_ns: u64, random: &mut Random, due: &mut Vec<EndId>) {
+        let mut is_any_orphaned = false;
+        while let Some((_, id)) = self.timers.first().copied().filter(|(due_ns, _)| *due_ns <= now_ns) {
+            self.timers.pop_first();
+            if let Some(session) = self.by_id.get_mut(&id) {
+                session.timer_ns = None;
+                is_any_orphaned |= session.is_orphaned();
+            }
+            due.push(id);
         }
-        Some(id)
+        if is_any_orphaned && due.len() > 1 {
+            let turn: [u8; 16] = random.bytes();
+            due.sort_by_cached_key(|id| {
+                let orphaned_ns = self.by_id.get(id).and_then(Session::orphaned_ns);
+                let place = u128::from_be_bytes(id.session.0) ^ u128::from_be_bytes(turn);
+                (orphaned_ns, place, id.server)
+            });
+        }
     }
 
     /// When the next session is due.

@@ -107,6 +107,11 @@ impl Session {
         !self.server.is_empty()
     }
 
+    /// Since when it has no owner.
+    pub(super) fn orphaned_ns(&self) -> Option<u64> {
+        self.orphaned_ns
+    }
+
     /// Whether it has no owner.
     pub(super) fn is_orphaned(&self) -> bool {
         self.orphaned_ns.is_some()

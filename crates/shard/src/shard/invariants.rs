@@ -3,11 +3,11 @@
 //! the state checks itself; what relates several of them is here.
 
 use super::{Shard, state::wires::Bound};
-use marram_session::{holds, invariant::BrokenInvariant};
+use marram_session::{holds, invariant::BrokenInvariant, owner::Feed};
 use marram_wire::id::Port;
 
 impl Shard {
-    /// Checks I36, I39 and I43 of docs/protocol.md, and the invariants of all owners. Takes as long as there are sessions
+    /// Checks I36, I39, I43 and I47 of docs/protocol.md, and the invariants of all owners. Takes as long as there are sessions
     /// and wires, so only tests and the simulator call it.
     ///
     /// # Errors
@@ -65,6 +65,11 @@ impl Shard {
         let mut placed = alloc::vec::Vec::new();
         for (id, session) in self.sessions.iter() {
             placed.extend(session.placing.invariants(&session.owner)?.iter().map(|placed| (id, placed)));
+        }
+        for (id, placed) in &placed {
+            let moving = self.sessions.get(*id).and_then(|session| session.moving.as_deref());
+            let moves_there = moving.is_some_and(|moving| moving.keeper() == Some(placed.id));
+            holds!("I47", (placed.feed == Feed::Moved) == moves_there);
         }
         holds!("I36", placed.iter().all(|(_, placed)| role(placed.at.0) == Some(&placed.role)));
         let recalls = (self.recalls.asked(), self.recalls.owed());

@@ -118,12 +118,18 @@ pub(crate) fn same_domain(cluster: &TestCluster, other: &TestCluster) {
     std::fs::copy(other.directory.path().join("secret"), cluster.directory.path().join("secret")).unwrap();
 }
 
+/// The program that clusters run: `MARRAM_PROGRAM`, or the one that was built with the tests. A soak runs the optimised one: the
+/// other spends most of its time where users' programs do not.
+fn program() -> PathBuf {
+    std::env::var_os("MARRAM_PROGRAM").map_or_else(|| env!("CARGO_BIN_EXE_marram").into(), PathBuf::from)
+}
+
 /// What edges compile, for the edges of all tests of this build: compiling is most of what an edge does at its start.
 pub(crate) fn images() -> Option<SharedImages> {
     static SHARED: OnceLock<SharedImages> = OnceLock::new();
     let open = || {
         let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        SharedImages::open(parent, Path::new(env!("CARGO_BIN_EXE_marram"))).unwrap()
+        SharedImages::open(parent, &program()).unwrap()
     };
     Some(SHARED.get_or_init(open).clone())
 }
@@ -133,7 +139,7 @@ pub(crate) fn layout(purpose: &'static str, change: impl FnOnce(&mut Layout)) ->
     begin();
     let mut layout = Layout {
         purpose,
-        program: PathBuf::from(env!("CARGO_BIN_EXE_marram")),
+        program: program(),
         edges: 1,
         shards: 1,
         encrypted: true,

@@ -3,7 +3,7 @@
 use super::{
     super::{AgentInput, Target, WireId},
     Stage, chosen, promise,
-    stage::{FAILBACK_DELAY, INTERVAL, MS, TIMEOUT, config, only, welcome},
+    stage::{FAILBACK_DELAY, INTERVAL, MS, TIMEOUT, asking, config, only, welcome},
 };
 use alloc::{format, string::String, vec::Vec};
 use marram_wire::frame::{Code, Promise, Welcome};
@@ -71,18 +71,14 @@ fn sessions_go_one_after_the_other() {
         stage.frame(wire, promise(stage.session(usize::try_from(number).unwrap()), channel, 1));
         stage.frame(wire, chosen(channel));
     }
-    let lost = only(stage.wire_down(1), "hello").len();
-    for number in 1..=9 {
-        let id = stage.session(number);
-        if id.0[0] % 2 == stage.session(1).0[0] % 2 {
-            let channel = 10 + 2 * u32::try_from(number.div_ceil(2) - 1).unwrap();
-            stage.frame(2, promise(id, channel, 2));
-            stage.frame(2, chosen(channel));
-        }
+    let lost = asking(&stage.wire_down(1));
+    for (number, channel) in &lost {
+        stage.frame(2, promise(stage.session(*number), *channel, 2));
+        stage.frame(2, chosen(*channel));
     }
     stage.shard(3, 0, 0, 2);
     let mut times = Vec::new();
-    for _ in 0..lost {
+    for _ in &lost {
         let (_, lines) = goes(&mut stage);
         assert_eq!(only(lines, "hello").len(), 1);
         times.push(stage.now_ns / MS);

@@ -3,7 +3,7 @@
 use super::{
     super::{AgentInput, AgentOutput, WireId},
     Stage, chosen, promise,
-    stage::{EDGE_WAIT, SERVED, TIMEOUT, config, only},
+    stage::{EDGE_WAIT, SERVED, TIMEOUT, asking, config, only},
 };
 use crate::end::EndPhase;
 use alloc::vec::Vec;
@@ -131,6 +131,27 @@ fn a_session_says_that_its_program_is_active_for_a_second_after_what_it_sent_or_
             assert_eq!(says_active(&mut stage), active, "after {waits_ms} ms");
         }
     }
+}
+
+#[test]
+fn sessions_that_lose_their_owner_together_ask_in_another_order_each_time() {
+    let mut stage = Stage::client(2);
+    let own = |stage: &mut Stage, wire: u64, asked: &[(usize, u32)], count: u64| {
+        for (number, channel) in asked {
+            stage.frame(wire, promise(stage.session(*number), *channel, count));
+            stage.frame(wire, chosen(*channel));
+        }
+    };
+    let begun: Vec<_> = (1..=20).flat_map(|number| asking(&stage.accept(number))).collect();
+    own(&mut stage, 1, &begun, 1);
+    let first = asking(&stage.wire_down(1));
+    own(&mut stage, 2, &first, 2);
+    stage.edge(3, 0);
+    let second = asking(&stage.wire_down(2));
+    let numbers = |asked: &[(usize, u32)]| asked.iter().map(|(number, _)| *number).collect::<Vec<_>>();
+    let orders = [numbers(&begun), numbers(&first), numbers(&second)];
+    assert!(orders.iter().all(|order| order.len() == 20), "{orders:?}");
+    assert!(orders[0] != orders[1] && orders[1] != orders[2] && orders[0] != orders[2], "{orders:?}");
 }
 
 #[test]

@@ -371,3 +371,14 @@ pub(super) fn only(lines: Vec<String>, what: &str) -> Vec<String> {
 pub(super) fn cut() -> Bytes {
     Bytes::from(vec![0; marram_wire::limits::STREAM_CUT])
 }
+
+/// The sessions that ask for a generation, in the order in which they do, with their channels.
+pub(super) fn asking<T: AsRef<str>>(lines: &[T]) -> Vec<(usize, u32)> {
+    let hello = |line: &T| {
+        let (_, rest) = line.as_ref().split_once(" hello c")?;
+        let mut words = rest.split_whitespace();
+        let (channel, session) = (words.next()?, words.next()?.strip_prefix('s')?);
+        Some((session.parse().ok()?, channel.parse().ok()?))
+    };
+    lines.iter().filter_map(hello).collect()
+}

@@ -1,0 +1,177 @@
+//! What listings show of sessions: who keeps each, and where it moves.
+
+use super::Protect;
+use crate::byte_enum::byte_enum;
+use alloc::{string::String, vec::Vec};
+use marram_session::owner::OwnerPhase;
+use marram_wire::{
+    id::{Generation, HostId, ImageHash, SessionId},
+    record,
+};
+
+/// The kind of a session's replica other than its ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum KeeperKind {
+    /// A recorder: it keeps log, messages and checkpoints.
+    Recorder = 0,
+    /// An edge that has the last checkpoint in a cell, and the log behind it.
+    Warm = 1,
+    /// An edge that replays the log as it comes.
+    Hot = 2,
+    /// The edge to which the session moves.
+    Moving = 3,
+}
+byte_enum!(KeeperKind { Recorder, Warm, Hot, Moving });
+
+impl KeeperKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Recorder, Self::Warm, Self::Hot, Self::Moving];
+
+    /// Its name, in listings and in the admin API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Recorder => "recorder",
+            Self::Warm => "warm",
+            Self::Hot => "hot",
+            Self::Moving => "moving",
+        }
+    }
+}
+
+record! {
+    /// How much a replica has.
+    KeeperProgress {
+        /// Whether it has all that a takeover needs.
+        ready: bool,
+        /// Bytes that were sent to it and that it has not confirmed.
+        behind: u64,
+        /// Log entries that it has and has not replayed, if they are many.
+        unreplayed: Option<u64>,
+    }
+}
+
+record! {
+    /// A replica of a session other than its ends.
+    KeeperRow {
+        /// The edge's or recorder's name.
+        name: String,
+        /// Its kind.
+        kind: KeeperKind,
+        /// What it has; none before it was sent anything.
+        progress: Option<KeeperProgress>,
+    }
+}
+
+impl KeeperRow {
+    /// Whether this is an edge that can take the session over without a rebuild.
+    #[must_use]
+    pub fn can_take_over(&self) -> bool {
+        self.kind != KeeperKind::Recorder && self.progress.as_ref().is_none_or(|progress| progress.ready)
+    }
+}
+
+impl core::fmt::Display for KeeperRow {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} ({}", self.name, self.kind.name())?;
+        match &self.progress {
+            None => {}
+            Some(progress) if !progress.ready => f.write_str(", not ready")?,
+            Some(progress) => {
+                write!(f, ", {} B behind", progress.behind)?;
+                if let Some(entries) = progress.unreplayed {
+                    write!(f, ", {entries} entries to replay")?;
+                }
+            }
+        }
+        f.write_str(")")
+    }
+}
+
+/// How far a move is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum MoveStage {
+    /// Other moves come first.
+    Waiting = 0,
+    /// The other edge is sent the session's state, and replays what it does meanwhile.
+    Copying = 1,
+    /// The other edge was told to take the session over.
+    HandedOver = 2,
+}
+byte_enum!(MoveStage { Waiting, Copying, HandedOver });
+
+impl MoveStage {
+    /// Its name, in listings and in the admin API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Copying => "copying",
+            Self::HandedOver => "handed over",
+        }
+    }
+}
+
+record! {
+    /// The move of a session.
+    MoveRow {
+        /// The edge to which it moves.
+        to: String,
+        /// How far it is.
+        stage: MoveStage,
+    }
+}
+
+record! {
+    /// One session on one shard, for listings.
+    SessionRow {
+        /// The id of the session.
+        session: SessionId,
+        /// Its app.
+        app: String,
+        /// The image that its cell began from.
+        image: ImageHash,
+        /// Its generation here.
+        generation: Generation,
+        /// What its owner is doing.
+        phase: OwnerPhase,
+        /// The client's agent.
+        client: HostId,
+        /// The server's agent, where there is one.
+        server: Option<HostId>,
+        /// How it is protected.
+        protect: Protect,
+        /// Its replicas other than its ends.
+        keepers: Vec<KeeperRow>,
+        /// Its move to another edge, if it is being moved.
+        moving: Option<MoveRow>,
+        /// Whether the client's agent is the edge's own gate.
+        client_in_gate: bool,
+        /// Whether the server's agent is the edge's own gate.
+        server_in_gate: bool,
+        /// Messages consumed.
+        consumed: u64,
+        /// Outputs produced.
+        produced: u64,
+        /// Log bytes since the session began.
+        log_bytes: u64,
+        /// Log bytes that no checkpoint covers.
+        uncovered_bytes: u64,
+        /// Tasks in the run queue.
+        tasks: u64,
+        /// Tasks that wait for a lock.
+        tasks_locked_out: u64,
+        /// Locks that tasks hold.
+        locks: u64,
+        /// Ports that the cell has paused: `client`, `server`.
+        paused: Vec<String>,
+        /// Checkpoints that an end has stored.
+        checkpoints: u64,
+        /// Generations that were opened before this one, on any edge.
+        recoveries: u64,
+        /// When it was opened here, Unix time in milliseconds.
+        since_ms: u64,
+    }
+}
