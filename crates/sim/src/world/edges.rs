@@ -505,22 +505,7 @@ impl World {
                 let at_ns = mono_ns.saturating_sub(node.origin_ns);
                 self.queue.at(at_ns, Event::ShardWake(position, life, mono_ns));
             }
-            ShardOutput::Control(message) => {
-                let message =
-                    FromShard::decode(message.to_bytes()).expect("shards speak this build's language");
-                if let FromShard::Note(note) = &message {
-                    let refused = note.text.starts_with("no checkpoint of session");
-                    self.watch.count_if(Rare::CheckpointRefused, refused);
-                    self.trace.say(self.queue.now_ns(), || format!("{position} notes {}", note.text));
-                }
-                if let FromShard::MoveOver(over) = &message {
-                    self.move_over(over);
-                }
-                let shard = u8::try_from(position.shard).expect("a few shards");
-                let edge_life = self.edges[position.edge].life;
-                let input = control::ControlInput::FromShard { shard, message };
-                self.queue.after(PIPE_NS, Event::Control(position.edge, edge_life, input));
-            }
+            ShardOutput::Control(message) => self.tell_control(position, &message),
             ShardOutput::Start { .. }
             | ShardOutput::Restore { .. }
             | ShardOutput::Advance { .. }
@@ -533,6 +518,24 @@ impl World {
             | ShardOutput::Record { .. }
             | ShardOutput::Remove { .. } => self.execute(position, out),
         }
+    }
+
+    /// Sends a message to the control of a shard's edge, encoded as on a real pipe.
+    fn tell_control(&mut self, position: ShardPosition, message: &FromShard) {
+        let message = FromShard::decode(message.to_bytes()).expect("shards speak this build's language");
+        match &message {
+            FromShard::Note(note) => {
+                let refused = note.text.starts_with("no checkpoint of session");
+                self.watch.count_if(Rare::CheckpointRefused, refused);
+                self.trace.say(self.queue.now_ns(), || format!("{position} notes {}", note.text));
+            }
+            FromShard::MoveOver(over) => self.move_over(over),
+            _ => {}
+        }
+        let shard = u8::try_from(position.shard).expect("a few shards");
+        let edge_life = self.edges[position.edge].life;
+        let input = control::ControlInput::FromShard { shard, message };
+        self.queue.after(PIPE_NS, Event::Control(position.edge, edge_life, input));
     }
 
     /// Does an executor's work at once and delivers the reply later.
