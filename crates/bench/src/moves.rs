@@ -7,8 +7,8 @@
 //!            <------------------------ total ------------------->
 //! ```
 //! The blackout is the longest wait that ends near the moment at which the client's agent has the new owner, less the client's
-//! median wait. Beside it stand the longest wait of the whole move, and the longest of as long a time without a move. Each edge is
-//! in a network namespace of its own, and the state does not compress. The session moves back and forth.
+//! median wait. Beside it stand the longest wait of the whole move, and the longest of as long a time without a move. The
+//! state does not compress. The session moves back and forth.
 
 use super::ballast::{APP, SERVER};
 use super::pinger::{self, Pinger};
@@ -79,8 +79,7 @@ struct Moves {
 
 /// All rates with one state.
 fn one_state(plan: &Plan, state: &str, bytes: u64, report: &mut Report) -> anyhow::Result<()> {
-    let mut layout = plan.layout("bench-move", 2, "");
-    layout.namespaces = true;
+    let layout = plan.layout("bench-move", 2, "");
     let mut cluster = TestCluster::new(layout, |place| {
         let memory = (bytes >> 20) * 3 / 2 + 16;
         let rest = format!(
@@ -141,8 +140,18 @@ fn one_move(cluster: &TestCluster, client: &Client, moves: &mut Moves) -> anyhow
     let name = new.json(Method::GET, "/v1/edge")?["edge"].as_str().context("an edge has a name")?.to_owned();
     let session = running(&old)?["session"].as_str().context("a session has a name")?.to_owned();
     client.waits().clear();
-    let (start, asked) = (cluster.logs.end(), Instant::now());
-    old.json(Method::POST, &format!("/v1/sessions/{session}/move/{name}"))?;
+    let path = format!("/v1/sessions/{session}/move/{name}");
+    let (mut start, mut asked) = (cluster.logs.end(), Instant::now());
+    // Edges that have just started may not have dialled each other yet.
+    let begun = Instant::now();
+    while let Err(error) = old.json(Method::POST, &path) {
+        if begun.elapsed() > PATIENCE {
+            return Err(error.into());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        client.waits().clear();
+        (start, asked) = (cluster.logs.end(), Instant::now());
+    }
     let owned = cluster.wait_for_owner(start)?;
     let total = owned.at - asked;
     wait_until(|| Ok(Instant::now() > owned.at + 2 * NEAR))?;
