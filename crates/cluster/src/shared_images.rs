@@ -3,7 +3,8 @@
 //! ```text
 //! shared directory: key, <hash>.image --lend--> <edge>/state/images/ --edge compiles what is missing--> collect
 //! ```
-//! Files are hard links, or copies if the two directories are on different file systems. Edges replace images and never change them, so no edge affects another one. The images of all edges are
+//! Files are hard links, or copies if the two directories are on different file systems. Edges replace images and never change
+//! them, so no edge affects another one. The images of all edges are
 //! authenticated by one key; an edge refuses those of another one as it would without.
 
 use anyhow::Context;

@@ -4,7 +4,7 @@
 //! over, which it does as if this edge had died. The session runs here until its ends promise the other edge: so no message waits
 //! for longer than that takes, and if anything goes wrong before, the session stays.
 
-use super::{Session, Shard, report::note, roles, state::moves::Move};
+use super::{Shard, report::note, roles, state::moves::Move};
 use crate::api::{FromShard, MoveAnswer, MoveOver, MoveSession, NoteLevel, Now, ShardOutput, Tagged};
 use alloc::{
     format,
@@ -14,7 +14,7 @@ use alloc::{
 use marram_session::owner::{Feed, KeeperId, OwnerPhase, Witnessing};
 use marram_wire::{
     frame::{Code, Keep, Reject},
-    id::{Port, SessionId},
+    id::{HostId, Port, SessionId},
 };
 
 impl Shard {
@@ -222,16 +222,8 @@ impl Shard {
     /// Whether this shard can take a session over that another edge wants to hand to it: a move must fail before anything is
     /// copied, if it must.
     pub(super) fn can_be_moved_here(&self, keep: &Keep, server: Option<&str>) -> Result<(), String> {
-        let ports = [Port::CLIENT, Port::SERVER];
-        let away = keep
-            .hosts
-            .iter()
-            .zip(ports)
-            .find(|(host, port)| roles::wire_to(&self.wires, **host, *port, server).is_none());
-        match away {
-            None => Ok(()),
-            Some((_, port)) => Err(self.end_is_away(port)),
-        }
+        let away = self.away(keep.hosts.iter().copied(), server);
+        away.map_or(Ok(()), |port| Err(self.end_is_away(port)))
     }
 
     fn end_is_away(&self, port: Port) -> String {
@@ -245,7 +237,10 @@ impl Shard {
         let refusal = if self.draining {
             Some((Code::Busy, "the edge is shutting down".to_string()))
         } else {
-            self.away(session).map(|port| (Code::Waiting, self.end_is_away(port)))
+            let owner = &session.owner;
+            let hosts = [Port::CLIENT, Port::SERVER].into_iter().filter_map(|port| owner.host(port));
+            self.away(hosts, owner.policy().server.as_deref())
+                .map(|port| (Code::Waiting, self.end_is_away(port)))
         };
         let Some((code, reason)) = refusal else { return self.take_over(now, id, out) };
         if let Some((wire, channel)) = session.feeder {
@@ -254,12 +249,10 @@ impl Shard {
         self.drop_standby(now, id, out);
     }
 
-    /// The port of an end that cannot be asked from here.
-    fn away(&self, session: &Session) -> Option<Port> {
-        let server = session.owner.policy().server.as_deref();
-        [Port::CLIENT, Port::SERVER].into_iter().find(|port| {
-            let host = session.owner.host(*port);
-            host.is_some_and(|host| roles::wire_to(&self.wires, host, *port, server).is_none())
-        })
+    /// The port of an end that cannot be asked from here. `hosts` are the agents of the ends, client first.
+    fn away(&self, hosts: impl Iterator<Item = HostId>, server: Option<&str>) -> Option<Port> {
+        let mut ends = hosts.zip([Port::CLIENT, Port::SERVER]);
+        let away = ends.find(|(host, port)| roles::wire_to(&self.wires, *host, *port, server).is_none());
+        away.map(|(_, port)| port)
     }
 }

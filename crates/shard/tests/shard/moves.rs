@@ -1,18 +1,18 @@
 //! Moves, as the edge that has the session sees them: the other edge is played by the test.
 
-use crate::agents::world::{World, app, client, keeper, refusal};
-use marram_session::agent::Target;
+use crate::{
+    agents::world::{World, client, keeper, refusal},
+    recalls,
+};
 use marram_shard::{
     api::{
-        Configure, FromShard, MoveAnswer, MoveOver, MoveSession, MoveStage, ShardInput, ShardWireId, Tagged,
-        ToShard,
+        FromShard, MoveAnswer, MoveOver, MoveSession, MoveStage, ShardInput, ShardWireId, Tagged, ToShard,
     },
     shard::MOVES_MAX,
 };
 use marram_wire::{
-    frame::{Base, Channel, Code, Ended, Frame, HandOver, Keep, Reject, Stored, Welcome},
-    id::{Generation, HostId, SessionId},
-    limits::WIRE_VERSION,
+    frame::{Base, Channel, Code, Ended, Frame, HandOver, Keep, Reject, Stored},
+    id::{Generation, SessionId},
     rights::Rights,
 };
 
@@ -214,28 +214,9 @@ fn a_session_stays_if_the_other_edge_refuses_or_is_lost() {
 #[test]
 fn a_session_whose_ends_do_not_reach_this_edge_is_not_taken() {
     let mut world = World::new();
-    let wire = ShardWireId(40);
-    let configure = Configure { edge: "here".into(), dials: 1, ..Configure::default() };
-    world.shard(ShardInput::Control(ToShard::Configure(configure)));
-    world.shard(ShardInput::Dialled { wire, target: Target { edge: 0, shard: 0 } });
-    let (edge, challenge) = ("there".into(), [0; 16]);
-    let (version, shard, shards, draining, domain) = (WIRE_VERSION, 0, 1, false, [0; 8]);
-    world.send(wire, Welcome { version, edge, shard, shards, challenge, draining, domain });
+    let wire = recalls::peer(&mut world);
     world.heard(wire);
-    let keep = |channel| Keep {
-        channel,
-        session: SessionId([55; 16]),
-        generation: Generation { count: 3, opener: 2 },
-        app: "alone".into(),
-        image: app("alone", None).image,
-        hosts: vec![HostId([9; 16])],
-        hot: true,
-        moves: true,
-        log_offset: 0,
-        head: [0; 32],
-        last_ns: 0,
-        took: vec![0],
-    };
+    let keep = |channel| Keep { hot: true, moves: true, ..recalls::keep(channel, 3) };
     world.send(wire, keep(1));
     let (code, reason) = refusal(&world.heard(wire));
     assert!(code == Some(Code::Waiting) && reason.contains("session's client is not connected"), "{reason}");

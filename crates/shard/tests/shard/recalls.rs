@@ -21,7 +21,7 @@ fn recorder(world: &mut World) -> ShardWireId {
 }
 
 /// A wire to another edge, for whose sessions this shard stands by.
-fn peer(world: &mut World) -> ShardWireId {
+pub(crate) fn peer(world: &mut World) -> ShardWireId {
     let wire = ShardWireId(40);
     let configure = Configure { edge: "here".into(), dials: 1, ..Configure::default() };
     world.shard(ShardInput::Control(ToShard::Configure(configure)));
@@ -39,7 +39,7 @@ fn peer(world: &mut World) -> ShardWireId {
     wire
 }
 
-fn keep(channel: Channel, count: u64) -> Keep {
+pub(crate) fn keep(channel: Channel, count: u64) -> Keep {
     Keep {
         channel,
         session: SESSION,
