@@ -16,7 +16,8 @@
 //! | `GET /v1/standbys/ID` | | the standby of a session of any edge, as the coordinator knows it |
 //! | `GET /v1/coordinator` | | whether the coordinator is reachable, what is impossible meanwhile, the edges it knows |
 //! | `GET /v1/logs?...` | | the edge's last log lines, and new ones: see `logs.rs` |
-//! | `POST /v1/drain` | moves all sessions away, accepts no new ones | |
+//! | `GET /v1/drain` | | how each session would leave, if the edge stopped |
+//! | `POST /v1/drain`, `/v1/drain/force` | moves all sessions away, accepts no new ones; the first not if some would have no standby | |
 //! | `GET /v1/images/HASH` | | the module, files and quotas behind an image, for another edge |
 //! | `GET /v1/images/HASH/app` | | the settings of its app, which is or was deployed, for another edge |
 //!

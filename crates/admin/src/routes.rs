@@ -18,6 +18,7 @@ use bytes::Bytes;
 use hyper::{Method, StatusCode};
 use marram_http::Refusal;
 use marram_node::edge::take_recording;
+use marram_node::text::counted;
 use marram_sandbox::{Images, LoadError};
 use marram_shard::api::{App, SessionRow};
 use marram_shard::control::{self, ControlRequest, MetricSample};
@@ -61,7 +62,9 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
         }
         (method, ["v1", "coordinator"]) if method == get => Ok(Answer::json(&coordination::shown(state))),
         (method, ["v1", "standbys", id]) if method == get => coordination::stands_by(state, session(id)?),
-        (method, ["v1", "drain"]) if method == post => done(ask(state, ControlRequest::Drain)?),
+        (method, ["v1", "drain"]) if method == get => drain_plan(state),
+        (method, ["v1", "drain"]) if method == post => drain(state, false),
+        (method, ["v1", "drain", "force"]) if method == post => drain(state, true),
         (method, ["v1", "images", hash]) if method == get => image(state, hash),
         (method, ["v1", "images", hash, "app"]) if method == get => image_app(state, hash),
         (method, _) => {
@@ -239,6 +242,39 @@ fn moves(state: &AdminState) -> Result<Answer, Refusal> {
     let moves: Vec<Value> =
         moving.iter().filter_map(view::moving).chain(over.iter().map(view::moved)).collect();
     Ok(Answer::json(&json!({ "edge": state.edge, "moves": moves })))
+}
+
+/// How each session would leave, if the edge stopped.
+fn drain_plan(state: &AdminState) -> Result<Answer, Refusal> {
+    let rows = sessions_here(state)?;
+    let leaving: Vec<Value> = rows.iter().filter_map(view::leaving).collect();
+    Ok(Answer::json(&json!({ "edge": state.edge, "sessions": leaving })))
+}
+
+/// Begins to stop the edge. Not if sessions would have no standby afterwards, unless it is forced to.
+fn drain(state: &AdminState, force: bool) -> Result<Answer, Refusal> {
+    if !force {
+        let rows = sessions_here(state)?;
+        let unprotected = rows.iter().filter(|row| row.drain.as_ref().is_some_and(|drain| drain.unprotected));
+        let (count, example) = unprotected.fold((0, None), |(count, _), row| (count + 1, Some(&row.app)));
+        if let Some(app) = example {
+            let count = counted(count, "session");
+            let what = format!(
+                "{count} would have no standby when this edge stops, though the app asks for one (`{app}`): fewer than two other edges \
+                 are connected to this one that can stand by"
+            );
+            let fix = "start another edge, or drain with `--force` (POST /v1/drain/force)";
+            return Err(Refusal::new(StatusCode::CONFLICT, what, fix));
+        }
+    }
+    done(ask(state, ControlRequest::Drain)?)
+}
+
+fn sessions_here(state: &AdminState) -> Result<Vec<SessionRow>, Refusal> {
+    match ask(state, ControlRequest::Sessions)? {
+        control::ControlAnswer::Sessions(rows, _) => Ok(rows),
+        _ => Err(unexpected()),
+    }
 }
 
 /// The shard writes the recording into a file, because it may be larger than a message between

@@ -118,6 +118,18 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
     })
 }
 
+/// How a session would leave if the edge stopped. None if the edge only stands by for it.
+pub(super) fn leaving(row: &SessionRow) -> Option<Value> {
+    let drain = row.drain.as_ref()?;
+    Some(json!({
+        "session": row.session.to_string(),
+        "app": row.app,
+        "to": drain.to,
+        "why": (!drain.why.is_empty()).then_some(&drain.why),
+        "unprotected": drain.unprotected,
+    }))
+}
+
 /// A session that is being moved, in the list of moves.
 pub(super) fn moving(row: &SessionRow) -> Option<Value> {
     let moving = row.moving.as_ref()?;

@@ -263,6 +263,9 @@ pub enum CheckpointBase {
     Previous,
     /// The last full checkpoint taken or restored: what changed since, also what deltas contain of it.
     Full,
+    /// The app's image, and the cell's own checkpoints go on as if this one had not been taken. It says what changed since the last full
+    /// one, so that a cell which is restored from it can go on with checkpoints on that one.
+    Apart,
 }
 
 /// Identifies the image that a cell starts from.

@@ -27,7 +27,7 @@ use marram_wire::{
     rights::Verified,
     seal::{Seal, SessionKeys},
 };
-pub use rows::{KeeperKind, KeeperProgress, KeeperRow, MoveRow, MoveStage, SessionRow};
+pub use rows::{DrainRow, KeeperKind, KeeperProgress, KeeperRow, MoveRow, MoveStage, SessionRow};
 
 /// A wire from one agent to this shard. The shell chooses the number and never uses it twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -374,7 +374,7 @@ pub enum ToShard {
     Missing(Missing),
     /// New sessions of this app are refused; existing ones continue.
     Undeploy(AppName),
-    /// Take no new sessions; ask agents to move the others.
+    /// Take no new sessions; move the others to other edges, and ask agents to look after the rest.
     Drain,
     /// End a session for good.
     Kill(Kill),
@@ -452,6 +452,9 @@ record! {
         checkpoints_max: u64,
         /// How many peers this shard dials to stand by for their sessions.
         dials: u32,
+        /// How long sessions may take to move to other edges when this edge stops, until agents are asked to have them opened
+        /// elsewhere, in milliseconds.
+        hand_over_ms: u32,
         /// The interval of heartbeats to a peer, in milliseconds.
         heartbeat_interval_ms: u32,
         /// A peer without any message for so long is suspected, in milliseconds.
@@ -478,6 +481,7 @@ impl Default for Configure {
             record_stops: false,
             checkpoints_max: CHECKPOINTS_SIZE,
             dials: 0,
+            hand_over_ms: 0,
             heartbeat_interval_ms: 50,
             heartbeat_timeout_ms: 200,
             sabotage: 0,

@@ -214,6 +214,8 @@ pub struct ControlConfig {
     pub checkpoints_max: u64,
     /// See [`crate::api::Configure::dials`].
     pub dials: u32,
+    /// See [`crate::api::Configure::hand_over_ms`].
+    pub hand_over_ms: u32,
     /// The interval of heartbeats to peers, and the silence after which a peer is suspected, in milliseconds.
     pub heartbeat_ms: [u32; 2],
     /// See [`crate::api::Configure::sabotage`].
@@ -309,6 +311,7 @@ impl Control {
             record_stops: self.config.record_stops,
             checkpoints_max: self.config.checkpoints_max,
             dials: self.config.dials,
+            hand_over_ms: self.config.hand_over_ms,
             heartbeat_interval_ms: self.config.heartbeat_ms[0],
             heartbeat_timeout_ms: self.config.heartbeat_ms[1],
             sabotage: self.config.sabotage,

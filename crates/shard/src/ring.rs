@@ -58,12 +58,32 @@ impl Ring {
     /// The same for any other key, such as a replication group.
     #[must_use]
     pub fn after(&self, key: &[u8], owner: &str) -> Option<&str> {
+        // Ends after a few points, unless the owner is the only edge.
+        self.round(key).find(|edge| *edge != owner)
+    }
+
+    /// All edges but the owner, in the order in which they would stand by for a session if those before them were not there.
+    #[must_use]
+    pub fn in_order(&self, session: SessionId, owner: &str) -> Vec<&str> {
+        let others = self.edges.iter().filter(|edge| *edge != owner).count();
+        let mut order: Vec<&str> = Vec::with_capacity(others);
+        for edge in self.round(&session.0) {
+            if order.len() == others {
+                break;
+            }
+            if edge != owner && !order.contains(&edge) {
+                order.push(edge);
+            }
+        }
+        order
+    }
+
+    /// The edges of all points, from a key's position on.
+    fn round(&self, key: &[u8]) -> impl Iterator<Item = &str> {
         let at = place(&[key]);
         let first = self.points.partition_point(|(point, _)| *point < at);
         let (before, behind) = self.points.split_at(first);
-        let round = behind.iter().chain(before).map(|(_, index)| self.edges[usize::from(*index)].as_str());
-        // Ends after a few points, unless the owner is the only edge.
-        round.into_iter().find(|edge| *edge != owner)
+        behind.iter().chain(before).map(|(_, index)| self.edges[usize::from(*index)].as_str())
     }
 }
 
@@ -142,6 +162,20 @@ mod tests {
         let mean = moved.values().sum::<u32>() / 8;
         assert_eq!(moved.len(), 8, "all but the owner and the dead one take some: {moved:?}");
         assert!(moved.values().all(|share| *share * 2 > mean && *share < mean * 2), "{moved:?}");
+    }
+
+    #[test]
+    fn all_others_are_in_order_and_the_standby_is_the_first() {
+        let ring = Ring::new((0..5).map(edge));
+        for number in 0..100 {
+            let (session, owner) = (session(number), edge(number % 5));
+            let mut order = ring.in_order(session, &owner);
+            assert_eq!(order.first().copied(), ring.standby_of(session, &owner));
+            order.sort_unstable();
+            let others: Vec<String> = (0..5).map(edge).filter(|edge| *edge != owner).collect();
+            assert_eq!(order, others);
+        }
+        assert!(Ring::new(vec![String::from("a")].into_iter()).in_order(session(1), "a").is_empty());
     }
 
     #[test]

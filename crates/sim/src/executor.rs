@@ -49,6 +49,7 @@ use std::sync::Arc;
 const HEAD_SIZE: usize = 32 + 8 + 8;
 const FULL: u8 = 0;
 const DELTA: u8 = 1;
+const APART: u8 = 2;
 
 /// Events that ran before on any edge: distinguishes a replay from a first run without asking the edges.
 #[derive(Debug)]
@@ -325,6 +326,7 @@ impl Cells {
     /// ```text
     /// full   | 0 | length 8 | state | ballast, 0xba |
     /// delta  | 1 | length 8 | fingerprint of the base 8 | state XOR base |    the base of a merged one is the full one
+    /// apart  | 2 | length 8 | state | length 8 | state of the full one on which merged deltas build | ballast |
     /// ```
     /// With twins, each is followed by the twin's own checkpoint and its length. The fingerprint
     /// makes a delta on the wrong base an error here, so that a mistake in the owner's bookkeeping
@@ -333,7 +335,7 @@ impl Cells {
         let Some(cell) = self.cells.get_mut(&id) else { return false };
         let prepared = cell.preparing.take().is_some_and(|(on, events)| on == base && events < cell.events);
         let state = cell.save();
-        let on = if base == CheckpointBase::Full { &cell.full } else { &cell.saved };
+        let on = if base == CheckpointBase::Previous { &cell.saved } else { &cell.full };
         let mut sections = match (base, on) {
             (CheckpointBase::Previous | CheckpointBase::Full, Some(saved)) => {
                 let mut sections = vec![DELTA];
@@ -343,7 +345,16 @@ impl Cells {
                 sections.extend(state.iter().zip(saved).map(|(now, then)| now ^ then));
                 sections
             }
-            (CheckpointBase::Previous | CheckpointBase::Full, None) => {
+            (CheckpointBase::Apart, Some(full)) => {
+                let mut sections = vec![APART];
+                for part in [&state, full] {
+                    sections.extend_from_slice(&(part.len() as u64).to_le_bytes());
+                    sections.extend_from_slice(part);
+                }
+                sections.resize(sections.len() + self.habits.ballast, 0xba);
+                sections
+            }
+            (CheckpointBase::Previous | CheckpointBase::Full | CheckpointBase::Apart, None) => {
                 past.violations.push(format!("{id:?} has no checkpoint for a delta to build on"));
                 return false;
             }
@@ -359,7 +370,9 @@ impl Cells {
         if base == CheckpointBase::Image {
             cell.full = Some(state.clone());
         }
-        cell.saved = Some(state);
+        if base != CheckpointBase::Apart {
+            cell.saved = Some(state);
+        }
         #[cfg(feature = "wasm")]
         cell.save_twin(base, &mut sections, past);
         let _ = &mut sections;
@@ -421,15 +434,16 @@ impl Cells {
                 && header.image == *image
                 && (header.generation, header.number) == (meta.generation, meta.number)
                 && header.log_offset == meta.log_offset
-                && named == base.unwrap_or((Generation::NONE, 0));
+                && (meta.is_full() || named == base.unwrap_or((Generation::NONE, 0)));
             if !fits {
                 return Err(tampered("a checkpoint is not the one that its place names"));
             }
             #[cfg(feature = "wasm")]
             twin_parts.push(sections.clone());
+            let on_full = full_of(&sections).map(<[u8]>::to_vec);
             state = Some(apply(state, &sections).map_err(tampered)?);
             if meta.is_full() {
-                full.clone_from(&state);
+                full = on_full.or_else(|| state.clone());
             }
             last = Some(header);
         }
@@ -539,7 +553,7 @@ fn apply(base: Option<Vec<u8>>, sections: &[u8]) -> Result<Vec<u8>, &'static str
     let (len, rest) = rest.split_first_chunk::<8>().ok_or("a short checkpoint")?;
     let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| "a large checkpoint")?;
     match (*kind, base) {
-        (FULL, None) => Ok(rest.get(..len).ok_or("a short checkpoint")?.to_vec()),
+        (FULL | APART, None) => Ok(rest.get(..len).ok_or("a short checkpoint")?.to_vec()),
         (DELTA, Some(mut base)) => {
             let (wanted, delta) = rest.split_first_chunk::<8>().ok_or("a short delta")?;
             if *wanted != fingerprint(&base) {
@@ -551,6 +565,19 @@ fn apply(base: Option<Vec<u8>>, sections: &[u8]) -> Result<Vec<u8>, &'static str
         }
         _ => Err("a full checkpoint on another, or a delta on nothing"),
     }
+}
+
+/// The state of the full checkpoint that one apart names.
+fn full_of(sections: &[u8]) -> Option<&[u8]> {
+    let (_, parts) = sections.split_first().filter(|(kind, _)| **kind == APART)?;
+    let (_, parts) = split_part(parts)?;
+    Some(split_part(parts)?.0)
+}
+
+/// Splits off bytes behind their length.
+fn split_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk::<8>()?;
+    rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)
 }
 
 impl Cell {

@@ -224,6 +224,8 @@ pub struct Plan {
     pub server_down: u32,
     /// Concurrent recoveries on a shard; 0 for no limit.
     pub recoveries_max: u32,
+    /// How long the sessions of an edge that stops may move, in milliseconds.
+    pub hand_over_ms: u32,
     /// The replay budget of a shard, in nanoseconds; 0 for none.
     pub replay_ns_max: u64,
     /// Whether and how edges are standbys for each other's sessions.
@@ -359,6 +361,7 @@ impl Plan {
             poison: None,
             server_down: 0,
             recoveries_max: if random.percent(20) { 1 } else { 0 },
+            hand_over_ms: Random::new(seed, 65).pick(&[0, 20, 500, 500]),
             replay_ns_max: 0,
             standby: standby.is_some(),
             recorder: site(seed, load),

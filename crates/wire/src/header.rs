@@ -187,7 +187,8 @@ impl core::error::Error for HeaderMismatch {}
 
 impl Header {
     /// Whether the header names this session and image, is the announced checkpoint, and builds on the one before it in the
-    /// chain, if there is one. The one before a merged delta is the full checkpoint.
+    /// chain, if there is one. The one before a merged delta is the full checkpoint. A full one may name the full one of the ends
+    /// only if it `may_be_apart`, since a standby is restored from it.
     ///
     /// # Errors
     /// The first mismatch.
@@ -196,7 +197,7 @@ impl Header {
         meta: &CheckpointMeta,
         session: SessionId,
         image: ImageHash,
-        before: Option<&Self>,
+        (before, may_be_apart): (Option<&Self>, bool),
     ) -> Result<(), HeaderMismatch> {
         let base = before.map_or((Generation::NONE, 0), |before| (before.generation, before.number));
         if self.session != session {
@@ -211,7 +212,8 @@ impl Header {
         if self.log_offset != meta.log_offset || meta.is_full() != (base.0 == Generation::NONE) {
             return Err(HeaderMismatch::OtherExtent);
         }
-        if (self.base_generation, self.base_number) != base {
+        let is_apart = may_be_apart && meta.is_full();
+        if !is_apart && (self.base_generation, self.base_number) != base {
             return Err(HeaderMismatch::OtherBase);
         }
         Ok(())

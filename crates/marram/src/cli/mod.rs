@@ -6,6 +6,7 @@
 mod bench;
 mod configure;
 mod coordinator;
+mod drain;
 mod exec;
 mod exit;
 mod inspect;
@@ -83,7 +84,7 @@ enum Command {
     Coordinator(operate::Edges),
     /// Stop edges in order: they accept no new sessions, move their sessions away, and stop when none is left or after
     /// `limits.drain` (30s).
-    Drain(operate::Edges),
+    Drain(drain::Drain),
     /// Show or change the rules by which an edge's gates choose the app.
     #[command(subcommand)]
     Route(route::Route),
@@ -136,7 +137,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Replay(arguments) => replay::replay(arguments),
         Command::Exec(arguments) => exec::run(arguments),
         Command::Coordinator(edges) => coordinator::run(edges),
-        Command::Drain(edges) => operate::drain(edges),
+        Command::Drain(arguments) => drain::run(arguments),
         Command::Route(command) => route::run(command),
         Command::Config(command) => configure::run(command),
         Command::Limits => {

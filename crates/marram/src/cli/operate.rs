@@ -1,4 +1,4 @@
-//! What operators do with running edges: deploy, list, kill, drain. Each command talks to the admin API.
+//! What operators do with running edges: deploy, list, kill. Each command talks to the admin API.
 //!
 //! ```text
 //! Edges ─ clients ─▶ gather: a thread an edge, all at once ─▶ answers in the order of the command line
@@ -75,6 +75,11 @@ impl Edges {
     /// Whether each line of output has to name its edge.
     pub(super) fn are_several(&self) -> bool {
         self.edges.len() > 1
+    }
+
+    /// The edges' addresses.
+    pub(super) fn names(&self) -> String {
+        self.edges.join(", ")
     }
 
     /// Each edge alone.
@@ -431,15 +436,6 @@ pub(super) fn kill(arguments: &Kill) -> Result<(), Failure> {
         }
     }
     Failure::all(failed).map_or(Ok(()), Err)
-}
-
-/// Returns when the edges have begun: they stop by themselves.
-pub(super) fn drain(edges: &Edges) -> Result<(), Failure> {
-    edges.ask_all((&Method::POST, "/v1/drain", &Bytes::new()), PATIENCE, |_| {
-        "draining: sessions move to other edges, new ones are refused; `marram ps` shows the rest. The edge stops when none is \
-         left, or after its `limits.drain` (30s unless configured)\n"
-            .to_owned()
-    })
 }
 
 /// A table of the edges' lists; if several edges were asked, each row names its edge, whether or not the others answered.

@@ -43,19 +43,20 @@ struct World {
 }
 
 impl World {
-    fn new(purpose: &'static str, server: SocketAddr) -> Self {
+    fn new(purpose: &'static str, server: SocketAddr, protect: &str) -> Self {
         let layout = support::layout(purpose, |layout: &mut Layout| {
             (layout.edges, layout.shards) = (EDGES, 2);
             layout.agent_tables = String::new();
         });
-        let state =
-            "protect = \"endpoints\"\n[keep]\nrecovery_target = \"1ms\"\n[quotas]\nmemory = \"64MiB\"\n";
+        let state = format!(
+            "protect = {protect:?}\n[keep]\nrecovery_target = \"1ms\"\n[quotas]\nmemory = \"64MiB\"\n"
+        );
         let stream = "server = \"peer\"\nprotect = \"endpoints\"\n";
         let apps = |place: &_| {
             let cells = support::cells();
             Ok(vec![
                 cells.manifest(place, "forward", "forward", stream)?,
-                cells.manifest(place, "cache", "memcached", state)?,
+                cells.manifest(place, "cache", "memcached", &state)?,
             ])
         };
         let mut cluster = TestCluster::new(layout, apps).unwrap();
@@ -80,6 +81,26 @@ impl World {
         let rows = list["sessions"].as_array().into_iter().flatten();
         let running = rows.filter(|row| row["phase"] == "running");
         running.map(|row| row["session"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Runs a command of operators for some edges: its status, and what it prints.
+    fn marram(&self, arguments: &[&str], edges: &[usize]) -> (Option<i32>, String, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
+        command.args(arguments);
+        for edge in edges {
+            command.arg("--edge").arg(format!("http://{}", self.cluster.edges[*edge].admin()));
+        }
+        let output = command.output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    }
+
+    fn wait(&self, what: &str, is_so: impl Fn() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_so() {
+            assert!(Instant::now() < deadline, "{what}; {}", self.cluster.logs.tail(40));
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// The name that an edge has.
@@ -145,7 +166,7 @@ fn moves_lose_nothing_and_no_program_notices() {
     let sessions = support::amount("MARRAM_MOVE_SESSIONS", 12) as u64;
     let seed = support::amount("MARRAM_SEED", 1) as u64;
     let mut traffic = Traffic::new();
-    let mut world = World::new("moves", traffic.server);
+    let mut world = World::new("moves", traffic.server, "endpoints");
     traffic.start(world.listens[0], sessions / 2, 20_000_000, seed);
     let caches = Caches::start(world.listens[1], sessions - sessions / 2, seed);
     let (mut random, mut done) = (Seeded::new(seed), Done::default());
@@ -169,26 +190,11 @@ fn moves_lose_nothing_and_no_program_notices() {
 #[test]
 fn the_command_moves_sessions_and_says_why_one_stays() {
     let server = support::serve::echo();
-    let world = World::new("move-command", server);
+    let world = World::new("move-command", server, "endpoints");
     let caches = Caches::start(world.listens[1], 2, 1);
-    let edges: Vec<String> = world
-        .cluster
-        .edges
-        .iter()
-        .flat_map(|edge| ["--edge".to_owned(), format!("http://{}", edge.admin())])
-        .collect();
-    let marram = |arguments: &[&str]| {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_marram")).args(arguments).args(&edges).output().unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.code(), text(&output.stdout), text(&output.stderr))
-    };
+    let marram = |arguments: &[&str]| world.marram(arguments, &[0, 1, 2]);
     let at = |edge: usize| world.running(edge).len();
-    let deadline = Instant::now() + PATIENCE;
-    while (0..EDGES).map(at).sum::<usize>() < 2 {
-        assert!(Instant::now() < deadline, "the sessions begin; {}", world.cluster.logs.tail(40));
-        thread::yield_now();
-    }
+    world.wait("the sessions begin", || (0..EDGES).map(at).sum::<usize>() == 2);
     for edge in (0..EDGES).chain(0..EDGES) {
         let name = world.name(edge);
         let away = 2 - at(edge);
@@ -208,5 +214,41 @@ fn the_command_moves_sessions_and_says_why_one_stays() {
     assert!(status == Some(3) && error.contains("`nowhere` is not connected"), "{error}");
     let (status, out, _) = marram(&["move", &session[..6], "--to", &world.name(0), "--dry-run"]);
     assert!(status == Some(0) && out.contains("would move"), "{out}");
+    assert!(caches.finish() > 0);
+}
+
+#[test]
+fn an_edge_that_stops_hands_its_sessions_over_unless_they_would_lose_their_standby() {
+    const SESSIONS: usize = 6;
+    let mut world = World::new("drain-moves", support::serve::echo(), "standby");
+    let caches = Caches::start(world.listens[1], SESSIONS as u64, 2);
+    let at = |world: &World, edge: usize| world.running(edge).len();
+    world.wait("the sessions begin", || (0..EDGES).map(|edge| at(&world, edge)).sum::<usize>() == SESSIONS);
+    let first = (0..EDGES).max_by_key(|edge| at(&world, *edge)).unwrap();
+    let sessions = at(&world, first);
+    world.wait("other edges can take them", || {
+        let (status, out, error) = world.marram(&["drain", "--dry-run"], &[first]);
+        assert_eq!(status, Some(0), "{error}");
+        out.matches("moves to ").count() == sessions && !out.contains("--force")
+    });
+    let (status, out, error) = world.marram(&["drain", "--wait"], &[first]);
+    assert!(
+        status == Some(0) && out.contains("draining") && error.contains("stopped"),
+        "{status:?} {out} {error}"
+    );
+    let ended = world.cluster.edges[first].process().unwrap().wait().unwrap();
+    assert_eq!(ended.code(), Some(0));
+    let moved = world.cluster.logs.count(0, |event| event.text("message").contains(": moved to `"));
+    assert_eq!(moved, sessions, "{}", world.cluster.logs.tail(40));
+    // The two others stand by for one another: neither may go.
+    let [second, third] = [(first + 1) % EDGES, (first + 2) % EDGES];
+    world.wait("they have all sessions", || at(&world, second) + at(&world, third) == SESSIONS);
+    let last = if at(&world, second) > 0 { second } else { third };
+    let (status, out, error) = world.marram(&["drain"], &[last]);
+    assert!(status == Some(3) && error.contains("no standby") && error.contains("--force"), "{out} {error}");
+    let (_, out, _) = world.marram(&["drain", "--dry-run"], &[last]);
+    assert!(out.contains("`--force` is needed"), "{out}");
+    let (status, out, error) = world.marram(&["drain", "--force", "--wait"], &[last]);
+    assert_eq!(status, Some(0), "{out} {error}");
     assert!(caches.finish() > 0);
 }

@@ -40,6 +40,8 @@ pub(super) struct Arriving {
     keys: SessionKeys,
     /// Those that are not complete; the first one is being opened.
     expected: VecDeque<CheckpointMeta>,
+    /// Whether the full one may name another full one, that of the ends.
+    may_be_apart: bool,
     /// Of the checkpoint that is arriving now; none between two.
     opener: Option<Opener>,
     front: Front,
@@ -70,7 +72,13 @@ impl Arriving {
         expected: Vec<CheckpointMeta>,
     ) -> Self {
         let (expected, reading) = (expected.into(), CheckpointReader::opened());
-        Self { session, image, keys, expected, opener: None, front: Front::Missing, last: None, reading }
+        let (opener, front, last) = (None, Front::Missing, None);
+        Self { session, image, keys, expected, may_be_apart: false, opener, front, last, reading }
+    }
+
+    /// For a standby, whose full checkpoint may be one that is none of the ends' list.
+    pub(super) fn may_be_apart(self) -> Self {
+        Self { may_be_apart: true, ..self }
     }
 
     /// For a delta on the checkpoint with this header.
@@ -133,7 +141,8 @@ impl Arriving {
             return Ok(());
         };
         let meta = self.expected.front().ok_or_else(|| tampered("more arrives than was announced"))?;
-        header.check(meta, self.session, self.image, self.last.as_deref()).map_err(tampered)?;
+        let before = (self.last.as_deref(), self.may_be_apart);
+        header.check(meta, self.session, self.image, before).map_err(tampered)?;
         self.front = Front::Here(Box::new(header));
         self.reading.push(body).map_err(|error| unrestorable(&error))
     }

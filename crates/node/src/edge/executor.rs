@@ -469,6 +469,8 @@ impl Executor {
         self.expected.insert(cell, Expected::Nothing);
         self.prepare(image);
         let arriving = Arriving::new(session, image, keys, checkpoints);
+        let stands_by = self.slots.get(&cell).is_some_and(|slot| slot.standing.is_some());
+        let arriving = if stands_by { arriving.may_be_apart() } else { arriving };
         self.expect_checkpoints(cell, Purpose::Restore, arriving);
     }
 

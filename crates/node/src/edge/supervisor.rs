@@ -140,6 +140,8 @@ impl Supervisor {
             record_stops: options.stops.is_some(),
             checkpoints_max: options.limits.checkpoints_max,
             dials: u32::try_from(options.standby.len()).unwrap_or(u32::MAX),
+            // What has not moved by then has the other half of the time to be opened elsewhere.
+            hand_over_ms: u32::try_from(options.limits.drain.as_millis() / 2).unwrap_or(u32::MAX),
             heartbeat_ms: [options.timeouts.heartbeat_interval, options.timeouts.heartbeat_timeout]
                 .map(|time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX)),
             sabotage: options.sabotage,

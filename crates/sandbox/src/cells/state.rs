@@ -17,7 +17,7 @@ use super::live::{Live, Stage};
 use crate::buffers::{populate, prefer_huge_pages};
 use crate::chain::Image;
 use crate::checkpoint::{
-    CheckpointId, Copied, Decoded, Filling, RestoreError, StageDecoded, StageSnapshot, Write, image_id,
+    CheckpointId, Copied, Decoded, Filling, RestoreError, Since, StageDecoded, StageSnapshot, Write, image_id,
 };
 use crate::dirty::PageSet;
 use crate::files::{Files, Page};
@@ -267,16 +267,19 @@ impl Stage {
         memory: Copied,
     ) -> StageSnapshot {
         let on = match base {
-            CheckpointBase::Image => None,
+            CheckpointBase::Image | CheckpointBase::Apart => None,
             CheckpointBase::Previous => self.checkpoint,
             CheckpointBase::Full => self.full_checkpoint,
         };
         let memory_len = self.memory.data_size(&*store);
         let globals = self.globals(store);
         let host = store.data_mut().act_for(at);
+        let is_apart = base == CheckpointBase::Apart;
+        let since = self.full_checkpoint.filter(|_| is_apart);
         let mut snapshot = StageSnapshot {
             image: Arc::clone(&self.bound.image),
             base: on,
+            since: since.map(|full| Since { full, pages: self.tracker.pages(CheckpointBase::Full) }),
             is_merged: base == CheckpointBase::Full,
             id: [0; 16],
             memory_len,
@@ -285,9 +288,16 @@ impl Stage {
             ports: host.ports.clone(),
             seed: *host.generator.seed(),
             position: host.generator.position(),
-            files: host.files.take_changes(base != CheckpointBase::Previous),
+            files: if is_apart {
+                host.files.differences()
+            } else {
+                host.files.take_changes(base != CheckpointBase::Previous)
+            },
         };
         snapshot.id = name(host, &snapshot);
+        if is_apart {
+            return snapshot;
+        }
         self.tracker.settle(base);
         self.checkpoint = Some(snapshot.id);
         if base == CheckpointBase::Image {
@@ -347,13 +357,14 @@ impl Stage {
         let memory = self.memory.data(&*store);
         // If tracking cannot begin, the cell runs, and its next checkpoint is a full one.
         let has_full = from.on.is_none();
-        let mut deltas = PageSet::default();
+        let since = from.first().since.as_ref();
+        let mut deltas = since.map_or_else(PageSet::default, |since| since.pages.clone());
         from.chain.iter().skip(usize::from(has_full)).for_each(|parsed| deltas.add_all(&parsed.pages));
         let known = self.tracker.skip(memory, &self.bound.image.memory, (has_full, &deltas)).is_ok();
         self.copying = None;
         self.checkpoint = known.then_some(last.id);
         if has_full {
-            self.full_checkpoint = Some(from.first().id);
+            self.full_checkpoint = Some(since.map_or(from.first().id, |since| since.full));
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use super::pages::{self, Pages};
 use super::stage::Write;
-use super::{CheckpointId, Kind, RestoreError, image_id};
+use super::{CheckpointId, Kind, RestoreError, Since, image_id};
 use crate::bytes_io::Reader;
 use crate::dirty::PageSet;
 use crate::globals::GlobalValue;
@@ -32,6 +32,8 @@ pub(crate) struct Parsed {
     pub(crate) id: CheckpointId,
     /// Whether it contains all that the deltas before it contain, and all files.
     pub(crate) is_merged: bool,
+    /// What the deltas of its cell build on, if it is none of that list.
+    pub(crate) since: Option<Since>,
     pub(crate) memory_len: usize,
     /// The pages of memory that it contains.
     pub(crate) pages: PageSet,
@@ -95,6 +97,7 @@ pub(super) struct Fields {
     pub(super) pages: PageSet,
     /// The contents of memory pages that have arrived and were not taken.
     pub(super) writes: Vec<Write>,
+    pub(super) since: Option<Since>,
     globals: Option<Vec<GlobalValue>>,
     ports: Option<Ports>,
     peers: Option<Vec<(Port, Peer)>>,
@@ -135,6 +138,11 @@ impl Fields {
             Kind::MemorySize => once(&mut self.memory_len, memory_len(payload)?),
             // Memory pages are read as they arrive, so no input can cause this.
             Kind::MemoryPages => unreachable!("memory pages are not read whole"),
+            Kind::Since => {
+                let memory_len =
+                    self.memory_len.ok_or("a list of changed pages comes before the memory's size")?;
+                once(&mut self.since, since(payload, memory_len / PAGE)?)
+            }
             Kind::Globals => once(&mut self.globals, globals(payload)?),
             Kind::Ports => once(&mut self.ports, ports(payload)?),
             Kind::Peers => once(&mut self.peers, peers(payload)?),
@@ -158,6 +166,7 @@ impl Fields {
         Ok(Parsed {
             id,
             is_merged,
+            since: self.since,
             memory_len: self.memory_len.ok_or(missing)?,
             pages: self.pages,
             writes: self.writes,
@@ -179,6 +188,23 @@ fn memory_len(payload: &[u8]) -> Result<usize, &'static str> {
         return Err(wrong);
     }
     usize::try_from(len).map_err(|_| wrong)
+}
+
+/// The name of the full checkpoint, and runs of pages in order, of a memory with so many.
+fn since(payload: &[u8], pages_max: usize) -> Result<Since, &'static str> {
+    let wrong = "the list of changed pages is damaged";
+    let mut reader = Reader::new(payload);
+    let full = reader.array().ok_or(wrong)?;
+    let (mut pages, mut last) = (PageSet::default(), 0);
+    while !reader.is_empty() {
+        let (start, end) = (reader.u32().ok_or(wrong)?, reader.u32().ok_or(wrong)?);
+        if start < last || end <= start || end as usize > pages_max {
+            return Err(wrong);
+        }
+        pages.add(start..end);
+        last = end;
+    }
+    Ok(Since { full, pages })
 }
 
 fn globals(payload: &[u8]) -> Result<Vec<GlobalValue>, &'static str> {

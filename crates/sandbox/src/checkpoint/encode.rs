@@ -1,7 +1,7 @@
 //! Encodes a snapshot.
 
 use super::pages::Writer;
-use super::{CHECKSUM_BYTES, HEADER_BYTES, Kind, MAGIC, StageSnapshot, VERSION, image_id};
+use super::{CHECKSUM_BYTES, HEADER_BYTES, Kind, MAGIC, Since, StageSnapshot, VERSION, image_id};
 use crate::bytes_io::{put_u32, put_u64};
 use crate::limits::PAGE;
 use bytes::BytesMut;
@@ -31,6 +31,15 @@ impl StageSnapshot {
         let pages = self.memory_pages();
         if !pages.is_empty() {
             section(out, Kind::MemoryPages, 0, |out| pages.write(out));
+        }
+        if let Some(Since { full, pages }) = &self.since {
+            section(out, Kind::Since, 0, |out| {
+                out.extend_from_slice(full);
+                for run in pages.runs() {
+                    put_u32(out, run.start);
+                    put_u32(out, run.end);
+                }
+            });
         }
         section(out, Kind::Globals, 0, |out| {
             put_u32(out, u32::try_from(self.globals.len()).expect("at most GLOBALS_MAX"));

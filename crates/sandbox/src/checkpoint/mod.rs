@@ -18,6 +18,7 @@ pub(crate) use decode::StageDecoded;
 pub use reading::{CheckpointReader, Filling};
 pub(crate) use stage::Write;
 
+use crate::dirty::PageSet;
 use crate::files::FilesChange;
 use crate::globals::GlobalValue;
 use crate::host::Ports;
@@ -40,6 +41,14 @@ const CHECKSUM_BYTES: usize = 16;
 /// Identifies a checkpoint within its cell, so that a delta can name its base.
 pub(crate) type CheckpointId = [u8; 16];
 
+/// The full checkpoint on which a cell's deltas build, and the pages of memory that may have changed since. In a full checkpoint that
+/// is none of the cell's own list ([`marram_session::cell::CheckpointBase::Apart`]).
+#[derive(Clone)]
+pub(crate) struct Since {
+    pub(crate) full: CheckpointId,
+    pub(crate) pages: PageSet,
+}
+
 /// Kinds of sections, by their numbers in the format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -53,6 +62,7 @@ enum Kind {
     Descriptors = 7,
     FilePages = 8,
     Peers = 9,
+    Since = 10,
 }
 
 impl Kind {
@@ -67,6 +77,7 @@ impl Kind {
             7 => Self::Descriptors,
             8 => Self::FilePages,
             9 => Self::Peers,
+            10 => Self::Since,
             _ => return None,
         })
     }
@@ -77,6 +88,8 @@ pub(crate) struct StageSnapshot {
     pub(crate) image: Arc<StageImage>,
     /// The checkpoint that this one builds on; `None` if it builds on the image only.
     pub(crate) base: Option<CheckpointId>,
+    /// What the cell's deltas build on, if this checkpoint is none of its list.
+    pub(crate) since: Option<Since>,
     /// Whether it contains everything that changed since a full checkpoint, and all files.
     pub(crate) is_merged: bool,
     pub(crate) id: CheckpointId,

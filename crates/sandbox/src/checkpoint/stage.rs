@@ -118,6 +118,9 @@ impl StageReading {
             return Err(RestoreError::Corrupt("its checksum is wrong"));
         }
         let (image, base, id, kind) = self.envelope.ok_or(RestoreError::Corrupt("it is truncated"))?;
+        if self.fields.since.is_some() && kind != Base::Image {
+            return Err(RestoreError::Corrupt("a delta has a list of changed pages"));
+        }
         let is_merged = kind == Base::Full;
         let parsed = self.fields.finish(id, is_merged).map_err(RestoreError::Corrupt)?;
         Ok((image, base, kind == Base::Image, parsed))

@@ -192,8 +192,12 @@ impl Tracker {
         match (base, &self.state) {
             (CheckpointBase::Previous, _) | (_, State::Inactive(_)) => {}
             (CheckpointBase::Full, _) => pages.add_all(&self.in_deltas),
-            (CheckpointBase::Image, State::Kernel(armed)) => pages.add_all(&armed.ever),
-            (CheckpointBase::Image, State::Compare(shadow)) => shadow.add_pages(&mut pages),
+            (CheckpointBase::Image | CheckpointBase::Apart, State::Kernel(armed)) => {
+                pages.add_all(&armed.ever)
+            }
+            (CheckpointBase::Image | CheckpointBase::Apart, State::Compare(shadow)) => {
+                shadow.add_pages(&mut pages)
+            }
         }
         pages
     }
@@ -204,6 +208,7 @@ impl Tracker {
         match base {
             CheckpointBase::Image => self.in_deltas = PageSet::default(),
             CheckpointBase::Previous | CheckpointBase::Full => self.in_deltas.add_all(&pending),
+            CheckpointBase::Apart => return self.pending = pending,
         }
         if let State::Kernel(armed) = &mut self.state {
             armed.ever.add_all(&pending);
@@ -211,7 +216,7 @@ impl Tracker {
     }
 
     /// All of memory is known as it is now, because checkpoints were just written to it: only later writes count. `deltas` are
-    /// the pages of those that are deltas; `has_full`, if there is a full one before them.
+    /// the pages that may differ from the full one on which merged deltas build; `has_full`, if it is one of these.
     ///
     /// # Errors
     /// As [`Self::collect`].

@@ -1,6 +1,5 @@
 //! A set of page numbers, as a bitmap: a memory of 300 MiB takes 10 KiB.
 
-#[cfg(test)]
 use super::uffd::push_run;
 use std::ops::Range;
 
@@ -54,7 +53,6 @@ impl PageSet {
     }
 
     /// The pages, in order, as runs.
-    #[cfg(test)]
     pub(crate) fn runs(&self) -> Vec<Range<u32>> {
         let mut runs = Vec::new();
         for (index, word) in (0_u32..).zip(&self.words).filter(|(_, word)| **word != 0) {

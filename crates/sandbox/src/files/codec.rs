@@ -31,17 +31,35 @@ const SCRATCH: u8 = 1;
 const UNNAMED: Inode = 0;
 
 impl Files {
-    /// Takes what changed since the last checkpoint, or, with `all`, everything that differs from the image.
-    pub(crate) fn take_changes(&mut self, all: bool) -> FilesChange {
+    /// Everything that differs from the image.
+    pub(crate) fn differences(&self) -> FilesChange {
         let mut change = FilesChange::default();
-        if all && !self.touched {
+        if !self.touched {
             return change;
         }
-        if all || self.tree_changed {
-            change.directory = Some(self.encode_directory());
-            change.pages = self.take_pages(all);
+        change.directory = Some(self.encode_directory());
+        change.descriptors = Some(self.encode_descriptors());
+        for (inode, entry) in &self.tree.nodes {
+            let Node::Scratch(arena) = &entry.node else { continue };
+            let pages: Vec<_> = arena.pages().map(|(index, page)| (index, Some(Arc::clone(page)))).collect();
+            if !pages.is_empty() {
+                change.pages.push((*inode, pages));
+            }
         }
-        if all || self.descriptors_changed {
+        change
+    }
+
+    /// Takes what changed since the last checkpoint, or, with `all`, everything that differs from the image.
+    pub(crate) fn take_changes(&mut self, all: bool) -> FilesChange {
+        let mut change = if all { self.differences() } else { FilesChange::default() };
+        if self.tree_changed {
+            let pages = self.take_pages();
+            if !all {
+                change.directory = Some(self.encode_directory());
+                change.pages = pages;
+            }
+        }
+        if self.descriptors_changed && !all {
             change.descriptors = Some(self.encode_descriptors());
         }
         self.tree_changed = false;
@@ -49,16 +67,12 @@ impl Files {
         change
     }
 
-    fn take_pages(&mut self, all: bool) -> Vec<FilePages> {
+    /// The pages of files that were written since the last checkpoint.
+    fn take_pages(&mut self) -> Vec<FilePages> {
         let mut files = Vec::new();
         for (inode, entry) in &mut Arc::make_mut(&mut self.tree).nodes {
             let Node::Scratch(arena) = &mut entry.node else { continue };
-            let pages: Vec<_> = if all {
-                arena.clear_dirty();
-                arena.pages().map(|(index, page)| (index, Some(Arc::clone(page)))).collect()
-            } else {
-                arena.take_dirty()
-            };
+            let pages = arena.take_dirty();
             if !pages.is_empty() {
                 files.push((*inode, pages));
             }

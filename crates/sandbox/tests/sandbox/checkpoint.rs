@@ -336,6 +336,55 @@ fn a_merged_delta_replaces_the_deltas_before_it() {
 }
 
 #[test]
+fn a_cell_from_a_checkpoint_apart_goes_on_with_the_list_of_the_cell_that_took_it() {
+    for tracking in [Tracking::Auto, Tracking::Compare] {
+        let history = record(tracking, 100);
+        let decode = |list: &[&Vec<u8>]| Decoded::decode(list).unwrap();
+        let restored = |list: &[&Vec<u8>]| {
+            let mut cells = cells_with(tracking);
+            cells.restore(CELL, &history.image, &decode(list)).unwrap();
+            cells
+        };
+        let all: Vec<&Vec<u8>> = history.checkpoints.iter().collect();
+        for n in [1, 2, 7, 12] {
+            let mut cells = restored(&all[..n]);
+            assert_eq!(step(&mut cells, CELL, n), history.outputs[n]);
+            let apart = cells.snapshot(CELL, CheckpointBase::Apart).unwrap().encode();
+            // The cell's own list goes on as if nothing had been copied, with what was written before and after.
+            assert_eq!(step(&mut cells, CELL, n + 1), history.outputs[n + 1]);
+            let delta = cells.snapshot(CELL, CheckpointBase::Previous).unwrap().encode();
+            let list: Vec<&Vec<u8>> = all[..n].iter().copied().chain([&delta]).collect();
+            assert_eq!(restored(&list).state_hash(CELL), history.hashes[n + 1], "{tracking:?} {n}");
+            // The other one knows what has changed since the full checkpoint of that list, which it never had.
+            let mut other = restored(&[&apart]);
+            assert_eq!(other.state_hash(CELL), history.hashes[n], "{tracking:?} {n}");
+            assert_eq!(step(&mut other, CELL, n + 1), history.outputs[n + 1]);
+            let merged = other.snapshot(CELL, CheckpointBase::Full).unwrap().encode();
+            assert_eq!(
+                restored(&[all[0], &merged]).state_hash(CELL),
+                history.hashes[n + 1],
+                "{tracking:?} {n}"
+            );
+            let another = Decoded::decode(&[&apart, &merged]).map(drop);
+            assert_eq!(another, Err(RestoreError::Chain { index: 1 }));
+            // And so on: from one apart of a cell that was made from one.
+            let again = other.snapshot(CELL, CheckpointBase::Apart).unwrap().encode();
+            let mut third = restored(&[&again]);
+            assert_eq!(step(&mut third, CELL, n + 2), history.outputs[n + 2]);
+            let merged = third.snapshot(CELL, CheckpointBase::Full).unwrap().encode();
+            assert_eq!(
+                restored(&[all[0], &merged]).state_hash(CELL),
+                history.hashes[n + 2],
+                "{tracking:?} {n}"
+            );
+        }
+        let mut cells = cells_with(tracking);
+        start_in(&mut cells, CELL, &history.image);
+        assert_eq!(cells.snapshot(CELL, CheckpointBase::Apart).unwrap_err(), SnapshotError::NoBase);
+    }
+}
+
+#[test]
 fn a_delta_that_is_not_the_next_one_leaves_the_cell_as_it_was() {
     let history = record(Tracking::Auto, 100);
     let decode = |range: std::ops::Range<usize>| Decoded::decode(&history.checkpoints[range]).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::support::{CELL, ask_at, deploy_with, start_in};
 use marram_sandbox::{
-    Cells, CellsConfig, Decoded, Image, Quotas, SnapshotError, Tracking,
+    Cells, CellsConfig, Decoded, Image, Quotas, SnapshotError, Snapshot, Tracking,
     limits::{COPY_PIECE_BYTES, PAGE},
 };
 use marram_session::cell::{CellId, CheckpointBase};
@@ -48,6 +48,8 @@ struct World {
     pages: u32,
     now: i64,
     chain: Vec<Vec<u8>>,
+    /// Whether the cell was made from a checkpoint apart: the next one of the chain builds on the full one.
+    from_apart: bool,
 }
 
 impl World {
@@ -55,7 +57,7 @@ impl World {
         let image = pages();
         let mut cells = Cells::new(CellsConfig { slots: 2, tracking, ..CellsConfig::default() }).unwrap();
         start_in(&mut cells, CELL, &image);
-        Self { image, cells, choices: Choices(seed), pages: PAGES, now: 0, chain: Vec::new() }
+        Self { image, cells, choices: Choices(seed), pages: PAGES, now: 0, chain: Vec::new(), from_apart: false }
     }
 
     /// Writes to this many pages, one in `far` of them anywhere and the others among the first hundred.
@@ -99,6 +101,20 @@ impl World {
         }
     }
 
+    /// A cell that is restored from a checkpoint apart is in the state of this one, and may take its place.
+    fn go_on_from(&mut self, apart: &Snapshot) {
+        let (chain, expected) = (std::mem::take(&mut self.chain), self.cells.state_hash(CELL));
+        self.chain.push(apart.encode());
+        self.check("a checkpoint apart");
+        if self.choices.below(2) == 0 {
+            self.cells.remove(CELL);
+            self.cells.restore(CELL, &self.image, &Decoded::decode(&self.chain).unwrap()).unwrap();
+            assert_eq!(self.cells.state_hash(CELL), expected);
+            self.from_apart = true;
+        }
+        self.chain = chain;
+    }
+
     fn checkpoint(&mut self, base: CheckpointBase) {
         // Given up, and begun again on another base.
         match self.choices.below(6) {
@@ -131,7 +147,9 @@ impl World {
             CheckpointBase::Image => 0,
             CheckpointBase::Full => 1,
             CheckpointBase::Previous => self.chain.len(),
+            CheckpointBase::Apart => return self.go_on_from(&snapshot),
         });
+        self.from_apart = false;
         let before = self.now;
         let expected = self.cells.state_hash(CELL);
         self.happen();
@@ -155,6 +173,8 @@ fn a_copy_is_that_of_the_moment_of_its_completion_whatever_happens_between_its_p
             let base = match n % 12 {
                 0 => CheckpointBase::Image,
                 5 | 8 => CheckpointBase::Full,
+                3 | 6 | 10 => CheckpointBase::Apart,
+                _ if world.from_apart => CheckpointBase::Full,
                 _ => CheckpointBase::Previous,
             };
             world.checkpoint(base);

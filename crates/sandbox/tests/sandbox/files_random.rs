@@ -92,6 +92,7 @@ fn random_histories_survive_restores_at_every_turn() {
         let mut model = Model::new();
         let mut chain: Vec<Vec<u8>> = Vec::new();
         let (mut cells, mut follower) = (support::cells(), support::cells());
+        let mut from_apart = false;
         start_in(&mut cells, CELL, &image);
         for turn in 0..40 {
             for _ in 0..numbers.below(6) {
@@ -101,12 +102,25 @@ fn random_histories_survive_restores_at_every_turn() {
                 _ if chain.is_empty() => CheckpointBase::Image,
                 0 => CheckpointBase::Image,
                 1 | 2 => CheckpointBase::Full,
+                3 | 4 => {
+                    // The list goes on as if it had not been taken, perhaps with a cell that was made from it.
+                    let apart = cells.snapshot(CELL, CheckpointBase::Apart).unwrap().encode();
+                    let mut other = support::cells();
+                    other.restore(CELL, &image, &Decoded::decode(&[apart]).unwrap()).unwrap();
+                    assert_eq!(other.state_hash(CELL), cells.state_hash(CELL), "seed {seed} turn {turn}");
+                    if numbers.below(2) == 0 {
+                        (cells, from_apart) = (other, true);
+                    }
+                    continue;
+                }
+                _ if from_apart => CheckpointBase::Full,
                 _ => CheckpointBase::Previous,
             };
+            from_apart = false;
             chain.truncate(match base {
                 CheckpointBase::Image => 0,
                 CheckpointBase::Full => 1,
-                CheckpointBase::Previous => chain.len(),
+                _ => chain.len(),
             });
             chain.push(cells.snapshot(CELL, base).unwrap().encode());
             // A second copy advances from checkpoint to checkpoint.

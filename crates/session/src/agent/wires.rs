@@ -72,7 +72,7 @@ impl Agent {
                 out.push(AgentOutput::CloseWire { wire: id, reason: goodbye.reason.clone() });
                 self.wire_down(now_ns, id, goodbye.reason, out);
             }
-            Frame::Drain(_) => self.drain_edge(now_ns, id, out),
+            Frame::Drain(drain) => self.drain_edge(now_ns, id, drain.leave, out),
             Frame::Promise(promise) => self.promise(now_ns, id, &promise, out),
             other => self.session_frame(now_ns, id, other, out),
         }
@@ -96,13 +96,14 @@ impl Agent {
         self.wire_usable(now_ns, out);
     }
 
-    fn drain_edge(&mut self, now_ns: u64, id: WireId, out: &mut Vec<AgentOutput>) {
+    /// An edge drains. Its sessions ask another edge if they are to `leave`; until then the edge may hand them over.
+    fn drain_edge(&mut self, now_ns: u64, id: WireId, leave: bool, out: &mut Vec<AgentOutput>) {
         let Some(wire) = self.wires.known(id) else { return };
         let (edge, new) = (wire.target.edge, !wire.draining);
         if new {
             self.wires.lose(now_ns, edge);
         }
-        for (session, wire) in self.wires.drain(edge) {
+        for (session, wire) in self.wires.drain(edge).into_iter().filter(|_| leave) {
             self.move_away(now_ns, session, wire, out);
         }
     }

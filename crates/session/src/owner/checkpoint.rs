@@ -3,7 +3,7 @@
 
 use super::{
     Owner, OwnerEffect, OwnerPhase,
-    checkpointer::{Step, Stored},
+    checkpointer::{Awaited, Step, Stored},
     end_state::EndState,
 };
 use crate::{
@@ -21,7 +21,7 @@ impl Owner {
     /// Takes a checkpoint if one is due and no handler runs: a copy in the middle of an entry would be at no position
     /// of the log.
     pub(super) fn checkpoint_if_due(&mut self, out: &mut Vec<OwnerEffect>) {
-        let awaited = self.replicas.awaits_base();
+        let awaited = self.replicas.awaited();
         let due = self.checkpointer.is_due(&self.about, &self.ends, &self.log, awaited);
         if due
             && !self.runner.is_busy()
@@ -70,20 +70,25 @@ impl Owner {
     }
 
     /// Copies the cell at the end of the log.
-    fn copy(&mut self, cell: CellId, awaited: bool, out: &mut Vec<OwnerEffect>) {
+    fn copy(&mut self, cell: CellId, awaited: Awaited, out: &mut Vec<OwnerEffect>) {
         self.totals.budget_checkpoints += u64::from(self.checkpointer.is_required());
+        let builds_on_fed = self.checkpointer.builds_on_fed();
         let (number, base) = self.checkpointer.take(&self.about, &self.ends, &self.log, &self.state, awaited);
         if base == CheckpointBase::Full
+            && !builds_on_fed
             && let Some(reason) = self.checkpointer.merges(&self.about, &self.ends)
         {
             out.push(OwnerEffect::MergesDeltas(reason));
         }
-        if awaited && base == CheckpointBase::Image {
+        let is_apart = base == CheckpointBase::Apart;
+        if awaited != Awaited::Nothing && (is_apart || base == CheckpointBase::Image) {
             let keep = self.about.keep_frame(&self.ends, &self.log);
             self.replicas.start_waiting(Some(number), &keep, out);
         }
-        // A replay that starts here needs nothing of what was read before.
-        self.log.forget_reads();
+        if !is_apart {
+            // A replay that starts here needs nothing of what was read before.
+            self.log.forget_reads();
+        }
         out.push(OwnerEffect::Copy(cell, base));
     }
 
@@ -136,6 +141,12 @@ impl Owner {
             Ok(bytes) => bytes,
             Err(reason) => return self.no_checkpoint(reason, out),
         };
+        if let Some((meta, took)) = self.checkpointer.sealed_apart(&self.about, bytes.len() as u64) {
+            // A keeper that takes over here has no log before this: each end needs it up to here.
+            (0..self.ends.len()).for_each(|index| self.send_log(index, out));
+            self.replicas.feed_checkpoint(self.about.context(), &meta, &bytes, &took, out);
+            return self.checkpoint_if_due(out);
+        }
         let Some((meta, took, holders)) = self.checkpointer.sealed(&self.about, &self.ends, &bytes) else {
             return;
         };
@@ -144,14 +155,20 @@ impl Owner {
             let Some(channel) = self.ends[index].channel else { continue };
             let port = self.ends[index].port;
             // The log that the checkpoint covers is sent first **[M]**.
-            if let Some(increment) = self.ends.increment(index, &self.log, self.about.seal()) {
-                let log = LogOnly { channel, entries: increment.entries, tag: increment.tag };
-                out.push(OwnerEffect::Send(port, log.into()));
-            }
+            self.send_log(index, out);
             out.push(OwnerEffect::Send(port, CheckpointBegin { channel, meta: meta.clone() }.into()));
         }
         // In small parts, so that outputs and increments go between them.
         self.checkpointer.send_parts(&self.ends, out);
+    }
+
+    /// Sends an end what it lacks of the log, if it is linked.
+    fn send_log(&mut self, index: usize, out: &mut Vec<OwnerEffect>) {
+        let Some(channel) = self.ends[index].channel else { return };
+        if let Some(increment) = self.ends.increment(index, &self.log, self.about.seal()) {
+            let log = LogOnly { channel, entries: increment.entries, tag: increment.tag };
+            out.push(OwnerEffect::Send(self.ends[index].port, log.into()));
+        }
     }
 
     /// The checkpoint failed, such as for lack of memory on this edge. A later one is tried when it is due again: the

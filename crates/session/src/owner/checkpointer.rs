@@ -37,7 +37,7 @@ const DELTA_SIZE_MIN: u64 = 512;
 const FULLS_IN_ROW: u32 = 8;
 
 /// Identifies a checkpoint: its generation and its number.
-type Name = (Generation, u32);
+pub(super) type Name = (Generation, u32);
 
 /// How much of a checkpoint one holder has been sent and has stored.
 #[derive(Debug)]
@@ -67,6 +67,8 @@ struct Taken {
     /// Charges consumed and not covered, by port, at the time of the copy.
     uncovered: Vec<u64>,
     kind: CheckpointKind,
+    /// Whether it is for keepers alone: no end gets it, and it covers nothing.
+    is_apart: bool,
     /// Until it is sealed.
     waits: Option<Waits>,
 }
@@ -120,6 +122,17 @@ enum Preparation {
     Asked(CheckpointBase),
     /// Such a copy now takes a short time.
     Ready(CheckpointBase),
+}
+
+/// The checkpoint with which keepers begin that have none yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Awaited {
+    /// No keeper waits for one.
+    Nothing,
+    /// Each of them replays what follows: a full one for them alone is enough.
+    Apart,
+    /// One of them keeps checkpoints as ends do: a full one of the ends' list.
+    Full,
 }
 
 /// What to do about a checkpoint that is due.
@@ -176,6 +189,8 @@ pub(super) struct Checkpointer {
     uncovered: Uncovered,
     /// Whether the next checkpoint must be full and is due at once.
     full_requested: bool,
+    /// Whether the next one for the ends is due at once and builds on what they have, though another owner made that.
+    builds_on_fed: bool,
 }
 
 /// Whether the end at this port keeps checkpoints.
@@ -239,14 +254,39 @@ impl Checkpointer {
         if counts { ns } else { 0 }
     }
 
+    /// Whether the next checkpoint for the ends builds on what another owner made.
+    pub(super) fn builds_on_fed(&self) -> bool {
+        self.builds_on_fed
+    }
+
     /// Whether a checkpoint was begun, and is neither held nor given up.
     pub(super) fn is_under_way(&self) -> bool {
         self.taken.is_some() || self.sending.is_some()
     }
 
-    /// Makes the next checkpoint due at once, and full.
-    pub(super) fn request_full(&mut self) {
-        self.full_requested = true;
+    /// The cell was fed by another owner, up to a checkpoint of this name (`copied`) on that full one, or itself on none of the ends' list.
+    /// The next checkpoint is due at once: as a merged delta if every holder's list begins with that full one.
+    pub(super) fn took_over(
+        &mut self,
+        full: Option<Name>,
+        copied: Option<Name>,
+        policy: &OwnerPolicy,
+        ends: &Ends,
+    ) {
+        let lists = || {
+            let promised =
+                holders(policy, ends).into_iter().filter_map(|index| ends[index].promised.as_ref());
+            promised.map(|promised| &promised.checkpoints)
+        };
+        let begins = |list: &Vec<CheckpointMeta>| list.first().map(name_of) == full;
+        // Their sizes are known only if it is the same list.
+        let list = lists().next().filter(|list| full.is_some() && begins(list));
+        self.restored(list.map_or(&[], Vec::as_slice), policy, ends);
+        (self.copied, self.copied_full) = (copied, full);
+        self.held = self.held.filter(|held| Some(*held) == copied);
+        self.held_full = self.held_full.filter(|held| Some(*held) == full);
+        self.builds_on_fed = self.can_merge() || self.has_delta_base();
+        self.full_requested = !self.builds_on_fed;
     }
 
     pub(super) fn held_bytes(&self) -> u64 {
@@ -318,7 +358,7 @@ impl Checkpointer {
     }
 
     /// What to do about a checkpoint that is due. `awaited` as for [`Self::take`]. A preparation is begun by this call.
-    pub(super) fn step(&mut self, about: &About, ends: &Ends, awaited: bool) -> Step {
+    pub(super) fn step(&mut self, about: &About, ends: &Ends, awaited: Awaited) -> Step {
         if !holders_are_linked(&about.policy, ends) {
             return Step::Wait;
         }
@@ -345,8 +385,15 @@ impl Checkpointer {
     ///
     /// Where a full one may not fit, deltas go on while they could be merged after one more. Then they are merged, again and
     /// again. What may not fit is tried only where nothing surely fits.
-    fn next_base(&self, ends: &Ends, awaited: bool, room: u64) -> Option<CheckpointBase> {
+    fn next_base(&self, ends: &Ends, awaited: Awaited, room: u64) -> Option<CheckpointBase> {
+        if awaited == Awaited::Apart && self.can_take_apart() {
+            return Some(CheckpointBase::Apart);
+        }
+        let awaited = awaited != Awaited::Nothing;
         let can_delta = self.has_delta_base() && self.last_delta_size <= room;
+        if self.builds_on_fed && !awaited && self.can_merge() && self.merged_size <= room {
+            return Some(CheckpointBase::Full);
+        }
         if self.full_size_max() <= room {
             let wanted = self.full_requested || awaited || !can_delta || !self.is_delta_cheap(ends);
             return Some(if wanted { CheckpointBase::Image } else { CheckpointBase::Previous });
@@ -377,6 +424,12 @@ impl Checkpointer {
     fn can_merge(&self) -> bool {
         let is_known = self.copied.is_some() && self.copied_full.is_some();
         is_known && self.copied_full == self.held_full && (self.deltas > 0 || !self.has_base())
+    }
+
+    /// Whether keepers can begin with a full checkpoint for them alone: the ends' list begins with a full one since which the executor
+    /// knows all changes, so that a keeper can go on with that list.
+    fn can_take_apart(&self) -> bool {
+        self.copied.is_some() && self.copied_full.is_some() && self.copied_full == self.held_full
     }
 
     /// Whether a keeper's request for a full checkpoint, or the owner's own, can be met beside what the holders keep.
@@ -413,9 +466,9 @@ impl Checkpointer {
     pub(super) fn restored(&mut self, chain: &[CheckpointMeta], policy: &OwnerPolicy, ends: &Ends) {
         let has = |side: &EndState| side.promised.as_ref().is_some_and(|it| it.checkpoints == chain);
         let agreed = !chain.is_empty() && holders(policy, ends).iter().all(|index| has(&ends[*index]));
-        self.copied = chain.last().map(|checkpoint| (checkpoint.generation, checkpoint.number));
+        self.copied = chain.last().map(name_of);
         self.held = self.copied.filter(|_| agreed);
-        self.copied_full = chain.first().map(|checkpoint| (checkpoint.generation, checkpoint.number));
+        self.copied_full = chain.first().map(name_of);
         let begins = |side: &EndState| {
             side.promised.as_ref().is_some_and(|it| it.checkpoints.first() == chain.first())
         };
@@ -456,9 +509,11 @@ impl Checkpointer {
     /// Whether a checkpoint must be taken: a replay of what none covers would take too long, for this session or for the
     /// shard's budget, an end has to keep too much, or a keeper waits for one to begin with. Only one is taken at a
     /// time.
-    pub(super) fn is_due(&self, about: &About, ends: &Ends, log: &Log, awaited: bool) -> bool {
-        let wanted = (self.full_requested || awaited) && self.has_room_for_full(about, ends);
-        let wanted = wanted || self.uncovered.is_required();
+    pub(super) fn is_due(&self, about: &About, ends: &Ends, log: &Log, awaited: Awaited) -> bool {
+        let wanted =
+            (self.full_requested || awaited != Awaited::Nothing) && self.has_room_for_full(about, ends);
+        let wanted = wanted || awaited == Awaited::Apart && self.can_take_apart();
+        let wanted = wanted || self.builds_on_fed || self.uncovered.is_required();
         let uncovered = ends.iter().map(|side| (side.uncovered, side.allowance()));
         (wanted || self.is_much(about, uncovered, log.size(), ends, log)) && !self.is_under_way()
     }
@@ -489,22 +544,27 @@ impl Checkpointer {
         ends: &Ends,
         log: &Log,
         state: &CellState,
-        awaited: bool,
+        awaited: Awaited,
     ) -> (u32, CheckpointBase) {
         let room = room(&about.policy, ends);
         let next = self.next_base(ends, awaited, room).unwrap_or(CheckpointBase::Image);
+        let is_apart = next == CheckpointBase::Apart;
         let kind = match next {
-            CheckpointBase::Image => CheckpointKind::Full,
+            CheckpointBase::Image | CheckpointBase::Apart => CheckpointKind::Full,
             CheckpointBase::Previous => CheckpointKind::Delta,
             CheckpointBase::Full => CheckpointKind::Merged,
         };
-        self.full_requested &= kind != CheckpointKind::Full;
-        self.is_refused = false;
+        if !is_apart {
+            self.full_requested &= kind != CheckpointKind::Full;
+            self.builds_on_fed = false;
+            self.is_refused = false;
+        }
         self.preparation = Preparation::None;
         self.numbers += 1;
         let number = self.numbers;
         let base = match kind {
-            CheckpointKind::Full => None,
+            // It names the one of the ends that it knows all changes since.
+            CheckpointKind::Full => self.held_full.filter(|_| is_apart),
             CheckpointKind::Delta => self.copied,
             CheckpointKind::Merged => self.held_full,
         };
@@ -517,16 +577,19 @@ impl Checkpointer {
             took: ends.took(),
             uncovered: ends.iter().map(|side| side.uncovered).collect(),
             kind,
+            is_apart,
             waits: Some(Waits {
                 header: Box::new(header),
                 settled: ends.iter().map(EndState::settled).collect(),
             }),
         });
-        self.copied = Some((about.generation(), number));
-        if kind == CheckpointKind::Full {
-            self.copied_full = self.copied;
+        if !is_apart {
+            self.copied = Some((about.generation(), number));
+            if kind == CheckpointKind::Full {
+                self.copied_full = self.copied;
+            }
+            self.uncovered.copied();
         }
-        self.uncovered.copied();
         (number, next)
     }
 
@@ -573,7 +636,9 @@ impl Checkpointer {
 
     /// Whether every holder has room for the sealed copy. Otherwise its size is the estimate for the next one.
     pub(super) fn fits(&mut self, about: &About, ends: &Ends, size: u64) -> Result<(), String> {
-        let room = room(&about.policy, ends);
+        // What no end gets has only the edges' limit.
+        let is_apart = self.taken.as_ref().is_some_and(|taken| taken.is_apart);
+        let room = if is_apart { about.policy.checkpoints_max } else { room(&about.policy, ends) };
         if size <= room {
             return Ok(());
         }
@@ -586,6 +651,13 @@ impl Checkpointer {
             "a checkpoint has {size} bytes, and an end has room for {room} beside those that it keeps; raise \
              limits.checkpoints of the agents and edges"
         ))
+    }
+
+    /// The copy was sealed, if it is for keepers alone: describes it, with the messages that it consumed by port. It is over with that.
+    pub(super) fn sealed_apart(&mut self, about: &About, size: u64) -> Option<(CheckpointMeta, Vec<u64>)> {
+        let taken = self.taken.take_if(|taken| taken.is_apart)?;
+        let Taken { number, kind, log_offset, took, .. } = taken;
+        Some((CheckpointMeta { generation: about.generation(), number, kind, log_offset, size }, took))
     }
 
     /// The copy was sealed, to so many bytes. Describes the checkpoint, with the messages that it consumed by port, and
@@ -756,6 +828,10 @@ impl Checkpointer {
         }
         Ok(())
     }
+}
+
+fn name_of(checkpoint: &CheckpointMeta) -> Name {
+    (checkpoint.generation, checkpoint.number)
 }
 
 /// The header of a checkpoint at the end of the log. Its outputs are added when it is sealed.

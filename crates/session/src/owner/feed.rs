@@ -242,6 +242,7 @@ impl Owner {
         }
         let recalled = self.follow.as_ref().is_some_and(|follow| follow.recall().is_some());
         let base = Point { offset: header.log_offset, last_ns: header.last_ns };
+        let (last, on) = ((header.generation, header.number), (header.base_generation, header.base_number));
         self.state.restore(&header);
         for (side, state) in self.ends.iter_mut().zip(header.ports) {
             // A recorder drops exactly the messages that a checkpoint covers.
@@ -260,7 +261,7 @@ impl Owner {
             self.log.verify_from(Digest(header.head), base.cursor());
         }
         if let Some(follow) = &mut self.follow {
-            follow.restored_at(base);
+            follow.restored_at(base, last, on);
             follow.drop_received(&mut self.ends);
         }
         Ok(())

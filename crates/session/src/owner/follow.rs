@@ -5,6 +5,7 @@
 
 use super::{
     OwnerEffect, StandbyError,
+    checkpointer::Name,
     ends::Ends,
     feed::standby_error,
     log::{Checkmark, Log},
@@ -20,6 +21,7 @@ use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{Acknowledged, Channel, CheckpointMeta, Code, Credit, Frame, Replayed, Stored, Truncate},
+    id::Generation,
     limits::{CHECKPOINT_WINDOW, CHECKPOINTS_SIZE_MAX, FEED_WINDOW, REPLAYED_EVERY},
     log::Cursor,
 };
@@ -51,6 +53,15 @@ impl Point {
     }
 }
 
+/// What a cell was restored from, in a feed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Restored {
+    /// The last checkpoint.
+    pub(super) last: Name,
+    /// The full one on which merged deltas build.
+    pub(super) full: Name,
+}
+
 /// An owner's state while it is fed. Outlives the phase `Following`: a takeover asks for promises, restores and replays
 /// with it, and it ends when the session belongs to this owner.
 #[derive(Debug)]
@@ -65,6 +76,8 @@ pub(super) struct Follow {
     standing: bool,
     /// The log position at which the cell was started or restored.
     base: Point,
+    /// The checkpoint that the cell was restored from, and the full one of the ends since which it knows all changes.
+    restored: Option<Restored>,
     /// A checkpoint in flight: its description, and how many of its bytes are here.
     arriving: Option<(CheckpointMeta, u64)>,
     /// The present cell while a full checkpoint arrives that will replace it.
@@ -105,6 +118,7 @@ impl Follow {
             channel: None,
             standing: false,
             base: Point::default(),
+            restored: None,
             arriving: None,
             former: None,
             busy: false,
@@ -337,9 +351,24 @@ impl Follow {
         Some(result.clone().map_err(|error| StandbyError(error.code, error.reason)))
     }
 
-    /// The cell was restored here.
-    pub(super) fn restored_at(&mut self, base: Point) {
+    /// The cell was restored here, with this header.
+    pub(super) fn restored_at(&mut self, base: Point, last: Name, on: Name) {
         self.base = base;
+        let is_full = self.arriving.as_ref().is_none_or(|(meta, _)| meta.is_full());
+        let full = if !is_full {
+            self.restored.map(|before| before.full)
+        } else if on.0 == Generation::NONE {
+            Some(last)
+        } else {
+            // One that is none of the ends' list names the full one of that list.
+            Some(on)
+        };
+        self.restored = full.map(|full| Restored { last, full });
+    }
+
+    /// What the cell was restored from, if an owner fed it.
+    pub(super) fn restored(&self) -> Option<Restored> {
+        self.restored.filter(|_| !self.recorder)
     }
 
     /// The cell can run: the one that it replaces is removed, and its checkpoint acknowledged.

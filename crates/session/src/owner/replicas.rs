@@ -8,6 +8,7 @@
 use super::{
     OwnerEffect,
     about::About,
+    checkpointer::Awaited,
     end_state::{EndState, Message},
     ends::Ends,
     log::Log,
@@ -329,9 +330,16 @@ impl Replicas {
         self.lose_all(context, |_| true, "the session's cell is rebuilt", out);
     }
 
-    /// Whether a keeper waits for a checkpoint to begin with.
-    pub(super) fn awaits_base(&self) -> bool {
-        self.streams.iter().any(|stream| !stream.streaming)
+    /// The checkpoint with which keepers that wait for one will begin.
+    pub(super) fn awaited(&self) -> Awaited {
+        let mut waiting = self.streams.iter().filter(|stream| !stream.streaming).peekable();
+        if waiting.peek().is_none() {
+            Awaited::Nothing
+        } else if waiting.all(|stream| stream.feed.is_replayed()) {
+            Awaited::Apart
+        } else {
+            Awaited::Full
+        }
     }
 
     /// Keepers that waited begin at the position of `keep`, with the checkpoint of this number, which is being taken

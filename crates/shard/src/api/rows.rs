@@ -125,6 +125,18 @@ record! {
 }
 
 record! {
+    /// How a session would leave if the edge stopped.
+    DrainRow {
+        /// The edge to which it would move. None if its agents would be asked to have it opened elsewhere.
+        to: Option<String>,
+        /// Why it would not move, if it would not.
+        why: String,
+        /// Whether no edge is known that could stand by for it afterwards, though its app asks for that.
+        unprotected: bool,
+    }
+}
+
+record! {
     /// One session on one shard, for listings.
     SessionRow {
         /// The id of the session.
@@ -147,6 +159,8 @@ record! {
         keepers: Vec<KeeperRow>,
         /// Its move to another edge, if it is being moved.
         moving: Option<MoveRow>,
+        /// How it would leave if the edge stopped; none if this edge stands by for it.
+        drain: Option<DrainRow>,
         /// Whether the client's agent is the edge's own gate.
         client_in_gate: bool,
         /// Whether the server's agent is the edge's own gate.

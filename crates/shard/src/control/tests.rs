@@ -22,6 +22,7 @@ fn control() -> Control {
         record_stops,
         checkpoints_max: 1 << 29,
         dials: 0,
+        hand_over_ms: 0,
         heartbeat_ms: [50, 200],
         sabotage,
     })

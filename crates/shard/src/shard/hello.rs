@@ -151,7 +151,7 @@ impl Shard {
     ) -> Result<(), Refusal> {
         let proven = self.admissible(wire, hello)?;
         // The order of these checks is that of docs/protocol.md, chapter 4: the first that fails is the answer.
-        if self.draining {
+        if self.drain.has_begun() {
             return refuse(Code::Busy, "the edge is shutting down");
         }
         if hello.promised.count == u64::MAX {

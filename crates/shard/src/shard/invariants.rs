@@ -24,7 +24,6 @@ impl Shard {
         self.shared.invariants(|cell| self.sessions.of_cell(cell).is_some())?;
         self.waiting.invariants(|wire| self.wires.has(wire))?;
         holds!("I39", self.waiting.len() == 0 || !self.may_recover());
-        holds!("I39", self.draining || !self.drained);
         let moving = self.sessions.iter();
         self.moves.invariants(moving.filter_map(|(id, session)| Some((id, session.moving.as_deref()?))))?;
         self.refused.invariants()?;

@@ -162,6 +162,9 @@ impl Shard {
         // Once for each generation; after that keepers that come and go start a search.
         if running && session.placing.begin_search() {
             self.place(now, id, out);
+            if self.drain.hands_over() {
+                self.move_out(now, id);
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! One shard: wires from agents, and the owners of its sessions. It does no I/O.
 
+mod drain;
 mod effects;
 mod hello;
 mod images;
@@ -37,16 +38,12 @@ use marram_session::{
     owner::{Holder, Owner, OwnerEffect, OwnerPolicy},
     trace::{TraceContext, TraceRole},
 };
-use marram_wire::{
-    frame::{Code, Drain},
-    id::SessionId,
-    random::Random,
-    seal::DomainSecret,
-};
+use marram_wire::{frame::Code, id::SessionId, random::Random, seal::DomainSecret};
 use record::ReportedStops;
 use report::{Counters, note};
 use state::{
     apps::Apps,
+    drain::Drain,
     keepers::Keepers,
     moves::Moves,
     peers::Peers,
@@ -70,10 +67,8 @@ pub struct Shard {
     random: Random,
     /// From control; the default until its first message, when no agent is connected yet.
     config: Configure,
-    /// Set by control, and never taken back: the shard begins nothing new.
-    draining: bool,
-    /// Whether control was told that no session is left.
-    drained: bool,
+    /// Begun by control, and never taken back.
+    drain: Drain,
     apps: Apps,
     tenants: Tenants,
     wires: Wires,
@@ -102,8 +97,7 @@ impl Shard {
             secret,
             random: Random::new(entropy),
             config: Configure::default(),
-            draining: false,
-            drained: false,
+            drain: Drain::default(),
             apps: Apps::default(),
             tenants: Tenants::default(),
             wires: Wires::default(),
@@ -167,11 +161,6 @@ impl Shard {
             ShardInput::Wake => {}
         }
         self.all_due(now, out);
-        // The last session may have left, or ended, in any of the above.
-        if self.draining && !self.drained && self.sessions.len() == 0 {
-            self.drained = true;
-            out.push(ShardOutput::Control(FromShard::Drained));
-        }
         self.ask_to_wake(out);
         invariant::after_step(|| self.invariants());
     }
@@ -185,6 +174,7 @@ impl Shard {
         self.peers_due(now, out);
         self.recalls_due(now, out);
         self.moves_due(now, out);
+        self.drain_due(now, out);
         self.replay_due(now, out);
         self.memory_due(now, out);
         self.admit(now, out);
@@ -306,14 +296,7 @@ impl Shard {
                 let unused = self.shared.retire(&name.name, None);
                 out.extend(unused.map(|cell| ShardOutput::Remove { cell }));
             }
-            ToShard::Drain => {
-                self.draining = true;
-                // Their owners look for other standbys; sessions that this shard owns leave as their ends ask
-                // elsewhere.
-                self.drop_standbys(now, out);
-                let drain = |(wire, _)| ShardOutput::Send { wire, frame: Drain {}.into() };
-                out.extend(self.wires.iter().map(drain));
-            }
+            ToShard::Drain => self.begin_drain(now, out),
             ToShard::Kill(kill) => {
                 // A standby must not end the session.
                 let found = self.sessions.has(kill.session) && !self.sessions.is_following(kill.session);
@@ -374,7 +357,8 @@ impl Shard {
     fn ask_to_wake(&mut self, out: &mut Vec<ShardOutput>) {
         // An earlier time that was asked for still comes, and does nothing.
         let peers = self.peers.as_ref().and_then(Peers::wake_ns);
-        let sessions = [self.sessions.wake_ns(), self.shared.due_ns(), self.recalls.due_ns()];
+        let sessions =
+            [self.sessions.wake_ns(), self.shared.due_ns(), self.recalls.due_ns(), self.drain.due_ns()];
         let due_ns = sessions.into_iter().chain([self.wires.wake_ns(), peers]).flatten().min();
         if let Some(mono_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(mono_ns);

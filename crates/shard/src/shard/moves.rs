@@ -34,7 +34,7 @@ impl Shard {
     }
 
     /// Why a session cannot be moved to an edge, if it cannot.
-    fn may_move(&self, id: SessionId, to: &str) -> Result<(), String> {
+    pub(super) fn may_move(&self, id: SessionId, to: &str) -> Result<(), String> {
         let Some(session) = self.sessions.get(id) else { return Err("the session is not here".into()) };
         let owner = &session.owner;
         if let Some(moving) = &session.moving {
@@ -87,6 +87,9 @@ impl Shard {
             None => "the session is not being moved",
         };
         if why.is_empty() {
+            if let Some(moving) = self.sessions.get_mut(id).and_then(|it| it.moving.as_deref_mut()) {
+                moving.others.clear();
+            }
             self.give_up_move(now, id, "an operator cancelled it", out);
         }
         let answer = MoveAnswer { tag, found, why: if found { why.to_string() } else { String::new() } };
@@ -177,7 +180,9 @@ impl Shard {
     fn move_over(&mut self, now: Now, id: SessionId, why: Option<&str>, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some(moving) = session.moving.take() else { return };
-        self.report_move(now, id, &moving, why, out);
+        if !why.is_some_and(|why| self.moves_elsewhere(now, id, &moving, why, out)) {
+            self.report_move(now, id, &moving, why, out);
+        }
     }
 
     /// A session with this move has left this shard, for this reason.
@@ -234,7 +239,7 @@ impl Shard {
     /// The owner of a session that this shard stands by for has handed it over, and all of it is replayed.
     pub(super) fn take_handed_over(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(id).filter(|session| session.is_following()) else { return };
-        let refusal = if self.draining {
+        let refusal = if self.drain.has_begun() {
             Some((Code::Busy, "the edge is shutting down".to_string()))
         } else {
             let owner = &session.owner;

@@ -76,7 +76,7 @@ impl Shard {
         let Some(session) = self.sessions.get(id) else { return };
         // If the standby has too little state, the ends must find another edge.
         let able = session.owner.standing_by().is_some_and(|(_, able)| able);
-        if !session.is_following() || self.draining || !able {
+        if !session.is_following() || self.drain.has_begun() || !able {
             return;
         }
         // The ends answer `Superseded` if they have promised a newer generation since.
@@ -211,7 +211,7 @@ impl Shard {
         if self.peers.as_ref().is_some_and(|peers| peers.fed_on(at).is_some()) {
             return error(Code::Protocol, "the feed's channel is in use");
         }
-        if self.draining {
+        if self.drain.has_begun() {
             return error(Code::Busy, "the edge is shutting down");
         }
         if self.recalls.is_asked(id) {

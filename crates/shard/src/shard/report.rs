@@ -2,7 +2,8 @@
 
 use super::{Session, Shard};
 use crate::api::{
-    Counted, Counter, FromShard, Label, Note, NoteLevel, Now, Protect, Rows, SessionRow, ShardOutput,
+    Counted, Counter, DrainRow, FromShard, Label, Note, NoteLevel, Now, Protect, Rows, SessionRow,
+    ShardOutput,
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use marram_session::owner::OwnerTotals;
@@ -95,7 +96,10 @@ pub(super) fn note(level: NoteLevel, session: Option<SessionId>, text: String, o
 impl Shard {
     /// Answers a listing.
     pub(super) fn list(&self, now: Now, tag: u64, out: &mut Vec<ShardOutput>) {
-        let row = |(id, session)| row(id, session, self.apps.protect(&session.owner), self.config.gate);
+        let row = |(id, session): (SessionId, &Session)| {
+            let protect = self.apps.protect(&session.owner);
+            row(id, session, (protect, self.drain_row(id, protect)), self.config.gate)
+        };
         let rows: Vec<SessionRow> = self.sessions.iter().map(row).collect();
         // A message between processes has a largest size.
         for rows in rows.chunks(ROWS) {
@@ -178,7 +182,12 @@ impl Shard {
 }
 
 /// What a listing shows of a session. `gate` is the agent in this edge itself.
-fn row(id: SessionId, session: &Session, protect: Protect, gate: Option<HostId>) -> SessionRow {
+fn row(
+    id: SessionId,
+    session: &Session,
+    (protect, drain): (Protect, Option<DrainRow>),
+    gate: Option<HostId>,
+) -> SessionRow {
     let owner = &session.owner;
     let totals = owner.totals();
     let (log_bytes, uncovered_bytes) = owner.log_bytes();
@@ -195,6 +204,7 @@ fn row(id: SessionId, session: &Session, protect: Protect, gate: Option<HostId>)
         protect,
         keepers: session.placing.rows(owner),
         moving: session.moving.as_ref().map(|moving| moving.row()),
+        drain,
         client_in_gate: in_gate(Port::CLIENT),
         server_in_gate: in_gate(Port::SERVER),
         consumed: totals.consumed,

@@ -89,7 +89,7 @@ impl Shard {
             shard: self.config.shard,
             shards: self.config.shards,
             challenge: wire.challenge,
-            draining: self.draining,
+            draining: self.drain.has_begun(),
             domain: self.secret.fingerprint(),
         };
         self.wires.greeted(id, &greet.servers);

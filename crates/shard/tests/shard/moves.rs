@@ -6,7 +6,8 @@ use crate::{
 };
 use marram_shard::{
     api::{
-        FromShard, MoveAnswer, MoveOver, MoveSession, MoveStage, ShardInput, ShardWireId, Tagged, ToShard,
+        Configure, FromShard, MoveAnswer, MoveOver, MoveSession, MoveStage, ShardInput, ShardWireId, Tagged,
+        ToShard,
     },
     shard::MOVES_MAX,
 };
@@ -75,6 +76,10 @@ fn feeds(world: &mut World, wire: ShardWireId) -> Vec<Feed> {
     for frame in world.heard(wire) {
         if let Frame::Keep(keep) = frame {
             feeds.push(Feed { keep: Some(keep), ..Feed::default() });
+            continue;
+        }
+        if let Frame::Drain(drain) = frame {
+            world.drains.push(drain.leave);
             continue;
         }
         let channel = frame.channel(marram_wire::frame::Sender::Edge).expect("a frame of a feed");
@@ -228,4 +233,79 @@ fn a_session_whose_ends_do_not_reach_this_edge_is_not_taken() {
     world.send(wire, HandOver { channel: 3, session_ns: 0 });
     assert_eq!(world.heard(wire), [], "the session has not begun: nothing is replayed");
     world.unharmed();
+}
+
+/// The edge stops, and sessions have time to move.
+fn drain(world: &mut World) {
+    let configure = Configure { hand_over_ms: 10_000, ..Configure::default() };
+    world.shard(ShardInput::Control(ToShard::Configure(configure)));
+    world.shard(ShardInput::Control(ToShard::Drain));
+}
+
+fn is_drained(world: &World) -> bool {
+    world.control.iter().any(|message| matches!(message, FromShard::Drained))
+}
+
+#[test]
+fn an_edge_that_stops_moves_its_sessions_and_asks_agents_only_after_that() {
+    let mut world = World::new();
+    let (wire, session) = (there(&mut world, 0, "there"), world.session);
+    let row = world.rows().remove(0).drain.expect("it is not a standby");
+    assert_eq!((row.to.as_deref(), row.why.as_str(), row.unprotected), (Some("there"), "", false));
+    drain(&mut world);
+    let feed = feed(&mut world, wire);
+    assert_eq!(feed.keep.as_ref().map(|keep| keep.session), Some(session));
+    assert_eq!(world.drains, [false], "agents are not asked yet");
+    stores(&mut world, wire, &feed);
+    world.unharmed();
+    assert!(!is_drained(&world));
+    world.superseded(Generation { count: 50, opener: 1 });
+    assert!(is_drained(&world));
+    assert_eq!(over(&mut world), [(session, "there".into(), String::new())]);
+    feeds(&mut world, wire);
+    assert_eq!(world.drains, [false, true]);
+}
+
+#[test]
+fn a_session_that_one_edge_does_not_take_moves_to_the_next_when_its_edge_stops() {
+    let mut world = World::new();
+    let (first, second) = (there(&mut world, 0, "a"), there(&mut world, 1, "b"));
+    drain(&mut world);
+    let mut asked = Vec::new();
+    // Each edge is asked once, in the order of the ring.
+    for _ in 0..200 {
+        world.unharmed();
+        for wire in [first, second] {
+            for Keep { channel, .. } in feeds(&mut world, wire).into_iter().filter_map(|feed| feed.keep) {
+                asked.push(wire);
+                world.send(wire, Reject { channel, code: Code::Busy, reason: "no memory is left".into() });
+            }
+        }
+    }
+    asked.sort_unstable();
+    assert_eq!(asked, [first, second]);
+    let results = over(&mut world);
+    assert!(matches!(&results[..], [(_, _, why)] if why == "no memory is left"), "one result: {results:?}");
+    assert_eq!(world.notes.iter().filter(|(_, text)| text.contains("; next is `")).count(), 1);
+    feeds(&mut world, first);
+    feeds(&mut world, second);
+    assert_eq!(world.drains, [false, false, true, true], "now the agents are asked");
+    world.unharmed();
+}
+
+#[test]
+fn a_session_that_cannot_move_is_left_to_its_agents_at_once() {
+    let mut world = World::new();
+    let row = world.rows().remove(0).drain.expect("it is not a standby");
+    assert!(row.to.is_none() && row.why.contains("no other edge is connected"), "{row:?}");
+    let wire = world.rogue(0, 8, Rights { client: true, ..Rights::default() }, &[]);
+    world.heard(wire);
+    drain(&mut world);
+    let told = world.heard(wire);
+    let leave: Vec<bool> = told
+        .iter()
+        .filter_map(|frame| if let Frame::Drain(drain) = frame { Some(drain.leave) } else { None })
+        .collect();
+    assert_eq!(leave, [false, true]);
+    assert!(!is_drained(&world));
 }

@@ -94,8 +94,10 @@ pub enum Rare {
     CopiedForBudget,
     /// A cell was copied that had run since its copy was prepared.
     CopyPrepared,
-    /// Deltas were merged, since no full checkpoint would have fitted beside those that an end kept.
+    /// Deltas were merged: no full checkpoint would have fitted beside those that an end kept, or another owner had made them.
     DeltasMerged,
+    /// A full checkpoint was taken for keepers alone.
+    CopiedApart,
     /// No checkpoint was taken, since it would not have fitted beside those that an end kept.
     CheckpointRefused,
     /// An edge that was a standby asked the ends for their promise.
@@ -173,7 +175,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 80] = [
+    pub const ALL: [Self; 81] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -218,6 +220,7 @@ impl Rare {
         Self::CopiedForBudget,
         Self::CopyPrepared,
         Self::DeltasMerged,
+        Self::CopiedApart,
         Self::CheckpointRefused,
         Self::StandbyAsked,
         Self::StandbyLed,

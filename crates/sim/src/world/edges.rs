@@ -139,6 +139,7 @@ impl EdgeNode {
             } else {
                 0
             },
+            hand_over_ms: plan.hand_over_ms,
             heartbeat_ms: [100, 400],
             sabotage: 0,
         };
@@ -585,6 +586,7 @@ impl World {
                 let prepared = cells.copy(cell, base, &mut self.past);
                 self.watch.count_if(Rare::CopyPrepared, prepared);
                 self.watch.count_if(Rare::DeltasMerged, base == CheckpointBase::Full);
+                self.watch.count_if(Rare::CopiedApart, base == CheckpointBase::Apart);
             }
             ShardOutput::Checkpoint { cell, header, seal } => {
                 let result = cells.checkpoint(cell, &header, &seal);

@@ -134,8 +134,12 @@ frames! {
         /// From a shard: the sessions that it has. From others 0.
         load: u32,
     }
-    /// Edge to agent: the edge is shutting down; open the next generation elsewhere.
-    6 Drain {}
+    /// Edge to agent: the edge is shutting down and takes no new session.
+    6 Drain {
+        /// Whether sessions there are to ask another edge. If not, the edge hands them over as far as it can, and says this later
+        /// for the rest.
+        leave: bool,
+    }
     /// Keeper to edge, after [`Welcome`]: this wire leads to a keeper of the edge's domain.
     7 Keeper {
         /// Proves knowledge of the domain's secret, bound to the wire's challenge and the name.

@@ -10,7 +10,7 @@ fn samples() -> Vec<Frame> {
     let failure = Failure { log_offset: 5, input: 1, reason: "unreachable".to_string() };
     vec![
         Greet { version_oldest: 1, version_newest: 2, servers: vec!["web".into()] }.into(),
-        Drain {}.into(),
+        Drain { leave: true }.into(),
         Hello {
             channel: 300,
             session: SessionId([9; 16]),
@@ -142,7 +142,7 @@ fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
     let (end, edge, either, neither) = ((true, false), (false, true), (true, true), (false, false));
     let cases: [(Frame, (bool, bool)); 19] = [
         (Ping { stamp: 0 }.into(), neither),
-        (Drain {}.into(), neither),
+        (Drain { leave: true }.into(), neither),
         (Goodbye { reason: "".into() }.into(), neither),
         (Input { channel, ack: 0, close: false, payload: Bytes::new() }.into(), end),
         (Stored { channel, bytes: 0, complete: None }.into(), end),

@@ -115,7 +115,7 @@ type Spoil = (&'static str, fn(&mut Stage));
 #[test]
 fn only_an_edge_that_answered_and_is_not_suspected_and_does_not_drain_is_asked() {
     let spoils: [Spoil; 4] = [
-        ("drains", |stage| drop(stage.frame(1, Drain {}))),
+        ("drains", |stage| drop(stage.frame(1, Drain { leave: true }))),
         ("drained when it answered", |stage| drop(stage.frame(1, Welcome { draining: true, ..welcome(1) }))),
         ("is silent", |stage| {
             stage.silence(1);
@@ -137,7 +137,7 @@ fn only_an_edge_that_answered_and_is_not_suspected_and_does_not_drain_is_asked()
 #[test]
 fn a_drained_edge_is_not_asked_though_it_is_the_only_one() {
     let mut stage = Stage::client(1);
-    stage.frame(1, Drain {});
+    stage.frame(1, Drain { leave: true });
     assert_eq!(stage.accept(1), [""; 0]);
     let next = only(stage.edge(2, 1), "hello");
     assert_eq!(next, ["w2 hello c2 s1 fresh"]);

@@ -22,8 +22,8 @@ fn an_agent_that_drains_takes_no_new_connections_and_serves_the_others() {
 #[test]
 fn a_session_leaves_an_edge_that_drains_and_stays_until_another_takes_it() {
     let mut stage = Stage::owned(2);
-    assert_eq!(stage.frame(1, Drain {}), ["w2 hello c2 s1 after g1"]);
-    assert_eq!(stage.frame(1, Drain {}), [""; 0], "it is on its way");
+    assert_eq!(stage.frame(1, Drain { leave: true }), ["w2 hello c2 s1 after g1"]);
+    assert_eq!(stage.frame(1, Drain { leave: true }), [""; 0], "it is on its way");
     assert_eq!(stage.output(1, 2, "meanwhile"), ["p1 is given 'meanwhile'"]);
     let lines = stage.frame(2, promise(stage.session(1), 2, 2));
     assert_eq!(lines, ["w1 superseded c2 by g2", "w2 promised c2 after g1"]);
@@ -33,12 +33,21 @@ fn a_session_leaves_an_edge_that_drains_and_stays_until_another_takes_it() {
 }
 
 #[test]
+fn a_session_that_the_edge_may_hand_over_asks_no_other_edge_until_it_is_told_to() {
+    let mut stage = Stage::owned(2);
+    assert_eq!(stage.frame(1, Drain { leave: false }), [""; 0]);
+    assert_eq!(stage.output(1, 2, "still here"), ["p1 is given 'still here'"]);
+    assert_eq!(stage.accept(2), ["w2 hello c2 s2 fresh"], "new sessions begin elsewhere");
+    assert_eq!(stage.frame(1, Drain { leave: true }), ["w2 hello c4 s1 after g1"]);
+}
+
+#[test]
 fn a_session_asks_a_third_edge_when_the_second_one_breaks_or_falls_silent() {
     let mut stage = Stage::owned(3);
-    stage.frame(1, Drain {});
+    stage.frame(1, Drain { leave: true });
     assert_eq!(stage.wire_down(2), ["w3 hello c2 s1 after g1"]);
     let mut stage = Stage::owned(3);
-    stage.frame(1, Drain {});
+    stage.frame(1, Drain { leave: true });
     stage.silence(2);
     assert_eq!(stage.wait(TIMEOUT), ["2000 w3 hello c2 s1 after g1"]);
     assert_eq!(stage.output(1, 2, "on"), ["p1 is given 'on'"]);
@@ -63,7 +72,7 @@ fn sessions_of_all_shards_leave_since_the_edge_goes() {
         stage.frame(wire, chosen(channel));
     }
     stage.edge(3, 1);
-    let hellos = stage.frame(1, Drain {});
+    let hellos = stage.frame(1, Drain { leave: true });
     assert_eq!(hellos.len(), 8);
     assert_eq!(only(hellos, "w3 hello").len(), 8);
 }
@@ -78,18 +87,18 @@ fn ask_of(line: &str) -> (u64, u32) {
 #[test]
 fn sessions_of_other_edges_stay() {
     let mut stage = Stage::owned(3);
-    assert_eq!(stage.frame(2, Drain {}), [""; 0]);
+    assert_eq!(stage.frame(2, Drain { leave: true }), [""; 0]);
     assert_eq!(only(stage.accept(2), "hello"), ["w3 hello c2 s2 fresh"]);
     // A session that has moved to another edge does not move again, though its old owner may still send.
     let mut stage = Stage::owned(3);
     stage.own(2, 1, 2);
-    assert_eq!(stage.frame(1, Drain {}), [""; 0]);
+    assert_eq!(stage.frame(1, Drain { leave: true }), [""; 0]);
 }
 
 #[test]
 fn a_session_with_nowhere_to_go_stays() {
     let mut stage = Stage::owned(1);
-    assert_eq!(stage.frame(1, Drain {}), [""; 0]);
+    assert_eq!(stage.frame(1, Drain { leave: true }), [""; 0]);
     assert_eq!(stage.output(1, 2, "on"), ["p1 is given 'on'"]);
     assert_eq!(stage.wait(60_000), ["5 w1 credit c2 received 1 taken 0"]);
 }
@@ -97,7 +106,7 @@ fn a_session_with_nowhere_to_go_stays() {
 #[test]
 fn a_servers_session_leaves_it_to_the_client() {
     let mut stage = Stage::serving(2);
-    assert_eq!(stage.frame(1, Drain {}), [""; 0]);
+    assert_eq!(stage.frame(1, Drain { leave: true }), [""; 0]);
 }
 
 #[test]
@@ -106,13 +115,13 @@ fn an_unprotected_session_stays() {
     stage.accept(1);
     stage.frame(1, Promise { keep: false, ..promise(stage.session(1), 2, 1) });
     stage.frame(1, chosen(2));
-    assert_eq!(stage.frame(1, Drain {}), [""; 0]);
+    assert_eq!(stage.frame(1, Drain { leave: true }), [""; 0]);
 }
 
 #[test]
 fn a_session_that_is_rejected_elsewhere_stays_and_asks_again_ever_later() {
     let mut stage = Stage::owned(2);
-    stage.frame(1, Drain {});
+    stage.frame(1, Drain { leave: true });
     for (channel, waited_ms) in (2..).step_by(2).zip([20, 40, 80, 160, 320, 500, 500]) {
         assert_eq!(stage.reject(2, channel, Code::Guest), [""; 0]);
         let next = alloc::format!("w2 hello c{} s1 after g1", channel + 2);

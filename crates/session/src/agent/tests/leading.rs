@@ -200,7 +200,7 @@ fn a_servers_session_does_not_ask_when_the_client_did() {
 #[test]
 fn an_edge_that_may_be_asked_again_is_asked_only_by_sessions_that_need_it() {
     let mut stage = Stage::owned(2);
-    stage.frame(2, Drain {});
+    stage.frame(2, Drain { leave: true });
     stage.wire_down(2);
     stage.accept(2);
     // The first session has an owner, and the second is already asking an edge.

@@ -166,7 +166,7 @@ fn a_session_with_a_stopped_handler_is_tried_once_more() {
 #[test]
 fn an_owner_that_gives_a_session_up_is_followed_by_another() {
     let mut stage = Stage::owned(2);
-    stage.frame(1, Drain {});
+    stage.frame(1, Drain { leave: true });
     stage.reject(2, 2, Code::Busy);
     assert_eq!(stage.reject(1, 2, Code::Busy)[0], "s1 orphaned: no");
     stage.wait_for("w2 hello c4 s1 after g1", 50);

@@ -125,5 +125,6 @@ fn name_of(base: CheckpointBase) -> &'static str {
         CheckpointBase::Image => "full",
         CheckpointBase::Previous => "delta",
         CheckpointBase::Full => "merged",
+        CheckpointBase::Apart => "apart",
     }
 }

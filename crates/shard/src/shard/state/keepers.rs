@@ -30,6 +30,11 @@ impl Keepers {
         self.ring.standby_of(session, own)
     }
 
+    /// All edges that could stand by for a session of the edge `own`, the one that should first.
+    pub(crate) fn edges_for(&self, session: SessionId, own: &str) -> Vec<&str> {
+        self.ring.in_order(session, own)
+    }
+
     /// A new replica of a session, on this channel.
     pub(crate) fn place(&mut self, at: At, session: SessionId) -> KeeperId {
         self.made += 1;

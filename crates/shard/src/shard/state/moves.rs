@@ -1,7 +1,7 @@
 //! Moves of this shard's sessions to other edges: which are under way, and which wait until one of them is over.
 
 use crate::api::{MoveRow, MoveStage};
-use alloc::{collections::VecDeque, string::String};
+use alloc::{collections::VecDeque, string::String, vec::Vec};
 use marram_session::{holds, invariant::BrokenInvariant, owner::KeeperId};
 use marram_wire::id::SessionId;
 
@@ -30,7 +30,9 @@ enum Stage {
 pub(crate) struct Move {
     /// The edge.
     pub(crate) to: String,
-    /// When an operator asked for it.
+    /// Edges to try next if that one does not take it, while this edge stops.
+    pub(crate) others: Vec<String>,
+    /// When it was asked for.
     pub(crate) asked_ns: u64,
     stage: Stage,
     until_ns: Option<u64>,
@@ -39,7 +41,16 @@ pub(crate) struct Move {
 impl Move {
     /// A move that waits.
     pub(crate) fn new(to: String, now_ns: u64) -> Self {
-        Self { to, asked_ns: now_ns, stage: Stage::Waiting, until_ns: None }
+        Self { to, others: Vec::new(), asked_ns: now_ns, stage: Stage::Waiting, until_ns: None }
+    }
+
+    /// A move to the first of these edges that takes the session. None if there is no edge.
+    pub(crate) fn to_one_of(mut edges: Vec<String>, now_ns: u64) -> Option<Self> {
+        if edges.is_empty() {
+            return None;
+        }
+        let to = edges.remove(0);
+        Some(Self { others: edges, ..Self::new(to, now_ns) })
     }
 
     /// It begins: this replica is at the edge.

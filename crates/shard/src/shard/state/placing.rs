@@ -84,6 +84,11 @@ impl Placing {
         self.placed.iter().any(Placed::stands_by)
     }
 
+    /// The edge that stands by for it, ready or not.
+    pub(crate) fn standby_edge(&self) -> Option<&str> {
+        self.placed.iter().find(|placed| placed.stands_by()).map(|placed| placed.role.name.as_str())
+    }
+
     /// The replica at this edge, if it has one.
     pub(crate) fn at_edge(&self, name: &str) -> Option<&Placed> {
         self.placed.iter().find(|placed| !placed.role.recorder && placed.role.name == name)

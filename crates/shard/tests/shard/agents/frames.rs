@@ -67,7 +67,7 @@ fn about_a_wire(world: &mut World, n: u64) -> Vec<Frame> {
         .into(),
         Ping { stamp: n }.into(),
         Pong { stamp: n, load: 0 }.into(),
-        Drain {}.into(),
+        Drain { leave: true }.into(),
         keeper(&[0; 16], "k", 0).into(),
         Frame::Hello(world.hello(world.session, "web")),
         Goodbye { reason: REASON.into() }.into(),

@@ -74,6 +74,8 @@ pub(crate) struct World {
     /// Log lines.
     pub(crate) notes: Vec<(NoteLevel, String)>,
     rows: Vec<SessionRow>,
+    /// Whether sessions were to leave, for each time that a hostile agent was told that the edge stops.
+    pub(crate) drains: Vec<bool>,
     /// Messages to control other than listings and log lines.
     pub(crate) control: Vec<FromShard>,
     channels: Channel,
@@ -96,6 +98,7 @@ impl World {
             closed: Vec::new(),
             notes: Vec::new(),
             rows: Vec::new(),
+            drains: Vec::new(),
             control: Vec::new(),
             channels: 0,
             channel: 0,

@@ -1,0 +1,111 @@
+//! Drain: the edge stops, and its sessions leave it (docs/protocol.md, "Moves, drain and fail-back").
+//!
+//! Sessions that can be moved move to other edges, as if an operator had asked for each. The ends of the others ask for another edge
+//! once no session moves any more. What neither can nor needs to leave, such as sessions without protection, stays until it ends or the
+//! process does.
+
+use super::{
+    Shard,
+    report::note,
+    state::{drain::Drain, moves::Move},
+};
+use crate::api::{DrainRow, FromShard, NoteLevel, Now, Protect, ShardOutput};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use marram_wire::{frame, id::SessionId};
+
+impl Shard {
+    /// The edge stops. A shard is told once; one that was started since, at its start.
+    pub(super) fn begin_drain(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        if self.drain.has_begun() {
+            return;
+        }
+        self.drain =
+            Drain::HandsOver { until_ns: now.mono_ns + u64::from(self.config.hand_over_ms) * 1_000_000 };
+        // Their owners look for other standbys.
+        self.drop_standbys(now, out);
+        self.tell_drain(false, out);
+        for id in self.sessions.ids() {
+            self.move_out(now, id);
+        }
+    }
+
+    /// Moves a session to another edge, if one can take it.
+    pub(super) fn move_out(&mut self, now: Now, id: SessionId) {
+        let mut edges = self.edges_for(id);
+        edges.retain(|edge| self.may_move(id, edge).is_ok());
+        if let Some(moving) = Move::to_one_of(edges, now.mono_ns)
+            && let Some(session) = self.sessions.get_mut(id)
+        {
+            session.moving = Some(moving.into());
+            self.moves.wait(id);
+        }
+    }
+
+    /// The edges that a session could move to, the best one first: its standby, then by the ring that chooses standbys.
+    fn edges_for(&self, id: SessionId) -> Vec<String> {
+        let standby = self.sessions.get(id).and_then(|session| session.placing.standby_edge());
+        let ring = self.keepers.edges_for(id, &self.config.edge);
+        let others = ring.into_iter().filter(|edge| Some(*edge) != standby).map(ToString::to_string);
+        standby.map(ToString::to_string).into_iter().chain(others).collect()
+    }
+
+    /// A move has failed. While the edge stops, the next edge is asked for the session. False if there is none.
+    pub(super) fn moves_elsewhere(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        moving: &Move,
+        why: &str,
+        out: &mut Vec<ShardOutput>,
+    ) -> bool {
+        let others = moving.others.iter().filter(|edge| self.may_move(id, edge).is_ok()).cloned().collect();
+        let next = Move::to_one_of(others, moving.asked_ns).filter(|_| self.drain.hands_over());
+        let (Some(next), Some(session)) = (next, self.sessions.get_mut(id)) else { return false };
+        let text = format!("not moved to `{}`: {why}; next is `{}`", moving.to, next.to);
+        note(NoteLevel::Info, Some(id), text, out);
+        session.moving = Some(next.into());
+        self.moves.over(id);
+        self.moves.wait(id);
+        self.sessions.rearm(now.mono_ns, id);
+        true
+    }
+
+    /// Goes on with a drain, after any event: the last session may have moved, left or ended in it.
+    pub(super) fn drain_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        let none_moves = self.moves.counts() == (0, 0);
+        if self.drain.due_ns().is_some_and(|until_ns| none_moves || until_ns <= now.mono_ns) {
+            self.drain = Drain::Leaves;
+            self.tell_drain(true, out);
+        }
+        if self.drain == Drain::Leaves && self.sessions.len() == 0 {
+            self.drain = Drain::Done;
+            out.push(ShardOutput::Control(FromShard::Drained));
+        }
+    }
+
+    fn tell_drain(&self, leave: bool, out: &mut Vec<ShardOutput>) {
+        let drain = |(wire, _)| ShardOutput::Send { wire, frame: frame::Drain { leave }.into() };
+        out.extend(self.wires.iter().map(drain));
+    }
+
+    /// How a session would leave if the edge stopped now. None for one that this edge stands by for.
+    pub(super) fn drain_row(&self, id: SessionId, protect: Protect) -> Option<DrainRow> {
+        if self.sessions.is_following(id) {
+            return None;
+        }
+        let edges = self.edges_for(id);
+        let to = edges.iter().find(|edge| self.may_move(id, edge).is_ok()).cloned();
+        let why = match (&to, edges.first()) {
+            (Some(_), _) => String::new(),
+            (None, Some(edge)) => self.may_move(id, edge).err().unwrap_or_default(),
+            (None, None) => "no other edge is connected to this one that could take it".to_string(),
+        };
+        // The edge to which it moves needs another one that stands by.
+        let unprotected = matches!(protect, Protect::Warm | Protect::Hot) && edges.len() < 2;
+        Some(DrainRow { to, why, unprotected })
+    }
+}
