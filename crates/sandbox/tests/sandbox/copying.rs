@@ -2,7 +2,7 @@
 
 use crate::support::{CELL, ask_at, deploy_with, start_in};
 use marram_sandbox::{
-    Cells, CellsConfig, Decoded, Image, Quotas, SnapshotError, Snapshot, Tracking,
+    Cells, CellsConfig, Decoded, Image, Quotas, Snapshot, SnapshotError, Tracking,
     limits::{COPY_PIECE_BYTES, PAGE},
 };
 use marram_session::cell::{CellId, CheckpointBase};
@@ -57,7 +57,15 @@ impl World {
         let image = pages();
         let mut cells = Cells::new(CellsConfig { slots: 2, tracking, ..CellsConfig::default() }).unwrap();
         start_in(&mut cells, CELL, &image);
-        Self { image, cells, choices: Choices(seed), pages: PAGES, now: 0, chain: Vec::new(), from_apart: false }
+        Self {
+            image,
+            cells,
+            choices: Choices(seed),
+            pages: PAGES,
+            now: 0,
+            chain: Vec::new(),
+            from_apart: false,
+        }
     }
 
     /// Writes to this many pages, one in `far` of them anywhere and the others among the first hundred.

@@ -257,15 +257,16 @@ impl Wires {
         }
     }
 
-    /// An edge drains, with all its shards, so none of them is an alternative to another. Returns the channels of its
-    /// wires.
-    pub(crate) fn drain(&mut self, edge: u16) -> Vec<(EndId, WireId)> {
-        let mut sessions = Vec::new();
-        for (id, wire) in self.by_id.iter_mut().filter(|(_, wire)| wire.target.edge == edge) {
-            wire.draining = true;
-            sessions.extend(wire.channels.values().map(|bound| (bound.session, *id)));
-        }
-        sessions
+    /// An edge drains, with all its shards, so none of them is an alternative to another.
+    pub(crate) fn drain(&mut self, edge: u16) {
+        let wires = self.by_id.values_mut().filter(|wire| wire.target.edge == edge);
+        wires.for_each(|wire| wire.draining = true);
+    }
+
+    /// The sessions whose channels are on a wire.
+    pub(crate) fn sessions(&self, id: WireId) -> Vec<EndId> {
+        let channels = self.by_id.get(&id).into_iter().flat_map(|wire| wire.channels.values());
+        channels.map(|bound| bound.session).collect()
     }
 
     /// A new channel on a wire, for a hello of this end.

@@ -96,15 +96,18 @@ impl Agent {
         self.wire_usable(now_ns, out);
     }
 
-    /// An edge drains. Its sessions ask another edge if they are to `leave`; until then the edge may hand them over.
+    /// An edge drains. The sessions of this shard ask another edge if they are to `leave`; until then the edge may hand them over.
     fn drain_edge(&mut self, now_ns: u64, id: WireId, leave: bool, out: &mut Vec<AgentOutput>) {
         let Some(wire) = self.wires.known(id) else { return };
         let (edge, new) = (wire.target.edge, !wire.draining);
         if new {
             self.wires.lose(now_ns, edge);
         }
-        for (session, wire) in self.wires.drain(edge).into_iter().filter(|_| leave) {
-            self.move_away(now_ns, session, wire, out);
+        self.wires.drain(edge);
+        if leave {
+            for session in self.wires.sessions(id) {
+                self.move_away(now_ns, session, id, out);
+            }
         }
     }
 

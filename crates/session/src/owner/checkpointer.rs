@@ -264,8 +264,8 @@ impl Checkpointer {
         self.taken.is_some() || self.sending.is_some()
     }
 
-    /// The cell was fed by another owner, up to a checkpoint of this name (`copied`) on that full one, or itself on none of the ends' list.
-    /// The next checkpoint is due at once: as a merged delta if every holder's list begins with that full one.
+    /// The cell was fed by another owner: it was restored from the checkpoint `copied`, and knows what changed since the full one
+    /// `full`. The next checkpoint is due at once, and builds on `full` if every holder's list begins with it.
     pub(super) fn took_over(
         &mut self,
         full: Option<Name>,
@@ -279,12 +279,10 @@ impl Checkpointer {
             promised.map(|promised| &promised.checkpoints)
         };
         let begins = |list: &Vec<CheckpointMeta>| list.first().map(name_of) == full;
-        // Their sizes are known only if it is the same list.
         let list = lists().next().filter(|list| full.is_some() && begins(list));
         self.restored(list.map_or(&[], Vec::as_slice), policy, ends);
-        (self.copied, self.copied_full) = (copied, full);
+        self.copied = copied;
         self.held = self.held.filter(|held| Some(*held) == copied);
-        self.held_full = self.held_full.filter(|held| Some(*held) == full);
         self.builds_on_fed = self.can_merge() || self.has_delta_base();
         self.full_requested = !self.builds_on_fed;
     }

@@ -182,7 +182,9 @@ impl Gathered {
             let plain = self.keys.seal(meta.generation).open_checkpoint(meta.number, bytes);
             let plain = plain.map_err(AssembleError::Sealed)?;
             let (header, body) = header::split(plain.into()).map_err(AssembleError::Header)?;
-            header.check(meta, self.session, self.image, (last.as_ref(), false)).map_err(AssembleError::Misplaced)?;
+            header
+                .check(meta, self.session, self.image, (last.as_ref(), false))
+                .map_err(AssembleError::Misplaced)?;
             sections.push(body);
             last = Some(header);
         }

@@ -136,8 +136,8 @@ frames! {
     }
     /// Edge to agent: the edge is shutting down and takes no new session.
     6 Drain {
-        /// Whether sessions there are to ask another edge. If not, the edge hands them over as far as it can, and says this later
-        /// for the rest.
+        /// Whether sessions of this shard are to ask another edge. If not, the edge hands them over as far as it can, and says this
+        /// later for the rest.
         leave: bool,
     }
     /// Keeper to edge, after [`Welcome`]: this wire leads to a keeper of the edge's domain.

@@ -54,7 +54,7 @@ fn a_session_asks_a_third_edge_when_the_second_one_breaks_or_falls_silent() {
 }
 
 #[test]
-fn sessions_of_all_shards_leave_since_the_edge_goes() {
+fn sessions_of_a_shard_leave_when_it_says_so_and_never_for_another_one_of_the_edge() {
     let mut stage = Stage::new(config(2, &[]), 1);
     for (wire, edge, shard) in [(1, 0, 0), (2, 0, 1)] {
         stage.shard(wire, edge, shard, 2);
@@ -72,9 +72,12 @@ fn sessions_of_all_shards_leave_since_the_edge_goes() {
         stage.frame(wire, chosen(channel));
     }
     stage.edge(3, 1);
-    let hellos = stage.frame(1, Drain { leave: true });
-    assert_eq!(hellos.len(), 8);
-    assert_eq!(only(hellos, "w3 hello").len(), 8);
+    let of = |wire: u64| asked.iter().filter(|line| ask_of(line).0 == wire).count();
+    for wire in [1, 2] {
+        let hellos = stage.frame(wire, Drain { leave: true });
+        assert_eq!(hellos.len(), of(wire));
+        assert_eq!(only(hellos, "w3 hello").len(), of(wire));
+    }
 }
 
 /// The wire and channel of a line like `w2 hello c4 ..`.
