@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A wait spans the hand-over if it ends at most so long before or after the report of the new owner is read.
 const NEAR: Duration = Duration::from_millis(10);
+/// Log lines that are shown if something fails.
+const LINES: usize = 40;
 /// Most pages that one request changes: more would be a wait of its own.
 const PAGES_MAX: u64 = 64;
 /// Names and bytes of the states.
@@ -115,7 +117,8 @@ fn one_state(plan: &Plan, state: &str, bytes: u64, report: &mut Report) -> anyho
             client.stop.store(true, Ordering::Relaxed);
             let talked = talks.join().map_err(|_| anyhow::anyhow!("the client panicked"))?;
             talked.and(moves)
-        })?;
+        });
+        let moves = moves.with_context(|| format!("the last log lines are\n{}", cluster.logs.tail(LINES)))?;
         let blackout = stats::median(&moves.blackouts);
         match bar(bytes, rate) {
             Some(bar) => report.metric_with_bar(&format!("{name}.blackout_p50_ms"), blackout, Bar::Most(bar)),
