@@ -5,7 +5,9 @@
 //! default, since a weaker protection than the operator asked for would go unnoticed. Sessions are
 //! shown to operators only; fields may be added.
 
-use marram_shard::api::{App, CheckpointHolder, KeeperRow, MoveOver, Protect, SessionRow, WitnessMode};
+use marram_shard::api::{
+    App, CheckpointHolder, EndRow, KeeperRow, MoveOver, Protect, SessionRow, WitnessMode,
+};
 use marram_shard::cache::CachePolicy;
 use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
@@ -118,6 +120,21 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
     })
 }
 
+/// One end of a session.
+fn end(end: &EndRow) -> Value {
+    json!({
+        "end": if end.client { "client" } else { "server" },
+        "connected": end.linked,
+        "consumed": end.consumed,
+        "waiting": end.waiting,
+        "uncovered_bytes": end.uncovered,
+        "produced": end.produced,
+        "unacknowledged": end.unacknowledged,
+        "unsent": end.unsent,
+        "credit_bytes": end.credit,
+    })
+}
+
 /// How a session would leave if the edge stopped. None if the edge only stands by for it.
 pub(super) fn leaving(row: &SessionRow) -> Option<Value> {
     let drain = row.drain.as_ref()?;
@@ -169,6 +186,8 @@ pub(super) fn row(row: &SessionRow) -> Value {
         "protect": protect(row.protect),
         "keepers": row.keepers.iter().map(keeper).collect::<Vec<_>>(),
         "moving": row.moving.as_ref().map(|moving| format!("to {} ({})", moving.to, moving.stage.name())),
+        "ends": row.ends.iter().map(end).collect::<Vec<_>>(),
+        "busy": row.busy,
         "client_in_gate": row.client_in_gate,
         "server_in_gate": row.server_in_gate,
         "consumed": row.consumed,

@@ -10,13 +10,14 @@
 //! median wait. Beside it stand the longest wait of the whole move, and the longest of as long a time without a move. The
 //! state does not compress. The session moves back and forth.
 
-use super::ballast::{APP, SERVER};
+use super::ballast::{APP, SERVER, counter};
 use super::pinger::{self, Pinger};
 use super::report::{Bar, Report};
 use super::standby::stand_by;
 use super::{Plan, peer, progress, stats};
 use anyhow::Context;
 use hyper::Method;
+use marram_admin::client::ApiClient;
 use marram_cluster::TestCluster;
 use std::net::TcpStream;
 use std::sync::{
@@ -56,6 +57,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
         "blackout: the longest wait that ends within 10 ms of the new owner, less the client's median wait",
     );
     report.note("longest: the longest wait of the whole move; undisturbed: of as long a time without a move");
+    report.note("bytes: sent to the other edge; bytes_ends: checkpoints that the ends stored, the new owner's first one included");
     report.note("rN: the client changes N thousand pages of 4 KiB a second, at most 64 with one request");
     Ok(report)
 }
@@ -70,18 +72,33 @@ fn bar(bytes: u64, rate: &str) -> Option<f64> {
     }
 }
 
-/// Results of the moves of one scene, in milliseconds.
+/// Results of the moves of one scene: in milliseconds, and in bytes.
 #[derive(Default)]
 struct Moves {
     blackouts: Vec<f64>,
     longest: Vec<f64>,
     undisturbed: Vec<f64>,
     totals: Vec<f64>,
+    /// What the other edge was sent.
+    bytes: Vec<f64>,
+    /// What the ends stored of checkpoints, until they had the new owner's first one.
+    bytes_ends: Vec<f64>,
+}
+
+/// What an edge has sent to other edges, and what ends have stored for it.
+fn sent(edge: &ApiClient) -> anyhow::Result<[u64; 2]> {
+    let of = |name| anyhow::Ok(counter(edge, name)?.unwrap_or(0));
+    Ok([of("keeper_bytes_total")?, of("checkpoint_bytes_total")?])
 }
 
 /// All rates with one state.
 fn one_state(plan: &Plan, state: &str, bytes: u64, report: &mut Report) -> anyhow::Result<()> {
-    let layout = plan.layout("bench-move", 2, "");
+    let mut layout = plan.layout("bench-move", 2, "");
+    if bytes >= LARGE {
+        // Ends keep a full checkpoint, and a merged delta that may be as large, while another one comes.
+        layout.edge_tables = "[limits]\ncheckpoints = \"1GiB\"\n".into();
+        layout.agent_tables = "[limits]\nmemory = \"2GiB\"\ncheckpoints = \"1GiB\"\n".into();
+    }
     let mut cluster = TestCluster::new(layout, |place| {
         let memory = (bytes >> 20) * 3 / 2 + 16;
         let rest = format!(
@@ -128,6 +145,16 @@ fn one_state(plan: &Plan, state: &str, bytes: u64, report: &mut Report) -> anyho
         report.metric(&format!("{name}.longest_p50_ms"), stats::median(&moves.longest));
         report.metric(&format!("{name}.undisturbed_p50_ms"), stats::median(&moves.undisturbed));
         report.metric(&format!("{name}.total_p50_ms"), stats::median(&moves.totals));
+        let (sent, stored) = (stats::median(&moves.bytes), stats::median(&moves.bytes_ends));
+        if rate == "r0" && bytes >= 1 << 20 {
+            #[expect(clippy::cast_precision_loss, reason = "a size")]
+            let most = bytes as f64 * 1.05;
+            report.metric_with_bar(&format!("{name}.bytes"), sent, Bar::Most(most));
+            report.metric_with_bar(&format!("{name}.bytes_ends"), stored, Bar::Most(65_536.0));
+        } else {
+            report.metric(&format!("{name}.bytes"), sent);
+            report.metric(&format!("{name}.bytes_ends"), stored);
+        }
         report.metric(&format!("{name}.moves"), moves.totals.len());
         // Every answer had the number of its question, or the client would have failed.
         report.add_lost(0, 0);
@@ -142,6 +169,7 @@ fn one_move(cluster: &TestCluster, client: &Client, moves: &mut Moves) -> anyhow
     let (old, new) = (cluster.edges[from].client()?, cluster.edges[to].client()?);
     let name = new.json(Method::GET, "/v1/edge")?["edge"].as_str().context("an edge has a name")?.to_owned();
     let session = running(&old)?["session"].as_str().context("a session has a name")?.to_owned();
+    let before = (sent(&old)?, sent(&new)?);
     client.waits().clear();
     let path = format!("/v1/sessions/{session}/move/{name}");
     let (mut start, mut asked) = (cluster.logs.end(), Instant::now());
@@ -167,6 +195,12 @@ fn one_move(cluster: &TestCluster, client: &Client, moves: &mut Moves) -> anyhow
     moves.totals.push(total.as_secs_f64() * 1e3);
     // The new owner takes a checkpoint, which is part of the move's cost, but not of what a client sees without a move.
     wait_until(|| Ok(running(&new)?["checkpoints"].as_u64().unwrap_or(0) > 0))?;
+    let after = (sent(&old)?, sent(&new)?);
+    let grown = |at: usize| (after.0[at] - before.0[at]) + (after.1[at] - before.1[at]);
+    #[expect(clippy::cast_precision_loss, reason = "a size")]
+    let (sent, stored) = (grown(0) as f64, grown(1) as f64);
+    moves.bytes.push(sent);
+    moves.bytes_ends.push(stored);
     client.waits().clear();
     let rest = Instant::now();
     wait_until(|| Ok(rest.elapsed() >= total))?;
@@ -176,7 +210,7 @@ fn one_move(cluster: &TestCluster, client: &Client, moves: &mut Moves) -> anyhow
 }
 
 /// The only session of an edge, if it runs there.
-fn running(edge: &marram_admin::client::ApiClient) -> anyhow::Result<serde_json::Value> {
+fn running(edge: &ApiClient) -> anyhow::Result<serde_json::Value> {
     let list = edge.json(Method::GET, "/v1/sessions")?;
     let mut rows = list["sessions"].as_array().into_iter().flatten();
     Ok(rows.find(|row| row["phase"] == "running").cloned().unwrap_or_default())

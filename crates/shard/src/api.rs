@@ -27,7 +27,7 @@ use marram_wire::{
     rights::Verified,
     seal::{Seal, SessionKeys},
 };
-pub use rows::{DrainRow, KeeperKind, KeeperProgress, KeeperRow, MoveRow, MoveStage, SessionRow};
+pub use rows::{DrainRow, EndRow, KeeperKind, KeeperProgress, KeeperRow, MoveRow, MoveStage, SessionRow};
 
 /// A wire from one agent to this shard. The shell chooses the number and never uses it twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

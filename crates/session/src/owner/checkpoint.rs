@@ -186,6 +186,11 @@ impl Owner {
             out.push(OwnerEffect::NoCheckpoint(reason));
         }
         let reason = alloc::format!("an end has room for {room} bytes, and limits.checkpoints sets it");
+        if self.checkpointer.is_fed() {
+            // Its ends may stop reading before this owner knows, and no checkpoint will ever make room.
+            let why = alloc::format!("the session was taken over, and no checkpoint can be taken: {reason}");
+            return self.terminate(Code::Guest, why, out);
+        }
         self.end_if_exhausted(&reason, out);
     }
 

@@ -8,6 +8,8 @@
 //!
 //! Decides and counts; knows neither the executor nor the keepers, to which the owner passes its decisions on.
 
+mod apart;
+
 use super::{
     Holder, OwnerEffect, OwnerPolicy, about::About, end_state::EndState, ends::Ends, log::Log,
     state::CellState, uncovered::Uncovered,
@@ -67,8 +69,6 @@ struct Taken {
     /// Charges consumed and not covered, by port, at the time of the copy.
     uncovered: Vec<u64>,
     kind: CheckpointKind,
-    /// Whether it is for keepers alone: no end gets it, and it covers nothing.
-    is_apart: bool,
     /// Until it is sealed.
     waits: Option<Waits>,
 }
@@ -160,6 +160,8 @@ pub(super) struct Checkpointer {
     numbers: u32,
     taken: Option<Taken>,
     sending: Option<Sending>,
+    /// One for keepers alone, until it is sealed.
+    apart: Option<Taken>,
     /// Whether the cell is so large that its copies are prepared.
     is_large: bool,
     preparation: Preparation,
@@ -191,6 +193,8 @@ pub(super) struct Checkpointer {
     full_requested: bool,
     /// Whether the next one for the ends is due at once and builds on what they have, though another owner made that.
     builds_on_fed: bool,
+    /// Whether the session came from another owner, and no checkpoint of this one is held: how much the ends keep is not known.
+    is_fed: bool,
 }
 
 /// Whether the end at this port keeps checkpoints.
@@ -254,37 +258,9 @@ impl Checkpointer {
         if counts { ns } else { 0 }
     }
 
-    /// Whether the next checkpoint for the ends builds on what another owner made.
-    pub(super) fn builds_on_fed(&self) -> bool {
-        self.builds_on_fed
-    }
-
     /// Whether a checkpoint was begun, and is neither held nor given up.
     pub(super) fn is_under_way(&self) -> bool {
         self.taken.is_some() || self.sending.is_some()
-    }
-
-    /// The cell was fed by another owner: it was restored from the checkpoint `copied`, and knows what changed since the full one
-    /// `full`. The next checkpoint is due at once, and builds on `full` if every holder's list begins with it.
-    pub(super) fn took_over(
-        &mut self,
-        full: Option<Name>,
-        copied: Option<Name>,
-        policy: &OwnerPolicy,
-        ends: &Ends,
-    ) {
-        let lists = || {
-            let promised =
-                holders(policy, ends).into_iter().filter_map(|index| ends[index].promised.as_ref());
-            promised.map(|promised| &promised.checkpoints)
-        };
-        let begins = |list: &Vec<CheckpointMeta>| list.first().map(name_of) == full;
-        let list = lists().next().filter(|list| full.is_some() && begins(list));
-        self.restored(list.map_or(&[], Vec::as_slice), policy, ends);
-        self.copied = copied;
-        self.held = self.held.filter(|held| Some(*held) == copied);
-        self.builds_on_fed = self.can_merge() || self.has_delta_base();
-        self.full_requested = !self.builds_on_fed;
     }
 
     pub(super) fn held_bytes(&self) -> u64 {
@@ -294,6 +270,8 @@ impl Checkpointer {
     /// A new generation is opened, perhaps with the cell that lives. Then a checkpoint on its way to the ends may be continued
     /// ([`Self::resume`]); any other one is lost.
     pub(super) fn interrupt(&mut self, has_live_cell: bool) {
+        // A keeper that would have begun with it is lost.
+        self.apart = None;
         if !has_live_cell || self.sending.is_none() {
             self.abandon();
         }
@@ -334,6 +312,7 @@ impl Checkpointer {
         self.uncovered.abandoned();
         self.taken = None;
         self.sending = None;
+        self.apart = None;
         self.preparation = Preparation::None;
     }
 
@@ -384,10 +363,10 @@ impl Checkpointer {
     /// Where a full one may not fit, deltas go on while they could be merged after one more. Then they are merged, again and
     /// again. What may not fit is tried only where nothing surely fits.
     fn next_base(&self, ends: &Ends, awaited: Awaited, room: u64) -> Option<CheckpointBase> {
-        if awaited == Awaited::Apart && self.can_take_apart() {
+        if self.is_apart_due(awaited) {
             return Some(CheckpointBase::Apart);
         }
-        let awaited = awaited != Awaited::Nothing;
+        let awaited = self.awaits_full(awaited);
         let can_delta = self.has_delta_base() && self.last_delta_size <= room;
         if self.builds_on_fed && !awaited && self.can_merge() && self.merged_size <= room {
             return Some(CheckpointBase::Full);
@@ -422,12 +401,6 @@ impl Checkpointer {
     fn can_merge(&self) -> bool {
         let is_known = self.copied.is_some() && self.copied_full.is_some();
         is_known && self.copied_full == self.held_full && (self.deltas > 0 || !self.has_base())
-    }
-
-    /// Whether keepers can begin with a full checkpoint for them alone: the ends' list begins with a full one since which the executor
-    /// knows all changes, so that a keeper can go on with that list.
-    fn can_take_apart(&self) -> bool {
-        self.copied.is_some() && self.copied_full.is_some() && self.copied_full == self.held_full
     }
 
     /// Whether a keeper's request for a full checkpoint, or the owner's own, can be met beside what the holders keep.
@@ -473,6 +446,7 @@ impl Checkpointer {
         let begin_alike = holders(policy, ends).iter().all(|index| begins(&ends[*index]));
         self.held_full = self.copied_full.filter(|_| begin_alike);
         (self.merged_size, self.fulls) = (0, 0);
+        (self.builds_on_fed, self.is_fed) = (false, false);
         self.covered = None;
         self.deltas = chain.len().saturating_sub(1);
         self.full_size = chain.first().map_or(0, |checkpoint| checkpoint.size);
@@ -508,12 +482,15 @@ impl Checkpointer {
     /// shard's budget, an end has to keep too much, or a keeper waits for one to begin with. Only one is taken at a
     /// time.
     pub(super) fn is_due(&self, about: &About, ends: &Ends, log: &Log, awaited: Awaited) -> bool {
-        let wanted =
-            (self.full_requested || awaited != Awaited::Nothing) && self.has_room_for_full(about, ends);
-        let wanted = wanted || awaited == Awaited::Apart && self.can_take_apart();
+        if self.is_apart_due(awaited) {
+            return true;
+        }
+        let is_wanted = self.full_requested || self.awaits_full(awaited);
+        let wanted = is_wanted && self.has_room_for_full(about, ends);
         let wanted = wanted || self.builds_on_fed || self.uncovered.is_required();
         let uncovered = ends.iter().map(|side| (side.uncovered, side.allowance()));
-        (wanted || self.is_much(about, uncovered, log.size(), ends, log)) && !self.is_under_way()
+        let is_due = wanted || self.is_much(about, uncovered, log.size(), ends, log);
+        is_due && !self.is_under_way() && self.apart.is_none()
     }
 
     /// Whether the work of the cell since the last copy would take too long to replay, or messages of these charges,
@@ -568,20 +545,22 @@ impl Checkpointer {
         };
         let base = base.unwrap_or((Generation::NONE, 0));
         let header = header_of((about.generation(), number), base, about, ends, log, state);
-        self.taken = Some(Taken {
+        let taken = Taken {
             number,
             log_offset: log.end(),
             tag: log.tag(),
             took: ends.took(),
             uncovered: ends.iter().map(|side| side.uncovered).collect(),
             kind,
-            is_apart,
             waits: Some(Waits {
                 header: Box::new(header),
                 settled: ends.iter().map(EndState::settled).collect(),
             }),
-        });
-        if !is_apart {
+        };
+        if is_apart {
+            self.apart = Some(taken);
+        } else {
+            self.taken = Some(taken);
             self.copied = Some((about.generation(), number));
             if kind == CheckpointKind::Full {
                 self.copied_full = self.copied;
@@ -599,8 +578,22 @@ impl Checkpointer {
         ends: &Ends,
         log: &Log,
     ) -> Result<Option<Box<Header>>, Bug> {
-        let Some(taken) = &self.taken else { return Ok(None) };
-        let Some(waits) = &taken.waits else { return Ok(None) };
+        // One apart does not wait: a keeper would.
+        let is_due = self.apart.is_some() || self.is_settled(about, ends, log)?;
+        let taken = self.apart.as_mut().or(self.taken.as_mut()).filter(|_| is_due);
+        let Some(Waits { mut header, .. }) = taken.and_then(|taken| taken.waits.take()) else {
+            return Ok(None);
+        };
+        for (side, port) in ends.iter().zip(&mut header.ports) {
+            port.outbox = side.unacknowledged(port.produced);
+        }
+        Ok(Some(header))
+    }
+
+    /// Whether the outputs that were in flight at the copy have arrived, or too much has happened since.
+    fn is_settled(&self, about: &About, ends: &Ends, log: &Log) -> Result<bool, Bug> {
+        let Some(taken) = &self.taken else { return Ok(false) };
+        let Some(waits) = &taken.waits else { return Ok(false) };
         let mut settled = ends.iter().zip(&waits.settled);
         let charges = ends.iter().zip(&taken.uncovered);
         let charges: Option<Vec<u64>> =
@@ -610,35 +603,32 @@ impl Checkpointer {
         };
         let charges = charges.into_iter().zip(ends.iter().map(EndState::allowance));
         let late = log.is_full() || self.is_much(about, charges, log.end() - taken.log_offset, ends, log);
-        if !late && settled.any(|(side, count)| side.acknowledged() < *count) {
-            return Ok(None);
-        }
-        let Some(Waits { mut header, .. }) = self.taken.as_mut().and_then(|taken| taken.waits.take()) else {
-            return Ok(None);
-        };
-        for (side, port) in ends.iter().zip(&mut header.ports) {
-            port.outbox = side.unacknowledged(port.produced);
-        }
-        Ok(Some(header))
+        Ok(late || settled.all(|(side, count)| side.acknowledged() >= *count))
     }
 
     /// Whether the checkpoint that is being taken has this number.
     pub(super) fn is_taking(&self, number: u32) -> bool {
-        self.taken.as_ref().is_some_and(|taken| taken.number == number)
+        self.apart.iter().chain(&self.taken).any(|taken| taken.number == number)
     }
 
     /// No checkpoint could be made of the copy.
     pub(super) fn give_up(&mut self) {
-        self.taken = None;
+        if self.apart.take().is_none() {
+            self.taken = None;
+        }
     }
 
     /// Whether every holder has room for the sealed copy. Otherwise its size is the estimate for the next one.
     pub(super) fn fits(&mut self, about: &About, ends: &Ends, size: u64) -> Result<(), String> {
-        // What no end gets has only the edges' limit.
-        let is_apart = self.taken.as_ref().is_some_and(|taken| taken.is_apart);
-        let room = if is_apart { about.policy.checkpoints_max } else { room(&about.policy, ends) };
+        let max = about.policy.checkpoints_max;
+        let room = if self.apart.is_some() { max } else { room(&about.policy, ends) };
         if size <= room {
             return Ok(());
+        }
+        if self.apart.is_some() {
+            return Err(alloc::format!(
+                "another edge needs a checkpoint of {size} bytes, and limits.checkpoints of this one is {max}"
+            ));
         }
         match self.taken.as_ref().map(|taken| taken.kind) {
             Some(CheckpointKind::Full) => self.full_size = size,
@@ -649,13 +639,6 @@ impl Checkpointer {
             "a checkpoint has {size} bytes, and an end has room for {room} beside those that it keeps; raise \
              limits.checkpoints of the agents and edges"
         ))
-    }
-
-    /// The copy was sealed, if it is for keepers alone: describes it, with the messages that it consumed by port. It is over with that.
-    pub(super) fn sealed_apart(&mut self, about: &About, size: u64) -> Option<(CheckpointMeta, Vec<u64>)> {
-        let taken = self.taken.take_if(|taken| taken.is_apart)?;
-        let Taken { number, kind, log_offset, took, .. } = taken;
-        Some((CheckpointMeta { generation: about.generation(), number, kind, log_offset, size }, took))
     }
 
     /// The copy was sealed, to so many bytes. Describes the checkpoint, with the messages that it consumed by port, and
@@ -730,6 +713,7 @@ impl Checkpointer {
             ends[holder.index].checkpoint_bytes = kept.saturating_add(size);
         }
         self.held = Some((sending.meta.generation, sending.meta.number));
+        self.is_fed = false;
         self.uncovered.held(size);
         self.merged_size = 0;
         match sending.meta.kind {
@@ -819,11 +803,12 @@ impl Checkpointer {
             holds!("I28", holder.stored <= holder.sent && holder.sent <= size);
             holds!("I28", holder.sent - holder.stored <= CHECKPOINT_WINDOW + PART_SIZE as u64);
         }
-        if let Some(taken) = &self.taken {
+        for taken in self.taken.iter().chain(&self.apart) {
             holds!("I28", (log.floor()..=log.end()).contains(&taken.log_offset));
-            // A checkpoint is sent only when it is sealed.
-            holds!("I28", self.sending.is_none() || taken.waits.is_none());
         }
+        // A checkpoint is sent only when it is sealed; one apart is copied only when the other one is.
+        let is_open = self.taken.as_ref().is_some_and(|taken| taken.waits.is_some());
+        holds!("I28", !is_open || (self.sending.is_none() && self.apart.is_none()));
         Ok(())
     }
 }

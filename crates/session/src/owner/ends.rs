@@ -59,7 +59,42 @@ fn bit(index: usize) -> u64 {
     1 << index.min(63)
 }
 
+/// What has passed between an owner and one end, for listings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EndProgress {
+    /// The end's port.
+    pub port: Port,
+    /// Whether the end has a channel.
+    pub linked: bool,
+    /// Messages from the end that the cell consumed.
+    pub consumed: u64,
+    /// Messages from the end that wait for the cell.
+    pub waiting: u64,
+    /// Charge of the consumed messages that no checkpoint covers, in bytes.
+    pub uncovered: u64,
+    /// Outputs that were produced for the end.
+    pub produced: u64,
+    /// Outputs that the end has not acknowledged, and those of them that were not sent.
+    pub unacknowledged: [u64; 2],
+    /// Bytes of outputs that may be sent to the end.
+    pub credit: u64,
+}
+
 impl Ends {
+    /// What has passed between the owner and each end.
+    pub(super) fn progress(&self) -> impl Iterator<Item = EndProgress> {
+        self.sides.iter().map(|side| EndProgress {
+            port: side.port,
+            linked: side.channel.is_some(),
+            consumed: side.took,
+            waiting: side.inputs.len() as u64,
+            uncovered: side.uncovered,
+            produced: side.produced,
+            unacknowledged: [side.outbox.len() as u64, (side.outbox.len() - side.sent) as u64],
+            credit: side.credit,
+        })
+    }
+
     /// `hosts` are the agents of the client's end and, if the app has one, of the server's.
     pub(super) fn new(hosts: &[HostId]) -> Self {
         let sides = hosts.iter().zip([Port::CLIENT, Port::SERVER]);

@@ -63,6 +63,7 @@ use marram_wire::{
 
 pub use crate::schedule::TaskCounts;
 pub use effect::{Now, OwnerEffect};
+pub use ends::EndProgress;
 pub use feed::StandbyError;
 pub use open::Attempt;
 pub use phase::OwnerPhase;
@@ -203,6 +204,17 @@ impl Owner {
     #[must_use]
     pub fn host(&self, port: Port) -> Option<HostId> {
         self.ends.at(port).map(|side| side.host)
+    }
+
+    /// What has passed between this owner and each end.
+    pub fn ends(&self) -> impl Iterator<Item = EndProgress> {
+        self.ends.progress()
+    }
+
+    /// Whether a handler runs, or waits for its turn.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.runner.is_busy()
     }
 
     /// Log bytes: since the session began, and those not covered by a checkpoint.

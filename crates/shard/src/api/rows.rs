@@ -125,6 +125,30 @@ record! {
 }
 
 record! {
+    /// What has passed between a session's owner and one of its ends.
+    EndRow {
+        /// Whether it is the client's.
+        client: bool,
+        /// Whether the end's agent has a connection for the session.
+        linked: bool,
+        /// Messages of the end that the cell consumed.
+        consumed: u64,
+        /// Messages of the end that wait for the cell.
+        waiting: u64,
+        /// Bytes of the consumed messages that no checkpoint covers.
+        uncovered: u64,
+        /// Outputs for the end.
+        produced: u64,
+        /// Those that the end has not acknowledged.
+        unacknowledged: u64,
+        /// Those of them that were not sent yet.
+        unsent: u64,
+        /// Bytes that the end still takes.
+        credit: u64,
+    }
+}
+
+record! {
     /// How a session would leave if the edge stopped.
     DrainRow {
         /// The edge to which it would move. None if its agents would be asked to have it opened elsewhere.
@@ -159,6 +183,10 @@ record! {
         keepers: Vec<KeeperRow>,
         /// Its move to another edge, if it is being moved.
         moving: Option<MoveRow>,
+        /// Its ends.
+        ends: Vec<EndRow>,
+        /// Whether a handler runs, or waits for its turn.
+        busy: bool,
         /// How it would leave if the edge stopped; none if this edge stands by for it.
         drain: Option<DrainRow>,
         /// Whether the client's agent is the edge's own gate.

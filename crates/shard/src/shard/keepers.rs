@@ -195,8 +195,11 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) {
         let Some(at) = self.sessions.get(id).and_then(|session| session.placing.at(keeper)) else { return };
-        if matches!(frame, Frame::Ended(_)) {
-            self.keepers.close(at);
+        match &frame {
+            Frame::Ended(_) => self.keepers.close(at),
+            Frame::CheckpointPart(part) => self.counters.keeper_bytes += part.bytes.len() as u64,
+            Frame::Fed(fed) => self.counters.keeper_bytes += (fed.entry.len() + fed.payload.len()) as u64,
+            _ => {}
         }
         out.push(ShardOutput::Send { wire: at.0, frame });
     }

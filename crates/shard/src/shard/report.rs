@@ -2,11 +2,11 @@
 
 use super::{Session, Shard};
 use crate::api::{
-    Counted, Counter, DrainRow, FromShard, Label, Note, NoteLevel, Now, Protect, Rows, SessionRow,
+    Counted, Counter, DrainRow, EndRow, FromShard, Label, Note, NoteLevel, Now, Protect, Rows, SessionRow,
     ShardOutput,
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
-use marram_session::owner::OwnerTotals;
+use marram_session::owner::{EndProgress, OwnerTotals};
 use marram_wire::{
     frame::{Code, Frame},
     id::{HostId, Port, SessionId},
@@ -38,6 +38,7 @@ pub(super) struct Counters {
     sabotage_seen: u64,
     takeovers: u64,
     pub(super) keepers_lost: u64,
+    pub(super) keeper_bytes: u64,
     pub(super) standbys_slow: u64,
     pub(super) recalls: u64,
     pub(super) recalled: u64,
@@ -153,6 +154,7 @@ impl Shard {
             count("wires_refused_total", self.counters.wires_refused),
             count("takeovers_total", self.counters.takeovers),
             count("keepers_lost_total", self.counters.keepers_lost),
+            count("keeper_bytes_total", self.counters.keeper_bytes),
             count("standbys_slow_total", self.counters.standbys_slow),
             count("recalls_total", self.counters.recalls),
             count("recalled_total", self.counters.recalled),
@@ -181,6 +183,13 @@ impl Shard {
     }
 }
 
+fn end_row(end: EndProgress) -> EndRow {
+    let [unacknowledged, unsent] = end.unacknowledged;
+    let EndProgress { port, linked, consumed, waiting, uncovered, produced, credit, .. } = end;
+    let client = port == Port::CLIENT;
+    EndRow { client, linked, consumed, waiting, uncovered, produced, unacknowledged, unsent, credit }
+}
+
 /// What a listing shows of a session. `gate` is the agent in this edge itself.
 fn row(
     id: SessionId,
@@ -204,6 +213,8 @@ fn row(
         protect,
         keepers: session.placing.rows(owner),
         moving: session.moving.as_ref().map(|moving| moving.row()),
+        ends: owner.ends().map(end_row).collect(),
+        busy: owner.is_busy(),
         drain,
         client_in_gate: in_gate(Port::CLIENT),
         server_in_gate: in_gate(Port::SERVER),

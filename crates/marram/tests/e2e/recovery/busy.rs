@@ -9,10 +9,14 @@ mod servers;
 
 use crate::support::{self, memory::resident_mib};
 use clients::{Clients, Service};
-use marram_cluster::{Layout, TempDir, TestCluster};
+use hyper::Method;
+use marram_cluster::{Layout, LogEvent, TempDir, TestCluster, TestEdge};
 use marram_wire::seeded::Seeded;
+use serde_json::Value;
 use servers::Servers;
 use std::{
+    collections::BTreeMap,
+    fmt::Write,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -21,6 +25,10 @@ use std::{
 /// Longest time between the repair of one fault and the next fault, and longest time that an edge is stopped.
 const QUIET_MS_MAX: u64 = 4_000;
 const STOPPED_MS_MAX: u64 = 1_000;
+/// Longer than a client pauses between two turns.
+const STILL: Duration = Duration::from_secs(20);
+/// Sessions that are shown if one did not go on.
+const SHOWN: usize = 12;
 /// What an agent may hold beside its budget: the program, messages on their way, what the allocator keeps.
 const BESIDE_BUDGET_MIB: u64 = 256;
 /// What an agent's memory may grow by from the first half of a run to the second, beside a tenth: in a short run the first half
@@ -104,6 +112,36 @@ impl Memory {
     }
 }
 
+/// The sessions of each edge, by name.
+fn rows(cluster: &TestCluster) -> BTreeMap<String, Value> {
+    let list = |edge: &TestEdge| edge.client().ok()?.json(Method::GET, "/v1/sessions").ok();
+    let lists: Vec<Value> = cluster.edges.iter().filter_map(list).collect();
+    let rows = lists.iter().flat_map(|list| list["sessions"].as_array()).flatten();
+    rows.map(|row| (row["session"].as_str().unwrap_or_default().to_owned(), row.clone())).collect()
+}
+
+/// Sessions that have an owner and did nothing for longer than any client pauses, and what was logged of each.
+fn stuck(cluster: &TestCluster) -> String {
+    let before = rows(cluster);
+    thread::sleep(STILL);
+    let (mut said, after) = (String::new(), rows(cluster));
+    let is_still = |(id, row): &(&String, &Value)| {
+        before.get(*id).is_some_and(|then| then["consumed"] == row["consumed"] && row["phase"] != "detached")
+    };
+    let still: Vec<(&String, &Value)> = after.iter().filter(is_still).collect();
+    let _ = writeln!(said, "{} of {} sessions did nothing for {STILL:?}", still.len(), after.len());
+    for edge in &cluster.edges {
+        let shown = edge.client().ok().and_then(|edge| edge.json(Method::GET, "/v1/edge").ok());
+        let _ = writeln!(said, "{}: {}", edge.who(), shown.unwrap_or_default());
+    }
+    for (id, row) in still.into_iter().take(SHOWN) {
+        let of_it =
+            |event: &LogEvent| event.text("session") == id || event.text("message").contains(id.as_str());
+        let _ = writeln!(said, "{row}\n{}", cluster.logs.tail_of(12, of_it));
+    }
+    said
+}
+
 /// Three edges with all services, both agents, and the addresses for clients of each service.
 fn start(
     servers: &Servers,
@@ -150,20 +188,16 @@ fn all_services_stay_busy_through_kills_and_stops_with_full_budgets() {
         thread::sleep(Duration::from_millis(random.below(QUIET_MS_MAX)));
         faults.strike(&mut cluster, &mut random);
         memory.look(&mut cluster);
-        assert_eq!(
-            clients.wrong(),
-            Vec::<String>::new(),
-            "seed {seed}, {faults:?}; {}",
-            cluster.logs.tail(40)
-        );
+        let wrong = clients.wrong();
+        assert!(wrong.is_empty(), "{wrong:?}: seed {seed}, {faults:?}; {}", stuck(&cluster));
     }
     let counts = clients.finish();
-    println!("seed {seed}: {faults:?}; sessions ended in order and answers, by service: {counts:?}");
+    println!("seed {seed}: {faults:?}; sessions that ended in order, answers, and the longest wait:");
+    for count in &counts {
+        println!("  {}: {}, {}, {} ms", count.service, count.ended, count.answers, count.longest_ms);
+    }
     let full = cluster.logs.count(0, |event| event.text("message").contains("limits.memory"));
     println!("{full} reports of a full memory");
-    assert!(
-        counts.iter().all(|(_, ended, answers)| *ended > 0 && *answers > 0),
-        "each service ran: {counts:?}"
-    );
+    assert!(counts.iter().all(|count| count.ended > 0 && count.answers > 0), "each service ran");
     memory.check(budget_mib);
 }

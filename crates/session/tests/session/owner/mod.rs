@@ -1,6 +1,7 @@
 //! The owner's behaviour: the frames and effects that go in and come out.
 
 mod allowance;
+mod apart;
 mod bench;
 mod budget;
 mod covering;

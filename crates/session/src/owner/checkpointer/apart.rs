@@ -1,0 +1,75 @@
+//! Checkpoints and other edges: full checkpoints for keepers alone, and the list of the ends after a takeover (docs/protocol.md,
+//! "Checkpoints").
+//!
+//! One apart is taken also while another checkpoint is on its way to the ends: only copies and seals exclude each other. So an end
+//! that is slow does not delay a move.
+
+use super::{Awaited, Checkpointer, Name, Taken, holders, name_of};
+use crate::owner::{OwnerPolicy, about::About, ends::Ends};
+use alloc::vec::Vec;
+use marram_wire::frame::CheckpointMeta;
+
+impl Checkpointer {
+    /// Whether keepers can begin with a full checkpoint for them alone: the ends' list begins with a full one since which the executor
+    /// knows all changes, so that a keeper can go on with that list.
+    fn can_take_apart(&self) -> bool {
+        self.copied.is_some() && self.copied_full.is_some() && self.copied_full == self.held_full
+    }
+
+    /// Whether one apart is the next one to be copied.
+    pub(super) fn is_apart_due(&self, awaited: Awaited) -> bool {
+        let is_sealed = self.taken.is_none() || self.sending.is_some();
+        awaited == Awaited::Apart && self.can_take_apart() && self.apart.is_none() && is_sealed
+    }
+
+    /// Whether a keeper waits for a full checkpoint that the ends get as well.
+    pub(super) fn awaits_full(&self, awaited: Awaited) -> bool {
+        awaited == Awaited::Full || awaited == Awaited::Apart && !self.can_take_apart()
+    }
+
+    /// The copy was sealed, if it is for keepers alone: describes it, with the messages that it consumed by port. It is over with
+    /// that.
+    pub(in crate::owner) fn sealed_apart(
+        &mut self,
+        about: &About,
+        size: u64,
+    ) -> Option<(CheckpointMeta, Vec<u64>)> {
+        let Taken { number, kind, log_offset, took, .. } = self.apart.take()?;
+        Some((CheckpointMeta { generation: about.generation(), number, kind, log_offset, size }, took))
+    }
+
+    /// The cell was fed by another owner: it was restored from the checkpoint `copied`, and knows what changed since the full one
+    /// `full`. The next checkpoint is due at once, and builds on `full` if every holder's list begins with it.
+    pub(in crate::owner) fn took_over(
+        &mut self,
+        full: Option<Name>,
+        copied: Option<Name>,
+        policy: &OwnerPolicy,
+        ends: &Ends,
+    ) {
+        let lists = || {
+            let promised =
+                holders(policy, ends).into_iter().filter_map(|index| ends[index].promised.as_ref());
+            promised.map(|promised| &promised.checkpoints)
+        };
+        let begins = |list: &Vec<CheckpointMeta>| list.first().map(name_of) == full;
+        let list = lists().next().filter(|list| full.is_some() && begins(list));
+        self.restored(list.map_or(&[], Vec::as_slice), policy, ends);
+        self.copied = copied;
+        self.held = self.held.filter(|held| Some(*held) == copied);
+        self.builds_on_fed = self.can_merge() || self.has_delta_base();
+        self.full_requested = !self.builds_on_fed;
+        self.is_fed = true;
+    }
+
+    /// Whether the next checkpoint for the ends builds on what another owner made.
+    pub(in crate::owner) fn builds_on_fed(&self) -> bool {
+        self.builds_on_fed
+    }
+
+    /// Whether the session came from another owner and no checkpoint of this one is held: then how much the ends keep that none
+    /// covers is not known.
+    pub(in crate::owner) fn is_fed(&self) -> bool {
+        self.is_fed
+    }
+}
