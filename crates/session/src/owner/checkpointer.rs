@@ -260,7 +260,7 @@ impl Checkpointer {
 
     /// Whether a checkpoint was begun, and is neither held nor given up.
     pub(super) fn is_under_way(&self) -> bool {
-        self.taken.is_some() || self.sending.is_some()
+        self.taken.is_some() || self.sending.is_some() || self.apart.is_some()
     }
 
     pub(super) fn held_bytes(&self) -> u64 {
@@ -490,7 +490,7 @@ impl Checkpointer {
         let wanted = wanted || self.builds_on_fed || self.uncovered.is_required();
         let uncovered = ends.iter().map(|side| (side.uncovered, side.allowance()));
         let is_due = wanted || self.is_much(about, uncovered, log.size(), ends, log);
-        is_due && !self.is_under_way() && self.apart.is_none()
+        is_due && !self.is_under_way()
     }
 
     /// Whether the work of the cell since the last copy would take too long to replay, or messages of these charges,

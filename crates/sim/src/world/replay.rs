@@ -6,7 +6,7 @@
 
 use crate::plan::Plan;
 use marram_session::{
-    cell::{CellId, Ran},
+    cell::{CellId, CheckpointBase, Ran},
     owner::{OwnerPhase, REPLAY_SHARE_MIN_NS, REPLAY_SHARE_NS_PER_BYTE},
 };
 use marram_shard::{
@@ -76,6 +76,8 @@ impl ReplayJudge {
                     spent.running += 1;
                 }
             }
+            // One for keepers alone covers nothing.
+            ShardOutput::Copy { base: CheckpointBase::Apart, .. } => {}
             ShardOutput::Copy { cell, .. } => {
                 let Some(spent) = self.cells.get_mut(cell) else { return false };
                 spent.since_copy_ns = 0;
