@@ -8,11 +8,15 @@
 //!
 //! Decides and counts; knows neither the executor nor the keepers, to which the owner passes its decisions on.
 
-mod apart;
-
 use super::{
-    Holder, OwnerEffect, OwnerPolicy, about::About, end_state::EndState, ends::Ends, log::Log,
-    state::CellState, uncovered::Uncovered,
+    OwnerEffect, OwnerPolicy,
+    about::About,
+    end_state::EndState,
+    ends::Ends,
+    log::Log,
+    room::{holders, holders_are_linked, room},
+    state::CellState,
+    uncovered::Uncovered,
 };
 use crate::{
     bug,
@@ -20,12 +24,12 @@ use crate::{
     cell::CheckpointBase,
     invariant::{BrokenInvariant, holds},
 };
-use alloc::{boxed::Box, string::String, vec::Vec};
+use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{CheckpointKind, CheckpointMeta, CheckpointPart, Truncate},
     header::Header,
-    id::{Generation, Port},
+    id::Generation,
     limits::{CHECKPOINT_WINDOW, COVER_LOG, COVER_READS, DELTAS_MAX, LOG_SIZE_MAX, PART_SIZE},
 };
 
@@ -52,7 +56,7 @@ struct Progress {
 
 /// A checkpoint in flight.
 #[derive(Debug)]
-struct Sending {
+pub(super) struct Sending {
     meta: CheckpointMeta,
     bytes: Bytes,
     holders: Vec<Progress>,
@@ -60,15 +64,15 @@ struct Sending {
 
 /// State of a checkpoint that is being taken.
 #[derive(Debug)]
-struct Taken {
-    number: u32,
-    log_offset: u64,
+pub(super) struct Taken {
+    pub(super) number: u32,
+    pub(super) log_offset: u64,
     tag: [u8; 8],
     /// Messages consumed, by port.
-    took: Vec<u64>,
+    pub(super) took: Vec<u64>,
     /// Charges consumed and not covered, by port, at the time of the copy.
     uncovered: Vec<u64>,
-    kind: CheckpointKind,
+    pub(super) kind: CheckpointKind,
     /// Until it is sealed.
     waits: Option<Waits>,
 }
@@ -158,69 +162,43 @@ pub(super) enum Step {
 pub(super) struct Checkpointer {
     /// Never reset, so that a late answer does not match a checkpoint of another generation.
     numbers: u32,
-    taken: Option<Taken>,
-    sending: Option<Sending>,
+    pub(super) taken: Option<Taken>,
+    pub(super) sending: Option<Sending>,
     /// One for keepers alone, until it is sealed.
-    apart: Option<Taken>,
+    pub(super) apart: Option<Taken>,
     /// Whether the cell is so large that its copies are prepared.
     is_large: bool,
     preparation: Preparation,
     /// What the executor copied or restored last. It is the base of the next delta.
-    copied: Option<Name>,
+    pub(super) copied: Option<Name>,
     /// The newest checkpoint that every holder has.
-    held: Option<Name>,
+    pub(super) held: Option<Name>,
     /// The full one that the executor copied or restored last: it knows all pages that changed since.
-    copied_full: Option<Name>,
+    pub(super) copied_full: Option<Name>,
     /// The full one with which the list of every holder begins. It is the base of a merged delta.
-    held_full: Option<Name>,
+    pub(super) held_full: Option<Name>,
     covered: Option<Covered>,
     /// Deltas after the last full checkpoint, their size and that of the full one, in sealed bytes.
     deltas: usize,
-    full_size: u64,
-    delta_size: u64,
+    pub(super) full_size: u64,
+    pub(super) delta_size: u64,
     /// Size of the last delta, 0 if there was none: the estimate for the next delta.
-    last_delta_size: u64,
+    pub(super) last_delta_size: u64,
     /// Full checkpoints since then.
     fulls: u32,
     /// Size of a merged delta that did not fit, 0 if there is none: the estimate for the next one.
-    merged_size: u64,
+    pub(super) merged_size: u64,
     /// Whether it was reported that deltas are merged because no full checkpoint fits. Reported once until one is held.
-    is_merging: bool,
+    pub(super) is_merging: bool,
     /// Whether it was reported that no checkpoint fits. Reported once until one does.
-    is_refused: bool,
+    pub(super) is_refused: bool,
     uncovered: Uncovered,
     /// Whether the next checkpoint must be full and is due at once.
-    full_requested: bool,
+    pub(super) full_requested: bool,
     /// Whether the next one for the ends is due at once and builds on what they have, though another owner made that.
-    builds_on_fed: bool,
+    pub(super) builds_on_fed: bool,
     /// Whether the session came from another owner, and no checkpoint of this one is held: how much the ends keep is not known.
-    is_fed: bool,
-}
-
-/// Whether the end at this port keeps checkpoints.
-fn is_holder(policy: &OwnerPolicy, port: Port) -> bool {
-    match policy.holder {
-        Holder::Client => port == Port::CLIENT,
-        Holder::Server => port == Port::SERVER,
-        Holder::Both => true,
-    }
-}
-
-/// The sides that keep checkpoints, by their index.
-fn holders(policy: &OwnerPolicy, ends: &Ends) -> Vec<usize> {
-    (0..ends.len()).filter(|index| is_holder(policy, ends[*index].port)).collect()
-}
-
-/// Whether every holder is linked: a checkpoint can be sent to it.
-fn holders_are_linked(policy: &OwnerPolicy, ends: &Ends) -> bool {
-    ends.iter().all(|side| side.channel.is_some() || !is_holder(policy, side.port))
-}
-
-/// The size of a further checkpoint that every holder has room for, in bytes: a chain is kept until the checkpoint that replaces
-/// it is complete.
-fn room(policy: &OwnerPolicy, ends: &Ends) -> u64 {
-    let left = |index: &usize| ends[*index].checkpoints_max.saturating_sub(ends[*index].checkpoint_bytes);
-    holders(policy, ends).iter().map(left).min().unwrap_or(0)
+    pub(super) is_fed: bool,
 }
 
 impl Checkpointer {
@@ -398,7 +376,7 @@ impl Checkpointer {
 
     /// Whether the next checkpoint can be a merged delta, and it is not the same as a delta. It needs no more than the full one: deltas that were
     /// given up, or that not every holder has, do not matter.
-    fn can_merge(&self) -> bool {
+    pub(super) fn can_merge(&self) -> bool {
         let is_known = self.copied.is_some() && self.copied_full.is_some();
         is_known && self.copied_full == self.held_full && (self.deltas > 0 || !self.has_base())
     }
@@ -406,30 +384,6 @@ impl Checkpointer {
     /// Whether a keeper's request for a full checkpoint, or the owner's own, can be met beside what the holders keep.
     fn has_room_for_full(&self, about: &About, ends: &Ends) -> bool {
         self.full_size_max() <= room(&about.policy, ends)
-    }
-
-    /// No checkpoint fits beside what the holders keep: what to report, if it was not reported yet.
-    pub(super) fn refuse(&mut self, size: u64, room: u64) -> Option<String> {
-        let is_new = !core::mem::replace(&mut self.is_refused, true);
-        is_new.then(|| {
-            alloc::format!(
-                "it needs about {size} bytes, and an end has room for {room} beside those \
-                 that it keeps; raise limits.checkpoints of the agents and edges"
-            )
-        })
-    }
-
-    /// Deltas are merged because no full checkpoint fits: what to report, if it was not reported yet.
-    pub(super) fn merges(&mut self, about: &About, ends: &Ends) -> Option<String> {
-        let is_new = !core::mem::replace(&mut self.is_merging, true);
-        is_new.then(|| {
-            alloc::format!(
-                "a full one may need {} bytes, and an end has room for {} beside those that it keeps; deltas are merged \
-                 instead, which costs more; raise limits.checkpoints of the agents and edges",
-                self.full_size + self.delta_size + self.last_delta_size,
-                room(&about.policy, ends),
-            )
-        })
     }
 
     /// The cell was restored from these checkpoints, which an end has promised. A delta can follow only if every holder
@@ -462,7 +416,7 @@ impl Checkpointer {
     }
 
     /// Whether the next checkpoint can be a delta on that.
-    fn has_delta_base(&self) -> bool {
+    pub(super) fn has_delta_base(&self) -> bool {
         self.has_base() && self.deltas < DELTAS_MAX
     }
 
@@ -616,29 +570,6 @@ impl Checkpointer {
         if self.apart.take().is_none() {
             self.taken = None;
         }
-    }
-
-    /// Whether every holder has room for the sealed copy. Otherwise its size is the estimate for the next one.
-    pub(super) fn fits(&mut self, about: &About, ends: &Ends, size: u64) -> Result<(), String> {
-        let max = about.policy.checkpoints_max;
-        let room = if self.apart.is_some() { max } else { room(&about.policy, ends) };
-        if size <= room {
-            return Ok(());
-        }
-        if self.apart.is_some() {
-            return Err(alloc::format!(
-                "another edge needs a checkpoint of {size} bytes, and limits.checkpoints of this one is {max}"
-            ));
-        }
-        match self.taken.as_ref().map(|taken| taken.kind) {
-            Some(CheckpointKind::Full) => self.full_size = size,
-            Some(CheckpointKind::Merged) => self.merged_size = size,
-            Some(CheckpointKind::Delta) | None => {}
-        }
-        Err(alloc::format!(
-            "a checkpoint has {size} bytes, and an end has room for {room} beside those that it keeps; raise \
-             limits.checkpoints of the agents and edges"
-        ))
     }
 
     /// The copy was sealed, to so many bytes. Describes the checkpoint, with the messages that it consumed by port, and
@@ -813,7 +744,7 @@ impl Checkpointer {
     }
 }
 
-fn name_of(checkpoint: &CheckpointMeta) -> Name {
+pub(super) fn name_of(checkpoint: &CheckpointMeta) -> Name {
     (checkpoint.generation, checkpoint.number)
 }
 

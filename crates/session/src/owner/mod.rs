@@ -20,6 +20,7 @@
 //! | the witness | `witness` | `witness` |
 
 mod about;
+mod apart;
 mod checkpoint;
 mod checkpointer;
 mod choose;
@@ -41,6 +42,7 @@ mod record;
 mod recordings;
 mod replaying;
 mod replicas;
+mod room;
 mod run;
 mod runner;
 mod share;

@@ -4,8 +4,13 @@
 //! One apart is taken also while another checkpoint is on its way to the ends: only copies and seals exclude each other. So an end
 //! that is slow does not delay a move.
 
-use super::{Awaited, Checkpointer, Name, Taken, holders, name_of};
-use crate::owner::{OwnerPolicy, about::About, ends::Ends};
+use super::{
+    OwnerPolicy,
+    about::About,
+    checkpointer::{Awaited, Checkpointer, Name, Taken, name_of},
+    ends::Ends,
+    room::holders,
+};
 use alloc::vec::Vec;
 use marram_wire::frame::CheckpointMeta;
 
@@ -29,18 +34,14 @@ impl Checkpointer {
 
     /// The copy was sealed, if it is for keepers alone: describes it, with the messages that it consumed by port. It is over with
     /// that.
-    pub(in crate::owner) fn sealed_apart(
-        &mut self,
-        about: &About,
-        size: u64,
-    ) -> Option<(CheckpointMeta, Vec<u64>)> {
+    pub(super) fn sealed_apart(&mut self, about: &About, size: u64) -> Option<(CheckpointMeta, Vec<u64>)> {
         let Taken { number, kind, log_offset, took, .. } = self.apart.take()?;
         Some((CheckpointMeta { generation: about.generation(), number, kind, log_offset, size }, took))
     }
 
     /// The cell was fed by another owner: it was restored from the checkpoint `copied`, and knows what changed since the full one
     /// `full`. The next checkpoint is due at once, and builds on `full` if every holder's list begins with it.
-    pub(in crate::owner) fn took_over(
+    pub(super) fn took_over(
         &mut self,
         full: Option<Name>,
         copied: Option<Name>,
@@ -63,13 +64,13 @@ impl Checkpointer {
     }
 
     /// Whether the next checkpoint for the ends builds on what another owner made.
-    pub(in crate::owner) fn builds_on_fed(&self) -> bool {
+    pub(super) fn builds_on_fed(&self) -> bool {
         self.builds_on_fed
     }
 
     /// Whether the session came from another owner and no checkpoint of this one is held: then how much the ends keep that none
     /// covers is not known.
-    pub(in crate::owner) fn is_fed(&self) -> bool {
+    pub(super) fn is_fed(&self) -> bool {
         self.is_fed
     }
 }
