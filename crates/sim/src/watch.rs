@@ -27,7 +27,7 @@ use crate::{
 };
 use bounds::Bounds;
 use feeds::Feeds;
-use marram_session::cell::{CellId, Ran, RunOutcome};
+use marram_session::cell::{CellId, CheckpointBase, Ran, RunOutcome};
 use marram_shard::api::WitnessMode;
 use marram_wire::{
     frame::{Frame, Hello, Live, Promise, Promised, Sender},
@@ -157,6 +157,12 @@ impl Watch {
     /// A state that is reached counts once for each time that it is observed, not once per seed.
     pub(crate) fn count_if(&mut self, rare: Rare, reached: bool) {
         self.counts.add(rare, u64::from(reached));
+    }
+
+    /// A cell was copied for a checkpoint on this base.
+    pub(crate) fn copied(&mut self, base: CheckpointBase) {
+        self.count_if(Rare::DeltasMerged, base == CheckpointBase::Full);
+        self.count_if(Rare::CopiedApart, base == CheckpointBase::Apart);
     }
 
     pub(crate) fn see(&mut self, moment: Moment, position: Option<ShardPosition>) {

@@ -97,6 +97,33 @@ pub fn shards(options: &EdgeOptions) -> u8 {
     if options.shards > 0 { options.shards } else { u8::try_from(cores).unwrap_or(u8::MAX) }
 }
 
+/// How long sessions may move when the edge stops: what has not moved by then has the other half of the time to be opened elsewhere.
+fn hand_over_ms(drain: Duration) -> u32 {
+    u32::try_from(drain.as_millis() / 2).unwrap_or(u32::MAX)
+}
+
+/// What the control is told of the options. There may be peers to ask for images, and a coordinator.
+fn control_config(options: &EdgeOptions, (peers, coordinator): (bool, bool)) -> control::ControlConfig {
+    control::ControlConfig {
+        edge: options.name.clone(),
+        shards: shards(options),
+        sessions_max: options.limits.sessions_max,
+        recoveries_max: options.limits.recoveries_max,
+        replay_ns_max: u64::try_from(options.limits.replay.as_nanos()).unwrap_or(u64::MAX),
+        memory_max: options.limits.memory,
+        grants: options.limits.grants.clone(),
+        peers,
+        coordinator,
+        record_stops: options.stops.is_some(),
+        checkpoints_max: options.limits.checkpoints_max,
+        dials: u32::try_from(options.standby.len()).unwrap_or(u32::MAX),
+        hand_over_ms: hand_over_ms(options.limits.drain),
+        heartbeat_ms: [options.timeouts.heartbeat_interval, options.timeouts.heartbeat_timeout]
+            .map(|time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX)),
+        sabotage: options.sabotage,
+    }
+}
+
 impl Supervisor {
     /// Binds all sockets and prepares the shards.
     ///
@@ -127,25 +154,8 @@ impl Supervisor {
         let lines = lines.map(Arc::new);
         let fetcher = Fetcher::new(fetch, Arc::clone(&admin.waker));
         let witnesses = Witnesses::new(coordinating, Arc::clone(&admin.waker));
-        let control = Control::new(control::ControlConfig {
-            edge: options.name.clone(),
-            shards,
-            sessions_max: options.limits.sessions_max,
-            recoveries_max: options.limits.recoveries_max,
-            replay_ns_max: u64::try_from(options.limits.replay.as_nanos()).unwrap_or(u64::MAX),
-            memory_max: options.limits.memory,
-            grants: options.limits.grants.clone(),
-            peers: fetcher.has_peers(),
-            coordinator: witnesses.are_there(),
-            record_stops: options.stops.is_some(),
-            checkpoints_max: options.limits.checkpoints_max,
-            dials: u32::try_from(options.standby.len()).unwrap_or(u32::MAX),
-            // What has not moved by then has the other half of the time to be opened elsewhere.
-            hand_over_ms: u32::try_from(options.limits.drain.as_millis() / 2).unwrap_or(u32::MAX),
-            heartbeat_ms: [options.timeouts.heartbeat_interval, options.timeouts.heartbeat_timeout]
-                .map(|time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX)),
-            sabotage: options.sabotage,
-        });
+        let known = (fetcher.has_peers(), witnesses.are_there());
+        let control = Control::new(control_config(options, known));
         let mut supervisor = Self {
             control,
             outs: Vec::new(),

@@ -24,7 +24,7 @@ use crate::{
     watch::{PeerSide, Rare},
 };
 use marram_session::{
-    cell::{CellId, CellInput, CheckpointBase},
+    cell::{CellId, CellInput},
     replay::Gathered,
 };
 use marram_shard::{
@@ -585,8 +585,7 @@ impl World {
             ShardOutput::Copy { cell, base } => {
                 let prepared = cells.copy(cell, base, &mut self.past);
                 self.watch.count_if(Rare::CopyPrepared, prepared);
-                self.watch.count_if(Rare::DeltasMerged, base == CheckpointBase::Full);
-                self.watch.count_if(Rare::CopiedApart, base == CheckpointBase::Apart);
+                self.watch.copied(base);
             }
             ShardOutput::Checkpoint { cell, header, seal } => {
                 let result = cells.checkpoint(cell, &header, &seal);
