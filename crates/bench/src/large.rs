@@ -45,8 +45,7 @@ fn size(plan: &Plan, mebibytes: u64, report: &mut Report) -> anyhow::Result<()> 
     progress(&format!("large: {name}"));
     let mut layout = plan.layout("bench-large", 2, "");
     if mebibytes > DEFAULT_FITS_MEBIBYTES {
-        layout.edge_tables = "[limits]\ncheckpoints = \"1GiB\"\n".into();
-        layout.agent_tables = "[limits]\nmemory = \"2GiB\"\ncheckpoints = \"1GiB\"\n".into();
+        Plan::raise_limits(&mut layout);
     }
     let mut cluster = TestCluster::new(layout, |place| {
         let quota = mebibytes + mebibytes / 2;

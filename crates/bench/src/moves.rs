@@ -95,9 +95,7 @@ fn sent(edge: &ApiClient) -> anyhow::Result<[u64; 2]> {
 fn one_state(plan: &Plan, state: &str, bytes: u64, report: &mut Report) -> anyhow::Result<()> {
     let mut layout = plan.layout("bench-move", 2, "");
     if bytes >= LARGE {
-        // Ends keep a full checkpoint, and a merged delta that may be as large, while another one comes.
-        layout.edge_tables = "[limits]\ncheckpoints = \"1GiB\"\n".into();
-        layout.agent_tables = "[limits]\nmemory = \"2GiB\"\ncheckpoints = \"1GiB\"\n".into();
+        Plan::raise_limits(&mut layout);
     }
     let mut cluster = TestCluster::new(layout, |place| {
         let memory = (bytes >> 20) * 3 / 2 + 16;

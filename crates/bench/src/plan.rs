@@ -85,6 +85,13 @@ impl Plan {
             images: None,
         }
     }
+
+    /// Raises what ends and edges keep for a session, for states of which the default has no room: a full checkpoint, and a merged delta
+    /// that may be as large, stay while another one comes.
+    pub(super) fn raise_limits(layout: &mut Layout) {
+        layout.edge_tables = "[limits]\ncheckpoints = \"1GiB\"\n".into();
+        layout.agent_tables = "[limits]\nmemory = \"2GiB\"\ncheckpoints = \"1GiB\"\n".into();
+    }
 }
 
 /// Prints progress to standard error.

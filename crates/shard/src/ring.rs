@@ -62,24 +62,21 @@ impl Ring {
         self.round(key).find(|edge| *edge != owner)
     }
 
-    /// All edges but the owner, in the order in which they would stand by for a session if those before them were not there.
-    #[must_use]
-    pub fn in_order(&self, session: SessionId, owner: &str) -> Vec<&str> {
+    /// All edges but the owner, in the order in which they would stand by for a session if those before them were not there. The ring is
+    /// walked as far as they are asked for.
+    pub fn in_order<'a>(&'a self, session: SessionId, owner: &'a str) -> impl Iterator<Item = &'a str> {
         let others = self.edges.iter().filter(|edge| *edge != owner).count();
-        let mut order: Vec<&str> = Vec::with_capacity(others);
-        for edge in self.round(&session.0) {
-            if order.len() == others {
-                break;
-            }
-            if edge != owner && !order.contains(&edge) {
-                order.push(edge);
-            }
-        }
-        order
+        let mut seen = Vec::new();
+        let is_next = move |edge: &&'a str| {
+            let is_next = *edge != owner && !seen.contains(edge);
+            seen.extend(is_next.then_some(*edge));
+            is_next
+        };
+        self.round(&session.0).filter(is_next).take(others)
     }
 
     /// The edges of all points, from a key's position on.
-    fn round(&self, key: &[u8]) -> impl Iterator<Item = &str> {
+    fn round<'a>(&'a self, key: &[u8]) -> impl Iterator<Item = &'a str> + use<'a> {
         let at = place(&[key]);
         let first = self.points.partition_point(|(point, _)| *point < at);
         let (before, behind) = self.points.split_at(first);
@@ -169,13 +166,13 @@ mod tests {
         let ring = Ring::new((0..5).map(edge));
         for number in 0..100 {
             let (session, owner) = (session(number), edge(number % 5));
-            let mut order = ring.in_order(session, &owner);
+            let mut order: Vec<&str> = ring.in_order(session, &owner).collect();
             assert_eq!(order.first().copied(), ring.standby_of(session, &owner));
             order.sort_unstable();
             let others: Vec<String> = (0..5).map(edge).filter(|edge| *edge != owner).collect();
             assert_eq!(order, others);
         }
-        assert!(Ring::new(vec![String::from("a")].into_iter()).in_order(session(1), "a").is_empty());
+        assert!(Ring::new(vec![String::from("a")].into_iter()).in_order(session(1), "a").next().is_none());
     }
 
     #[test]

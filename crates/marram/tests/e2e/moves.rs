@@ -4,7 +4,7 @@
 //! `MARRAM_MOVES` is the number of moves (60 if not set; `cargo xtask soak moves` makes 10,000), `MARRAM_MOVE_SESSIONS` the number
 //! of sessions at a time (12), `MARRAM_SEED` selects them.
 
-use crate::support::{self, caches::Caches, traffic::Traffic};
+use crate::support::{self, caches::Caches, figures, traffic::Traffic};
 use hyper::Method;
 use marram_cluster::{Layout, TestCluster};
 use marram_wire::seeded::Seeded;
@@ -93,15 +93,6 @@ impl World {
         let output = command.output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
-    }
-
-    /// Sessions that an edge has taken over from another one without a rebuild.
-    fn takeovers(&self, edge: usize) -> usize {
-        let client = self.cluster.edges[edge].client().unwrap();
-        let text = client.call(Method::GET, "/metrics", bytes::Bytes::new()).unwrap();
-        let text = String::from_utf8(text.to_vec()).unwrap();
-        let lines = text.lines().filter(|line| line.starts_with("marram_takeovers_total{"));
-        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap()).sum()
     }
 
     fn wait(&self, what: &str, is_so: impl Fn() -> bool) {
@@ -249,7 +240,8 @@ fn an_edge_that_stops_hands_its_sessions_over_unless_they_would_lose_their_stand
     assert_eq!(ended.code(), Some(0));
     // The two others stand by for one another: neither may go.
     let [second, third] = [(first + 1) % EDGES, (first + 2) % EDGES];
-    let taken = world.takeovers(second) + world.takeovers(third);
+    let takeovers = |edge: usize| figures::counter(&world.cluster.edges[edge], "takeovers_total");
+    let taken = takeovers(second) + takeovers(third);
     // All of them, unless a standby lags on a busy machine.
     assert!(taken > 0, "none was handed over: {}", world.cluster.logs.tail(40));
     world.wait("they have all sessions", || at(&world, second) + at(&world, third) == SESSIONS);

@@ -47,7 +47,7 @@ pub(super) struct Drain {
 impl Drain {
     /// `at_least`: the loop goes on for so long, also without sessions.
     pub(super) fn begin(now: Instant, at_least: Duration, limit: Duration) -> Self {
-        info!("stopping: agents are asked to move their sessions");
+        info!("stopping: sessions move to other edges");
         let (earliest, latest) = (now + at_least, now + limit.max(at_least));
         Self { earliest, latest, limit, drained: false, asks: false, reported: false }
     }

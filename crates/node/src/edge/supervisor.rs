@@ -102,11 +102,15 @@ fn hand_over_ms(drain: Duration) -> u32 {
     u32::try_from(drain.as_millis() / 2).unwrap_or(u32::MAX)
 }
 
-/// What the control is told of the options. There may be peers to ask for images, and a coordinator.
-fn control_config(options: &EdgeOptions, (peers, coordinator): (bool, bool)) -> control::ControlConfig {
+/// What the control needs of the options. There may be peers to ask for images, and a coordinator.
+fn control_config(
+    options: &EdgeOptions,
+    shards: u8,
+    (peers, coordinator): (bool, bool),
+) -> control::ControlConfig {
     control::ControlConfig {
         edge: options.name.clone(),
-        shards: shards(options),
+        shards,
         sessions_max: options.limits.sessions_max,
         recoveries_max: options.limits.recoveries_max,
         replay_ns_max: u64::try_from(options.limits.replay.as_nanos()).unwrap_or(u64::MAX),
@@ -155,7 +159,7 @@ impl Supervisor {
         let fetcher = Fetcher::new(fetch, Arc::clone(&admin.waker));
         let witnesses = Witnesses::new(coordinating, Arc::clone(&admin.waker));
         let known = (fetcher.has_peers(), witnesses.are_there());
-        let control = Control::new(control_config(options, known));
+        let control = Control::new(control_config(options, shards, known));
         let mut supervisor = Self {
             control,
             outs: Vec::new(),

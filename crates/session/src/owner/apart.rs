@@ -7,8 +7,9 @@
 use super::{
     OwnerPolicy,
     about::About,
-    checkpointer::{Awaited, Checkpointer, Name, Taken, name_of},
+    checkpointer::{Awaited, Checkpointer, Taken, name_of},
     ends::Ends,
+    follow::Restored,
     room::holders,
 };
 use alloc::vec::Vec;
@@ -39,15 +40,10 @@ impl Checkpointer {
         Some((CheckpointMeta { generation: about.generation(), number, kind, log_offset, size }, took))
     }
 
-    /// The cell was fed by another owner: it was restored from the checkpoint `copied`, and knows what changed since the full one
-    /// `full`. The next checkpoint is due at once, and builds on `full` if every holder's list begins with it.
-    pub(super) fn took_over(
-        &mut self,
-        full: Option<Name>,
-        copied: Option<Name>,
-        policy: &OwnerPolicy,
-        ends: &Ends,
-    ) {
+    /// The cell was fed by another owner, and restored from this, if from any checkpoint. The next one is due at once, and builds on the full
+    /// one since which the cell knows all changes, if every holder's list begins with it.
+    pub(super) fn took_over(&mut self, restored: Option<Restored>, policy: &OwnerPolicy, ends: &Ends) {
+        let (full, copied) = (restored.map(|it| it.full), restored.map(|it| it.last));
         let lists = || {
             let promised =
                 holders(policy, ends).into_iter().filter_map(|index| ends[index].promised.as_ref());

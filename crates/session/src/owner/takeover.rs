@@ -163,9 +163,7 @@ impl Owner {
     /// The session belongs to this owner now, and soon needs a checkpoint of its own.
     pub(super) fn finish_takeover(&mut self) {
         if let Some(follow) = self.follow.take() {
-            let restored = follow.restored();
-            let (full, last) = (restored.map(|it| it.full), restored.map(|it| it.last));
-            self.checkpointer.took_over(full, last, &self.about.policy, &self.ends);
+            self.checkpointer.took_over(follow.restored(), &self.about.policy, &self.ends);
             let (offset, tag) = follow.covered();
             if offset > 0 {
                 // An end that was disconnected at that time may have to delete the covered log before it has room for

@@ -35,8 +35,8 @@ impl Shard {
 
     /// Moves a session to another edge, if one can take it.
     pub(super) fn move_out(&mut self, now: Now, id: SessionId) {
-        let mut edges = self.edges_for(id);
-        edges.retain(|edge| self.may_move(id, edge).is_ok());
+        let able = self.edges_for(id).filter(|edge| self.may_move(id, edge).is_ok());
+        let edges = able.map(ToString::to_string).collect();
         if let Some(moving) = Move::to_one_of(edges, now.mono_ns)
             && let Some(session) = self.sessions.get_mut(id)
         {
@@ -46,11 +46,10 @@ impl Shard {
     }
 
     /// The edges that a session could move to, the best one first: its standby, then by the ring that chooses standbys.
-    fn edges_for(&self, id: SessionId) -> Vec<String> {
+    fn edges_for(&self, id: SessionId) -> impl Iterator<Item = &str> {
         let standby = self.sessions.get(id).and_then(|session| session.placing.standby_edge());
         let ring = self.keepers.edges_for(id, &self.config.edge);
-        let others = ring.into_iter().filter(|edge| Some(*edge) != standby).map(ToString::to_string);
-        standby.map(ToString::to_string).into_iter().chain(others).collect()
+        standby.into_iter().chain(ring.filter(move |edge| Some(*edge) != standby))
     }
 
     /// A move has failed. While the edge stops, the next edge is asked for the session. False if there is none.
@@ -97,15 +96,15 @@ impl Shard {
         if self.sessions.is_following(id) {
             return None;
         }
-        let edges = self.edges_for(id);
-        let to = edges.iter().find(|edge| self.may_move(id, edge).is_ok()).cloned();
-        let why = match (&to, edges.first()) {
+        let to = self.edges_for(id).find(|edge| self.may_move(id, edge).is_ok()).map(ToString::to_string);
+        let why = match (&to, self.edges_for(id).next()) {
             (Some(_), _) => String::new(),
             (None, Some(edge)) => self.may_move(id, edge).err().unwrap_or_default(),
             (None, None) => "no other edge is connected to this one that could take it".to_string(),
         };
         // The edge to which it moves needs another one that stands by.
-        let unprotected = matches!(protect, Protect::Warm | Protect::Hot) && edges.len() < 2;
+        let unprotected =
+            matches!(protect, Protect::Warm | Protect::Hot) && self.edges_for(id).nth(1).is_none();
         Some(DrainRow { to, why, unprotected })
     }
 }

@@ -1,7 +1,7 @@
 //! Standbys, with real processes: the owner, the standby, or both are killed and stopped during a stream. Every byte is checked;
 //! the test waits for what operators can see.
 
-use crate::support;
+use crate::support::{self, figures};
 use hyper::Method;
 use marram_cluster::{AgentSide, Layout, LogEvent, TestCluster, free_address};
 use serde_json::Value;
@@ -121,11 +121,7 @@ impl World {
 
     /// A counter of an edge, over its shards.
     fn counter(&self, index: usize, name: &str) -> u64 {
-        let text =
-            self.cluster.edges[index].client().unwrap().call(Method::GET, "/metrics", bytes::Bytes::new());
-        let text = String::from_utf8(text.unwrap().to_vec()).unwrap();
-        let lines = text.lines().filter(|line| line.starts_with(&format!("marram_{name}{{")));
-        lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+        figures::counter(&self.cluster.edges[index], name)
     }
 
     /// The owner of the only session, and its standby, once the standby is ready.

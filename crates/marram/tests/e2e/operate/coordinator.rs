@@ -1,7 +1,7 @@
 //! Edges and their coordinator: one edge that serves the store; and real etcd, which is killed, stopped and left without a
 //! majority.
 
-use crate::support::{self, counting::Client, etcd::Etcd};
+use crate::support::{self, counting::Client, etcd::Etcd, figures};
 use marram_cluster::{TempDir, TestCluster, free_address};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -41,9 +41,7 @@ fn names(cluster: &TestCluster, edge: usize) -> Vec<String> {
 }
 
 fn metrics(cluster: &TestCluster, edge: usize) -> String {
-    let client = cluster.edges[edge].client().unwrap();
-    let text = client.call(hyper::Method::GET, "/metrics", bytes::Bytes::new()).unwrap();
-    String::from_utf8(text.to_vec()).unwrap()
+    figures::metrics(&cluster.edges[edge])
 }
 
 /// Polls until it holds.

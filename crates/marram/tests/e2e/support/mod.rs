@@ -5,6 +5,7 @@ pub(crate) mod caches;
 pub(crate) mod counting;
 pub(crate) mod digits;
 pub(crate) mod etcd;
+pub(crate) mod figures;
 pub(crate) mod machine;
 pub(crate) mod memory;
 pub(crate) mod mistaken;

@@ -31,7 +31,7 @@ impl Keepers {
     }
 
     /// All edges that could stand by for a session of the edge `own`, the one that should first.
-    pub(crate) fn edges_for(&self, session: SessionId, own: &str) -> Vec<&str> {
+    pub(crate) fn edges_for<'a>(&'a self, session: SessionId, own: &'a str) -> impl Iterator<Item = &'a str> {
         self.ring.in_order(session, own)
     }
 
