@@ -83,6 +83,16 @@ pub const DELTAS_MAX: usize = 16;
 pub const TEXT_MAX: usize = 512;
 /// Most items in a list in a frame.
 pub const LIST_MAX: usize = 1024;
+/// Most edges of one list in a frame ([`Edges`](crate::frame::Edges)) that are read.
+pub const EDGES_TOLD_MAX: usize = 32;
+/// Most addresses of one edge there that are used.
+pub const EDGE_ADDRESSES_MAX: usize = 4;
+/// Longest of these addresses, in bytes; longer ones are not used.
+pub const EDGE_ADDRESS_SIZE_MAX: usize = 264;
+/// Most edges that an agent, or a shard that dials others, learns beside those of its configuration.
+pub const EDGES_LEARNED_MAX: usize = 64;
+/// A learned edge that nothing names any more is forgotten after this time, in nanoseconds.
+pub const EDGE_FORGET_NS: u64 = 600_000_000_000;
 /// Most timers that a cell can have set.
 pub const TIMERS_MAX: usize = 1024;
 /// Most tasks of a cell that can be in the queue or wait for a lock.
@@ -127,3 +137,9 @@ const _: () = assert!(
 const _: () = assert!(COVER_LOG * 4 < LOG_SIZE_MAX, "a checkpoint is taken long before an end's log is full");
 const _: () = assert!(OUTPUT_WINDOW >= charge(MESSAGE_SIZE_MAX), "the window admits the largest message");
 const _: () = assert!(DELTAS_MAX + 1 < LIST_MAX, "a promise can list every checkpoint of a chain");
+const _: () = assert!(EDGES_TOLD_MAX < LIST_MAX, "a frame holds every edge that is told");
+const _: () = assert!(EDGE_ADDRESS_SIZE_MAX <= TEXT_MAX, "an address is told whole");
+const _: () = assert!(
+    2 * EDGES_TOLD_MAX <= EDGES_LEARNED_MAX,
+    "one edge that names edges which do not exist leaves room for those of another one"
+);

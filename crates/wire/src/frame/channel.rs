@@ -26,6 +26,7 @@ impl Frame {
             | Self::Hello(_)
             | Self::Promise(_)
             | Self::Keeper(_)
+            | Self::Edges(_)
             | Self::Keep(_)
             | Self::Recall(_) => return None,
 

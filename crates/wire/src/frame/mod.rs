@@ -153,6 +153,13 @@ frames! {
         /// How many shards it has.
         shards: u8,
     }
+    /// Either way, after [`Welcome`] and again after each change: edges of the domain and how to reach them. It replaces what this
+    /// side has told before. From an edge: itself and the edges that it knows; from an agent: those that it has wires to; from an
+    /// edge that stands by: itself.
+    8 Edges {
+        /// At most [`EDGES_TOLD_MAX`](crate::limits::EDGES_TOLD_MAX) are read.
+        edges: Vec<EdgeEntry>,
+    }
 
     // Opening a generation.
     /// End to edge, first on a channel: open a generation of this session.
@@ -529,6 +536,17 @@ frames! {
     54 Finished {
         /// The channel.
         channel: Channel,
+    }
+}
+
+record! {
+    /// An edge of the domain, as others reach it.
+    EdgeEntry {
+        /// Its name, which its [`Welcome`] must contain.
+        name: String,
+        /// Where agents and edges connect to it, `host:port` each, the best first. At most
+        /// [`EDGE_ADDRESSES_MAX`](crate::limits::EDGE_ADDRESSES_MAX) are used.
+        addresses: Vec<String>,
     }
 }
 

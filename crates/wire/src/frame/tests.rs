@@ -11,6 +11,8 @@ fn samples() -> Vec<Frame> {
     vec![
         Greet { version_oldest: 1, version_newest: 2, servers: vec!["web".into()] }.into(),
         Drain { leave: true }.into(),
+        Edges { edges: vec![EdgeEntry { name: "a".into(), addresses: vec!["a.example.org:7400".into()] }] }
+            .into(),
         Hello {
             channel: 300,
             session: SessionId([9; 16]),
@@ -140,9 +142,10 @@ fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
     let failure = Failure { log_offset: 0, input: 0, reason: "".into() };
     let (channel, tag, code) = (7, [0; 8], Code::Busy);
     let (end, edge, either, neither) = ((true, false), (false, true), (true, true), (false, false));
-    let cases: [(Frame, (bool, bool)); 19] = [
+    let cases: [(Frame, (bool, bool)); 20] = [
         (Ping { stamp: 0 }.into(), neither),
         (Drain { leave: true }.into(), neither),
+        (Edges { edges: Vec::new() }.into(), neither),
         (Goodbye { reason: "".into() }.into(), neither),
         (Input { channel, ack: 0, close: false, payload: Bytes::new() }.into(), end),
         (Stored { channel, bytes: 0, complete: None }.into(), end),

@@ -6,9 +6,10 @@ use marram_shard::api::ShardWireId;
 use marram_wire::{
     frame::{
         Acknowledged, Allowance, Base, Channel, CheckpointBegin, CheckpointKind, CheckpointMeta,
-        CheckpointPart, Chosen, Code, Credit, Drain, Ended, Failed, Failure, Fed, Fetch, Finish, Finished,
-        Frame, Goodbye, HandOver, Input, Keep, Kept, KeptInput, Live, LogOnly, LogPart, Output, Ping, Pong,
-        Promise, Promised, Recall, Recalled, Reject, Renewed, Standby, Stored, Superseded, Truncate, Welcome,
+        CheckpointPart, Chosen, Code, Credit, Drain, EdgeEntry, Edges, Ended, Failed, Failure, Fed, Fetch,
+        Finish, Finished, Frame, Goodbye, HandOver, Input, Keep, Kept, KeptInput, Live, LogOnly, LogPart,
+        Output, Ping, Pong, Promise, Promised, Recall, Recalled, Reject, Renewed, Standby, Stored,
+        Superseded, Truncate, Welcome,
     },
     id::{Generation, HostId, ImageHash, SessionId},
     rights::Rights,
@@ -68,6 +69,8 @@ fn about_a_wire(world: &mut World, n: u64) -> Vec<Frame> {
         Ping { stamp: n }.into(),
         Pong { stamp: n, load: 0 }.into(),
         Drain { leave: true }.into(),
+        Edges { edges: vec![EdgeEntry { name: "k".into(), addresses: vec!["127.0.0.1:1".into()] }; 2] }
+            .into(),
         keeper(&[0; 16], "k", 0).into(),
         Frame::Hello(world.hello(world.session, "web")),
         Goodbye { reason: REASON.into() }.into(),
