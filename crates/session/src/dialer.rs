@@ -6,7 +6,12 @@ mod lateness;
 #[cfg(test)]
 mod tests;
 
-use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
+    vec::Vec,
+};
 use answers::Answers;
 use lateness::Lateness;
 use marram_wire::random::Random;
@@ -32,6 +37,9 @@ const LASTS_NS: u64 = 250_000_000;
 const HASTY_MAX: u8 = 16;
 /// The lateness of this process counts for this many heartbeat timeouts.
 const LATE_COUNTS: u64 = 10;
+/// An edge that was added and has never answered is dialled with waits that are up to this many times the longest one of others:
+/// what was told of it may be wrong.
+const UNPROVED_PATIENCE: u64 = 16;
 /// A wire that falls silent after other frames than answers is asked after this part of the heartbeat interval: what waits for it
 /// may be a client.
 const ASK_EARLY: u64 = 4;
@@ -154,6 +162,8 @@ pub struct Dialer {
     wires: BTreeMap<u64, Wire>,
     /// Number of wires in a row that were welcomed and short-lived.
     hasty: BTreeMap<Target, u8>,
+    /// Edges that were added and have not answered.
+    unproved: BTreeSet<u16>,
 }
 
 impl Dialer {
@@ -163,7 +173,35 @@ impl Dialer {
         let first = |edge| (Target { edge, shard: 0 }, Dial::Waiting { at_ns: now_ns, backoff_ns: 0 });
         let lateness = Lateness::default();
         let dials = (0..config.edges).map(first).collect();
-        Self { config, lateness, dials, wires: BTreeMap::new(), hasty: BTreeMap::new() }
+        let (wires, hasty, unproved) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Self { config, lateness, dials, wires, hasty, unproved }
+    }
+
+    /// Adds an edge, which is dialled at this time.
+    pub fn add(&mut self, at_ns: u64, edge: u16) {
+        self.unproved.insert(edge);
+        self.dials.entry(Target { edge, shard: 0 }).or_insert(Dial::Waiting { at_ns, backoff_ns: 0 });
+    }
+
+    /// Whether an edge is being dialled, so that an answer comes.
+    #[must_use]
+    pub fn is_dialling(&self, edge: u16) -> bool {
+        let of_it = self.dials.iter().filter(|(target, _)| target.edge == edge);
+        { of_it }.any(|(_, dial)| matches!(dial, Dial::Dialling { .. }))
+    }
+
+    /// Forgets an edge that has no wire and is not being dialled. Returns whether it did: otherwise the answer to a dial would be
+    /// taken for that of another edge.
+    pub fn remove(&mut self, edge: u16) -> bool {
+        let of_it = |target: &Target| target.edge == edge;
+        let waits = |dial: &Dial| matches!(dial, Dial::Waiting { .. });
+        if !self.dials.iter().all(|(target, dial)| !of_it(target) || waits(dial)) {
+            return false;
+        }
+        self.dials.retain(|target, _| !of_it(target));
+        self.hasty.retain(|target, _| !of_it(target));
+        self.unproved.remove(&edge);
+        true
     }
 
     /// A wire is up.
@@ -186,7 +224,8 @@ impl Dialer {
 
     /// Doubles the backoff, with jitter so that a thousand keepers do not reconnect at the same time.
     fn back_off(&mut self, now_ns: u64, target: Target, backoff_ns: u64, random: &mut Random) {
-        let longest = self.config.backoff_max_ns.max(self.config.backoff_min_ns);
+        let patience = if self.unproved.contains(&target.edge) { UNPROVED_PATIENCE } else { 1 };
+        let longest = self.config.backoff_max_ns.max(self.config.backoff_min_ns) * patience;
         let wait_ns = (backoff_ns * 2).clamp(self.config.backoff_min_ns, longest);
         let jitter_ns = random.below(wait_ns / 2 + 1);
         let at_ns = now_ns + wait_ns / 2 + jitter_ns;
@@ -247,6 +286,7 @@ impl Dialer {
         let Some(wire) = self.wires.get_mut(&wire) else { return };
         wire.welcomed_ns.get_or_insert(now_ns);
         let edge = wire.target.edge;
+        self.unproved.remove(&edge);
         for shard in 0..shards {
             self.dials
                 .entry(Target { edge, shard })

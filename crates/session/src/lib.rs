@@ -14,6 +14,7 @@ mod credit;
 pub mod dialer;
 pub mod end;
 pub mod invariant;
+pub mod learned;
 pub mod owner;
 pub mod recorder;
 pub mod replay;

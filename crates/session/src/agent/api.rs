@@ -36,6 +36,8 @@ pub struct AgentConfig {
     pub servers: Vec<AgentServer>,
     /// Number of edges to choose from.
     pub edges: u16,
+    /// Whether it also uses edges of the domain that its edges tell it of.
+    pub learn: bool,
     /// Whether a new session asks the least loaded of the edges that are equally near, not the first of them.
     pub spread: bool,
     /// Interval between heartbeats on a wire.
@@ -161,6 +163,18 @@ pub enum AgentOutput {
     Dial {
         /// The shard to connect to.
         target: Target,
+    },
+    /// From now on, dial this edge of the list at this address. It is not one of the configured edges.
+    Learn {
+        /// Its place in the list of edges.
+        edge: u16,
+        /// The address, `host:port`.
+        address: String,
+    },
+    /// This edge of the list is not dialled any more; its place may get another one.
+    Forget {
+        /// Its place in the list of edges.
+        edge: u16,
     },
     /// Close a wire after the pending frames were sent; not answered.
     CloseWire {

@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl Agent {
-    /// Checks I36 of docs/protocol.md, and the invariants of all ends.
+    /// Checks I36 and I48 of docs/protocol.md, and the invariants of all ends.
     ///
     /// # Errors
     /// If one does not hold.
@@ -21,6 +21,7 @@ impl Agent {
             self.sessions.get(id).is_some_and(|session| session.local.id == Some(connection))
         })?;
         self.wires.invariants(|id, at| self.sessions.get(id).is_some_and(|session| session.uses(at)))?;
+        self.learning.invariants()?;
         for (home, id) in self.affinity.away() {
             holds!("I36", self.sessions.get(id).is_some_and(|session| session.home == Some(home)));
         }

@@ -9,6 +9,7 @@ mod api;
 mod connections;
 mod datagrams;
 mod invariants;
+mod learning;
 mod local;
 mod memory;
 pub mod proxy;
@@ -39,6 +40,7 @@ use crate::{
 use affinity::ShardAffinity;
 use alloc::vec::Vec;
 use connections::Connections;
+use learning::Learning;
 use local::Local;
 use marram_wire::{id::SessionId, random::Random};
 use session_table::Sessions;
@@ -69,6 +71,8 @@ pub struct Agent {
     /// The operator stops the agent: it takes no connection, and its sessions stay where they are.
     draining: bool,
     wires: Wires,
+    /// Edges that other edges have told it of.
+    learning: Learning,
     /// The sessions that are away from home.
     affinity: ShardAffinity,
     /// The apps whose new sessions go to the least loaded edge.
@@ -99,6 +103,7 @@ impl Agent {
         Self {
             // Replaced at the first event, which says what time it is.
             wires: Wires::new(Dialer::new(dialer(&config), 0)),
+            learning: Learning::new(config.learn, config.edges),
             affinity: ShardAffinity::new(config.failback_delay_ns),
             spread: Spread::new(config.spread),
             budget: Budget::new(config.memory_max),
@@ -149,6 +154,7 @@ impl Agent {
             AgentInput::Drain => self.draining = true,
         }
         self.wires_due(now_ns, out);
+        self.learning_due(now_ns, out);
         self.sessions_due(now_ns, out);
         self.fail_back(now_ns, out);
         self.tombstones.expire(now_ns);
@@ -194,8 +200,13 @@ impl Agent {
 
     /// Asks the shell for the next time at which anything is due, unless it was asked for that time.
     fn ask_to_wake(&mut self, out: &mut Vec<AgentOutput>) {
-        let due_ns =
-            [self.sessions.wake_ns(), self.wires.wake_ns(), self.affinity.wake_ns(), self.budget.wake_ns()];
+        let due_ns = [
+            self.sessions.wake_ns(),
+            self.wires.wake_ns(),
+            self.learning.wake_ns(),
+            self.affinity.wake_ns(),
+            self.budget.wake_ns(),
+        ];
         let due_ns = due_ns.into_iter().flatten().min();
         if let Some(now_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(now_ns);

@@ -131,6 +131,8 @@ impl EdgeState {
 #[derive(Debug)]
 pub(crate) struct Wires {
     by_id: BTreeMap<WireId, Wire>,
+    /// The number of configured edges; those behind them in the list are learned.
+    configured: u16,
     /// Decides when to dial, and which wires are silent.
     dialer: Dialer,
     /// When each edge, or a shard of it, was lost last. From the start on it also lists the edges that have not
@@ -143,14 +145,55 @@ pub(crate) struct Wires {
 impl Wires {
     /// No wire yet.
     pub(crate) fn new(dialer: Dialer) -> Self {
-        Self { by_id: BTreeMap::new(), dialer, gone: BTreeMap::new(), domain_mismatches: BTreeSet::new() }
+        let (by_id, gone, domain_mismatches) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Self { by_id, configured: 0, dialer, gone, domain_mismatches }
     }
 
     /// The agent begins to dial so many edges. None of them has answered yet.
     pub(crate) fn start(&mut self, now_ns: u64, dialer: Dialer, edges: u16) {
-        self.dialer = dialer;
+        (self.dialer, self.configured) = (dialer, edges);
         let never = Gone { at_ns: now_ns, back_ns: None, known: false };
         self.gone = (0..edges).map(|edge| (edge, never)).collect();
+    }
+
+    /// A learned edge: its first shard is dialled at this time.
+    pub(crate) fn add_edge(&mut self, dial_ns: u64, edge: u16) {
+        self.dialer.add(dial_ns, edge);
+    }
+
+    /// A learned edge without a wire is not dialled any more. False if it is being dialled.
+    pub(crate) fn remove_edge(&mut self, edge: u16) -> bool {
+        let removed = self.dialer.remove(edge);
+        if removed {
+            self.gone.remove(&edge);
+        }
+        removed
+    }
+
+    /// Whether an edge is being dialled.
+    pub(crate) fn is_dialling(&self, edge: u16) -> bool {
+        self.dialer.is_dialling(edge)
+    }
+
+    /// The wires to the shards of an edge.
+    pub(crate) fn of_edge(&self, edge: u16) -> Vec<WireId> {
+        let its = self.by_id.iter().filter(|(_, wire)| wire.target.edge == edge);
+        its.map(|(id, _)| *id).collect()
+    }
+
+    /// Whether there is a wire to an edge.
+    pub(crate) fn has_edge(&self, edge: u16) -> bool {
+        self.by_id.values().any(|wire| wire.target.edge == edge)
+    }
+
+    /// Whether an edge has answered on a wire that is up.
+    pub(crate) fn is_welcomed(&self, edge: u16) -> bool {
+        self.by_id.values().any(|wire| wire.target.edge == edge && wire.welcome.is_some())
+    }
+
+    /// Whether a wire to an edge has channels.
+    pub(crate) fn carries_sessions(&self, edge: u16) -> bool {
+        self.by_id.values().any(|wire| wire.target.edge == edge && !wire.channels.is_empty())
     }
 
     pub(crate) fn get(&self, id: WireId) -> Option<&Wire> {
@@ -337,7 +380,7 @@ impl Wires {
         Some((welcome, other))
     }
 
-    /// Usable wires for a session, best first: edges that can decrypt what is kept of it, its standby, the nearest
+    /// Usable wires for a session, best first: edges that can decrypt what is kept of it, its standby, configured edges, the nearest
     /// edge, then the shard that the session's id selects. If `spread` is there, the session asks the least loaded of the
     /// edges that are equally near, and those in `spread` last.
     pub(crate) fn candidates(
@@ -365,6 +408,7 @@ impl Wires {
             (
                 wire.welcome.as_ref().is_some_and(is_other),
                 !wire.welcome.as_ref().is_some_and(stands_by),
+                wire.target.edge >= self.configured,
                 distance(wire.target.edge),
                 load(wire.target.edge),
                 wire.target.edge,

@@ -34,6 +34,7 @@ impl Agent {
         out: &mut Vec<AgentOutput>,
     ) {
         self.wires.failed(now_ns, target, &mut self.random);
+        self.next_address(target);
         out.push(AgentOutput::Report(AgentReport::EdgeDown { target, reason, suspected: false }));
     }
 
@@ -44,6 +45,10 @@ impl Agent {
         };
         if usable {
             self.wires.lose(now_ns, wire.target.edge);
+        }
+        match wire.welcome {
+            Some(_) => self.teller_gone(now_ns, wire.target.edge, out),
+            None => self.next_address(wire.target),
         }
         self.affinity.failed(now_ns, wire.target, &mut self.random);
         let (target, suspected) = (wire.target, false);
@@ -72,6 +77,7 @@ impl Agent {
                 out.push(AgentOutput::CloseWire { wire: id, reason: goodbye.reason.clone() });
                 self.wire_down(now_ns, id, goodbye.reason, out);
             }
+            Frame::Edges(edges) => self.edges_told(now_ns, id, edges, out),
             Frame::Drain(drain) => self.drain_edge(now_ns, id, drain.leave, out),
             Frame::Promise(promise) => self.promise(now_ns, id, &promise, out),
             other => self.session_frame(now_ns, id, other, out),
@@ -86,9 +92,13 @@ impl Agent {
             out.push(AgentOutput::CloseWire { wire: id, reason: reason.clone() });
             return self.wire_down(now_ns, id, reason, out);
         }
+        if !self.is_as_told(now_ns, id, &welcome, out) {
+            return;
+        }
         self.affinity.back(now_ns, target);
         out.push(AgentOutput::Report(AgentReport::EdgeUp { target, name: welcome.edge.clone() }));
         self.wires.welcomed(now_ns, id, welcome);
+        self.tell_edges_on(id, out);
         if let Some((own, other)) = self.wires.other_domain(id) {
             let (name, other) = (own.edge.clone(), other.edge.clone());
             out.push(AgentOutput::Report(AgentReport::OtherDomain { target, name, other }));
@@ -126,7 +136,7 @@ impl Agent {
     fn act(&mut self, now_ns: u64, acts: &mut Vec<DialerAction>, out: &mut Vec<AgentOutput>) {
         for act in acts.drain(..) {
             match act {
-                DialerAction::Dial(target) => out.push(AgentOutput::Dial { target }),
+                DialerAction::Dial(target) => self.dial(target, out),
                 DialerAction::Ping(wire) => {
                     out.push(AgentOutput::Send { wire: WireId(wire), frame: Ping { stamp: now_ns }.into() });
                 }

@@ -349,8 +349,8 @@ impl Recorder {
             Frame::Ping(ping) => {
                 out.push(RecorderOutput::Send { wire: id, frame: Pong { stamp: ping.stamp, load: 0 }.into() })
             }
-            // The edge moves its sessions to other edges, which then feed the recorder.
-            Frame::Pong(_) | Frame::Drain(_) => {}
+            // The edge moves its sessions to other edges, which then feed the recorder. It dials the edges of its configuration only.
+            Frame::Pong(_) | Frame::Drain(_) | Frame::Edges(_) => {}
             Frame::Goodbye(goodbye) => {
                 out.push(RecorderOutput::CloseWire { wire: id, reason: goodbye.reason.clone() });
                 self.wire_down(now_ns, id, goodbye.reason, out);

@@ -31,6 +31,8 @@ fn payload(bytes: &Bytes) -> String {
 pub(super) fn line(out: &AgentOutput, name: &mut impl FnMut(SessionId) -> String) -> String {
     match out {
         AgentOutput::Dial { target } => format!("dial {}.{}", target.edge, target.shard),
+        AgentOutput::Learn { edge, address } => format!("edge {edge} is at {address}"),
+        AgentOutput::Forget { edge } => format!("edge {edge} is forgotten"),
         AgentOutput::Free { bytes } => format!("free {} bytes", bytes.len()),
         AgentOutput::CloseWire { wire, reason } => format!("w{} closes: {reason}", wire.0),
         AgentOutput::Send { wire, frame } => format!("w{} {}", wire.0, sent(frame, name)),
@@ -54,6 +56,10 @@ fn sent(frame: &Frame, name: &mut impl FnMut(SessionId) -> String) -> String {
     match frame {
         Frame::Greet(f) => {
             format!("greet versions {} to {}, servers {:?}", f.version_oldest, f.version_newest, f.servers)
+        }
+        Frame::Edges(f) => {
+            let told = f.edges.iter().map(|edge| format!(" {} at {}", edge.name, edge.addresses.join(", ")));
+            format!("edges{}", told.collect::<String>())
         }
         Frame::Goodbye(f) => format!("goodbye: {}", f.reason),
         Frame::Ping(_) => "ping".to_string(),
