@@ -19,7 +19,7 @@ pub use marram_session::{
     owner::{Now, OwnerPhase, RecordRequest},
 };
 use marram_wire::{
-    frame::{CheckpointMeta, Frame},
+    frame::{CheckpointMeta, Edges, Frame},
     header::Header,
     id::{Generation, HostId, ImageHash, SessionId},
     limits::CHECKPOINTS_SIZE,
@@ -141,6 +141,18 @@ pub enum ShardOutput {
     Dial {
         /// The index of the peer in the list of peers, and a shard of that edge.
         target: Target,
+    },
+    /// From now on, dial this peer at this address. It is not one of the configured ones.
+    Learn {
+        /// Its place in the list of peers.
+        edge: u16,
+        /// The address, `host:port`.
+        address: String,
+    },
+    /// This peer is not dialled any more; its place may get another one.
+    Forget {
+        /// Its place in the list of peers.
+        edge: u16,
     },
     /// Start a cell from an image; answered by [`ShardInput::Started`].
     Start {
@@ -388,6 +400,8 @@ pub enum ToShard {
     CancelMove(Tagged),
     /// Make a recording of a session; answer with [`FromShard::Recorded`], at once if it is not here.
     Record(Record),
+    /// The edges that the coordinator knows.
+    Edges(Edges),
 }
 
 /// Shard to control.
@@ -450,8 +464,12 @@ record! {
         record_stops: bool,
         /// Bytes of checkpoints of one session that the edge takes, or has an end keep, at most.
         checkpoints_max: u64,
+        /// Where agents and other edges reach the edge, `host:port` each, the best first; empty if it is not known.
+        addresses: Vec<String>,
         /// How many peers this shard dials to stand by for their sessions.
         dials: u32,
+        /// Whether it also dials edges of the domain that agents, peers and the coordinator tell it of.
+        learns: bool,
         /// How long sessions may take to move to other edges when this edge stops, until agents are asked to have them opened
         /// elsewhere, in milliseconds.
         hand_over_ms: u32,
@@ -480,7 +498,9 @@ impl Default for Configure {
             peers: false,
             record_stops: false,
             checkpoints_max: CHECKPOINTS_SIZE,
+            addresses: Vec::new(),
             dials: 0,
+            learns: false,
             hand_over_ms: 0,
             heartbeat_interval_ms: 50,
             heartbeat_timeout_ms: 200,
@@ -813,6 +833,7 @@ messages!(ToShard {
     9u8 WitnessAnswer(WitnessAnswer),
     10u8 Move(MoveSession),
     11u8 CancelMove(Tagged),
+    12u8 Edges(Edges),
 });
 messages!(FromShard {
     0u8 Ready,

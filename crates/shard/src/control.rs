@@ -20,7 +20,10 @@ use alloc::{
     vec::Vec,
 };
 use marram_session::invariant;
-use marram_wire::id::{HostId, ImageHash, SessionId};
+use marram_wire::{
+    frame::{EdgeEntry, Edges},
+    id::{HostId, ImageHash, SessionId},
+};
 use moves::PastMoves;
 
 /// Images that are fetched from peers at a time. A shard that needs one more asks again later.
@@ -112,6 +115,8 @@ pub enum ControlRequest {
     Placements(u64),
     /// Move all sessions away and refuse new ones.
     Drain,
+    /// The coordinator knows these edges. No operator asks for this.
+    Edges(Vec<EdgeEntry>),
 }
 
 /// The answer to an operator's request.
@@ -214,6 +219,10 @@ pub struct ControlConfig {
     pub checkpoints_max: u64,
     /// See [`crate::api::Configure::dials`].
     pub dials: u32,
+    /// See [`crate::api::Configure::learns`].
+    pub learns: bool,
+    /// See [`crate::api::Configure::addresses`].
+    pub addresses: Vec<String>,
     /// See [`crate::api::Configure::hand_over_ms`].
     pub hand_over_ms: u32,
     /// The interval of heartbeats to peers, and the silence after which a peer is suspected, in milliseconds.
@@ -252,6 +261,8 @@ pub struct Control {
     questions: BTreeMap<u64, Question>,
     placements: Placements,
     moves: PastMoves,
+    /// The edges that the coordinator knows, as it said last.
+    edges: Vec<EdgeEntry>,
 }
 
 impl Control {
@@ -271,6 +282,7 @@ impl Control {
             questions: BTreeMap::new(),
             placements: Placements::default(),
             moves: PastMoves::default(),
+            edges: Vec::new(),
         }
     }
 
@@ -310,7 +322,9 @@ impl Control {
             peers: self.config.peers,
             record_stops: self.config.record_stops,
             checkpoints_max: self.config.checkpoints_max,
+            addresses: self.config.addresses.clone(),
             dials: self.config.dials,
+            learns: self.config.learns,
             hand_over_ms: self.config.hand_over_ms,
             heartbeat_interval_ms: self.config.heartbeat_ms[0],
             heartbeat_timeout_ms: self.config.heartbeat_ms[1],
@@ -322,6 +336,10 @@ impl Control {
     fn shard_up(&mut self, shard: u8, out: &mut Vec<ControlOutput>) {
         self.up.insert(shard);
         self.configure(shard, out);
+        if !self.edges.is_empty() {
+            let edges = self.edges.clone();
+            out.push(ControlOutput::ToShard { shard, message: ToShard::Edges(Edges { edges }) });
+        }
         let current: BTreeSet<ImageHash> = self.apps.values().map(|app| app.image).collect();
         for app in self.images.values().filter(|app| !current.contains(&app.image)) {
             out.push(ControlOutput::ToShard { shard, message: ToShard::Know(app.clone()) });
@@ -479,6 +497,13 @@ impl Control {
             ControlRequest::Placements(version) => {
                 let (version, parts) = self.placements.since(version);
                 ControlAnswer::Placements(version, parts)
+            }
+            ControlRequest::Edges(edges) => {
+                if edges != self.edges {
+                    self.tell_all(&ToShard::Edges(Edges { edges: edges.clone() }), out);
+                    self.edges = edges;
+                }
+                ControlAnswer::Done
             }
             ControlRequest::Drain => {
                 self.draining = true;

@@ -22,6 +22,8 @@ fn control() -> Control {
         record_stops,
         checkpoints_max: 1 << 29,
         dials: 0,
+        learns: false,
+        addresses: alloc::vec::Vec::new(),
         hand_over_ms: 0,
         heartbeat_ms: [50, 200],
         sabotage,

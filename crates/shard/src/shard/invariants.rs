@@ -7,7 +7,7 @@ use marram_session::{holds, invariant::BrokenInvariant, owner::Feed};
 use marram_wire::id::Port;
 
 impl Shard {
-    /// Checks I36, I39, I43 and I47 of docs/protocol.md, and the invariants of all owners. Takes as long as there are sessions
+    /// Checks I36, I39, I43, I47 and I48 of docs/protocol.md, and the invariants of all owners. Takes as long as there are sessions
     /// and wires, so only tests and the simulator call it.
     ///
     /// # Errors
@@ -26,6 +26,8 @@ impl Shard {
         holds!("I39", self.waiting.len() == 0 || !self.may_recover());
         let moving = self.sessions.iter();
         self.moves.invariants(moving.filter_map(|(id, session)| Some((id, session.moving.as_deref()?))))?;
+        self.edges.invariants()?;
+        self.peers.as_ref().map_or(Ok(()), |peers| peers.invariants())?;
         self.refused.invariants()?;
         self.stops.invariants()?;
         // The list of effects is lent to each call of an owner, and comes back empty.

@@ -1,6 +1,7 @@
 //! One shard: wires from agents, and the owners of its sessions. It does no I/O.
 
 mod drain;
+mod edges;
 mod effects;
 mod hello;
 mod images;
@@ -44,6 +45,7 @@ use report::{Counters, note};
 use state::{
     apps::Apps,
     drain::Drain,
+    edges::KnownEdges,
     keepers::Keepers,
     moves::Moves,
     peers::Peers,
@@ -79,6 +81,7 @@ pub struct Shard {
     recalls: Recalls,
     /// None until the first configuration, and if there are no peers to dial.
     peers: Option<Peers>,
+    edges: KnownEdges,
     waiting: Waiting,
     refused: Refused,
     stops: ReportedStops,
@@ -107,6 +110,7 @@ impl Shard {
             moves: Moves::default(),
             recalls: Recalls::default(),
             peers: None,
+            edges: KnownEdges::default(),
             waiting: Waiting::default(),
             refused: Refused::default(),
             stops: ReportedStops::default(),
@@ -172,6 +176,7 @@ impl Shard {
         self.shared_due(now, out);
         out.extend(self.wires.silent(now.mono_ns).map(|wire| ShardOutput::CloseWire { wire }));
         self.peers_due(now, out);
+        self.edges_due(now, out);
         self.recalls_due(now, out);
         self.moves_due(now, out);
         self.drain_due(now, out);
@@ -275,6 +280,7 @@ impl Shard {
                 if self.peers.is_none() {
                     self.peers = Peers::begin(&self.config, now.mono_ns);
                 }
+                self.tell_edges(now, out);
                 out.push(ShardOutput::Control(FromShard::Ready));
             }
             ToShard::Deploy(app) => {
@@ -311,6 +317,7 @@ impl Shard {
             ToShard::Move(asked) => self.move_session(now, asked, out),
             ToShard::CancelMove(asked) => self.cancel_move(now, &asked, out),
             ToShard::Record(record) => self.record(now, &record, out),
+            ToShard::Edges(edges) => self.registered_edges(now, edges.edges, out),
         }
     }
 
@@ -359,7 +366,8 @@ impl Shard {
         let peers = self.peers.as_ref().and_then(Peers::wake_ns);
         let sessions =
             [self.sessions.wake_ns(), self.shared.due_ns(), self.recalls.due_ns(), self.drain.due_ns()];
-        let due_ns = sessions.into_iter().chain([self.wires.wake_ns(), peers]).flatten().min();
+        let others = [self.wires.wake_ns(), peers, self.edges.wake_ns()];
+        let due_ns = sessions.into_iter().chain(others).flatten().min();
         if let Some(mono_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(mono_ns);
             out.push(ShardOutput::WakeAt { mono_ns });

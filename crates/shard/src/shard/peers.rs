@@ -51,6 +51,7 @@ impl Shard {
     pub(super) fn peer_down(&mut self, now: Now, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
         let Some(peers) = &mut self.peers else { return };
         let Some(peer) = peers.down(now.mono_ns, wire, &mut self.random) else { return };
+        self.teller_gone(now, wire, Some(peer.name()).filter(|name| !name.is_empty()));
         for id in peer.sessions() {
             let Some(session) = self.sessions.get_mut(id) else { continue };
             // Its owner may have moved to another wire, or this shard owns it by now.
@@ -91,7 +92,12 @@ impl Shard {
         let mut acts = peers.due(now.mono_ns);
         for act in acts.drain(..) {
             match act {
-                DialerAction::Dial(target) => out.push(ShardOutput::Dial { target }),
+                DialerAction::Dial(target) => {
+                    let edge = target.edge;
+                    let address = self.peers.as_mut().and_then(|peers| peers.moved(edge));
+                    out.extend(address.map(|address| ShardOutput::Learn { edge, address }));
+                    out.push(ShardOutput::Dial { target });
+                }
                 DialerAction::Ping(wire) => {
                     out.push(ShardOutput::Send {
                         wire: ShardWireId(wire),
@@ -143,6 +149,7 @@ impl Shard {
             }
             // The owner's edge drains: it ends the feeds of the sessions that leave it.
             Frame::Pong(_) | Frame::Drain(_) => {}
+            Frame::Edges(edges) => self.peer_told(now, wire, &edges.edges, out),
             Frame::Goodbye(_) => {
                 out.push(ShardOutput::CloseWire { wire });
                 self.peer_down(now, wire, out);
@@ -186,6 +193,10 @@ impl Shard {
             return out.push(ShardOutput::CloseWire { wire });
         }
         let Some(peers) = &mut self.peers else { return };
+        if let Err(reason) = peers.is_as_told(now.mono_ns, wire, welcome, self.secret.fingerprint()) {
+            out.push(ShardOutput::Send { wire, frame: Goodbye { reason }.into() });
+            return out.push(ShardOutput::CloseWire { wire });
+        }
         // Also tells how many shards to dial there.
         peers.welcomed(now.mono_ns, wire, welcome);
         let keeper = Keeper {
@@ -196,6 +207,7 @@ impl Shard {
             shards: self.config.shards,
         };
         out.push(ShardOutput::Send { wire, frame: keeper.into() });
+        self.tell_itself(wire, out);
     }
 
     /// An owner asks this shard to stand by for a session.

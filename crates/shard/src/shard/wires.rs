@@ -17,6 +17,11 @@ impl Shard {
         let Some(wire) = self.wires.down(id) else { return };
         // The end asks again over its next wire.
         self.waiting.drop_wire(id);
+        self.teller_gone(
+            now,
+            id,
+            wire.role.as_ref().filter(|role| !role.recorder).map(|role| &role.name[..]),
+        );
         if wire.role.is_some() {
             return self.keeper_down(now, id, out);
         }
@@ -59,6 +64,7 @@ impl Shard {
             Frame::Pong(_) => {}
             _ if !greeted => self.goodbye(id, "the first frame must be a greeting", out),
             Frame::Keeper(keeper) => self.keeper(now, id, keeper, out),
+            Frame::Edges(edges) => self.edges_told(now, id, &edges.edges, out),
             other if is_keeper => self.keeper_frame(now, id, other, out),
             Frame::Hello(hello) => self.hello(now, id, hello, out),
             other => self.session_frame(now, id, other, out),
@@ -94,6 +100,7 @@ impl Shard {
         };
         self.wires.greeted(id, &greet.servers);
         out.push(ShardOutput::Send { wire: id, frame: welcome.into() });
+        self.tell_edges_on(id, out);
         self.tell_shared_servers(id, out);
     }
 

@@ -36,6 +36,7 @@ pub(crate) fn agent_config(edges: u16) -> AgentConfig {
     AgentConfig {
         servers: Vec::new(),
         edges,
+        learn: true,
         spread: true,
         heartbeat_interval_ns: 1 << 40,
         heartbeat_timeout_ns: 1 << 50,

@@ -3,6 +3,7 @@
 
 pub(super) mod apps;
 pub(super) mod drain;
+pub(super) mod edges;
 pub(super) mod keepers;
 pub(super) mod missing;
 pub(super) mod moves;

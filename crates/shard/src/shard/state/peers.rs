@@ -11,9 +11,12 @@ use alloc::{
 use marram_session::{
     agent::Target,
     dialer::{self, Dialer, DialerAction},
+    holds,
+    invariant::BrokenInvariant,
+    learned::{LearnedEdges, Teller},
 };
 use marram_wire::{
-    frame::{Channel, Welcome},
+    frame::{Channel, EdgeEntry, Welcome},
     id::SessionId,
     random::Random,
 };
@@ -48,6 +51,15 @@ impl Peer {
 #[derive(Debug)]
 pub(crate) struct Peers {
     dialer: Dialer,
+    /// Edges beside the configured ones.
+    learned: LearnedEdges,
+    /// Whether it learns any.
+    learns: bool,
+    /// The names that configured peers have answered with.
+    configured: BTreeMap<u16, String>,
+    /// Where the shell dials learned peers.
+    dialled: BTreeMap<u16, String>,
+    heartbeat_timeout_ns: u64,
     wires: BTreeMap<ShardWireId, Peer>,
     /// Sessions of broken wires, by target. The next connection shows whether their owner is alive.
     orphans: BTreeMap<Target, BTreeSet<SessionId>>,
@@ -58,7 +70,7 @@ pub(crate) struct Peers {
 impl Peers {
     /// Begins to dial the peers of this configuration; none if it has none.
     pub(crate) fn begin(config: &Configure, now_ns: u64) -> Option<Self> {
-        if config.dials == 0 {
+        if config.dials == 0 && !config.learns {
             return None;
         }
         let dialer = dialer::DialerConfig {
@@ -69,6 +81,11 @@ impl Peers {
             backoff_max_ns: BACKOFF_NS.1,
         };
         Some(Self {
+            learned: LearnedEdges::new(dialer.edges),
+            learns: config.learns,
+            configured: BTreeMap::new(),
+            dialled: BTreeMap::new(),
+            heartbeat_timeout_ns: dialer.heartbeat_timeout_ns,
             dialer: Dialer::new(dialer, now_ns),
             wires: BTreeMap::new(),
             orphans: BTreeMap::new(),
@@ -87,7 +104,7 @@ impl Peers {
 
     /// When something is due.
     pub(crate) fn wake_ns(&self) -> Option<u64> {
-        self.dialer.wake_ns()
+        [self.dialer.wake_ns(), self.learned.wake_ns()].into_iter().flatten().min()
     }
 
     /// Everything that is due. Give the list back with [`Peers::did`].
@@ -114,13 +131,124 @@ impl Peers {
     /// A peer cannot be dialled. Returns the sessions of the wire that broke before: their owner does not answer.
     pub(crate) fn failed(&mut self, now_ns: u64, target: Target, random: &mut Random) -> BTreeSet<SessionId> {
         self.dialer.failed(now_ns, target, random);
+        self.next_address(target);
         self.orphans.remove(&target).unwrap_or_default()
     }
 
     /// A wire is gone. Returns it, so that its sessions can be told.
     pub(crate) fn down(&mut self, now_ns: u64, wire: ShardWireId, random: &mut Random) -> Option<Peer> {
         self.dialer.down(now_ns, wire.0, random);
-        self.wires.remove(&wire)
+        let peer = self.wires.remove(&wire)?;
+        if peer.name.is_none() {
+            self.next_address(peer.target);
+        }
+        Some(peer)
+    }
+
+    /// A learned peer could not be reached, or is another edge: it is dialled at its next address.
+    fn next_address(&mut self, target: Target) {
+        if !self.wires.values().any(|peer| peer.target.edge == target.edge) {
+            self.learned.failed(target.edge);
+        }
+    }
+
+    /// A teller names these edges: they are dialled as well, if this shard learns any. `own` is this edge's name.
+    pub(crate) fn told(&mut self, now_ns: u64, teller: (Teller, [u8; 8]), edges: &[EdgeEntry], own: &str) {
+        if !self.learns {
+            return;
+        }
+        let known = |name: &str| name == own || self.configured.values().any(|configured| configured == name);
+        // By then, configured peers have answered as well.
+        let dial_ns = now_ns.saturating_add(self.heartbeat_timeout_ns);
+        for edge in self.learned.told(now_ns, teller, edges, known) {
+            self.dialer.add(dial_ns, edge);
+        }
+    }
+
+    /// What was told on this wire counts only for a while.
+    pub(crate) fn teller_gone(&mut self, now_ns: u64, teller: Teller) {
+        self.learned.gone(now_ns, teller);
+    }
+
+    /// The address of a learned peer, if the shell does not know it yet.
+    pub(crate) fn moved(&mut self, edge: u16) -> Option<String> {
+        let address = self.learned.address(edge)?;
+        if self.dialled.get(&edge).is_some_and(|dialled| dialled == address) {
+            return None;
+        }
+        let address = String::from(address);
+        self.dialled.insert(edge, address.clone());
+        Some(address)
+    }
+
+    /// Why a peer that has answered cannot be used: it was learned, and is not what was told.
+    pub(crate) fn is_as_told(
+        &mut self,
+        now_ns: u64,
+        wire: ShardWireId,
+        welcome: &Welcome,
+        domain: [u8; 8],
+    ) -> Result<(), String> {
+        let Some(edge) = self.wires.get(&wire).map(|peer| peer.target.edge) else { return Ok(()) };
+        if !self.learned.is_learned(edge) {
+            let twice = self.learned.place_of(&welcome.edge, domain);
+            twice.into_iter().for_each(|twice| self.learned.retire(now_ns, twice));
+            self.configured.insert(edge, welcome.edge.clone());
+            return Ok(());
+        }
+        let told = self.learned.expected(edge).map(|(name, _)| name);
+        if told != Some(&welcome.edge) {
+            return Err(alloc::format!(
+                "the edge at this address is `{}`, and not the one that was told",
+                welcome.edge
+            ));
+        }
+        if welcome.domain != domain {
+            return Err("the edge has another domain secret".into());
+        }
+        self.learned.proved(edge);
+        Ok(())
+    }
+
+    /// Whether to call [`Peers::expired`] now.
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+        self.learned.is_due(now_ns)
+    }
+
+    /// Learned peers that nothing names any more, and that feed no session.
+    pub(crate) fn expired(&mut self, now_ns: u64) -> Vec<u16> {
+        let (dialer, wires) = (&self.dialer, &self.wires);
+        let feeds = |edge| wires.values().any(|peer| peer.target.edge == edge && !peer.channels.is_empty());
+        self.learned.expired(now_ns, |edge| feeds(edge) || dialer.is_dialling(edge))
+    }
+
+    /// Forgets a learned peer without wires. False if it is being dialled.
+    pub(crate) fn forget(&mut self, edge: u16) -> bool {
+        let removed = self.dialer.remove(edge);
+        if removed {
+            self.learned.forget(edge);
+            self.dialled.remove(&edge);
+            self.orphans.retain(|target, _| target.edge != edge);
+        }
+        removed
+    }
+
+    /// The wires to the shards of a peer.
+    pub(crate) fn of_edge(&self, edge: u16) -> Vec<ShardWireId> {
+        let its = self.wires.iter().filter(|(_, peer)| peer.target.edge == edge);
+        its.map(|(wire, _)| *wire).collect()
+    }
+
+    /// Whether an edge of this name has answered on a wire that was dialled here.
+    pub(crate) fn is_connected(&self, name: &str) -> bool {
+        self.wires.values().any(|peer| peer.name() == name)
+    }
+
+    /// Checks I48 of docs/protocol.md, as far as it concerns peers.
+    pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
+        holds!("I48", self.learns || self.dialled.is_empty());
+        holds!("I48", self.dialled.keys().all(|edge| self.learned.expected(*edge).is_some()));
+        self.learned.invariants()
     }
 
     /// A session's feed broke with the wire to this target: it is taken over once the target cannot be dialled.
