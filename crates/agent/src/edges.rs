@@ -5,9 +5,9 @@
 //!                            at each dial: the addresses again, sorted; the nth of them
 //! ```
 //!
-//! The number of edges is fixed at the start, since the state machine names edges by index. If a
+//! The number of configured edges is fixed at the start, since the state machine names edges by index. If a
 //! name has fewer addresses later, two edges may be one machine, which only costs a wire; if it has
-//! more, they are not used.
+//! more, they are not used. Edges that the machine learns have the indices after them, one address each.
 
 use super::resolver;
 use std::{fmt, net::SocketAddr};
@@ -26,6 +26,11 @@ pub struct EdgeAddress {
 }
 
 impl EdgeAddress {
+    /// A learned edge. Of several addresses of its name the first one is dialled.
+    pub(super) fn learned(name: &str) -> Self {
+        Self { name: name.to_owned(), nth: 0 }
+    }
+
     /// The name without its port: what the edge's certificate is for.
     pub(super) fn host(&self) -> &str {
         let host = self.name.rsplit_once(':').map_or(&*self.name, |(host, _)| host);

@@ -59,6 +59,8 @@ pub struct AgentOptions {
     /// Edges as `host:port`, preferred first. Names are resolved again at each dial; each address that a name has when the agent
     /// starts counts as a separate edge.
     pub edges: Vec<String>,
+    /// Whether it also uses edges of the domain that its edges tell it of.
+    pub learn: bool,
     /// Whether a new session goes to the least loaded of the edges that are equally near, and not to the first of them.
     pub spread: bool,
     /// Servers that this agent connects to. Empty for a client's agent.

@@ -19,6 +19,8 @@ use tracing::{debug, info, warn};
 /// The log lines about which edges are up or down.
 pub struct EdgeReports {
     names: Vec<String>,
+    /// The addresses of learned edges, by their places behind those of the configured ones.
+    learned: BTreeMap<u16, String>,
     /// The last logged reason of each edge that is down.
     /// Shards of one edge are reported apart: one of them can fail alone.
     down: BTreeMap<Target, String>,
@@ -34,12 +36,25 @@ impl EdgeReports {
     pub fn new(edges: &[EdgeAddress], now: Instant) -> Self {
         let names = edges.iter().map(|edge| edge.name.clone()).collect();
         let (domains, limiter) = (LogLimiter::new(now), LogLimiter::new(now));
-        Self { names, down: BTreeMap::new(), ups: BTreeMap::new(), domains, limiter }
+        let (learned, down, ups) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { names, learned, down, ups, domains, limiter }
     }
 
-    /// The configured address of an edge.
+    /// The address of an edge.
     pub fn name(&self, target: Target) -> &str {
-        self.names.get(usize::from(target.edge)).map_or("own", |name| name)
+        let configured = self.names.get(usize::from(target.edge));
+        configured.or_else(|| self.learned.get(&target.edge)).map_or("own", |name| name)
+    }
+
+    /// A learned edge is dialled at this address from now on; none if its place is free.
+    fn learned(&mut self, edge: u16, address: Option<&str>) {
+        let Some(address) = address else {
+            // Another edge may get the place.
+            self.learned.remove(&edge);
+            self.down.retain(|target, _| target.edge != edge);
+            return self.ups.retain(|target, _| target.edge != edge);
+        };
+        self.learned.insert(edge, address.to_owned());
     }
 
     /// An edge answered, with its name.
@@ -113,9 +128,14 @@ impl Reports {
         self.sessions.len()
     }
 
-    /// The configured address of an edge.
+    /// The address of an edge.
     pub(super) fn name(&self, target: Target) -> &str {
         self.edges.name(target)
+    }
+
+    /// See [`EdgeReports::learned`].
+    pub(super) fn learned(&mut self, edge: u16, address: Option<&str>) {
+        self.edges.learned(edge, address);
     }
 
     /// Queues a report for [`Self::write`].

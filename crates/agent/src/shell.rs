@@ -422,6 +422,14 @@ impl Shell {
             }
             AgentOutput::Free { bytes } => free_elsewhere(bytes),
             AgentOutput::Dial { target } => self.dial(target),
+            AgentOutput::Learn { edge, address } => {
+                self.reports.learned(edge, Some(&address));
+                self.dialer.learn(edge, &address);
+            }
+            AgentOutput::Forget { edge } => {
+                self.reports.learned(edge, None);
+                self.dialer.forget(edge);
+            }
             AgentOutput::CloseWire { wire, .. } => {
                 self.table.close(wire.0);
             }
@@ -536,6 +544,7 @@ fn config(options: &AgentOptions, edges: u16) -> AgentConfig {
     AgentConfig {
         servers: options.servers.iter().map(server).collect(),
         edges,
+        learn: options.learn,
         spread: options.spread,
         heartbeat_interval_ns: nanos(timeouts.heartbeat_interval),
         heartbeat_timeout_ns: nanos(timeouts.heartbeat_timeout),

@@ -9,7 +9,7 @@
 //! No function here waits. Connecting, TLS and the handshake go on in the loop.
 
 use super::{
-    ServerSettings, datagrams,
+    EdgeTransportError, ServerSettings, datagrams,
     edges::EdgeAddress,
     program::{Handing, HandingError, StreamHalf},
     resolver::{self, Resolver},
@@ -19,7 +19,7 @@ use marram_session::agent::{
     ConnectionId, Target,
     proxy::{self, ProxyAddresses},
 };
-use marram_transport::{ConnectError, Socket, Wire, WireConnector};
+use marram_transport::{ConnectError, Security, Socket, Wire, WireConnector};
 use marram_wire::{id::HostId, peer::Origin};
 use mio::{
     Waker,
@@ -174,6 +174,8 @@ impl std::error::Error for ServerError {}
 /// Starts connections.
 pub struct EndpointDialer {
     transport: EdgeTransport,
+    /// By their places behind the configured ones.
+    learned: BTreeMap<u16, EdgeAddress>,
     servers: BTreeMap<String, ServerSettings>,
     /// Servers that are the embedding program.
     own: BTreeMap<String, Handing>,
@@ -181,6 +183,14 @@ pub struct EndpointDialer {
 }
 
 impl EdgeTransport {
+    /// Over the network, to edges that are only learned.
+    ///
+    /// # Errors
+    /// If a file of the security settings cannot be used.
+    pub fn learning(security: &Security) -> Result<Self, EdgeTransportError> {
+        Ok(Self::Edges { connector: WireConnector::new(security)?, edges: Vec::new() })
+    }
+
     /// The id by which edges know the agent, if it connects to them over the network.
     #[must_use]
     pub fn host(&self) -> Option<HostId> {
@@ -198,7 +208,8 @@ impl EndpointDialer {
     /// If no thread can be started.
     pub fn new(transport: EdgeTransport, servers: &[ServerSettings], waker: Arc<Waker>) -> io::Result<Self> {
         let servers = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
-        Ok(Self { transport, servers, own: BTreeMap::new(), resolver: Resolver::start(waker)? })
+        let (learned, own) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { transport, learned, servers, own, resolver: Resolver::start(waker)? })
     }
 
     /// Adds servers that are the embedding program.
@@ -214,6 +225,22 @@ impl EndpointDialer {
         }
     }
 
+    /// A learned edge is dialled at this address, `host:port`, from now on.
+    pub fn learn(&mut self, edge: u16, address: &str) {
+        self.learned.insert(edge, EdgeAddress::learned(address));
+    }
+
+    /// A learned edge is not dialled any more.
+    pub fn forget(&mut self, edge: u16) {
+        self.learned.remove(&edge);
+    }
+
+    /// The address of an edge, configured or learned.
+    fn edge(&self, edge: u16) -> Result<&EdgeAddress, DialError> {
+        let configured = self.edges().get(usize::from(edge));
+        configured.or_else(|| self.learned.get(&edge)).ok_or(DialError::NoSuchEdge)
+    }
+
     /// Starts a wire; `None` while its edge's name is being resolved.
     ///
     /// # Errors
@@ -222,8 +249,8 @@ impl EndpointDialer {
     pub(super) fn wire(&self, target: Target) -> Result<Option<Wire>, DialError> {
         match &self.transport {
             EdgeTransport::Own(shard) => Ok(Some(Wire::trusted(Socket::Unix(shard(target.shard)?), None))),
-            EdgeTransport::Edges { connector, edges } => {
-                let edge = edges.get(usize::from(target.edge)).ok_or(DialError::NoSuchEdge)?;
+            EdgeTransport::Edges { connector, .. } => {
+                let edge = self.edge(target.edge)?;
                 if let Ok(address) = edge.name.parse() {
                     return Ok(Some(connector.dial(address, edge.host(), target.shard)?));
                 }
@@ -275,10 +302,10 @@ impl EndpointDialer {
         target: Target,
         addresses: io::Result<Vec<SocketAddr>>,
     ) -> Result<Wire, DialError> {
-        let EdgeTransport::Edges { connector, edges } = &self.transport else {
+        let EdgeTransport::Edges { connector, .. } = &self.transport else {
             return Err(DialError::NoSuchEdge);
         };
-        let edge = edges.get(usize::from(target.edge)).ok_or(DialError::NoSuchEdge)?;
+        let edge = self.edge(target.edge)?;
         let addresses = addresses.map_err(DialError::Unresolved)?;
         let address = edge.choose(&addresses).ok_or(DialError::NoAddress)?;
         Ok(connector.dial(address, edge.host(), target.shard)?)

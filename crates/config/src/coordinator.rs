@@ -23,8 +23,6 @@ use toml::Spanned;
 
 /// Most stores that one edge can name.
 const URLS_MAX: usize = 16;
-/// Most addresses that one edge can register.
-const ADDRESSES_MAX: usize = 16;
 
 /// The table as written.
 #[derive(Deserialize)]
@@ -42,10 +40,8 @@ pub(super) struct WrittenCoordinator {
     password_file: Option<Spanned<String>>,
     /// How long this edge stays registered after its last message to the store.
     lease: Option<Spanned<Time>>,
-    /// What agents and edges should dial. Absent: those of `listen` that are not every address
+    /// Where other edges fetch images. Absent: `admin.listen`, unless that is every address
     /// (`0.0.0.0`), since that one means nothing on another machine.
-    addresses: Option<Vec<Spanned<Address>>>,
-    /// Where other edges fetch images; derived from `admin.listen` likewise.
     admin: Option<Spanned<String>>,
     /// Verifies a store at `https://`; the system's certificates if absent.
     ca: Option<Spanned<String>>,
@@ -58,8 +54,8 @@ pub(super) struct WrittenCoordinator {
 pub(super) struct Around<'a> {
     /// The edge's state directory, in which the embedded store has its file.
     pub(super) state: &'a Path,
-    /// Where agents connect: published unless `addresses` says otherwise.
-    pub(super) listen: &'a [SocketAddr],
+    /// Where agents and other edges connect.
+    pub(super) addresses: &'a [String],
     /// Where operators connect: published unless `admin` says otherwise.
     pub(super) admin: SocketAddr,
     pub(super) admin_is_encrypted: bool,
@@ -91,10 +87,6 @@ impl WrittenCoordinator {
                 source.problem(&many.span(), format!("is one too many; at most {URLS_MAX} are tried"))
             );
         }
-        if let Some(many) = self.addresses.as_ref().and_then(|addresses| addresses.get(ADDRESSES_MAX)) {
-            let what = format!("is one too many; at most {ADDRESSES_MAX} are published");
-            return Err(source.problem(&many.span(), what));
-        }
         let stores = self.urls.iter().map(|url| place(source, url)).collect::<Result<Vec<_>, Problem>>()?;
         let identity = shared::identity(source, self.certificate.as_ref(), self.key.as_ref())?;
         let ca = self.ca.as_ref().map(|path| shared::pem(source, path)).transpose()?;
@@ -106,10 +98,7 @@ impl WrittenCoordinator {
             identity,
             credentials,
             lease_s: lease(source, self.lease.as_ref())?,
-            addresses: self.addresses.map_or_else(
-                || reached_addresses(around.listen).collect(),
-                |addresses| addresses.into_iter().map(|address| address.into_inner().0).collect(),
-            ),
+            addresses: around.addresses.to_vec(),
             admin: match self.admin {
                 Some(url) => Some(place(source, &url)?.to_string()),
                 None => {
@@ -150,8 +139,11 @@ impl WrittenCoordinator {
 }
 
 /// The addresses that other machines can use.
-fn reached_addresses(addresses: &[SocketAddr]) -> impl Iterator<Item = String> {
-    addresses.iter().filter(|address| !address.ip().is_unspecified()).map(ToString::to_string)
+pub(super) fn reached_addresses(addresses: &[SocketAddr]) -> impl Iterator<Item = String> {
+    addresses
+        .iter()
+        .filter(|address| !address.ip().is_unspecified() && address.port() > 0)
+        .map(ToString::to_string)
 }
 
 fn place(source: &Source, url: &Spanned<String>) -> Result<StoreAddress, Problem> {

@@ -5,7 +5,7 @@
 //! on to shards here; the supervisor does that when it starts them.
 
 use super::agent;
-use super::coordinator::{Around, WrittenCoordinator};
+use super::coordinator::{Around, WrittenCoordinator, reached_addresses};
 use super::credentials::{self, WrittenCredential};
 use super::environment;
 use super::keys::{self, WrittenKey};
@@ -17,6 +17,7 @@ use marram_agent::Listener;
 use marram_http::Access;
 use marram_node::{coordinator, edge, logging};
 use marram_shard::{api::Grant, run_queue::WEIGHT};
+use marram_wire::limits::EDGE_ADDRESSES_MAX;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -84,6 +85,9 @@ struct Written {
     /// depends on it.
     state: String,
     listen: Vec<Spanned<String>>,
+    /// What agents and edges should dial. Absent: those of `listen` that are not every address
+    /// (`0.0.0.0`), since that one means nothing on another machine.
+    addresses: Option<Vec<Spanned<Address>>>,
     /// The domain's secret, the same on each edge of the domain: all keys of sessions derive from
     /// it.
     secret_file: Spanned<String>,
@@ -149,6 +153,8 @@ struct WrittenGate {
 struct WrittenGates {
     #[serde(default)]
     edges: Vec<Address>,
+    /// As `learn` of an agent; true if absent. Without `edges` it has no effect.
+    learn: Option<bool>,
     token_file: Option<Spanned<String>>,
     /// What the ends in the gates may keep, as `limits.memory` of an agent.
     memory: Option<Spanned<Size>>,
@@ -217,6 +223,9 @@ struct WrittenRecord {
 struct WrittenStandby {
     #[serde(default)]
     edges: Vec<Address>,
+    /// Whether it also offers itself to edges that it learns of; false if absent.
+    #[serde(default)]
+    learn: bool,
     token_file: Option<Spanned<String>>,
 }
 
@@ -257,12 +266,16 @@ impl Written {
         let token = |path: &Option<Spanned<String>>| {
             path.as_ref().map(|path| shared::token(source, path)).transpose()
         };
+        let listen =
+            self.listen.iter().map(|text| socket(source, text)).collect::<Result<Vec<_>, Problem>>()?;
+        let addresses = reached_at(source, self.addresses, &listen)?;
         let edge = edge::EdgeOptions {
             gate_token: token(&self.gates.token_file)?,
             standby_token: token(&self.standby.token_file)?,
             keys: keys::resolve(source, self.key, security.insecure_plain)?,
             name: self.name.map_or_else(host_name, |name| name.0),
-            listen: self.listen.iter().map(|text| socket(source, text)).collect::<Result<_, _>>()?,
+            listen,
+            addresses,
             security,
             secret: shared::secret(source, &self.secret_file)?,
             shards: self.shards.map_or(0, Spanned::into_inner),
@@ -274,9 +287,11 @@ impl Written {
             routing: routes::routing(source, gates, &self.route)?,
             servers: routes::servers(self.servers),
             gate_edges: self.gates.edges.into_iter().map(|edge| edge.0).collect(),
+            gates_learn: self.gates.learn.unwrap_or(true),
             gate_memory: agent::memory(source, self.gates.memory.as_ref())?,
             timeouts: self.timeouts.resolve(source)?,
             standby: self.standby.edges.into_iter().map(|edge| edge.0).collect(),
+            standby_learns: self.standby.learn,
             limits: self.limits.resolve(source, tenants(source, self.tenant)?)?,
             // No configuration can ask for faults; `marram demo --sabotage` does.
             sabotage: 0,
@@ -290,7 +305,7 @@ impl Written {
         let admin = self.admin.resolve(source, state, apps, self.chain)?;
         let around = Around {
             state: &admin.state,
-            listen: &edge.listen,
+            addresses: &edge.addresses,
             admin: admin.listen,
             admin_is_encrypted: admin.access.identity.is_some(),
         };
@@ -301,6 +316,21 @@ impl Written {
         let coordinator = coordinator.transpose()?;
         Ok(EdgeSettings { edge, admin, coordinator, log: self.log.resolve(source)? })
     }
+}
+
+/// Where others reach this edge.
+fn reached_at(
+    source: &Source,
+    written: Option<Vec<Spanned<Address>>>,
+    listen: &[SocketAddr],
+) -> Result<Vec<String>, Problem> {
+    if let Some(many) = written.as_ref().and_then(|addresses| addresses.get(EDGE_ADDRESSES_MAX)) {
+        let what = format!("is one too many; at most {EDGE_ADDRESSES_MAX} are told");
+        return Err(source.problem(&many.span(), what));
+    }
+    let reached = || reached_addresses(listen).take(EDGE_ADDRESSES_MAX).collect();
+    Ok(written
+        .map_or_else(reached, |written| written.into_iter().map(|address| address.into_inner().0).collect()))
 }
 
 impl WrittenGate {

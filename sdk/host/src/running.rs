@@ -68,6 +68,7 @@ impl Running {
         let options = AgentOptions {
             routing: routing.clone(),
             edges: addresses,
+            learn: true,
             spread: true,
             servers: Vec::new(),
             security,

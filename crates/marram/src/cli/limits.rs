@@ -118,6 +118,22 @@ fn kept_for_sessions() -> Vec<Row> {
             size64(wire::CHECKPOINTS_SIZE),
             "no further one is taken; the session ends, with the reason, when its log is full",
         ),
+        (
+            "edges that an agent or shard learns beside its list",
+            wire::EDGES_LEARNED_MAX.to_string(),
+            "further ones are not used",
+        ),
+        ("edges that are told of in one frame", wire::EDGES_TOLD_MAX.to_string(), "further ones are ignored"),
+        (
+            "addresses of one edge that are told",
+            wire::EDGE_ADDRESSES_MAX.to_string(),
+            "further ones are ignored",
+        ),
+        (
+            "a learned edge that no edge names",
+            format!("{} s", wire::EDGE_FORGET_NS / 1_000_000_000),
+            "it is forgotten, unless a session uses it",
+        ),
         ("deltas on one full checkpoint", wire::DELTAS_MAX.to_string(), "the next checkpoint is full"),
         ("a datagram to a program", size(wire::DATAGRAM_SIZE_MAX), "the session ends with the reason"),
         (

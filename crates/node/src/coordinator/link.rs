@@ -22,6 +22,8 @@ use marram_shard::coordinator::{
     contents::{HELD_MAX, HeldImage, Registration},
 };
 use marram_transport::LogLimiter;
+use marram_wire::frame::EdgeEntry;
+use marram_wire::limits::{EDGE_ADDRESSES_MAX, EDGES_TOLD_MAX};
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -77,8 +79,9 @@ pub(super) fn start(
     let config = CoordinatorConfig { edge: name.into(), lease_s, salt: here.life };
     let client = CoordinatorClient::new(config, 0);
     let view = Arc::new(Mutex::new(view_of(&client, &store)));
-    let (asking, shown) = (events.clone(), Arc::clone(&view));
-    thread::Builder::new().name("coordinator-news".into()).spawn(move || ask_control(&control, &asking))?;
+    let (asking, shown, seen) = (events.clone(), Arc::clone(&view), Arc::clone(&view));
+    let ask = move || ask_control(&control, &asking, &seen);
+    thread::Builder::new().name("coordinator-news".into()).spawn(ask)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let sender = events.clone();
     let run = move || {
@@ -103,12 +106,18 @@ pub(super) fn start(
     Ok((events, view))
 }
 
-/// Reports what the edge has, until the receiver is gone.
+/// Reports what the edge has, and tells it of the other edges, until the receiver is gone.
 /// A thread of its own, because the control may take seconds to answer, and leases must be kept
 /// alive meanwhile. A question without an answer is repeated with the next round.
-fn ask_control(control: &AdminClient, events: &mpsc::Sender<Event>) {
+fn ask_control(control: &AdminClient, events: &mpsc::Sender<Event>, view: &Mutex<View>) {
     let (mut load_at, mut listed) = (Instant::now(), 0);
+    let mut told = Vec::new();
     loop {
+        let edges = entries(&view.lock().expect("no holder panics"));
+        // Repeated if there is no answer.
+        if edges != told && control.ask(ControlRequest::Edges(edges.clone()), CONTROL_PATIENCE).is_ok() {
+            told = edges;
+        }
         if let Ok(ControlAnswer::Images(apps, draining)) =
             control.ask(ControlRequest::Images, CONTROL_PATIENCE)
         {
@@ -141,6 +150,16 @@ fn ask_control(control: &AdminClient, events: &mpsc::Sender<Event>) {
         }
         thread::sleep(NEWS_INTERVAL);
     }
+}
+
+/// The registered edges that others can reach, as agents are told of them.
+fn entries(view: &View) -> Vec<EdgeEntry> {
+    let reached = view.edges.iter().filter(|(_, registration, _)| !registration.addresses.is_empty());
+    let entry = |name: &String, addresses: &[String]| EdgeEntry {
+        name: name.clone(),
+        addresses: addresses.iter().take(EDGE_ADDRESSES_MAX).cloned().collect(),
+    };
+    reached.take(EDGES_TOLD_MAX).map(|(name, registration, _)| entry(name, &registration.addresses)).collect()
 }
 
 fn view_of(client: &CoordinatorClient, store: &Store) -> View {

@@ -80,6 +80,8 @@ impl Gate {
             &agent::AgentOptions {
                 routing: options.routing.clone(),
                 edges: Vec::new(),
+                // Over socket pairs, no other edge can be reached.
+                learn: !options.gate_edges.is_empty() && options.gates_learn,
                 spread: true,
                 servers: options.servers.clone(),
                 security: options.security.clone(),

@@ -58,6 +58,9 @@ pub struct EdgeOptions {
     pub name: String,
     /// Where agents connect.
     pub listen: Vec<SocketAddr>,
+    /// Where agents and other edges reach it, `host:port` each, the best first. Empty if nothing is known; then no agent learns of
+    /// this edge.
+    pub addresses: Vec<String>,
     /// How wires are protected.
     pub security: Security,
     /// Key material that the edges of one domain share and agents never see: it decrypts every session's state. At least 16
@@ -79,6 +82,8 @@ pub struct EdgeOptions {
     pub servers: Vec<ServerSettings>,
     /// Where sessions of the gates and of those servers run, `host:port` each; on this edge if empty.
     pub gate_edges: Vec<String>,
+    /// Whether the gates also use edges of the domain that those edges tell them of.
+    pub gates_learn: bool,
     /// The token that the gates show to those edges, if it is not [`Security::token`].
     pub gate_token: Option<String>,
     /// Bytes that the sessions of the gates' own agent may keep.
@@ -87,6 +92,8 @@ pub struct EdgeOptions {
     pub timeouts: Timeouts,
     /// Edges that this edge is a standby of, `host:port` each.
     pub standby: Vec<String>,
+    /// Whether it is also a standby of edges that it learns of.
+    pub standby_learns: bool,
     /// The token that it shows to them, if it is not [`Security::token`].
     pub standby_token: Option<String>,
     /// Its limits.

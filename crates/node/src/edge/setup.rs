@@ -66,6 +66,8 @@ record! {
         keys: Vec<Bytes>,
         /// Edges that this edge is a standby of, `host:port` each.
         standby: Vec<String>,
+        /// See [`EdgeOptions::standby_learns`].
+        standby_learns: bool,
         /// How long a handshake may take, in milliseconds.
         handshake_ms: u64,
     }
@@ -137,6 +139,7 @@ impl Setup {
             cells_max: options.limits.cells_max,
             keys: options.keys.iter().map(|key| bytes(&key.pem)).collect(),
             standby: options.standby.clone(),
+            standby_learns: options.standby_learns,
             handshake_ms: u64::try_from(options.limits.handshake.as_millis()).unwrap_or(u64::MAX),
         }
     }

@@ -24,7 +24,7 @@ use super::{
     supervisor,
 };
 use crate::logging;
-use marram_agent::{DialFailed, DialInto, Dialing, EndpointDialer, edge_transport};
+use marram_agent::{DialFailed, DialInto, Dialing, EdgeTransport, EndpointDialer, edge_transport};
 use marram_sandbox::set_latency_sensitive;
 use marram_shard::{
     api::{
@@ -157,14 +157,14 @@ fn wait_for_setup(poll: &mut Poll, channel: &mut IpcChannel) -> Result<Option<Se
 impl Process {
     fn new(poll: Poll, channel: IpcChannel, setup: &Setup) -> Result<Self, ShardError> {
         let waker = Arc::new(Waker::new(poll.registry(), token::WAKER)?);
-        let dialer = match &setup.standby[..] {
+        let transport = match &setup.standby[..] {
+            [] if setup.standby_learns => Some(EdgeTransport::learning(&setup.standby_security())),
             [] => None,
-            names => {
-                let transport =
-                    edge_transport(&setup.standby_security(), names).map_err(ShardError::Standby)?;
-                Some(EndpointDialer::new(transport, &[], Arc::clone(&waker))?)
-            }
+            names => Some(edge_transport(&setup.standby_security(), names)),
         };
+        let transport = transport.transpose().map_err(ShardError::Standby)?;
+        let dialer = transport.map(|transport| EndpointDialer::new(transport, &[], Arc::clone(&waker)));
+        let dialer = dialer.transpose()?;
         let at = Instant::now();
         Ok(Self {
             shard: Shard::new(DomainSecret::from_material(&setup.secret), random()?),
@@ -465,6 +465,10 @@ impl Process {
                 }
             }
             ShardOutput::Dial { target } => self.dial(target),
+            ShardOutput::Learn { edge, address } => {
+                self.dialer.iter_mut().for_each(|dialer| dialer.learn(edge, &address));
+            }
+            ShardOutput::Forget { edge } => self.dialer.iter_mut().for_each(|dialer| dialer.forget(edge)),
             ShardOutput::Start { cell, image, seed, app, session, place } => {
                 self.executor.scheduling(cell, (app, session), place);
                 self.executor.start_cell(cell, image, seed, &mut self.inputs);

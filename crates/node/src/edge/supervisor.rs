@@ -121,6 +121,8 @@ fn control_config(
         record_stops: options.stops.is_some(),
         checkpoints_max: options.limits.checkpoints_max,
         dials: u32::try_from(options.standby.len()).unwrap_or(u32::MAX),
+        learns: options.standby_learns,
+        addresses: options.addresses.clone(),
         hand_over_ms: hand_over_ms(options.limits.drain),
         heartbeat_ms: [options.timeouts.heartbeat_interval, options.timeouts.heartbeat_timeout]
             .map(|time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX)),

@@ -70,6 +70,7 @@ fn setup(images: &std::path::Path) -> Setup {
         cells_max: 16,
         keys: Vec::new(),
         standby: Vec::new(),
+        standby_learns: false,
         handshake_ms: 0,
     }
 }
