@@ -11,6 +11,7 @@
 
 mod faults;
 mod lag;
+mod learning;
 mod liar;
 mod moves;
 mod opening;
@@ -19,6 +20,7 @@ mod renewal;
 mod replay;
 
 pub use faults::{Fault, FaultKind, FaultTarget, Moment, On, When};
+pub use learning::Learning;
 pub use liar::Liar;
 pub use renewal::{Renewal, RenewalStep};
 
@@ -204,6 +206,8 @@ pub struct Plan {
     pub first: Fault<On>,
     /// Moves that an operator asks for, and faults at their steps. They do not wait for the first fault.
     pub moves: Vec<Fault<On>>,
+    /// What agents and edges have to learn of edges; none if all are configured.
+    pub learning: Option<Learning>,
     /// The faults after the first one. They begin when the first one has happened.
     pub faults: Vec<Fault<When>>,
     /// How long handlers and checkpoints take, in nanoseconds.
@@ -296,6 +300,7 @@ impl Plan {
             if !plan.keeps_many_messages() {
                 plan.moves = moves::draw(seed, plan.agents());
             }
+            plan.learning = learning::draw(&plan);
         }
         plan.connect_edges();
         if random.percent(4) {
@@ -351,6 +356,7 @@ impl Plan {
             visits,
             first: faults::first(&mut Random::new(seed, 17), clients + servers, messages),
             moves: Vec::new(),
+            learning: None,
             faults,
             handler_ns: random.magnitude(US, 200 * US),
             open_ns: opening::slowness_ns(seed),

@@ -22,6 +22,7 @@ mod causes;
 mod coordinator;
 mod edges;
 mod faults;
+mod learning;
 mod liars;
 mod lies;
 mod memory;

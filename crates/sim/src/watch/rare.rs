@@ -170,12 +170,18 @@ pub enum Rare {
     ClaimWon,
     /// An edge lost a claim.
     ClaimLost,
+    /// An agent connected to an edge that it had learned of.
+    EdgeLearned,
+    /// Such an edge became the owner of a session.
+    LearnedEdgeOwned,
+    /// An agent found another edge than it had been told of.
+    EdgeNotAsTold,
 }
 
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 81] = [
+    pub const ALL: [Self; 84] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -257,6 +263,9 @@ impl Rare {
         Self::AnswerLost,
         Self::ClaimWon,
         Self::ClaimLost,
+        Self::EdgeLearned,
+        Self::LearnedEdgeOwned,
+        Self::EdgeNotAsTold,
     ];
 }
 

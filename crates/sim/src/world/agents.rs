@@ -9,7 +9,7 @@
 //! As a real shell it translates between sockets and inputs. Unlike one it also keeps notes for the
 //! checks: which session a program belongs to, which sessions an agent has reported.
 
-use super::{Caller, Direction, Event, World};
+use super::{Caller, Direction, Event, World, learning::LearnedPlaces};
 use crate::{
     plan::{MS, Moment, Plan, S, SERVER, Service, US},
     program::{Act, Program, Taken},
@@ -61,6 +61,8 @@ pub(crate) struct AgentNode {
     slowed: u64,
     /// The session that last got an owner here.
     last_owned: Option<SessionId>,
+    /// Where its learned edges are.
+    pub(crate) learned: LearnedPlaces,
     name: String,
     visits: usize,
 }
@@ -68,12 +70,14 @@ pub(crate) struct AgentNode {
 impl AgentNode {
     pub(crate) fn new(plan: &Plan, agent: usize, chance: &mut Random) -> Self {
         let (serves, host) = (agent >= plan.clients, super::host(chance));
+        let edges = plan.learning.as_ref().map_or(plan.shards.len(), |learning| learning.configured[agent]);
         let config = AgentConfig {
             servers: serves
                 .then(|| AgentServer { name: SERVER.into(), datagrams: plan.datagrams[1], messages: false })
                 .into_iter()
                 .collect(),
-            edges: u16::try_from(plan.shards.len()).expect("a few edges"),
+            edges: u16::try_from(edges).expect("a few edges"),
+            learn: plan.learning.is_some(),
             spread: plan.spread,
             heartbeat_interval_ns: 100 * MS,
             heartbeat_timeout_ns: 400 * MS,
@@ -103,6 +107,7 @@ impl AgentNode {
             homeward: BTreeMap::new(),
             slowed: 0,
             last_owned: None,
+            learned: LearnedPlaces::default(),
             name: format!("A{agent}"),
             visits: plan.visits.iter().filter(|visit| visit.agent == agent).count(),
         }
@@ -110,6 +115,11 @@ impl AgentNode {
 
     pub(crate) fn machine(&self) -> Option<&Agent> {
         self.machine.as_ref()
+    }
+
+    /// Whether an edge is not in its configuration.
+    pub(crate) fn has_learned(&self, target: Target) -> bool {
+        target.edge >= self.config.edges
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -149,6 +159,7 @@ impl World {
         let entropy = self.chance.bytes();
         let node = &mut self.agents[agent];
         node.machine = Some(Agent::new(node.config.clone(), entropy));
+        node.learned = LearnedPlaces::default();
         node.slowed = 0;
         self.give_agent(agent, AgentInput::Wake);
     }
@@ -253,6 +264,14 @@ impl World {
         let life = self.agents[agent].life;
         match out {
             AgentOutput::Dial { target } => self.dial(Caller::Agent(agent), target),
+            AgentOutput::Learn { edge, address } => {
+                let now_ns = self.queue.now_ns();
+                if !self.agents[agent].has_learned(Target { edge, shard: 0 }) {
+                    self.violations.push(format!("A{agent} dials its configured edge {edge} at {address}"));
+                }
+                self.agents[agent].learned.learn(now_ns, edge, address);
+            }
+            AgentOutput::Forget { edge } => self.agents[agent].learned.forget(edge),
             // Nothing depends on when it is freed.
             AgentOutput::Free { bytes } => drop(bytes),
             AgentOutput::CloseWire { wire, .. } => self.close_wire(index(wire.0), Direction::Up),
@@ -310,6 +329,7 @@ impl World {
     /// an end is explained.
     fn report(&mut self, agent: usize, report: &AgentReport) {
         self.trace.say(self.queue.now_ns(), || format!("A{agent} reports {report:?}"));
+        self.judge_edge(agent, report);
         let sessions = &mut self.agents[agent].sessions;
         match report {
             AgentReport::Owned { session, app, target, .. } => {

@@ -14,7 +14,12 @@
 //! the machine wakes up into the past, as an owner that may have been replaced meanwhile.
 
 use super::{
-    Caller, Direction, Event, World, coordinator::ClientNode, memory, moves::MOVE_TAG, replay::ReplayJudge,
+    Caller, Direction, Event, World,
+    coordinator::ClientNode,
+    learning::{LearnedPlaces, address_of},
+    memory,
+    moves::MOVE_TAG,
+    replay::ReplayJudge,
 };
 use crate::{
     executor::{Cells, Habits, Restoring, play},
@@ -64,6 +69,8 @@ pub(crate) struct ShardNode {
     origin_ns: u64,
     cells: Cells,
     replay: ReplayJudge,
+    /// Where its learned peers are.
+    pub(crate) learned: LearnedPlaces,
     /// Time of the last reply of each cell: replies arrive in order.
     answers_ns: BTreeMap<CellId, u64>,
 }
@@ -119,6 +126,7 @@ impl EdgeNode {
             origin_ns: chance.below(1_000 * S),
             cells: Cells::new(habits),
             replay: ReplayJudge::default(),
+            learned: LearnedPlaces::default(),
             answers_ns: BTreeMap::new(),
         };
         let config = control::ControlConfig {
@@ -134,11 +142,9 @@ impl EdgeNode {
             coordinator: plan.witness.is_some(),
             record_stops: plan.records,
             checkpoints_max: plan.checkpoints_max,
-            dials: if plan.connects_edges() {
-                u32::try_from(plan.shards.len()).expect("a few edges")
-            } else {
-                0
-            },
+            dials: plan.dialled_edges(),
+            learns: plan.edges_learn(),
+            addresses: plan.learning.iter().map(|_| address_of(edge)).collect(),
             hand_over_ms: plan.hand_over_ms,
             heartbeat_ms: [100, 400],
             sabotage: 0,
@@ -222,6 +228,7 @@ impl World {
         node.wake_ns = u64::MAX;
         node.cells = Cells::new(habits);
         node.replay = ReplayJudge::default();
+        node.learned = LearnedPlaces::default();
         node.answers_ns.clear();
         let shard = u8::try_from(position.shard).expect("a few shards");
         self.give_control(position.edge, control::ControlInput::ShardUp { shard });
@@ -464,7 +471,8 @@ impl World {
     fn shard_out(&mut self, position: ShardPosition, out: ShardOutput) {
         let life = self.shard(position).life;
         match out {
-            ShardOutput::Send { wire, frame } => {
+            ShardOutput::Send { wire, mut frame } => {
+                self.lie_about_edges(position.edge, &mut frame);
                 let wire = usize::try_from(wire.0).expect("wires are named by their place");
                 match self.wires[wire].caller {
                     Caller::Agent(agent) => {
@@ -490,6 +498,8 @@ impl World {
                 }
             }
             ShardOutput::Dial { target } => self.dial(Caller::Shard(position), target),
+            ShardOutput::Learn { edge, address } => self.shard_learns(position, edge, Some(address)),
+            ShardOutput::Forget { edge } => self.shard_learns(position, edge, None),
             ShardOutput::CloseWire { wire } => {
                 let index = usize::try_from(wire.0).expect("wires are named by their place");
                 let direction = match self.wires[index].caller {
@@ -605,11 +615,8 @@ impl World {
                 cells.remove(cell, &mut self.past);
                 self.shard_mut(position).answers_ns.remove(&cell);
             }
-            ShardOutput::Send { .. }
-            | ShardOutput::CloseWire { .. }
-            | ShardOutput::WakeAt { .. }
-            | ShardOutput::Dial { .. }
-            | ShardOutput::Control(_) => {}
+            // Not for the executor.
+            _ => {}
         }
     }
 

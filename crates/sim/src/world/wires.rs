@@ -209,7 +209,10 @@ impl World {
     pub(crate) fn dial(&mut self, caller: Caller, target: agent::Target) {
         let life = self.life(caller);
         let row = self.row(caller);
-        let delay_ns = self.delay_ns(Direction::Up, row, usize::from(target.edge)) + 10 * US;
+        let Some(edge) = self.dialled_edge(caller, target) else {
+            return self.tell(caller, life, CONNECT_TIMEOUT_NS, Word::Failed(target, "timed out"));
+        };
+        let delay_ns = self.delay_ns(Direction::Up, row, edge) + 10 * US;
         self.queue.after(delay_ns, Event::Dialled { caller, life, target });
     }
 
@@ -219,7 +222,9 @@ impl World {
     /// a live one refuses at once. In 2 of 100 cases the connection is half open: the edge has it
     /// and the caller does not.
     pub(crate) fn dialled(&mut self, caller: Caller, life: u32, target: agent::Target) {
-        let edge = usize::from(target.edge);
+        let Some(edge) = self.dialled_edge(caller, target) else {
+            return self.tell(caller, life, CONNECT_TIMEOUT_NS, Word::Failed(target, "timed out"));
+        };
         let row = self.row(caller);
         let node = &self.edges[edge];
         let shard = usize::from(target.shard) % node.shards.len();
