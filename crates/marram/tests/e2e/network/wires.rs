@@ -94,10 +94,13 @@ fn nonce(stream: &mut TcpStream) -> [u8; 32] {
     nonce
 }
 
+/// The next frame, unless it is one that tells of edges.
 fn next(stream: &mut TcpStream, reader: &mut Reader) -> Frame {
     loop {
-        if let Some(frame) = reader.next_frame().expect("well-formed") {
-            return frame;
+        match reader.next_frame().expect("well-formed") {
+            Some(Frame::Edges(_)) => continue,
+            Some(frame) => return frame,
+            None => {}
         }
         let mut bytes = [0; 65_536];
         let count = stream.read(&mut bytes).expect("open");
