@@ -69,3 +69,10 @@ pub(super) fn counter(client: &ApiClient, name: &str) -> anyhow::Result<Option<u
     let line = text.lines().find(|line| line.starts_with(&format!("marram_{name}{{")));
     Ok(line.and_then(|line| line.rsplit_once(' ')?.1.parse().ok()))
 }
+
+/// The generator of the cell, by which a command changes a word of its state; 0 would stay 0, so callers avoid it.
+pub(super) fn xorshift(mut word: u64) -> u64 {
+    word ^= word << 13;
+    word ^= word >> 7;
+    word ^ word << 17
+}

@@ -99,8 +99,13 @@ impl Pinger {
 
     /// Connects, and fills the cell with `bytes` of incompressible state.
     pub(super) fn fill(address: SocketAddr, bytes: u64) -> anyhow::Result<TcpStream> {
+        Self::fill_from(address, bytes, 0x5eed)
+    }
+
+    /// The same, with state that is made from `seed`.
+    pub(super) fn fill_from(address: SocketAddr, bytes: u64, seed: u64) -> anyhow::Result<TcpStream> {
         let mut stream = peer::connect(address)?;
-        let (held, _) = ask(&mut stream, b'B', bytes, 0x5eed)?;
+        let (held, _) = ask(&mut stream, b'B', bytes, seed)?;
         anyhow::ensure!(held == bytes, "the cell holds {held} bytes, not {bytes}");
         Ok(stream)
     }

@@ -1,6 +1,6 @@
 //! The dimensions of a combination: fault, policy, moment and client.
 //!
-//! 8 faults x 4 policies x 4 moments x 2 clients = 256 combinations. Each has a name for `--only`
+//! 8 faults x 4 policies x 5 moments x 2 clients = 320 combinations. Each has a name for `--only`
 //! and for the report, as `sigkill.mid-message.warm.gate`. This module knows names only; `strike`
 //! makes faults and `moment` finds moments.
 
@@ -120,10 +120,14 @@ pub(super) enum Moment {
     Checkpoint,
     /// Another edge was killed, and an agent or a gate has just reported that the session has no owner.
     Recovery,
+    /// The session is being copied to another edge, to which an operator moves it. The fault strikes the edge that it leaves, or the other
+    /// one.
+    Move,
 }
 
 impl Moment {
-    pub(super) const ALL: [Self; 4] = [Self::Idle, Self::Message, Self::Checkpoint, Self::Recovery];
+    pub(super) const ALL: [Self; 5] =
+        [Self::Idle, Self::Message, Self::Checkpoint, Self::Recovery, Self::Move];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -131,6 +135,7 @@ impl Moment {
             Self::Message => "mid-message",
             Self::Checkpoint => "mid-checkpoint",
             Self::Recovery => "mid-recovery",
+            Self::Move => "mid-move",
         }
     }
 }
@@ -183,12 +188,12 @@ impl Combination {
         format!("{}.{}.{}.{}", fault.name(), moment.name(), policy.name(), client.name())
     }
 
-    /// Whether a quick run includes it. A quick run makes one combination in eight: every fault with every policy once, all
+    /// Whether a quick run includes it. A quick run makes one combination in ten: every fault with every policy once, all
     /// moments and both clients.
     pub(super) fn is_sample(self) -> bool {
         let Self { fault, policy, moment, client } = self;
         let (fault, policy) = (fault as usize, policy as usize);
-        moment as usize == (fault + policy) % 4 && client as usize == (fault + policy / 2) % 2
+        moment as usize == (fault + policy) % Moment::ALL.len() && client as usize == (fault + policy / 2) % 2
     }
 }
 
@@ -199,17 +204,18 @@ mod tests {
     #[test]
     fn a_quick_run_meets_every_fault_under_every_policy_and_every_moment() {
         let sample: Vec<_> = Combination::all().filter(|it| it.is_sample()).collect();
-        assert_eq!((sample.len(), Combination::all().count()), (32, 256));
+        assert_eq!((sample.len(), Combination::all().count()), (32, 320));
         for fault in Fault::ALL {
             for policy in Policy::ALL {
                 assert_eq!(sample.iter().filter(|it| it.fault == fault && it.policy == policy).count(), 1);
             }
-            for moment in Moment::ALL {
-                assert_eq!(sample.iter().filter(|it| it.fault == fault && it.moment == moment).count(), 1);
-            }
             for client in Client::ALL {
                 assert_eq!(sample.iter().filter(|it| it.fault == fault && it.client == client).count(), 2);
             }
+        }
+        for moment in Moment::ALL {
+            // With four policies, a fault meets four of the five moments.
+            assert!(sample.iter().filter(|it| it.moment == moment).count() >= 6, "{}", moment.name());
         }
     }
 }

@@ -6,6 +6,7 @@
 //!                                                       |    edges A, B, C: each in a namespace of its own,
 //!    owner A <- the fault, at a moment                  +--- with its own link, disk and clock
 //!    next owner B <- the second fault of mid-recovery   |
+//!    C <- half of the faults of mid-move, to C          |
 //!               server --- agent ----------------------'
 //! ```
 //! What the product promises is that the conversation goes on: no byte lost, repeated or changed.
@@ -171,7 +172,7 @@ fn converse(
             Some(running) => running,
             None => scene.talk(client)?,
         };
-        let struck = moment::make(scene, &session, &mut talk, row.combination)?;
+        let struck = moment::make(scene, &session, &mut talk, row.combination, row.gaps_ms.len())?;
         row.gaps_ms.push(struck.gap.as_secs_f64() * 1e3);
         row.protected_ms.push(struck.protected.as_secs_f64() * 1e3);
         row.hits += usize::from(struck.hit);

@@ -4,6 +4,8 @@
 //! number. So a difference can be named: bytes were lost or repeated if the stream continues at
 //! another place, and changed otherwise.
 
+use crate::ballast::xorshift;
+
 /// Bytes of a page of the cell's state, in words.
 const PAGE_WORDS: usize = 512;
 /// Marks the words of a stream; the rest of a word is its position.
@@ -56,13 +58,6 @@ impl Model {
             sum.rotate_left(5) ^ self.words[index]
         })
     }
-}
-
-/// The generator of the cell; a state of 0 would stay 0, so callers avoid it.
-fn xorshift(mut word: u64) -> u64 {
-    word ^= word << 13;
-    word ^= word >> 7;
-    word ^ word << 17
 }
 
 /// The byte at a position. Words are big-endian, so that the mark comes first.

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Answers after a fault that mean that the session continues.
 const ENOUGH: usize = 10;
-/// Bytes sent by an edge while its client sends little: a checkpoint is being sent, and more than as much is still to be sent.
+/// Bytes sent by an edge while its client sends little: a checkpoint, or the state of a session that moves, is being sent, and more than as
+/// much is still to be sent.
 const CHECKPOINT_BYTES: u64 = 512 << 10;
 /// How long a checkpoint may take to begin.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,7 +40,7 @@ struct Hit {
     hit: bool,
 }
 
-/// Runs one combination. The session continues afterwards, unless its client lost its connection.
+/// Runs one combination, for the `trial`th time. The session continues afterwards, unless its client lost its connection.
 ///
 /// # Errors
 /// If the machines cannot be used any more: a process did not start, or the session did not become
@@ -49,6 +50,7 @@ pub(super) fn make(
     session: &Session,
     talk: &mut Talk,
     combination: Combination,
+    trial: usize,
 ) -> anyhow::Result<Struck> {
     let owner = scene.wait_until_protected(session)?;
     // A fault that has variants uses each of them, at one moment or the other.
@@ -67,7 +69,7 @@ pub(super) fn make(
         }
         Moment::Checkpoint => while_talking(talk, Talk::churn, || {
             let before = scene.machine(owner)?.sent_bytes()?;
-            wait_for_checkpoint(scene, owner, before)?;
+            wait_until_sending(scene, owner, before)?;
             let blow = scene.strike(combination.fault, owner, round)?;
             // The edge has sent less than the state since: the checkpoint has not arrived.
             let left = scene.machine(owner)?.sent_bytes()?.saturating_sub(before);
@@ -82,6 +84,19 @@ pub(super) fn make(
                 let second = scene.strike(combination.fault, next, round)?;
                 let hit = scene.is_orphan(session, start, Instant::now());
                 Ok(Hit { blows: vec![first, second], hit })
+            })?
+        }
+        Moment::Move => {
+            let to = scene.target_of_move(session, owner, round)?;
+            // Both are struck, one after the other, whatever the client is.
+            let struck = [owner, to][(trial + combination.client as usize) % 2];
+            while_talking(talk, Talk::ask, || {
+                let begun = scene.begin_move(session, owner, to)?;
+                wait_until_sending(scene, owner, begun.sent)?;
+                let blow = scene.strike(combination.fault, struck, round)?;
+                // Until its client's agent has the other edge as the owner, the move is not over.
+                let hit = scene.is_orphan(session, begun.logs, Instant::now());
+                Ok(Hit { blows: vec![blow], hit })
             })?
         }
     };
@@ -120,14 +135,14 @@ fn while_talking(
     })
 }
 
-/// Waits until the edge is sending a checkpoint.
+/// Waits until the edge is sending a checkpoint, or the state of a session that moves.
 ///
 /// The edge's sent bytes are those of its link, in the namespace: data of the client is little
-/// beside a checkpoint.
-fn wait_for_checkpoint(scene: &Scene, owner: usize, before: u64) -> anyhow::Result<()> {
+/// beside either.
+fn wait_until_sending(scene: &Scene, owner: usize, before: u64) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while scene.machine(owner)?.sent_bytes()?.saturating_sub(before) < CHECKPOINT_BYTES {
-        anyhow::ensure!(Instant::now() < deadline, "no checkpoint was in flight within {PATIENCE:?}");
+        anyhow::ensure!(Instant::now() < deadline, "no checkpoint and no state was in flight within {PATIENCE:?}");
         std::thread::yield_now();
     }
     Ok(())

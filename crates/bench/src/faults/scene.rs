@@ -340,6 +340,10 @@ impl Scene {
                 return Ok(Some(("no edge stands by", list)));
             }
         }
+        let list = sessions_of(&self.cluster.edges[owner].client()?)?;
+        if !row_of(&list, session).is_some_and(|row| row["moving"].is_null()) {
+            return Ok(Some(("it is still being moved", list)));
+        }
         if self.policy == Policy::Recorder {
             let recorder = self.cluster.recorder.as_ref().context("a recorder was started")?;
             let list = sessions_of(&recorder.client()?)?;
@@ -367,6 +371,43 @@ impl Scene {
         }
         Ok(others[round % others.len()])
     }
+
+    /// The edge that a session is moved to: one that does not stand by for it, since that one needs no copy.
+    pub(super) fn target_of_move(
+        &self,
+        session: &Session,
+        owner: usize,
+        round: usize,
+    ) -> anyhow::Result<usize> {
+        let next = self.next_owner(session, owner, round)?;
+        let other = (0..EDGES).find(|edge| ![owner, next].contains(edge));
+        other.context("there is a third edge")
+    }
+
+    /// Begins to move a session. It is asked for until it is accepted: edges that have just started dial each other.
+    pub(super) fn begin_move(&self, session: &Session, owner: usize, to: usize) -> anyhow::Result<Begun> {
+        let edge = self.cluster.edges[owner].client()?;
+        let name = self.cluster.edges[to].client()?.json(Method::GET, "/v1/edge")?;
+        let name = name["edge"].as_str().context("an edge has a name")?;
+        let path = format!("/v1/sessions/{}/move/{name}", session.id);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let begun = Begun { logs: self.cluster.logs.end(), sent: self.machine(owner)?.sent_bytes()? };
+            match edge.json(Method::POST, &path) {
+                Ok(_) => return Ok(begun),
+                Err(error) if Instant::now() > deadline => return Err(error.into()),
+                Err(_) => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+}
+
+/// Where a move began.
+pub(super) struct Begun {
+    /// The end of the collected logs.
+    pub(super) logs: usize,
+    /// The bytes that the owner's machine had sent.
+    pub(super) sent: u64,
 }
 
 /// The sessions that an edge or a recorder lists.

@@ -247,7 +247,7 @@ mod tests {
         );
         assert_eq!(table.promised(), Wrong { repeated: 2, ..Wrong::default() });
         table.rows[0].broken = 1;
-        assert_eq!(table.cell(Fault::Kill, Policy::Hot), "**BREAKS** 1 of 12: 7 ms / goes on: 9 ms");
+        assert_eq!(table.cell(Fault::Kill, Policy::Hot), "**BREAKS** 1 of 15: 7 ms / goes on: 9 ms");
         assert_eq!(table.markdown().lines().count(), 2 + 2 + Fault::ALL.len() + 1);
     }
 }
