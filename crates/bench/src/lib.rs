@@ -149,7 +149,7 @@ enum BenchName {
     Density,
     /// What a client's own firewall, and a monitor behind it, add to a message, for up to 2,000 clients.
     Middlebox,
-    /// How long a client waits when its session is moved to another edge while it runs.
+    /// What clients notice when their sessions are moved to another edge while they run, one or a thousand at once.
     Move,
     /// How much hostile tenants affect a quiet one on the same shard.
     Noisy,
@@ -173,7 +173,7 @@ struct BenchOptions {
     #[arg(long)]
     pub quick: bool,
     /// Of `apps`, `classify`, `crowd`, `density`, `faults`, `forward`, `large`, `middlebox`, `move`, `recover`, `standby`, `start` and `tls`, only the
-    /// parts whose name contains this, as compress, c500, n300, sigkill.mid-message, throughput, state_10mib, ping or encrypted.
+    /// parts whose name contains this, as compress, c500, n300, sigkill.mid-message, throughput, state_10mib, drain_1000, ping or encrypted.
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
     /// Of `faults`, print only the table for docs/faults.md.

@@ -142,7 +142,10 @@ fn while_talking(
 fn wait_until_sending(scene: &Scene, owner: usize, before: u64) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while scene.machine(owner)?.sent_bytes()?.saturating_sub(before) < CHECKPOINT_BYTES {
-        anyhow::ensure!(Instant::now() < deadline, "no checkpoint and no state was in flight within {PATIENCE:?}");
+        anyhow::ensure!(
+            Instant::now() < deadline,
+            "no checkpoint and no state was in flight within {PATIENCE:?}"
+        );
         std::thread::yield_now();
     }
     Ok(())

@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 pub(super) const ROUNDS: u32 = 40_000;
 /// Bytes of a message's header, and of its payload: each byte of it is the lowest of the message's number.
 const HEADER: usize = 24;
-const PAYLOAD: usize = 1_000;
-const SIZE: usize = HEADER + PAYLOAD;
+const PAYLOAD: u32 = 1_000;
+const SIZE: usize = HEADER + PAYLOAD as usize;
 /// The steps of one message as one step.
 const JUMP: (u64, u64) = jump(ROUNDS);
 
@@ -52,7 +52,7 @@ fn step(word: u64, number: u64) -> u64 {
 /// A message as the client sends it, or as the server must receive it.
 fn message(number: u64, word: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(SIZE);
-    bytes.extend((PAYLOAD as u32).to_le_bytes());
+    bytes.extend(PAYLOAD.to_le_bytes());
     bytes.extend(ROUNDS.to_le_bytes());
     bytes.extend(number.to_le_bytes());
     bytes.extend(word.to_le_bytes());
