@@ -91,7 +91,7 @@ mod tests {
     fn after(numbers: &[u64]) -> Wrong {
         let mut heard = Heard::new(1, step);
         for number in numbers {
-            heard.hear(*number, (0..=*number).fold(1, step));
+            heard.hear(*number, (0..=*number.min(&5)).fold(1, step));
         }
         heard.wrong(5)
     }
