@@ -72,6 +72,8 @@ struct Bound {
     generation: Option<Generation>,
     /// The generation whose live cell the owner offers to keep.
     live: Option<Generation>,
+    /// Whether the app is unprotected.
+    bare: bool,
 }
 
 /// One attempt to own a session, as seen in its frames. Flags and offsets in pairs: index 0 is the
@@ -147,6 +149,8 @@ pub struct Watch {
     opened: BTreeMap<(ShardPosition, SessionId), Generation>,
     /// The last generation that an agent's end promised.
     promised_by: BTreeMap<(usize, SessionId, bool), Generation>,
+    /// The last generation whose chosen log reached an end that had promised no newer one.
+    chosen_at: BTreeMap<(SessionId, bool), Generation>,
     /// Stale frames whose effect was checked.
     looked_at: Vec<(Rare, std::mem::Discriminant<Frame>)>,
     feeds: Feeds,
@@ -259,6 +263,7 @@ impl Watch {
                 self.standby = standby.edge.strip_prefix("edge-").and_then(|index| index.parse().ok());
             }
             (PeerSide::Edge, Frame::Truncate(_)) => self.see(Moment::Truncate, Some(position)),
+            (PeerSide::Edge, Frame::Unprotect(_)) => self.counts.add(Rare::Unprotected, 1),
             (PeerSide::Edge, Frame::Finish(_)) => self.see(Moment::Finish, Some(position)),
             (PeerSide::Agent, Frame::Finished(_)) => self.see(Moment::Finished, Some(position)),
             (PeerSide::Agent, Frame::Superseded(_)) => self.counts.add(Rare::GenerationRefused, 1),
@@ -280,7 +285,7 @@ impl Watch {
     ///
     /// Checks I1 (ever newer promises) and the end's part of I13.
     fn promised_by(&mut self, wire: usize, agent: usize, promised: &Promised) {
-        let Some(Bound { session, server, generation: Some(generation), live }) =
+        let Some(Bound { session, server, generation: Some(generation), live, bare }) =
             self.channels.get(&(wire, promised.channel))
         else {
             return;
@@ -293,8 +298,10 @@ impl Watch {
             let what = format!("an end of {session:?} that promised {before} promises {generation} later");
             self.bounds.broken = Some(what);
         }
-        if promised.live && *live != before {
-            let what = format!("an end of {session:?} takes a cell of {live:?} for the one of {before:?}");
+        // The end of a session that is protected only while it moves goes back to the last generation with a log.
+        let last = if *bare { self.chosen_at.get(&(*session, *server)).copied() } else { before };
+        if promised.live && *live != last {
+            let what = format!("an end of {session:?} takes a cell of {live:?} for the one of {last:?}");
             self.bounds.broken = Some(what);
         }
     }
@@ -462,7 +469,10 @@ impl Watch {
     /// An end asks for an owner; with `fresh` for the first time, which is no recovery.
     fn hello(&mut self, wire: usize, hello: &Hello) {
         let (session, server) = (hello.session, hello.server);
-        self.channels.insert((wire, hello.channel), Bound { session, server, generation: None, live: None });
+        self.channels.insert(
+            (wire, hello.channel),
+            Bound { session, server, generation: None, live: None, bare: false },
+        );
         if hello.fresh {
             return;
         }
@@ -480,7 +490,7 @@ impl Watch {
         let server = !promise.server.is_empty();
         let (session, generation) = (promise.session, promise.generation);
         let live = promise.live.as_ref().map(|live| live.generation);
-        let bound = Bound { session, server, generation: Some(generation), live };
+        let bound = Bound { session, server, generation: Some(generation), live, bare: !promise.keep };
         self.channels.insert((wire, promise.channel), bound);
         self.opened.insert((position, session), generation);
         self.feeds.promise(position, promise);
@@ -567,6 +577,16 @@ impl Watch {
 
     /// The chosen log reached an end.
     fn chosen(&mut self, wire: usize, channel: u32) {
+        if let Some(Bound { session, server, generation: Some(generation), .. }) =
+            self.channels.get(&(wire, channel))
+        {
+            let end = (*session, *server);
+            let promised =
+                self.promised_by.iter().filter(|((_, session, server), _)| (*session, *server) == end);
+            if promised.map(|(_, promised)| promised).max() == Some(generation) {
+                self.chosen_at.insert(end, *generation);
+            }
+        }
         let Some((track, generation, server)) = self.attempt(wire, channel) else { return };
         let Some(attempt) = track.attempts.get_mut(&generation) else { return };
         attempt.chosen[usize::from(server)] = true;

@@ -149,6 +149,8 @@ pub(crate) struct World {
     /// Faults that wait for their moment, after the first one was injected.
     triggered: Vec<TriggeredFault>,
     faults_injected: u64,
+    /// Whether one of them was not a move.
+    is_disturbed: bool,
     causes: causes::Causes,
     /// The state of the scenario `plan::Renewal`, once it has begun.
     renewal: Option<renewal::ScenarioState>,
@@ -218,6 +220,7 @@ impl World {
             first: None,
             triggered: Vec::new(),
             faults_injected: 0,
+            is_disturbed: false,
             causes: causes::Causes::default(),
             renewal: None,
             liar: plan.liar.map(|liar| liars::Liar::new(&plan, liar)),

@@ -145,8 +145,7 @@ impl Sessions {
 
     /// Whether the session cannot be recovered without its owner, because nothing is kept.
     pub(crate) fn is_lost_with_its_owner(&self, id: EndId) -> bool {
-        let terms = self.by_id.get(&id).and_then(|session| session.end.terms());
-        terms.is_some_and(|terms| !terms.keep)
+        self.by_id.get(&id).is_some_and(|session| !session.end.keeps())
     }
 
     /// Checks I36 of docs/protocol.md, as far as it relates sessions and timers, and the invariants of all ends.

@@ -614,6 +614,11 @@ fn refuse(channel: Channel, refusal: &PromiseRefusal) -> Frame {
             let reason = "the session began at another owner, and the app keeps nothing".to_string();
             Ended { channel, code: Code::Lost, reason }.into()
         }
+        PromiseRefusal::Uncovered => {
+            // The edge to which it moves may be asked next.
+            let reason = "the session moves, and this edge has not all of it".to_string();
+            Ended { channel, code: Code::Waiting, reason }.into()
+        }
         PromiseRefusal::Ends => {
             let reason = "the session's other end is at another agent".to_string();
             Ended { channel, code: Code::Superseded, reason }.into()

@@ -61,6 +61,8 @@ pub enum PromiseRefusal {
     Ends,
     /// The end keeps nothing of the session, so that no second owner can recover it.
     Lost,
+    /// The end keeps the session while it moves, and the requester lacks a part of the rest.
+    Uncovered,
 }
 
 /// Why a frame was refused: the owner violates the protocol. The session cannot continue with this owner.
@@ -103,6 +105,8 @@ pub struct End {
     origin: Option<Box<Origin>>,
     app: String,
     terms: Option<Terms>,
+    /// Whether it keeps the session while that moves, though its terms do not ask for it.
+    protected: bool,
     promised: Generation,
     /// The last generation in which an owner chose a log.
     chosen: Generation,
@@ -154,6 +158,7 @@ impl End {
             origin: None,
             app,
             terms: None,
+            protected: false,
             promised: Generation::NONE,
             chosen: Generation::NONE,
             channel: 0,
@@ -265,6 +270,12 @@ impl End {
         self.terms.as_ref()
     }
 
+    /// Whether it keeps messages and log, so that another owner can recover the session: always, or while the session moves.
+    #[must_use]
+    pub fn keeps(&self) -> bool {
+        self.protected || self.terms.as_ref().is_none_or(|terms| terms.keep)
+    }
+
     /// At its end: what takes long to free.
     pub(crate) fn slow_to_free(self) -> impl Iterator<Item = Bytes> {
         receive::slow_to_free(self.checkpoints.into_bytes())
@@ -347,6 +358,7 @@ impl End {
         self.log.invariants(self.promised, self.phase == EndPhase::Owned)?;
         self.sent.invariants()?;
         self.checkpoints.invariants(self.log.end())?;
+        holds!("I48", !self.protected || self.terms.as_ref().is_some_and(|terms| !terms.keep));
         holds!("I44", (RETAINED_MIN..=RETAINED_MAX).contains(&self.room));
         holds!("I44", (ALLOWANCE_MIN..=CHECKPOINT_AFTER_BYTES).contains(&self.allowance));
         holds!("I10", self.unacknowledged <= self.received);
@@ -399,7 +411,10 @@ impl End {
         self.stored = 0;
         // A standby learns of a generation when its owner asks for promises. If the ends had promised another owner before, no
         // log was chosen in that generation, and the standby's state may contradict what the ends have received since.
-        let is_last = |live: &Live| live.generation == previous && live.generation == self.chosen;
+        // While a session without protection of its own moves, there is nothing else to go back to: there one counts in whose place no
+        // log was chosen yet, since every end must say so.
+        let is_last =
+            |live: &Live| live.generation == self.chosen && (self.protected || live.generation == previous);
         // An owner with a log that ends before the last checkpoint needs that checkpoint, and everything after it.
         let fits = |live: &&Live| is_last(live) && live.log_end >= self.log.start();
         let live = ask.live.as_ref().filter(fits);
@@ -454,8 +469,17 @@ impl End {
         if self.begun && self.terms.as_ref().is_some_and(|terms| terms.image != ask.image) {
             return Err(PromiseRefusal::Image);
         }
-        if self.terms.as_ref().is_some_and(|terms| !terms.keep) {
+        if !self.keeps() {
             return Err(PromiseRefusal::Lost);
+        }
+        // What came before is only at the owner, and at the edge to which it sends the session.
+        let covers = |live: &Live| {
+            live.generation == self.chosen
+                && live.took >= self.sent.start()
+                && live.log_end >= self.log.start()
+        };
+        if self.protected && !ask.live.as_ref().is_some_and(covers) {
+            return Err(PromiseRefusal::Uncovered);
         }
         // The first promise fixes the ends of a session: a delayed first hello can make another agent accept the session, and
         // two pairs of ends could then each choose a log.
@@ -570,7 +594,7 @@ impl End {
             self.credit.spend(charge(message.payload.len()));
             self.send_input(message, out);
         }
-        if self.terms.as_ref().is_some_and(|terms| !terms.keep) {
+        if !self.keeps() {
             self.sent.forget_sent();
         }
     }

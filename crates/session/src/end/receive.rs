@@ -1,11 +1,11 @@
 //! What an end receives from its owner, after the promise.
 
-use super::{ACK_CHARGE, ACK_COUNT, End, EndEffect, EndPhase, Violation};
+use super::{ACK_CHARGE, ACK_COUNT, End, EndEffect, EndPhase, Violation, keep::Log};
 use crate::credit::InputCredit;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use marram_wire::{
-    frame::{Chosen, Finished, Frame, Increment, Output, Stored},
+    frame::{Chosen, Finished, Frame, Increment, Output, Protect, Protected, Stored},
     limits::{OUTPUT_WINDOW, charge},
     seal::LOG_OFFSET_MAX,
 };
@@ -59,6 +59,14 @@ impl End {
                 self.sent.truncate(truncate.sent);
                 Ok(())
             }
+            (Frame::Protect(protect), EndPhase::Owned) => self.protect(&protect, out),
+            (Frame::Unprotect(_), EndPhase::Owned) => {
+                check(self.protected, "a session that does not move is not kept any more")?;
+                self.protected = false;
+                self.sent.forget_sent();
+                self.log.truncate(self.log.end(), self.log.tag());
+                Ok(())
+            }
             (Frame::Fetch(_), EndPhase::Owned) => {
                 self.show(out);
                 Ok(())
@@ -81,6 +89,22 @@ impl End {
             }
             _ => Err(Violation("a frame is not allowed in this phase")),
         }
+    }
+
+    /// The session moves, and its app has no protection: from here on this end keeps its messages and the log, and acknowledges
+    /// outputs. What it sent before is at the owner, or on its way there.
+    fn protect(&mut self, protect: &Protect, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
+        let has_none = self.terms.as_ref().is_some_and(|terms| !terms.keep);
+        check(has_none, "a session is to be kept that is kept already")?;
+        check(protect.log_offset < LOG_OFFSET_MAX, "a log begins behind the maximum log offset")?;
+        if !self.protected {
+            self.protected = true;
+            self.log = Log::starting(protect.log_offset, protect.tag);
+            self.unacknowledged = 0;
+        }
+        let (channel, sent_start, received) = (self.channel, self.sent.start(), self.received);
+        out.push(EndEffect::Send(Protected { channel, sent_start, received }.into()));
+        Ok(())
     }
 
     fn chosen(&mut self, chosen: Chosen, out: &mut Vec<EndEffect>) -> Result<(), Violation> {

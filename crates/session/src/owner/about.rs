@@ -1,6 +1,6 @@
 //! What an owner knows of its session from the start, and the generation under which it acts.
 
-use super::{OwnerPolicy, ends::Ends, log::Log};
+use super::{OwnerPolicy, ends::Ends, log::Log, protection::Protection};
 use crate::{
     cell::CellImage,
     trace::{TraceContext, TraceRole},
@@ -19,6 +19,10 @@ pub(super) struct About {
     pub(super) image: CellImage,
     pub(super) policy: OwnerPolicy,
     pub(super) keys: SessionKeys,
+    /// Of a session whose app has none, while it moves.
+    pub(super) protection: Protection,
+    /// The last generation that was opened to end it.
+    pub(super) protected_in: Generation,
     generation: Generation,
     /// Encrypts log and checkpoints of this generation. Log of an earlier one has the seal of its own generation.
     seal: Seal,
@@ -28,7 +32,26 @@ impl About {
     /// Of an owner that has opened no generation yet.
     pub(super) fn new(session: SessionId, image: CellImage, keys: SessionKeys, policy: OwnerPolicy) -> Self {
         let seal = keys.seal(Generation::NONE);
-        Self { session, image, policy, keys, generation: Generation::NONE, seal }
+        Self {
+            session,
+            image,
+            policy,
+            keys,
+            protection: Protection::Off,
+            protected_in: Generation::NONE,
+            generation: Generation::NONE,
+            seal,
+        }
+    }
+
+    /// Whether ends keep messages and log, because of the app's settings or while the session moves.
+    pub(super) fn keeps(&self) -> bool {
+        self.policy.keep || self.is_protected_for_now()
+    }
+
+    /// Whether ends keep messages and log, and only because the session moves.
+    pub(super) fn is_protected_for_now(&self) -> bool {
+        !self.policy.keep && matches!(self.protection, Protection::On | Protection::Ending)
     }
 
     /// The newest generation that the owner opened, or that its feed is of.

@@ -23,9 +23,10 @@ impl Checkpointer {
     }
 
     /// Whether one apart is the next one to be copied.
-    pub(super) fn is_apart_due(&self, awaited: Awaited) -> bool {
+    pub(super) fn is_apart_due(&self, about: &About, awaited: Awaited) -> bool {
         let is_sealed = self.taken.is_none() || self.sending.is_some();
-        awaited == Awaited::Apart && self.can_take_apart() && self.apart.is_none() && is_sealed
+        let able = about.is_protected_for_now() || self.can_take_apart();
+        awaited == Awaited::Apart && able && self.apart.is_none() && is_sealed
     }
 
     /// Whether a keeper waits for a full checkpoint that the ends get as well.

@@ -25,7 +25,7 @@ impl Owner {
         let due = self.checkpointer.is_due(&self.about, &self.ends, &self.log, awaited);
         if due
             && !self.runner.is_busy()
-            && self.about.policy.keep
+            && self.about.keeps()
             && let Some(cell) = self.cell
         {
             match self.checkpointer.step(&self.about, &self.ends, awaited) {
@@ -73,6 +73,7 @@ impl Owner {
     fn copy(&mut self, cell: CellId, awaited: Awaited, out: &mut Vec<OwnerEffect>) {
         self.totals.budget_checkpoints += u64::from(self.checkpointer.is_required());
         let builds_on_fed = self.checkpointer.builds_on_fed();
+        let is_apart = self.checkpointer.is_apart_due(&self.about, awaited);
         let (number, base) = self.checkpointer.take(&self.about, &self.ends, &self.log, &self.state, awaited);
         if base == CheckpointBase::Full
             && !builds_on_fed
@@ -80,7 +81,6 @@ impl Owner {
         {
             out.push(OwnerEffect::MergesDeltas(reason));
         }
-        let is_apart = base == CheckpointBase::Apart;
         if awaited != Awaited::Nothing && (is_apart || base == CheckpointBase::Image) {
             let keep = self.about.keep_frame(&self.ends, &self.log);
             self.replicas.start_waiting(Some(number), &keep, out);

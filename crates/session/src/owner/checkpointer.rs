@@ -318,7 +318,7 @@ impl Checkpointer {
             return Step::Wait;
         }
         let room = room(&about.policy, ends);
-        let Some(base) = self.next_base(ends, awaited, room) else {
+        let Some(base) = self.next_base(about, ends, awaited, room) else {
             let size = if self.has_delta_base() { self.last_delta_size } else { self.full_size };
             return Step::NoRoom { size, room };
         };
@@ -340,9 +340,11 @@ impl Checkpointer {
     ///
     /// Where a full one may not fit, deltas go on while they could be merged after one more. Then they are merged, again and
     /// again. What may not fit is tried only where nothing surely fits.
-    fn next_base(&self, ends: &Ends, awaited: Awaited, room: u64) -> Option<CheckpointBase> {
-        if self.is_apart_due(awaited) {
-            return Some(CheckpointBase::Apart);
+    fn next_base(&self, about: &About, ends: &Ends, awaited: Awaited, room: u64) -> Option<CheckpointBase> {
+        if self.is_apart_due(about, awaited) {
+            // Where the ends keep no checkpoints there is none to name.
+            let is_first = about.is_protected_for_now();
+            return Some(if is_first { CheckpointBase::Image } else { CheckpointBase::Apart });
         }
         let awaited = self.awaits_full(awaited);
         let can_delta = self.has_delta_base() && self.last_delta_size <= room;
@@ -436,8 +438,10 @@ impl Checkpointer {
     /// shard's budget, an end has to keep too much, or a keeper waits for one to begin with. Only one is taken at a
     /// time.
     pub(super) fn is_due(&self, about: &About, ends: &Ends, log: &Log, awaited: Awaited) -> bool {
-        if self.is_apart_due(awaited) {
-            return true;
+        let is_apart_due = self.is_apart_due(about, awaited);
+        // The ends of a session that is protected only while it moves keep no checkpoints.
+        if is_apart_due || about.is_protected_for_now() {
+            return is_apart_due;
         }
         let is_wanted = self.full_requested || self.awaits_full(awaited);
         let wanted = is_wanted && self.has_room_for_full(about, ends);
@@ -476,8 +480,8 @@ impl Checkpointer {
         awaited: Awaited,
     ) -> (u32, CheckpointBase) {
         let room = room(&about.policy, ends);
-        let next = self.next_base(ends, awaited, room).unwrap_or(CheckpointBase::Image);
-        let is_apart = next == CheckpointBase::Apart;
+        let next = self.next_base(about, ends, awaited, room).unwrap_or(CheckpointBase::Image);
+        let is_apart = self.is_apart_due(about, awaited);
         let kind = match next {
             CheckpointBase::Image | CheckpointBase::Apart => CheckpointKind::Full,
             CheckpointBase::Previous => CheckpointKind::Delta,

@@ -238,6 +238,7 @@ impl Owner {
         self.enter(Phase::Running, "the ends are sent the chosen log");
         self.live = Some(self.about.generation());
         self.checkpointer.tell_covered(&mut self.ends, out);
+        self.confirm_to_end(out);
         self.replicas.tell_standby_again(&self.ends, out);
         if self.state.is_opened {
             self.release(out);

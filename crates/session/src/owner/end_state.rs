@@ -65,6 +65,10 @@ pub(super) struct EndState {
     pub(super) finished: bool,
     /// Charge of the consumed messages that no checkpoint covers.
     pub(super) uncovered: u64,
+    /// While a session moves whose app has no protection: the first message that the end keeps. None before it has answered.
+    pub(super) kept_from: Option<u64>,
+    /// Whether it has answered the last `Protect`.
+    pub(super) confirms: bool,
     /// How much of them, or of the log, the end may keep before a checkpoint is due, as it said on this channel.
     allowance: u64,
 }
@@ -100,6 +104,8 @@ impl EndState {
             known_tag: [0; 8],
             finished: false,
             uncovered: 0,
+            kept_from: None,
+            confirms: false,
             allowance: CHECKPOINT_AFTER_BYTES,
         }
     }
@@ -115,6 +121,7 @@ impl EndState {
             self.inputs_charge = 0;
         }
         self.finished = false;
+        self.confirms = false;
         self.input_credit = InputCredit::default();
         self.allowance = CHECKPOINT_AFTER_BYTES;
     }

@@ -15,6 +15,7 @@ use super::{
     follow::{Follow, Point},
     log::{Log, Position},
     phase::{Phase, replay_of},
+    protection::Protection,
 };
 use crate::{
     cell::{CellError, Seed},
@@ -54,7 +55,12 @@ impl Owner {
         keep: &Keep,
         seed: Seed,
     ) -> Result<Self, StandbyError> {
-        let owner = Self::new(keep.session, keep.image, keys, policy, &keep.hosts, seed);
+        let moves_unprotected = keep.moves && !policy.keep && !policy.shared;
+        let mut owner = Self::new(keep.session, keep.image, keys, policy, &keep.hosts, seed);
+        if moves_unprotected {
+            // It ends once the session belongs to this owner.
+            owner.about.protection = Protection::Ending;
+        }
         let mut owner = owner.following(keep.generation)?;
         // Each message that was consumed has an entry of at least a byte.
         let consumed = keep.took.iter().all(|took| *took <= keep.log_offset);
@@ -76,7 +82,7 @@ impl Owner {
     /// An owner that is fed with what that of this generation consumed.
     pub(super) fn following(mut self, generation: Generation) -> Result<Self, StandbyError> {
         let ports = 1 + usize::from(self.about.policy.server.is_some());
-        if self.ends.len() != ports || !self.about.policy.keep {
+        if self.ends.len() != ports || !self.about.keeps() {
             return standby_error(Code::Protocol, "the app is deployed differently here and at the owner");
         }
         self.about.renew(generation);

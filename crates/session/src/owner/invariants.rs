@@ -1,12 +1,12 @@
 //! The owner's local invariants, by their numbers in docs/protocol.md: those that relate its parts, and those of each
 //! part.
 
-use super::{Owner, OwnerPhase, end_state::EndState, phase::Phase};
+use super::{Owner, OwnerPhase, end_state::EndState, phase::Phase, protection::Protection};
 use crate::invariant::{BrokenInvariant, holds};
 use marram_wire::limits::charge;
 
 impl Owner {
-    /// Checks I15, I19, I23, I28 to I30, I35, I37, I38 and I42 of docs/protocol.md, as far as they relate fields of this
+    /// Checks I15, I19, I23, I28 to I30, I35, I37, I38, I42 and I48 of docs/protocol.md, as far as they relate fields of this
     /// owner.
     ///
     /// # Errors
@@ -22,9 +22,10 @@ impl Owner {
         for side in self.ends.iter() {
             side.invariants(self.follow.is_some())?;
             let linked = self.phase() == OwnerPhase::Running && side.channel.is_some();
-            let protected = linked && self.about.policy.keep;
+            let protected = linked && self.about.keeps();
             holds!("I23", !protected || (self.log.floor()..=self.log.end()).contains(&side.known));
             holds!("I23", !linked || side.next == side.fed_end());
+            holds!("I48", side.kept_from.is_none() || self.about.is_protected_for_now());
         }
         if let Phase::Promising(opening) = &self.phase {
             opening.invariants(&self.ends)?;
@@ -32,6 +33,8 @@ impl Owner {
         if let Some(follow) = &self.follow {
             follow.invariants(&self.ends, &self.log)?;
         }
+        let lent = self.about.protection != Protection::Off;
+        holds!("I48", !lent || !(self.about.policy.keep || self.about.policy.shared));
         self.state.invariants()?;
         self.witness.invariants()?;
         self.checkpointer.invariants(&self.log)?;

@@ -18,6 +18,7 @@
 //! | what a standby is fed; what a recorder gave | `follow`, `recall` | `feed`, `recall`, `takeover` |
 //! | recordings | `recordings` | `record` |
 //! | the witness | `witness` | `witness` |
+//! | protection of a session that has none, while it moves | `about` | `protection` |
 
 mod about;
 mod apart;
@@ -37,6 +38,7 @@ mod opening;
 mod pauses;
 mod phase;
 mod policy;
+mod protection;
 mod recall;
 mod record;
 mod recordings;
@@ -297,6 +299,7 @@ impl Owner {
                     self.checkpoint_if_due(out);
                 }
             }
+            Frame::Protected(protected) if !promising => self.protected(index, &protected, out),
             Frame::Superseded(superseded) => self.superseded(port, superseded.promised, out),
             Frame::Ended(ended) if ended.code.is_retryable() => self.step_down(ended.code, ended.reason, out),
             Frame::Ended(ended) => self.terminate(ended.code, ended.reason, out),
@@ -316,7 +319,7 @@ impl Owner {
         if matches!(self.phase, Phase::Detached | Phase::Following) {
             return trace!(self.context(), "ignores that a link broke: it is {}", self.phase().name());
         }
-        if !self.about.policy.keep {
+        if !self.outlives_links() {
             return self.terminate(
                 Code::Lost,
                 "a connection broke, and the app is not protected".into(),
@@ -396,10 +399,13 @@ impl Owner {
     }
 
     /// Tells a keeper that replays continuously to take the session over, once it has all that it needs. False if it has not, or
-    /// if this owner cannot hand the session over now. The session goes on here until its ends promise the other edge.
+    /// if this owner cannot hand the session over now, such as before an end has sent what it does not keep. The session goes on here until its ends promise the other edge.
     pub fn hand_over(&mut self, now: Now, keeper: KeeperId, out: &mut Vec<OwnerEffect>) -> bool {
         let session_ns = self.runner.session_ns(now, &self.log);
-        self.phase() == OwnerPhase::Running && self.replicas.hand_over(keeper, session_ns, out)
+        // What a handler that runs has consumed was not fed yet.
+        let is_covered = || self.is_covered() && !self.runner.is_busy();
+        let is_able = self.phase() == OwnerPhase::Running && (self.about.policy.keep || is_covered());
+        is_able && self.replicas.hand_over(keeper, session_ns, out)
     }
 
     /// Progress of the session's keepers.
@@ -410,6 +416,7 @@ impl Owner {
     /// A frame from a keeper.
     pub fn from_keeper(&mut self, keeper: KeeperId, frame: Frame, out: &mut Vec<OwnerEffect>) {
         self.replicas.receive(self.about.context(), keeper, frame, out);
+        self.confirmed(out);
     }
 
     /// Informs the ends which edge is the standby, if that has changed.

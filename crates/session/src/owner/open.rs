@@ -115,6 +115,8 @@ impl Owner {
         let side = &mut self.ends[index];
         let has_past = promised.log_end > 0 || !promised.checkpoints.is_empty();
         side.next = promised.sent_start;
+        // An end that keeps nothing does not promise again.
+        side.kept_from = Some(promised.sent_start).filter(|_| self.about.is_protected_for_now());
         // What was consumed before, on an earlier channel or as a standby, was not sent on the initial credit of this
         // channel.
         (side.credited_from, side.input_credit) = (promised.sent_end, InputCredit::default());

@@ -12,6 +12,7 @@ use super::{
     end_state::{EndState, Message},
     ends::Ends,
     log::Log,
+    protection::Place,
 };
 use crate::invariant::{BrokenInvariant, holds};
 use crate::trace;
@@ -35,6 +36,8 @@ use marram_wire::{
 
 /// After this many outputs that the ends received, hot keepers are informed.
 const REPORT_EVERY: u64 = 64;
+/// After this many bytes a place is noted up to which a keeper may confirm what it was fed.
+const PLACE_EVERY: u64 = FEED_WINDOW / 16;
 /// Maximum of checkpoints in flight to one keeper.
 const TRANSFERS_MAX: usize = 2;
 
@@ -103,6 +106,10 @@ struct ReplicaStream {
     /// The number begins with all entries that were sent while its checkpoint was in flight.
     unreplayed: u64,
     unreplayed_min: u64,
+    /// While the session is protected only because it moves: places in what it is fed, each with the bytes that it had been sent, or
+    /// will have acknowledged, there.
+    places: VecDeque<(u64, Place)>,
+    fed: u64,
 }
 
 impl ReplicaStream {
@@ -141,6 +148,24 @@ impl ReplicaStream {
         true
     }
 
+    /// It was sent an entry: every now and then the place behind that is noted.
+    fn note_place(&mut self, place: impl FnOnce() -> Place) {
+        let last = self.places.back().map_or(self.fed - self.behind, |(fed, _)| *fed);
+        if self.fed - last >= PLACE_EVERY {
+            self.places.push_back((self.fed, place()));
+        }
+    }
+
+    /// The last of the places up to which it has acknowledged everything.
+    fn take_confirmed(&mut self) -> Option<Place> {
+        let acknowledged = self.fed - self.behind;
+        let mut last = None;
+        while let Some((_, place)) = self.places.pop_front_if(|(fed, _)| *fed <= acknowledged) {
+            last = Some(place);
+        }
+        last
+    }
+
     /// By how many entries it has fallen behind since it was ready.
     fn fell_behind(&self) -> u64 {
         if self.ready { self.unreplayed - self.unreplayed_min } else { 0 }
@@ -177,6 +202,8 @@ impl Replicas {
             behind: 0,
             unreplayed: 0,
             unreplayed_min: 0,
+            places: VecDeque::new(),
+            fed: 0,
         });
     }
 
@@ -241,6 +268,11 @@ impl Replicas {
     pub(super) fn tell_standby(&self, ends: &Ends, out: &mut Vec<OwnerEffect>) {
         let (edge, shard) = self.reported_standby.clone().unwrap_or_default();
         ends.send(|channel| Standby { channel, edge: edge.clone(), shard }.into(), out);
+    }
+
+    /// The place up to which the edge to which the session moves has everything, if that is a later one than before.
+    pub(super) fn take_confirmed(&mut self) -> Option<Place> {
+        self.streams.iter_mut().find(|stream| stream.feed == Feed::Moved)?.take_confirmed()
     }
 
     /// A frame from a keeper. It can lose only its own stream with it.
@@ -358,7 +390,7 @@ impl Replicas {
     pub(super) fn feed_entry(
         &mut self,
         about: &About,
-        log: &Log,
+        (log, ends): (&Log, &Ends),
         offset: u64,
         event: &Event,
         message: Option<Message>,
@@ -380,9 +412,14 @@ impl Replicas {
                 continue;
             }
             stream.behind += cost;
+            stream.fed += cost;
             if stream.behind > FEED_WINDOW {
                 self.lose(about.context(), at, Code::Busy, "it lags behind".to_string(), out);
                 continue;
+            }
+            if about.is_protected_for_now() {
+                let place = || Place { log_offset: log.end(), tag, took: ends.took() };
+                stream.note_place(place);
             }
             stream.unreplayed += u64::from(stream.feed.is_replayed());
             if stream.fell_behind() > REPLAY_LAG_MAX {

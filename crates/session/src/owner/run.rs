@@ -70,7 +70,7 @@ impl Owner {
         let Some(running) = self.runner.complete(running) else {
             return self.runner.run_next(self.cell, out);
         };
-        let logged = if self.about.policy.keep { self.log_entry(running, out) } else { Some(0) };
+        let logged = if self.about.keeps() { self.log_entry(running, out) } else { Some(0) };
         let Some(logged) = logged else {
             let reason = format!(
                 "more than {READS_MAX} reads from the cache, or {READS_SIZE_MAX} bytes of objects, at the session's start"
@@ -79,7 +79,8 @@ impl Owner {
         };
         self.totals.consumed += 1;
         self.totals.pauses_ended += self.state.end_entry(&mut self.ends, &self.about);
-        self.runner.count(now, sent, logged);
+        // The quota is of a log that the app asked for.
+        self.runner.count(now, sent, if self.about.policy.keep { logged } else { 0 });
         let broken = self.runner.broken_quota(&self.about.policy, &self.log, sent);
         if let Some(reason) = broken.or(applied.err()) {
             return self.terminate(Code::Guest, reason, out);
@@ -95,6 +96,8 @@ impl Owner {
             // A recording and a checkpoint take their position here, between two entries and before the next one
             // begins.
             self.ask_if_between(out);
+            self.protect_if_between(now, out);
+            self.open_to_end(out);
             self.checkpoint_if_due(out);
             self.pump(now, out);
         }
@@ -138,7 +141,7 @@ impl Owner {
         let now_ns = running.clock_read.then_some(running.now_ns);
         let offset = self.log.end();
         let size = self.log.append(&self.about.keys, event.clone(), now_ns, reads, message.as_ref())?;
-        self.replicas.feed_entry(&self.about, &self.log, offset, &event, message, out);
+        self.replicas.feed_entry(&self.about, (&self.log, &self.ends), offset, &event, message, out);
         Some(size)
     }
 
@@ -146,7 +149,7 @@ impl Owner {
     /// has an output has the log that led to it, and gives that to the next owner (I14). Outputs of an entry that is
     /// not logged are held back (I15).
     pub(super) fn release(&mut self, out: &mut Vec<OwnerEffect>) {
-        let keep = self.about.policy.keep;
+        let keep = self.about.keeps();
         for index in 0..self.ends.len() {
             let Some(channel) = self.ends[index].channel else { continue };
             let (port, known) = (self.ends[index].port, self.ends[index].known);
@@ -197,7 +200,9 @@ impl Owner {
             );
         };
         side.credit = credit;
-        if self.about.policy.keep && !side.acknowledge(received) {
+        // What was received before an end kept anything, and is acknowledged late, is not here.
+        let counts = self.about.policy.keep || side.kept_from.is_some();
+        if counts && !side.acknowledge(received) {
             return self.terminate(
                 Code::Protocol,
                 "an end acknowledges outputs that it was not sent".into(),

@@ -16,7 +16,7 @@ use alloc::{
 };
 use marram_session::{
     cell::Seed,
-    owner::{Attempt, Owner},
+    owner::{Attempt, Owner, OwnerPhase},
 };
 use marram_wire::{
     frame::{Channel, Code, Hello, Reject},
@@ -302,10 +302,17 @@ impl Shard {
     /// Another attempt conflicted, or the cell could not be kept: try again, over the same wires.
     pub(super) fn again(&mut self, now: Now, id: SessionId, count: u64, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
+        // Its owner asks by itself: it has the session, and no end has to prove that it may ask.
+        let runs = session.owner.phase() == OwnerPhase::Running;
+        if runs {
+            (session.fresh, session.proven, session.again) = (false, true, 0);
+        }
         session.again += 1;
         let tired = session.again > AGAIN_MAX;
         match roles::known_ends(&self.wires, session) {
             Some(ends) if !tired => self.attempt(now, id, count, &ends, out),
+            // The end that is away asks when it is back.
+            None if runs => {}
             // The ends ask again after a random wait, so one of the shards that compete wins.
             _ => self.with_owner(now, id, out, |owner, effects| {
                 owner.step_down(

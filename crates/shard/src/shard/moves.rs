@@ -49,11 +49,6 @@ impl Shard {
         if owner.policy().shared {
             return Err("the app has cell = \"shared\": a shared cell cannot be moved yet".into());
         }
-        if !owner.policy().keep {
-            return Err(
-                "the app has protect = \"none\": only sessions of protected apps can be moved yet".into()
-            );
-        }
         if owner.policy().witness == Some(Witnessing::Strict) {
             // The attempt would wait for the coordinator, and the session would have no owner meanwhile.
             return Err("the app has keep.witness = \"strict\": such a session cannot be moved yet".into());
@@ -134,6 +129,7 @@ impl Shard {
             self.remove_replica(now, id, keeper, out);
         }
         let placed = self.place_at(now, id, (wire, role, Feed::Moved), out);
+        self.with_owner(now, id, out, |owner, effects| owner.begin_protection(now, effects));
         placed.ok_or_else(|| format!("the connection to the edge `{to}` broke"))
     }
 
@@ -182,6 +178,7 @@ impl Shard {
         let Some(moving) = session.moving.take() else { return };
         if !why.is_some_and(|why| self.moves_elsewhere(now, id, &moving, why, out)) {
             self.report_move(now, id, &moving, why, out);
+            self.with_owner(now, id, out, |owner, effects| owner.end_protection(effects));
         }
     }
 

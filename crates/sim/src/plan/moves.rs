@@ -7,7 +7,7 @@
 //! They begin with a message, as the first fault does, and do not wait for that one: many moves meet no fault, others are under
 //! way when it comes.
 
-use super::{Fault, FaultKind, FaultTarget, MS, Moment, On, S, US};
+use super::{Fault, FaultKind, FaultTarget, MS, Moment, On, Plan, S, Service, US};
 use crate::random::Random;
 
 /// In a third of all seeds.
@@ -30,6 +30,16 @@ pub(super) fn draw(seed: u64, agents: usize) -> Vec<Fault<On>> {
         moves.push(Fault { when: on(random, moment, 2), kind });
     }
     moves
+}
+
+/// In some seeds with moves most sessions are unprotected: they are protected while they move.
+pub(super) fn expose(plan: &mut Plan) {
+    if plan.moves.is_empty() || !Random::new(plan.seed, 67).percent(30) {
+        return;
+    }
+    for visit in plan.visits.iter_mut().filter(|visit| visit.service == Service::Paired) {
+        visit.service = Service::Bare;
+    }
 }
 
 fn on(random: &mut Random, moment: Moment, skip_max: u64) -> On {

@@ -128,6 +128,12 @@ pub enum Rare {
     HandedOver,
     /// A session had left its edge after it was handed over.
     Moved,
+    /// As `Moved`, for a session of the unprotected app.
+    BareMoved,
+    /// The move of a session of the unprotected app failed.
+    BareNotMoved,
+    /// The ends of a session of the unprotected app were told to keep it no more.
+    Unprotected,
     /// A recorder returned its stored log of a session.
     Recalled,
     /// A recorder returned something other than what it was sent.
@@ -242,6 +248,9 @@ impl Rare {
         Self::MoveFailed,
         Self::HandedOver,
         Self::Moved,
+        Self::BareMoved,
+        Self::BareNotMoved,
+        Self::Unprotected,
         Self::Recalled,
         Self::RecorderLied,
         Self::AgentLied,

@@ -39,6 +39,8 @@ impl World {
         let is_in =
             |struck: &BTreeSet<SessionId>| session.map_or(!struck.is_empty(), |id| struck.contains(&id));
         let (refused, broke) = (is_in(&causes.server_refused), is_in(&causes.program_broke));
+        // A move alone costs no session.
+        let lost = bare && self.is_disturbed;
         // A failure that happens once is retried, unless there is no state to retry with.
         let always = self.plan.poison.is_some_and(|poison| poison.always);
         let stopped = self.past.poisoned && (always || bare);
@@ -49,19 +51,16 @@ impl World {
         match code {
             Code::Finished => true,
             // The other end learned one of these codes, but neither the owner nor this end did.
-            Code::Lost => bare || over || short,
-            Code::Forgotten => bare || over || short,
+            Code::Lost | Code::Forgotten => lost || over || short,
+            // Ends that keep it for a move wait for the other edge, which may be gone too.
+            Code::NoEdge | Code::Waiting => lost || short,
             Code::Killed => killed,
             Code::Guest => stopped || exhausted,
             Code::ServerDown => refused,
             Code::Reset => broke,
-            Code::NoEdge
-            | Code::NoServerAgent
-            | Code::Waiting
-            | Code::Busy
-            | Code::Superseded
-            | Code::UnknownApp
-            | Code::UnknownImage => short,
+            Code::NoServerAgent | Code::Busy | Code::Superseded | Code::UnknownApp | Code::UnknownImage => {
+                short
+            }
             // No fault makes an end, an edge or a recorder accept a forgery; no app is shared; each process has the right role.
             Code::Tampered | Code::Protocol | Code::WrongKey | Code::Elsewhere | Code::Forbidden => false,
         }
@@ -155,7 +154,12 @@ mod tests {
             [],
             "another session's"
         );
-        assert_eq!(explained(|world| world.causes.bare.extend(SESSION)), [Code::Lost, Code::Forgotten]);
+        assert_eq!(explained(|world| world.causes.bare.extend(SESSION)), []);
+        let disturbed = explained(|world| {
+            world.causes.bare.extend(SESSION);
+            world.is_disturbed = true;
+        });
+        assert_eq!(disturbed, [Code::Lost, Code::Forgotten, Code::NoEdge]);
         assert_eq!(
             explained(|world| (world.plan.short_linger, world.faults_injected) = (true, 1)),
             [Code::Lost, Code::Forgotten, Code::NoEdge]

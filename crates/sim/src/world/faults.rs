@@ -59,6 +59,7 @@ impl World {
     /// makes them stay away for longer.
     pub(crate) fn inject_fault(&mut self, fault: FaultKind, here: Option<ShardPosition>) {
         self.faults_injected += 1;
+        self.is_disturbed |= !matches!(fault, FaultKind::Move { .. });
         let tag = self.faults_injected;
         self.note(&[7, tag], &[], || format!("FAULT {fault:?}, here {here:?}"));
         match fault {

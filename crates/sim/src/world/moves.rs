@@ -1,7 +1,7 @@
 //! Moves that the world's operator asks for, and their results.
 
 use super::{Event, World};
-use crate::{plan::Service, watch::Rare};
+use crate::watch::Rare;
 use marram_session::owner::OwnerPhase;
 use marram_shard::{
     api::{MoveOver, SessionRow},
@@ -47,22 +47,10 @@ impl World {
         match (tag, answer) {
             (MOVED_TAG, ControlAnswer::Done) => self.watch.count_if(Rare::MoveBegun, true),
             (MOVED_TAG, ControlAnswer::Refused(why)) => {
-                let explained = [
-                    "already",
-                    "try again",
-                    "not connected",
-                    "being recorded",
-                    "keep.witness = \"strict\"",
-                    "protect = \"none\"",
-                ];
+                let explained =
+                    ["already", "try again", "not connected", "being recorded", "keep.witness = \"strict\""];
                 if !explained.iter().any(|part| why.contains(part)) {
                     self.violations.push(format!("E{edge} refuses to move a session: {why}"));
-                }
-                if why.contains("protect = \"none\"")
-                    && self.plan.visits.iter().all(|it| it.service != Service::Bare)
-                {
-                    self.violations
-                        .push(format!("E{edge} takes a protected session for one that is not: {why}"));
                 }
                 self.watch.count_if(Rare::MoveRefused, true);
             }
@@ -76,5 +64,8 @@ impl World {
         let is_moved = over.why.is_empty();
         self.watch.count_if(Rare::Moved, is_moved);
         self.watch.count_if(Rare::MoveFailed, !is_moved);
+        let is_bare = self.causes.bare.contains(&over.session);
+        self.watch.count_if(Rare::BareMoved, is_bare && is_moved);
+        self.watch.count_if(Rare::BareNotMoved, is_bare && !is_moved);
     }
 }

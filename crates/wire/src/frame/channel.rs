@@ -34,6 +34,7 @@ impl Frame {
             Self::Input(frame) => (Some(Sender::End), frame.channel),
             Self::Stored(frame) => (Some(Sender::End), frame.channel),
             Self::Allowance(frame) => (Some(Sender::End), frame.channel),
+            Self::Protected(frame) => (Some(Sender::End), frame.channel),
             Self::Replayed(frame) => (Some(Sender::End), frame.channel),
             Self::Superseded(frame) => (Some(Sender::End), frame.channel),
             Self::Finished(frame) => (Some(Sender::End), frame.channel),
@@ -54,6 +55,8 @@ impl Frame {
             Self::Failed(frame) => (Some(Sender::Edge), frame.channel),
             Self::Finish(frame) => (Some(Sender::Edge), frame.channel),
             Self::Fetch(frame) => (Some(Sender::Edge), frame.channel),
+            Self::Protect(frame) => (Some(Sender::Edge), frame.channel),
+            Self::Unprotect(frame) => (Some(Sender::Edge), frame.channel),
 
             Self::LogPart(frame) => (None, frame.channel),
             Self::CheckpointBegin(frame) => (None, frame.channel),

@@ -347,6 +347,31 @@ frames! {
         bytes: u64,
     }
 
+    /// Edge to end: the session's app has no protection, and the session moves: keep what an end of a protected app keeps from here on.
+    /// Answered by [`Protected`], also by an end that keeps it already.
+    41 Protect {
+        /// The channel.
+        channel: Channel,
+        /// Offset at which the log begins. An end that keeps the session already ignores it.
+        log_offset: u64,
+        /// Keyed digest of the session there.
+        tag: [u8; 8],
+    }
+    /// End to edge, the answer to [`Protect`].
+    42 Protected {
+        /// The channel.
+        channel: Channel,
+        /// Sequence number of the first message that the end keeps.
+        sent_start: u64,
+        /// Outputs that the end has received.
+        received: u64,
+    }
+    /// Edge to end: the session has moved, or stays: keep nothing from here on.
+    43 Unprotect {
+        /// The channel.
+        channel: Channel,
+    }
+
     // For inspection.
     /// Edge to end: send what you keep, as for a promise, and continue. Answered by [`Kept`].
     37 Fetch {

@@ -142,7 +142,7 @@ fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
     let failure = Failure { log_offset: 0, input: 0, reason: "".into() };
     let (channel, tag, code) = (7, [0; 8], Code::Busy);
     let (end, edge, either, neither) = ((true, false), (false, true), (true, true), (false, false));
-    let cases: [(Frame, (bool, bool)); 20] = [
+    let cases: [(Frame, (bool, bool)); 23] = [
         (Ping { stamp: 0 }.into(), neither),
         (Drain { leave: true }.into(), neither),
         (Edges { edges: Vec::new() }.into(), neither),
@@ -150,6 +150,9 @@ fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
         (Input { channel, ack: 0, close: false, payload: Bytes::new() }.into(), end),
         (Stored { channel, bytes: 0, complete: None }.into(), end),
         (Allowance { channel, bytes: 0 }.into(), end),
+        (Protect { channel, log_offset: 1, tag }.into(), edge),
+        (Protected { channel, sent_start: 0, received: 0 }.into(), end),
+        (Unprotect { channel }.into(), edge),
         (Superseded { channel, promised: generation }.into(), end),
         (Finished { channel }.into(), end),
         (Output { channel, increment: None, close: false, payload: Bytes::new() }.into(), edge),

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use marram_wire::{
     frame::{
         Allowance, Channel, CheckpointBegin, CheckpointKind, CheckpointMeta, CheckpointPart, Chosen, Credit,
-        Failure, Finished, Frame, Hello, Input, Kept, KeptInput, LogPart, Promised, Recalled, Reject,
-        Replayed, Sender, Stored, Superseded, Truncate,
+        Failure, Finished, Frame, Hello, Input, Kept, KeptInput, LogPart, Promised, Protected, Recalled,
+        Reject, Replayed, Sender, Stored, Superseded, Truncate,
     },
     id::{Generation, HostId, ImageHash},
 };
@@ -35,6 +35,7 @@ pub(super) fn set_channel(frame: &mut Frame, channel: Channel) {
         Frame::Credit(it) => it.channel = channel,
         Frame::Stored(it) => it.channel = channel,
         Frame::Allowance(it) => it.channel = channel,
+        Frame::Protected(it) => it.channel = channel,
         Frame::Kept(it) => it.channel = channel,
         Frame::KeptInput(it) => it.channel = channel,
         Frame::Superseded(it) => it.channel = channel,
@@ -168,6 +169,10 @@ pub(super) fn change(chance: &mut Random, frame: &mut Frame) {
             _ => stored.complete = chance.percent(70).then(|| stored.complete.map_or(1, |number| number ^ 1)),
         },
         Frame::Allowance(allowance) => allowance.bytes = count(chance, allowance.bytes),
+        Frame::Protected(protected) => match chance.below(2) {
+            0 => protected.sent_start = count(chance, protected.sent_start),
+            _ => protected.received = count(chance, protected.received),
+        },
         Frame::CheckpointBegin(begin) => meta(chance, &mut begin.meta),
         Frame::CheckpointPart(part) => alter(chance, &mut part.bytes),
         Frame::Kept(kept) => match chance.below(3) {
@@ -228,6 +233,7 @@ pub(super) fn invent(chance: &mut Random, channel: Channel) -> Frame {
         0 | 1 => Credit { channel, received: chance.below(4), bytes: number }.into(),
         2 => Stored { channel, bytes: number, complete: chance.percent(50).then_some(1) }.into(),
         3 if chance.percent(50) => Allowance { channel, bytes: number }.into(),
+        3 if chance.percent(50) => Protected { channel, sent_start: number, received: 0 }.into(),
         3 => Stored { channel, bytes: 0, complete: Some(1) }.into(),
         4 => Frame::Superseded(Superseded { channel, promised: generation }),
         5 => Finished { channel }.into(),
