@@ -51,12 +51,13 @@ impl World {
         let state = format!(
             "protect = {protect:?}\n[keep]\nrecovery_target = \"1ms\"\n[quotas]\nmemory = \"64MiB\"\n"
         );
-        let stream = "server = \"peer\"\nprotect = \"endpoints\"\n";
+        let stream = |protect| format!("server = \"peer\"\nprotect = {protect:?}\n");
         let apps = |place: &_| {
             let cells = support::cells();
             Ok(vec![
-                cells.manifest(place, "forward", "forward", stream)?,
+                cells.manifest(place, "forward", "forward", &stream("endpoints"))?,
                 cells.manifest(place, "cache", "memcached", &state)?,
+                cells.manifest(place, "bare", "forward", &stream("none"))?,
             ])
         };
         let mut cluster = TestCluster::new(layout, apps).unwrap();
@@ -65,7 +66,7 @@ impl World {
         let extra = format!("standby = {{ edges = {names:?} }}");
         cluster.start_edges(&extra).unwrap();
         cluster.start_server_agent(&edges, &[("peer", server)]).unwrap();
-        let listens = cluster.start_client_agent(&edges, &["forward", "cache"]).unwrap();
+        let listens = cluster.start_client_agent(&edges, &["forward", "cache", "bare"]).unwrap();
         let listens = listens.iter().map(|listen| listen.address).collect();
         Self { cluster, extra, listens }
     }
@@ -108,8 +109,8 @@ impl World {
         self.ask(edge, Method::GET, "/v1/edge").unwrap()["edge"].as_str().unwrap().to_owned()
     }
 
-    /// Moves some sessions from one edge to another one, perhaps kills one of the two, and waits for the results.
-    fn batch(&mut self, random: &mut Seeded, done: &mut Done) {
+    /// Moves some sessions from one edge to another one, perhaps kills one of the two if it `strikes`, and waits for the results.
+    fn batch(&mut self, strikes: bool, random: &mut Seeded, done: &mut Done) {
         let from = usize::try_from(random.below(EDGES as u64)).unwrap();
         let to = (from + 1 + usize::try_from(random.below(EDGES as u64 - 1)).unwrap()) % EDGES;
         // An edge that was started again has another name.
@@ -124,7 +125,7 @@ impl World {
                 }
             }
         }
-        if random.below(STRUCK_ONE_OF) == 0 && !begun.is_empty() {
+        if strikes && random.below(STRUCK_ONE_OF) == 0 && !begun.is_empty() {
             thread::sleep(Duration::from_micros(random.below(20_000)));
             let (struck, extra) = (if random.below(2) == 0 { from } else { to }, self.extra.clone());
             self.cluster.edges[struck].kill();
@@ -173,7 +174,7 @@ fn moves_lose_nothing_and_no_program_notices() {
     let begun = Instant::now();
     // One of fifty moves meets the death of an edge, or more.
     while done.moved < moves || done.kills <= moves / 50 {
-        world.batch(&mut random, &mut done);
+        world.batch(true, &mut random, &mut done);
         let wrong = [traffic.wrong(), caches.wrong()].concat();
         assert_eq!(wrong, Vec::<String>::new(), "seed {seed}, {done:?}; {}", world.cluster.logs.tail(40));
         assert!(
@@ -185,6 +186,24 @@ fn moves_lose_nothing_and_no_program_notices() {
     let answers = caches.finish();
     println!("seed {seed}: {done:?}; {streams} streams of {bytes} bytes, {answers} answers of caches");
     assert!(streams > 0 && answers > 0);
+}
+
+#[test]
+fn sessions_without_protection_move_while_both_sides_send() {
+    support::turns::alone();
+    const MOVES: usize = 20;
+    let mut traffic = Traffic::new();
+    let mut world = World::new("moves-bare", traffic.server, "endpoints");
+    traffic.start(world.listens[2], 4, 20_000_000, 5);
+    let (mut random, mut done, begun) = (Seeded::new(5), Done::default(), Instant::now());
+    while done.moved < MOVES {
+        world.batch(false, &mut random, &mut done);
+        assert_eq!(traffic.wrong(), Vec::<String>::new(), "{done:?}; {}", world.cluster.logs.tail(40));
+        assert!(begun.elapsed() < PATIENCE * 2, "too few moves: {done:?}; {}", world.cluster.logs.tail(40));
+    }
+    let (streams, bytes) = traffic.finish();
+    println!("{done:?}; {streams} streams of {bytes} bytes");
+    assert!(streams > 0);
 }
 
 #[test]
