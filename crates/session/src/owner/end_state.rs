@@ -67,8 +67,8 @@ pub(super) struct EndState {
     pub(super) uncovered: u64,
     /// While a session moves whose app has no protection: the first message that the end keeps. None before it has answered.
     pub(super) kept_from: Option<u64>,
-    /// Whether it has answered the last `Protect`.
-    pub(super) confirms: bool,
+    /// How many `Protect` it has not answered on this channel.
+    pub(super) unanswered: u32,
     /// How much of them, or of the log, the end may keep before a checkpoint is due, as it said on this channel.
     allowance: u64,
 }
@@ -105,7 +105,7 @@ impl EndState {
             finished: false,
             uncovered: 0,
             kept_from: None,
-            confirms: false,
+            unanswered: 0,
             allowance: CHECKPOINT_AFTER_BYTES,
         }
     }
@@ -121,7 +121,7 @@ impl EndState {
             self.inputs_charge = 0;
         }
         self.finished = false;
-        self.confirms = false;
+        self.unanswered = 0;
         self.input_credit = InputCredit::default();
         self.allowance = CHECKPOINT_AFTER_BYTES;
     }

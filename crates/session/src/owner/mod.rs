@@ -402,9 +402,8 @@ impl Owner {
     /// if this owner cannot hand the session over now, such as before an end has sent what it does not keep. The session goes on here until its ends promise the other edge.
     pub fn hand_over(&mut self, now: Now, keeper: KeeperId, out: &mut Vec<OwnerEffect>) -> bool {
         let session_ns = self.runner.session_ns(now, &self.log);
-        // What a handler that runs has consumed was not fed yet.
-        let is_covered = || self.is_covered() && !self.runner.is_busy();
-        let is_able = self.phase() == OwnerPhase::Running && (self.about.policy.keep || is_covered());
+        let is_able =
+            self.phase() == OwnerPhase::Running && (self.about.policy.keep || self.can_hand_over_for_good());
         is_able && self.replicas.hand_over(keeper, session_ns, out)
     }
 

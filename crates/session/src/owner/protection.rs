@@ -96,9 +96,16 @@ impl Owner {
         self.checkpoint_if_due(out);
     }
 
+    /// A keeper begins here: it can take over once every end has the log up to here.
+    pub(super) fn ask_to_confirm(&mut self, out: &mut Vec<OwnerEffect>) {
+        if self.about.is_protected_for_now() {
+            self.ask_to_protect(out);
+        }
+    }
+
     fn ask_to_protect(&mut self, out: &mut Vec<OwnerEffect>) {
         for side in self.ends.iter_mut() {
-            side.confirms = false;
+            side.unanswered += u32::from(side.channel.is_some());
         }
         let (log_offset, tag) = (self.log.end(), self.log.tag());
         self.ends.send(|channel| Protect { channel, log_offset, tag }.into(), out);
@@ -110,14 +117,15 @@ impl Owner {
         let is_first = side.kept_from.is_none();
         // Frames of one channel are in order: the end has all that it was sent before, and this owner all that the end sent.
         let fits = protected.sent_start == side.next && protected.received == side.acknowledged();
-        if !self.about.is_protected_for_now() || (is_first && !fits) {
+        let unanswered = side.unanswered.checked_sub(1);
+        if !self.about.is_protected_for_now() || unanswered.is_none() || (is_first && !fits) {
             let reason = "an end does not keep what it was asked to keep".into();
             return self.terminate(Code::Protocol, reason, out);
         }
         if is_first {
             side.kept_from = Some(protected.sent_start);
         }
-        side.confirms = true;
+        side.unanswered = unanswered.unwrap_or(0);
         self.open_to_end(out);
         self.end_if_confirmed(out);
     }
@@ -126,6 +134,12 @@ impl Owner {
     pub(super) fn is_covered(&self) -> bool {
         self.about.is_protected_for_now()
             && self.ends.iter().all(|side| side.kept_from.is_some_and(|from| side.took >= from))
+    }
+
+    /// Whether the other edge can go on, which has nothing else to go back to: it is fed all that the ends do not keep, and each of them
+    /// has the log that it begins with. What a handler that runs has consumed was not fed yet.
+    pub(super) fn can_hand_over_for_good(&self) -> bool {
+        self.is_covered() && !self.runner.is_busy() && self.ends.iter().all(|side| side.unanswered == 0)
     }
 
     /// Whether the session goes on if an end is disconnected.
@@ -159,7 +173,7 @@ impl Owner {
         let is_due = self.about.protection == Protection::Ending
             && self.about.protected_in == self.about.generation()
             && self.phase() == OwnerPhase::Running;
-        if !is_due || !self.ends.iter().all(|side| side.confirms && side.channel.is_some()) {
+        if !is_due || !self.ends.iter().all(|side| side.unanswered == 0 && side.channel.is_some()) {
             return;
         }
         self.about.protection = Protection::Off;

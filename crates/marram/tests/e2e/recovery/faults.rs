@@ -84,8 +84,3 @@ fn a_killed_edge_costs_no_client_anything_under_any_policy() {
 fn a_reset_of_an_edges_connections_costs_no_client_anything_and_keepers_are_found_again() {
     costs_no_one_anything("reset.idle");
 }
-
-#[test]
-fn an_edge_that_is_killed_in_the_middle_of_a_move_costs_no_client_anything() {
-    costs_no_one_anything("sigkill.mid-move");
-}
