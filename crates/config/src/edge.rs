@@ -153,7 +153,7 @@ struct WrittenGate {
 struct WrittenGates {
     #[serde(default)]
     edges: Vec<Address>,
-    /// As `learn` of an agent; true if absent. Without `edges` it has no effect.
+    /// As `learn` of an agent; false if absent. Without `edges` it has no effect.
     learn: Option<bool>,
     token_file: Option<Spanned<String>>,
     /// What the ends in the gates may keep, as `limits.memory` of an agent.
@@ -287,7 +287,7 @@ impl Written {
             routing: routes::routing(source, gates, &self.route)?,
             servers: routes::servers(self.servers),
             gate_edges: self.gates.edges.into_iter().map(|edge| edge.0).collect(),
-            gates_learn: self.gates.learn.unwrap_or(true),
+            gates_learn: self.gates.learn.unwrap_or(false),
             gate_memory: agent::memory(source, self.gates.memory.as_ref())?,
             timeouts: self.timeouts.resolve(source)?,
             standby: self.standby.edges.into_iter().map(|edge| edge.0).collect(),

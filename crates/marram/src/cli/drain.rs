@@ -90,6 +90,8 @@ fn wait(edges: &Edges) -> Result<(), Failure> {
                 }
                 true
             }
+            // It answers nothing else any more, and is about to be gone.
+            Err(Failure::Refused(_)) => true,
             Err(Failure::Unreachable(_)) => {
                 eprintln!("{}: stopped", edge.names());
                 false

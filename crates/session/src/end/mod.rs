@@ -358,7 +358,7 @@ impl End {
         self.log.invariants(self.promised, self.phase == EndPhase::Owned)?;
         self.sent.invariants()?;
         self.checkpoints.invariants(self.log.end())?;
-        holds!("I48", !self.protected || self.terms.as_ref().is_some_and(|terms| !terms.keep));
+        holds!("I49", !self.protected || self.terms.as_ref().is_some_and(|terms| !terms.keep));
         holds!("I44", (RETAINED_MIN..=RETAINED_MAX).contains(&self.room));
         holds!("I44", (ALLOWANCE_MIN..=CHECKPOINT_AFTER_BYTES).contains(&self.allowance));
         holds!("I10", self.unacknowledged <= self.received);

@@ -6,7 +6,7 @@ use crate::invariant::{BrokenInvariant, holds};
 use marram_wire::limits::charge;
 
 impl Owner {
-    /// Checks I15, I19, I23, I28 to I30, I35, I37, I38, I42 and I48 of docs/protocol.md, as far as they relate fields of this
+    /// Checks I15, I19, I23, I28 to I30, I35, I37, I38, I42 and I49 of docs/protocol.md, as far as they relate fields of this
     /// owner.
     ///
     /// # Errors
@@ -25,7 +25,7 @@ impl Owner {
             let protected = linked && self.about.keeps();
             holds!("I23", !protected || (self.log.floor()..=self.log.end()).contains(&side.known));
             holds!("I23", !linked || side.next == side.fed_end());
-            holds!("I48", side.kept_from.is_none() || self.about.is_protected_for_now());
+            holds!("I49", side.kept_from.is_none() || self.about.is_protected_for_now());
         }
         if let Phase::Promising(opening) = &self.phase {
             opening.invariants(&self.ends)?;
@@ -34,7 +34,7 @@ impl Owner {
             follow.invariants(&self.ends, &self.log)?;
         }
         let lent = self.about.protection != Protection::Off;
-        holds!("I48", !lent || !(self.about.policy.keep || self.about.policy.shared));
+        holds!("I49", !lent || !(self.about.policy.keep || self.about.policy.shared));
         self.state.invariants()?;
         self.witness.invariants()?;
         self.checkpointer.invariants(&self.log)?;

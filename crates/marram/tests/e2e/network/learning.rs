@@ -58,6 +58,16 @@ fn exchange(stream: &mut TcpStream, what: &[u8]) {
     assert_eq!(answer, what);
 }
 
+/// Starts both agents, with these lists of edges. The result is where the client's agent listens.
+fn start_agents(cluster: &mut TestCluster, [client, server]: [&[SocketAddr]; 2], learn: bool) -> SocketAddr {
+    let listen = marram_cluster::free_address().unwrap();
+    let servers = format!("learn = {learn}\nservers = {{ peer = \"{}\" }}", support::serve::echo());
+    cluster.start_agent_with(AgentSide::Server, server, &servers).unwrap();
+    let tables = format!("learn = {learn}\n[[listen]]\naddress = \"{listen}\"\napp = \"forward\"\n");
+    cluster.start_agent_with(AgentSide::Client, client, &tables).unwrap();
+    listen
+}
+
 /// Moves the only session from edge 0 to edge 1, and kills edge 0.
 fn move_and_kill(cluster: &mut TestCluster, client: &mut TcpStream) {
     exchange(client, b"before the move");
@@ -78,13 +88,11 @@ fn move_and_kill(cluster: &mut TestCluster, client: &mut TcpStream) {
 fn a_session_moves_to_an_edge_that_its_agents_learned_of_and_survives_the_listed_one() {
     let mut cluster = edges("learning", 2, |names| format!("standby = {{ edges = {names:?} }}"));
     let listed = [cluster.edge_addresses()[0]];
-    // They are ready when they have learned of the other edge.
-    cluster.start_server_agent(&listed, &[("peer", support::serve::echo())]).unwrap();
-    let listens = cluster.start_client_agent(&listed, &["forward"]).unwrap();
-    let mut client = connect(listens[0].address);
+    let listen = start_agents(&mut cluster, [&listed, &listed], true);
+    let mut client = connect(listen);
     move_and_kill(&mut cluster, &mut client);
     // A new one finds the learned edge, too.
-    exchange(&mut connect(listens[0].address), b"new");
+    exchange(&mut connect(listen), b"new");
 }
 
 /// The server's agent lists both edges, which do not know of each other. They learn it from that agent, and the client's agent from
@@ -93,9 +101,8 @@ fn a_session_moves_to_an_edge_that_its_agents_learned_of_and_survives_the_listed
 fn edges_learn_of_one_another_from_an_agent_with_wires_to_both() {
     let mut cluster = edges("learning-edges", 2, |_| "standby = { learn = true }".into());
     let both = cluster.edge_addresses();
-    cluster.start_server_agent(&both, &[("peer", support::serve::echo())]).unwrap();
-    let listens = cluster.start_client_agent(&both[..1], &["forward"]).unwrap();
-    let mut client = connect(listens[0].address);
+    let listen = start_agents(&mut cluster, [&both[..1], &both], true);
+    let mut client = connect(listen);
     move_and_kill(&mut cluster, &mut client);
 }
 
@@ -104,11 +111,7 @@ fn an_agent_that_is_not_to_learn_uses_its_list_only() {
     let mut cluster = edges("learning-off", 2, |names| format!("standby = {{ edges = {names:?} }}"));
     cluster.edges[1].kill();
     let listed = [cluster.edge_addresses()[0]];
-    let listen = marram_cluster::free_address().unwrap();
-    let servers = format!("learn = false\nservers = {{ peer = \"{}\" }}", support::serve::echo());
-    cluster.start_agent_with(AgentSide::Server, &listed, &servers).unwrap();
-    let tables = format!("learn = false\n[[listen]]\naddress = \"{listen}\"\napp = \"forward\"\n");
-    cluster.start_agent_with(AgentSide::Client, &listed, &tables).unwrap();
+    let listen = start_agents(&mut cluster, [&listed, &listed], false);
     let names: Vec<String> = cluster.edge_addresses().iter().map(SocketAddr::to_string).collect();
     cluster.start_edge(1, &format!("standby = {{ edges = {names:?} }}")).unwrap();
     let mut client = connect(listen);
