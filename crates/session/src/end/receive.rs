@@ -5,7 +5,7 @@ use crate::credit::InputCredit;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use marram_wire::{
-    frame::{Chosen, Finished, Frame, Increment, Output, Protect, Protected, Stored},
+    frame::{Chosen, Finished, Frame, Increment, Output, ProtectNow, Protected, Stored},
     limits::{OUTPUT_WINDOW, charge},
     seal::LOG_OFFSET_MAX,
 };
@@ -59,7 +59,7 @@ impl End {
                 self.sent.truncate(truncate.sent);
                 Ok(())
             }
-            (Frame::Protect(protect), EndPhase::Owned) => self.protect(&protect, out),
+            (Frame::ProtectNow(protect), EndPhase::Owned) => self.protect(&protect, out),
             (Frame::Unprotect(_), EndPhase::Owned) => {
                 check(self.protected, "a session that does not move is not kept any more")?;
                 self.protected = false;
@@ -93,7 +93,7 @@ impl End {
 
     /// The session moves, and its app has no protection: from here on this end keeps its messages and the log, and acknowledges
     /// outputs. What it sent before is at the owner, or on its way there.
-    fn protect(&mut self, protect: &Protect, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
+    fn protect(&mut self, protect: &ProtectNow, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
         let has_none = self.terms.as_ref().is_some_and(|terms| !terms.keep);
         check(has_none, "a session is to be kept that is kept already")?;
         check(protect.log_offset < LOG_OFFSET_MAX, "a log begins behind the maximum log offset")?;

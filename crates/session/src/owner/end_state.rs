@@ -67,7 +67,7 @@ pub(super) struct EndState {
     pub(super) uncovered: u64,
     /// While a session moves whose app has no protection: the first message that the end keeps. None before it has answered.
     pub(super) kept_from: Option<u64>,
-    /// How many `Protect` it has not answered on this channel.
+    /// How many `ProtectNow` it has not answered on this channel.
     pub(super) unanswered: u32,
     /// How much of them, or of the log, the end may keep before a checkpoint is due, as it said on this channel.
     allowance: u64,

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! Off -> Wanted -> On ----------------------------------> Ending -> Off      at the edge that the session leaves, if it stays after all
-//!        no handler runs: Protect, Protected               a new generation, then Protect, Protected, Unprotect
+//!        no handler runs: ProtectNow, Protected             a new generation, then ProtectNow, Protected, Unprotect
 //!                                       Ending -> Off                        at the edge to which it moves, once it owns the session
 //! ```
-//! From `Protect` on the ends keep messages and log, as they do for an app with `endpoints`. What came before is only here, and later at
+//! From `ProtectNow` on the ends keep messages and log, as they do for an app with `endpoints`. What came before is only here, and later at
 //! the other edge: the ends promise another owner only if that one has it. Checkpoints go to the other edge alone.
 //!
 //! Protection must not end at one end while another edge may still get the promise of the other one. So it ends only after every end has
@@ -17,7 +17,7 @@ use super::{
 };
 use alloc::vec::Vec;
 use marram_wire::{
-    frame::{Code, Frame, LogOnly, Protect, Protected, Truncate, Unprotect},
+    frame::{Code, Frame, LogOnly, ProtectNow, Protected, Truncate, Unprotect},
     log::Cursor,
     seal::{Digest, LOG_OFFSET_MAX},
 };
@@ -108,7 +108,7 @@ impl Owner {
             side.unanswered += u32::from(side.channel.is_some());
         }
         let (log_offset, tag) = (self.log.end(), self.log.tag());
-        self.ends.send(|channel| Protect { channel, log_offset, tag }.into(), out);
+        self.ends.send(|channel| ProtectNow { channel, log_offset, tag }.into(), out);
     }
 
     /// An end keeps the session.

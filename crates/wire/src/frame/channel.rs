@@ -55,7 +55,7 @@ impl Frame {
             Self::Failed(frame) => (Some(Sender::Edge), frame.channel),
             Self::Finish(frame) => (Some(Sender::Edge), frame.channel),
             Self::Fetch(frame) => (Some(Sender::Edge), frame.channel),
-            Self::Protect(frame) => (Some(Sender::Edge), frame.channel),
+            Self::ProtectNow(frame) => (Some(Sender::Edge), frame.channel),
             Self::Unprotect(frame) => (Some(Sender::Edge), frame.channel),
 
             Self::LogPart(frame) => (None, frame.channel),

@@ -349,7 +349,7 @@ frames! {
 
     /// Edge to end: the session's app has no protection, and the session moves: keep what an end of a protected app keeps from here on.
     /// Answered by [`Protected`], also by an end that keeps it already.
-    41 Protect {
+    41 ProtectNow {
         /// The channel.
         channel: Channel,
         /// Offset at which the log begins. An end that keeps the session already ignores it.
@@ -357,7 +357,7 @@ frames! {
         /// Keyed digest of the session there.
         tag: [u8; 8],
     }
-    /// End to edge, the answer to [`Protect`].
+    /// End to edge, the answer to [`ProtectNow`].
     42 Protected {
         /// The channel.
         channel: Channel,

@@ -150,7 +150,7 @@ fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
         (Input { channel, ack: 0, close: false, payload: Bytes::new() }.into(), end),
         (Stored { channel, bytes: 0, complete: None }.into(), end),
         (Allowance { channel, bytes: 0 }.into(), end),
-        (Protect { channel, log_offset: 1, tag }.into(), edge),
+        (ProtectNow { channel, log_offset: 1, tag }.into(), edge),
         (Protected { channel, sent_start: 0, received: 0 }.into(), end),
         (Unprotect { channel }.into(), edge),
         (Superseded { channel, promised: generation }.into(), end),
