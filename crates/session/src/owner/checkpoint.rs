@@ -164,7 +164,7 @@ impl Owner {
     }
 
     /// Sends an end what it lacks of the log, if it is linked.
-    fn send_log(&mut self, index: usize, out: &mut Vec<OwnerEffect>) {
+    pub(super) fn send_log(&mut self, index: usize, out: &mut Vec<OwnerEffect>) {
         let Some(channel) = self.ends[index].channel else { return };
         if let Some(increment) = self.ends.increment(index, &self.log, self.about.seal()) {
             let log = LogOnly { channel, entries: increment.entries, tag: increment.tag };

@@ -17,7 +17,7 @@ use super::{
 };
 use alloc::vec::Vec;
 use marram_wire::{
-    frame::{Code, Frame, LogOnly, ProtectNow, Protected, Truncate, Unprotect},
+    frame::{Code, ProtectNow, Protected, Truncate, Unprotect},
     log::Cursor,
     seal::{Digest, LOG_OFFSET_MAX},
 };
@@ -78,9 +78,12 @@ impl Owner {
             && self.state.is_opened
             && !self.runner.is_busy()
             && self.ends.are_all_linked();
+        if !is_due {
+            return;
+        }
         // As if each message consumed so far had an entry of a byte; and no offset is used twice under one key.
         let offset = self.ends.took().iter().sum::<u64>().saturating_add(1).max(self.log.end());
-        if !is_due || offset >= LOG_OFFSET_MAX {
+        if offset >= LOG_OFFSET_MAX {
             return;
         }
         let last_ns = self.runner.session_ns(now, &self.log);
@@ -202,12 +205,9 @@ impl Owner {
             return;
         }
         for index in 0..self.ends.len() {
+            self.send_log(index, out);
             let Some(channel) = self.ends[index].channel else { continue };
             let port = self.ends[index].port;
-            if let Some(increment) = self.ends.increment(index, &self.log, self.about.seal()) {
-                let log: Frame = LogOnly { channel, entries: increment.entries, tag: increment.tag }.into();
-                out.push(OwnerEffect::Send(port, log));
-            }
             let (log_offset, tag) = (place.log_offset, place.tag);
             let sent = place.took.get(index).copied().unwrap_or(0);
             out.push(OwnerEffect::Send(port, Truncate { channel, log_offset, tag, sent }.into()));
