@@ -349,7 +349,7 @@ impl Agent {
             Frame::Ended(ended) => self.end_session(now_ns, id, ended.code, ended.reason, out),
             Frame::Reject(reject) => {
                 session.refusal = Some((reject.code, reject.reason.clone()));
-                self.orphan(now_ns, id, &reject.reason, out);
+                self.orphan(now_ns, id, (reject.code, &reject.reason), out);
             }
             other => self.owner_frame(now_ns, id, wire_id, channel, other, out),
         }
@@ -388,7 +388,7 @@ impl Agent {
             self.connect(now_ns, id, out);
         }
         if phase == EndPhase::Detached {
-            self.orphan(now_ns, id, "a handler was stopped", out);
+            self.orphan(now_ns, id, (Code::Guest, "a handler was stopped"), out);
         }
     }
 
@@ -504,12 +504,13 @@ impl Agent {
         }
         let Some(session) = self.sessions.known_mut(id) else { return };
         if session.attached.is_some_and(|(at, _)| at == wire) {
-            self.orphan(now_ns, id, reason, out);
+            self.orphan(now_ns, id, (Code::Lost, reason), out);
         }
     }
 
-    /// The session has no owner. The client's end asks at once; the server's end first waits for a heartbeat timeout.
-    fn orphan(&mut self, now_ns: u64, id: EndId, reason: &str, out: &mut Vec<AgentOutput>) {
+    /// The session has no owner, for this reason. The client's end asks at once. The server's end first waits for a heartbeat timeout, and
+    /// so do both if the owner has left because the other end promised a newer one: that one is about to ask here.
+    fn orphan(&mut self, now_ns: u64, id: EndId, (code, reason): (Code, &str), out: &mut Vec<AgentOutput>) {
         let Some(session) = self.sessions.known_mut(id) else { return };
         if session.end.phase() == EndPhase::Promised {
             // The owner failed after the promise: avoid a tight retry loop.
@@ -536,9 +537,10 @@ impl Agent {
         let Some(session) = self.sessions.known_mut(id) else { return };
         session.silent = former;
         if session.asking.is_none() {
-            let grace_ns = if session.is_server() { self.config.heartbeat_timeout_ns } else { 0 };
-            let at_ns = if grace_ns == 0 { session.retry_ns - RETRY_MIN_NS } else { grace_ns };
-            self.sessions.lead_at(id, now_ns + at_ns);
+            let another_asks = session.is_server() || code == Code::Superseded;
+            let backoff_ns = session.retry_ns - RETRY_MIN_NS;
+            let wait_ns = if another_asks { self.config.heartbeat_timeout_ns } else { backoff_ns };
+            self.sessions.lead_at(id, now_ns + wait_ns);
         }
         self.sessions.arm_deadline(now_ns, id, &self.config);
     }

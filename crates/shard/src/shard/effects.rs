@@ -73,7 +73,7 @@ impl Shard {
             tell_former(
                 session,
                 &self.wires,
-                (Code::Superseded, "the new attempt to own the session failed"),
+                (Code::Waiting, "the new attempt to own the session failed"),
                 out,
             );
         }

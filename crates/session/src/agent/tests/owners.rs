@@ -172,6 +172,19 @@ fn an_owner_that_gives_a_session_up_is_followed_by_another() {
     stage.wait_for("w2 hello c4 s1 after g1", 50);
 }
 
+/// Both ends learn of a move at about the same time. The one that learns it from the former owner must not take the session back.
+#[test]
+fn an_owner_that_another_one_follows_is_not_asked_again() {
+    let mut stage = Stage::owned(2);
+    assert_eq!(stage.reject(1, 2, Code::Superseded), ["s1 orphaned: no"]);
+    assert_eq!(stage.frame(2, promise(stage.session(1), 1, 2)), ["w2 promised c1 after g1"]);
+    assert_eq!(stage.wait(TIMEOUT * 2), [""; 0], "it has been asked");
+    let mut stage = Stage::owned(2);
+    stage.reject(1, 2, Code::Superseded);
+    assert_eq!(stage.wait(TIMEOUT - 1), [""; 0], "the other owner may still ask");
+    stage.wait_for("hello c4 s1 after g1", 1);
+}
+
 #[test]
 fn an_unprotected_session_is_lost_with_its_owner() {
     let over = |reason: &str| alloc::format!("s1 over, Lost: {reason}");
