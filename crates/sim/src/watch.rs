@@ -14,6 +14,7 @@
 //! I2, I13 and I33, and the bounds of `watch/bounds.rs`. Channels to keepers are in `watch/feeds.rs`.
 
 mod bounds;
+mod clocks;
 mod feeds;
 mod rare;
 
@@ -26,6 +27,7 @@ use crate::{
     position::ShardPosition,
 };
 use bounds::Bounds;
+use clocks::Clocks;
 use feeds::Feeds;
 use marram_session::cell::{CellId, CheckpointBase, Ran, RunOutcome};
 use marram_shard::api::WitnessMode;
@@ -155,6 +157,7 @@ pub struct Watch {
     looked_at: Vec<(Rare, std::mem::Discriminant<Frame>)>,
     feeds: Feeds,
     bounds: Bounds,
+    clocks: Clocks,
 }
 
 impl Watch {
@@ -225,6 +228,7 @@ impl Watch {
     /// A machine sends a frame.
     pub(crate) fn sent(
         &mut self,
+        now_ns: u64,
         (wire, agent): (usize, usize),
         side: PeerSide,
         position: ShardPosition,
@@ -252,6 +256,11 @@ impl Watch {
                 self.choose(wire, chosen.channel);
                 if let Some(bound) = self.channels.get(&(wire, chosen.channel)) {
                     self.feeds.end_recalls(position, bound.session);
+                    let told =
+                        self.clocks.sent(now_ns, (wire, chosen.channel), bound.session, chosen.session_ns);
+                    // An agent that lies may say any time.
+                    self.bounds.broken =
+                        told.err().filter(|_| self.bounds.ignored.is_empty()).or(self.bounds.broken.take());
                 }
                 self.judge_witness(wire, chosen.channel, chosen.log_offset + chosen.log.len() as u64);
             }
@@ -585,6 +594,7 @@ impl Watch {
                 self.promised_by.iter().filter(|((_, session, server), _)| (*session, *server) == end);
             if promised.map(|(_, promised)| promised).max() == Some(generation) {
                 self.chosen_at.insert(end, *generation);
+                self.clocks.accepted((wire, channel), end.0);
             }
         }
         let Some((track, generation, server)) = self.attempt(wire, channel) else { return };

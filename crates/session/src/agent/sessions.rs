@@ -260,7 +260,7 @@ impl Agent {
             return out.push(AgentOutput::Send { wire: wire_id, frame: ended.into() });
         };
         let mut effects = core::mem::take(&mut self.effects);
-        if let Err(refusal) = session.end.promise(ask, &mut effects) {
+        if let Err(refusal) = session.end.promise(now_ns, ask, &mut effects) {
             trace!(session.end.context(), "refuses a promise to {}: {refusal:?}", ask.generation);
             let frame = refuse(ask.channel, &refusal);
             return out.push(AgentOutput::Send { wire: wire_id, frame });
@@ -367,7 +367,7 @@ impl Agent {
         let Some(session) = self.sessions.known_mut(id) else { return };
         let before = session.end.phase();
         let mut effects = core::mem::take(&mut self.effects);
-        if let Err(violation) = session.end.receive(frame, &mut effects) {
+        if let Err(violation) = session.end.receive(now_ns, frame, &mut effects) {
             trace!(session.end.context(), "the owner broke the protocol: {}", violation.0);
             let reason = violation.0.to_string();
             let ended = Ended { channel, code: Code::Protocol, reason: reason.clone() };

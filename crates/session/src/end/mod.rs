@@ -139,8 +139,25 @@ pub struct End {
     room: u64,
     /// How much the owner may leave uncovered, as it was told on this channel.
     allowance: u64,
+    /// What the last owner told of session time.
+    clock: Option<SessionClock>,
     /// The first bug that was found in this end's state: the session must end.
     bug: Option<Bug>,
+}
+
+/// A session time and when it was told. From there on it passes as this machine's monotonic clock does, so that the next owner can
+/// continue it whatever the wall clocks of the edges say.
+#[derive(Clone, Copy, Debug)]
+struct SessionClock {
+    session_ns: i64,
+    told_ns: u64,
+}
+
+impl SessionClock {
+    /// The session time now.
+    fn session_ns(self, now_ns: u64) -> i64 {
+        self.session_ns.saturating_add_unsigned(now_ns.saturating_sub(self.told_ns))
+    }
 }
 
 /// Outputs are acknowledged after at most this many, or this much charge.
@@ -179,6 +196,7 @@ impl End {
             standby: None,
             room: RETAINED_MAX,
             allowance: CHECKPOINT_AFTER_BYTES,
+            clock: None,
             bug: None,
         }
     }
@@ -391,7 +409,12 @@ impl End {
     ///
     /// # Errors
     /// If the promise is refused; the state is unchanged then.
-    pub fn promise(&mut self, ask: &Promise, out: &mut Vec<EndEffect>) -> Result<(), PromiseRefusal> {
+    pub fn promise(
+        &mut self,
+        now_ns: u64,
+        ask: &Promise,
+        out: &mut Vec<EndEffect>,
+    ) -> Result<(), PromiseRefusal> {
         self.may_promise(ask)?;
         let previous = core::mem::replace(&mut self.promised, ask.generation);
         self.channel = ask.channel;
@@ -446,6 +469,7 @@ impl End {
             failed: self.failed.clone(),
             datagrams: self.datagrams,
             origin: self.said_origin(),
+            session_ns: self.clock.map(|clock| clock.session_ns(now_ns)),
         })));
         if live.is_none() {
             self.hand_over_checkpoints(out);

@@ -1,6 +1,6 @@
 //! What an end receives from its owner, after the promise.
 
-use super::{ACK_CHARGE, ACK_COUNT, End, EndEffect, EndPhase, Violation, keep::Log};
+use super::{ACK_CHARGE, ACK_COUNT, End, EndEffect, EndPhase, SessionClock, Violation, keep::Log};
 use crate::credit::InputCredit;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -21,13 +21,13 @@ impl End {
     ///
     /// # Errors
     /// If the owner violates the protocol.
-    pub fn receive(&mut self, frame: Frame, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
+    pub fn receive(&mut self, now_ns: u64, frame: Frame, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
         match (frame, self.phase) {
             (Frame::LogPart(part), EndPhase::Promised) => check(
                 self.log.hold(part.offset, part.bytes),
                 "a part of the chosen log does not continue the log",
             ),
-            (Frame::Chosen(chosen), EndPhase::Promised) => self.chosen(chosen, out),
+            (Frame::Chosen(chosen), EndPhase::Promised) => self.chosen(now_ns, chosen, out),
             (Frame::Output(output), EndPhase::Owned) => self.output(output, out),
             (Frame::LogOnly(log), EndPhase::Owned) => {
                 self.increment(&Increment { entries: log.entries, tag: log.tag })
@@ -107,12 +107,13 @@ impl End {
         Ok(())
     }
 
-    fn chosen(&mut self, chosen: Chosen, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
+    fn chosen(&mut self, now_ns: u64, chosen: Chosen, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
         let fits = self.log.choose(self.promised, chosen.log_offset, chosen.log, chosen.tag);
         check(fits, "the chosen log does not continue what this end has")?;
         self.enter(EndPhase::Owned, "the owner has chosen a log");
         self.begun = true;
         self.chosen = self.promised;
+        self.clock = Some(SessionClock { session_ns: chosen.session_ns, told_ns: now_ns });
         self.credit = InputCredit::of(chosen.credit);
         self.pump(out);
         Ok(())

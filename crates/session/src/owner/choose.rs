@@ -234,7 +234,8 @@ impl Owner {
     fn tell_chosen(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         self.checkpointer.make_room(&self.ends, &self.log, out);
         let generation = (self.about.generation(), self.about.seal());
-        self.ends.send_chosen(generation, &self.log, self.state.pauses(), out);
+        let session_ns = self.runner.session_ns(now, &self.log);
+        self.ends.send_chosen(generation, session_ns, &self.log, self.state.pauses(), out);
         self.enter(Phase::Running, "the ends are sent the chosen log");
         self.live = Some(self.about.generation());
         self.checkpointer.tell_covered(&mut self.ends, out);

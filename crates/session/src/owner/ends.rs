@@ -317,6 +317,7 @@ impl Ends {
     pub(super) fn send_chosen(
         &mut self,
         (generation, seal): (Generation, &Seal),
+        session_ns: i64,
         log: &Log,
         pauses: &Pauses,
         out: &mut Vec<OwnerEffect>,
@@ -343,7 +344,7 @@ impl Ends {
                 offset += PART_SIZE as u64;
                 out.push(OwnerEffect::Send(side.port, part.into()));
             }
-            let chosen = Chosen { channel, log_offset: offset, log: tail, tag, credit };
+            let chosen = Chosen { channel, log_offset: offset, log: tail, tag, credit, session_ns };
             out.push(OwnerEffect::Send(side.port, chosen.into()));
             (side.known, side.known_tag) = (end, tag);
         }

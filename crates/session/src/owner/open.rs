@@ -98,6 +98,9 @@ impl Owner {
         if !sound || side.promised.is_some() {
             return self.terminate(Code::Protocol, "an end's promise is inconsistent".into(), out);
         }
+        if let Some(session_ns) = promised.session_ns {
+            self.runner.tell_clock(now, side.port, session_ns);
+        }
         if self.follow.is_some() && !promised.live {
             // The end has promised another generation since: the fed state is useless.
             trace!(self.context(), "the end at index {index} has promised another generation since");

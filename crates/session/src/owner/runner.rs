@@ -17,6 +17,7 @@ use alloc::{
     vec::Vec,
 };
 use marram_wire::{
+    id::Port,
     limits::OUTPUTS_MAX,
     log::{Event, Read},
     seal::LOG_OFFSET_MAX,
@@ -66,8 +67,10 @@ pub(super) struct Runner {
     last: Kind,
     /// Session time minus monotonic time, in nanoseconds; fixed when a log was chosen.
     clock_offset_ns: i64,
-    /// The same at the owner that handed the session over to this one, in this machine's monotonic time.
+    /// The same at the owner before this one, in this machine's monotonic time, as that owner said when it handed the session over.
     carried_offset_ns: Option<i64>,
+    /// The same as an end said: the server's, if there is one.
+    told_offset_ns: Option<i64>,
     rates: Rates,
 }
 
@@ -78,6 +81,7 @@ impl Default for Runner {
             last: Kind::Message,
             clock_offset_ns: 0,
             carried_offset_ns: None,
+            told_offset_ns: None,
             rates: Rates::default(),
         }
     }
@@ -95,11 +99,20 @@ impl Runner {
         self.carried_offset_ns = Some(session_ns.saturating_sub(mono_ns(now)));
     }
 
-    /// Session time continues from the last logged time `logged_ns`, or from the machine's if that is later **\[M\]**; after a
-    /// hand-over, from that of the last owner.
+    /// The end at `port` says what the session time is now. The server's counts more than the client's: a client's machine may have slept
+    /// meanwhile, or lie.
+    pub(super) fn tell_clock(&mut self, now: Now, port: Port, session_ns: i64) {
+        if port != Port::CLIENT || self.told_offset_ns.is_none() {
+            self.told_offset_ns = Some(session_ns.saturating_sub(mono_ns(now)));
+        }
+    }
+
+    /// Session time continues from the last logged time `logged_ns`, or from that of the last owner if it is later: as that owner or the ends
+    /// have said, and at the session's start as the machine's clock says **\[M\]**.
     pub(super) fn set_clock(&mut self, now: Now, logged_ns: i64) {
         let mono_ns = mono_ns(now);
-        let carried_ns = self.carried_offset_ns.map(|offset_ns| mono_ns.saturating_add(offset_ns));
+        let last_ns = self.carried_offset_ns.or(self.told_offset_ns);
+        let carried_ns = last_ns.map(|offset_ns| mono_ns.saturating_add(offset_ns));
         let session_ns = logged_ns.max(carried_ns.unwrap_or(now.unix_ns));
         self.clock_offset_ns = session_ns.saturating_sub(mono_ns);
     }

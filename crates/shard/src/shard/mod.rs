@@ -366,7 +366,7 @@ impl Shard {
         let peers = self.peers.as_ref().and_then(Peers::wake_ns);
         let sessions =
             [self.sessions.wake_ns(), self.shared.due_ns(), self.recalls.due_ns(), self.drain.due_ns()];
-        let others = [self.wires.wake_ns(), peers, self.edges.wake_ns()];
+        let others = [self.wires.wake_ns(), peers, self.edges.wake_ns(), self.moves.due_ns()];
         let due_ns = sessions.into_iter().chain(others).flatten().min();
         if let Some(mono_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(mono_ns);

@@ -91,9 +91,9 @@ impl Shard {
         out.push(ShardOutput::Control(FromShard::MoveAnswer(answer)));
     }
 
-    /// Begins moves that wait, as far as there is room.
+    /// Begins moves that wait, as far as there is room and it is time.
     pub(super) fn moves_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
-        while let Some(id) = self.moves.next() {
+        while let Some(id) = self.moves.next(now.mono_ns, self.drain.due_ns()) {
             let begun = self.begin_move(now, id, out);
             match begun {
                 Ok(keeper) => {
@@ -204,7 +204,7 @@ impl Shard {
         why: Option<&str>,
         out: &mut Vec<ShardOutput>,
     ) {
-        self.moves.over(id);
+        self.moves.over(id, moving.took_ns(now.mono_ns));
         let (to, ms) = (moving.to.clone(), now.mono_ns.saturating_sub(moving.asked_ns) / 1_000_000);
         let (level, text) = match why {
             None => {

@@ -151,6 +151,9 @@ fn a_session_is_handed_over_once_the_other_edge_has_its_base_and_runs_until_the_
     assert!(world.shard.owner(session).is_none());
 }
 
+/// The pause between the beginnings of two moves, at most.
+const PAUSE_MS: u64 = 20;
+
 #[test]
 fn moves_wait_for_their_turn() {
     let mut world = World::new();
@@ -160,6 +163,11 @@ fn moves_wait_for_their_turn() {
         assert_eq!(ask(&mut world, *session, "there"), Ok(()));
     }
     let mut fed = feeds(&mut world, wire);
+    assert_eq!(fed.len(), 1, "the others do not begin at the same time");
+    for _ in 0..MOVES_MAX {
+        world.wait_ms(PAUSE_MS);
+        fed.extend(feeds(&mut world, wire));
+    }
     assert_eq!(fed.len(), MOVES_MAX, "one waits");
     let waiting = *sessions.last().expect("some");
     let rows = world.rows();
@@ -169,6 +177,7 @@ fn moves_wait_for_their_turn() {
     let first = fed.remove(0);
     assert_eq!(cancel(&mut world, sessions[0]), Ok(()));
     assert_eq!(over(&mut world).len(), 1);
+    world.wait_ms(PAUSE_MS);
     let told = feeds(&mut world, wire);
     assert!(
         told.iter().any(|feed| feed.keep.as_ref().is_some_and(|keep| keep.session == waiting)),
@@ -176,6 +185,7 @@ fn moves_wait_for_their_turn() {
     );
     assert!(first.keep.is_some_and(|keep| keep.session == sessions[0]));
     assert_eq!(ask(&mut world, sessions[0], "there"), Ok(()));
+    world.wait_ms(PAUSE_MS);
     assert_eq!(feeds(&mut world, wire).len(), 0, "it waits now");
     assert_eq!(cancel(&mut world, sessions[0]), Ok(()));
     assert!(cancel(&mut world, sessions[0]).unwrap_err().contains("not being moved"));
@@ -210,6 +220,7 @@ fn a_session_stays_if_the_other_edge_refuses_or_is_lost() {
     assert_eq!(over(&mut world), [(session, "there".into(), reason)]);
     world.unharmed();
     assert_eq!(ask(&mut world, session, "there"), Ok(()));
+    world.wait_ms(PAUSE_MS);
     world.shard(ShardInput::WireDown { wire });
     let results = over(&mut world);
     assert!(matches!(&results[..], [(_, _, why)] if why.contains("connection")), "{results:?}");
@@ -275,6 +286,7 @@ fn a_session_that_one_edge_does_not_take_moves_to_the_next_when_its_edge_stops()
     // Each edge is asked once, in the order of the ring.
     for _ in 0..200 {
         world.unharmed();
+        world.wait_ms(1);
         for wire in [first, second] {
             for Keep { channel, .. } in feeds(&mut world, wire).into_iter().filter_map(|feed| feed.keep) {
                 asked.push(wire);

@@ -280,7 +280,8 @@ impl World {
                 if self.lies(agent) {
                     self.watch.ignore_bounds(wire);
                 }
-                self.watch.sent((wire, agent), PeerSide::Agent, self.wires[wire].position, &frame);
+                let (now_ns, position) = (self.queue.now_ns(), self.wires[wire].position);
+                self.watch.sent(now_ns, (wire, agent), PeerSide::Agent, position, &frame);
                 self.send(wire, Direction::Up, &frame);
             }
             AgentOutput::Connect { connection, server, .. } => {

@@ -476,7 +476,7 @@ impl World {
                 let wire = usize::try_from(wire.0).expect("wires are named by their place");
                 match self.wires[wire].caller {
                     Caller::Agent(agent) => {
-                        self.watch.sent((wire, agent), PeerSide::Edge, position, &frame);
+                        self.watch.sent(self.queue.now_ns(), (wire, agent), PeerSide::Edge, position, &frame);
                         self.count_refusal(&frame);
                         self.note_liar(&frame);
                         self.send(wire, Direction::Down, &frame);

@@ -257,6 +257,9 @@ frames! {
         datagrams: bool,
         /// Where the client connected; only from the client's end, and only if the session has not begun.
         origin: Option<Box<Origin>>,
+        /// The session time now, in nanoseconds, as this end knows it from [`Chosen::session_ns`] and its own monotonic clock; none if no log
+        /// was chosen yet.
+        session_ns: Option<i64>,
     }
     /// End to edge, or after [`Chosen`]: a part of the log as one generation sealed it.
     19 LogPart {
@@ -289,6 +292,8 @@ frames! {
         tag: [u8; 8],
         /// Bytes of new messages that the end may send before credit comes back.
         credit: u64,
+        /// The session time now, in nanoseconds.
+        session_ns: i64,
     }
 
     // While it runs.

@@ -48,6 +48,7 @@ fn samples() -> Vec<Frame> {
                 local: Some(([1, 0, 0, 0, 0, 0, 0, 2], 443).into()),
                 listener: "web".into(),
             })),
+            session_ns: Some(-5),
         }
         .into(),
         Fetch { channel: 1 }.into(),
@@ -156,7 +157,7 @@ fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
         (Superseded { channel, promised: generation }.into(), end),
         (Finished { channel }.into(), end),
         (Output { channel, increment: None, close: false, payload: Bytes::new() }.into(), edge),
-        (Chosen { channel, log_offset: 0, log: Bytes::new(), tag, credit: 0 }.into(), edge),
+        (Chosen { channel, log_offset: 0, log: Bytes::new(), tag, credit: 0, session_ns: 0 }.into(), edge),
         (LogOnly { channel, entries: Bytes::new(), tag }.into(), edge),
         (Truncate { channel, log_offset: 0, tag, sent: 0 }.into(), edge),
         (Reject { channel, code, reason: "".into() }.into(), either),

@@ -354,7 +354,7 @@ pub(super) fn promise(session: SessionId, channel: Channel, count: u64) -> Promi
 
 /// The owner chooses an empty log.
 pub(super) fn chosen(channel: Channel) -> Chosen {
-    Chosen { channel, log_offset: 0, log: Bytes::new(), tag: [0; 8], credit: 1 << 20 }
+    Chosen { channel, log_offset: 0, log: Bytes::new(), tag: [0; 8], credit: 1 << 20, session_ns: 0 }
 }
 
 pub(super) fn output(channel: Channel, payload: Bytes) -> Output {

@@ -155,12 +155,21 @@ struct Says {
     /// The messages that the end has and the standby lacks.
     sent: Range<usize>,
     received: u64,
+    /// What it says of session time.
+    session_ns: Option<i64>,
 }
 
 /// An end that has exactly the entries and messages that the standby has.
 fn level(entries: usize, received: u64) -> Says {
     let messages = entries.saturating_sub(1);
-    Says { live: true, log: entries..entries, tag_of: entries, sent: messages..messages, received }
+    Says {
+        live: true,
+        log: entries..entries,
+        tag_of: entries,
+        sent: messages..messages,
+        received,
+        session_ns: None,
+    }
 }
 
 /// What the server's end says then: its program has sent nothing.
@@ -314,6 +323,7 @@ impl Standby {
                 failed: None,
                 datagrams: false,
                 origin: None,
+                session_ns: says.session_ns,
             };
             self.say(port, promised);
             if log_start < log_end {

@@ -52,13 +52,15 @@ pub(crate) fn increment(entries: &'static [u8]) -> Option<Increment> {
 /// One end.
 pub(crate) struct Bench {
     pub(crate) end: End,
+    /// The time of its machine.
+    pub(crate) now_ns: u64,
     lines: Vec<String>,
 }
 
 impl Bench {
     /// A client's end that has not promised any generation.
     pub(crate) fn new() -> Self {
-        Self { end: End::new(SESSION, false, "app".into()), lines: Vec::new() }
+        Self { end: End::new(SESSION, false, "app".into()), now_ns: 1_000, lines: Vec::new() }
     }
 
     /// An end with a first owner that has chosen a log, and with this much credit.
@@ -82,12 +84,14 @@ impl Bench {
     }
 
     pub(crate) fn promise(&mut self, ask: &Promise) -> Result<(), PromiseRefusal> {
-        self.step(|end, out| end.promise(ask, out))
+        let now_ns = self.now_ns;
+        self.step(|end, out| end.promise(now_ns, ask, out))
     }
 
     /// A frame of the owner; returns the violation that the end finds.
     pub(crate) fn try_frame(&mut self, frame: impl Into<Frame>) -> Result<(), &'static str> {
-        self.step(|end, out| end.receive(frame.into(), out)).map_err(|violation| violation.0)
+        let now_ns = self.now_ns;
+        self.step(|end, out| end.receive(now_ns, frame.into(), out)).map_err(|violation| violation.0)
     }
 
     pub(crate) fn frame(&mut self, frame: impl Into<Frame>) {
@@ -95,7 +99,7 @@ impl Bench {
     }
 
     pub(crate) fn chosen(&mut self, log_offset: u64, log: impl Into<Bytes>, credit: u64) {
-        self.frame(Chosen { channel: CHANNEL, log_offset, log: log.into(), tag: TAG, credit });
+        self.frame(Chosen { channel: CHANNEL, log_offset, log: log.into(), tag: TAG, credit, session_ns: 0 });
     }
 
     pub(crate) fn say(&mut self, payload: impl Into<Bytes>) {

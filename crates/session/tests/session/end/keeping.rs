@@ -45,8 +45,14 @@ fn a_chosen_log_has_a_largest_size_and_a_last_offset() {
         bench.promise(&promise(2)).expect("a newer one");
         let generation = promise(2).generation;
         bench.frame(marram_wire::frame::LogPart { channel: CHANNEL, generation, offset, bytes: zeros(part) });
-        let chosen =
-            Chosen { channel: CHANNEL, log_offset: offset + part, log: zeros(last), tag: TAG, credit: 0 };
+        let chosen = Chosen {
+            channel: CHANNEL,
+            log_offset: offset + part,
+            log: zeros(last),
+            tag: TAG,
+            credit: 0,
+            session_ns: 0,
+        };
         assert_eq!(bench.try_frame(chosen), result, "{kept} {part} {last} {offset}");
     }
     let mut bench = Bench::owned(0);
@@ -69,8 +75,14 @@ fn an_end_makes_room_for_a_chosen_log_by_what_a_checkpoint_covers_and_it_has() {
     assert_eq!(bench.truncate(LOG_SIZE_MAX + 1, 0), more);
     assert_eq!(bench.truncate(1_000, 0), Ok(()));
     assert_eq!(bench.end.kept_bytes(), LOG_SIZE_MAX - 1_000);
-    let chosen =
-        |log_offset, size| Chosen { channel: CHANNEL, log_offset, log: zeros(size), tag: TAG, credit: 0 };
+    let chosen = |log_offset, size| Chosen {
+        channel: CHANNEL,
+        log_offset,
+        log: zeros(size),
+        tag: TAG,
+        credit: 0,
+        session_ns: 0,
+    };
     assert_eq!(bench.try_frame(chosen(LOG_SIZE_MAX, 1_000)), Ok(()));
     assert_eq!(bench.end.kept_bytes(), LOG_SIZE_MAX);
 }

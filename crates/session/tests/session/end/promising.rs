@@ -2,9 +2,9 @@
 
 use crate::end::bench::{Bench, CHANNEL, KEY, SESSION, TAG, generation, increment, meta, promise};
 use bytes::Bytes;
-use marram_session::end::{End, EndPhase, PromiseRefusal};
+use marram_session::end::{End, EndEffect, EndPhase, PromiseRefusal};
 use marram_wire::{
-    frame::{Failed, Failure, Finish, Live, Output, Promise},
+    frame::{Chosen, Failed, Failure, Finish, Frame, Live, Output, Promise},
     id::{Generation, HostId, ImageHash},
     limits::{CHECKPOINT_WINDOW, OUTPUT_WINDOW, PART_SIZE, charge},
     seal,
@@ -304,7 +304,7 @@ fn the_tag_is_of_the_log_that_is_there() {
     let tag = |bench: &mut Bench, count| {
         let mut found = None;
         bench.step(|end, out| {
-            end.promise(&promise(count), out).expect("a newer one");
+            end.promise(1, &promise(count), out).expect("a newer one");
             if let marram_session::end::EndEffect::Send(marram_wire::frame::Frame::Promised(promised)) =
                 &out[0]
             {
@@ -320,4 +320,24 @@ fn the_tag_is_of_the_log_that_is_there() {
     bench.chosen(3, "", 0);
     bench.truncate(5, 0).expect("covered, and more than this end was sent");
     assert_eq!(tag(&mut bench, 4), ([9; 8], 5, 5));
+}
+
+#[test]
+fn an_end_tells_the_next_owner_the_session_time() {
+    let mut bench = Bench::new();
+    let told = |bench: &mut Bench, count: u64| {
+        let mut effects = Vec::new();
+        bench.end.promise(bench.now_ns, &promise(count), &mut effects).expect("a newer one");
+        effects.into_iter().find_map(|effect| match effect {
+            EndEffect::Send(Frame::Promised(promised)) => Some(promised.session_ns),
+            _ => None,
+        })
+    };
+    assert_eq!(told(&mut bench, 1), Some(None), "no log was chosen");
+    let (log, tag) = (Bytes::new(), TAG);
+    bench.frame(Chosen { channel: CHANNEL, log_offset: 0, log, tag, credit: 0, session_ns: 70_000 });
+    bench.now_ns += 5_000;
+    assert_eq!(told(&mut bench, 2), Some(Some(75_000)));
+    bench.now_ns += 1;
+    assert_eq!(told(&mut bench, 3), Some(Some(75_001)), "an owner that chose no log changes nothing");
 }

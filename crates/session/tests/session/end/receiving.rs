@@ -130,7 +130,14 @@ fn a_chosen_log_continues_what_is_there() {
         bench.log("abc");
         bench.promise(&promise(2)).expect("a newer one");
         let held: Result<Vec<()>, _> = parts.iter().map(|(at, bytes)| bench.log_part(*at, bytes)).collect();
-        let chosen = Chosen { channel: CHANNEL, log_offset: offset, log: last.into(), tag: TAG, credit: 0 };
+        let chosen = Chosen {
+            channel: CHANNEL,
+            log_offset: offset,
+            log: last.into(),
+            tag: TAG,
+            credit: 0,
+            session_ns: 0,
+        };
         assert_eq!(held.and_then(|_| bench.try_frame(chosen)).is_ok(), fits, "{parts:?} {offset}");
         assert_eq!(bench.end.phase() == EndPhase::Owned, fits);
         if fits {
@@ -146,7 +153,8 @@ fn a_chosen_log_continues_what_is_there() {
 fn frames_out_of_turn_are_refused() {
     let waiting: [Frame; 2] = [
         LogPart { channel: CHANNEL, generation: Generation::NONE, offset: 0, bytes: Bytes::new() }.into(),
-        Chosen { channel: CHANNEL, log_offset: 0, log: Bytes::new(), tag: TAG, credit: 0 }.into(),
+        Chosen { channel: CHANNEL, log_offset: 0, log: Bytes::new(), tag: TAG, credit: 0, session_ns: 0 }
+            .into(),
     ];
     let owned: [Frame; 2] = [
         Frame::Output(Output { channel: CHANNEL, increment: None, close: false, payload: Bytes::new() }),

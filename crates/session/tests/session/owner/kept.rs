@@ -33,6 +33,7 @@ pub(crate) struct Kept {
     pub(crate) unstored: u64,
     pub(crate) failed: Option<Failure>,
     pub(crate) datagrams: bool,
+    pub(crate) session_ns: Option<i64>,
 }
 
 impl Default for Kept {
@@ -53,6 +54,7 @@ impl Default for Kept {
             unstored: 0,
             failed: None,
             datagrams: false,
+            session_ns: None,
         }
     }
 }
@@ -92,6 +94,7 @@ impl Kept {
             failed: self.failed.clone(),
             datagrams: self.datagrams,
             origin: None,
+            session_ns: self.session_ns,
         }
     }
 

@@ -8,6 +8,10 @@ use marram_wire::id::SessionId;
 const MS: u64 = 1_000_000;
 /// Moves under way on one shard: each may send the whole state of a cell. Others wait.
 pub const MOVES_MAX: usize = 8;
+/// The pause between the beginnings of two moves, at most. Moves of large cells take far longer, and are fed beside each other.
+const PAUSE_MAX_NS: u64 = 20 * MS;
+/// How long a move takes, as long as none has been measured.
+const TOOK_FIRST_NS: u64 = 5 * MS;
 /// How long a move may take until it is handed over. One that takes longer does not come to an end: the session changes faster
 /// than it can be sent, or its ends are too slow to keep a checkpoint.
 const MOVE_NS: u64 = 120_000 * MS;
@@ -35,13 +39,21 @@ pub(crate) struct Move {
     /// When it was asked for.
     pub(crate) asked_ns: u64,
     stage: Stage,
+    begun_ns: Option<u64>,
     until_ns: Option<u64>,
 }
 
 impl Move {
     /// A move that waits.
     pub(crate) fn new(to: String, now_ns: u64) -> Self {
-        Self { to, others: Vec::new(), asked_ns: now_ns, stage: Stage::Waiting, until_ns: None }
+        Self {
+            to,
+            others: Vec::new(),
+            asked_ns: now_ns,
+            stage: Stage::Waiting,
+            begun_ns: None,
+            until_ns: None,
+        }
     }
 
     /// A move to the first of these edges that takes the session. None if there is no edge.
@@ -56,6 +68,7 @@ impl Move {
     /// It begins: this replica is at the edge.
     pub(crate) fn begin(&mut self, now_ns: u64, keeper: KeeperId) {
         (self.stage, self.until_ns) = (Stage::Fed(keeper), Some(now_ns + MOVE_NS));
+        self.begun_ns = Some(now_ns);
     }
 
     /// The replica at the edge, once the move has begun.
@@ -83,6 +96,11 @@ impl Move {
         matches!(self.stage, Stage::HandedOver(_))
     }
 
+    /// How long it has been under way; none if it still waits.
+    pub(crate) fn took_ns(&self, now_ns: u64) -> Option<u64> {
+        self.begun_ns.map(|begun_ns| now_ns.saturating_sub(begun_ns))
+    }
+
     /// When it is given up.
     pub(crate) fn until_ns(&self) -> Option<u64> {
         self.until_ns
@@ -100,10 +118,23 @@ impl Move {
 }
 
 /// The moves of a shard.
-#[derive(Debug, Default)]
+///
+/// They begin one after another, with a pause of twice the time that a move takes, which is longer on a busy machine: so the traffic
+/// of clients comes first. If an edge stops, moves hurry as much as its time demands.
+#[derive(Debug)]
 pub(crate) struct Moves {
     under_way: usize,
     waiting: VecDeque<SessionId>,
+    /// When the next one may begin.
+    next_ns: u64,
+    /// How long a move takes, as a moving average.
+    took_ns: u64,
+}
+
+impl Default for Moves {
+    fn default() -> Self {
+        Self { under_way: 0, waiting: VecDeque::new(), next_ns: 0, took_ns: TOOK_FIRST_NS }
+    }
 }
 
 impl Moves {
@@ -112,18 +143,27 @@ impl Moves {
         self.waiting.push_back(session);
     }
 
-    /// The next session to move, if there is room for one more move: it counts as under way from now on.
-    pub(crate) fn next(&mut self) -> Option<SessionId> {
-        if self.under_way >= MOVES_MAX {
-            return None;
-        }
+    /// When the next move may begin, if one waits and there is room for it.
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        (self.under_way < MOVES_MAX && !self.waiting.is_empty()).then_some(self.next_ns)
+    }
+
+    /// The next session to move, if it is time: it counts as under way from now on. `until_ns` is when all must be over, if the edge stops.
+    pub(crate) fn next(&mut self, now_ns: u64, until_ns: Option<u64>) -> Option<SessionId> {
+        self.due_ns().filter(|due_ns| *due_ns <= now_ns)?;
         let session = self.waiting.pop_front()?;
         self.under_way += 1;
+        let left_ns = until_ns.map_or(u64::MAX, |until_ns| until_ns.saturating_sub(now_ns));
+        let share_ns = left_ns / (2 * self.waiting.len() as u64).max(1);
+        self.next_ns = now_ns + (2 * self.took_ns).min(PAUSE_MAX_NS).min(share_ns);
         Some(session)
     }
 
-    /// A move is over, or will not begin.
-    pub(crate) fn over(&mut self, session: SessionId) {
+    /// A move is over, or will not begin. It took this long, if it had begun.
+    pub(crate) fn over(&mut self, session: SessionId, took_ns: Option<u64>) {
+        if let Some(took_ns) = took_ns {
+            self.took_ns = (3 * self.took_ns).saturating_add(took_ns) / 4;
+        }
         match self.waiting.iter().position(|waiting| *waiting == session) {
             Some(at) => {
                 self.waiting.remove(at);
@@ -153,5 +193,52 @@ impl Moves {
         holds!("I47", under_way == self.under_way && under_way <= MOVES_MAX);
         holds!("I47", waiting == self.waiting.len());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets all sessions move, each for `took_ns`, and returns when each began.
+    fn begun(count: u8, took_ns: u64, until_ns: Option<u64>) -> Vec<u64> {
+        let mut moves = Moves::default();
+        (0..count).for_each(|number| moves.wait(SessionId([number; 16])));
+        let (mut now_ns, mut begun, mut over) = (0, Vec::new(), VecDeque::new());
+        while begun.len() < usize::from(count) {
+            while over.front().is_some_and(|(over_ns, _)| *over_ns <= now_ns) {
+                let (_, session) = over.pop_front().expect("it was there");
+                moves.over(session, Some(took_ns));
+            }
+            while let Some(session) = moves.next(now_ns, until_ns) {
+                begun.push(now_ns);
+                over.push_back((now_ns + took_ns, session));
+            }
+            let next = [moves.due_ns(), over.front().map(|(over_ns, _)| *over_ns)];
+            now_ns = next.into_iter().flatten().filter(|next_ns| *next_ns > now_ns).min().unwrap_or(now_ns);
+        }
+        begun
+    }
+
+    #[test]
+    fn short_moves_do_not_overlap() {
+        let begun = begun(40, MS, None);
+        assert!(begun.windows(2).all(|pair| pair[1] - pair[0] >= 2 * MS), "{begun:?}");
+        assert!(begun[39] - begun[20] <= 20 * 3 * MS, "{begun:?}");
+    }
+
+    #[test]
+    fn long_moves_are_beside_each_other_but_begin_one_after_another() {
+        let begun = begun(20, 1_000 * MS, None);
+        let places = MOVES_MAX - 1;
+        assert!(begun[..=places].windows(2).all(|pair| pair[1] - pair[0] <= PAUSE_MAX_NS), "{begun:?}");
+        assert!(begun.windows(2).all(|pair| pair[1] - pair[0] >= 10 * MS), "{begun:?}");
+        assert!(begun[MOVES_MAX] >= 1_000 * MS, "{begun:?}");
+    }
+
+    #[test]
+    fn moves_hurry_if_the_edge_stops_soon() {
+        let begun = begun(200, 5 * MS, Some(400 * MS));
+        assert!(begun[199] < 400 * MS, "{begun:?}");
     }
 }

@@ -115,11 +115,12 @@ fn that_open_a_session(channel: Channel, session: SessionId, n: u64) -> Vec<Fram
             failed: Some(failure(n)),
             datagrams: true,
             origin: None,
+            session_ns: Some(7),
         }
         .into(),
         LogPart { channel, generation: generation(n), offset: n, bytes: BYTES }.into(),
         CheckpointPart { channel, bytes: BYTES }.into(),
-        Chosen { channel, log_offset: n, log: BYTES, tag: [7; 8], credit: n }.into(),
+        Chosen { channel, log_offset: n, log: BYTES, tag: [7; 8], credit: n, session_ns: 7 }.into(),
     ]
 }
 
@@ -247,6 +248,7 @@ fn promised(channel: Channel) -> Promised {
         failed: None,
         datagrams: false,
         origin: None,
+        session_ns: None,
     }
 }
 

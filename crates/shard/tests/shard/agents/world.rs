@@ -78,6 +78,8 @@ pub(crate) struct World {
     pub(crate) drains: Vec<bool>,
     /// Messages to control other than listings and log lines.
     pub(crate) control: Vec<FromShard>,
+    /// The time of the shard and of the honest agents, which does not pass by itself.
+    now_ns: u64,
     channels: Channel,
     /// The channel of the honest session's client.
     channel: Channel,
@@ -100,6 +102,7 @@ impl World {
             rows: Vec::new(),
             drains: Vec::new(),
             control: Vec::new(),
+            now_ns: 1_000_000_000,
             channels: 0,
             channel: 0,
         };
@@ -237,6 +240,12 @@ impl World {
         }
     }
 
+    /// Time passes; returns after what is due for the shard.
+    pub(crate) fn wait_ms(&mut self, ms: u64) {
+        self.now_ns += ms * 1_000_000;
+        self.shard(ShardInput::Wake);
+    }
+
     pub(crate) fn shard(&mut self, input: ShardInput) {
         self.events.push_back(Event::Shard(input));
         self.drive();
@@ -252,12 +261,12 @@ impl World {
             match event {
                 Event::Shard(input) => {
                     let mut out = Vec::new();
-                    self.shard.step(Now { mono_ns: 1_000_000_000, unix_ns: 5 }, input, &mut out);
+                    self.shard.step(Now { mono_ns: self.now_ns, unix_ns: 5 }, input, &mut out);
                     out.into_iter().for_each(|out| self.perform(out));
                 }
                 Event::Agent(agent, input) => {
                     let mut out = Vec::new();
-                    self.agents[agent].step(1_000_000_000, input, &mut out);
+                    self.agents[agent].step(self.now_ns, input, &mut out);
                     out.into_iter().for_each(|out| self.deliver(agent, out));
                 }
             }

@@ -252,7 +252,15 @@ pub(super) fn invent(chance: &mut Random, channel: Channel) -> Frame {
             let tag = chance.bytes();
             Truncate { channel, log_offset: number, tag, sent: 1 }.into()
         }
-        15 => Chosen { channel, log_offset: 0, log: payload, tag: chance.bytes(), credit: number }.into(),
+        15 => Chosen {
+            channel,
+            log_offset: 0,
+            log: payload,
+            tag: chance.bytes(),
+            credit: number,
+            session_ns: number.cast_signed(),
+        }
+        .into(),
         16 => Frame::Recalled(Recalled {
             channel,
             generation,
@@ -283,6 +291,7 @@ pub(super) fn invent(chance: &mut Random, channel: Channel) -> Frame {
                 failed: None,
                 datagrams: false,
                 origin: None,
+                session_ns: chance.percent(50).then(|| number.cast_signed()),
             };
             in_promise(chance, &mut said);
             Frame::Promised(said)

@@ -53,3 +53,26 @@ fn session_time_goes_on_from_the_hand_over_and_not_from_this_machine_s_clock() {
     let later = Now { mono_ns: NOW.mono_ns + 500, unix_ns: 7 };
     assert_eq!(standby.owner.runner.session_ns(later, &standby.owner.log), SESSION_NS + 500);
 }
+
+#[test]
+fn session_time_goes_on_as_the_ends_say_and_not_from_this_machine_s_clock() {
+    let later = Now { mono_ns: NOW.mono_ns + 500, unix_ns: 7 };
+    let at = |client: Option<i64>, server: Option<i64>| {
+        let mut standby = Standby::new(0, true).fed(0..3);
+        standby.opens(&Says { session_ns: client, ..level(3, 2) }, &Says { session_ns: server, ..silent(3) });
+        assert!(standby.goes_on());
+        standby.owner.runner.session_ns(later, &standby.owner.log)
+    };
+    let machine_ns = at(None, None);
+    assert_eq!(machine_ns, NOW.unix_ns + 500, "no end knows");
+    assert_eq!(at(Some(SESSION_NS), None), SESSION_NS + 500);
+    assert_eq!(
+        at(Some(SESSION_NS + 9_000), Some(SESSION_NS)),
+        SESSION_NS + 500,
+        "the server's end counts more"
+    );
+    assert!(
+        (0..machine_ns).contains(&at(Some(i64::MIN), Some(i64::MIN))),
+        "never before the last logged time"
+    );
+}

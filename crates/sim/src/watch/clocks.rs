@@ -1,0 +1,39 @@
+//! Session time, as owners tell it to ends: once an end knows it, no later owner is ahead of it, whatever the edges' wall clocks say.
+//! An owner may be behind, since what it is told was on its way meanwhile.
+
+use marram_wire::id::SessionId;
+use std::collections::BTreeMap;
+
+/// Session times less the time of the history, in nanoseconds.
+#[derive(Debug, Default)]
+pub(crate) struct Clocks {
+    /// What was last sent, by wire and channel.
+    sent: BTreeMap<(usize, u32), i64>,
+    /// What an end of the session has first accepted.
+    accepted: BTreeMap<SessionId, i64>,
+}
+
+impl Clocks {
+    /// An owner tells an end of a session the session time. An error if it is ahead.
+    pub(crate) fn sent(
+        &mut self,
+        now_ns: u64,
+        channel: (usize, u32),
+        session: SessionId,
+        session_ns: i64,
+    ) -> Result<(), String> {
+        let offset_ns = session_ns.saturating_sub_unsigned(now_ns);
+        self.sent.insert(channel, offset_ns);
+        let known = self.accepted.get(&session).filter(|known_ns| **known_ns < offset_ns);
+        known.map_or(Ok(()), |known_ns| {
+            Err(format!("the time of {session} is {} ns ahead of what its ends know", offset_ns - known_ns))
+        })
+    }
+
+    /// The end at this channel has accepted it.
+    pub(crate) fn accepted(&mut self, channel: (usize, u32), session: SessionId) {
+        if let Some(offset_ns) = self.sent.get(&channel) {
+            self.accepted.entry(session).or_insert(*offset_ns);
+        }
+    }
+}
