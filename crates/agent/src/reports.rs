@@ -79,6 +79,26 @@ impl EdgeReports {
         }
     }
 
+    /// Another edge is where a learned one was told to be. Most often it is that one, restarted under another name.
+    fn not_as_told(&mut self, target: Target, reason: &str, known: bool, now: Instant) {
+        let (address, shard) = (self.name(target).to_owned(), target.shard);
+        if known {
+            return debug!(%address, shard, %reason, "learned edge is known under another name");
+        }
+        self.missing(target, "learned edge is another one", reason, now);
+    }
+
+    /// A learned edge is not there. Every failed attempt is reported; only a change is logged.
+    fn missing(&mut self, target: Target, what: &str, reason: &str, now: Instant) {
+        if self.down.insert(target, reason.to_owned()).as_deref() == Some(reason) {
+            return;
+        }
+        if let Some(suppressed) = self.limiter.pass(now) {
+            let (address, shard) = (self.name(target), target.shard);
+            warn!(%address, shard, %reason, suppressed, "{what}");
+        }
+    }
+
     /// An edge is gone or suspected. Every failed attempt is reported; only a change is logged.
     pub fn down(&mut self, target: Target, reason: &str, suspected: bool, now: Instant) {
         if self.down.insert(target, reason.to_owned()).as_deref() == Some(reason) {
@@ -168,6 +188,9 @@ impl Reports {
             AgentReport::EdgeUp { target, .. }
             | AgentReport::OtherDomain { target, .. }
             | AgentReport::EdgeDown { target, .. }
+            | AgentReport::EdgeNotFound { target, .. }
+            | AgentReport::EdgeNotAsTold { target, .. }
+            | AgentReport::EdgeForgotten { target, .. }
             | AgentReport::Owned { target, .. }
             | AgentReport::Waiting { target, .. }
             | AgentReport::FailingBack { target, .. } => self.name(*target),
@@ -185,6 +208,15 @@ impl Reports {
             }
             AgentReport::EdgeDown { target, reason, suspected } => {
                 self.edges.down(*target, reason, *suspected, now);
+            }
+            AgentReport::EdgeNotFound { target, reason } => {
+                self.edges.missing(*target, "learned edge cannot be reached", reason, now);
+            }
+            AgentReport::EdgeNotAsTold { target, reason, known } => {
+                self.edges.not_as_told(*target, reason, *known, now);
+            }
+            AgentReport::EdgeForgotten { target, reason } => {
+                debug!(address = %self.name(*target), %reason, "learned edge is not used any more");
             }
             AgentReport::Owned { session, app, generation, target, gap_ns } => {
                 self.owned(*session, app, *generation, *target, *gap_ns, now);

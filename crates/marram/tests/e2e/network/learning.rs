@@ -106,6 +106,25 @@ fn edges_learn_of_one_another_from_an_agent_with_wires_to_both() {
     move_and_kill(&mut cluster, &mut client);
 }
 
+/// Neither edge lists the other one: they are registered at the same coordinator, which one of them serves.
+#[test]
+fn agents_learn_of_edges_that_are_registered_at_the_coordinator() {
+    let mut cluster = support::cluster("learning-registered", 2, 2);
+    let store = marram_cluster::free_address().unwrap();
+    let table = |rest: &str| format!("coordinator = {{ {rest}, lease = \"5s\" }}");
+    cluster.start_edge(1, &table(&format!("serve = \"{store}\""))).unwrap();
+    cluster.start_edge(0, &table(&format!("urls = [\"http://{store}\"]"))).unwrap();
+    let listed = [cluster.edge_addresses()[0]];
+    // The agents are ready when they have wires to both.
+    let listen = start_agents(&mut cluster, [&listed, &listed], true);
+    let mut client = connect(listen);
+    exchange(&mut client, b"before");
+    wait(&cluster, "the session runs at the edge that is listed", || running(&cluster, 0).len() == 1);
+    cluster.edges[0].kill();
+    exchange(&mut client, b"without it");
+    assert_eq!(running(&cluster, 1).len(), 1);
+}
+
 #[test]
 fn an_agent_that_is_not_to_learn_uses_its_list_only() {
     let mut cluster = edges("learning-off", 2, |names| format!("standby = {{ edges = {names:?} }}"));
@@ -124,7 +143,7 @@ fn an_agent_that_is_not_to_learn_uses_its_list_only() {
         moves.contains("is not connected to the edge")
     });
     let known = cluster.logs.all(0, |event| {
-        event.name() == "edge_up" && event.text("address") == cluster.edge_addresses()[1].to_string()
+        event.name() == "edge_up" && event.text("edge") == cluster.edge_addresses()[1].to_string()
     });
     assert!(known.is_empty(), "no agent has connected to it");
 }
