@@ -153,8 +153,9 @@ impl Reports {
         self.edges.name(target)
     }
 
-    /// See [`EdgeReports::learned`].
-    pub(super) fn learned(&mut self, edge: u16, address: Option<&str>) {
+    /// See [`EdgeReports::learned`]. Reports that wait are about the address that the edge had.
+    pub(super) fn learned(&mut self, edge: u16, address: Option<&str>, now: Instant) {
+        self.write(now);
         self.edges.learned(edge, address);
     }
 

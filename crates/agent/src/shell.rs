@@ -423,11 +423,11 @@ impl Shell {
             AgentOutput::Free { bytes } => free_elsewhere(bytes),
             AgentOutput::Dial { target } => self.dial(target),
             AgentOutput::Learn { edge, address } => {
-                self.reports.learned(edge, Some(&address));
+                self.reports.learned(edge, Some(&address), self.clock.now());
                 self.dialer.learn(edge, &address);
             }
             AgentOutput::Forget { edge } => {
-                self.reports.learned(edge, None);
+                self.reports.learned(edge, None, self.clock.now());
                 self.dialer.forget(edge);
             }
             AgentOutput::CloseWire { wire, .. } => {
