@@ -57,6 +57,27 @@ impl EdgeReports {
         self.learned.insert(edge, address.to_owned());
     }
 
+    /// Writes a report of an edge; others are not written here.
+    fn write(&mut self, report: &AgentReport, now: Instant) {
+        match report {
+            AgentReport::EdgeUp { target, name } => self.up(*target, name, now),
+            AgentReport::OtherDomain { target, name, other } => self.other_domain(*target, name, other, now),
+            AgentReport::EdgeDown { target, reason, suspected } => {
+                self.down(*target, reason, *suspected, now);
+            }
+            AgentReport::EdgeNotFound { target, reason } => {
+                self.missing(*target, "learned edge cannot be reached", reason, now);
+            }
+            AgentReport::EdgeNotAsTold { target, reason, known } => {
+                self.not_as_told(*target, reason, *known, now);
+            }
+            AgentReport::EdgeForgotten { target, reason } => {
+                debug!(address = %self.name(*target), %reason, "learned edge is not used any more");
+            }
+            _ => {}
+        }
+    }
+
     /// An edge answered, with its name.
     pub fn up(&mut self, target: Target, name: &str, now: Instant) {
         self.down.remove(&target);
@@ -185,40 +206,15 @@ impl Reports {
     }
 
     fn write_one(&mut self, report: &AgentReport, now: Instant) {
-        let about = match report {
-            AgentReport::EdgeUp { target, .. }
-            | AgentReport::OtherDomain { target, .. }
-            | AgentReport::EdgeDown { target, .. }
-            | AgentReport::EdgeNotFound { target, .. }
-            | AgentReport::EdgeNotAsTold { target, .. }
-            | AgentReport::EdgeForgotten { target, .. }
-            | AgentReport::Owned { target, .. }
-            | AgentReport::Waiting { target, .. }
-            | AgentReport::FailingBack { target, .. } => self.name(*target),
-            AgentReport::Orphaned { .. }
-            | AgentReport::ZombieRefused { .. }
-            | AgentReport::MemoryFull { .. }
-            | AgentReport::MemoryFree { .. }
-            | AgentReport::Ended { .. } => "",
-        };
+        let about = shard_of(report).map_or("", |target| self.name(target));
         events::write(report, about);
         match report {
-            AgentReport::EdgeUp { target, name } => self.edges.up(*target, name, now),
-            AgentReport::OtherDomain { target, name, other } => {
-                self.edges.other_domain(*target, name, other, now)
-            }
-            AgentReport::EdgeDown { target, reason, suspected } => {
-                self.edges.down(*target, reason, *suspected, now);
-            }
-            AgentReport::EdgeNotFound { target, reason } => {
-                self.edges.missing(*target, "learned edge cannot be reached", reason, now);
-            }
-            AgentReport::EdgeNotAsTold { target, reason, known } => {
-                self.edges.not_as_told(*target, reason, *known, now);
-            }
-            AgentReport::EdgeForgotten { target, reason } => {
-                debug!(address = %self.name(*target), %reason, "learned edge is not used any more");
-            }
+            AgentReport::EdgeUp { .. }
+            | AgentReport::OtherDomain { .. }
+            | AgentReport::EdgeDown { .. }
+            | AgentReport::EdgeNotFound { .. }
+            | AgentReport::EdgeNotAsTold { .. }
+            | AgentReport::EdgeForgotten { .. } => self.edges.write(report, now),
             AgentReport::Owned { session, app, generation, target, gap_ns } => {
                 self.owned(*session, app, *generation, *target, *gap_ns, now);
             }
@@ -296,5 +292,25 @@ impl Reports {
         } else if let Some(suppressed) = self.ends.pass(now) {
             warn!(%session, ?code, %reason, lingered, suppressed, "session ended early");
         }
+    }
+}
+
+/// The shard that a report is about.
+fn shard_of(report: &AgentReport) -> Option<Target> {
+    match report {
+        AgentReport::EdgeUp { target, .. }
+        | AgentReport::OtherDomain { target, .. }
+        | AgentReport::EdgeDown { target, .. }
+        | AgentReport::EdgeNotFound { target, .. }
+        | AgentReport::EdgeNotAsTold { target, .. }
+        | AgentReport::EdgeForgotten { target, .. }
+        | AgentReport::Owned { target, .. }
+        | AgentReport::Waiting { target, .. }
+        | AgentReport::FailingBack { target, .. } => Some(*target),
+        AgentReport::Orphaned { .. }
+        | AgentReport::ZombieRefused { .. }
+        | AgentReport::MemoryFull { .. }
+        | AgentReport::MemoryFree { .. }
+        | AgentReport::Ended { .. } => None,
     }
 }
