@@ -237,9 +237,7 @@ impl LearnedEdges {
     fn usable<'a>(&self, entry: &'a EdgeEntry, domain: [u8; 8]) -> Option<(&'a str, Vec<String>)> {
         let EdgeEntry { name, addresses } = entry;
         let fits = |address: &&String| {
-            !address.is_empty()
-                && address.len() <= EDGE_ADDRESS_SIZE_MAX
-                && !self.taken.contains(&usual(address))
+            !address.is_empty() && address.len() <= EDGE_ADDRESS_SIZE_MAX && !self.is_taken(address)
         };
         let addresses: Vec<String> =
             addresses.iter().filter(fits).take(EDGE_ADDRESSES_MAX).cloned().collect();
@@ -247,6 +245,11 @@ impl LearnedEdges {
         let has_it = self.itself.iter().chain(self.configured.values()).any(is_it);
         let is_new = !name.is_empty() && name.len() <= TEXT_MAX && !has_it;
         (is_new && !addresses.is_empty()).then_some((&name[..], addresses))
+    }
+
+    /// Whether an edge at this address answers without having been learned.
+    fn is_taken(&self, address: &str) -> bool {
+        self.taken.contains(&usual(address))
     }
 
     /// A teller is gone, or believed no more.
@@ -282,9 +285,10 @@ impl LearnedEdges {
             || self.place_of(&name).is_some_and(|place| place != edge && !self.is_unproved(place));
         // A place that is forgotten has no wire.
         let Some(learned) = self.by_place.get_mut(&edge) else { return Ok(()) };
-        (learned.proved, learned.failed) = (learned.name == name, learned.name != name);
+        let is_it = learned.name == name;
+        (learned.proved, learned.failed) = (is_it, !is_it);
         let (told, _) = &learned.name;
-        let reason = if learned.proved {
+        let reason = if is_it {
             return Ok(());
         } else if *told == name.0 {
             format!("the edge `{told}` has another domain secret than the edge that had told of it")
@@ -369,7 +373,7 @@ impl LearnedEdges {
         for (place, learned) in &self.by_place {
             holds!("I48", *place >= self.first);
             holds!("I48", !learned.addresses.is_empty() && learned.addresses.len() <= DIALLED_MAX);
-            holds!("I48", learned.addresses.iter().all(|address| !self.taken.contains(&usual(address))));
+            holds!("I48", !learned.addresses.iter().any(|address| self.is_taken(address)));
             holds!("I48", learned.told.len() <= TELLERS_MAX);
             holds!("I48", learned.told.is_empty() == learned.unnamed_ns.is_some());
             holds!("I48", self.place_of(&learned.name) == Some(*place));
