@@ -19,6 +19,16 @@ pub(super) fn write(report: &AgentReport, address: &str) {
         AgentReport::EdgeDown { target, reason, suspected } => {
             debug!(event = "edge_down", edge = address, shard = target.shard, reason, suspected, "report");
         }
+        AgentReport::EdgeNotFound { target, reason } => {
+            debug!(event = "learned_edge_not_found", edge = address, shard = target.shard, reason, "report");
+        }
+        AgentReport::EdgeNotAsTold { target, reason, known } => {
+            let shard = target.shard;
+            debug!(event = "learned_edge_not_as_told", edge = address, shard, reason, known, "report");
+        }
+        AgentReport::EdgeForgotten { target, reason } => {
+            debug!(event = "learned_edge_forgotten", edge = address, shard = target.shard, reason, "report");
+        }
         AgentReport::Owned { session, app, generation, target, gap_ns } => {
             let (shard, gap_us) = (target.shard, gap_ns / 1_000);
             debug!(event = "owned", %session, app, %generation, edge = address, shard, gap_us, "report");

@@ -57,6 +57,27 @@ impl EdgeReports {
         self.learned.insert(edge, address.to_owned());
     }
 
+    /// Writes a report of an edge; others are not written here.
+    fn write(&mut self, report: &AgentReport, now: Instant) {
+        match report {
+            AgentReport::EdgeUp { target, name } => self.up(*target, name, now),
+            AgentReport::OtherDomain { target, name, other } => self.other_domain(*target, name, other, now),
+            AgentReport::EdgeDown { target, reason, suspected } => {
+                self.down(*target, reason, *suspected, now);
+            }
+            AgentReport::EdgeNotFound { target, reason } => {
+                self.missing(*target, "learned edge cannot be reached", reason, now);
+            }
+            AgentReport::EdgeNotAsTold { target, reason, known } => {
+                self.not_as_told(*target, reason, *known, now);
+            }
+            AgentReport::EdgeForgotten { target, reason } => {
+                debug!(address = %self.name(*target), %reason, "learned edge is not used any more");
+            }
+            _ => {}
+        }
+    }
+
     /// An edge answered, with its name.
     pub fn up(&mut self, target: Target, name: &str, now: Instant) {
         self.down.remove(&target);
@@ -76,6 +97,26 @@ impl EdgeReports {
                 "it and edge `{other}` have different domain secrets: neither can recover the other's sessions; give \
                  both the same `secret_file`"
             );
+        }
+    }
+
+    /// Another edge is where a learned one was told to be. Most often it is that one, restarted under another name.
+    fn not_as_told(&mut self, target: Target, reason: &str, known: bool, now: Instant) {
+        let (address, shard) = (self.name(target).to_owned(), target.shard);
+        if known {
+            return debug!(%address, shard, %reason, "learned edge is known under another name");
+        }
+        self.missing(target, "learned edge is another one", reason, now);
+    }
+
+    /// A learned edge is not there. Every failed attempt is reported; only a change is logged.
+    fn missing(&mut self, target: Target, what: &str, reason: &str, now: Instant) {
+        if self.down.insert(target, reason.to_owned()).as_deref() == Some(reason) {
+            return;
+        }
+        if let Some(suppressed) = self.limiter.pass(now) {
+            let (address, shard) = (self.name(target), target.shard);
+            warn!(%address, shard, %reason, suppressed, "{what}");
         }
     }
 
@@ -133,8 +174,9 @@ impl Reports {
         self.edges.name(target)
     }
 
-    /// See [`EdgeReports::learned`].
-    pub(super) fn learned(&mut self, edge: u16, address: Option<&str>) {
+    /// See [`EdgeReports::learned`]. Reports that wait are about the address that the edge had.
+    pub(super) fn learned(&mut self, edge: u16, address: Option<&str>, now: Instant) {
+        self.write(now);
         self.edges.learned(edge, address);
     }
 
@@ -164,28 +206,15 @@ impl Reports {
     }
 
     fn write_one(&mut self, report: &AgentReport, now: Instant) {
-        let about = match report {
-            AgentReport::EdgeUp { target, .. }
-            | AgentReport::OtherDomain { target, .. }
-            | AgentReport::EdgeDown { target, .. }
-            | AgentReport::Owned { target, .. }
-            | AgentReport::Waiting { target, .. }
-            | AgentReport::FailingBack { target, .. } => self.name(*target),
-            AgentReport::Orphaned { .. }
-            | AgentReport::ZombieRefused { .. }
-            | AgentReport::MemoryFull { .. }
-            | AgentReport::MemoryFree { .. }
-            | AgentReport::Ended { .. } => "",
-        };
+        let about = shard_of(report).map_or("", |target| self.name(target));
         events::write(report, about);
         match report {
-            AgentReport::EdgeUp { target, name } => self.edges.up(*target, name, now),
-            AgentReport::OtherDomain { target, name, other } => {
-                self.edges.other_domain(*target, name, other, now)
-            }
-            AgentReport::EdgeDown { target, reason, suspected } => {
-                self.edges.down(*target, reason, *suspected, now);
-            }
+            AgentReport::EdgeUp { .. }
+            | AgentReport::OtherDomain { .. }
+            | AgentReport::EdgeDown { .. }
+            | AgentReport::EdgeNotFound { .. }
+            | AgentReport::EdgeNotAsTold { .. }
+            | AgentReport::EdgeForgotten { .. } => self.edges.write(report, now),
             AgentReport::Owned { session, app, generation, target, gap_ns } => {
                 self.owned(*session, app, *generation, *target, *gap_ns, now);
             }
@@ -263,5 +292,25 @@ impl Reports {
         } else if let Some(suppressed) = self.ends.pass(now) {
             warn!(%session, ?code, %reason, lingered, suppressed, "session ended early");
         }
+    }
+}
+
+/// The shard that a report is about.
+fn shard_of(report: &AgentReport) -> Option<Target> {
+    match report {
+        AgentReport::EdgeUp { target, .. }
+        | AgentReport::OtherDomain { target, .. }
+        | AgentReport::EdgeDown { target, .. }
+        | AgentReport::EdgeNotFound { target, .. }
+        | AgentReport::EdgeNotAsTold { target, .. }
+        | AgentReport::EdgeForgotten { target, .. }
+        | AgentReport::Owned { target, .. }
+        | AgentReport::Waiting { target, .. }
+        | AgentReport::FailingBack { target, .. } => Some(*target),
+        AgentReport::Orphaned { .. }
+        | AgentReport::ZombieRefused { .. }
+        | AgentReport::MemoryFull { .. }
+        | AgentReport::MemoryFree { .. }
+        | AgentReport::Ended { .. } => None,
     }
 }

@@ -19,6 +19,7 @@ use super::{
     AgentError, AgentOptions,
     datagrams::{DATAGRAM_LISTENER, Datagrams, SERVER},
     dialled::{DialInto, Dialing, WireInput},
+    edges::EdgeAddress,
     local::Local,
     locals::{ACCEPTED, CONNECTED, Locals},
     program::{ConnectHandle, ConnectionKind, Program},
@@ -133,8 +134,7 @@ impl Shell {
             own.iter().map(|(name, own)| own_server(name, own.kind)).collect();
         dialer.add(own);
         let edges = dialer.edges();
-        let mut config =
-            config(options, u16::try_from(edges.len().max(1)).expect("the list of edges is bounded"));
+        let mut config = config(options, edges);
         config.servers.extend(own_servers);
         Ok(Self {
             agent: Agent::new(config, random()?),
@@ -423,11 +423,11 @@ impl Shell {
             AgentOutput::Free { bytes } => free_elsewhere(bytes),
             AgentOutput::Dial { target } => self.dial(target),
             AgentOutput::Learn { edge, address } => {
-                self.reports.learned(edge, Some(&address));
+                self.reports.learned(edge, Some(&address), self.clock.now());
                 self.dialer.learn(edge, &address);
             }
             AgentOutput::Forget { edge } => {
-                self.reports.learned(edge, None);
+                self.reports.learned(edge, None, self.clock.now());
                 self.dialer.forget(edge);
             }
             AgentOutput::CloseWire { wire, .. } => {
@@ -539,11 +539,13 @@ fn own_server(name: &str, kind: ConnectionKind) -> AgentServer {
     }
 }
 
-fn config(options: &AgentOptions, edges: u16) -> AgentConfig {
+fn config(options: &AgentOptions, edges: &[EdgeAddress]) -> AgentConfig {
     let timeouts = &options.timeouts;
     AgentConfig {
         servers: options.servers.iter().map(server).collect(),
-        edges,
+        // The own shards of an edge are one edge without an address.
+        edges: u16::try_from(edges.len().max(1)).expect("the list of edges is bounded"),
+        addresses: edges.iter().map(|edge| edge.name.clone()).collect(),
         learn: options.learn,
         spread: options.spread,
         heartbeat_interval_ns: nanos(timeouts.heartbeat_interval),

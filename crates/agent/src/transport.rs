@@ -235,10 +235,11 @@ impl EndpointDialer {
         self.learned.remove(&edge);
     }
 
-    /// The address of an edge, configured or learned.
+    /// The address of an edge, learned or configured. A place that the machine has learned is not one of the configured ones, even if
+    /// their names have more addresses than it dials.
     fn edge(&self, edge: u16) -> Result<&EdgeAddress, DialError> {
-        let configured = self.edges().get(usize::from(edge));
-        configured.or_else(|| self.learned.get(&edge)).ok_or(DialError::NoSuchEdge)
+        let learned = self.learned.get(&edge);
+        learned.or_else(|| self.edges().get(usize::from(edge))).ok_or(DialError::NoSuchEdge)
     }
 
     /// Starts a wire; `None` while its edge's name is being resolved.

@@ -130,7 +130,7 @@ impl AgentSettings {
             routing: Routing::new(flags.listen.into_iter().map(listener).collect(), Vec::new())
                 .map_err(|refused| source.complaint(refused.what))?,
             edges: flags.edges.into_iter().map(|edge| edge.0).collect(),
-            learn: false,
+            learn: true,
             spread: true,
             servers: flags.servers.into_iter().map(|(name, peer)| routes::server(name, peer)).collect(),
             security: Security {
@@ -212,7 +212,7 @@ struct Written {
     name: Option<Name>,
     /// Preferred first. Names are resolved when the agent starts.
     edges: Vec<Address>,
-    /// Whether it also uses edges that its edges tell it of; false if absent.
+    /// Whether it also uses edges that its edges tell it of; true if absent.
     learn: Option<bool>,
     /// Whether new sessions go to the least loaded of equally near edges; true if absent.
     spread: Option<bool>,
@@ -320,7 +320,7 @@ impl Written {
         let agent = marram_agent::AgentOptions {
             routing: routes::routing(source, listeners, &self.route)?,
             edges: self.edges.into_iter().map(|edge| edge.0).collect(),
-            learn: self.learn.unwrap_or(false),
+            learn: self.learn.unwrap_or(true),
             spread: self.spread.unwrap_or(true),
             servers: routes::servers(self.servers),
             security: Security {

@@ -153,7 +153,7 @@ struct WrittenGate {
 struct WrittenGates {
     #[serde(default)]
     edges: Vec<Address>,
-    /// As `learn` of an agent; false if absent. Without `edges` it has no effect.
+    /// As `learn` of an agent; true if absent. Without `edges` it has no effect.
     learn: Option<bool>,
     token_file: Option<Spanned<String>>,
     /// What the ends in the gates may keep, as `limits.memory` of an agent.
@@ -223,9 +223,8 @@ struct WrittenRecord {
 struct WrittenStandby {
     #[serde(default)]
     edges: Vec<Address>,
-    /// Whether it also offers itself to edges that it learns of; false if absent.
-    #[serde(default)]
-    learn: bool,
+    /// Whether it also offers itself to edges that it learns of. If absent: whether it offers itself to any, in `edges`.
+    learn: Option<bool>,
     token_file: Option<Spanned<String>>,
 }
 
@@ -287,11 +286,11 @@ impl Written {
             routing: routes::routing(source, gates, &self.route)?,
             servers: routes::servers(self.servers),
             gate_edges: self.gates.edges.into_iter().map(|edge| edge.0).collect(),
-            gates_learn: self.gates.learn.unwrap_or(false),
+            gates_learn: self.gates.learn.unwrap_or(true),
             gate_memory: agent::memory(source, self.gates.memory.as_ref())?,
             timeouts: self.timeouts.resolve(source)?,
+            standby_learns: self.standby.learn.unwrap_or(!self.standby.edges.is_empty()),
             standby: self.standby.edges.into_iter().map(|edge| edge.0).collect(),
-            standby_learns: self.standby.learn,
             limits: self.limits.resolve(source, tenants(source, self.tenant)?)?,
             // No configuration can ask for faults; `marram demo --sabotage` does.
             sabotage: 0,

@@ -183,6 +183,11 @@ impl Dialer {
         self.dials.entry(Target { edge, shard: 0 }).or_insert(Dial::Waiting { at_ns, backoff_ns: 0 });
     }
 
+    /// An edge that was added has not answered as it should: it is dialled as seldom as one that never answered.
+    pub fn distrust(&mut self, edge: u16) {
+        self.unproved.insert(edge);
+    }
+
     /// Whether an edge is being dialled, so that an answer comes.
     #[must_use]
     pub fn is_dialling(&self, edge: u16) -> bool {

@@ -1,24 +1,33 @@
 //! Edges that are in no configuration: what others say of them, where to dial them, and for how long they are remembered. Knows
-//! no wire, and believes nothing: the machine that dials such an edge compares what it proves with the entry.
+//! no wire, and believes nothing: an edge that answers is used only if it is what was told. For agents and for shards.
 //!
 //! ```text
-//! told(teller, entries) ─▶ a place after the configured edges ─▶ dialled at one address after the other
+//! told(teller, entries) ─▶ a place after the configured edges ─▶ dialled at one address after the other ─▶ answered
 //! gone(teller) ─▶ no teller left ─▶ FORGET_NS later: forgotten, and the place is free
 //! ```
+//!
+//! An address that is dialled anyway is never dialled a second time: what is there answers in its own place. An edge that restarts
+//! under another name is told of under both for a while.
+
+mod room;
 
 use crate::{holds, invariant::BrokenInvariant};
 use alloc::{
+    borrow::ToOwned,
     collections::{BTreeMap, BTreeSet},
-    string::String,
+    format,
+    string::{String, ToString},
     vec::Vec,
 };
+use core::net::SocketAddr;
 use marram_wire::{
-    frame::EdgeEntry,
+    frame::{EdgeEntry, Welcome},
     limits::{
         EDGE_ADDRESS_SIZE_MAX, EDGE_ADDRESSES_MAX, EDGE_FORGET_NS, EDGES_LEARNED_MAX, EDGES_TOLD_MAX,
         TEXT_MAX,
     },
 };
+use room::Evicted;
 
 /// Addresses of one edge that are dialled in turn, from all that tell of it.
 const DIALLED_MAX: usize = 2 * EDGE_ADDRESSES_MAX;
@@ -31,24 +40,43 @@ const TELLERS_MAX: usize = 8;
 /// What tells of edges: an edge, or a wire. The caller chooses the numbers.
 pub type Teller = u64;
 
+/// The name of an edge, and its domain.
+type Name = (String, [u8; 8]);
+
 /// One edge.
 #[derive(Debug)]
 struct LearnedEdge {
-    name: String,
-    domain: [u8; 8],
+    name: Name,
     /// What each of those that tell of it now says.
     told: BTreeMap<Teller, Vec<String>>,
     /// One address of each in turn. They stay when nothing tells of the edge any more.
     addresses: Vec<String>,
     /// The address that is dialled next, counted on.
     turn: usize,
+    /// The address that the caller was given last.
+    dialled: Option<String>,
     /// Since when nothing tells of it.
     unnamed_ns: Option<u64>,
     /// Whether it has proved to be what its name says.
     proved: bool,
+    /// Whether it could not be reached, or another edge was there, since it last proved its name.
+    failed: bool,
 }
 
 impl LearnedEdge {
+    fn new(name: Name) -> Self {
+        Self {
+            name,
+            told: BTreeMap::new(),
+            addresses: Vec::new(),
+            turn: 0,
+            dialled: None,
+            unnamed_ns: None,
+            proved: false,
+            failed: false,
+        }
+    }
+
     /// Brings the addresses up to date. If none is told, the last ones stay.
     fn merge(&mut self) {
         if self.told.is_empty() {
@@ -76,21 +104,71 @@ impl LearnedEdge {
     }
 }
 
+/// What follows from what was told.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Told {
+    /// The edges in these places are forgotten: they have made room.
+    pub evicted: Vec<u16>,
+    /// The places of new edges, which are to be dialled. Some of the above may be among them.
+    pub new: Vec<u16>,
+}
+
+/// Why an edge that has answered cannot be used in its place of the list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NotAsTold {
+    /// The reason, for people.
+    pub reason: String,
+    /// Whether the list has the edge that has answered in another place.
+    pub is_known: bool,
+}
+
 /// All learned edges of an agent or a shard, by their places in its list of edges.
 #[derive(Debug)]
 pub struct LearnedEdges {
+    /// Whether any is learned.
+    enabled: bool,
     /// The number of configured edges: learned ones have the places after them.
     first: u16,
+    /// Addresses at which no edge is learned, in their usual form: those of the configured edges, and of this machine.
+    taken: BTreeSet<String>,
+    /// What this machine is itself, if it is an edge.
+    itself: Option<Name>,
+    /// What the configured edges have answered with.
+    configured: BTreeMap<u16, Name>,
     by_place: BTreeMap<u16, LearnedEdge>,
+    evicted: Evicted,
     /// When to look for edges to forget.
     look_ns: u64,
 }
 
 impl LearnedEdges {
-    /// None yet, beside so many configured edges.
+    /// None yet, beside so many configured edges, which are dialled at these addresses, as far as they are known.
     #[must_use]
-    pub fn new(configured: u16) -> Self {
-        Self { first: configured, by_place: BTreeMap::new(), look_ns: u64::MAX }
+    pub fn new(enabled: bool, configured: u16, addresses: &[String]) -> Self {
+        Self {
+            enabled,
+            first: configured,
+            taken: addresses.iter().map(|address| usual(address)).collect(),
+            itself: None,
+            configured: BTreeMap::new(),
+            by_place: BTreeMap::new(),
+            evicted: Evicted::default(),
+            look_ns: u64::MAX,
+        }
+    }
+
+    /// As the list of an edge of this name and domain, which others reach at these addresses: it does not learn of itself.
+    #[must_use]
+    pub fn of_edge(mut self, name: &str, domain: [u8; 8], addresses: &[String]) -> Self {
+        self.taken.extend(addresses.iter().map(|address| usual(address)));
+        self.itself = Some((name.to_owned(), domain));
+        self
+    }
+
+    /// Whether any edge is learned.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
     }
 
     /// Whether an edge of the list is a learned one, or was.
@@ -99,10 +177,10 @@ impl LearnedEdges {
         edge >= self.first
     }
 
-    /// The name and the domain that an edge must have.
+    /// Whether an edge is a learned one that has not proved its name, or no longer has it.
     #[must_use]
-    pub fn expected(&self, edge: u16) -> Option<(&str, [u8; 8])> {
-        self.by_place.get(&edge).map(|learned| (&learned.name[..], learned.domain))
+    pub fn is_unproved(&self, edge: u16) -> bool {
+        self.by_place.get(&edge).is_some_and(|learned| !learned.proved)
     }
 
     /// Where to dial it now.
@@ -111,46 +189,40 @@ impl LearnedEdges {
         self.by_place.get(&edge)?.address()
     }
 
-    /// The edges, by place.
-    pub fn edges(&self) -> impl Iterator<Item = u16> {
-        self.by_place.keys().copied()
+    /// Where a learned edge is dialled from now on, if that is new to the caller.
+    pub fn moved(&mut self, edge: u16) -> Option<String> {
+        let learned = self.by_place.get_mut(&edge)?;
+        let address = learned.address()?.to_owned();
+        (learned.dialled.as_ref() != Some(&address)).then(|| {
+            learned.dialled = Some(address.clone());
+            address
+        })
     }
 
-    /// A teller of this domain names these edges and, from now on, no others. Returns the places of new ones. `known` is true for
-    /// names of edges that the list has without learning them.
+    /// A teller of this domain names these edges and, from now on, no others. If the list is full, an edge that has not proved its
+    /// name may make room, unless it is `in_use`.
     pub fn told(
         &mut self,
         now_ns: u64,
         (teller, domain): (Teller, [u8; 8]),
         edges: &[EdgeEntry],
-        known: impl Fn(&str) -> bool,
-    ) -> Vec<u16> {
-        let (mut new, mut named) = (Vec::new(), BTreeSet::new());
-        for EdgeEntry { name, addresses } in edges.iter().take(EDGES_TOLD_MAX) {
-            let usable = |address: &&String| !address.is_empty() && address.len() <= EDGE_ADDRESS_SIZE_MAX;
-            let addresses: Vec<String> =
-                addresses.iter().filter(usable).take(EDGE_ADDRESSES_MAX).cloned().collect();
-            if name.is_empty() || name.len() > TEXT_MAX || addresses.is_empty() || known(name) {
+        in_use: impl Fn(u16) -> bool,
+    ) -> Told {
+        let mut told = Told::default();
+        if !self.enabled {
+            return told;
+        }
+        let edges: BTreeMap<&str, Vec<String>> =
+            { edges.iter().take(EDGES_TOLD_MAX) }.filter_map(|entry| self.usable(entry, domain)).collect();
+        self.retract(now_ns, teller, |(name, of)| *of == domain && edges.contains_key(&name[..]));
+        for (name, addresses) in edges {
+            let name = (name.to_owned(), domain);
+            let place = self.place_of(&name);
+            // Without a place it is told again with the next change, at the latest when the teller's wire is new.
+            let Some(place) = place.or_else(|| self.admit(now_ns, teller, name, &in_use, &mut told)) else {
                 continue;
-            }
-            let place = self.place_of(name, domain).or_else(|| {
-                let place = self.free_place()?;
-                let edge = LearnedEdge {
-                    name: name.clone(),
-                    domain,
-                    told: BTreeMap::new(),
-                    addresses: Vec::new(),
-                    turn: 0,
-                    unnamed_ns: None,
-                    proved: false,
-                };
-                self.by_place.insert(place, edge);
-                new.push(place);
-                Some(place)
-            });
-            // Without a free place it is told again with the next change, at the latest when the teller's wire is new.
-            let Some(learned) = place.and_then(|place| self.by_place.get_mut(&place)) else { continue };
-            named.extend(place);
+            };
+            let Some(learned) = self.by_place.get_mut(&place) else { continue };
             if learned.told.len() >= TELLERS_MAX && !learned.told.contains_key(&teller) {
                 continue;
             }
@@ -158,19 +230,37 @@ impl LearnedEdges {
             learned.unnamed_ns = None;
             learned.merge();
         }
-        self.retract(now_ns, teller, &named);
-        new
+        told
+    }
+
+    /// What can be learned of an entry: none if its edge is known without that.
+    fn usable<'a>(&self, entry: &'a EdgeEntry, domain: [u8; 8]) -> Option<(&'a str, Vec<String>)> {
+        let EdgeEntry { name, addresses } = entry;
+        let fits = |address: &&String| {
+            !address.is_empty() && address.len() <= EDGE_ADDRESS_SIZE_MAX && !self.is_taken(address)
+        };
+        let addresses: Vec<String> =
+            addresses.iter().filter(fits).take(EDGE_ADDRESSES_MAX).cloned().collect();
+        let is_it = |own: &Name| own.0 == *name && own.1 == domain;
+        let has_it = self.itself.iter().chain(self.configured.values()).any(is_it);
+        let is_new = !name.is_empty() && name.len() <= TEXT_MAX && !has_it;
+        (is_new && !addresses.is_empty()).then_some((&name[..], addresses))
+    }
+
+    /// Whether an edge at this address answers without having been learned.
+    fn is_taken(&self, address: &str) -> bool {
+        self.taken.contains(&usual(address))
     }
 
     /// A teller is gone, or believed no more.
     pub fn gone(&mut self, now_ns: u64, teller: Teller) {
-        self.retract(now_ns, teller, &BTreeSet::new());
+        self.retract(now_ns, teller, |_| false);
     }
 
-    /// A teller names only these.
-    fn retract(&mut self, now_ns: u64, teller: Teller, named: &BTreeSet<u16>) {
-        for (place, learned) in &mut self.by_place {
-            if !named.contains(place) && learned.told.remove(&teller).is_some() {
+    /// A teller names no others than these.
+    fn retract(&mut self, now_ns: u64, teller: Teller, named: impl Fn(&Name) -> bool) {
+        for learned in self.by_place.values_mut() {
+            if !named(&learned.name) && learned.told.remove(&teller).is_some() {
                 learned.merge();
                 if learned.told.is_empty() {
                     learned.unnamed_ns = Some(now_ns);
@@ -180,25 +270,46 @@ impl LearnedEdges {
         }
     }
 
-    /// The edge is what its name says.
-    pub fn proved(&mut self, edge: u16) {
-        if let Some(learned) = self.by_place.get_mut(&edge) {
-            learned.proved = true;
+    /// An edge has answered, with this name and domain.
+    ///
+    /// # Errors
+    /// If it was learned, and is not what was told.
+    pub fn answered(&mut self, now_ns: u64, edge: u16, welcome: &Welcome) -> Result<(), NotAsTold> {
+        let name = (welcome.edge.clone(), welcome.domain);
+        if !self.is_learned(edge) {
+            self.place_of(&name).into_iter().for_each(|twice| self.retire(now_ns, twice));
+            self.configured.insert(edge, name);
+            return Ok(());
         }
+        let is_known = self.itself.iter().chain(self.configured.values()).any(|known| *known == name)
+            || self.place_of(&name).is_some_and(|place| place != edge && !self.is_unproved(place));
+        // A place that is forgotten has no wire.
+        let Some(learned) = self.by_place.get_mut(&edge) else { return Ok(()) };
+        let is_it = learned.name == name;
+        (learned.proved, learned.failed) = (is_it, !is_it);
+        let (told, _) = &learned.name;
+        let reason = if is_it {
+            return Ok(());
+        } else if *told == name.0 {
+            format!("the edge `{told}` has another domain secret than the edge that had told of it")
+        } else {
+            let (is, _) = name;
+            format!("the edge at this address is `{is}`, and another one had told that it is `{told}`")
+        };
+        Err(NotAsTold { reason, is_known })
     }
 
     /// It cannot be reached where it was dialled, or another edge is there: the next address has its turn.
     pub fn failed(&mut self, edge: u16) {
         if let Some(learned) = self.by_place.get_mut(&edge) {
             learned.turn = learned.turn.wrapping_add(1);
+            learned.failed = true;
         }
     }
 
     /// The place of an edge.
-    #[must_use]
-    pub fn place_of(&self, name: &str, domain: [u8; 8]) -> Option<u16> {
-        let is_it = |learned: &LearnedEdge| learned.name == name && learned.domain == domain;
-        self.by_place.iter().find(|(_, learned)| is_it(learned)).map(|(place, _)| *place)
+    fn place_of(&self, name: &Name) -> Option<u16> {
+        self.by_place.iter().find(|(_, learned)| learned.name == *name).map(|(place, _)| *place)
     }
 
     fn free_place(&self) -> Option<u16> {
@@ -207,7 +318,7 @@ impl LearnedEdges {
     }
 
     /// The list has this edge without having learned it: it is forgotten as soon as it is not in use.
-    pub fn retire(&mut self, now_ns: u64, edge: u16) {
+    fn retire(&mut self, now_ns: u64, edge: u16) {
         self.look_ns = now_ns;
         if let Some(learned) = self.by_place.get_mut(&edge) {
             learned.told.clear();
@@ -256,16 +367,25 @@ impl LearnedEdges {
     /// # Errors
     /// If it does not hold.
     pub fn invariants(&self) -> Result<(), BrokenInvariant> {
+        holds!("I48", self.enabled || self.by_place.is_empty());
         holds!("I48", self.by_place.len() <= EDGES_LEARNED_MAX);
+        holds!("I48", self.configured.keys().all(|edge| !self.is_learned(*edge)));
         for (place, learned) in &self.by_place {
             holds!("I48", *place >= self.first);
             holds!("I48", !learned.addresses.is_empty() && learned.addresses.len() <= DIALLED_MAX);
+            holds!("I48", !learned.addresses.iter().any(|address| self.is_taken(address)));
             holds!("I48", learned.told.len() <= TELLERS_MAX);
             holds!("I48", learned.told.is_empty() == learned.unnamed_ns.is_some());
-            holds!("I48", self.place_of(&learned.name, learned.domain) == Some(*place));
+            holds!("I48", self.place_of(&learned.name) == Some(*place));
         }
-        Ok(())
+        self.evicted.invariants()
     }
+}
+
+/// The usual form of an address, so that two spellings of one do not differ.
+fn usual(address: &str) -> String {
+    let numbers = address.parse().map(|address: SocketAddr| address.to_string());
+    numbers.unwrap_or_else(|_| address.to_ascii_lowercase())
 }
 
 #[cfg(test)]

@@ -466,8 +466,8 @@ record! {
         checkpoints_max: u64,
         /// Where agents and other edges reach the edge, `host:port` each, the best first; empty if it is not known.
         addresses: Vec<String>,
-        /// How many peers this shard dials to stand by for their sessions.
-        dials: u32,
+        /// The addresses of the peers that this shard dials to stand by for their sessions.
+        dials: Vec<String>,
         /// Whether it also dials edges of the domain that agents, peers and the coordinator tell it of.
         learns: bool,
         /// How long sessions may take to move to other edges when this edge stops, until agents are asked to have them opened
@@ -499,7 +499,7 @@ impl Default for Configure {
             record_stops: false,
             checkpoints_max: CHECKPOINTS_SIZE,
             addresses: Vec::new(),
-            dials: 0,
+            dials: Vec::new(),
             learns: false,
             hand_over_ms: 0,
             heartbeat_interval_ms: 50,

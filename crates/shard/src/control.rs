@@ -218,7 +218,7 @@ pub struct ControlConfig {
     /// See [`crate::api::Configure::checkpoints_max`].
     pub checkpoints_max: u64,
     /// See [`crate::api::Configure::dials`].
-    pub dials: u32,
+    pub dials: Vec<String>,
     /// See [`crate::api::Configure::learns`].
     pub learns: bool,
     /// See [`crate::api::Configure::addresses`].
@@ -323,7 +323,7 @@ impl Control {
             record_stops: self.config.record_stops,
             checkpoints_max: self.config.checkpoints_max,
             addresses: self.config.addresses.clone(),
-            dials: self.config.dials,
+            dials: self.config.dials.clone(),
             learns: self.config.learns,
             hand_over_ms: self.config.hand_over_ms,
             heartbeat_interval_ms: self.config.heartbeat_ms[0],

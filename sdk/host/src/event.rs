@@ -81,7 +81,10 @@ impl<'a> Event<'a> {
         Some(match report {
             AgentReport::EdgeUp { name, .. } => Self::EdgeUp { address, name },
             AgentReport::OtherDomain { name, other, .. } => Self::OtherDomain { address, name, other },
-            AgentReport::EdgeDown { reason, .. } => Self::EdgeDown { address, reason },
+            // What was up at a learned address is not used there any more.
+            AgentReport::EdgeDown { reason, .. } | AgentReport::EdgeForgotten { reason, .. } => {
+                Self::EdgeDown { address, reason }
+            }
             AgentReport::Owned { session, app, gap_ns, .. } => {
                 Self::Owned { session: session.to_string(), app, address, gap: Duration::from_nanos(*gap_ns) }
             }
@@ -100,7 +103,9 @@ impl<'a> Event<'a> {
             AgentReport::Ended { session, reason, .. } => {
                 Self::Ended { session: session.to_string(), reason }
             }
-            AgentReport::Orphaned { .. }
+            AgentReport::EdgeNotFound { .. }
+            | AgentReport::EdgeNotAsTold { .. }
+            | AgentReport::Orphaned { .. }
             | AgentReport::ZombieRefused { .. }
             | AgentReport::FailingBack { .. } => {
                 return None;

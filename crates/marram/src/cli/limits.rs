@@ -121,7 +121,7 @@ fn kept_for_sessions() -> Vec<Row> {
         (
             "edges that an agent or shard learns beside its list",
             wire::EDGES_LEARNED_MAX.to_string(),
-            "further ones are not used",
+            "one that has not proved its name makes room; else further ones are not used",
         ),
         ("edges that are told of in one frame", wire::EDGES_TOLD_MAX.to_string(), "further ones are ignored"),
         (

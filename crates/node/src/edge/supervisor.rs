@@ -120,7 +120,7 @@ fn control_config(
         coordinator,
         record_stops: options.stops.is_some(),
         checkpoints_max: options.limits.checkpoints_max,
-        dials: u32::try_from(options.standby.len()).unwrap_or(u32::MAX),
+        dials: options.standby.clone(),
         learns: options.standby_learns,
         addresses: options.addresses.clone(),
         hand_over_ms: hand_over_ms(options.limits.drain),

@@ -36,6 +36,8 @@ pub struct AgentConfig {
     pub servers: Vec<AgentServer>,
     /// Number of edges to choose from.
     pub edges: u16,
+    /// Where the shell dials them, as far as it is known: no edge is learned at one of these addresses.
+    pub addresses: Vec<String>,
     /// Whether it also uses edges of the domain that its edges tell it of.
     pub learn: bool,
     /// Whether a new session asks the least loaded of the edges that are equally near, not the first of them.
@@ -279,6 +281,29 @@ pub enum AgentReport {
         reason: String,
         /// Whether it was suspected because it was silent.
         suspected: bool,
+    },
+    /// A learned edge cannot be reached, and has never proved to be what was told.
+    EdgeNotFound {
+        /// The shard.
+        target: Target,
+        /// The cause, for people.
+        reason: String,
+    },
+    /// Another edge is where a learned edge was told to be. It is not used there.
+    EdgeNotAsTold {
+        /// The shard.
+        target: Target,
+        /// The cause, for people.
+        reason: String,
+        /// Whether the agent has the edge that answered in another place: as when it has restarted under another name.
+        known: bool,
+    },
+    /// A learned edge is not used any more.
+    EdgeForgotten {
+        /// Its first shard.
+        target: Target,
+        /// The cause, for people.
+        reason: String,
     },
     /// A session began or moved to another owner.
     Owned {

@@ -6,13 +6,13 @@
 //!                                                                   '─ they do not ─▶ Goodbye; the next address, later
 //! ```
 
-use super::{AGENT, Agent, AgentOutput, Target, WireId};
+use super::{AGENT, Agent, AgentConfig, AgentOutput, AgentReport, Target, WireId};
 use crate::{
     invariant::{BrokenInvariant, holds},
-    learned::LearnedEdges,
+    learned::{LearnedEdges, NotAsTold, Told},
     trace,
 };
-use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+use alloc::{collections::BTreeMap, string::ToString, vec::Vec};
 use marram_wire::{
     frame::{EdgeEntry, Edges, Goodbye, Welcome},
     limits::EDGES_TOLD_MAX,
@@ -24,30 +24,18 @@ type Entry = ([u8; 8], EdgeEntry);
 /// What an agent knows of edges beyond its configuration.
 #[derive(Debug)]
 pub(super) struct Learning {
-    /// Whether it uses and tells anything.
-    enabled: bool,
     edges: LearnedEdges,
-    /// The names that configured edges have answered with, and their domains.
-    configured: BTreeMap<u16, (String, [u8; 8])>,
     /// What each edge has told of itself, by its place.
     own: BTreeMap<u16, Entry>,
     /// What the edges were told of one another last.
     told: Vec<Entry>,
-    /// Where the shell dials learned edges.
-    dialled: BTreeMap<u16, String>,
 }
 
 impl Learning {
-    /// Knows nothing yet, beside so many configured edges.
-    pub(super) fn new(enabled: bool, configured: u16) -> Self {
-        Self {
-            enabled,
-            edges: LearnedEdges::new(configured),
-            configured: BTreeMap::new(),
-            own: BTreeMap::new(),
-            told: Vec::new(),
-            dialled: BTreeMap::new(),
-        }
+    /// Knows nothing yet.
+    pub(super) fn new(config: &AgentConfig) -> Self {
+        let edges = LearnedEdges::new(config.learn, config.edges, &config.addresses);
+        Self { edges, own: BTreeMap::new(), told: Vec::new() }
     }
 
     /// When to look for edges to forget.
@@ -55,32 +43,22 @@ impl Learning {
         self.edges.wake_ns()
     }
 
-    /// Why an edge that has answered cannot be used in this place of the list; none if it can.
-    fn refusal(&self, edge: u16, welcome: &Welcome) -> Option<String> {
-        let (name, domain) = self.edges.expected(edge)?;
-        if name != welcome.edge {
-            return Some(format!(
-                "the edge at this address is `{}`, and another one had told that it is `{name}`",
-                welcome.edge
-            ));
-        }
-        (domain != welcome.domain)
-            .then(|| format!("the edge `{name}` has another domain secret than the edge that had told of it"))
+    /// Whether what an edge said of itself is of no use: another one answers in its place now.
+    fn is_other(&self, edge: u16, welcome: &Welcome) -> bool {
+        let is_it = |(domain, own): &Entry| *domain == welcome.domain && own.name == welcome.edge;
+        self.own.get(&edge).is_some_and(|own| !is_it(own))
     }
 
     /// What is known about the edge in a place is over.
     fn forget(&mut self, edge: u16) {
         self.edges.forget(edge);
         self.own.remove(&edge);
-        self.dialled.remove(&edge);
     }
 
     /// Checks I48 of docs/protocol.md.
     pub(super) fn invariants(&self) -> Result<(), BrokenInvariant> {
         self.edges.invariants()?;
-        holds!("I48", self.enabled || (self.edges.edges().next().is_none() && self.told.is_empty()));
-        holds!("I48", self.dialled.keys().all(|edge| self.edges.expected(*edge).is_some()));
-        holds!("I48", self.configured.keys().all(|edge| !self.edges.is_learned(*edge)));
+        holds!("I48", self.edges.is_enabled() || (self.own.is_empty() && self.told.is_empty()));
         holds!("I48", self.told.len() <= EDGES_TOLD_MAX);
         Ok(())
     }
@@ -90,7 +68,7 @@ impl Agent {
     /// An edge tells of itself and of others.
     pub(super) fn edges_told(&mut self, now_ns: u64, id: WireId, edges: Edges, out: &mut Vec<AgentOutput>) {
         let welcome = self.wires.get(id).and_then(|wire| Some((wire.target.edge, wire.welcome.as_ref()?)));
-        let Some((teller, welcome)) = welcome.filter(|_| self.learning.enabled) else {
+        let Some((teller, welcome)) = welcome.filter(|_| self.learning.edges.is_enabled()) else {
             return trace!(AGENT, "ignores Edges on wire {}", id.0);
         };
         let (name, domain) = (welcome.edge.clone(), welcome.domain);
@@ -98,9 +76,15 @@ impl Agent {
         if let Some(own) = edges.edges.iter().take(EDGES_TOLD_MAX).find(|entry| entry.name == name) {
             learning.own.insert(teller, (domain, own.clone()));
         }
-        let configured = &learning.configured;
-        let known = |name: &str| configured.values().any(|(own, of)| own == name && *of == domain);
-        let new = learning.edges.told(now_ns, (u64::from(teller), domain), &edges.edges, known);
+        let wires = &self.wires;
+        let in_use = |edge| wires.has_edge(edge) || wires.is_dialling(edge);
+        let teller = (u64::from(teller), domain);
+        let Told { evicted, new } = learning.edges.told(now_ns, teller, &edges.edges, in_use);
+        for edge in evicted {
+            learning.own.remove(&edge);
+            self.wires.remove_edge(edge);
+            out.push(AgentOutput::Forget { edge });
+        }
         // By then, configured edges have answered as well: an edge that is one of them need not be dialled twice.
         let dial_ns = now_ns.saturating_add(self.config.heartbeat_timeout_ns);
         for edge in new {
@@ -118,21 +102,33 @@ impl Agent {
         out: &mut Vec<AgentOutput>,
     ) -> bool {
         let Some(target) = self.wires.known(id).map(|wire| wire.target) else { return false };
-        let learning = &mut self.learning;
-        if !learning.edges.is_learned(target.edge) {
-            let twice = learning.edges.place_of(&welcome.edge, welcome.domain);
-            twice.into_iter().for_each(|twice| learning.edges.retire(now_ns, twice));
-            learning.configured.insert(target.edge, (welcome.edge.clone(), welcome.domain));
-            return true;
-        }
-        let Some(reason) = learning.refusal(target.edge, welcome) else {
-            learning.edges.proved(target.edge);
+        let Err(NotAsTold { reason, is_known }) = self.learning.edges.answered(now_ns, target.edge, welcome)
+        else {
+            if self.learning.is_other(target.edge, welcome) {
+                self.learning.own.remove(&target.edge);
+            }
             return true;
         };
+        // What is wrong need not be tried often, even if it was right before.
+        self.wires.distrust(target.edge);
         out.push(AgentOutput::Send { wire: id, frame: Goodbye { reason: reason.clone() }.into() });
         out.push(AgentOutput::CloseWire { wire: id, reason: reason.clone() });
-        self.wire_down(now_ns, id, reason, out);
+        out.push(AgentOutput::Report(AgentReport::EdgeNotAsTold {
+            target,
+            reason: reason.clone(),
+            known: is_known,
+        }));
+        self.drop_wire(now_ns, id, &reason, out);
         false
+    }
+
+    /// Reports that an edge is not there, and had not answered: nothing is down that never proved to be what was told.
+    pub(super) fn report_missing(&self, target: Target, reason: &str, out: &mut Vec<AgentOutput>) {
+        let reason = reason.to_string();
+        out.push(AgentOutput::Report(match self.learning.edges.is_unproved(target.edge) {
+            true => AgentReport::EdgeNotFound { target, reason },
+            false => AgentReport::EdgeDown { target, reason, suspected: false },
+        }));
     }
 
     /// A dial failed, or a wire broke before it was of use: a learned edge is dialled at its next address.
@@ -144,7 +140,7 @@ impl Agent {
 
     /// The last wire to an edge broke: what it told counts only for a while.
     pub(super) fn teller_gone(&mut self, now_ns: u64, edge: u16, out: &mut Vec<AgentOutput>) {
-        if !self.learning.enabled || self.wires.is_welcomed(edge) {
+        if !self.learning.edges.is_enabled() || self.wires.is_welcomed(edge) {
             return;
         }
         self.learning.edges.gone(now_ns, u64::from(edge));
@@ -154,13 +150,8 @@ impl Agent {
     /// Dials a shard. The shell is told where a learned edge is, if that has changed.
     pub(super) fn dial(&mut self, target: Target, out: &mut Vec<AgentOutput>) {
         let edge = target.edge;
-        if let Some(address) = self.learning.edges.address(edge)
-            && self.learning.dialled.get(&edge).is_none_or(|dialled| dialled != address)
-        {
-            let address = String::from(address);
-            self.learning.dialled.insert(edge, address.clone());
-            out.push(AgentOutput::Learn { edge, address });
-        }
+        let moved = self.learning.edges.moved(edge);
+        out.extend(moved.map(|address| AgentOutput::Learn { edge, address }));
         out.push(AgentOutput::Dial { target });
     }
 
@@ -208,9 +199,11 @@ impl Agent {
         let reason = "no edge names this edge any more, or it is one of the configured edges";
         for wire in self.wires.of_edge(edge) {
             out.push(AgentOutput::CloseWire { wire, reason: reason.into() });
-            self.wire_down(now_ns, wire, reason.into(), out);
+            self.drop_wire(now_ns, wire, reason, out);
         }
         if self.wires.remove_edge(edge) {
+            let target = Target { edge, shard: 0 };
+            out.push(AgentOutput::Report(AgentReport::EdgeForgotten { target, reason: reason.into() }));
             self.learning.forget(edge);
             out.push(AgentOutput::Forget { edge });
         }

@@ -103,7 +103,7 @@ impl Agent {
         Self {
             // Replaced at the first event, which says what time it is.
             wires: Wires::new(Dialer::new(dialer(&config), 0)),
-            learning: Learning::new(config.learn, config.edges),
+            learning: Learning::new(&config),
             affinity: ShardAffinity::new(config.failback_delay_ns),
             spread: Spread::new(config.spread),
             budget: Budget::new(config.memory_max),

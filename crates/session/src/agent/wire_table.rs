@@ -170,6 +170,11 @@ impl Wires {
         removed
     }
 
+    /// A learned edge is another one than was told: it is dialled as one that never answered.
+    pub(crate) fn distrust(&mut self, edge: u16) {
+        self.dialer.distrust(edge);
+    }
+
     /// Whether an edge is being dialled.
     pub(crate) fn is_dialling(&self, edge: u16) -> bool {
         self.dialer.is_dialling(edge)

@@ -35,10 +35,23 @@ impl Agent {
     ) {
         self.wires.failed(now_ns, target, &mut self.random);
         self.next_address(target);
-        out.push(AgentOutput::Report(AgentReport::EdgeDown { target, reason, suspected: false }));
+        self.report_missing(target, &reason, out);
     }
 
     pub(super) fn wire_down(&mut self, now_ns: u64, id: WireId, reason: String, out: &mut Vec<AgentOutput>) {
+        match self.wires.get(id).map(|wire| (wire.target, wire.welcome.is_some())) {
+            Some((target, true)) => {
+                let (reason, suspected) = (reason.clone(), false);
+                out.push(AgentOutput::Report(AgentReport::EdgeDown { target, reason, suspected }));
+            }
+            Some((target, false)) => self.report_missing(target, &reason, out),
+            None => {}
+        }
+        self.drop_wire(now_ns, id, &reason, out);
+    }
+
+    /// As [`Agent::wire_down`], without a report of the edge.
+    pub(super) fn drop_wire(&mut self, now_ns: u64, id: WireId, reason: &str, out: &mut Vec<AgentOutput>) {
         let usable = self.wires.is_usable(id);
         let Some(wire) = self.wires.down(now_ns, id, &mut self.random) else {
             return trace!(AGENT, "ignores that wire {} broke, which this agent has closed: {reason}", id.0);
@@ -51,10 +64,8 @@ impl Agent {
             None => self.next_address(wire.target),
         }
         self.affinity.failed(now_ns, wire.target, &mut self.random);
-        let (target, suspected) = (wire.target, false);
-        out.push(AgentOutput::Report(AgentReport::EdgeDown { target, reason: reason.clone(), suspected }));
         for (_, bound) in wire.channels() {
-            self.lost_wire(now_ns, bound.session, id, &reason, out);
+            self.lost_wire(now_ns, bound.session, id, reason, out);
         }
     }
 

@@ -21,7 +21,7 @@ fn control() -> Control {
         coordinator: false,
         record_stops,
         checkpoints_max: 1 << 29,
-        dials: 0,
+        dials: Vec::new(),
         learns: false,
         addresses: alloc::vec::Vec::new(),
         hand_over_ms: 0,

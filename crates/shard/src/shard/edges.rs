@@ -58,7 +58,7 @@ impl Shard {
                 }
                 self.tell_edges(now, out);
             }
-            None => self.learn_peers(now, wire.0, edges),
+            None => self.learn_peers(now, wire.0, edges, out),
         }
     }
 
@@ -79,22 +79,22 @@ impl Shard {
         if let Some(own) = own {
             self.edges.proved(&own.name, own.addresses.clone());
         }
-        self.learn_peers(now, wire.0, edges);
+        self.learn_peers(now, wire.0, edges, out);
         self.tell_edges(now, out);
     }
 
     /// The coordinator knows these edges.
     pub(super) fn registered_edges(&mut self, now: Now, edges: Vec<EdgeEntry>, out: &mut Vec<ShardOutput>) {
-        self.learn_peers(now, COORDINATOR, &edges);
+        self.learn_peers(now, COORDINATOR, &edges, out);
         self.edges.registered(edges);
         self.tell_edges(now, out);
     }
 
-    fn learn_peers(&mut self, now: Now, teller: Teller, edges: &[EdgeEntry]) {
+    fn learn_peers(&mut self, now: Now, teller: Teller, edges: &[EdgeEntry], out: &mut Vec<ShardOutput>) {
         let domain = self.secret.fingerprint();
-        if let Some(peers) = &mut self.peers {
-            peers.told(now.mono_ns, (teller, domain), edges, &self.config.edge);
-        }
+        let told = self.peers.as_mut().map(|peers| peers.told(now.mono_ns, (teller, domain), edges));
+        let evicted = told.into_iter().flatten();
+        out.extend(evicted.map(|edge| ShardOutput::Forget { edge }));
     }
 
     /// A wire is gone on which edges may have been told. `edge` is the name of the edge at its other side, if it was one.

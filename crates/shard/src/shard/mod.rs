@@ -278,7 +278,7 @@ impl Shard {
                 self.config = configure;
                 // Peers are dialled once: a later configuration comes from the same process with the same list.
                 if self.peers.is_none() {
-                    self.peers = Peers::begin(&self.config, now.mono_ns);
+                    self.peers = Peers::begin(&self.config, self.secret.fingerprint(), now.mono_ns);
                 }
                 self.tell_edges(now, out);
                 out.push(ShardOutput::Control(FromShard::Ready));

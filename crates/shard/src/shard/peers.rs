@@ -14,6 +14,7 @@ use marram_session::{
     agent::Target,
     cell::Seed,
     dialer::DialerAction,
+    learned::NotAsTold,
     owner::{Owner, OwnerPhase, StandbyError},
     trace,
 };
@@ -193,7 +194,7 @@ impl Shard {
             return out.push(ShardOutput::CloseWire { wire });
         }
         let Some(peers) = &mut self.peers else { return };
-        if let Err(reason) = peers.is_as_told(now.mono_ns, wire, welcome, self.secret.fingerprint()) {
+        if let Err(NotAsTold { reason, .. }) = peers.answered(now.mono_ns, wire, welcome) {
             out.push(ShardOutput::Send { wire, frame: Goodbye { reason }.into() });
             return out.push(ShardOutput::CloseWire { wire });
         }

@@ -3,6 +3,7 @@
 mod admission;
 mod agents;
 mod coordinator;
+mod edges;
 mod moves;
 mod recalls;
 mod secrets;

@@ -23,7 +23,7 @@ fn recorder(world: &mut World) -> ShardWireId {
 /// A wire to another edge, for whose sessions this shard stands by.
 pub(crate) fn peer(world: &mut World) -> ShardWireId {
     let wire = ShardWireId(40);
-    let configure = Configure { edge: "here".into(), dials: 1, ..Configure::default() };
+    let configure = Configure { edge: "here".into(), dials: vec!["peer:1".into()], ..Configure::default() };
     world.shard(ShardInput::Control(ToShard::Configure(configure)));
     world.shard(ShardInput::Dialled { wire, target: Target { edge: 0, shard: 0 } });
     let welcome = Welcome {

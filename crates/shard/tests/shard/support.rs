@@ -36,6 +36,7 @@ pub(crate) fn agent_config(edges: u16) -> AgentConfig {
     AgentConfig {
         servers: Vec::new(),
         edges,
+        addresses: Vec::new(),
         learn: true,
         spread: true,
         heartbeat_interval_ns: 1 << 40,

@@ -13,6 +13,8 @@ pub struct Learning {
     pub edges_learn: bool,
     /// The edge that lies about the others.
     pub liar: Option<usize>,
+    /// Whether agents list edges by the addresses that these tell.
+    pub same_addresses: bool,
 }
 
 /// In a quarter of the seeds in which edges dial one another.
@@ -27,7 +29,8 @@ pub(super) fn draw(plan: &Plan) -> Option<Learning> {
     let configured =
         (0..plan.agents()).map(|agent| if agent == all { edges } else { 1 + random.index(edges) }).collect();
     let liar = random.percent(50).then(|| random.index(edges));
-    Some(Learning { configured, edges_learn: random.percent(50), liar })
+    let edges_learn = random.percent(50);
+    Some(Learning { configured, edges_learn, liar, same_addresses: random.percent(50) })
 }
 
 impl Plan {
@@ -39,8 +42,8 @@ impl Plan {
 
     /// How many edges are in the list of each edge: all or none.
     #[must_use]
-    pub fn dialled_edges(&self) -> u32 {
+    pub fn dialled_edges(&self) -> usize {
         let lists = self.connects_edges() && !self.edges_learn();
-        if lists { u32::try_from(self.shards.len()).expect("a few edges") } else { 0 }
+        if lists { self.shards.len() } else { 0 }
     }
 }

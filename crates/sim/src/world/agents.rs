@@ -9,7 +9,10 @@
 //! As a real shell it translates between sockets and inputs. Unlike one it also keeps notes for the
 //! checks: which session a program belongs to, which sessions an agent has reported.
 
-use super::{Caller, Direction, Event, World, learning::LearnedPlaces};
+use super::{
+    Caller, Direction, Event, World,
+    learning::{LearnedPlaces, address_of},
+};
 use crate::{
     plan::{MS, Moment, Plan, S, SERVER, Service, US},
     program::{Act, Program, Taken},
@@ -71,12 +74,14 @@ impl AgentNode {
     pub(crate) fn new(plan: &Plan, agent: usize, chance: &mut Random) -> Self {
         let (serves, host) = (agent >= plan.clients, super::host(chance));
         let edges = plan.learning.as_ref().map_or(plan.shards.len(), |learning| learning.configured[agent]);
+        let listed = plan.learning.as_ref().is_some_and(|learning| learning.same_addresses);
         let config = AgentConfig {
             servers: serves
                 .then(|| AgentServer { name: SERVER.into(), datagrams: plan.datagrams[1], messages: false })
                 .into_iter()
                 .collect(),
             edges: u16::try_from(edges).expect("a few edges"),
+            addresses: (0..edges).filter(|_| listed).map(address_of).collect(),
             learn: plan.learning.is_some(),
             spread: plan.spread,
             heartbeat_interval_ns: 100 * MS,
@@ -269,6 +274,9 @@ impl World {
                 if !self.agents[agent].has_learned(Target { edge, shard: 0 }) {
                     self.violations.push(format!("A{agent} dials its configured edge {edge} at {address}"));
                 }
+                if self.agents[agent].config.addresses.contains(&address) {
+                    self.violations.push(format!("A{agent} dials {address} a second time, as edge {edge}"));
+                }
                 self.agents[agent].learned.learn(now_ns, edge, address);
             }
             AgentOutput::Forget { edge } => self.agents[agent].learned.forget(edge),
@@ -365,7 +373,12 @@ impl World {
             AgentReport::OtherDomain { .. } => {
                 self.violations.push(format!("{report:?}, and all edges have the same secret"));
             }
-            AgentReport::EdgeUp { .. } | AgentReport::EdgeDown { .. } | AgentReport::Waiting { .. } => {}
+            AgentReport::EdgeUp { .. }
+            | AgentReport::EdgeDown { .. }
+            | AgentReport::EdgeNotFound { .. }
+            | AgentReport::EdgeNotAsTold { .. }
+            | AgentReport::EdgeForgotten { .. }
+            | AgentReport::Waiting { .. } => {}
         }
     }
 

@@ -142,7 +142,7 @@ impl EdgeNode {
             coordinator: plan.witness.is_some(),
             record_stops: plan.records,
             checkpoints_max: plan.checkpoints_max,
-            dials: plan.dialled_edges(),
+            dials: (0..plan.dialled_edges()).map(address_of).collect(),
             learns: plan.edges_learn(),
             addresses: plan.learning.iter().map(|_| address_of(edge)).collect(),
             hand_over_ms: plan.hand_over_ms,

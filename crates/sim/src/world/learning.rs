@@ -99,9 +99,7 @@ impl World {
                 let learned = node.has_learned(*target);
                 self.watch.count_if(Rare::LearnedEdgeOwned, learned);
             }
-            AgentReport::EdgeDown { reason, .. } => {
-                self.watch.count_if(Rare::EdgeNotAsTold, reason.contains("another one had told"));
-            }
+            AgentReport::EdgeNotAsTold { .. } => self.watch.count_if(Rare::EdgeNotAsTold, true),
             _ => {}
         }
     }

@@ -58,12 +58,12 @@ fn exchange(stream: &mut TcpStream, what: &[u8]) {
     assert_eq!(answer, what);
 }
 
-/// Starts both agents, with these lists of edges. The result is where the client's agent listens.
-fn start_agents(cluster: &mut TestCluster, [client, server]: [&[SocketAddr]; 2], learn: bool) -> SocketAddr {
+/// Starts both agents, with these lists of edges and this field of their configuration. The result is where the client's agent listens.
+fn start_agents(cluster: &mut TestCluster, [client, server]: [&[SocketAddr]; 2], learn: &str) -> SocketAddr {
     let listen = marram_cluster::free_address().unwrap();
-    let servers = format!("learn = {learn}\nservers = {{ peer = \"{}\" }}", support::serve::echo());
+    let servers = format!("{learn}\nservers = {{ peer = \"{}\" }}", support::serve::echo());
     cluster.start_agent_with(AgentSide::Server, server, &servers).unwrap();
-    let tables = format!("learn = {learn}\n[[listen]]\naddress = \"{listen}\"\napp = \"forward\"\n");
+    let tables = format!("{learn}\n[[listen]]\naddress = \"{listen}\"\napp = \"forward\"\n");
     cluster.start_agent_with(AgentSide::Client, client, &tables).unwrap();
     listen
 }
@@ -88,7 +88,7 @@ fn move_and_kill(cluster: &mut TestCluster, client: &mut TcpStream) {
 fn a_session_moves_to_an_edge_that_its_agents_learned_of_and_survives_the_listed_one() {
     let mut cluster = edges("learning", 2, |names| format!("standby = {{ edges = {names:?} }}"));
     let listed = [cluster.edge_addresses()[0]];
-    let listen = start_agents(&mut cluster, [&listed, &listed], true);
+    let listen = start_agents(&mut cluster, [&listed, &listed], "");
     let mut client = connect(listen);
     move_and_kill(&mut cluster, &mut client);
     // A new one finds the learned edge, too.
@@ -101,9 +101,28 @@ fn a_session_moves_to_an_edge_that_its_agents_learned_of_and_survives_the_listed
 fn edges_learn_of_one_another_from_an_agent_with_wires_to_both() {
     let mut cluster = edges("learning-edges", 2, |_| "standby = { learn = true }".into());
     let both = cluster.edge_addresses();
-    let listen = start_agents(&mut cluster, [&both[..1], &both], true);
+    let listen = start_agents(&mut cluster, [&both[..1], &both], "learn = true");
     let mut client = connect(listen);
     move_and_kill(&mut cluster, &mut client);
+}
+
+/// Neither edge lists the other one: they are registered at the same coordinator, which one of them serves.
+#[test]
+fn agents_learn_of_edges_that_are_registered_at_the_coordinator() {
+    let mut cluster = support::cluster("learning-registered", 2, 2);
+    let store = marram_cluster::free_address().unwrap();
+    let table = |rest: &str| format!("coordinator = {{ {rest}, lease = \"5s\" }}");
+    cluster.start_edge(1, &table(&format!("serve = \"{store}\""))).unwrap();
+    cluster.start_edge(0, &table(&format!("urls = [\"http://{store}\"]"))).unwrap();
+    let listed = [cluster.edge_addresses()[0]];
+    // The agents are ready when they have wires to both.
+    let listen = start_agents(&mut cluster, [&listed, &listed], "");
+    let mut client = connect(listen);
+    exchange(&mut client, b"before");
+    wait(&cluster, "the session runs at the edge that is listed", || running(&cluster, 0).len() == 1);
+    cluster.edges[0].kill();
+    exchange(&mut client, b"without it");
+    assert_eq!(running(&cluster, 1).len(), 1);
 }
 
 #[test]
@@ -111,7 +130,7 @@ fn an_agent_that_is_not_to_learn_uses_its_list_only() {
     let mut cluster = edges("learning-off", 2, |names| format!("standby = {{ edges = {names:?} }}"));
     cluster.edges[1].kill();
     let listed = [cluster.edge_addresses()[0]];
-    let listen = start_agents(&mut cluster, [&listed, &listed], false);
+    let listen = start_agents(&mut cluster, [&listed, &listed], "learn = false");
     let names: Vec<String> = cluster.edge_addresses().iter().map(SocketAddr::to_string).collect();
     cluster.start_edge(1, &format!("standby = {{ edges = {names:?} }}")).unwrap();
     let mut client = connect(listen);
@@ -124,7 +143,7 @@ fn an_agent_that_is_not_to_learn_uses_its_list_only() {
         moves.contains("is not connected to the edge")
     });
     let known = cluster.logs.all(0, |event| {
-        event.name() == "edge_up" && event.text("address") == cluster.edge_addresses()[1].to_string()
+        event.name() == "edge_up" && event.text("edge") == cluster.edge_addresses()[1].to_string()
     });
     assert!(known.is_empty(), "no agent has connected to it");
 }

@@ -81,6 +81,11 @@ fn a_killed_edge_costs_no_client_anything_under_any_policy() {
 }
 
 #[test]
+fn an_edge_that_is_killed_while_it_moves_a_session_costs_no_client_anything() {
+    costs_no_one_anything("sigkill.mid-move");
+}
+
+#[test]
 fn a_reset_of_an_edges_connections_costs_no_client_anything_and_keepers_are_found_again() {
     costs_no_one_anything("reset.idle");
 }

@@ -95,7 +95,7 @@ fn another_edge_at_the_address_is_refused_and_the_next_address_is_dialled() {
     let goodbye = alloc::format!("w2 goodbye: {reason}");
     assert_eq!(
         lines,
-        [goodbye, alloc::format!("w2 closes: {reason}"), alloc::format!("edge 1.0 down: {reason}")]
+        [goodbye, alloc::format!("w2 closes: {reason}"), alloc::format!("edge 1.0 not as told: {reason}")]
     );
     let (_, lines) = stage.wait_to("dial 1.0", 5_000);
     assert_eq!(lines, ["edge 1 is at s:1", "dial 1.0"]);
@@ -154,5 +154,83 @@ fn an_edge_that_answers_under_a_configured_place_is_not_kept_twice() {
     stage.frame(1, edges(&[("south", "s:1")]));
     stage.answering.insert(WireId(2), MS);
     stage.step(AgentInput::WireUp { wire: WireId(2), target: Target { edge: 1, shard: 0 } });
-    assert_eq!(stage.frame(2, named("south")), ["edge 1.0 is south", "edge 2 is forgotten"]);
+    assert_eq!(
+        stage.frame(2, named("south")),
+        ["edge 1.0 is south", "edge 2.0 is not used any more", "edge 2 is forgotten"]
+    );
+}
+
+/// An agent that lists two edges. The second one has restarted as `south-2`, and others still tell of `south`.
+fn restarted(addresses: &[&str]) -> Stage {
+    let addresses = addresses.iter().map(ToString::to_string).collect();
+    let mut stage = Stage::new(AgentConfig { addresses, ..config(2, &[]) }, 1);
+    stage.edge(1, 0);
+    stage.tells_wires = true;
+    for (wire, name) in [(2, "south"), (3, "south-2")] {
+        stage.answering.insert(WireId(wire), MS);
+        stage.step(AgentInput::WireUp { wire: WireId(wire), target: Target { edge: 1, shard: 0 } });
+        assert_eq!(stage.frame(wire, named(name)), [alloc::format!("edge 1.0 is {name}")]);
+        if wire == 2 {
+            stage.wire_down(2);
+        }
+    }
+    stage.frame(1, edges(&[("north", "n:1"), ("south", "s:1"), ("south-2", "s:1")]));
+    stage
+}
+
+#[test]
+fn an_edge_that_has_restarted_under_another_name_is_not_dialled_twice() {
+    let mut stage = restarted(&["n:1", "s:1"]);
+    assert!(!stage.wait(60_000).iter().any(|line| line.contains("dial")));
+}
+
+#[test]
+fn an_edge_that_is_listed_at_another_address_is_not_down_because_it_has_another_name_now() {
+    let mut stage = restarted(&["north.example.org:1", "south.example.org:1"]);
+    let (_, lines) = stage.wait_to("dial 2.0", 5_000);
+    assert_eq!(lines, ["edge 2 is at s:1", "dial 2.0"]);
+    stage.step(AgentInput::WireUp { wire: WireId(4), target: Target { edge: 2, shard: 0 } });
+    let lines = stage.frame(4, named("south-2"));
+    assert!(lines.iter().any(|line| line.starts_with("edge 2.0 not as told, known: ")), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("down")), "{lines:?}");
+    // It is not dialled often.
+    let waited_ns = stage.wait_for("dial 2.0", 60_000);
+    stage
+        .step(AgentInput::DialFailed { target: Target { edge: 2, shard: 0 }, reason: "refused".to_string() });
+    assert!(waited_ns > 0);
+}
+
+#[test]
+fn a_learned_edge_that_never_answered_is_not_down() {
+    let mut stage = listing_north(true);
+    stage.frame(1, edges(&[("south", "s:1")]));
+    stage.wait_for("dial 1.0", 60_000);
+    let target = Target { edge: 1, shard: 0 };
+    let lines = stage.step(AgentInput::DialFailed { target, reason: "refused".to_string() });
+    assert_eq!(lines, ["edge 1.0 not found: refused"]);
+    stage.wait_for("dial 1.0", 60_000);
+    up(&mut stage, 2);
+    stage.frame(2, named("south"));
+    assert!(stage.wire_down(2).iter().any(|line| line.starts_with("edge 1.0 down: ")));
+}
+
+#[test]
+fn edges_that_do_not_exist_make_room_for_one_that_does() {
+    let mut stage = Stage::new(config(3, &[]), 1);
+    for (wire, edge) in [(1, 0), (2, 1), (3, 2)] {
+        stage.edge(wire, edge);
+    }
+    stage.tells_wires = true;
+    let dead = |who: &str| {
+        let entry =
+            |nth| EdgeEntry { name: alloc::format!("{who}{nth}"), addresses: Vec::from(["dead:1".into()]) };
+        Edges { edges: (0..32).map(entry).collect() }
+    };
+    stage.frame(1, dead("a"));
+    stage.frame(2, dead("b"));
+    let lines = stage.frame(3, edges(&[("south", "s:1")]));
+    let [forgotten] = &lines[..] else { panic!("{lines:?}") };
+    let place = forgotten.strip_prefix("edge ").and_then(|line| line.strip_suffix(" is forgotten"));
+    let place = place.expect("one has made room");
+    stage.wait_for(&alloc::format!("edge {place} is at s:1"), 5_000);
 }

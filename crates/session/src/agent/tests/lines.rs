@@ -94,6 +94,16 @@ fn reported(report: &AgentReport, name: &mut impl FnMut(SessionId) -> String) ->
             let how = if *suspected { "suspected" } else { "down" };
             format!("edge {}.{} {how}: {reason}", target.edge, target.shard)
         }
+        AgentReport::EdgeNotFound { target, reason } => {
+            format!("edge {}.{} not found: {reason}", target.edge, target.shard)
+        }
+        AgentReport::EdgeNotAsTold { target, reason, known } => {
+            let known = if *known { ", known" } else { "" };
+            format!("edge {}.{} not as told{known}: {reason}", target.edge, target.shard)
+        }
+        AgentReport::EdgeForgotten { target, .. } => {
+            format!("edge {}.{} is not used any more", target.edge, target.shard)
+        }
         AgentReport::Owned { session, app, generation, target, gap_ns } => {
             let (session, gap) = (name(*session), super::stage::milliseconds(*gap_ns));
             let at = format!("{}.{}", target.edge, target.shard);

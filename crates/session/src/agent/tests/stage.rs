@@ -57,6 +57,7 @@ pub(super) fn config(edges: u16, servers: &[&str]) -> AgentConfig {
     AgentConfig {
         servers: servers.iter().map(|name| server(name)).collect(),
         edges,
+        addresses: Vec::new(),
         learn: true,
         spread: true,
         heartbeat_interval_ns: INTERVAL * MS,

@@ -34,9 +34,11 @@ impl KnownEdges {
         self.registered.truncate(EDGES_TOLD_MAX);
     }
 
-    /// An edge that has proved its credential tells where others reach it.
+    /// An edge that has proved its credential tells where others reach it. A lost one at such an address has restarted under this name.
     pub(crate) fn proved(&mut self, name: &str, mut addresses: Vec<String>) {
         addresses.truncate(EDGE_ADDRESSES_MAX);
+        let is_it = |lost: &Proved| lost.addresses.iter().any(|address| addresses.contains(address));
+        self.proved.retain(|other, lost| other == name || lost.lost_ns.is_none() || !is_it(lost));
         if addresses.is_empty() {
             self.proved.remove(name);
         } else if self.proved.len() < EDGES_TOLD_MAX || self.proved.contains_key(name) {
@@ -132,5 +134,19 @@ mod tests {
         assert_eq!(edges.news(EDGE_FORGET_NS, own.clone()), None);
         assert_eq!(names(edges.news(5 + EDGE_FORGET_NS, own)), Some(vec![]));
         assert_eq!(edges.wake_ns(), None);
+    }
+
+    #[test]
+    fn a_lost_edge_that_is_back_under_another_name_is_told_of_under_that_one() {
+        let (mut edges, own) = (KnownEdges::default(), entry("here"));
+        for name in ["b", "c", "d"] {
+            edges.proved(name, vec![alloc::format!("{name}:1")]);
+        }
+        edges.lost(5, "b");
+        edges.lost(5, "c");
+        edges.proved("b-2", vec!["b:1".to_string()]);
+        // One that is connected says itself where it is.
+        edges.proved("d-2", vec!["d:1".to_string()]);
+        assert_eq!(names(edges.news(5, own)), Some(vec!["here", "b-2", "c", "d", "d-2"]));
     }
 }

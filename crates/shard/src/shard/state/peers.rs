@@ -11,9 +11,8 @@ use alloc::{
 use marram_session::{
     agent::Target,
     dialer::{self, Dialer, DialerAction},
-    holds,
     invariant::BrokenInvariant,
-    learned::{LearnedEdges, Teller},
+    learned::{LearnedEdges, NotAsTold, Teller, Told},
 };
 use marram_wire::{
     frame::{Channel, EdgeEntry, Welcome},
@@ -53,12 +52,6 @@ pub(crate) struct Peers {
     dialer: Dialer,
     /// Edges beside the configured ones.
     learned: LearnedEdges,
-    /// Whether it learns any.
-    learns: bool,
-    /// The names that configured peers have answered with.
-    configured: BTreeMap<u16, String>,
-    /// Where the shell dials learned peers.
-    dialled: BTreeMap<u16, String>,
     heartbeat_timeout_ns: u64,
     wires: BTreeMap<ShardWireId, Peer>,
     /// Sessions of broken wires, by target. The next connection shows whether their owner is alive.
@@ -68,23 +61,21 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Begins to dial the peers of this configuration; none if it has none.
-    pub(crate) fn begin(config: &Configure, now_ns: u64) -> Option<Self> {
-        if config.dials == 0 && !config.learns {
+    /// Begins to dial the peers of this configuration; none if it has none. `domain` is this edge's.
+    pub(crate) fn begin(config: &Configure, domain: [u8; 8], now_ns: u64) -> Option<Self> {
+        if config.dials.is_empty() && !config.learns {
             return None;
         }
         let dialer = dialer::DialerConfig {
-            edges: u16::try_from(config.dials).unwrap_or(u16::MAX),
+            edges: u16::try_from(config.dials.len()).unwrap_or(u16::MAX),
             heartbeat_interval_ns: u64::from(config.heartbeat_interval_ms) * MS,
             heartbeat_timeout_ns: u64::from(config.heartbeat_timeout_ms) * MS,
             backoff_min_ns: BACKOFF_NS.0,
             backoff_max_ns: BACKOFF_NS.1,
         };
+        let learned = LearnedEdges::new(config.learns, dialer.edges, &config.dials);
         Some(Self {
-            learned: LearnedEdges::new(dialer.edges),
-            learns: config.learns,
-            configured: BTreeMap::new(),
-            dialled: BTreeMap::new(),
+            learned: learned.of_edge(&config.edge, domain, &config.addresses),
             heartbeat_timeout_ns: dialer.heartbeat_timeout_ns,
             dialer: Dialer::new(dialer, now_ns),
             wires: BTreeMap::new(),
@@ -152,17 +143,19 @@ impl Peers {
         }
     }
 
-    /// A teller names these edges: they are dialled as well, if this shard learns any. `own` is this edge's name.
-    pub(crate) fn told(&mut self, now_ns: u64, teller: (Teller, [u8; 8]), edges: &[EdgeEntry], own: &str) {
-        if !self.learns {
-            return;
+    /// A teller names these edges: they are dialled as well, if this shard learns any. Returns those that are dialled no more.
+    pub(crate) fn told(&mut self, now_ns: u64, teller: (Teller, [u8; 8]), edges: &[EdgeEntry]) -> Vec<u16> {
+        let (dialer, wires) = (&self.dialer, &self.wires);
+        let in_use = |edge| wires.values().any(|peer| peer.target.edge == edge) || dialer.is_dialling(edge);
+        let Told { evicted, new } = self.learned.told(now_ns, teller, edges, in_use);
+        for edge in &evicted {
+            self.dialer.remove(*edge);
+            self.orphans.retain(|target, _| target.edge != *edge);
         }
-        let known = |name: &str| name == own || self.configured.values().any(|configured| configured == name);
         // By then, configured peers have answered as well.
         let dial_ns = now_ns.saturating_add(self.heartbeat_timeout_ns);
-        for edge in self.learned.told(now_ns, teller, edges, known) {
-            self.dialer.add(dial_ns, edge);
-        }
+        new.into_iter().for_each(|edge| self.dialer.add(dial_ns, edge));
+        evicted
     }
 
     /// What was told on this wire counts only for a while.
@@ -172,42 +165,25 @@ impl Peers {
 
     /// The address of a learned peer, if the shell does not know it yet.
     pub(crate) fn moved(&mut self, edge: u16) -> Option<String> {
-        let address = self.learned.address(edge)?;
-        if self.dialled.get(&edge).is_some_and(|dialled| dialled == address) {
-            return None;
-        }
-        let address = String::from(address);
-        self.dialled.insert(edge, address.clone());
-        Some(address)
+        self.learned.moved(edge)
     }
 
-    /// Why a peer that has answered cannot be used: it was learned, and is not what was told.
-    pub(crate) fn is_as_told(
+    /// A peer has answered.
+    ///
+    /// # Errors
+    /// If it was learned, and is not what was told.
+    pub(crate) fn answered(
         &mut self,
         now_ns: u64,
         wire: ShardWireId,
         welcome: &Welcome,
-        domain: [u8; 8],
-    ) -> Result<(), String> {
+    ) -> Result<(), NotAsTold> {
         let Some(edge) = self.wires.get(&wire).map(|peer| peer.target.edge) else { return Ok(()) };
-        if !self.learned.is_learned(edge) {
-            let twice = self.learned.place_of(&welcome.edge, domain);
-            twice.into_iter().for_each(|twice| self.learned.retire(now_ns, twice));
-            self.configured.insert(edge, welcome.edge.clone());
-            return Ok(());
+        let answered = self.learned.answered(now_ns, edge, welcome);
+        if answered.is_err() {
+            self.dialer.distrust(edge);
         }
-        let told = self.learned.expected(edge).map(|(name, _)| name);
-        if told != Some(&welcome.edge) {
-            return Err(alloc::format!(
-                "the edge at this address is `{}`, and not the one that was told",
-                welcome.edge
-            ));
-        }
-        if welcome.domain != domain {
-            return Err("the edge has another domain secret".into());
-        }
-        self.learned.proved(edge);
-        Ok(())
+        answered
     }
 
     /// Whether to call [`Peers::expired`] now.
@@ -227,7 +203,6 @@ impl Peers {
         let removed = self.dialer.remove(edge);
         if removed {
             self.learned.forget(edge);
-            self.dialled.remove(&edge);
             self.orphans.retain(|target, _| target.edge != edge);
         }
         removed
@@ -246,8 +221,6 @@ impl Peers {
 
     /// Checks I48 of docs/protocol.md, as far as it concerns peers.
     pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
-        holds!("I48", self.learns || self.dialled.is_empty());
-        holds!("I48", self.dialled.keys().all(|edge| self.learned.expected(*edge).is_some()));
         self.learned.invariants()
     }
 
