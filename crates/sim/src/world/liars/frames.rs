@@ -252,15 +252,10 @@ pub(super) fn invent(chance: &mut Random, channel: Channel) -> Frame {
             let tag = chance.bytes();
             Truncate { channel, log_offset: number, tag, sent: 1 }.into()
         }
-        15 => Chosen {
-            channel,
-            log_offset: 0,
-            log: payload,
-            tag: chance.bytes(),
-            credit: number,
-            session_ns: number.cast_signed(),
+        15 => {
+            let (tag, session_ns) = (chance.bytes(), number.cast_signed());
+            Chosen { channel, log_offset: 0, log: payload, tag, credit: number, session_ns }.into()
         }
-        .into(),
         16 => Frame::Recalled(Recalled {
             channel,
             generation,
