@@ -4,6 +4,7 @@
 mod half;
 mod moves;
 mod recall;
+mod room;
 
 use super::*;
 use crate::{
@@ -155,12 +156,23 @@ struct Says {
     /// The messages that the end has and the standby lacks.
     sent: Range<usize>,
     received: u64,
+    /// What it keeps of checkpoints, and how many bytes of them at most.
+    checkpoints: Vec<CheckpointMeta>,
+    checkpoints_max: u64,
 }
 
 /// An end that has exactly the entries and messages that the standby has.
 fn level(entries: usize, received: u64) -> Says {
     let messages = entries.saturating_sub(1);
-    Says { live: true, log: entries..entries, tag_of: entries, sent: messages..messages, received }
+    Says {
+        live: true,
+        log: entries..entries,
+        tag_of: entries,
+        sent: messages..messages,
+        received,
+        checkpoints: Vec::new(),
+        checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,
+    }
 }
 
 /// What the server's end says then: its program has sent nothing.
@@ -308,8 +320,8 @@ impl Standby {
                 window: INPUT_WINDOW,
                 sent_start: says.sent.start as u64,
                 sent_end: says.sent.end as u64,
-                checkpoints: Vec::new(),
-                checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,
+                checkpoints: says.checkpoints.clone(),
+                checkpoints_max: says.checkpoints_max,
                 partial: None,
                 failed: None,
                 datagrams: false,
