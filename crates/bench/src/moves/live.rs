@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 /// A wait spans the hand-over if it ends at most so long before or after the report of the new owner is read.
 const NEAR: Duration = Duration::from_millis(10);
+
 /// One state of the session.
 #[derive(Clone, Copy)]
 struct State {
@@ -39,6 +40,7 @@ const STATES: [State; 6] = [
     State { name: "state_350mib", bytes: 350 << 20, unprotected: true },
     State { name: "state_638mib", bytes: 638 << 20, unprotected: true },
 ];
+
 /// Names of the rates, in pages of 4 KiB that change in a second.
 const RATES: [(&str, u64); 3] = [("r0", 0), ("r1k", 1_000), ("r10k", 10_000)];
 

@@ -55,7 +55,8 @@ pub(super) fn note_places(report: &mut Report) {
     report.note(if Namespace::possible() {
         "each edge is in a network namespace of its own; wires are encrypted"
     } else {
-        "WARNING: this process may not make network namespaces, so all edges are on loopback and wires are not encrypted; run it as root,          with `ip` installed"
+        "WARNING: this process may not make network namespaces, so all edges are on loopback and wires are not encrypted; run it as root, \
+         with `ip` installed"
     });
 }
 
