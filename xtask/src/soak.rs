@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use results::Run;
+use results::{Run, Subject};
 
 use crate::{
     cells, fuzz, programs, project, setup,
@@ -30,6 +30,12 @@ struct Soak {
     amount: &'static str,
     in_ci: &'static str,
     run: fn() -> Result<()>,
+}
+
+impl Soak {
+    const fn subject(&self) -> Subject<'static> {
+        Subject { name: self.name, amount: self.amount, in_ci: self.in_ci }
+    }
 }
 
 const SOAKS: [Soak; 10] = [
@@ -112,7 +118,9 @@ pub(crate) fn command(names: &[String]) -> Result<()> {
     for Soak { name, amount, in_ci, run } in chosen {
         let started = Instant::now();
         let result = step(&format!("soak {name}: {amount}"), run);
-        results::record(&Run { name, amount, in_ci, time: started.elapsed(), passed: result.is_ok() })?;
+        let subject = Subject { name, amount, in_ci };
+        let run = Run { subject, time: started.elapsed(), passed: result.is_ok() };
+        results::record(&run, &SOAKS.map(|soak| soak.subject()))?;
         result?;
     }
     Ok(())
@@ -222,8 +230,13 @@ fn repeat(times: u32, loops: usize, action: impl Fn() -> Result<()>) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use super::{BUSY, MANY, MOVES, REAL_FAULTS, STANDBY, choose};
+    use super::{BUSY, MANY, MOVES, REAL_FAULTS, SOAKS, STANDBY, choose, results};
     use crate::project;
+
+    #[test]
+    fn the_page_has_a_row_for_each() {
+        results::check(&SOAKS.map(|soak| soak.subject()));
+    }
 
     #[test]
     fn the_modules_that_are_run_alone_are_there() {

@@ -45,7 +45,7 @@ fn size(plan: &Plan, mebibytes: u64, report: &mut Report) -> anyhow::Result<()> 
     progress(&format!("large: {name}"));
     let mut layout = plan.layout("bench-large", 2, "");
     if mebibytes > DEFAULT_FITS_MEBIBYTES {
-        Plan::raise_limits(&mut layout);
+        Plan::raise_limits(&mut layout, mebibytes << 20);
     }
     let mut cluster = TestCluster::new(layout, |place| {
         let quota = mebibytes + mebibytes / 2;

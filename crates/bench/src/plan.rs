@@ -86,11 +86,15 @@ impl Plan {
         }
     }
 
-    /// Raises what ends and edges keep for a session, for states of which the default has no room: a full checkpoint, and a merged delta
-    /// that may be as large, stay while another one comes.
-    pub(super) fn raise_limits(layout: &mut Layout) {
-        layout.edge_tables = "[limits]\ncheckpoints = \"1GiB\"\n".into();
-        layout.agent_tables = "[limits]\nmemory = \"2GiB\"\ncheckpoints = \"1GiB\"\n".into();
+    /// Raises what ends and edges keep for a session, for states of so many bytes, of which the default has no room: a full checkpoint,
+    /// and a merged delta that may be as large, stay while another one comes.
+    pub(super) fn raise_limits(layout: &mut Layout, bytes: u64) {
+        let checkpoints = ((bytes * 5 / 2) >> 30) + 1;
+        let (memory, limits) = (2 * checkpoints, format!("checkpoints = \"{checkpoints}GiB\"\n"));
+        // What is on its way counts for an edge: one checkpoint to the ends, and one to another edge.
+        let edges = if checkpoints > 1 { format!("memory = \"{memory}GiB\"\n") } else { String::new() };
+        layout.edge_tables = format!("[limits]\n{edges}{limits}");
+        layout.agent_tables = format!("[limits]\nmemory = \"{memory}GiB\"\n{limits}");
     }
 }
 

@@ -4,7 +4,7 @@
 //! | soak | amount | in CI | date | commit | time | result |      one row per soak, in the order of the names
 //! ```
 //! A row is written whether the run passed or failed; a failed one is bold, and stays until a run
-//! passes.
+//! passes. A soak that was never run has a row that says so.
 
 use std::{fs, time::Duration};
 
@@ -24,21 +24,41 @@ const HEAD: &str = "# Long runs\n\n\
     | soak | amount | in CI | date | commit | time | result |\n\
     |---|---|---|---|---|---|---|\n";
 
-/// One run. Its name is the key of its row.
-pub(super) struct Run<'a> {
+/// A soak, as its row describes it. Its name is the key of the row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject<'a> {
     pub(super) name: &'a str,
+    /// What it runs, and what CI runs of the same.
     pub(super) amount: &'a str,
     pub(super) in_ci: &'a str,
+}
+
+/// One run.
+pub(super) struct Run<'a> {
+    pub(super) subject: Subject<'a>,
     pub(super) time: Duration,
     pub(super) passed: bool,
 }
 
-/// Puts a run in place of an earlier one of the same soak.
-pub(super) fn record(run: &Run<'_>) -> Result<()> {
+impl Subject<'_> {
+    /// The beginning of its row.
+    fn key(&self) -> String {
+        format!("| {} |", self.name)
+    }
+
+    fn row(&self, date: &str, commit: &str, time: &str, result: &str) -> String {
+        let Self { amount, in_ci, .. } = self;
+        format!("{} {amount} | {in_ci} | {date} | {commit} | {time} | {result} |", self.key())
+    }
+}
+
+/// Puts a run in place of an earlier one of the same soak. `all` are the soaks that there are.
+pub(super) fn record(run: &Run<'_>, all: &[Subject<'_>]) -> Result<()> {
     let Stamp { date, commit } = Stamp::now()?;
     let path = project::root().join(FILE);
     let before = fs::read_to_string(&path).unwrap_or_default();
-    fs::write(&path, with(&before, run, &date, &commit)).with_context(|| format!("cannot write {FILE}"))?;
+    fs::write(&path, with(&before, run, &date, &commit, all))
+        .with_context(|| format!("cannot write {FILE}"))?;
     let readme = project::root().join(README);
     let text = fs::read_to_string(&readme).with_context(|| format!("cannot read {README}"))?;
     fs::write(&readme, dated(&text, &date)?).with_context(|| format!("cannot write {README}"))
@@ -53,36 +73,64 @@ fn dated(readme: &str, date: &str) -> Result<String> {
 }
 
 /// The file's text with a run in it; rows are in the order of their names.
-fn with(before: &str, run: &Run<'_>, date: &str, commit: &str) -> String {
-    let minutes = run.time.as_secs().div_ceil(60);
+fn with(before: &str, run: &Run<'_>, date: &str, commit: &str, all: &[Subject<'_>]) -> String {
+    let minutes = format!("{} min", run.time.as_secs().div_ceil(60));
     let result = if run.passed { "passed" } else { "**failed**" };
-    let start = format!("| {} |", run.name);
-    let row =
-        format!("{start} {} | {} | {date} | {commit} | {minutes} min | {result} |", run.amount, run.in_ci);
-    let is_row = |line: &&str| line.starts_with("| ") && !line.starts_with("| soak |");
-    let mut rows: Vec<&str> =
-        before.lines().filter(is_row).filter(|line| !line.starts_with(&start)).collect();
-    rows.push(&row);
+    let key = run.subject.key();
+    let mut rows: Vec<String> =
+        rows(before).filter(|line| !line.starts_with(&key)).map(str::to_owned).collect();
+    rows.push(run.subject.row(date, commit, &minutes, result));
+    let missing = all.iter().filter(|soak| !rows.iter().any(|row| row.starts_with(&soak.key())));
+    let missing: Vec<String> = missing.map(|soak| soak.row("", "", "", "not run yet")).collect();
+    rows.extend(missing);
     rows.sort_unstable();
     format!("{HEAD}{}\n", rows.join("\n"))
+}
+
+/// The rows of soaks in the file's text.
+fn rows(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| soak |"))
+}
+
+/// Checks that the file has one row for each of these soaks, and no other; and that one that was not run is described as it is now.
+#[cfg(test)]
+pub(super) fn check(all: &[Subject<'_>]) {
+    let text = fs::read_to_string(project::root().join(FILE)).expect("it is there");
+    let mut keys: Vec<String> = all.iter().map(Subject::key).collect();
+    keys.sort_unstable();
+    let found: Vec<&str> = rows(&text).collect();
+    assert_eq!(found.len(), keys.len(), "{FILE} has a row for each soak, and no other");
+    for (row, key) in found.iter().zip(&keys) {
+        assert!(row.starts_with(key), "{FILE} has no row {key} where it belongs: {row}");
+    }
+    for soak in all {
+        let unrun = soak.row("", "", "", "not run yet");
+        let row = found.iter().find(|row| row.starts_with(&soak.key())).expect("each has a row");
+        assert!(!row.ends_with("| not run yet |") || *row == unrun, "{FILE} should say\n{unrun}");
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn subject(name: &str) -> Subject<'_> {
+        Subject { name, amount: "much", in_ci: "less" }
+    }
+
     #[test]
-    fn a_run_replaces_the_one_before() {
-        let run =
-            |name, passed| Run { name, amount: "much", in_ci: "less", time: Duration::from_secs(61), passed };
-        let one = with("", &run("sim", false), "2026-01-01", "a");
-        let two = with(&one, &run("faults", true), "2026-01-02", "b");
-        let three = with(&two, &run("sim", true), "2026-01-03", "c");
-        let rows: Vec<&str> = three.lines().skip(6).collect();
+    fn a_run_replaces_the_one_before_and_what_was_not_run_is_listed() {
+        let all = ["sim", "faults", "fuzz"].map(subject);
+        let run = |name, passed| Run { subject: subject(name), time: Duration::from_secs(61), passed };
+        let one = with("", &run("sim", false), "2026-01-01", "a", &all);
+        let two = with(&one, &run("faults", true), "2026-01-02", "b", &all);
+        let three = with(&two, &run("sim", true), "2026-01-03", "c", &all);
+        let found: Vec<&str> = three.lines().skip(6).collect();
         assert_eq!(
-            rows,
+            found,
             [
                 "| faults | much | less | 2026-01-02 | b | 2 min | passed |",
+                "| fuzz | much | less |  |  |  | not run yet |",
                 "| sim | much | less | 2026-01-03 | c | 2 min | passed |",
             ]
         );

@@ -7,7 +7,7 @@
 //! ```
 //! It knows nothing of edges: others say when the session changed its edge.
 
-use crate::{pinger, stats};
+use crate::{cpu, pinger, stats};
 use anyhow::Context;
 use std::net::TcpStream;
 use std::sync::{
@@ -57,6 +57,7 @@ impl Client {
 
     /// Asks until it is stopped. Each answer must be the one to its question.
     fn talk(&self) -> anyhow::Result<()> {
+        cpu::run_first();
         let mut stream = self.stream.try_clone()?;
         let (begun, mut changed) = (Instant::now(), 0);
         for number in 0u64.. {

@@ -8,85 +8,58 @@
 //! latency is the median of the moves' longest latencies less that of the shams'; it lasts for as long as messages are sent whose latency
 //! exceeds the shams' median longest one, less the same for a sham. A latency counts from when a message was due.
 
-use super::flow::{Flow, ROUNDS, Server};
-use super::scene::{move_away, said, wait_for, wait_for_checkpoint};
+use super::flow::Flow;
+use super::sample::{SECOND, Sample, alternate, median};
+use super::scene::{apart, layout, said};
+use super::sink::{Kind, ROUNDS, Server};
 use crate::report::{Bar, Report};
 use crate::standby::stand_by;
 use crate::{Plan, progress, stats};
 use anyhow::Context;
-use marram_cluster::TestCluster;
-use std::time::{Duration, Instant};
+use marram_cluster::{AgentSide, TestCluster, free_address};
 
 const APP: &str = "work";
 const SERVER: &str = "origin";
-/// What a throughput is measured over, and what the smallest one within that is.
-const SECOND: Duration = Duration::from_secs(1);
-const WINDOW: Duration = Duration::from_millis(50);
-/// How long after that its last messages may take, and the stream rests.
-const REST: Duration = Duration::from_millis(300);
 
-/// One second of the stream.
-struct Sample {
-    received: f64,
-    /// The least that was received within [`WINDOW`].
-    least: f64,
-    latencies: Vec<f64>,
+/// Two edges with one session of `work`.
+pub(super) struct BusyScene {
+    pub(super) cluster: TestCluster,
+    pub(super) flow: Flow,
 }
 
-impl Sample {
-    fn of(flow: &Flow, from: Instant) -> Self {
-        let windows = (0..).map(|number| from + WINDOW * number).take_while(|begin| *begin < from + SECOND);
-        Self {
-            received: flow.arrivals_in(from, SECOND),
-            least: windows.map(|begin| flow.arrivals_in(begin, WINDOW)).fold(f64::INFINITY, f64::min),
-            latencies: flow.latencies_ms(from, SECOND),
-        }
+impl BusyScene {
+    /// Starts everything; a session of datagrams begins with the first one.
+    pub(super) fn start(plan: &Plan, kind: Kind) -> anyhow::Result<Self> {
+        let mut cluster = apart(layout(plan, "bench-dip", 2), |place| {
+            let rest =
+                format!("server = \"{SERVER}\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"16MiB\"\n");
+            Ok(vec![plan.cells.manifest(place, APP, "work", &rest)?])
+        })?;
+        let extra = stand_by(&cluster);
+        cluster.start_edges(&extra)?;
+        let (edges, (server, address)) = (cluster.edge_addresses(), Server::start(kind)?);
+        let own = free_address()?;
+        let (scheme, protocol) = match kind {
+            Kind::Stream => ("", "tcp"),
+            Kind::Datagrams => ("udp://", "udp"),
+        };
+        let servers = format!("[servers]\n{SERVER} = \"{scheme}{address}\"\n");
+        cluster.start_agent_with(AgentSide::Server, &edges, &servers)?;
+        let listen = format!("[[listen]]\naddress = \"{own}\"\napp = \"{APP}\"\nprotocol = \"{protocol}\"\n");
+        cluster.start_agent_with(AgentSide::Client, &edges, &listen)?;
+        Ok(Self { flow: Flow::connect(kind, own, server)?, cluster })
     }
-
-    fn longest(&self) -> f64 {
-        self.latencies.iter().copied().fold(0.0, f64::max)
-    }
-
-    /// For how long messages were sent whose latency exceeds a limit, in milliseconds, at this rate.
-    fn over_for_ms(&self, limit: f64, per_s: f64) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "a count")]
-        let over = self.latencies.iter().filter(|latency| **latency > limit).count() as f64;
-        over / per_s * 1e3
-    }
-}
-
-/// The median of a figure of samples.
-fn median(samples: &[Sample], figure: impl Fn(&Sample) -> f64) -> f64 {
-    stats::median(&samples.iter().map(figure).collect::<Vec<_>>())
 }
 
 /// Measures.
 pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let (count, time) = if plan.quick { (2, SECOND) } else { (20, 4 * SECOND) };
-    let mut cluster = TestCluster::new(plan.layout("bench-dip", 2, ""), |place| {
-        let rest = format!("server = \"{SERVER}\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"16MiB\"\n");
-        Ok(vec![plan.cells.manifest(place, APP, "work", &rest)?])
-    })?;
-    let extra = stand_by(&cluster);
-    cluster.start_edges(&extra)?;
-    let (edges, (server, address)) = (cluster.edge_addresses(), Server::start()?);
-    cluster.start_server_agent(&edges, &[(SERVER, address)])?;
-    let listens = cluster.start_client_agent(&edges, &[APP])?;
-    let flow = Flow::connect(listens.first().context("one app has one listener")?.address, server)?;
+    let BusyScene { cluster, flow } = BusyScene::start(plan, Kind::Stream)?;
     progress("move: the capacity of a stream");
     let capacity = flow.capacity_per_s(time).with_context(|| said(&cluster))?;
     let per_s = capacity / 2.0;
-    let found = flow.paced(per_s, || {
-        wait_for(Instant::now(), SECOND);
-        let (mut shams, mut moves) = (Vec::new(), Vec::new());
-        for number in 0..count {
-            progress(&format!("move: a stream at half of its capacity, {} of {count}", number + 1));
-            shams.push(sham(&flow));
-            moves.push(one_move(&cluster, &flow)?);
-        }
-        Ok((shams, moves))
-    });
-    let (shams, moves) = found.with_context(|| said(&cluster))?;
+    let begun = flow.paced(per_s, || alternate(&cluster, count, "a stream at half of its capacity"));
+    let [shams, moves] = begun.with_context(|| said(&cluster))?.samples(&flow);
     show(&shams, &moves, per_s, report);
     report.metric("stream.capacity_per_s", capacity);
     report.metric("stream.moves", count);
@@ -101,29 +74,17 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         "latency_added_max: the median of the moves' longest latencies less that of the shams'; latency_added_for: how long messages were sent \
          with a longer latency than that of the shams, less the same for shams",
     );
+    report.note(
+        "client_late: how long after a message was due the client itself began to send it, a part of its latency; client and server have \
+         real-time priority where they may, so this is how long the machine ran nothing",
+    );
     Ok(())
-}
-
-/// A second without a move.
-fn sham(flow: &Flow) -> Sample {
-    let begun = Instant::now();
-    wait_for(begun, SECOND + REST);
-    Sample::of(flow, begun)
-}
-
-/// The second that begins with the request for a move.
-fn one_move(cluster: &TestCluster, flow: &Flow) -> anyhow::Result<Sample> {
-    let moved = move_away(cluster, |_, _| Ok(()))?;
-    wait_for(moved.asked, SECOND + REST);
-    let sample = Sample::of(flow, moved.asked);
-    wait_for_checkpoint(&moved.new)?;
-    Ok(sample)
 }
 
 fn show(shams: &[Sample], moves: &[Sample], per_s: f64, report: &mut Report) {
     let dip = |figure: fn(&Sample) -> f64| (1.0 - median(moves, figure) / median(shams, figure)) * 100.0;
     report.metric_with_bar("tcp_dip_pct_1s", dip(|it| it.received), Bar::Most(3.0));
-    report.metric("stream.dip_pct_50ms", dip(|it| it.least));
+    report.metric("stream.dip_pct_50ms", dip(Sample::least));
     let (sham, moving) = (median(shams, Sample::longest), median(moves, Sample::longest));
     report.metric_with_bar("latency_added_max_ms", moving - sham, Bar::Most(1.0));
     let over = |samples| median(samples, |it| it.over_for_ms(sham, per_s));
@@ -131,16 +92,6 @@ fn show(shams: &[Sample], moves: &[Sample], per_s: f64, report: &mut Report) {
     report.metric("stream.latency_max_ms", moving);
     report.metric("stream.latency_max_sham_ms", sham);
     report.metric("stream.latency_p50_ms", median(shams, |it| stats::median(&it.latencies)));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_disturbance_lasts_as_long_as_what_exceeds_the_limit_is_sent() {
-        let sample = Sample { received: 4.0, least: 0.0, latencies: vec![1.0, 5.0, 3.0, 1.0] };
-        assert!((sample.over_for_ms(2.0, 1_000.0) - 2.0).abs() < 1e-9);
-        assert!((sample.longest() - 5.0).abs() < 1e-9);
-    }
+    report.metric("stream.client_late_max_ms", median(moves, |it| it.late_max_ms));
+    report.metric("stream.client_late_max_sham_ms", median(shams, |it| it.late_max_ms));
 }

@@ -10,7 +10,7 @@
 //! They start when all sessions are on the first one.
 
 use super::heard::Wrong;
-use super::scene::{PATIENCE, said, wait_for, wait_until};
+use super::scene::{PATIENCE, apart, layout, said, wait_for, wait_until};
 use super::sessions::{Answered, STATE_BYTES, Sessions};
 use crate::ballast::{APP, SERVER, counter};
 use crate::report::{Bar, Report};
@@ -85,7 +85,7 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
 
 /// Starts everything, and drains the edge that has all sessions.
 fn one_drain(plan: &Plan, count: usize) -> anyhow::Result<Drained> {
-    let mut cluster = TestCluster::new(plan.layout("bench-drain", 3, ""), |place| {
+    let mut cluster = apart(layout(plan, "bench-drain", 3), |place| {
         let rest = format!("server = \"{SERVER}\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"16MiB\"\n");
         Ok(vec![plan.cells.manifest(place, APP, "ballast", &rest)?])
     })?;

@@ -23,7 +23,8 @@ const PAGES_PER_S: u64 = 1_000;
 
 /// Measures the gap in round trips.
 pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
-    let scene = Scene::start(plan, Conditions { bytes: STATE, stand_by: true, delay: Some(DELAY) })?;
+    let conditions = Conditions { bytes: STATE, stand_by: true, delay: Some(DELAY), ..Conditions::default() };
+    let scene = Scene::start(plan, conditions)?;
     let client = Client::new(scene.stream.try_clone()?, PAGES_PER_S);
     let count = if plan.quick { 3 } else { 30 };
     let found: anyhow::Result<Vec<[f64; 3]>> = client.asks_during(|| {

@@ -35,13 +35,20 @@ pub(super) struct Heard {
     word: u64,
     /// The cell's word after an item, from the word before it and the item's number.
     step: fn(u64, u64) -> u64,
+    /// Whether items may be dropped on their way to the cell, so that nothing says which of them the word after a gap includes.
+    drops: bool,
     missing: BTreeSet<u64>,
     wrong: Wrong,
 }
 
 impl Heard {
     pub(super) fn new(word: u64, step: fn(u64, u64) -> u64) -> Self {
-        Self { next: 0, word, step, missing: BTreeSet::new(), wrong: Wrong::default() }
+        Self { next: 0, word, step, drops: false, missing: BTreeSet::new(), wrong: Wrong::default() }
+    }
+
+    /// Of which items may be dropped on their way to the cell: the word after a gap is not judged.
+    pub(super) fn with_drops(word: u64, step: fn(u64, u64) -> u64) -> Self {
+        Self { drops: true, ..Self::new(word, step) }
     }
 
     /// An item arrived. True if it is the next one, or a later one.
@@ -56,12 +63,13 @@ impl Heard {
             self.wrong.changed += 1;
             return false;
         }
+        let is_judged = !self.drops || number == self.next;
         for skipped in self.next..number {
             self.missing.insert(skipped);
             self.word = (self.step)(self.word, skipped);
         }
         let expected = (self.step)(self.word, number);
-        self.wrong.changed += u64::from(word != expected);
+        self.wrong.changed += u64::from(is_judged && word != expected);
         // After a difference, what follows is judged by what the cell has.
         (self.word, self.next) = (word, number + 1);
         true
@@ -115,5 +123,16 @@ mod tests {
             assert!(heard.hear(number, word));
         }
         assert_eq!((heard.wrong(3), heard.next()), (Wrong { changed: 1, ..Wrong::default() }, 3));
+    }
+    #[test]
+    fn after_a_gap_of_items_that_may_be_dropped_no_word_is_wrong() {
+        for (mut heard, changed) in [(Heard::with_drops(1, step), 0), (Heard::new(1, step), 1)] {
+            let first = step(1, 0);
+            // Item 1 never reached the cell.
+            heard.hear(0, first);
+            heard.hear(2, step(first, 2));
+            heard.hear(3, step(step(first, 2), 3));
+            assert_eq!(heard.wrong(4), Wrong { lost: 1, changed, ..Wrong::default() });
+        }
     }
 }

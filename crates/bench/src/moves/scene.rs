@@ -4,18 +4,25 @@
 
 use crate::ballast::{APP, SERVER, counter, wires};
 use crate::pinger::Pinger;
+use crate::report::Report;
 use crate::standby::stand_by;
 use crate::{Plan, peer};
 use anyhow::Context;
 use hyper::Method;
 use marram_admin::client::ApiClient;
-use marram_cluster::{LogEvent, TestCluster};
-use marram_testbed::Relay;
+use marram_cluster::{AgentSide, Layout, LogEvent, Namespace, TempDir, TestCluster, TestEdge};
+use marram_testbed::{Link, Relay};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long any step may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a move may take: its edge gives up after this time.
+const MOVE_PATIENCE: Duration = Duration::from_secs(130);
+/// In scenes of unprotected sessions, which end with the wire of an end: a busy machine may stop an edge that copies much for longer than the
+/// default allows.
+const SUSPECT_AFTER: &str = "[timeouts]\nsuspect_after = \"2s\"\n";
 /// Log lines that are shown if something fails.
 const LINES: usize = 40;
 /// Time between two questions to an edge: each costs it time.
@@ -25,11 +32,41 @@ const RETRY: Duration = Duration::from_millis(50);
 /// States from this size on need raised limits; there are fewer moves of them, and these have other bars.
 pub(super) const LARGE: u64 = 100 << 20;
 
+/// Some edges, each on a machine of its own (a network namespace) where this process may make one. Wires are encrypted there, since an
+/// edge that is not on loopback has to authenticate itself.
+pub(super) fn layout(plan: &Plan, purpose: &'static str, edges: usize) -> Layout {
+    let apart = Namespace::possible();
+    Layout { namespaces: apart, encrypted: apart, ..plan.layout(purpose, edges, "") }
+}
+
+/// Makes these edges, and lets their machines reach each other.
+pub(super) fn apart(
+    layout: Layout,
+    apps: impl FnOnce(&TempDir) -> anyhow::Result<Vec<PathBuf>>,
+) -> anyhow::Result<TestCluster> {
+    let cluster = TestCluster::new(layout, apps)?;
+    let mut namespaces = cluster.edges.iter().filter_map(TestEdge::namespace);
+    namespaces.try_for_each(|namespace| Link::of(namespace).reach_others())?;
+    Ok(cluster)
+}
+
+/// Says where the edges are.
+pub(super) fn note_places(report: &mut Report) {
+    report.note(if Namespace::possible() {
+        "each edge is in a network namespace of its own; wires are encrypted"
+    } else {
+        "WARNING: this process may not make network namespaces, so all edges are on loopback and wires are not encrypted; run it as root, \
+         with `ip` installed"
+    });
+}
+
 /// What a scene is made of.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Conditions {
     /// Bytes of the session's state, which does not compress.
     pub(super) bytes: u64,
+    /// Whether nothing is kept at ends, except while the session moves.
+    pub(super) unprotected: bool,
     /// Whether the edges stand by for one another, without which nothing can be moved.
     pub(super) stand_by: bool,
     /// Of every byte between agents and edges, one way; edges reach each other at once.
@@ -41,6 +78,7 @@ pub(super) struct Scene {
     pub(super) cluster: TestCluster,
     /// The client's connection.
     pub(super) stream: TcpStream,
+    unprotected: bool,
     /// A wire through a relay that has ended breaks.
     _relays: Vec<Relay>,
 }
@@ -48,15 +86,20 @@ pub(super) struct Scene {
 impl Scene {
     /// Starts everything, and fills the state.
     pub(super) fn start(plan: &Plan, conditions: Conditions) -> anyhow::Result<Self> {
-        let Conditions { bytes, stand_by: stands_by, delay } = conditions;
-        let mut layout = plan.layout("bench-move", 2, "");
+        let Conditions { bytes, unprotected, stand_by: stands_by, delay } = conditions;
+        let mut layout = layout(plan, "bench-move", 2);
         if bytes >= LARGE {
-            Plan::raise_limits(&mut layout);
+            Plan::raise_limits(&mut layout, bytes);
         }
-        let mut cluster = TestCluster::new(layout, |place| {
+        if unprotected {
+            layout.edge_tables.push_str(SUSPECT_AFTER);
+            layout.agent_tables.push_str(SUSPECT_AFTER);
+        }
+        let mut cluster = apart(layout, |place| {
             let memory = (bytes >> 20) * 3 / 2 + 16;
+            let protect = if unprotected { "none" } else { "endpoints" };
             let rest = format!(
-                "server = \"{SERVER}\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"{memory}MiB\"\nhandler_time = \"30s\"\n"
+                "server = \"{SERVER}\"\nprotect = \"{protect}\"\n[quotas]\nmemory = \"{memory}MiB\"\nhandler_time = \"30s\"\n"
             );
             Ok(vec![plan.cells.manifest(place, APP, "ballast", &rest)?])
         })?;
@@ -67,7 +110,12 @@ impl Scene {
         let listens = cluster.start_client_agent(&edges[0], &[APP])?;
         let address = listens.first().context("one app has one listener")?.address;
         let stream = Pinger::fill(address, bytes)?;
-        Ok(Self { cluster, stream, _relays: relays })
+        Ok(Self { cluster, stream, unprotected, _relays: relays })
+    }
+
+    /// Waits until the ends keep a checkpoint of this owner, if they keep any.
+    pub(super) fn wait_for_checkpoint(&self, owner: &ApiClient) -> anyhow::Result<()> {
+        if self.unprotected { Ok(()) } else { wait_for_checkpoint(owner) }
     }
 
     /// The last log lines, for an error.
@@ -109,11 +157,25 @@ pub(super) fn move_away(
         begins(&old, &new)?;
         let (start, asked) = (cluster.logs.end(), Instant::now());
         match old.json(Method::POST, &path) {
-            Ok(_) => return Ok(Moved { asked, owned: cluster.wait_for_owner(start)?, old, new }),
+            Ok(_) => return Ok(Moved { asked, owned: wait_for_owner(cluster, start, to)?, old, new }),
             Err(error) if Instant::now() > deadline => return Err(error.into()),
             Err(_) => std::thread::sleep(RETRY),
         }
     }
+}
+
+/// Waits for the report that this edge owns the session. Another edge may become its owner meanwhile, or the old one again.
+fn wait_for_owner(cluster: &TestCluster, start: usize, edge: usize) -> anyhow::Result<LogEvent> {
+    let owned = |event: &LogEvent| {
+        is_owned(event) && cluster.edge_at(AgentSide::Client, event.text("edge")) == Some(edge)
+    };
+    let found = cluster.logs.wait(start, MOVE_PATIENCE, owned);
+    Ok(found.with_context(|| format!("{} does not own the session", cluster.edges[edge].who()))?.1)
+}
+
+/// Whether the client's agent reports an owner.
+pub(super) fn is_owned(event: &LogEvent) -> bool {
+    TestCluster::is_report(AgentSide::Client, "owned", event)
 }
 
 /// Waits until the ends keep a checkpoint of this owner, which is part of the cost of a move.

@@ -10,7 +10,7 @@
 //!
 //! This is a lower bound of what a stop-and-copy move takes, in favour of the side that a live move is compared with: the ends have the state
 //! sealed already, so nothing is read from the cell, compressed or sealed within the gap. What is replayed is bounded by the app's recovery
-//! target, which is the default, as for the live move.
+//! target, which is the default, as for the live move. The session is always protected, since an unprotected one would end with its edge.
 
 use super::client::{Client, blackout_ms};
 use super::scene::{Conditions, Scene, wait_for, wait_for_checkpoint};

@@ -4,6 +4,7 @@
 mod half;
 mod moves;
 mod recall;
+mod room;
 
 use super::*;
 use crate::{
@@ -157,6 +158,9 @@ struct Says {
     received: u64,
     /// What it says of session time.
     session_ns: Option<i64>,
+    /// What it keeps of checkpoints, and how many bytes of them at most.
+    checkpoints: Vec<CheckpointMeta>,
+    checkpoints_max: u64,
 }
 
 /// An end that has exactly the entries and messages that the standby has.
@@ -169,6 +173,8 @@ fn level(entries: usize, received: u64) -> Says {
         sent: messages..messages,
         received,
         session_ns: None,
+        checkpoints: Vec::new(),
+        checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,
     }
 }
 
@@ -317,8 +323,8 @@ impl Standby {
                 window: INPUT_WINDOW,
                 sent_start: says.sent.start as u64,
                 sent_end: says.sent.end as u64,
-                checkpoints: Vec::new(),
-                checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,
+                checkpoints: says.checkpoints.clone(),
+                checkpoints_max: says.checkpoints_max,
                 partial: None,
                 failed: None,
                 datagrams: false,

@@ -1,0 +1,71 @@
+//! Takeovers of sessions whose ends may have no room for a further checkpoint.
+
+use super::*;
+use alloc::string::String;
+
+/// Bytes of each checkpoint here, as `History::meta` says.
+const SIZE: usize = 8;
+
+/// The session goes on at a standby, and both ends keep the checkpoint with which it began, of `checkpoints_max` bytes at most.
+fn taken_over(checkpoints_max: usize) -> Standby {
+    let mut standby = fed_from_the_middle();
+    let checkpoints = vec![standby.history.meta(3)];
+    let says = |level: Says| Says {
+        checkpoints: checkpoints.clone(),
+        checkpoints_max: checkpoints_max as u64,
+        ..level
+    };
+    standby.opens(&says(level(5, 4)), &says(silent(5)));
+    assert!(standby.goes_on(), "{:?}", standby.out);
+    standby
+}
+
+/// Every checkpoint that is asked for is sealed, and further ones are required; returns how many of them fitted, and why the session ended.
+fn continues(standby: &mut Standby) -> (usize, Option<(Code, String)>) {
+    let mut looked = 0;
+    // Each kind of checkpoint is tried once.
+    for _ in 0..8 {
+        while let Some(effect) = standby.out.get(looked).cloned() {
+            looked += 1;
+            match effect {
+                OwnerEffect::Checkpoint(cell, header, _) => {
+                    let sealed = Bytes::from_static(&[0; SIZE]);
+                    standby.owner.checkpointed(cell, header.number, Ok(sealed), &mut standby.out);
+                    standby.settle();
+                }
+                OwnerEffect::Done(code, reason) => return (announced(standby), Some((code, reason))),
+                _ => {}
+            }
+        }
+        standby.owner.require_checkpoint(&mut standby.out);
+        standby.settle();
+    }
+    (announced(standby), None)
+}
+
+/// Checkpoints of which the client's end was told.
+fn announced(standby: &Standby) -> usize {
+    standby.sent(Port::CLIENT).filter(|frame| matches!(frame, Frame::CheckpointBegin(_))).count()
+}
+
+#[test]
+fn a_session_that_was_taken_over_ends_with_the_reason_where_no_checkpoint_fits() {
+    let mut standby = taken_over(2 * SIZE - 1);
+    let (announced, over) = continues(&mut standby);
+    let (code, reason) = over.expect("no checkpoint will ever make room for what its ends keep");
+    assert_eq!((announced, code), (0, Code::Guest));
+    for part in ["was taken over, and no checkpoint can be taken", "room for 7 bytes", "limits.checkpoints"] {
+        assert!(reason.contains(part), "{part}: {reason}");
+    }
+    for port in [Port::CLIENT, Port::SERVER] {
+        let told = |frame: &Frame| matches!(frame, Frame::Ended(it) if it.code == Code::Guest && it.reason == reason);
+        assert!(standby.sent(port).any(told), "{port:?}: {:?}", standby.out);
+    }
+    let removed = standby.out.iter().any(|effect| matches!(effect, OwnerEffect::Remove(CELL)));
+    assert!(removed, "{:?}", standby.out);
+}
+
+#[test]
+fn it_goes_on_where_one_fits_exactly() {
+    assert_eq!(continues(&mut taken_over(2 * SIZE)), (1, None));
+}
