@@ -122,6 +122,8 @@ pub enum Rare {
     MoveRefused,
     /// A move was cancelled.
     MoveCancelled,
+    /// A move was replaced by one to another edge.
+    MoveReplaced,
     /// A move that was begun failed.
     MoveFailed,
     /// A session was handed over.
@@ -245,6 +247,7 @@ impl Rare {
         Self::MoveBegun,
         Self::MoveRefused,
         Self::MoveCancelled,
+        Self::MoveReplaced,
         Self::MoveFailed,
         Self::HandedOver,
         Self::Moved,

@@ -334,6 +334,7 @@ impl World {
                 control::ControlOutput::AskWitness { shard, seek } => self.ask_witness(edge, shard, seek),
                 control::ControlOutput::TellWitness(saw) => self.tell_witness(edge, saw),
                 control::ControlOutput::Log(level, text) => {
+                    self.watch.count_if(Rare::MoveReplaced, text.ends_with("replaces that"));
                     self.trace.say(self.queue.now_ns(), || format!("E{edge} log {level:?}: {text}"));
                 }
                 control::ControlOutput::Drained => self.watch.count_if(Rare::EdgeDrained, true),
