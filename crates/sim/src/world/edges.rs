@@ -411,7 +411,7 @@ impl World {
                 self.queue.after(0, Event::Control(edge, life, input));
             }
         }
-        if (MOVE_TAG..MOVE_TAG + 8).contains(&tag) {
+        if (MOVE_TAG..MOVE_TAG + 16).contains(&tag) {
             self.move_rows(edge, tag, &rows);
         }
         if tag == KILL_TAG
