@@ -53,7 +53,10 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "sessions", id]) if method == delete => kill(state, id),
         (method, ["v1", "sessions", id, "record"]) if method == post => record(state, id, false),
         (method, ["v1", "sessions", id, "record", "redacted"]) if method == post => record(state, id, true),
-        (method, ["v1", "sessions", id, "move", to]) if method == post => move_session(state, id, to),
+        (method, ["v1", "sessions", id, "move", to]) if method == post => move_session(state, id, to, false),
+        (method, ["v1", "sessions", id, "move", to, "replace"]) if method == post => {
+            move_session(state, id, to, true)
+        }
         (method, ["v1", "sessions", id, "move"]) if method == delete => cancel_move(state, id),
         (method, ["v1", "moves"]) if method == get => moves(state),
         (method, ["v1", "routes"]) if method == get => Ok(Answer::json(&routing::list(state))),
@@ -214,9 +217,10 @@ fn kill(state: &AdminState, id: &str) -> Result<Answer, Refusal> {
     done(ask(state, ControlRequest::Kill(session(id)?, "killed by the operator".into()))?)
 }
 
-/// Begins a move. Its result is among the moves.
-fn move_session(state: &AdminState, id: &str, to: &str) -> Result<Answer, Refusal> {
-    move_answer(ask(state, ControlRequest::Move(session(id)?, to.to_owned()))?, "the session cannot be moved")
+/// Begins a move, which may replace another one. Its result is among the moves.
+fn move_session(state: &AdminState, id: &str, to: &str, replace: bool) -> Result<Answer, Refusal> {
+    let request = ControlRequest::Move(session(id)?, to.to_owned(), replace);
+    move_answer(ask(state, request)?, "the session cannot be moved")
 }
 
 fn cancel_move(state: &AdminState, id: &str) -> Result<Answer, Refusal> {

@@ -603,6 +603,8 @@ record! {
         session: SessionId,
         /// The name of the edge.
         to: String,
+        /// Whether it replaces a move of the session that is under way.
+        replace: bool,
     }
 }
 record! {

@@ -103,8 +103,8 @@ pub enum ControlRequest {
     Kill(SessionId, String),
     /// Record one session; true leaves out the messages, the cell's memory and its seed.
     Record(SessionId, bool),
-    /// Move one session to the edge of this name. The answer says whether the move was begun.
-    Move(SessionId, String),
+    /// Move one session to the edge of this name; true replaces a move that is under way. The answer says whether the move was begun.
+    Move(SessionId, String, bool),
     /// Stop the move of one session.
     CancelMove(SessionId),
     /// Moves under way, and those that are over.
@@ -521,9 +521,9 @@ impl Control {
                 let record = crate::api::Record { tag, session, redact };
                 return self.ask(tag, request, &ToShard::Record(record), out);
             }
-            ControlRequest::Move(session, ref to) => {
+            ControlRequest::Move(session, ref to, replace) => {
                 self.moves.begins(session);
-                let asked = MoveSession { tag, session, to: to.clone() };
+                let asked = MoveSession { tag, session, to: to.clone(), replace };
                 return self.ask(tag, request, &ToShard::Move(asked), out);
             }
             ControlRequest::CancelMove(session) => {

@@ -35,6 +35,9 @@ pub(super) struct Move {
     /// Stop the moves of these sessions: those that are not handed over yet stay.
     #[arg(long, conflicts_with_all = ["to", "no_wait", "dry_run"])]
     cancel: bool,
+    /// Let the new move replace one of the same session to another edge that is not handed over yet, instead of being refused.
+    #[arg(long, conflicts_with = "cancel")]
+    replace: bool,
     /// Print which sessions would be moved, and move none.
     #[arg(long)]
     dry_run: bool,
@@ -55,7 +58,9 @@ pub(super) fn run(arguments: &Move) -> Result<(), Failure> {
         } else if arguments.cancel {
             arguments.edges.ask_first(&Method::DELETE, &format!("/v1/sessions/{session}/move")).map(drop)
         } else {
-            arguments.edges.ask_first(&Method::POST, &format!("/v1/sessions/{session}/move/{to}")).map(drop)
+            let replace = if arguments.replace { "/replace" } else { "" };
+            let path = format!("/v1/sessions/{session}/move/{to}{replace}");
+            arguments.edges.ask_first(&Method::POST, &path).map(drop)
         };
         let state = match (arguments.cancel, arguments.dry_run) {
             (true, _) => "cancelled",
@@ -157,7 +162,12 @@ impl Results {
             .map(|row| (text(row, "session"), row))
             .collect();
         for session in std::mem::take(&mut self.open) {
+            let to = self.rows.get(&session).map(|row| text(row, "to")).unwrap_or_default();
             let row = match listed.get(&session) {
+                Some(row) if row["to"] != to.as_str() => {
+                    let why = format!("a later move to {} replaced this one", text(row, "to"));
+                    json!({ "session": session, "to": to, "state": "failed", "why": why })
+                }
                 Some(row) if row["state"] == "moved" || row["state"] == "failed" => (*row).clone(),
                 None if is_whole => {
                     let why = "the shard that had the session died: its ends ask other edges";
@@ -200,8 +210,8 @@ mod tests {
         }
         let list = |state: &str| {
             json!({ "moves": [
-                { "session": "aa", "state": state, "ms": 5 },
-                { "session": "bb", "state": "failed", "why": "it is full" },
+                { "session": "aa", "to": "east", "state": state, "ms": 5 },
+                { "session": "bb", "to": "east", "state": "failed", "why": "it is full" },
             ] })
         };
         results.take(&[list("copying")], false);
@@ -213,5 +223,16 @@ mod tests {
         let failed = Failure::all(results.failures).unwrap();
         let text = format!("{:#}", failed.parts().1);
         assert!(text.contains("session bb stays: it is full") && text.contains("cc"), "{text}");
+    }
+
+    #[test]
+    fn a_move_that_another_one_replaced_has_failed() {
+        let mut results = Results::default();
+        results.begun("aa", "east", Ok("begun"));
+        results.take(&[json!({ "moves": [{ "session": "aa", "to": "west", "state": "copying" }] })], true);
+        assert!(results.open.is_empty());
+        let row = results.rows().remove(0);
+        assert_eq!((text(&row, "to"), text(&row, "state")), ("east".into(), "failed".into()));
+        assert!(text(&row, "why").contains("later move to west"), "{row}");
     }
 }

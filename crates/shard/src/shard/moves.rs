@@ -20,29 +20,84 @@ use marram_wire::{
 impl Shard {
     /// An operator asks to move a session.
     pub(super) fn move_session(&mut self, now: Now, asked: MoveSession, out: &mut Vec<ShardOutput>) {
-        let MoveSession { tag, session: id, to } = asked;
+        let MoveSession { tag, session: id, to, replace } = asked;
         let found = self.sessions.get(id).is_some_and(|session| !session.is_following());
-        let refusal = if found { self.may_move(id, &to).err() } else { None };
-        if found && refusal.is_none() {
-            self.moves.wait(id);
-            if let Some(session) = self.sessions.get_mut(id) {
-                session.moving = Some(Move::new(to, now.mono_ns).into());
-            }
-        }
-        let why = refusal.unwrap_or_default();
+        let asked = if !found {
+            Ok(())
+        } else if replace {
+            self.move_instead(now, id, to, out)
+        } else {
+            self.wait_to_move(now, id, to)
+        };
+        let why = asked.err().unwrap_or_default();
         out.push(ShardOutput::Control(FromShard::MoveAnswer(MoveAnswer { tag, found, why })));
+    }
+
+    fn wait_to_move(&mut self, now: Now, id: SessionId, to: String) -> Result<(), String> {
+        self.may_move(id, &to)?;
+        self.moves.wait(id);
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.moving = Some(Move::new(to, now.mono_ns).into());
+        }
+        Ok(())
+    }
+
+    /// Moves a session, also if it is being moved to another edge: that move ends, unless the session is handed over. One to the same
+    /// edge goes on.
+    fn move_instead(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        to: String,
+        out: &mut Vec<ShardOutput>,
+    ) -> Result<(), String> {
+        let Some(moving) = self.sessions.get(id).and_then(|session| session.moving.as_deref()) else {
+            return self.wait_to_move(now, id, to);
+        };
+        if moving.to == to {
+            return Ok(());
+        }
+        if moving.is_handed_over() {
+            return Err(format!("the session is handed over to `{}` already", moving.to));
+        }
+        self.can_move(id, &to)?;
+        let next = moving.replaced_by(to, self.drain.hands_over(), now.mono_ns);
+        self.replace_move(now, id, next, out);
+        Ok(())
+    }
+
+    /// The session stays protected: it goes on moving. The edge to which it moved so far forgets what it has.
+    fn replace_move(&mut self, now: Now, id: SessionId, next: Move, out: &mut Vec<ShardOutput>) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let to = next.to.clone();
+        let Some(replaced) = session.moving.replace(next.into()) else { return };
+        self.counters.moves_replaced += 1;
+        let text = format!("not moved to `{}`: a move to `{to}` replaces that", replaced.to);
+        note(NoteLevel::Info, Some(id), text, out);
+        self.moves.over(id, None);
+        self.moves.wait(id);
+        self.sessions.rearm(now.mono_ns, id);
+        if let Some(keeper) = replaced.keeper() {
+            self.remove_replica(now, id, keeper, out);
+            self.place(now, id, out);
+        }
     }
 
     /// Why a session cannot be moved to an edge, if it cannot.
     pub(super) fn may_move(&self, id: SessionId, to: &str) -> Result<(), String> {
+        match self.sessions.get(id).and_then(|session| session.moving.as_deref()) {
+            Some(moving) => Err(format!(
+                "the session is being moved to `{}` already: cancel that move first, or replace it (`marram move --replace`)",
+                moving.to
+            )),
+            None => self.can_move(id, to),
+        }
+    }
+
+    /// Why a session cannot be moved to an edge, whether or not it is being moved.
+    fn can_move(&self, id: SessionId, to: &str) -> Result<(), String> {
         let Some(session) = self.sessions.get(id) else { return Err("the session is not here".into()) };
         let owner = &session.owner;
-        if let Some(moving) = &session.moving {
-            return Err(format!(
-                "the session is being moved to `{}` already: cancel that move first",
-                moving.to
-            ));
-        }
         if to == self.config.edge {
             return Err(format!("the session is on `{to}` already"));
         }

@@ -24,6 +24,7 @@ pub(super) struct Counters {
     moved: u64,
     pub(super) moves: u64,
     pub(super) moves_failed: u64,
+    pub(super) moves_replaced: u64,
     pub(super) runs: u64,
     pub(super) attempts: u64,
     recoveries: u64,
@@ -171,6 +172,7 @@ impl Shard {
             gauge("moves_waiting", self.moves.counts().1),
             count("moves_total", self.counters.moves),
             count("moves_failed_total", self.counters.moves_failed),
+            count("moves_replaced_total", self.counters.moves_replaced),
         ];
         self.tenants.count(&mut counters);
         let mut servers: BTreeMap<&String, usize> = BTreeMap::new();

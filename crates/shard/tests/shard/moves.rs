@@ -27,7 +27,17 @@ fn there(world: &mut World, number: u64, name: &str) -> ShardWireId {
 
 /// An operator asks to move a session; returns why it is refused.
 fn ask(world: &mut World, session: SessionId, to: &str) -> Result<(), String> {
-    world.shard(ShardInput::Control(ToShard::Move(MoveSession { tag: 7, session, to: to.into() })));
+    ask_for(world, session, to, false)
+}
+
+/// The same, also if it is being moved to another edge.
+fn replace(world: &mut World, session: SessionId, to: &str) -> Result<(), String> {
+    ask_for(world, session, to, true)
+}
+
+fn ask_for(world: &mut World, session: SessionId, to: &str, replace: bool) -> Result<(), String> {
+    let to = to.into();
+    world.shard(ShardInput::Control(ToShard::Move(MoveSession { tag: 7, session, to, replace })));
     answer(world)
 }
 
@@ -189,6 +199,50 @@ fn moves_wait_for_their_turn() {
     assert_eq!(feeds(&mut world, wire).len(), 0, "it waits now");
     assert_eq!(cancel(&mut world, sessions[0]), Ok(()));
     assert!(cancel(&mut world, sessions[0]).unwrap_err().contains("not being moved"));
+    world.unharmed();
+}
+
+#[test]
+fn a_second_move_replaces_the_first_if_it_is_asked_to() {
+    let mut world = World::new();
+    let (first, second) = (there(&mut world, 0, "a"), there(&mut world, 1, "b"));
+    let session = world.session;
+    assert_eq!(replace(&mut world, session, "a"), Ok(()), "there is none to replace");
+    assert_eq!(feeds(&mut world, first).len(), 1);
+    assert!(ask(&mut world, session, "b").unwrap_err().contains("--replace"));
+    // One that is refused replaces none, and one to the same edge goes on.
+    assert!(replace(&mut world, session, "c").unwrap_err().contains("not connected"));
+    assert_eq!(replace(&mut world, session, "a"), Ok(()));
+    world.unharmed();
+    assert!(feeds(&mut world, first).iter().all(|feed| feed.keep.is_none() && feed.ended.is_none()));
+    assert_eq!(replace(&mut world, session, "b"), Ok(()));
+    assert!(feeds(&mut world, first).iter().any(|feed| feed.ended.is_some()), "the first edge is told");
+    world.unharmed();
+    let feed = feed(&mut world, second);
+    stores(&mut world, second, &feed);
+    assert!(feeds(&mut world, second).pop().is_some_and(|feed| feed.handed_over.is_some()));
+    assert!(replace(&mut world, session, "a").unwrap_err().contains("handed over to `b` already"));
+    world.superseded(Generation { count: 50, opener: 1 });
+    assert_eq!(over(&mut world), [(session, "b".into(), String::new())], "the first has no result");
+}
+
+#[test]
+fn a_move_that_waits_is_replaced_and_waits() {
+    let mut world = World::new();
+    let (first, second) = (there(&mut world, 0, "a"), there(&mut world, 1, "b"));
+    let sessions: Vec<SessionId> = (0..=MOVES_MAX as u64).map(|number| world.another(number + 2)).collect();
+    for session in &sessions {
+        assert_eq!(ask(&mut world, *session, "a"), Ok(()));
+    }
+    assert_eq!(feeds(&mut world, first).len(), MOVES_MAX);
+    let waiting = *sessions.last().expect("some");
+    assert_eq!(replace(&mut world, waiting, "b"), Ok(()));
+    assert_eq!(feeds(&mut world, second).len(), 0, "it waits");
+    // One that is fed gives its turn to the one that waits.
+    assert_eq!(replace(&mut world, sessions[0], "b"), Ok(()));
+    let fed: Vec<SessionId> =
+        feeds(&mut world, second).into_iter().filter_map(|feed| feed.keep).map(|keep| keep.session).collect();
+    assert_eq!(fed, [waiting]);
     world.unharmed();
 }
 

@@ -194,6 +194,8 @@ pub enum FaultKind {
         by: u64,
         /// The operator cancels what is not handed over after this time.
         cancel_ns: Option<u64>,
+        /// Whether it replaces moves that are under way.
+        replaces: bool,
     },
     /// A step of an owner that renews its standby in vain.
     RenewInVain(RenewalStep),

@@ -21,7 +21,7 @@ pub(super) fn draw(seed: u64, agents: usize) -> Vec<Fault<On>> {
     for _ in 0..random.between(1, 4) {
         let place = if random.percent(85) { FaultTarget::Here } else { FaultTarget::Owner };
         let cancel_ns = random.percent(15).then(|| random.magnitude(10 * US, 20 * MS));
-        let kind = FaultKind::Move { place, by: random.between(1, 2), cancel_ns };
+        let kind = FaultKind::Move { place, by: random.between(1, 2), cancel_ns, replaces: false };
         moves.push(Fault { when: on(random, Moment::Message, 12), kind });
     }
     for _ in 0..random.below(3) {
@@ -29,7 +29,22 @@ pub(super) fn draw(seed: u64, agents: usize) -> Vec<Fault<On>> {
         let kind = fault(random, agents);
         moves.push(Fault { when: on(random, moment, 2), kind });
     }
+    replace(seed, &mut moves);
     moves
+}
+
+/// In some seeds with moves, sessions are moved to another edge while they move.
+fn replace(seed: u64, moves: &mut Vec<Fault<On>>) {
+    let mut random = Random::new(seed, 69);
+    let random = &mut random;
+    if !random.percent(40) {
+        return;
+    }
+    for _ in 0..random.between(1, 3) {
+        let place = FaultTarget::Here;
+        let kind = FaultKind::Move { place, by: random.between(1, 2), cancel_ns: None, replaces: true };
+        moves.push(Fault { when: on(random, Moment::MoveFed, 3), kind });
+    }
 }
 
 /// In some seeds with moves most sessions are unprotected: they are protected while they move.
@@ -59,6 +74,6 @@ fn fault(random: &mut Random, agents: usize) -> FaultKind {
         75..85 => FaultKind::CutWires { agent, place },
         85..93 => FaultKind::Silence { agent, place, up: true, down: random.percent(50), for_ns },
         // A second move of sessions that are being moved.
-        _ => FaultKind::Move { place, by: random.between(1, 2), cancel_ns: None },
+        _ => FaultKind::Move { place, by: random.between(1, 2), cancel_ns: None, replaces: false },
     }
 }

@@ -122,6 +122,8 @@ pub enum Rare {
     MoveRefused,
     /// A move was cancelled.
     MoveCancelled,
+    /// A move was replaced by one to another edge.
+    MoveReplaced,
     /// A move that was begun failed.
     MoveFailed,
     /// A session was handed over.
@@ -187,7 +189,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 87] = [
+    pub const ALL: [Self; 88] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -245,6 +247,7 @@ impl Rare {
         Self::MoveBegun,
         Self::MoveRefused,
         Self::MoveCancelled,
+        Self::MoveReplaced,
         Self::MoveFailed,
         Self::HandedOver,
         Self::Moved,

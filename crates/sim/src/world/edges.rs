@@ -334,6 +334,7 @@ impl World {
                 control::ControlOutput::AskWitness { shard, seek } => self.ask_witness(edge, shard, seek),
                 control::ControlOutput::TellWitness(saw) => self.tell_witness(edge, saw),
                 control::ControlOutput::Log(level, text) => {
+                    self.watch.count_if(Rare::MoveReplaced, text.ends_with("replaces that"));
                     self.trace.say(self.queue.now_ns(), || format!("E{edge} log {level:?}: {text}"));
                 }
                 control::ControlOutput::Drained => self.watch.count_if(Rare::EdgeDrained, true),
@@ -410,7 +411,7 @@ impl World {
                 self.queue.after(0, Event::Control(edge, life, input));
             }
         }
-        if (MOVE_TAG..MOVE_TAG + 8).contains(&tag) {
+        if (MOVE_TAG..MOVE_TAG + 16).contains(&tag) {
             self.move_rows(edge, tag, &rows);
         }
         if tag == KILL_TAG

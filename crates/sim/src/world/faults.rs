@@ -120,9 +120,9 @@ impl World {
                 let edge = self.place(place, here);
                 self.ask_to_kill(edge);
             }
-            FaultKind::Move { place, by, cancel_ns } => {
+            FaultKind::Move { place, by, cancel_ns, replaces } => {
                 let edge = self.place(place, here);
-                self.ask_to_move(edge, by, cancel_ns);
+                self.ask_to_move(edge, by, cancel_ns, replaces);
             }
             FaultKind::RenewInVain(step) => self.renew_in_vain(step, here),
         }

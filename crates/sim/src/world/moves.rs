@@ -8,7 +8,8 @@ use marram_shard::{
     control::{ControlAnswer, ControlInput, ControlRequest},
 };
 
-/// Tag of a question which sessions an edge has: the edge by which they are to move is added, and 4 if the moves are cancelled.
+/// Tag of a question which sessions an edge has: the edge by which they are to move is added, and 4 if the moves are cancelled, 8 if
+/// they replace others.
 pub(super) const MOVE_TAG: u64 = 1 << 36;
 /// Tag of a request to move a session, and to cancel that.
 const MOVED_TAG: u64 = 1 << 37;
@@ -16,8 +17,8 @@ const CANCEL_TAG: u64 = 1 << 38;
 
 impl World {
     /// Asks an edge for its sessions: each of them is then moved `by` edges further, or the moves are cancelled after a time.
-    pub(super) fn ask_to_move(&mut self, edge: usize, by: u64, cancel_ns: Option<u64>) {
-        self.ask_control(edge, 0, MOVE_TAG + by, ControlRequest::Sessions);
+    pub(super) fn ask_to_move(&mut self, edge: usize, by: u64, cancel_ns: Option<u64>, replaces: bool) {
+        self.ask_control(edge, 0, MOVE_TAG + by + 8 * u64::from(replaces), ControlRequest::Sessions);
         if let Some(cancel_ns) = cancel_ns {
             self.ask_control(edge, cancel_ns, MOVE_TAG + by + 4, ControlRequest::Sessions);
         }
@@ -30,14 +31,16 @@ impl World {
 
     /// The sessions of an edge that the operator asked about.
     pub(super) fn move_rows(&mut self, edge: usize, tag: u64, rows: &[SessionRow]) {
-        let (by, cancels) = ((tag - MOVE_TAG) % 4, tag - MOVE_TAG >= 4);
+        let asked = tag - MOVE_TAG;
+        let (by, cancels, replaces) = (asked % 4, asked & 4 != 0, asked & 8 != 0);
         let to = (edge + usize::try_from(by).expect("a small number")) % self.edges.len();
         for row in rows.iter().filter(|row| row.phase != OwnerPhase::Following) {
             if cancels {
                 self.ask_control(edge, 0, CANCEL_TAG, ControlRequest::CancelMove(row.session));
             } else {
                 self.watch.move_to(to);
-                self.ask_control(edge, 0, MOVED_TAG, ControlRequest::Move(row.session, format!("edge-{to}")));
+                let request = ControlRequest::Move(row.session, format!("edge-{to}"), replaces);
+                self.ask_control(edge, 0, MOVED_TAG, request);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::api::{MoveRow, MoveStage};
 use alloc::{collections::VecDeque, string::String, vec::Vec};
+use core::iter;
 use marram_session::{holds, invariant::BrokenInvariant, owner::KeeperId};
 use marram_wire::id::SessionId;
 
@@ -63,6 +64,13 @@ impl Move {
         }
         let to = edges.remove(0);
         Some(Self { others: edges, ..Self::new(to, now_ns) })
+    }
+
+    /// The move to another edge that replaces this one. While this edge stops, the edges that would have been asked come after it.
+    pub(crate) fn replaced_by(&self, to: String, stops: bool, now_ns: u64) -> Self {
+        let edges = iter::once(&self.to).chain(&self.others);
+        let others = edges.filter(|edge| stops && **edge != to).cloned().collect();
+        Self { others, ..Self::new(to, now_ns) }
     }
 
     /// It begins: this replica is at the edge.
