@@ -218,6 +218,7 @@ fn a_second_move_replaces_the_first_if_it_is_asked_to() {
     assert_eq!(replace(&mut world, session, "b"), Ok(()));
     assert!(feeds(&mut world, first).iter().any(|feed| feed.ended.is_some()), "the first edge is told");
     world.unharmed();
+    world.wait_ms(PAUSE_MS);
     let feed = feed(&mut world, second);
     stores(&mut world, second, &feed);
     assert!(feeds(&mut world, second).pop().is_some_and(|feed| feed.handed_over.is_some()));
@@ -234,12 +235,14 @@ fn a_move_that_waits_is_replaced_and_waits() {
     for session in &sessions {
         assert_eq!(ask(&mut world, *session, "a"), Ok(()));
     }
+    (0..=MOVES_MAX).for_each(|_| world.wait_ms(PAUSE_MS));
     assert_eq!(feeds(&mut world, first).len(), MOVES_MAX);
     let waiting = *sessions.last().expect("some");
     assert_eq!(replace(&mut world, waiting, "b"), Ok(()));
     assert_eq!(feeds(&mut world, second).len(), 0, "it waits");
     // One that is fed gives its turn to the one that waits.
     assert_eq!(replace(&mut world, sessions[0], "b"), Ok(()));
+    (0..2).for_each(|_| world.wait_ms(PAUSE_MS));
     let fed: Vec<SessionId> =
         feeds(&mut world, second).into_iter().filter_map(|feed| feed.keep).map(|keep| keep.session).collect();
     assert_eq!(fed, [waiting]);
