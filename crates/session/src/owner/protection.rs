@@ -18,6 +18,7 @@ use super::{
 use alloc::vec::Vec;
 use marram_wire::{
     frame::{Code, ProtectNow, Protected, Truncate, Unprotect},
+    id::Generation,
     log::Cursor,
     seal::{Digest, LOG_OFFSET_MAX},
 };
@@ -59,6 +60,8 @@ impl Owner {
             Protection::Off | Protection::Wanted => Protection::Wanted,
             Protection::On | Protection::Ending => Protection::On,
         };
+        // Another edge will be fed in this generation, even if an earlier protection ended in it.
+        self.about.protected_in = Generation::NONE;
         self.protect_if_between(now, out);
     }
 

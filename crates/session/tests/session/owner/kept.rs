@@ -176,6 +176,10 @@ impl Kept {
                 self.sent.drain(..gone);
                 self.sent_start = self.sent_start.max(truncate.sent);
             }
+            Frame::ProtectNow(protect) => {
+                self.jump(protect.log_offset);
+                self.tag = protect.tag;
+            }
             Frame::Failed(failed) => self.failed = Some(failed.failure.clone()),
             _ => {}
         }

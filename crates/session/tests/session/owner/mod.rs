@@ -11,6 +11,7 @@ mod kept;
 mod live;
 mod opening;
 mod pausing;
+mod protecting;
 mod quotas;
 mod reads;
 mod recording;

@@ -64,6 +64,8 @@ pub(crate) fn frame(frame: &Frame) -> String {
         Frame::Failed(failed) => format!("failed {} at {}", failed.failure.input, failed.failure.log_offset),
         Frame::Finish(_) => "finish".into(),
         Frame::Fetch(_) => "fetch".into(),
+        Frame::ProtectNow(_) => "protect".into(),
+        Frame::Unprotect(_) => "unprotect".into(),
         other => panic!("an owner does not send {other:?}"),
     }
 }
