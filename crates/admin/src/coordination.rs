@@ -1,15 +1,16 @@
 //! The coordinator, for operators: whether it is reachable, which edges it knows, and what is impossible while it is away.
 //!
 //! It shows the coordinator client's last view (`marram_node::coordinator`), which may be seconds
-//! old, and asks the store only for a session's standby. Nothing here changes anything, and no
-//! session depends on it.
+//! old, and asks the store only for a session's standby. No session depends on it. The one change is
+//! that an operator accepts what the store has lost.
 
 use super::answer::Answer;
 use super::state::AdminState;
+use data_encoding::HEXLOWER;
 use hyper::StatusCode;
 use marram_http::Refusal;
 use marram_node::coordinator::View;
-use marram_shard::coordinator::{Ask, AskAnswer};
+use marram_shard::coordinator::{Ask, AskAnswer, Remembers};
 use marram_wire::id::SessionId;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -52,9 +53,51 @@ pub(super) fn shown(state: &AdminState) -> Value {
         "away_ms": away.as_ref().map(|(since, _)| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
         "why": away.map(|(_, why)| why),
         "cannot": view.cannot,
+        "identity": view.shown.as_ref().map(|mark| HEXLOWER.encode(&mark.identity)),
+        "decisions": view.shown.as_ref().map(|mark| mark.decisions),
+        "lost": view.doubts.iter().map(doubt).collect::<Vec<_>>(),
         "edges": edges.collect::<Vec<_>>(),
         "serves": served,
     })
+}
+
+/// What an edge remembers and the store has lost.
+fn doubt(doubt: &Remembers) -> Value {
+    json!({
+        "edge": doubt.edge,
+        "identity": HEXLOWER.encode(&doubt.mark.identity),
+        "decisions": doubt.mark.decisions,
+    })
+}
+
+/// Accepts what the store has lost, and tells its new identity.
+///
+/// # Errors
+/// With 404 if there is no coordinator, 409 if it has lost nothing, 503 if it is away.
+pub(super) fn accept(state: &AdminState) -> Result<Answer, Refusal> {
+    let Some(coordinator) = &state.coordinator else {
+        return Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            "this edge has no coordinator",
+            "ask an edge whose configuration has `[coordinator]`",
+        ));
+    };
+    if coordinator.view().doubts.is_empty() {
+        return Err(Refusal::new(
+            StatusCode::CONFLICT,
+            "the coordinator's store has lost nothing that this edge knows of",
+            "`marram coordinator` at each edge shows which of them remembers more than the store has",
+        ));
+    }
+    match coordinator.accept().map_err(|error| Refusal::bug(&error.to_string()))? {
+        (AskAnswer::Done, identity) => Ok(Answer::json(&json!({ "identity": HEXLOWER.encode(&identity) }))),
+        (AskAnswer::Away(why) | AskAnswer::Refused(why), _) => Err(Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("the coordinator gave no answer: {why}"),
+            "`marram coordinator` shows its state",
+        )),
+        (other, _) => Err(Refusal::bug(&format!("the coordinator answered {other:?}"))),
+    }
 }
 
 /// The standby of any edge's session, as the coordinator knows it.
@@ -92,7 +135,7 @@ pub(super) fn stands_by(state: &AdminState, session: SessionId) -> Result<Answer
 /// Metrics in Prometheus' format.
 pub(super) fn prometheus(state: &AdminState) -> String {
     let Some(coordinator) = &state.coordinator else { return String::new() };
-    let View { edges, figures, reports, .. } = coordinator.view();
+    let View { edges, figures, reports, shown, doubts, .. } = coordinator.view();
     let away = coordinator.away();
     let count = |count: usize| count as u64;
     let mut lines = vec![
@@ -107,6 +150,8 @@ pub(super) fn prometheus(state: &AdminState) -> String {
         ("coordinator_parts_refused_total", "counter", figures.parts_refused),
         ("coordinator_reports_waiting", "gauge", count(reports.0)),
         ("coordinator_reports_dropped_total", "counter", reports.1),
+        ("coordinator_decisions", "gauge", shown.map_or(0, |mark| mark.decisions)),
+        ("coordinator_lost", "gauge", count(doubts.len())),
     ];
     if let Some(served) = coordinator.served() {
         lines.extend([

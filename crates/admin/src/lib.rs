@@ -16,6 +16,7 @@
 //! | `GET /v1/standbys/ID` | | the standby of a session of any edge, as the coordinator knows it |
 //! | `GET /v1/coordinator` | | whether the coordinator is reachable, what is impossible meanwhile, the edges it knows |
 //! | `GET /v1/logs?...` | | the edge's last log lines, and new ones: see `logs.rs` |
+//! | `POST /v1/coordinator/accept` | | accepts that the coordinator's store has lost decisions |
 //! | `GET /v1/drain` | | how each session would leave, if the edge stopped |
 //! | `POST /v1/drain`, `/v1/drain/force` | moves all sessions away, accepts no new ones; the first not if some would have no standby | |
 //! | `GET /v1/images/HASH` | | the module, files and quotas behind an image, for another edge |

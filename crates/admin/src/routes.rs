@@ -64,6 +64,7 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
             routing::replace(state, &call.body).map(|routes| Answer::json(&routes))
         }
         (method, ["v1", "coordinator"]) if method == get => Ok(Answer::json(&coordination::shown(state))),
+        (method, ["v1", "coordinator", "accept"]) if method == post => coordination::accept(state),
         (method, ["v1", "standbys", id]) if method == get => coordination::stands_by(state, session(id)?),
         (method, ["v1", "drain"]) if method == get => drain_plan(state),
         (method, ["v1", "drain"]) if method == post => drain(state, false),

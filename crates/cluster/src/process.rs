@@ -43,7 +43,7 @@ impl TestProcess {
         let file = file.with_context(|| format!("cannot write {}", errors.display()))?;
         // Variables that override an operator's configurations must not affect those of a test.
         for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()) {
-            if [environment::EDGE, environment::AGENT, environment::RECORDER]
+            if [environment::EDGE, environment::AGENT, environment::RECORDER, environment::COORDINATOR]
                 .iter()
                 .any(|of| name.starts_with(of))
             {

@@ -75,12 +75,8 @@ impl WrittenCoordinator {
         }
         let token = self.token_file.as_ref().map(|path| shared::token(source, path)).transpose()?;
         let listen = self.serve.as_ref().map(|text| socket(source, text)).transpose()?;
-        if let (Some(text), Some(listen)) = (&self.serve, listen)
-            && token.is_none()
-            && !listen.ip().is_loopback()
-        {
-            let what = "is not on loopback, and every program that reaches it can take over sessions; name a token with `token_file`";
-            return Err(source.problem(&text.span(), what));
+        if let (Some(text), Some(listen)) = (&self.serve, listen) {
+            shared::store_listen(source, text, listen, token.is_some())?;
         }
         if let Some(many) = self.urls.get(URLS_MAX) {
             return Err(
@@ -99,6 +95,7 @@ impl WrittenCoordinator {
             credentials,
             lease_s: lease(source, self.lease.as_ref())?,
             addresses: around.addresses.to_vec(),
+            remembered: around.state.join("coordinator-seen"),
             admin: match self.admin {
                 Some(url) => Some(place(source, &url)?.to_string()),
                 None => {

@@ -25,6 +25,8 @@ pub const EDGE: &str = "MARRAM_EDGE__";
 pub const AGENT: &str = "MARRAM_AGENT__";
 /// The prefix for a recorder's configuration.
 pub const RECORDER: &str = "MARRAM_RECORDER__";
+/// The prefix for the configuration of a coordinator's store.
+pub const COORDINATOR: &str = "MARRAM_COORDINATOR__";
 
 /// A text to write, and its place.
 /// Replaces the bytes `at`; an empty range inserts.
@@ -53,13 +55,13 @@ pub fn chosen(prefix: &str, variables: &[(String, String)]) -> Result<Vec<(Strin
             return Err(problem(format!("{what}; did you mean {prefix}{rest}?")));
         } else if let Some((program, rest)) =
             name.strip_prefix("MARRAM_").and_then(|rest| rest.split_once("__"))
-            && ![EDGE, AGENT, RECORDER].iter().any(|known| name.starts_with(known))
+            && ![EDGE, AGENT, RECORDER, COORDINATOR].iter().any(|known| name.starts_with(known))
         {
-            let guess = suggest::nearest(program, ["EDGE", "AGENT", "RECORDER"]);
+            let guess = suggest::nearest(program, ["EDGE", "AGENT", "RECORDER", "COORDINATOR"]);
             let guess =
                 guess.map_or_else(String::new, |known| format!("; did you mean MARRAM_{known}__{rest}?"));
             let what = format!(
-                "there is no program {program}{guess}; there are {EDGE}..., {AGENT}... and {RECORDER}..."
+                "there is no program {program}{guess}; there are {EDGE}..., {AGENT}..., {RECORDER}... and {COORDINATOR}..."
             );
             return Err(problem(what));
         }

@@ -32,4 +32,5 @@ pub mod recorder;
 pub mod routes;
 mod shared;
 pub mod source;
+pub mod store;
 pub mod units;

@@ -147,6 +147,20 @@ pub(super) fn socket(source: &Source, text: &Spanned<String>) -> Result<SocketAd
     })
 }
 
+/// Checks the address of a store: only one that nothing else can reach may have no token.
+pub(super) fn store_listen(
+    source: &Source,
+    text: &Spanned<String>,
+    listen: SocketAddr,
+    has_token: bool,
+) -> Result<SocketAddr, Problem> {
+    if has_token || listen.ip().is_loopback() {
+        return Ok(listen);
+    }
+    let what = "is not on loopback, and every program that reaches it can take over sessions; name a token with `token_file`";
+    Err(source.problem(&text.span(), what))
+}
+
 /// The default name of a program: different from the edge's name on the same machine.
 pub(super) fn own_name(kind: &str) -> Name {
     name_on(host_name(), kind)

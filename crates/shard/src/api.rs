@@ -19,7 +19,7 @@ pub use marram_session::{
     owner::{Now, OwnerPhase, RecordRequest},
 };
 use marram_wire::{
-    frame::{CheckpointMeta, Edges, Frame},
+    frame::{CheckpointMeta, Edges, Frame, StoreMark, StoreSeen},
     header::Header,
     id::{Generation, HostId, ImageHash, SessionId},
     limits::CHECKPOINTS_SIZE,
@@ -402,6 +402,8 @@ pub enum ToShard {
     Record(Record),
     /// The edges that the coordinator knows.
     Edges(Edges),
+    /// What this edge remembers of its coordinator's store: other edges are told.
+    StoreSeen(StoreSeen),
 }
 
 /// Shard to control.
@@ -433,6 +435,18 @@ pub enum FromShard {
     WitnessReport(WitnessReport),
     /// The standby of a session has changed. Not answered.
     Placed(Placed),
+    /// Another edge tells what it remembers of its coordinator's store. Not answered.
+    StoreSeen(EdgeStoreSeen),
+}
+
+record! {
+    /// What an edge remembers of its coordinator's store.
+    EdgeStoreSeen {
+        /// The edge, which has proved its name's credential.
+        edge: String,
+        /// What it remembers.
+        mark: StoreMark,
+    }
 }
 
 record! {
@@ -836,6 +850,7 @@ messages!(ToShard {
     10u8 Move(MoveSession),
     11u8 CancelMove(Tagged),
     12u8 Edges(Edges),
+    13u8 StoreSeen(StoreSeen),
 });
 messages!(FromShard {
     0u8 Ready,
@@ -851,6 +866,7 @@ messages!(FromShard {
     10u8 Placed(Placed),
     11u8 MoveAnswer(MoveAnswer),
     12u8 MoveOver(MoveOver),
+    13u8 StoreSeen(EdgeStoreSeen),
 });
 
 #[cfg(test)]

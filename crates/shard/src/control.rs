@@ -8,8 +8,8 @@ pub use moves::MOVES_REMEMBERED;
 mod tests;
 
 use crate::api::{
-    App, AppName, CheckpointHolder, Configure, Counter, FromShard, Grant, Missing, MoveOver, MoveSession,
-    NoteLevel, SessionRow, Tag, Tagged, ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery,
+    App, AppName, CheckpointHolder, Configure, Counter, EdgeStoreSeen, FromShard, Grant, Missing, MoveOver,
+    MoveSession, NoteLevel, SessionRow, Tag, Tagged, ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery,
     WitnessReport,
 };
 use crate::coordinator::{Parts, Placements};
@@ -21,7 +21,7 @@ use alloc::{
 };
 use marram_session::invariant;
 use marram_wire::{
-    frame::{EdgeEntry, Edges},
+    frame::{EdgeEntry, Edges, StoreMark, StoreSeen},
     id::{HostId, ImageHash, SessionId},
 };
 use moves::PastMoves;
@@ -117,6 +117,8 @@ pub enum ControlRequest {
     Drain,
     /// The coordinator knows these edges. No operator asks for this.
     Edges(Vec<EdgeEntry>),
+    /// This edge remembers this of the coordinator's store. No operator asks for this.
+    StoreSeen(StoreMark),
 }
 
 /// The answer to an operator's request.
@@ -186,6 +188,8 @@ pub enum ControlOutput {
     },
     /// Report to the coordinator what a client has.
     TellWitness(WitnessReport),
+    /// Tell the coordinator's client what another edge remembers.
+    StoreSeen(EdgeStoreSeen),
     /// A line for the log: 0 error, 1 warning, 2 info, 3 debug.
     Log(NoteLevel, String),
     /// Every shard is empty after a drain: the process can stop.
@@ -263,6 +267,8 @@ pub struct Control {
     moves: PastMoves,
     /// The edges that the coordinator knows, as it said last.
     edges: Vec<EdgeEntry>,
+    /// What this edge remembers of the coordinator's store.
+    store_seen: Option<StoreSeen>,
 }
 
 impl Control {
@@ -283,6 +289,7 @@ impl Control {
             placements: Placements::default(),
             moves: PastMoves::default(),
             edges: Vec::new(),
+            store_seen: None,
         }
     }
 
@@ -339,6 +346,9 @@ impl Control {
         if !self.edges.is_empty() {
             let edges = self.edges.clone();
             out.push(ControlOutput::ToShard { shard, message: ToShard::Edges(Edges { edges }) });
+        }
+        if let Some(seen) = self.store_seen.clone() {
+            out.push(ControlOutput::ToShard { shard, message: ToShard::StoreSeen(seen) });
         }
         let current: BTreeSet<ImageHash> = self.apps.values().map(|app| app.image).collect();
         for app in self.images.values().filter(|app| !current.contains(&app.image)) {
@@ -416,6 +426,7 @@ impl Control {
             FromShard::Want(want) => self.want(shard, &want, out),
             FromShard::WitnessQuery(seek) => out.push(ControlOutput::AskWitness { shard, seek }),
             FromShard::WitnessReport(saw) => out.push(ControlOutput::TellWitness(saw)),
+            FromShard::StoreSeen(seen) => out.push(ControlOutput::StoreSeen(seen)),
             FromShard::Placed(placed) if self.config.coordinator => {
                 self.placements.placed(shard, placed.session, placed.at);
             }
@@ -503,6 +514,12 @@ impl Control {
                     self.tell_all(&ToShard::Edges(Edges { edges: edges.clone() }), out);
                     self.edges = edges;
                 }
+                ControlAnswer::Done
+            }
+            ControlRequest::StoreSeen(mark) => {
+                let seen = StoreSeen { mark };
+                self.tell_all(&ToShard::StoreSeen(seen.clone()), out);
+                self.store_seen = Some(seen);
                 ControlAnswer::Done
             }
             ControlRequest::Drain => {

@@ -532,6 +532,40 @@ pub struct Memory {
     /// At which time which edge claims a generation of which group. Of each: the time, the index of
     /// the edge (modulo their number), the number of the group.
     pub claims: Vec<(u64, usize, u8)>,
+    /// When its store is copied, and when it dies, for how long, and comes back without its file or with the copy. Only where no
+    /// session has a witness: what a lost witness costs is documented, and no defect.
+    pub losses: Option<Losses>,
+}
+
+/// The store loses what it decided. Times in nanoseconds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Losses {
+    /// When an operator copies its file.
+    pub copied_ns: u64,
+    /// When it dies and loses something, for how long, and what.
+    pub lost: Vec<(u64, u64, StoreLoss)>,
+}
+
+/// What a store comes back with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StoreLoss {
+    /// Without its file.
+    Gone,
+    /// With an older copy of its file.
+    PutBack,
+}
+
+/// In most seeds with a coordinator.
+fn losses(seed: u64) -> Option<Losses> {
+    let mut random = Random::new(seed, 171);
+    random.percent(80).then(|| {
+        let copied_ns = random.magnitude(100 * MS, S);
+        let count = random.between(1, 2);
+        let kinds = [StoreLoss::Gone, StoreLoss::PutBack, StoreLoss::PutBack];
+        let mut lost =
+            || (copied_ns + random.magnitude(MS, 2 * S), random.magnitude(MS, S), random.pick(&kinds));
+        Losses { copied_ns, lost: (0..count).map(|_| lost()).collect() }
+    })
 }
 
 /// In which way a coordinator is away.
@@ -567,7 +601,7 @@ fn witness(seed: u64) -> Option<Memory> {
         let kinds = [Absence::Frozen, Absence::Cut, Absence::Dead];
         let mut away = || (random.magnitude(MS, 2 * S), random.magnitude(MS, S), random.pick(&kinds));
         let away = (0..count).map(|_| away()).collect();
-        Memory { how, away, claims: claims(random) }
+        Memory { how, away, claims: claims(random), losses: losses(seed) }
     })
 }
 

@@ -31,6 +31,7 @@ mod recorders;
 mod renewal;
 mod replay;
 mod stale;
+mod store_loss;
 mod wires;
 
 pub(crate) use agents::AgentNode;
@@ -42,7 +43,7 @@ use wires::{Caller, Direction, Item, Wire};
 use crate::{
     executor::Past,
     oracle,
-    plan::{Absence, Fault, FaultKind, MS, Moment, On, Plan, S},
+    plan::{Absence, Fault, FaultKind, MS, Moment, On, Plan, S, StoreLoss},
     position::ShardPosition,
     program::{Act, Program},
     random::Random,
@@ -77,7 +78,11 @@ pub(crate) enum Event {
     Arrive(usize, Direction, Item),
     Deliver(usize, Direction, Item),
     Flush(usize, Direction),
-    Dialled { caller: Caller, life: u32, target: agent::Target },
+    Dialled {
+        caller: Caller,
+        life: u32,
+        target: agent::Target,
+    },
     Act(usize, Act),
     Visit(usize),
     InjectFault(FaultKind, Option<ShardPosition>),
@@ -94,14 +99,34 @@ pub(crate) enum Event {
     ThawEdge(usize),
     ThawAgent(usize),
     Heal(usize, usize, Direction),
-    ToStore { edge: usize, life: u32, tag: u64, request: StoreRequest },
-    FromStore { edge: usize, life: u32, tag: u64, result: Result<StoreReply, StoreFailure> },
-    WatchStore { edge: usize, life: u32, watch: u64, prefix: String, since: u64 },
+    ToStore {
+        edge: usize,
+        life: u32,
+        tag: u64,
+        request: StoreRequest,
+    },
+    FromStore {
+        edge: usize,
+        life: u32,
+        tag: u64,
+        result: Result<StoreReply, StoreFailure>,
+    },
+    WatchStore {
+        edge: usize,
+        life: u32,
+        watch: u64,
+        prefix: String,
+        since: u64,
+    },
     News(usize, u32, u64, Option<Vec<StoreChange>>),
     ClientWake(usize, u32, u64),
     StoreTick(u64),
     StoreAway(Absence, u64),
     StoreBack(Absence),
+    StoreCopied,
+    StoreLost(StoreLoss, u64),
+    /// An operator looks whether an edge's coordinator has lost decisions.
+    LossChecked(usize),
     Claim(usize, u8),
     ClaimAgain(usize, u32),
     Sample,
@@ -274,6 +299,7 @@ impl World {
             for (at_ns, edge, group) in witness.claims {
                 self.queue.at(at_ns, Event::Claim(edge, group));
             }
+            self.plan_losses(witness.losses);
         }
         if let Some(liar) = &mut self.liar {
             liar.host = self.agents[liar.agent].host;
@@ -493,6 +519,9 @@ impl World {
             Event::StoreTick(at_ns) => self.store_tick(at_ns),
             Event::StoreAway(absence, for_ns) => self.store_away(absence, for_ns),
             Event::StoreBack(absence) => self.store_back(absence),
+            Event::StoreCopied => self.copy_store(),
+            Event::StoreLost(loss, for_ns) => self.lose_store(loss, for_ns),
+            Event::LossChecked(edge) => self.check_loss(edge),
             Event::Claim(edge, group) => self.claim(edge, group),
             Event::ClaimAgain(claim, life) if self.edges[self.claim_edge(claim)].life == life => {
                 self.ask_claim(claim);

@@ -9,7 +9,7 @@ use clap::{Subcommand, ValueEnum};
 use marram_config::agent::AgentRole;
 use marram_config::manifest::{self, Manifest};
 use marram_config::source::{Problem, Source};
-use marram_config::{agent, edge, recorder};
+use marram_config::{agent, edge, recorder, store};
 use std::borrow::Cow;
 use std::path::PathBuf;
 
@@ -24,6 +24,8 @@ pub(super) enum Kind {
     AgentServer,
     /// `marram recorder`
     Recorder,
+    /// `marram coordinator serve`
+    Coordinator,
     /// An app's manifest
     Manifest,
 }
@@ -72,6 +74,7 @@ fn sample(kind: Kind) -> Cow<'static, str> {
         Kind::AgentClient => agent::SAMPLE.into(),
         Kind::AgentServer => agent::sample_for_servers().into(),
         Kind::Recorder => recorder::SAMPLE.into(),
+        Kind::Coordinator => store::SAMPLE.into(),
         Kind::Manifest => manifest::SAMPLE.into(),
     }
 }
@@ -86,6 +89,7 @@ fn check(kind: Kind, file: &std::path::Path) -> Result<Vec<Problem>, Problem> {
         Kind::AgentClient => agent::AgentSettings::parse(&source, AgentRole::Client).map(drop),
         Kind::AgentServer => agent::AgentSettings::parse(&source, AgentRole::Server).map(drop),
         Kind::Recorder => recorder::RecorderSettings::parse(&source).map(drop),
+        Kind::Coordinator => store::StoreSettings::parse(&source).map(drop),
         Kind::Manifest => Manifest::parse(&source).map(drop),
     }
     .map(|()| source.warnings())

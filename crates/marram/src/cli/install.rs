@@ -46,6 +46,8 @@ pub(super) enum Role {
     AgentServer,
     /// `marram recorder`
     Recorder,
+    /// `marram coordinator serve`
+    Coordinator,
 }
 
 pub(super) fn completions(arguments: &Completions) -> Result<(), Failure> {
@@ -82,6 +84,7 @@ fn unit_of(role: Role, program: &Path) -> String {
         Role::AgentClient => ("agent beside clients", "agent client", "agent-client.toml"),
         Role::AgentServer => ("agent beside servers", "agent server", "agent-server.toml"),
         Role::Recorder => ("recorder", "recorder", "recorder.toml"),
+        Role::Coordinator => ("coordinator's store", "coordinator serve", "coordinator.toml"),
     };
     // `KillMode=mixed` below: SIGTERM goes to the main process alone. An edge's supervisor decides
     // when its shards stop.
@@ -89,13 +92,15 @@ fn unit_of(role: Role, program: &Path) -> String {
     // Only a client agent has a configuration that it reads again.
     let reload = match role {
         Role::AgentClient => "ExecReload=/bin/kill -HUP $MAINPID\n",
-        Role::Edge | Role::AgentServer | Role::Recorder => "",
+        Role::Edge | Role::AgentServer | Role::Recorder | Role::Coordinator => "",
     };
     // The kernel reports changed pages only to a process with this right; each cell takes some memory mappings and a descriptor
     // or two.
     let rights = match role {
         Role::Edge => "AmbientCapabilities=CAP_SYS_PTRACE\nCapabilityBoundingSet=CAP_SYS_PTRACE\n",
-        Role::AgentClient | Role::AgentServer | Role::Recorder => "CapabilityBoundingSet=\n",
+        Role::AgentClient | Role::AgentServer | Role::Recorder | Role::Coordinator => {
+            "CapabilityBoundingSet=\n"
+        }
     };
     format!(
         "# /etc/systemd/system/marram-{name}.service

@@ -439,6 +439,21 @@ fn of_the_coordinator() -> Vec<Row> {
         ("keys in an embedded store", store::KEYS_MAX.to_string(), "refused; etcd has room for more"),
         ("bytes in an embedded store", size(store::STORE_BYTES_MAX), "as above"),
         ("leases in an embedded store", store::LEASES_MAX.to_string(), "as above"),
+        (
+            "edges of which an edge remembers how far they saw the store come",
+            store::TOLD_MAX.to_string(),
+            "others are ignored",
+        ),
+        (
+            "between writes of what an edge remembers of the store",
+            ns(store::REMEMBER_NS),
+            "except for its own decisions",
+        ),
+        (
+            "losses that a store's record names",
+            store::contents::ACCEPTED_MAX.to_string(),
+            "the oldest are dropped",
+        ),
         ("lease in an embedded store", seconds(store::LEASE_S_MAX), "refused"),
         ("changes that an embedded store remembers", store::HISTORY_MAX.to_string(), "a watcher lists again"),
         ("watches of an embedded store", coordinator::WATCHES_MAX.to_string(), "as above"),

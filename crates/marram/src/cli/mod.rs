@@ -81,7 +81,7 @@ enum Command {
     /// Run a program and redirect its connections to configured destinations to an agent.
     Exec(exec::Exec),
     /// Show whether edges' coordinator is reachable, and which edges it knows.
-    Coordinator(operate::Edges),
+    Coordinator(coordinator::Coordinator),
     /// Stop edges in order: they accept no new sessions, move their sessions away, and stop when none is left or after
     /// `limits.drain` (30s).
     Drain(drain::Drain),
@@ -136,7 +136,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Record(arguments) => record::record(arguments),
         Command::Replay(arguments) => replay::replay(arguments),
         Command::Exec(arguments) => exec::run(arguments),
-        Command::Coordinator(edges) => coordinator::run(edges),
+        Command::Coordinator(arguments) => coordinator::run(arguments),
         Command::Drain(arguments) => drain::run(arguments),
         Command::Route(command) => route::run(command),
         Command::Config(command) => configure::run(command),

@@ -1,4 +1,5 @@
-//! The programs that run as services: `marram edge`, `marram agent`, `marram recorder`, and the hidden `marram shard`.
+//! The programs that run as services: `marram edge`, `marram agent`, `marram recorder`, `marram coordinator serve`, and the hidden
+//! `marram shard`.
 //!
 //! ```text
 //! configuration ─▶ log, warnings ─▶ descriptors ─▶ lock, listeners ─▶ helper threads ─▶ the main loop
@@ -15,7 +16,7 @@ use marram_config::agent::{AgentRole, Flags};
 use marram_config::source::Source;
 use marram_config::units::{Address, ListenAddress, Name, ServerAddress};
 use marram_config::{self, environment};
-use marram_node::coordinator::Coordinator;
+use marram_node::coordinator::{Coordinator, ServedStore};
 use marram_node::{edge, logging, recorder};
 use marram_sandbox::set_latency_sensitive;
 use marram_transport::{StopSignal, cannot_listen};
@@ -239,6 +240,35 @@ pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
         .context("the admin API cannot start")?;
     tracing::info!(target: "marram_admin", address = %config.listen, "listening for operators");
     Ok(recorder::run(&config.recorder, questions, stop).map_err(anyhow::Error::from)?)
+}
+
+/// `marram coordinator serve`
+#[derive(Args)]
+pub(super) struct StoreServer {
+    /// Configuration; `marram config sample coordinator` prints one.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// The format of log lines; overrides the configuration.
+    #[arg(long, value_enum)]
+    log: Option<logging::Format>,
+}
+
+/// Everything that was answered is on disk, so there is nothing to drain at a stop.
+pub(super) fn store(arguments: &StoreServer) -> Result<(), Failure> {
+    let usage = |problem: marram_config::source::Problem| Failure::Usage(problem.into());
+    let source = Source::read(&arguments.config).map_err(usage)?.with_own_environment();
+    let config = marram_config::store::StoreSettings::parse(&source).map_err(usage)?;
+    start_logging(&config.log, arguments.log)?;
+    warn_of(&source, environment::COORDINATOR);
+    raise_descriptor_limit();
+    let StopSignal { mut receiver } = StopSignal::on_signals().context("signals cannot be caught")?;
+    // One process a directory: two would overwrite each other's decisions.
+    let _held = config.serve.file.parent().map(edge::lock).transpose().map_err(anyhow::Error::from)?;
+    let store = ServedStore::start(&config.serve, config.identity.as_ref()).map_err(anyhow::Error::from)?;
+    receiver.set_nonblocking(false).context("signals cannot be awaited")?;
+    StopSignal::take(&mut receiver, 0);
+    tracing::info!(keys = store.figures().keys, "stopped; edges go on without a coordinator meanwhile");
+    Ok(())
 }
 
 /// Bound before the logs say anything about it, and before the main loop starts: a wrong address

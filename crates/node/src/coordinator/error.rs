@@ -15,6 +15,10 @@ pub enum StoreError {
     Unwritable(PathBuf, io::Error),
     /// Its thread cannot be started.
     Thread(io::Error),
+    /// The operating system gave no random bytes.
+    Random(io::Error),
+    /// The file in which this edge remembers its store holds something else.
+    Remembered(PathBuf),
 }
 
 impl fmt::Display for StoreError {
@@ -30,6 +34,13 @@ impl fmt::Display for StoreError {
                 write!(f, "the coordinator's store {} cannot be written: {error}", file.display())
             }
             Self::Thread(error) => write!(f, "{error}"),
+            Self::Random(error) => write!(f, "the operating system provides no random bytes: {error}"),
+            Self::Remembered(file) => write!(
+                f,
+                "{} is damaged: it holds how far this edge saw the coordinator's store come. If the store lost nothing, remove it; the \
+                 edge then remembers what it sees from now on",
+                file.display()
+            ),
         }
     }
 }

@@ -83,6 +83,10 @@ impl StoreHandle {
             Err(error) if error.kind() == ErrorKind::NotFound => Store::new(),
             Err(error) => return Err(StoreError::Unreadable(file, error)),
         };
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| StoreError::Random(error.into()))?;
+        store.skip_revisions(u64::from_le_bytes(random));
         save(&mut store, &file).map_err(|error| StoreError::Unwritable(file.clone(), error))?;
         let figures = Arc::new(Mutex::new(store.figures()));
         let (jobs, receiver) = sync_channel(BATCH);

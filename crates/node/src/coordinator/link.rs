@@ -12,6 +12,7 @@
 //! readers, which never wait for the store.
 
 use super::http::Store;
+use super::remembered::RememberedFile;
 use super::{View, http};
 use crate::edge::{AdminClient, Answered};
 use marram_shard::api::NoteLevel;
@@ -22,7 +23,7 @@ use marram_shard::coordinator::{
     contents::{HELD_MAX, HeldImage, Registration},
 };
 use marram_transport::LogLimiter;
-use marram_wire::frame::EdgeEntry;
+use marram_wire::frame::{EdgeEntry, StoreMark};
 use marram_wire::limits::{EDGE_ADDRESSES_MAX, EDGES_TOLD_MAX};
 use std::collections::BTreeMap;
 use std::io;
@@ -68,17 +69,16 @@ pub(super) enum Event {
 /// # Errors
 /// If the operating system has no thread left.
 pub(super) fn start(
-    name: &str,
-    lease_s: u32,
+    config: CoordinatorConfig,
     here: Registration,
     store: Store,
+    remembered: RememberedFile,
     control: AdminClient,
     began: Instant,
 ) -> io::Result<(mpsc::Sender<Event>, Arc<Mutex<View>>)> {
     let (events, receiver) = mpsc::channel(EVENTS_MAX);
-    let config = CoordinatorConfig { edge: name.into(), lease_s, salt: here.life };
     let client = CoordinatorClient::new(config, 0);
-    let view = Arc::new(Mutex::new(view_of(&client, &store)));
+    let view = Arc::new(Mutex::new(view_of(&client, &store, remembered.mark())));
     let (asking, shown, seen) = (events.clone(), Arc::clone(&view), Arc::clone(&view));
     let ask = move || ask_control(&control, &asking, &seen);
     thread::Builder::new().name("coordinator-news".into()).spawn(ask)?;
@@ -91,6 +91,7 @@ pub(super) fn start(
             store: Rc::new(store),
             events: sender,
             view: shown,
+            remembered,
             began,
             waiting: BTreeMap::new(),
             tags: 0,
@@ -111,9 +112,18 @@ pub(super) fn start(
 /// alive meanwhile. A question without an answer is repeated with the next round.
 fn ask_control(control: &AdminClient, events: &mpsc::Sender<Event>, view: &Mutex<View>) {
     let (mut load_at, mut listed) = (Instant::now(), 0);
-    let mut told = Vec::new();
+    let (mut told, mut told_mark) = (Vec::new(), None);
     loop {
-        let edges = entries(&view.lock().expect("no holder panics"));
+        let (edges, mark) = {
+            let view = view.lock().expect("no holder panics");
+            (entries(&view), view.remembered.clone())
+        };
+        if mark != told_mark
+            && let Some(mark) = mark
+            && control.ask(ControlRequest::StoreSeen(mark.clone()), CONTROL_PATIENCE).is_ok()
+        {
+            told_mark = Some(mark);
+        }
         // Repeated if there is no answer.
         if edges != told && control.ask(ControlRequest::Edges(edges.clone()), CONTROL_PATIENCE).is_ok() {
             told = edges;
@@ -162,7 +172,7 @@ fn entries(view: &View) -> Vec<EdgeEntry> {
     reached.take(EDGES_TOLD_MAX).map(|(name, registration, _)| entry(name, &registration.addresses)).collect()
 }
 
-fn view_of(client: &CoordinatorClient, store: &Store) -> View {
+fn view_of(client: &CoordinatorClient, store: &Store, remembered: Option<&StoreMark>) -> View {
     let known = client
         .edges()
         .map(|(name, registration, holds)| (name.to_owned(), registration.clone(), holds.to_vec()));
@@ -173,6 +183,9 @@ fn view_of(client: &CoordinatorClient, store: &Store) -> View {
         edges: known.collect(),
         figures: client.figures(),
         reports: client.reports(),
+        shown: client.store_mark(),
+        doubts: client.doubts().collect(),
+        remembered: remembered.cloned(),
     }
 }
 
@@ -183,6 +196,7 @@ struct Link {
     store: Rc<Store>,
     events: mpsc::Sender<Event>,
     view: Arc<Mutex<View>>,
+    remembered: RememberedFile,
     began: Instant,
     /// Callbacks that wait for an answer, by tag.
     waiting: BTreeMap<u64, Answered>,
@@ -216,13 +230,16 @@ impl Link {
     fn show(&mut self) {
         let mut view = self.view.lock().expect("no holder panics");
         if std::mem::take(&mut self.changed) {
-            *view = view_of(&self.client, &self.store);
+            *view = view_of(&self.client, &self.store, self.remembered.mark());
         } else {
             view.state = self.client.state().clone();
             view.cannot = self.client.cannot().to_vec();
             view.store = self.store.current().to_owned();
             view.figures = self.client.figures();
             view.reports = self.client.reports();
+            view.shown = self.client.store_mark();
+            view.doubts = self.client.doubts().collect();
+            view.remembered = self.remembered.mark().cloned();
         }
     }
 
@@ -238,7 +255,7 @@ impl Link {
                 self.tags += 1;
                 match ask {
                     // Reports have no answer.
-                    Ask::Witness { .. } => answered(AskAnswer::Done),
+                    Ask::Witness { .. } | Ask::StoreSeen(_) => answered(AskAnswer::Done),
                     _ => drop(self.waiting.insert(self.tags, answered)),
                 }
                 self.step(CoordinatorInput::Ask { tag: self.tags, ask });
@@ -267,6 +284,7 @@ impl Link {
         // Without another timer it wakes after this, which is less than a third of the shortest lease.
         self.wake_ns = self.now_ns() + u64::try_from(NEWS_INTERVAL.as_nanos()).unwrap_or(u64::MAX);
         let (mut outs, mut lines) = (Vec::new(), Vec::new());
+        self.remembered.save();
         self.client.step(self.now_ns(), input, &mut outs);
         for out in outs {
             match out {
@@ -279,7 +297,12 @@ impl Link {
                     });
                 }
                 CoordinatorOutput::Watch { watch, prefix, since } => self.watch(watch, prefix, since),
-                CoordinatorOutput::Asked { tag, answer } => {
+                CoordinatorOutput::Remember(mark) => self.remembered.remember(mark),
+                CoordinatorOutput::Asked { tag, mut answer } => {
+                    // The asker asks again, and then finds that it has won.
+                    if answer == AskAnswer::Won && !self.remembered.save() {
+                        answer = AskAnswer::Away("this edge cannot write its state directory".into());
+                    }
                     if let Some(answered) = self.waiting.remove(&tag) {
                         answered(answer);
                     }

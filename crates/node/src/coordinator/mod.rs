@@ -18,6 +18,7 @@ mod http;
 mod keeping;
 mod link;
 pub mod protocol;
+mod remembered;
 mod server;
 
 pub use error::{CoordinatorError, StoreError};
@@ -30,11 +31,12 @@ use crate::edge::{AdminClient, Answered};
 use keeping::StoreHandle;
 use marram_http::tls::{Acceptor, Connector};
 use marram_shard::coordinator::{
-    Ask, AskAnswer, CoordinatorMetrics, CoordinatorState, StoreFigures,
+    Ask, AskAnswer, CoordinatorConfig, CoordinatorMetrics, CoordinatorState, Remembers, StoreFigures,
     contents::{HeldImage, Registration},
 };
 use marram_transport::Identity;
-use marram_wire::id::ImageHash;
+use marram_wire::{frame::StoreMark, id::ImageHash};
+use remembered::RememberedFile;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -107,6 +109,8 @@ pub struct CoordinatorOptions {
     pub addresses: Vec<String>,
     /// Where other edges reach its admin API.
     pub admin: Option<String>,
+    /// The file in which this edge remembers how far it saw the store come.
+    pub remembered: PathBuf,
 }
 
 impl CoordinatorOptions {
@@ -133,6 +137,12 @@ pub struct View {
     pub figures: CoordinatorMetrics,
     /// Witness reports that wait to be sent, and those that were dropped.
     pub reports: (usize, u64),
+    /// The store's identity, and how many decisions it has; `None` until it was read.
+    pub shown: Option<StoreMark>,
+    /// What edges remember of the store and it has lost: no decision is taken while there is any.
+    pub doubts: Vec<Remembers>,
+    /// What is on this edge's disk: other edges are told.
+    pub(crate) remembered: Option<StoreMark>,
 }
 
 /// An edge's coordinator; clone it for each user.
@@ -163,25 +173,14 @@ impl Coordinator {
         let (mut stores, mut ca) = (options.stores.clone(), options.ca.clone());
         let mut credentials = options.credentials.clone();
         let keeping = options.serve.as_ref().map(|serve| -> Result<_, CoordinatorError> {
-            let keeping = StoreHandle::start(serve.file.clone())?;
-            let listener = TcpListener::bind(serve.listen)
-                .map_err(|error| CoordinatorError::Listen(serve.listen, error))?;
-            let tls = options
-                .identity
-                .as_ref()
-                .map(Acceptor::new)
-                .transpose()
-                .map_err(CoordinatorError::Identity)?;
+            let (keeping, address) = start_store(serve, options.identity.as_ref())?;
             if stores.is_empty() {
-                let authority = reachable(listener.local_addr()?).to_string();
-                stores.push(StoreAddress { authority, is_encrypted: tls.is_some() });
+                let authority = reachable(address).to_string();
+                stores.push(StoreAddress { authority, is_encrypted: options.identity.is_some() });
                 // It trusts its own certificate, for any name.
                 ca = options.identity.as_ref().map(|identity| identity.chain_pem.clone());
                 credentials = serve.token.clone().map_or(StoreCredentials::None, StoreCredentials::Token);
             }
-            server::start(listener, keeping.clone(), serve.token.clone(), tls)
-                .map_err(CoordinatorError::Serve)?;
-            tracing::info!(address = %serve.listen, "serving the coordinator's store");
             Ok(keeping)
         });
         let keeping = keeping.transpose()?;
@@ -192,9 +191,7 @@ impl Coordinator {
         let store = http::Store::new(stores, connector.transpose()?, credentials);
         // Tells two runs of an edge with one name apart, and two edges to which one name was given
         // by mistake.
-        let mut life = [0; 8];
-        rustix::rand::getrandom(&mut life, rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| CoordinatorError::Random(error.into()))?;
+        let life = random::<8>()?;
         let here = Registration {
             life: u64::from_le_bytes(life),
             addresses: options.addresses.clone(),
@@ -205,7 +202,15 @@ impl Coordinator {
             draining: false,
         };
         let began = Instant::now();
-        let (events, view) = link::start(name, options.lease_s, here, store, control, began)?;
+        let file = RememberedFile::open(options.remembered.clone())?;
+        let config = CoordinatorConfig {
+            edge: name.into(),
+            lease_s: options.lease_s,
+            salt: here.life,
+            identity: random()?,
+            remembered: file.mark().cloned(),
+        };
+        let (events, view) = link::start(config, here, store, file, control, began)?;
         Ok(Self { edge: name.into(), began, view, events, keeping, unheard: Arc::default() })
     }
 
@@ -271,6 +276,18 @@ impl Coordinator {
         }
     }
 
+    /// Accepts that the store has lost what edges remember: it goes on under a new identity, which is returned, and decisions are
+    /// taken again.
+    ///
+    /// Blocks as [`Self::ask`] does.
+    ///
+    /// # Errors
+    /// If the operating system gives no random bytes.
+    pub fn accept(&self) -> Result<(AskAnswer, [u8; 16]), CoordinatorError> {
+        let (identity, lost) = (random()?, self.view().doubts.into_iter().map(|doubt| doubt.mark).collect());
+        Ok((self.ask(Ask::Accept { identity, lost }), identity))
+    }
+
     /// Deregisters this edge, so that others need not wait until its lease expires.
     ///
     /// Blocks for [`PATIENCE`] at most.
@@ -281,6 +298,57 @@ impl Coordinator {
             let _ = left.recv_timeout(PATIENCE);
         }
     }
+}
+
+/// A store that is served without an edge, until it is dropped or the process ends.
+#[derive(Debug)]
+pub struct ServedStore {
+    keeping: StoreHandle,
+    address: SocketAddr,
+}
+
+impl ServedStore {
+    /// Starts a store and its server; `identity` encrypts connections.
+    ///
+    /// # Errors
+    /// If the store's file cannot be used, the address cannot be listened on, or the identity is invalid.
+    pub fn start(serve: &Serve, identity: Option<&Identity>) -> Result<Self, CoordinatorError> {
+        let (keeping, address) = start_store(serve, identity)?;
+        Ok(Self { keeping, address })
+    }
+
+    /// The address that it listens on.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Counts of what it holds.
+    #[must_use]
+    pub fn figures(&self) -> StoreFigures {
+        self.keeping.figures()
+    }
+}
+
+fn start_store(
+    serve: &Serve,
+    identity: Option<&Identity>,
+) -> Result<(StoreHandle, SocketAddr), CoordinatorError> {
+    let keeping = StoreHandle::start(serve.file.clone())?;
+    let listener =
+        TcpListener::bind(serve.listen).map_err(|error| CoordinatorError::Listen(serve.listen, error))?;
+    let address = listener.local_addr()?;
+    let tls = identity.map(Acceptor::new).transpose().map_err(CoordinatorError::Identity)?;
+    server::start(listener, keeping.clone(), serve.token.clone(), tls).map_err(CoordinatorError::Serve)?;
+    tracing::info!(%address, "serving the coordinator's store");
+    Ok((keeping, address))
+}
+
+fn random<const N: usize>() -> Result<[u8; N], CoordinatorError> {
+    let mut bytes = [0; N];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| CoordinatorError::Random(error.into()))?;
+    Ok(bytes)
 }
 
 /// The address at which this machine reaches its own socket.
@@ -305,7 +373,8 @@ mod tests {
         let state = CoordinatorState::Away { since_ns: 0, why: String::new() };
         let (cannot, store, edges, figures) =
             (Vec::new(), String::new(), Vec::new(), CoordinatorMetrics::default());
-        let view = View { state, cannot, store, edges, figures, reports: (0, 1) };
+        let (shown, doubts, remembered) = (None, Vec::new(), None);
+        let view = View { state, cannot, store, edges, figures, reports: (0, 1), shown, doubts, remembered };
         let coordinator = Coordinator {
             edge: "e".into(),
             began: Instant::now(),

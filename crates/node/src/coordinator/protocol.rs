@@ -4,7 +4,7 @@
 //! | path | request |
 //! |---|---|
 //! | `/v3/kv/range` | one key, or all with a prefix |
-//! | `/v3/kv/txn` | one write, under one condition or none |
+//! | `/v3/kv/txn` | one write, under one condition or none; or a decision |
 //! | `/v3/lease/grant`, `/v3/lease/keepalive`, `/v3/lease/revoke` | leases |
 //! | `/v3/watch` | changes under a prefix, as lines until the connection ends |
 //!
@@ -17,15 +17,25 @@
 //!  "failure": [{"request_range": {"key": K}}]}
 //! ```
 //!
-//! That is the only kind of write: compare the revision of one key (0: it must not exist), then put
-//! or delete it; otherwise tell what is there. Readers ignore fields that they do not know, as
-//! newer versions of etcd may add some; a field that is missing where it is needed makes the whole
-//! answer unreadable.
+//! That is a write: compare the revision of one key (0: it must not exist), then put or delete it; otherwise tell what is there.
+//! A decision also compares value and version of the store's own record, and writes that one again, so that its version counts
+//! decisions:
+//!
+//! ```text
+//! {"compare": [{"key": K, "target": "MOD", ...}, {"key": STORE, "target": "VALUE", "result": "EQUAL", "value": S},
+//!              {"key": STORE, "target": "VERSION", "result": "GREATER", "version": "41"}],
+//!  "success": [PUT OR DELETE K, {"request_put": {"key": STORE, "value": S}}, {"request_range": {"key": STORE}}],
+//!  "failure": [{"request_range": {"key": K}}, {"request_range": {"key": STORE}}]}
+//! ```
+//!
+//! There is no other transaction. Readers ignore fields that they do not know, as newer versions of etcd may add some; a field
+//! that is missing where it is needed makes the whole answer unreadable.
 
 use bytes::Bytes;
 use data_encoding::BASE64;
 use marram_shard::coordinator::{
-    Lease, StoreChange, StoreEntry, StoreFailure, StoreRefusal, StoreReply, StoreRequest, contents::range_end,
+    Lease, StoreChange, StoreEntry, StoreFailure, StoreRefusal, StoreReply, StoreRequest,
+    contents::{STORE, range_end},
 };
 use serde_json::{Value, json};
 
@@ -80,28 +90,45 @@ pub fn call(request: &StoreRequest) -> Call {
         StoreRequest::Get { key } => ("/v3/kv/range", json!({ "key": base64(key.as_bytes()) })),
         StoreRequest::Range { prefix } => ("/v3/kv/range", range(prefix)),
         StoreRequest::Write { key, expect, value, lease } => {
-            let key = base64(key.as_bytes());
-            let mut compare = Vec::new();
-            if let Some(expect) = expect {
-                let revision = text(*expect);
-                compare.push(
-                    json!({ "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": revision }),
-                );
-            }
-            let write = match value {
-                Some(value) => {
-                    let lease = text(lease.map_or(0, |lease| lease.0));
-                    json!({ "request_put": { "key": key, "value": base64(value), "lease": lease } })
-                }
-                None => json!({ "request_delete_range": { "key": key } }),
-            };
-            let look = json!({ "request_range": { "key": key } });
-            ("/v3/kv/txn", json!({ "compare": compare, "success": [write], "failure": [look] }))
+            let compare: Vec<Value> = expect.iter().map(|expect| compare_revision(key, *expect)).collect();
+            let success = [write_op(key, value.as_ref(), *lease)];
+            ("/v3/kv/txn", json!({ "compare": compare, "success": success, "failure": [look_op(key)] }))
+        }
+        StoreRequest::Decide { key, expect, value, store, least } => {
+            let record = base64(STORE.as_bytes());
+            let is_store =
+                json!({ "key": record, "target": "VALUE", "result": "EQUAL", "value": base64(store) });
+            let above = text(least.saturating_sub(1));
+            let has_all =
+                json!({ "key": record, "target": "VERSION", "result": "GREATER", "version": above });
+            let compare = [compare_revision(key, *expect), is_store, has_all];
+            let success =
+                [write_op(key, value.as_ref(), None), write_op(STORE, Some(store), None), look_op(STORE)];
+            let failure = [look_op(key), look_op(STORE)];
+            ("/v3/kv/txn", json!({ "compare": compare, "success": success, "failure": failure }))
         }
         StoreRequest::Grant { ttl_s } => ("/v3/lease/grant", json!({ "TTL": ttl_s.to_string() })),
         StoreRequest::KeepAlive { lease } => ("/v3/lease/keepalive", json!({ "ID": text(lease.0) })),
         StoreRequest::Revoke { lease } => ("/v3/lease/revoke", json!({ "ID": text(lease.0) })),
     }
+}
+
+fn compare_revision(key: &str, expect: u64) -> Value {
+    let (key, revision) = (base64(key.as_bytes()), expect.to_string());
+    json!({ "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": revision })
+}
+
+fn write_op(key: &str, value: Option<&Bytes>, lease: Option<Lease>) -> Value {
+    let key = base64(key.as_bytes());
+    let lease = lease.map_or(0, |lease| lease.0).to_string();
+    match value {
+        Some(value) => json!({ "request_put": { "key": key, "value": base64(value), "lease": lease } }),
+        None => json!({ "request_delete_range": { "key": key } }),
+    }
+}
+
+fn look_op(key: &str) -> Value {
+    json!({ "request_range": { "key": base64(key.as_bytes()) } })
 }
 
 fn range(prefix: &str) -> Value {
@@ -127,12 +154,17 @@ pub fn reply(request: &StoreRequest, body: &Value) -> Option<StoreReply> {
             StoreReply::Entries { revision: revision()?, entries: entries(body)? }
         }
         StoreRequest::Write { .. } => {
-            if body["succeeded"].as_bool().unwrap_or(false) {
+            if has_succeeded(body) {
                 StoreReply::Written { revision: revision()? }
             } else {
-                let found = &body["responses"][0]["response_range"];
-                found.as_object()?;
-                StoreReply::Conflict { entry: entries(found)?.pop() }
+                StoreReply::Conflict { entry: found(body, 0)? }
+            }
+        }
+        StoreRequest::Decide { .. } => {
+            if has_succeeded(body) {
+                StoreReply::Decided { revision: revision()?, decisions: found(body, 2)??.version }
+            } else {
+                StoreReply::Undecided { entry: found(body, 0)?, store: found(body, 1)? }
             }
         }
         StoreRequest::Grant { .. } => {
@@ -150,10 +182,21 @@ pub fn reply(request: &StoreRequest, body: &Value) -> Option<StoreReply> {
     })
 }
 
+fn has_succeeded(transaction: &Value) -> bool {
+    transaction["succeeded"].as_bool().unwrap_or(false)
+}
+
+/// What a transaction found where it looked. The inner `None`: there is no such key.
+fn found(transaction: &Value, index: usize) -> Option<Option<StoreEntry>> {
+    let found = &transaction["responses"][index]["response_range"];
+    found.as_object()?;
+    Some(entries(found)?.pop())
+}
+
 fn entries(body: &Value) -> Option<Vec<StoreEntry>> {
     let entry = |kv: &Value| {
-        let revision = number(&kv["mod_revision"])?;
-        Some(StoreEntry { key: key_of(&kv["key"])?, value: value_of(&kv["value"])?, revision })
+        let (revision, version) = (number(&kv["mod_revision"])?, number(&kv["version"])?);
+        Some(StoreEntry { key: key_of(&kv["key"])?, value: value_of(&kv["value"])?, revision, version })
     };
     body["kvs"].as_array().map_or(Some(Vec::new()), |kvs| kvs.iter().map(entry).collect())
 }
@@ -219,7 +262,8 @@ pub fn seen(line: &[u8]) -> Seen {
         let kv = &event["kv"];
         let gone = event["type"].as_str() == Some("DELETE");
         let value = if gone { None } else { Some(value_of(&kv["value"])?) };
-        Some(StoreChange { key: key_of(&kv["key"])?, value, revision: number(&kv["mod_revision"])? })
+        let (revision, version) = (number(&kv["mod_revision"])?, number_or_0(&kv["version"])?);
+        Some(StoreChange { key: key_of(&kv["key"])?, value, revision, version })
     };
     match result["events"].as_array() {
         None => Seen::Nothing,
@@ -272,29 +316,67 @@ fn prefix(range: &Value) -> Option<Option<String>> {
 }
 
 fn write(body: &Value) -> Option<StoreRequest> {
-    let [write] = body["success"].as_array()?.as_slice() else { return None };
-    let (key, value, lease) = match (&write["request_put"], &write["request_delete_range"]) {
+    let success = body["success"].as_array()?.as_slice();
+    let compares = body["compare"].as_array().map_or(&[][..], Vec::as_slice);
+    if let ([write, again, look], [revision, record, version]) = (success, compares) {
+        return decision([write, again, look], [revision, record, version]);
+    }
+    let ([write], [] | [_]) = (success, compares) else { return None };
+    let (key, value, lease) = written(write)?;
+    let expect = match compares.first() {
+        Some(compare) => Some(revision_of(compare, &key)?),
+        None => None,
+    };
+    Some(StoreRequest::Write { key, expect, value, lease })
+}
+
+/// Key, value and lease of a put; no value: of a delete.
+fn written(write: &Value) -> Option<(String, Option<Bytes>, Option<Lease>)> {
+    match (&write["request_put"], &write["request_delete_range"]) {
         (Value::Object(put), Value::Null) => {
             let lease = put.get("lease").map_or(Some(0), number_or_0)?;
             let value = value_of(put.get("value").unwrap_or(&Value::Null))?;
-            (key_of(put.get("key")?)?, Some(value), (lease > 0).then_some(Lease(lease)))
+            Some((key_of(put.get("key")?)?, Some(value), (lease > 0).then_some(Lease(lease))))
         }
         (Value::Null, Value::Object(delete)) if !delete.contains_key("range_end") => {
-            (key_of(delete.get("key")?)?, None, None)
+            Some((key_of(delete.get("key")?)?, None, None))
         }
-        _ => return None,
+        _ => None,
+    }
+}
+
+/// The revision that this key must have.
+fn revision_of(compare: &Value, key: &str) -> Option<u64> {
+    let is_it = compare["target"].as_str() == Some("MOD")
+        && compare["result"].as_str() == Some("EQUAL")
+        && key_of(&compare["key"])? == key;
+    number_or_0(&compare["mod_revision"]).filter(|_| is_it)
+}
+
+fn decision(
+    [write, again, look]: [&Value; 3],
+    [revision, record, version]: [&Value; 3],
+) -> Option<StoreRequest> {
+    let (key, value, lease) = written(write)?;
+    let expect = revision_of(revision, &key)?;
+    let store = value_of(&record["value"])?;
+    let least = number_or_0(&version["version"])?.checked_add(1)?;
+    let compares = |compare: &Value, target, result| {
+        compare["target"].as_str() == Some(target)
+            && compare["result"].as_str() == Some(result)
+            && key_of(&compare["key"]).as_deref() == Some(STORE)
     };
-    let expect = match body["compare"].as_array().map(Vec::as_slice) {
-        None | Some([]) => None,
-        Some([compare]) => {
-            let same = compare["target"].as_str() == Some("MOD")
-                && compare["result"].as_str() == Some("EQUAL")
-                && key_of(&compare["key"])? == key;
-            Some(number_or_0(&compare["mod_revision"]).filter(|_| same)?)
-        }
-        Some(_) => return None,
-    };
-    Some(StoreRequest::Write { key, expect, value, lease })
+    let is_record = compares(record, "VALUE", "EQUAL")
+        && compares(version, "VERSION", "GREATER")
+        && written(again)? == (STORE.to_owned(), Some(store.clone()), None)
+        && key_of(&look["request_range"]["key"])? == STORE;
+    (is_record && lease.is_none() && key != STORE).then_some(StoreRequest::Decide {
+        key,
+        expect,
+        value,
+        store,
+        least,
+    })
 }
 
 /// The store's answer: status and body.
@@ -325,8 +407,16 @@ pub fn answer(
         }
         (StoreReply::Written { .. }, _) => json!({ "header": header, "succeeded": true }),
         (StoreReply::Conflict { entry }, _) => {
-            let found = json!({ "kvs": entry.iter().map(kv).collect::<Vec<_>>() });
-            json!({ "header": header, "responses": [{ "response_range": found }] })
+            json!({ "header": header, "responses": [found_op(entry.as_ref())] })
+        }
+        (StoreReply::Decided { decisions, .. }, StoreRequest::Decide { store, .. }) => {
+            let record = StoreEntry { key: STORE.into(), value: store.clone(), revision, version: decisions };
+            let responses = [json!({}), json!({}), found_op(Some(&record))];
+            json!({ "header": header, "succeeded": true, "responses": responses })
+        }
+        (StoreReply::Decided { .. }, _) => json!({ "header": header, "succeeded": true }),
+        (StoreReply::Undecided { store, entry }, _) => {
+            json!({ "header": header, "responses": [found_op(entry.as_ref()), found_op(store.as_ref())] })
         }
         (StoreReply::Entries { entries, .. }, _) => {
             json!({ "header": header, "kvs": entries.iter().map(kv).collect::<Vec<_>>() })
@@ -340,11 +430,16 @@ pub fn error(status: u16, code: u64, message: &str) -> (u16, Value) {
     (status, json!({ "error": message, "message": message, "code": code }))
 }
 
+fn found_op(entry: Option<&StoreEntry>) -> Value {
+    json!({ "response_range": { "kvs": entry.into_iter().map(kv).collect::<Vec<_>>() } })
+}
+
 fn kv(entry: &StoreEntry) -> Value {
     json!({
         "key": base64(entry.key.as_bytes()),
         "value": base64(&entry.value),
         "mod_revision": entry.revision.to_string(),
+        "version": entry.version.to_string(),
     })
 }
 
@@ -355,7 +450,10 @@ pub fn line(changes: &[StoreChange]) -> Bytes {
     let event = |change: &StoreChange| {
         let (key, revision) = (base64(change.key.as_bytes()), change.revision.to_string());
         match &change.value {
-            Some(value) => json!({ "kv": { "key": key, "value": base64(value), "mod_revision": revision } }),
+            Some(value) => {
+                let (value, version) = (base64(value), change.version.to_string());
+                json!({ "kv": { "key": key, "value": value, "mod_revision": revision, "version": version } })
+            }
             None => json!({ "type": "DELETE", "kv": { "key": key, "mod_revision": revision } }),
         }
     };
@@ -407,6 +505,14 @@ mod tests {
             StoreRequest::Grant { ttl_s: 10 },
             StoreRequest::KeepAlive { lease: Lease(9) },
             StoreRequest::Revoke { lease: Lease(9) },
+            StoreRequest::Decide {
+                key: key.clone(),
+                expect: 7,
+                value: value.clone(),
+                store: STORE.into(),
+                least: 1,
+            },
+            StoreRequest::Decide { key, expect: 7, value: None, store: STORE.into(), least: 9 },
         ]
     }
 
@@ -422,8 +528,9 @@ mod tests {
 
     #[test]
     fn an_edge_reads_what_the_store_answers() {
-        let entry =
-            StoreEntry { key: "/marram/v1/k".into(), value: Bytes::from_static(b"\0v"), revision: 12 };
+        let (key, value) = ("/marram/v1/k".into(), Bytes::from_static(b"\0v"));
+        let entry = StoreEntry { key, value, revision: 12, version: 3 };
+        let other = Some(entry.clone());
         let requests = requests();
         let entries = |entries| StoreReply::Entries { revision: 12, entries };
         for (request, replies) in [
@@ -440,6 +547,14 @@ mod tests {
             (&requests[6], vec![StoreReply::Granted { lease: Lease(3), ttl_s: 10 }]),
             (&requests[7], vec![StoreReply::Kept, StoreReply::NoLease]),
             (&requests[8], vec![StoreReply::Kept]),
+            (
+                &requests[9],
+                vec![
+                    StoreReply::Decided { revision: 12, decisions: 5 },
+                    StoreReply::Undecided { store: None, entry: other.clone() },
+                    StoreReply::Undecided { store: other, entry: None },
+                ],
+            ),
         ] {
             for told in replies {
                 let (status, body) = answer(12, request, Ok(told.clone()));
@@ -459,6 +574,7 @@ mod tests {
             key: "/k".into(),
             value: value.map(Bytes::from_static),
             revision: 4,
+            version: value.map_or(0, |_| 2),
         };
         let changes = vec![change(Some(b"v")), change(None), change(Some(b""))];
         assert_eq!(seen(&line(&changes)), Seen::Changes(changes));
@@ -476,7 +592,8 @@ mod tests {
             "kvs": [{ "key": "L20vYQ==", "create_revision": "2", "mod_revision": "2", "version": "1", "value": "djE=",
             "lease": "2324035531311724039" }], "count": "1" } }] });
         let request = StoreRequest::Write { key: "/m/a".into(), expect: Some(0), value: None, lease: None };
-        let entry = StoreEntry { key: "/m/a".into(), value: Bytes::from_static(b"v1"), revision: 2 };
+        let entry =
+            StoreEntry { key: "/m/a".into(), value: Bytes::from_static(b"v1"), revision: 2, version: 1 };
         assert_eq!(reply(&request, &txn), Some(StoreReply::Conflict { entry: Some(entry) }));
         let refused = |status, body: &str| failure(status, body.as_bytes());
         let unreachable = |result| matches!(result, Err(StoreFailure::Unreachable(_)));
@@ -495,7 +612,22 @@ mod tests {
 
     #[test]
     fn the_store_takes_no_call_that_it_does_not_know() {
+        let decide =
+            StoreRequest::Decide { key: "k".into(), expect: 1, value: None, store: "s".into(), least: 4 };
+        let (txn, good) = call(&decide);
+        let changed = |change: &dyn Fn(&mut Value)| {
+            let mut body = good.clone();
+            change(&mut body);
+            (txn, body)
+        };
         let odd = [
+            changed(&|body| body["compare"][1]["value"] = json!("eA==")),
+            changed(&|body| body["compare"][1]["key"] = json!("eA==")),
+            changed(&|body| body["compare"][2]["key"] = json!("eA==")),
+            changed(&|body| body["compare"][2]["result"] = json!("LESS")),
+            changed(&|body| body["compare"][0]["key"] = json!("eA==")),
+            changed(&|body| body["success"][1]["request_put"]["key"] = json!("eA==")),
+            changed(&|body| drop(body["success"].as_array_mut().map(Vec::pop))),
             ("/v3/kv/compaction", json!({ "revision": "3" })),
             ("/v3/kv/range", json!({ "key": "*" })),
             ("/v3/kv/range", json!({ "key": "YQ==", "range_end": "YWI=" })),

@@ -462,6 +462,7 @@ impl Supervisor {
             control::ControlOutput::Fetch { image } => self.fetcher.start(image),
             control::ControlOutput::AskWitness { shard, seek } => self.witnesses.ask(shard, seek),
             control::ControlOutput::TellWitness(saw) => self.witnesses.tell(saw),
+            control::ControlOutput::StoreSeen(seen) => self.witnesses.tell_store_seen(seen),
             control::ControlOutput::Log(level, text) => self.log(level, &text),
             // `self.drain` is set before the control gets the request.
             control::ControlOutput::Drained => self.drain.iter_mut().for_each(Drain::drained),

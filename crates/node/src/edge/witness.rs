@@ -5,7 +5,7 @@
 //! (`docs/protocol-keepers.md`, chapter 18).
 
 use marram_shard::{
-    api::{WitnessAnswer, WitnessQuery, WitnessReport},
+    api::{EdgeStoreSeen, WitnessAnswer, WitnessQuery, WitnessReport},
     coordinator::{Ask, AskAnswer},
 };
 use std::{
@@ -71,6 +71,13 @@ impl Witnesses {
         if let Some(coordinator) = &self.coordinator {
             let WitnessReport { session, seen } = saw;
             coordinator(Ask::Witness { session, seen }, Box::new(drop));
+        }
+    }
+
+    /// Another edge has told what it remembers of its store. It tells again after each change.
+    pub(super) fn tell_store_seen(&self, seen: EdgeStoreSeen) {
+        if let Some(coordinator) = &self.coordinator {
+            coordinator(Ask::StoreSeen(seen), Box::new(drop));
         }
     }
 

@@ -2,10 +2,13 @@
 //! one key each, changed by compare-and-swap on its revision. The standby of a session is in the list of its owner.
 
 use super::client::CoordinatorOutput;
+use crate::api::EdgeStoreSeen;
+
 use super::contents::{
-    Claimed, Listed, Stands, Subject, Witnessed, decode, encode, part_of, part_owner, part_prefix,
-    witness_key,
+    Claimed, Listed, STORE, Stands, StoreRecord, Subject, Witnessed, decode, encode, part_of, part_owner,
+    part_prefix, witness_key,
 };
+use super::memory::{Deciding, accepting};
 use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
 use alloc::{
     collections::{BTreeMap, VecDeque},
@@ -14,7 +17,7 @@ use alloc::{
     vec::Vec,
 };
 use bytes::Bytes;
-use marram_wire::{codec::Field, id::SessionId};
+use marram_wire::{codec::Field, frame::StoreMark, id::SessionId};
 
 /// Questions in flight; further ones wait.
 pub const ASKS_MAX: usize = 64;
@@ -32,14 +35,22 @@ const _: () = assert!(WITNESS_S >= super::DURABLE_LEASE_S, "a witness survives a
 /// A question or write of an edge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// Claim a generation. Of all claims with the same `from`, exactly one succeeds. A retry is harmless.
+    /// Claim a generation. Of all claims with the same `from`, exactly one succeeds. A retry is harmless. It waits while it is not
+    /// known whether the store has lost decisions, and is refused if it has.
     Claim {
         /// The session or group.
         subject: Subject,
-        /// The last holder that the asker knows of; none if there never was one.
+        /// The last record that the asker knows of; none if there never was one.
         from: Option<Claimed>,
-        /// The new holder.
-        to: Claimed,
+        /// The new record; none removes it, which is for a group that has no cell any more.
+        to: Option<Claimed>,
+    },
+    /// Accept that the store has lost what these marks stand for: it goes on under another identity.
+    Accept {
+        /// Random.
+        identity: [u8; 16],
+        /// What edges remember.
+        lost: Vec<StoreMark>,
     },
     /// The holder of the newest generation.
     Holder {
@@ -63,6 +74,8 @@ pub enum Ask {
         /// The session.
         session: SessionId,
     },
+    /// A report: what another edge remembers of its store. It is not sent to the store.
+    StoreSeen(EdgeStoreSeen),
 }
 
 /// The standby of a session, and the edge that says so.
@@ -100,6 +113,23 @@ struct Pending {
     asker: Option<u64>,
     ask: Ask,
     tries: u32,
+    /// The store's record that the last write of a claim expected.
+    under: Option<Bytes>,
+}
+
+impl Pending {
+    fn new(asker: Option<u64>, ask: Ask) -> Self {
+        Self { asker, ask, tries: 0, under: None }
+    }
+
+    /// Counts a write. False, and answered, if others got in between too often.
+    fn tries_again(&mut self, out: &mut Vec<CoordinatorOutput>) -> bool {
+        self.tries += 1;
+        if self.tries > TRIES_MAX {
+            answer(self, AskAnswer::Away("others write the same key all the time".into()), out);
+        }
+        self.tries <= TRIES_MAX
+    }
 }
 
 /// Questions that wait, and those in flight.
@@ -115,6 +145,21 @@ pub(super) struct Asks {
     lent: u32,
     /// The request for this lease that is in flight.
     lending: Option<u64>,
+    /// Whether claims may be made.
+    deciding: Deciding,
+    /// Claims that wait until that is known.
+    held: VecDeque<Pending>,
+}
+
+/// What the answer to a question says about the store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Said {
+    /// It failed.
+    Failed(StoreFailure),
+    /// A decision was written under this record, as the one with this number and revision.
+    Decided(Bytes, u64, u64),
+    /// The store has another record than the claim expected.
+    OtherStore,
 }
 
 impl Asks {
@@ -131,6 +176,16 @@ impl Asks {
         self.sent.contains_key(&tag)
     }
 
+    /// Whether claims may be made from now on.
+    pub(super) fn set_deciding(&mut self, deciding: Deciding) {
+        self.deciding = deciding;
+    }
+
+    /// Claims that wait until it is known whether they may be made.
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
+    }
+
     /// Questions that wait, questions and reports in flight, and the tag of the request for a lease.
     pub(super) fn counts(&self) -> (usize, usize, Option<u64>) {
         (self.waiting.len(), self.sent.len(), self.lending)
@@ -145,8 +200,9 @@ impl Asks {
                     self.reports.insert(session, seen);
                 }
             }
+            Ask::StoreSeen(_) => {}
             ask => {
-                self.waiting.push_back(Pending { asker: Some(tag), ask, tries: 0 });
+                self.waiting.push_back(Pending::new(Some(tag), ask));
             }
         }
     }
@@ -159,16 +215,27 @@ impl Asks {
         tag: &mut dyn FnMut() -> u64,
     ) {
         if let Some(why) = away {
-            for pending in self.waiting.drain(..) {
+            for pending in self.held.drain(..).chain(self.waiting.drain(..)) {
                 answer(&pending, AskAnswer::Away(why.into()), out);
             }
             return;
         }
+        if self.deciding != Deciding::Reading {
+            self.waiting.extend(self.held.drain(..));
+        }
         while self.sent.len() < ASKS_MAX
             && let Some(pending) = self.waiting.pop_front()
         {
-            let request = first(&pending.ask);
-            self.send(pending, request, out, tag);
+            match (&pending.ask, &self.deciding) {
+                (Ask::Claim { .. }, Deciding::Reading) => self.held.push_back(pending),
+                (Ask::Claim { .. }, Deciding::Not(why)) => {
+                    answer(&pending, AskAnswer::Refused(why.clone()), out);
+                }
+                _ => {
+                    let request = first(&pending.ask);
+                    self.send(pending, request, out, tag);
+                }
+            }
         }
         if !self.reports.is_empty() && self.lease.is_none() && self.lending.is_none() {
             let tag = tag();
@@ -182,7 +249,7 @@ impl Asks {
         {
             let ask = Ask::Witness { session, seen };
             let request = first(&ask);
-            self.send(Pending { asker: None, ask, tries: 0 }, request, out, tag);
+            self.send(Pending::new(None, ask), request, out, tag);
         }
     }
 
@@ -198,19 +265,19 @@ impl Asks {
         out.push(CoordinatorOutput::Send { tag, request });
     }
 
-    /// Handles an answer. Returns a failure that concerns the whole coordinator.
+    /// Handles an answer. Returns what it says about the store.
     pub(super) fn answered(
         &mut self,
         tag: u64,
         result: Result<StoreReply, StoreFailure>,
         out: &mut Vec<CoordinatorOutput>,
-    ) -> Option<StoreFailure> {
+    ) -> Option<Said> {
         if self.lending == Some(tag) {
             self.lending = None;
             if let Ok(StoreReply::Granted { lease, .. }) = &result {
                 (self.lease, self.lent) = (Some(*lease), 0);
             }
-            return result.err();
+            return result.err().map(Said::Failed);
         }
         let pending = self.sent.remove(&tag)?;
         match result {
@@ -224,7 +291,7 @@ impl Asks {
                     };
                     answer(&pending, said, out);
                 }
-                Some(failure)
+                Some(Said::Failed(failure))
             }
             Ok(StoreReply::Entries { entries, .. }) => {
                 if let Ask::Standby { session } = pending.ask {
@@ -238,6 +305,22 @@ impl Asks {
                 self.look(tag, pending, entry, out);
                 None
             }
+            Ok(StoreReply::Undecided { store, entry }) => {
+                let is_this = |there: &StoreEntry| {
+                    let Deciding::May(value, least) = &self.deciding else { return false };
+                    there.value == *value && there.version >= *least
+                };
+                if store.as_ref().is_some_and(is_this) {
+                    self.look(tag, pending, entry, out);
+                    return None;
+                }
+                self.held.push_back(Pending { tries: 0, ..pending });
+                Some(Said::OtherStore)
+            }
+            Ok(StoreReply::Decided { decisions, revision }) => {
+                answer(&pending, AskAnswer::Won, out);
+                pending.under.map(|store| Said::Decided(store, decisions, revision))
+            }
             Ok(StoreReply::NoLease) => {
                 self.lease = None;
                 if let Ask::Witness { session, seen } = pending.ask {
@@ -246,8 +329,7 @@ impl Asks {
                 None
             }
             Ok(_) => {
-                let won = matches!(pending.ask, Ask::Claim { .. });
-                answer(&pending, if won { AskAnswer::Won } else { AskAnswer::Done }, out);
+                answer(&pending, AskAnswer::Done, out);
                 None
             }
         }
@@ -261,26 +343,32 @@ impl Asks {
         entry: Option<StoreEntry>,
         out: &mut Vec<CoordinatorOutput>,
     ) {
-        let revision = entry.as_ref().map_or(0, |entry| entry.revision);
+        let (revision, version) = entry.as_ref().map_or((0, 0), |entry| (entry.revision, entry.version));
         let value = entry.map(|entry| entry.value);
         let write = match &pending.ask {
             Ask::Holder { .. } => return answer(&pending, read(value, AskAnswer::Holder), out),
             // Answered with the current value.
             Ask::Standby { .. } => return answer(&pending, AskAnswer::Standby(None), out),
             Ask::Witnessed { .. } => return answer(&pending, read(value, AskAnswer::Witnessed), out),
-            Ask::Claim { from, to, .. } => match read::<Claimed>(value, AskAnswer::Holder) {
-                AskAnswer::Holder(Some(there)) if there == *to => {
-                    return answer(&pending, AskAnswer::Won, out);
+            // The client keeps it.
+            Ask::StoreSeen(_) => return answer(&pending, AskAnswer::Done, out),
+            Ask::Claim { .. } => return self.decide(tag, pending, revision, value, out),
+            Ask::Accept { identity, lost } => {
+                match value.map(|value| decode::<StoreRecord>(&value)).transpose() {
+                    // It was written, and the answer got lost.
+                    Ok(Some(there)) if there.identity == *identity => {
+                        return answer(&pending, AskAnswer::Done, out);
+                    }
+                    Ok(before) => {
+                        let there = before
+                            .as_ref()
+                            .map(|record| StoreMark { identity: record.identity, decisions: version });
+                        let marks: Vec<StoreMark> = lost.iter().cloned().chain(there).collect();
+                        encode(&accepting(*identity, before, &marks))
+                    }
+                    Err(error) => return answer(&pending, unreadable(&error), out),
                 }
-                AskAnswer::Holder(there)
-                    if there == *from
-                        && there.as_ref().is_none_or(|there| there.generation < to.generation) =>
-                {
-                    encode(to)
-                }
-                AskAnswer::Holder(there) => return answer(&pending, AskAnswer::Lost(there), out),
-                refused => return answer(&pending, refused, out),
-            },
+            }
             Ask::Witness { seen, .. } => match read::<Witnessed>(value, AskAnswer::Witnessed) {
                 AskAnswer::Witnessed(Some(there))
                     if (there.generation, there.log_end) >= (seen.generation, seen.log_end) =>
@@ -291,9 +379,8 @@ impl Asks {
                 _ => encode(seen),
             },
         };
-        pending.tries += 1;
-        if pending.tries > TRIES_MAX {
-            return answer(&pending, AskAnswer::Away("others write the same key all the time".into()), out);
+        if !pending.tries_again(out) {
+            return;
         }
         let lease = matches!(pending.ask, Ask::Witness { .. }).then_some(self.lease).flatten();
         if lease.is_some() {
@@ -307,10 +394,47 @@ impl Asks {
         self.sent.insert(tag, pending);
         out.push(CoordinatorOutput::Send { tag, request });
     }
+
+    /// Handles the current record of a claim: answers, or asks for the decision.
+    fn decide(
+        &mut self,
+        tag: u64,
+        mut pending: Pending,
+        expect: u64,
+        value: Option<Bytes>,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
+        let Ask::Claim { from, to, .. } = &pending.ask else { return };
+        let there = match read::<Claimed>(value, AskAnswer::Holder) {
+            AskAnswer::Holder(there) => there,
+            refused => return answer(&pending, refused, out),
+        };
+        // An earlier attempt was written, and its answer got lost.
+        if there == *to {
+            return answer(&pending, AskAnswer::Won, out);
+        }
+        let is_newer = |to: &Claimed| there.as_ref().is_none_or(|there| there.generation < to.generation);
+        let is_as_believed = there == *from;
+        if !is_as_believed || !to.as_ref().is_none_or(is_newer) {
+            return answer(&pending, AskAnswer::Lost(there), out);
+        }
+        let Deciding::May(store, least) = self.deciding.clone() else {
+            return self.held.push_back(pending);
+        };
+        let value = to.as_ref().map(encode);
+        if !pending.tries_again(out) {
+            return;
+        }
+        pending.under = Some(store.clone());
+        let request = StoreRequest::Decide { key: key(&pending.ask), expect, value, store, least };
+        self.sent.insert(tag, pending);
+        out.push(CoordinatorOutput::Send { tag, request });
+    }
 }
 
 fn key(ask: &Ask) -> String {
     match ask {
+        Ask::Accept { .. } | Ask::StoreSeen(_) => STORE.into(),
         Ask::Claim { subject, .. } | Ask::Holder { subject } => subject.generation_key(),
         Ask::Witness { session, .. } | Ask::Witnessed { session } => witness_key(*session),
         Ask::Standby { session } => part_prefix(part_of(*session)),

@@ -4,10 +4,14 @@
 //! The client itself has one request in flight at a time, so that it knows what it has written. Questions from the edge
 //! ([`super::Ask`]) are sent independently of it.
 
+mod deciding;
+
 use super::asks::{Ask, AskAnswer, Asks};
 use super::contents::{
-    HeldImage, LIVE, LiveKey, Registration, about, decode, edge_key, encode, images_key, named, part_key,
+    HeldImage, LIVE, LiveKey, Registration, STORE, about, decode, edge_key, encode, images_key, named,
+    part_key,
 };
+use super::memory::{Remembers, StoreMemory};
 use super::placements::Parts;
 use super::store::StoreChange;
 use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
@@ -24,7 +28,7 @@ use marram_session::{
     holds,
     invariant::{self, BrokenInvariant},
 };
-use marram_wire::id::ImageHash;
+use marram_wire::{frame::StoreMark, id::ImageHash};
 
 /// First wait after a failure; doubles.
 pub const BACKOFF_MIN_NS: u64 = 200_000_000;
@@ -35,7 +39,7 @@ pub const BACKOFF_MAX_NS: u64 = 5_000_000_000;
 pub const LISTING_NS: u64 = 500_000_000;
 
 /// The configuration of a client.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CoordinatorConfig {
     /// The edge's name, unique in its domain.
     pub edge: String,
@@ -43,6 +47,10 @@ pub struct CoordinatorConfig {
     pub lease_s: u32,
     /// Spreads the retries of many edges; any number.
     pub salt: u64,
+    /// Random: names a store that this edge begins.
+    pub identity: [u8; 16],
+    /// What this edge remembers of its store, from its disk.
+    pub remembered: Option<StoreMark>,
 }
 
 /// Something happened to a client.
@@ -116,6 +124,8 @@ pub enum CoordinatorOutput {
     },
     /// The known edges or their images have changed.
     Changed,
+    /// Write this to the disk, before any later output is carried out, and tell other edges.
+    Remember(StoreMark),
     /// A line for the log.
     Log(NoteLevel, String),
     /// Call again with [`CoordinatorInput::Wake`] at this time (monotonic) at the latest. The last one counts.
@@ -167,7 +177,12 @@ enum Step {
     Write(String, Bytes),
     /// Writes a part of the list of standbys; an empty value removes it.
     ListStandbys(String, Bytes),
-    List,
+    /// Lists all edges, and reads the store's record; the number of this read.
+    List(u64),
+    /// Reads the store's record again; the number of this read.
+    ReadStore(u64),
+    /// Writes the record of a new store.
+    BeginStore(Bytes),
     Revoke,
 }
 
@@ -211,6 +226,9 @@ pub struct CoordinatorClient {
     complained: bool,
     /// The edges that the log last reported as registered.
     reported: Vec<String>,
+    memory: StoreMemory,
+    /// Whether it is logged that the store has lost decisions.
+    is_doubt_told: bool,
     asks: Asks,
     figures: CoordinatorMetrics,
 }
@@ -220,6 +238,7 @@ impl CoordinatorClient {
     #[must_use]
     pub fn new(config: CoordinatorConfig, now_ns: u64) -> Self {
         let why = "it has not answered yet".into();
+        let memory = StoreMemory::new(config.remembered.clone());
         Self {
             config,
             here: None,
@@ -247,6 +266,8 @@ impl CoordinatorClient {
             usurped: false,
             complained: false,
             reported: Vec::new(),
+            memory,
+            is_doubt_told: false,
             asks: Asks::default(),
             figures: CoordinatorMetrics::default(),
         }
@@ -288,6 +309,17 @@ impl CoordinatorClient {
             .map(|(name, registration, _)| (name, registration))
     }
 
+    /// The store's identity, and how many decisions it has, as it shows them.
+    #[must_use]
+    pub fn store_mark(&self) -> Option<StoreMark> {
+        self.memory.mark()
+    }
+
+    /// What edges remember and the store has lost. No decision is asked for while there is any.
+    pub fn doubts(&self) -> impl Iterator<Item = Remembers> {
+        self.memory.doubts()
+    }
+
     /// Counters over the client's life.
     #[must_use]
     pub fn figures(&self) -> CoordinatorMetrics {
@@ -325,10 +357,13 @@ impl CoordinatorClient {
                 self.watch = None;
             }
             CoordinatorInput::Watched { .. } | CoordinatorInput::WatchEnded { .. } => {}
+            CoordinatorInput::Ask { ask: Ask::StoreSeen(seen), .. } => self.memory.told(seen.edge, seen.mark),
             CoordinatorInput::Ask { tag, ask } => self.asks.ask(tag, ask),
             CoordinatorInput::Leave => self.leaving = true,
         }
         self.go_on(now_ns, out);
+        self.remember(now_ns, false, out);
+        self.asks.set_deciding(self.memory.deciding());
         let away = match &self.state {
             CoordinatorState::There => None,
             CoordinatorState::Away { why, .. } => Some(why.as_str()),
@@ -354,6 +389,7 @@ impl CoordinatorClient {
         holds!("I41", self.written.keys().all(is_known));
         holds!("I41", self.watch.is_none_or(|watch| watch <= self.watches));
         holds!("I41", !self.left || (self.leaving && self.lease.is_none()));
+        self.memory.invariants()?;
         let own = self.step.as_ref().map(|(tag, _)| *tag);
         holds!("I41", own.is_none_or(|tag| tag <= self.tags && !self.asks.waits_for(tag)));
         self.asks.invariants(self.tags, self.state == CoordinatorState::There)
@@ -368,10 +404,7 @@ impl CoordinatorClient {
     ) {
         self.figures.failures += u64::from(result.is_err());
         if self.step.as_ref().is_none_or(|(own, _)| *own != tag) {
-            if let Some(StoreFailure::Unreachable(why)) = self.asks.answered(tag, result, out) {
-                self.go_away(now_ns, why, out);
-            }
-            return;
+            return self.ask_answered(now_ns, tag, result, out);
         }
         let Some((_, step)) = self.step.take() else { return };
         // An answer shows that the store is reachable: a later lost answer must not cost the lease.
@@ -409,8 +442,20 @@ impl CoordinatorClient {
                 self.unsure.insert(key.clone());
                 self.revisions.insert(key, entry.map_or(0, |entry| entry.revision));
             }
-            (Step::List, Ok(StoreReply::Entries { revision, entries })) => {
+            (Step::List(read), Ok(StoreReply::Entries { revision, entries })) => {
+                self.store_read(read, entries.iter().find(|entry| entry.key == STORE), out);
                 self.edges_listed(revision, entries, out);
+            }
+            (Step::ReadStore(read), Ok(StoreReply::Entries { entries, .. })) => {
+                self.store_read(read, entries.first(), out);
+            }
+            (Step::BeginStore(value), Ok(StoreReply::Written { revision })) => {
+                self.shown(revision, Some((&value, 1, revision)), out);
+            }
+            // Another edge began it.
+            (Step::BeginStore(_), Ok(StoreReply::Conflict { entry })) => {
+                let there = entry.as_ref().map(|entry| (&entry.value, entry.version, entry.revision));
+                self.shown(there.map_or(0, |(.., revision)| revision), there, out);
             }
             (Step::KeepAlive | Step::Write(..) | Step::ListStandbys(..), Ok(StoreReply::NoLease)) => {
                 self.lease_expired(now_ns, out);
@@ -514,11 +559,17 @@ impl CoordinatorClient {
         });
         let Some(step) = step else {
             let due_ns = if self.list_at_ns > now_ns { self.list_at_ns } else { u64::MAX };
-            return out.push(CoordinatorOutput::WakeAt { mono_ns: self.keep_at_ns.min(due_ns) });
+            let due_ns = due_ns.min(self.memory.save_due_ns()).min(self.keep_at_ns);
+            return out.push(CoordinatorOutput::WakeAt { mono_ns: due_ns });
         };
         let request = match (&step, self.lease) {
             (Step::Grant, _) => StoreRequest::Grant { ttl_s: self.config.lease_s },
-            (Step::List, _) => StoreRequest::Range { prefix: LIVE.into() },
+            (Step::List(_), _) => StoreRequest::Range { prefix: LIVE.into() },
+            (Step::ReadStore(_), _) => StoreRequest::Get { key: STORE.into() },
+            (Step::BeginStore(value), _) => {
+                let (expect, value) = (Some(0), Some(value.clone()));
+                StoreRequest::Write { key: STORE.into(), expect, value, lease: None }
+            }
             (Step::KeepAlive, Some(lease)) => StoreRequest::KeepAlive { lease },
             (Step::Revoke, Some(lease)) => StoreRequest::Revoke { lease },
             (Step::Write(key, value), lease) => {
@@ -544,7 +595,7 @@ impl CoordinatorClient {
         self.revisions.get(key).copied().unwrap_or(0)
     }
 
-    fn next_step(&self, now_ns: u64) -> Option<Step> {
+    fn next_step(&mut self, now_ns: u64) -> Option<Step> {
         if self.leaving {
             return Some(Step::Revoke);
         }
@@ -563,7 +614,13 @@ impl CoordinatorClient {
                 return Some(Step::Write(key, value));
             }
         }
-        self.watch.is_none().then_some(Step::List)
+        if self.watch.is_none() {
+            return Some(Step::List(self.memory.begin_read()));
+        }
+        if self.memory.is_blank() {
+            return Some(Step::BeginStore(self.new_store()));
+        }
+        self.memory.must_read().then(|| Step::ReadStore(self.memory.begin_read()))
     }
 
     /// The next part of the list of standbys that the store does not have, if a write is due.
@@ -600,6 +657,10 @@ impl CoordinatorClient {
 
     fn watched(&mut self, changes: Vec<StoreChange>, out: &mut Vec<CoordinatorOutput>) {
         for change in changes {
+            if change.key == STORE {
+                let there = change.value.as_ref().map(|value| (value, change.version, change.revision));
+                self.shown(change.revision, there, out);
+            }
             self.learn(&change.key, change.value.as_ref(), out);
         }
         self.news(out);
@@ -607,7 +668,7 @@ impl CoordinatorClient {
 
     fn learn(&mut self, key: &str, value: Option<&Bytes>, out: &mut Vec<CoordinatorOutput>) {
         let readable = match (about(key), value) {
-            (None, _) => true,
+            (None | Some(LiveKey::Store), _) => true,
             (Some(LiveKey::Edge(edge)), None) => {
                 self.registrations.remove(edge);
                 self.gone(edge, out);
@@ -628,14 +689,19 @@ impl CoordinatorClient {
             }),
         };
         if !readable {
-            self.unread += 1;
-            if self.unread == 1 {
-                let text = format!(
-                    "the coordinator has {key} in a format that this version does not know: is an edge of another \
-                     version in this domain?"
-                );
-                out.push(CoordinatorOutput::Log(NoteLevel::Warning, text));
-            }
+            self.unreadable(key, out);
+        }
+    }
+
+    /// Logs once that the store holds something of another version.
+    fn unreadable(&mut self, key: &str, out: &mut Vec<CoordinatorOutput>) {
+        self.unread += 1;
+        if self.unread == 1 {
+            let text = format!(
+                "the coordinator has {key} in a format that this version does not know: is an edge of another \
+                 version in this domain?"
+            );
+            out.push(CoordinatorOutput::Log(NoteLevel::Warning, text));
         }
     }
 

@@ -6,17 +6,22 @@ use bytes::{Bytes, BytesMut};
 use core::fmt::Write;
 use marram_wire::{
     codec::{self, Field},
+    frame::StoreMark,
     id::{Generation, HostId, ImageHash, SessionId},
     record,
 };
 
 /// The prefix of every key.
 pub const PREFIX: &str = "/marram/v1/";
-/// The prefix of all keys that expire with their edge. It is watched.
+/// The prefix of all keys that expire with their edge, and of [`STORE`]. It is watched.
 pub const LIVE: &str = "/marram/v1/live/";
+/// The key of the store's own record, a [`StoreRecord`], which each decision writes again. It does not expire.
+pub const STORE: &str = "/marram/v1/live/store";
 const EDGES: &str = "/marram/v1/live/edges/";
 const IMAGES: &str = "/marram/v1/live/images/";
 const STANDBYS: &str = "/marram/v1/standbys/";
+/// Marks in the store's record. The oldest ones are dropped.
+pub const ACCEPTED_MAX: usize = 16;
 /// Images that an edge lists. It may have more, but does not list them.
 pub const HELD_MAX: usize = 512;
 
@@ -69,12 +74,24 @@ record! {
 }
 
 record! {
-    /// The holder of a generation.
+    /// Which store this is.
+    StoreRecord {
+        /// Random, drawn when the store was begun or when an operator accepted that it had lost decisions.
+        identity: [u8; 16],
+        /// What edges remembered that the store had lost when an operator accepted it.
+        accepted: Vec<StoreMark>,
+    }
+}
+
+record! {
+    /// Who may open a generation, and who keeps what it does.
     Claimed {
         /// The generation.
         generation: Generation,
-        /// The edge.
-        holder: String,
+        /// The edge that may open it.
+        primary: String,
+        /// The edge that may claim the next one; none while the primary runs alone.
+        backup: Option<String>,
     }
 }
 
@@ -185,11 +202,16 @@ pub enum LiveKey<'a> {
     Edge(&'a str),
     /// An edge's images.
     Images(&'a str),
+    /// The store's own record.
+    Store,
 }
 
 /// Parses a key; none if this version does not know it.
 #[must_use]
 pub fn about(key: &str) -> Option<LiveKey<'_>> {
+    if key == STORE {
+        return Some(LiveKey::Store);
+    }
     let edge = key.strip_prefix(EDGES).map(LiveKey::Edge);
     edge.or_else(|| key.strip_prefix(IMAGES).map(LiveKey::Images))
 }

@@ -71,7 +71,8 @@ impl Asks {
     pub(super) fn invariants(&self, tags: u64, is_there: bool) -> Result<(), BrokenInvariant> {
         let (waiting, sent, lending) = self.counts();
         holds!("I41", sent <= ASKS_MAX);
-        // Questions wait only for others in flight: while the coordinator is away, they are answered at once.
+        holds!("I41", self.held() == 0 || is_there);
+        // Other questions wait only for others in flight: while the coordinator is away, they are answered at once.
         holds!("I41", waiting == 0 || (is_there && sent == ASKS_MAX));
         // Reports in flight are put back if their write fails.
         holds!("I41", self.reports_waiting() <= REPORTS_MAX + ASKS_MAX);

@@ -9,6 +9,7 @@ mod asks;
 mod client;
 pub mod contents;
 mod invariants;
+mod memory;
 mod placements;
 mod snapshot;
 mod store;
@@ -18,6 +19,7 @@ pub use client::{
     BACKOFF_MAX_NS, BACKOFF_MIN_NS, CoordinatorClient, CoordinatorConfig, CoordinatorInput,
     CoordinatorMetrics, CoordinatorOutput, CoordinatorState, LISTING_NS,
 };
+pub use memory::{REMEMBER_NS, Remembers, TOLD_MAX};
 pub use placements::{Parts, Placements};
 pub use snapshot::Damage;
 pub use store::{Changes, Store, StoreChange, StoreFigures};
@@ -75,6 +77,20 @@ pub enum StoreRequest {
         /// The lease that the key expires with.
         lease: Option<Lease>,
     },
+    /// Put or remove one key as a decision: the store's own record ([`contents::STORE`]) is written again with it, so that its
+    /// version counts the decisions.
+    Decide {
+        /// The key.
+        key: String,
+        /// Write only if the key has this revision; 0 if it must not exist.
+        expect: u64,
+        /// The new value; none removes the key.
+        value: Option<Bytes>,
+        /// Write only if the store's record has this value,
+        store: Bytes,
+        /// and at least this version: the store was not put back since the asker saw it.
+        least: u64,
+    },
     /// Create a lease.
     Grant {
         /// How long it lasts without a keep-alive, in seconds.
@@ -101,6 +117,8 @@ pub struct StoreEntry {
     pub value: Bytes,
     /// The revision of the write that put it there. Revisions grow over the whole store and are never reused.
     pub revision: u64,
+    /// How often the key was written since it was last absent.
+    pub version: u64,
 }
 
 /// What a store answers.
@@ -121,6 +139,21 @@ pub enum StoreReply {
     /// The key does not have the expected revision.
     Conflict {
         /// The current entry, if there is one.
+        entry: Option<StoreEntry>,
+    },
+    /// The decision is written.
+    Decided {
+        /// The revision of the whole store.
+        revision: u64,
+        /// The version of the store's record.
+        decisions: u64,
+    },
+    /// The decision is not written: the key does not have the expected revision, or the store's record another value, or a lower
+    /// version.
+    Undecided {
+        /// The store's record, if there is one.
+        store: Option<StoreEntry>,
+        /// The current entry of the key, if there is one.
         entry: Option<StoreEntry>,
     },
     /// The lease is created.

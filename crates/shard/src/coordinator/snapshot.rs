@@ -4,7 +4,7 @@
 //! +--------------+---------+-------+----------+--------+--------+--------------------+
 //! | "MARRAMCO" 8 | version | floor | leases   | keys   | digest of all before: 16  |
 //! +--------------+---------+-------+----------+--------+---------------------------+
-//! lease := id | seconds      key := key | value | revision | lease or none
+//! lease := id | seconds      key := key | value | revision | version | lease or none
 //! ```
 //!
 //! It contains only what survives a restart. The floor is above every revision that may have been given out: a store that
@@ -17,7 +17,9 @@ use core::fmt;
 use marram_wire::codec::{self, Field};
 
 const MAGIC: &[u8; 8] = b"MARRAMCO";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The version before, without versions of keys. It can be read, so that an edge can be upgraded.
+const VERSION_WITHOUT_COUNTS: u8 = 1;
 const DIGEST: usize = 16;
 /// Revisions that may be given out before a snapshot is taken only to raise the floor.
 const GAP: u64 = 1 << 20;
@@ -72,6 +74,7 @@ impl Store {
             key.put(&mut out);
             slot.value.put(&mut out);
             slot.revision.put(&mut out);
+            slot.version.put(&mut out);
             slot.lease.map(|lease| lease.0).put(&mut out);
         }
         let digest = blake3::hash(&out);
@@ -82,13 +85,13 @@ impl Store {
     /// Reads a snapshot. Leases restart with their full time. Older changes are forgotten: watches must list again.
     ///
     /// # Errors
-    /// If the bytes are not exactly a snapshot of this version.
+    /// If the bytes are not exactly a snapshot of this version or the one before.
     pub fn restore(bytes: &Bytes, now_ns: u64) -> Result<Self, Damage> {
         if !bytes.starts_with(MAGIC) {
             return Err(Damage::Magic);
         }
         let version = *bytes.get(MAGIC.len()).ok_or(Damage::Altered)?;
-        if version != VERSION {
+        if version != VERSION && version != VERSION_WITHOUT_COUNTS {
             return Err(Damage::Version(version));
         }
         let end = bytes.len().checked_sub(DIGEST).filter(|end| *end > MAGIC.len() && *end <= SIZE_MAX);
@@ -97,11 +100,11 @@ impl Store {
             return Err(Damage::Altered);
         }
         let mut body = bytes.slice(MAGIC.len() + 1..end);
-        let store = Self::take(&mut body, now_ns).map_err(|_| Damage::Altered)?;
+        let store = Self::take(&mut body, version, now_ns).map_err(|_| Damage::Altered)?;
         if body.is_empty() { Ok(store) } else { Err(Damage::Altered) }
     }
 
-    fn take(from: &mut Bytes, now_ns: u64) -> Result<Self, codec::Error> {
+    fn take(from: &mut Bytes, version: u8, now_ns: u64) -> Result<Self, codec::Error> {
         let floor = u64::take(from)?;
         // The floor itself was never given out, and must not be until it is raised.
         let mut store = Self { revision: floor, floor, remembered: floor, ..Self::default() };
@@ -113,12 +116,13 @@ impl Store {
             let key = String::take(from)?;
             let value = <Bytes as Field>::take(from)?;
             let revision = u64::take(from)?;
+            let version = if version == VERSION_WITHOUT_COUNTS { 1 } else { u64::take(from)? };
             let lease = <Option<u64> as Field>::take(from)?.map(Lease);
             store.bytes += key.len() + value.len();
             if let Some(term) = lease.and_then(|lease| store.leases.get_mut(&lease)) {
                 term.keys.insert(key.clone());
             }
-            store.slots.insert(key, Slot { value: Bytes::copy_from_slice(&value), revision, lease });
+            store.slots.insert(key, Slot { value: Bytes::copy_from_slice(&value), revision, version, lease });
         }
         Ok(store)
     }

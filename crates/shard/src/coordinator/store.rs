@@ -3,7 +3,7 @@
 
 use super::{
     DURABLE_LEASE_S, HISTORY_BYTES_MAX, HISTORY_MAX, KEY_BYTES_MAX, KEYS_MAX, LEASE_S_MAX, LEASES_MAX, Lease,
-    STORE_BYTES_MAX, StoreEntry, StoreRefusal, StoreReply, StoreRequest, VALUE_BYTES_MAX,
+    STORE_BYTES_MAX, StoreEntry, StoreRefusal, StoreReply, StoreRequest, VALUE_BYTES_MAX, contents::STORE,
 };
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -12,6 +12,9 @@ use alloc::{
 };
 use bytes::Bytes;
 use marram_session::invariant;
+
+/// How far a start may skip revisions: there is room for millions of starts.
+const SKIP: u64 = 1 << 40;
 
 /// A key that was put or removed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,6 +25,8 @@ pub struct StoreChange {
     pub value: Option<Bytes>,
     /// The revision of the change.
     pub revision: u64,
+    /// How often the key was written since it was last absent; 0 if it was removed.
+    pub version: u64,
 }
 
 /// What has changed since a revision.
@@ -37,6 +42,7 @@ pub enum Changes {
 pub(super) struct Slot {
     pub(super) value: Bytes,
     pub(super) revision: u64,
+    pub(super) version: u64,
     pub(super) lease: Option<Lease>,
 }
 
@@ -85,6 +91,14 @@ impl Store {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Lets revisions go on from a random place, before the first request. A store that lost its file, or was put back, must not give
+    /// out a revision or a lease again that edges have of its former life.
+    pub fn skip_revisions(&mut self, random: u64) {
+        self.revision += random % SKIP;
+        self.remembered = self.revision;
+        self.unsaved = true;
     }
 
     /// The newest revision.
@@ -151,6 +165,9 @@ impl Store {
                 Ok(StoreReply::Entries { revision: self.revision, entries })
             }
             StoreRequest::Write { key, expect, value, lease } => self.write(key, expect, value, lease),
+            StoreRequest::Decide { key, expect, value, store, least } => {
+                self.decide(key, expect, value, (store, least))
+            }
             StoreRequest::Grant { ttl_s } => self.grant(now_ns, ttl_s),
             StoreRequest::KeepAlive { lease } => {
                 let Some(term) = self.leases.get_mut(&lease) else { return Ok(StoreReply::NoLease) };
@@ -217,12 +234,35 @@ impl Store {
         Ok(StoreReply::Written { revision: self.revision })
     }
 
+    /// Both writes, or none.
+    fn decide(
+        &mut self,
+        key: String,
+        expect: u64,
+        value: Option<Bytes>,
+        (store, least): (Bytes, u64),
+    ) -> Result<StoreReply, StoreRefusal> {
+        let record = self.entry(STORE);
+        if record.as_ref().is_none_or(|record| record.value != store || record.version < least) {
+            return Ok(StoreReply::Undecided { store: record, entry: self.entry(&key) });
+        }
+        let decisions = record.as_ref().map_or(0, |record| record.version) + 1;
+        Ok(match self.write(key, Some(expect), value, None)? {
+            StoreReply::Conflict { entry } => StoreReply::Undecided { store: record, entry },
+            _ => {
+                self.put(STORE.into(), Some(store), None);
+                StoreReply::Decided { revision: self.revision, decisions }
+            }
+        })
+    }
+
     /// Puts or removes a key, after all checks.
     fn put(&mut self, key: String, value: Option<Bytes>, lease: Option<Lease>) {
         self.revision += 1;
         let revision = self.revision;
         let old = self.slots.remove(&key);
         let was = old.as_ref().and_then(|slot| slot.lease);
+        let version = if value.is_some() { old.as_ref().map_or(0, |slot| slot.version) + 1 } else { 0 };
         if let Some(term) = was.and_then(|lease| self.leases.get_mut(&lease)) {
             term.keys.remove(&key);
         }
@@ -234,9 +274,9 @@ impl Store {
             if let Some(term) = lease.and_then(|lease| self.leases.get_mut(&lease)) {
                 term.keys.insert(key.clone());
             }
-            self.slots.insert(key.clone(), Slot { value: value.clone(), revision, lease });
+            self.slots.insert(key.clone(), Slot { value: value.clone(), revision, version, lease });
         }
-        self.remember(StoreChange { key, value, revision });
+        self.remember(StoreChange { key, value, revision, version });
     }
 
     /// Adds a change to the history, and drops the oldest ones above the limit.
@@ -292,5 +332,5 @@ fn until(now_ns: u64, ttl_s: u32) -> u64 {
 }
 
 fn entry(key: &str, slot: &Slot) -> StoreEntry {
-    StoreEntry { key: key.into(), value: slot.value.clone(), revision: slot.revision }
+    StoreEntry { key: key.into(), value: slot.value.clone(), revision: slot.revision, version: slot.version }
 }

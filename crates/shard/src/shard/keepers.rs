@@ -59,6 +59,9 @@ impl Shard {
         };
         // A count of 0 is a peer's mistake, and would divide by zero.
         self.wires.introduced(id, Role { name, recorder: role == 0, shard, shards: shards.max(1) });
+        if role == 1 {
+            self.tell_store_seen(id, out);
+        }
         note(NoteLevel::Info, None, text, out);
         self.keepers_changed(now, out);
     }

@@ -16,6 +16,7 @@ mod report;
 mod roles;
 mod shared;
 mod state;
+mod store_seen;
 mod wires;
 mod witness;
 
@@ -39,7 +40,12 @@ use marram_session::{
     owner::{Holder, Owner, OwnerEffect, OwnerPolicy},
     trace::{TraceContext, TraceRole},
 };
-use marram_wire::{frame::Code, id::SessionId, random::Random, seal::DomainSecret};
+use marram_wire::{
+    frame::{Code, StoreSeen},
+    id::SessionId,
+    random::Random,
+    seal::DomainSecret,
+};
 use record::ReportedStops;
 use report::{Counters, note};
 use state::{
@@ -82,6 +88,8 @@ pub struct Shard {
     /// None until the first configuration, and if there are no peers to dial.
     peers: Option<Peers>,
     edges: KnownEdges,
+    /// What this edge remembers of its coordinator's store.
+    store_seen: Option<StoreSeen>,
     waiting: Waiting,
     refused: Refused,
     stops: ReportedStops,
@@ -111,6 +119,7 @@ impl Shard {
             recalls: Recalls::default(),
             peers: None,
             edges: KnownEdges::default(),
+            store_seen: None,
             waiting: Waiting::default(),
             refused: Refused::default(),
             stops: ReportedStops::default(),
@@ -318,6 +327,7 @@ impl Shard {
             ToShard::CancelMove(asked) => self.cancel_move(now, &asked, out),
             ToShard::Record(record) => self.record(now, &record, out),
             ToShard::Edges(edges) => self.registered_edges(now, edges.edges, out),
+            ToShard::StoreSeen(seen) => self.store_seen(seen, out),
         }
     }
 

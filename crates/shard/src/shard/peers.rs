@@ -151,6 +151,7 @@ impl Shard {
             // The owner's edge drains: it ends the feeds of the sessions that leave it.
             Frame::Pong(_) | Frame::Drain(_) => {}
             Frame::Edges(edges) => self.peer_told(now, wire, &edges.edges, out),
+            Frame::StoreSeen(seen) => self.store_seen_on(wire, seen, out),
             Frame::Goodbye(_) => {
                 out.push(ShardOutput::CloseWire { wire });
                 self.peer_down(now, wire, out);
@@ -209,6 +210,7 @@ impl Shard {
         };
         out.push(ShardOutput::Send { wire, frame: keeper.into() });
         self.tell_itself(wire, out);
+        self.tell_store_seen(wire, out);
     }
 
     /// An owner asks this shard to stand by for a session.

@@ -65,6 +65,7 @@ impl Shard {
             _ if !greeted => self.goodbye(id, "the first frame must be a greeting", out),
             Frame::Keeper(keeper) => self.keeper(now, id, keeper, out),
             Frame::Edges(edges) => self.edges_told(now, id, &edges.edges, out),
+            Frame::StoreSeen(seen) => self.store_seen_on(id, seen, out),
             other if is_keeper => self.keeper_frame(now, id, other, out),
             Frame::Hello(hello) => self.hello(now, id, hello, out),
             other => self.session_frame(now, id, other, out),

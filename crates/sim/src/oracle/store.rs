@@ -14,7 +14,7 @@
 use bytes::Bytes;
 use marram_shard::coordinator::{
     Changes, DURABLE_LEASE_S, Lease, StoreChange, StoreEntry, StoreRefusal, StoreReply, StoreRequest,
-    contents::{Claimed, PREFIX, Witnessed, decode},
+    contents::{Claimed, PREFIX, STORE, Witnessed, decode},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,11 +23,12 @@ use std::collections::{BTreeMap, BTreeSet};
 struct Slot {
     value: Bytes,
     revision: u64,
+    version: u64,
     lease: Option<Lease>,
 }
 
-/// The expected state of the store.
-#[derive(Debug, Default)]
+/// The expected state of the store. A copy of it goes with a copy of the store's file.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct StoreJudge {
     keys: BTreeMap<String, Slot>,
     /// Duration in seconds, and expiry time. The time is virtual, in nanoseconds.
@@ -48,9 +49,16 @@ pub(crate) struct StoreJudge {
     /// All holders of each key about generations. In the order of their writes. I34: of the claims
     /// that start from one holder at most one wins.
     pub(crate) holders: BTreeMap<String, Vec<Claimed>>,
+    /// The last holder of each key that was removed.
+    pub(crate) removed: BTreeMap<String, Claimed>,
 }
 
 impl StoreJudge {
+    /// Of a store without a file. Whatever a watch asks for is from before.
+    pub(crate) fn gone() -> Self {
+        Self { changes: vec![(String::new(), None)], ..Self::default() }
+    }
+
     /// The only way in which a key changes; all changes are therefore in `changes`.
     fn put(&mut self, key: &str, slot: Option<Slot>) {
         self.changes.push((key.to_owned(), slot.as_ref().map(|slot| slot.value.clone())));
@@ -122,9 +130,11 @@ impl StoreJudge {
                 }
                 self.new_number(*revision)?;
                 self.judge_progress(key, value.as_ref())?;
-                let slot = value.clone().map(|value| Slot { value, revision: *revision, lease: *lease });
-                self.put(key, slot);
+                self.write(key, value.as_ref(), *revision, *lease);
                 Ok(())
+            }
+            (StoreRequest::Decide { .. }, _) => {
+                self.decided(request, reply).map_or(Ok(()), |what| wrong(&what))
             }
             (StoreRequest::Write { key, expect: Some(expect), .. }, StoreReply::Conflict { entry }) => {
                 if self.is_conflict(key, *expect, entry.as_ref()) {
@@ -159,6 +169,51 @@ impl StoreJudge {
         }
     }
 
+    /// A decision was asked for and answered. Returns what is wrong.
+    fn decided(&mut self, request: &StoreRequest, reply: &StoreReply) -> Option<String> {
+        let StoreRequest::Decide { key, expect, value, store, least } = request else { return None };
+        let is_here = |slot: &&Slot| slot.value == *store && slot.version >= *least;
+        let record = self.keys.get(STORE).filter(is_here).map(|slot| slot.version);
+        match reply {
+            StoreReply::Decided { revision, decisions } => {
+                if record.map(|version| version + 1) != Some(*decisions) {
+                    return Some("its record is another one".into());
+                }
+                if let Some(what) = self.write_fault(key, Some(*expect), None) {
+                    return Some(what.into());
+                }
+                let judged = self.judge_progress(key, value.as_ref());
+                // Both are written before anything else is, in this order.
+                if value.is_some() || self.revision(key) > 0 {
+                    if let Err(what) = self.new_number(revision - 1) {
+                        return Some(what);
+                    }
+                    self.write(key, value.as_ref(), revision - 1, None);
+                }
+                let numbered = self.new_number(*revision);
+                self.write(STORE, Some(store), *revision, None);
+                judged.and(numbered).err()
+            }
+            StoreReply::Undecided { store: said, entry } => {
+                let is_as_said = |key: &str, said: Option<&StoreEntry>| {
+                    let there = self.keys.get(key).map(|slot| (&slot.value, slot.revision, slot.version));
+                    said.map(|entry| (&entry.value, entry.revision, entry.version)) == there
+                };
+                if !is_as_said(STORE, said.as_ref()) || !is_as_said(key, entry.as_ref()) {
+                    return Some("something else is there".into());
+                }
+                let was_free = self.revision(key) == *expect && record.is_some();
+                was_free.then(|| "nothing was in its way".into())
+            }
+            _ => Some("that is no answer to it".into()),
+        }
+    }
+
+    fn write(&mut self, key: &str, value: Option<&Bytes>, revision: u64, lease: Option<Lease>) {
+        let version = self.keys.get(key).map_or(0, |slot| slot.version) + 1;
+        self.put(key, value.map(|value| Slot { value: value.clone(), revision, version, lease }));
+    }
+
     /// Whether these are the entries that a request for one key or a range asks for.
     fn holds(&self, request: &StoreRequest, entries: &[StoreEntry]) -> bool {
         let asked = |key: &String| match request {
@@ -167,8 +222,8 @@ impl StoreJudge {
             _ => false,
         };
         let there = self.keys.iter().filter(|(key, _)| asked(key));
-        let there = there.map(|(key, slot)| (key, &slot.value, slot.revision));
-        entries.iter().map(|entry| (&entry.key, &entry.value, entry.revision)).eq(there)
+        let there = there.map(|(key, slot)| (key, &slot.value, slot.revision, slot.version));
+        entries.iter().map(|entry| (&entry.key, &entry.value, entry.revision, entry.version)).eq(there)
     }
 
     /// The revision of a key; 0 if there is no such key.
@@ -218,6 +273,11 @@ impl StoreJudge {
                     return Err(format!("{key}: {to:?} is written after {:?}", holders.last()));
                 }
                 holders.push(to);
+            }
+            ("generations", None) => {
+                if let Some(last) = self.holders.remove(key).and_then(|holders| holders.last().cloned()) {
+                    self.removed.insert(key.to_owned(), last);
+                }
             }
             ("witness", Some(value)) => {
                 let read = |value: &Bytes| decode::<Witnessed>(value).map_err(|error| error.to_string());

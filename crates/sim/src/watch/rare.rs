@@ -178,6 +178,16 @@ pub enum Rare {
     ClaimWon,
     /// An edge lost a claim.
     ClaimLost,
+    /// The coordinator's store came back without its file, or with an older copy.
+    StoreLoss,
+    /// An edge asked for no decision, because it remembers what the store has lost.
+    LossRemembered,
+    /// As above, because another edge told it so.
+    LossTold,
+    /// An operator accepted the loss.
+    LossAccepted,
+    /// The record of a group was removed.
+    GroupRemoved,
     /// An agent connected to an edge that it had learned of.
     EdgeLearned,
     /// Such an edge became the owner of a session.
@@ -189,7 +199,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 88] = [
+    pub const ALL: [Self; 93] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -275,6 +285,11 @@ impl Rare {
         Self::AnswerLost,
         Self::ClaimWon,
         Self::ClaimLost,
+        Self::StoreLoss,
+        Self::LossRemembered,
+        Self::LossTold,
+        Self::LossAccepted,
+        Self::GroupRemoved,
         Self::EdgeLearned,
         Self::LearnedEdgeOwned,
         Self::EdgeNotAsTold,

@@ -10,10 +10,11 @@
 //! An answer that was lost is the interesting case: the write happened and its author does not
 //! know. A claim must then find out by reading whether it won (I34).
 
+use super::store_loss::{Copied, Known};
 use super::{Event, World};
 use crate::{
     oracle::StoreJudge,
-    plan::{Absence, MS, US},
+    plan::{Absence, MS, StoreLoss, US},
     watch::Rare,
 };
 use bytes::Bytes;
@@ -54,6 +55,12 @@ pub(crate) struct StoreNode {
     tick_ns: u64,
     judge: StoreJudge,
     claims: Vec<Claim>,
+    /// A copy of its file, with what it holds; how it comes back from its death; how often it lost something.
+    pub(super) copied: Option<Copied>,
+    pub(super) loses: Option<StoreLoss>,
+    pub(super) losses: u32,
+    /// Groups of which the record was removed.
+    removed: u32,
     /// Set after a seed has ended: no more requests are lost.
     settling: bool,
 }
@@ -80,9 +87,12 @@ struct Claim {
     subject: Subject,
     /// The holder that the edge believes in when it claims.
     from: Option<Claimed>,
-    to: Claimed,
+    /// None to remove the record.
+    to: Option<Claimed>,
     /// Attempts that got no answer.
     tries: u32,
+    /// How often the store had lost something when the claim was made.
+    losses: u32,
     /// Number of earlier holders when the claim was made.
     held_before: usize,
 }
@@ -93,15 +103,18 @@ enum QueryPurpose {
     Shard(u8, WitnessQuery),
     Unused,
     Claim(usize),
+    Accept,
 }
 
 /// A client and the supervisor's state about it.
 #[derive(Debug)]
 pub(crate) struct ClientNode {
-    client: CoordinatorClient,
+    pub(super) client: CoordinatorClient,
     here: Registration,
     held: Vec<HeldImage>,
     asked: BTreeMap<u64, QueryPurpose>,
+    /// What the client was told of other edges' memories.
+    pub(super) told: Known,
     tags: u64,
     /// Requests without a reply.
     sent: BTreeSet<u64>,
@@ -126,8 +139,33 @@ impl StoreNode {
             tick_ns: u64::MAX,
             judge: StoreJudge::default(),
             claims: Vec::new(),
+            copied: None,
+            loses: None,
+            losses: 0,
+            removed: 0,
             settling: false,
         }
+    }
+}
+
+impl StoreNode {
+    /// Its file, and what the oracle knows of it.
+    pub(super) fn copy(&self) -> Copied {
+        (self.disk.clone(), self.judge.clone())
+    }
+
+    /// Another file is in the place of its own.
+    pub(super) fn replace(&mut self, disk: Bytes, judge: StoreJudge) {
+        (self.disk, self.judge) = (disk, judge);
+    }
+
+    /// Whether it is alive, and the seed has not ended.
+    pub(super) fn may_lose(&self) -> bool {
+        self.store.is_some() && !self.settling
+    }
+
+    pub(super) fn is_settling(&self) -> bool {
+        self.settling
     }
 }
 
@@ -138,7 +176,13 @@ impl World {
             return;
         }
         let (name, life) = (format!("edge-{edge}"), self.store_chance.below(u64::MAX));
-        let config = CoordinatorConfig { edge: name, lease_s: LEASE_S, salt: life };
+        let config = CoordinatorConfig {
+            edge: name,
+            lease_s: LEASE_S,
+            salt: life,
+            identity: self.random_identity(),
+            remembered: self.edges[edge].remembered.clone(),
+        };
         let shards = u8::try_from(self.edges[edge].shards.len()).expect("a few shards");
         let here = Registration {
             life,
@@ -156,6 +200,7 @@ impl World {
             here,
             held,
             asked: BTreeMap::new(),
+            told: Known::default(),
             tags: 0,
             sent: BTreeSet::new(),
             wake_ns: u64::MAX,
@@ -223,6 +268,7 @@ impl World {
             CoordinatorOutput::Log(level, text) => {
                 self.trace.say(self.queue.now_ns(), || format!("E{edge} client log {level:?}: {text}"));
             }
+            CoordinatorOutput::Remember(mark) => self.remember_store(edge, mark),
             CoordinatorOutput::Changed | CoordinatorOutput::Left => {}
         }
     }
@@ -233,6 +279,7 @@ impl World {
     /// tag gone.
     fn send_request(&mut self, edge: usize, tag: u64, request: StoreRequest) {
         let life = self.edges[edge].life;
+        self.judge_asked(edge, &request);
         if let Some(node) = &mut self.edges[edge].client {
             node.sent.insert(tag);
         }
@@ -287,7 +334,10 @@ impl World {
         let result = reply.map_err(|refused| StoreFailure::Refused(refused.to_string()));
         let lost =
             !self.coordinator.as_ref().is_some_and(|node| node.settling) && self.store_chance.percent(4);
-        self.watch.count_if(Rare::AnswerLost, lost && matches!(request, StoreRequest::Write { .. }));
+        self.watch.count_if(
+            Rare::AnswerLost,
+            lost && matches!(request, StoreRequest::Write { .. } | StoreRequest::Decide { .. }),
+        );
         if !lost {
             let delay_ns = self.store_chance.magnitude(10 * US, 20 * MS);
             self.queue.after(delay_ns, Event::FromStore { edge, life, tag, result });
@@ -428,10 +478,12 @@ impl World {
                 }
             }
             Absence::Dead if node.store.is_none() => {
+                node.come_back();
                 let mut store = match Store::restore(&node.disk, now_ns) {
                     Ok(store) => store,
                     Err(damage) => return self.violations.push(format!("a snapshot is of no use: {damage}")),
                 };
+                store.skip_revisions(self.store_chance.below(u64::MAX));
                 node.disk = store.snapshot();
                 node.store = Some(store);
                 node.tick_ns = u64::MAX;
@@ -440,6 +492,16 @@ impl World {
             Absence::Dead => {}
         }
         self.tell_watchers();
+    }
+
+    /// Asks the client to accept what its store has lost.
+    pub(super) fn ask_to_accept(&mut self, edge: usize, ask: Ask) {
+        self.ask(edge, QueryPurpose::Accept, ask);
+    }
+
+    /// Tells the client what another edge remembers.
+    pub(super) fn ask_seen(&mut self, edge: usize, ask: Ask) {
+        self.ask(edge, QueryPurpose::Unused, ask);
     }
 
     /// Asks the client for its edge, with the reason remembered.
@@ -484,6 +546,9 @@ impl World {
                 self.give_control(edge, control::ControlInput::WitnessAnswer { shard, testified });
             }
             Some(QueryPurpose::Claim(claim)) => self.claimed(claim, answer),
+            Some(QueryPurpose::Accept) => {
+                self.watch.count_if(Rare::LossAccepted, answer == AskAnswer::Done);
+            }
             Some(QueryPurpose::Unused) | None => {}
         }
     }
@@ -494,15 +559,22 @@ impl World {
         if !self.edges[edge].is_up() {
             return;
         }
-        let subject = Subject::Group(format!("group-{group}"));
+        // The names of real groups are random: none is used again after its record was removed.
+        let removed = self.coordinator.as_ref().map_or(0, |store| store.removed);
+        let subject = Subject::Group(format!("group-{group}-{}", if group == 1 { removed } else { 0 }));
         let opener = self.store_chance.below(u64::MAX);
         let Some(node) = &self.edges[edge].client else { return };
         let from = node.beliefs.get(&subject).cloned();
         let count = from.as_ref().map_or(0, |from| from.generation.count) + 1;
-        let to = Claimed { generation: Generation { count, opener }, holder: format!("edge-{edge}") };
+        let removes = group == 1 && from.is_some() && opener.is_multiple_of(3);
+        let backup = (!opener.is_multiple_of(3)).then(|| format!("edge-{}", (edge + 1) % self.edges.len()));
+        let to =
+            Claimed { generation: Generation { count, opener }, primary: format!("edge-{edge}"), backup };
+        let to = (!removes).then_some(to);
         let Some(store) = &mut self.coordinator else { return };
         let held_before = store.judge.holders.get(&subject.generation_key()).map_or(0, Vec::len);
-        store.claims.push(Claim { edge, subject, from, to, tries: 0, held_before });
+        let losses = store.losses;
+        store.claims.push(Claim { edge, subject, from, to, tries: 0, losses, held_before });
         let claim = store.claims.len() - 1;
         self.ask_claim(claim);
     }
@@ -525,15 +597,28 @@ impl World {
         let none = Vec::new();
         let holders = store.judge.holders.get(&claim.subject.generation_key()).unwrap_or(&none);
         let wrong = format!("{claim:?} is answered {answer:?}, and it was held by {holders:?}");
-        let place = holders.iter().position(|holder| *holder == claim.to);
+        let place = holders.iter().position(|holder| Some(holder) == claim.to.as_ref());
+        let removed = store.judge.removed.get(&claim.subject.generation_key());
+        // What a store answers that has lost something is compared with nothing.
+        let has_lost = claim.losses != store.losses;
         let believed = match answer {
+            AskAnswer::Won if claim.to.is_none() => {
+                self.watch.count_if(Rare::GroupRemoved, true);
+                store.removed += 1;
+                // A record that the store has lost need not be removed.
+                let is_lost = store.losses > 0 && holders.is_empty();
+                if !has_lost && !is_lost && removed != claim.from.as_ref() {
+                    self.violations.push(wrong);
+                }
+                None
+            }
             AskAnswer::Won => {
                 self.watch.count_if(Rare::ClaimWon, true);
                 let before = place.map(|place| place.checked_sub(1).map(|before| &holders[before]));
-                if before != Some(claim.from.as_ref()) {
+                if !has_lost && removed.is_none() && before != Some(claim.from.as_ref()) {
                     self.violations.push(wrong);
                 }
-                Some(claim.to.clone())
+                claim.to.clone()
             }
             AskAnswer::Lost(there) => {
                 self.watch.count_if(Rare::ClaimLost, true);
@@ -546,7 +631,7 @@ impl World {
                 let after = place.is_none_or(|place| {
                     there.as_ref().is_some_and(|it| it.generation > holders[place].generation)
                 });
-                if !real || !after {
+                if !has_lost && removed.is_none() && (!real || !after) {
                     self.violations.push(wrong);
                 }
                 there
@@ -557,6 +642,11 @@ impl World {
                 return self.queue.after(delay_ns, Event::ClaimAgain(index, self.edges[claim.edge].life));
             }
             AskAnswer::Away(_) => return,
+            AskAnswer::Refused(why) if store.losses > 0 && why.contains("has lost decisions") => {
+                let is_told = !why.contains("this edge remembers");
+                self.watch.count_if(if is_told { Rare::LossTold } else { Rare::LossRemembered }, true);
+                return;
+            }
             _ => return self.violations.push(wrong),
         };
         let (edge, subject) = (claim.edge, claim.subject.clone());
@@ -571,13 +661,14 @@ impl World {
 
     /// Checks that no claim replaced another holder than the one that it named.
     fn judge_claim(&mut self, request: &StoreRequest, reply: &Result<StoreReply, StoreRefusal>) {
-        let (StoreRequest::Write { key, .. }, Ok(StoreReply::Written { .. })) = (request, reply) else {
+        let (StoreRequest::Decide { key, .. }, Ok(StoreReply::Decided { .. })) = (request, reply) else {
             return;
         };
         let Some(store) = &self.coordinator else { return };
         let Some(holders) = store.judge.holders.get(key) else { return };
         let Some((to, before)) = holders.split_last() else { return };
-        let from = store.claims.iter().find(|claim| claim.to == *to).map(|claim| claim.from.as_ref());
+        let is_it = |claim: &&Claim| claim.to.as_ref() == Some(to);
+        let from = store.claims.iter().find(is_it).map(|claim| claim.from.as_ref());
         if from != Some(before.last()) {
             self.violations.push(format!("{to:?} was written from {from:?} upon {:?}", before.last()));
         }
@@ -592,6 +683,9 @@ impl World {
         for absence in [Absence::Cut, Absence::Frozen, Absence::Dead] {
             self.store_back(absence);
         }
+        for edge in 0..self.edges.len() {
+            self.check_loss(edge);
+        }
         // Events of agents and shards are dropped from here on: only the coordinator is still
         // judged.
         while self.violations.is_empty()
@@ -600,7 +694,10 @@ impl World {
         {
             let frozen = |edge: usize| self.edges[edge].stands_still();
             match event {
-                Event::ToStore { .. } | Event::WatchStore { .. } | Event::StoreTick(_) => self.happen(event),
+                Event::ToStore { .. }
+                | Event::WatchStore { .. }
+                | Event::StoreTick(_)
+                | Event::LossChecked(_) => self.happen(event),
                 Event::FromStore { edge, .. } | Event::News(edge, ..) | Event::ClientWake(edge, ..)
                     if !frozen(edge) =>
                 {
@@ -633,6 +730,7 @@ impl World {
                 (false, ..) => "never found the coordinator again",
                 (_, false, _) => "has something else at the coordinator than it believes",
                 (.., false) => "does not know an edge that is registered",
+                _ if node.client.doubts().next().is_some() => "still remembers what an operator has accepted",
                 _ if node.asked.values().any(|purpose| !matches!(purpose, QueryPurpose::Unused)) => {
                     "asked and was never answered"
                 }

@@ -37,7 +37,13 @@ use marram_shard::{
     control::{self, Control, ControlAnswer, ControlRequest},
     shard::Shard,
 };
-use marram_wire::{frame::Frame, id::Port, limits::LOG_SIZE_MAX, recording::Recording, seal::DomainSecret};
+use marram_wire::{
+    frame::{Frame, StoreMark},
+    id::Port,
+    limits::LOG_SIZE_MAX,
+    recording::Recording,
+    seal::DomainSecret,
+};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Messages between the processes of one edge take this long.
@@ -104,6 +110,8 @@ pub(crate) struct EdgeNode {
     /// How far its wall clock is off, in nanoseconds. Only `Now::unix_ns` has it: the monotonic
     /// clock never jumps.
     pub(crate) skew_ns: i64,
+    /// What is on its disk of the coordinator's store.
+    pub(crate) remembered: Option<StoreMark>,
     /// The supervisor's side of the coordinator.
     pub(crate) client: Option<ClientNode>,
 }
@@ -160,6 +168,7 @@ impl EdgeNode {
             inbox: VecDeque::new(),
             shards,
             skew_ns: 0,
+            remembered: None,
             client: None,
         }
     }
@@ -246,6 +255,7 @@ impl World {
         node.frozen = false;
         node.inbox.clear();
         let life = node.life;
+        self.restart_disk(edge);
         self.queue.after(for_ns, Event::StartEdge(edge, life));
     }
 
@@ -333,6 +343,7 @@ impl World {
                 control::ControlOutput::Fetch { image } => unreachable!("no one is there to ask for {image}"),
                 control::ControlOutput::AskWitness { shard, seek } => self.ask_witness(edge, shard, seek),
                 control::ControlOutput::TellWitness(saw) => self.tell_witness(edge, saw),
+                control::ControlOutput::StoreSeen(seen) => self.store_seen(edge, seen),
                 control::ControlOutput::Log(level, text) => {
                     self.watch.count_if(Rare::MoveReplaced, text.ends_with("replaces that"));
                     self.trace.say(self.queue.now_ns(), || format!("E{edge} log {level:?}: {text}"));

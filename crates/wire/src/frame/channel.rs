@@ -27,6 +27,7 @@ impl Frame {
             | Self::Promise(_)
             | Self::Keeper(_)
             | Self::Edges(_)
+            | Self::StoreSeen(_)
             | Self::Keep(_)
             | Self::Recall(_) => return None,
 

@@ -160,6 +160,12 @@ frames! {
         /// At most [`EDGES_TOLD_MAX`](crate::limits::EDGES_TOLD_MAX) are read.
         edges: Vec<EdgeEntry>,
     }
+    /// Edge to edge, after [`Keeper`] and its answer, and again after each change: how far the sender has seen its coordinator's
+    /// store come. One that sees less uses a store that lost something.
+    9 StoreSeen {
+        /// The newest that the sender remembers.
+        mark: StoreMark,
+    }
 
     // Opening a generation.
     /// End to edge, first on a channel: open a generation of this session.
@@ -577,6 +583,16 @@ record! {
         /// Where agents and edges connect to it, `host:port` each, the best first. At most
         /// [`EDGE_ADDRESSES_MAX`](crate::limits::EDGE_ADDRESSES_MAX) are used.
         addresses: Vec<String>,
+    }
+}
+
+record! {
+    /// How far a coordinator's store had come.
+    StoreMark {
+        /// Names the store. Random, drawn when the store was begun.
+        identity: [u8; 16],
+        /// How often its record was written: once for each decision.
+        decisions: u64,
     }
 }
 

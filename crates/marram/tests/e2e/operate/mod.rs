@@ -8,3 +8,4 @@ mod files;
 mod full_disk;
 mod logs;
 mod shards;
+mod store;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use marram_shard::coordinator::{
     Changes, Damage, KEYS_MAX, LEASES_MAX, Lease, Store, StoreEntry, StoreRefusal, StoreReply, StoreRequest,
-    VALUE_BYTES_MAX,
+    VALUE_BYTES_MAX, contents::STORE,
 };
 use marram_wire::seeded::Seeded;
 use std::collections::BTreeMap;
@@ -23,7 +23,10 @@ fn put(key: &str, value: &str) -> StoreRequest {
 
 fn entries(store: &mut Store, now: u64, prefix: &str) -> Vec<StoreEntry> {
     match store.apply(now, StoreRequest::Range { prefix: prefix.into() }).unwrap() {
-        StoreReply::Entries { entries, .. } => entries,
+        // Versions have a test of their own.
+        StoreReply::Entries { entries, .. } => {
+            entries.into_iter().map(|entry| StoreEntry { version: 0, ..entry }).collect()
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -49,6 +52,7 @@ impl Model {
                 key: key.clone(),
                 value: Bytes::copy_from_slice(value.as_bytes()),
                 revision: *revision,
+                version: 0,
             })
             .collect()
     }
@@ -90,6 +94,7 @@ impl Follower {
                 key: key.clone(),
                 value: value.clone(),
                 revision: *revision,
+                version: 0,
             })
             .collect();
         assert_eq!(seen, entries(store, now, self.prefix));
@@ -170,7 +175,9 @@ impl Pair {
         let reply = self.store.apply(self.now, write(&key, expect, value.as_deref(), lease)).unwrap();
         if expect.is_some_and(|expect| expect != there.unwrap_or(0)) {
             often.conflicts += 1;
-            assert_eq!(reply, StoreReply::Conflict { entry: self.model.under(&key).pop() });
+            let StoreReply::Conflict { entry } = reply else { panic!("{reply:?}") };
+            let entry = entry.map(|entry| StoreEntry { version: 0, ..entry });
+            assert_eq!(entry, self.model.under(&key).pop());
             return;
         }
         if lease.is_some_and(|lease| !self.model.leases.contains_key(&lease)) {
@@ -314,6 +321,68 @@ fn a_damaged_snapshot_is_refused_wherever_the_damage_is() {
         assert!(Store::restore(&bytes.slice(..at), 0).is_err(), "cut at {at}");
     }
     let mut other = bytes.to_vec();
-    other[8] = 2;
-    assert_eq!(Store::restore(&other.into(), 0), Err(Damage::Version(2)));
+    other[8] = 3;
+    assert_eq!(Store::restore(&other.into(), 0), Err(Damage::Version(3)));
+}
+
+/// A key with its version.
+fn at(store: &mut Store, key: &str) -> Option<StoreEntry> {
+    match store.apply(0, StoreRequest::Get { key: key.into() }).unwrap() {
+        StoreReply::Entries { mut entries, .. } => entries.pop(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_version_counts_the_writes_since_a_key_was_absent_and_outlives_a_restart() {
+    let mut store = Store::new();
+    let version = |store: &mut Store| at(store, "k").map(|entry| entry.version);
+    for count in 1..4 {
+        store.apply(0, put("k", "v")).unwrap();
+        assert_eq!(version(&mut store), Some(count));
+    }
+    let mut store = Store::restore(&store.snapshot(), 0).unwrap();
+    assert_eq!(version(&mut store), Some(3));
+    store.apply(0, write("k", None, None, None)).unwrap();
+    store.apply(0, put("k", "v")).unwrap();
+    assert_eq!(version(&mut store), Some(1));
+    let Changes::All(changes) = store.changes("k", store.revision() - 2) else { panic!() };
+    assert_eq!(changes.iter().map(|change| change.version).collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn a_decision_is_written_with_its_count_or_not_at_all() {
+    let mut store = Store::new();
+    let decide = |expect, value: Option<&str>, record: &str, least| StoreRequest::Decide {
+        key: "k".into(),
+        expect,
+        value: value.map(|value| Bytes::copy_from_slice(value.as_bytes())),
+        store: Bytes::copy_from_slice(record.as_bytes()),
+        least,
+    };
+    let undecided = |store: &mut Store, request| {
+        let (record, entry) = (at(store, STORE), at(store, "k"));
+        let before = store.revision();
+        let reply = store.apply(0, request).unwrap();
+        reply == StoreReply::Undecided { store: record, entry } && store.revision() == before
+    };
+    assert!(undecided(&mut store, decide(0, Some("v"), "one", 0)), "there is no record");
+    store.apply(0, put(STORE, "one")).unwrap();
+    assert!(undecided(&mut store, decide(0, Some("v"), "two", 0)));
+    assert!(undecided(&mut store, decide(0, Some("v"), "one", 2)), "it has one write");
+    assert!(undecided(&mut store, decide(9, Some("v"), "one", 1)));
+    drop(store.snapshot());
+    let reply = store.apply(0, decide(0, Some("v"), "one", 1)).unwrap();
+    assert!(matches!(reply, StoreReply::Decided { decisions: 2, .. }), "{reply:?}");
+    assert!(store.must_be_saved());
+    let mut store = Store::restore(&store.snapshot(), 0).unwrap();
+    let entry = at(&mut store, "k").unwrap();
+    assert_eq!((&entry.value[..], at(&mut store, STORE).unwrap().version), (&b"v"[..], 2));
+    let reply = store.apply(0, decide(entry.revision, None, "one", 2)).unwrap();
+    assert!(matches!(reply, StoreReply::Decided { decisions: 3, .. }), "{reply:?}");
+    assert_eq!(at(&mut store, "k"), None);
+    // A value that is refused is not counted.
+    let big = "x".repeat(VALUE_BYTES_MAX + 1);
+    assert_eq!(store.apply(0, decide(0, Some(&big), "one", 3)), Err(StoreRefusal::Value));
+    assert_eq!(at(&mut store, STORE).unwrap().version, 3);
 }

@@ -1,6 +1,7 @@
 //! Clients of several edges and one store. Requests and answers between them are lost or delayed, or stop for a while; the store
 //! restarts.
 
+mod losses;
 mod standbys;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use marram_shard::coordinator::{
         Witnessed, decode, edge_key,
     },
 };
+use marram_wire::frame::StoreMark;
 use marram_wire::id::{Generation, ImageHash, SessionId};
 use marram_wire::seeded::Seeded;
 use std::collections::BTreeMap;
@@ -44,8 +46,14 @@ struct Edge {
     watch: Option<(u64, String, u64)>,
     /// Dead edges do nothing.
     alive: bool,
+    /// What it remembers of its store.
+    disk: Option<StoreMark>,
     answers: BTreeMap<u64, AskAnswer>,
     log: Vec<String>,
+}
+
+fn config(edge: &str) -> CoordinatorConfig {
+    CoordinatorConfig { edge: edge.into(), lease_s: LEASE_S, ..CoordinatorConfig::default() }
 }
 
 /// A message in flight: to the store or back, due at a time.
@@ -74,14 +82,15 @@ impl World {
         let edge = |index: usize| Edge {
             client: CoordinatorClient::new(
                 CoordinatorConfig {
-                    edge: format!("edge-{index}"),
-                    lease_s: LEASE_S,
                     salt: seed + index as u64,
+                    identity: [u8::try_from(index).unwrap(); 16],
+                    ..config(&format!("edge-{index}"))
                 },
                 0,
             ),
             watch: None,
             alive: true,
+            disk: None,
             answers: BTreeMap::new(),
             log: Vec::new(),
         };
@@ -121,6 +130,7 @@ impl World {
                 CoordinatorOutput::Asked { tag, answer } => {
                     drop(self.edges[index].answers.insert(tag, answer))
                 }
+                CoordinatorOutput::Remember(mark) => self.edges[index].disk = Some(mark),
                 CoordinatorOutput::Log(_, text) => self.edges[index].log.push(text),
                 CoordinatorOutput::Changed | CoordinatorOutput::WakeAt { .. } | CoordinatorOutput::Left => {}
             }
@@ -273,8 +283,7 @@ fn while_it_is_unreachable_requests_fail_at_once_and_afterwards_all_is_as_before
 
 #[test]
 fn an_answer_that_is_lost_behind_one_that_came_costs_no_lease() {
-    let mut client =
-        CoordinatorClient::new(CoordinatorConfig { edge: "edge".into(), lease_s: 2, salt: 3 }, 0);
+    let mut client = CoordinatorClient::new(CoordinatorConfig { lease_s: 2, salt: 3, ..config("edge") }, 0);
     let (mut now, mut out) = (0, Vec::new());
     client.step(now, CoordinatorInput::Here(registration(1)), &mut out);
     let mut asked = |now: &mut u64, result| {
@@ -317,7 +326,8 @@ fn of_several_claims_of_one_generation_exactly_one_wins_even_if_messages_are_los
             }
             let claim = |index: usize| Claimed {
                 generation: Generation { count: round, opener: index as u64 },
-                holder: format!("edge-{index}"),
+                primary: format!("edge-{index}"),
+                backup: None,
             };
             let mut answers: Vec<Option<AskAnswer>> = vec![None; 5];
             // An edge without a definite answer retries, as a primary or backup would.
@@ -331,7 +341,8 @@ fn of_several_claims_of_one_generation_exactly_one_wins_even_if_messages_are_los
                         Some(_) => continue,
                         None => {}
                     }
-                    let ask = Ask::Claim { subject: subject.clone(), from: from.clone(), to: claim(index) };
+                    let ask =
+                        Ask::Claim { subject: subject.clone(), from: from.clone(), to: Some(claim(index)) };
                     let tag = round * 10 + index as u64;
                     if world.edges[index].answers.contains_key(&tag) {
                         *answered = world.answer(index, tag);
@@ -481,8 +492,7 @@ fn answered(
 #[test]
 fn a_registration_that_comes_late_does_not_replace_a_newer_one() {
     let with = |sessions| Registration { sessions, ..registration(1) };
-    let mut client =
-        CoordinatorClient::new(CoordinatorConfig { edge: "edge-0".into(), lease_s: 60, salt: 0 }, 0);
+    let mut client = CoordinatorClient::new(CoordinatorConfig { lease_s: 60, ..config("edge-0") }, 0);
     let mut store = Store::new();
     answered(&mut client, &mut store, 0, CoordinatorInput::Here(with(0)), false);
     let stored = |store: &mut Store| match store
@@ -523,8 +533,7 @@ fn a_registration_that_comes_late_does_not_replace_a_newer_one() {
 #[test]
 fn two_edges_of_one_name_are_logged() {
     let mut world = World::new(2, 8);
-    world.edges[1].client =
-        CoordinatorClient::new(CoordinatorConfig { edge: "edge-0".into(), lease_s: LEASE_S, salt: 1 }, 0);
+    world.edges[1].client = CoordinatorClient::new(CoordinatorConfig { salt: 1, ..config("edge-0") }, 0);
     world.step(1, CoordinatorInput::Here(registration(77)));
     world.run(20);
     let told =

@@ -1,0 +1,41 @@
+//! Edges tell each other how far they have seen the coordinator's store come (`coordinator::memory` says why). A shard only carries
+//! it: to every edge that it has a wire to, and from each of them to its control.
+
+use super::Shard;
+use crate::api::{EdgeStoreSeen, FromShard, ShardOutput, ShardWireId};
+use alloc::vec::Vec;
+use marram_wire::frame::StoreSeen;
+
+impl Shard {
+    /// This edge remembers more than before.
+    pub(super) fn store_seen(&mut self, seen: StoreSeen, out: &mut Vec<ShardOutput>) {
+        let of_edge =
+            |wire: &super::state::wires::Wire| wire.role.as_ref().is_some_and(|role| !role.recorder);
+        let accepted = self.wires.iter().filter(|(_, wire)| of_edge(wire)).map(|(id, _)| id);
+        let dialled = self.peers.iter().flat_map(|peers| {
+            let is_welcome =
+                |wire: &ShardWireId| peers.get(*wire).is_some_and(|peer| !peer.name().is_empty());
+            peers.wires().filter(is_welcome)
+        });
+        for wire in accepted.chain(dialled) {
+            out.push(ShardOutput::Send { wire, frame: seen.clone().into() });
+        }
+        self.store_seen = Some(seen);
+    }
+
+    /// The other side of this wire has proved to be an edge of the domain, or was proved to by this one.
+    pub(super) fn tell_store_seen(&self, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
+        out.extend(self.store_seen.clone().map(|seen| ShardOutput::Send { wire, frame: seen.into() }));
+    }
+
+    /// An edge tells what it remembers; an agent or a recorder is not listened to.
+    pub(super) fn store_seen_on(&mut self, wire: ShardWireId, seen: StoreSeen, out: &mut Vec<ShardOutput>) {
+        let accepted = self.wires.get(wire).and_then(|wire| wire.role.as_ref());
+        let accepted = accepted.filter(|role| !role.recorder).map(|role| role.name.as_str());
+        let dialled = self.peers.as_ref().and_then(|peers| peers.get(wire)).map(|peer| peer.name());
+        if let Some(edge) = accepted.or(dialled).filter(|name| !name.is_empty()) {
+            let told = EdgeStoreSeen { edge: edge.into(), mark: seen.mark };
+            out.push(ShardOutput::Control(FromShard::StoreSeen(told)));
+        }
+    }
+}
