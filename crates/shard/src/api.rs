@@ -6,7 +6,7 @@ mod rows;
 pub use crate::note_level::NoteLevel;
 use crate::{
     byte_enum::byte_enum,
-    coordinator::contents::{Stands, Witnessed},
+    coordinator::contents::{EdgeStoreSeen, Stands, Witnessed},
     run_queue::{Class, Tenant},
 };
 use alloc::{boxed::Box, string::String, vec::Vec};
@@ -19,7 +19,7 @@ pub use marram_session::{
     owner::{Now, OwnerPhase, RecordRequest},
 };
 use marram_wire::{
-    frame::{CheckpointMeta, Edges, Frame, StoreMark, StoreSeen},
+    frame::{CheckpointMeta, Edges, Frame, StoreSeen},
     header::Header,
     id::{Generation, HostId, ImageHash, SessionId},
     limits::CHECKPOINTS_SIZE,
@@ -437,16 +437,6 @@ pub enum FromShard {
     Placed(Placed),
     /// Another edge tells what it remembers of its coordinator's store. Not answered.
     StoreSeen(EdgeStoreSeen),
-}
-
-record! {
-    /// What an edge remembers of its coordinator's store.
-    EdgeStoreSeen {
-        /// The edge, which has proved its name's credential.
-        edge: String,
-        /// What it remembers.
-        mark: StoreMark,
-    }
 }
 
 record! {

@@ -8,11 +8,11 @@ pub use moves::MOVES_REMEMBERED;
 mod tests;
 
 use crate::api::{
-    App, AppName, CheckpointHolder, Configure, Counter, EdgeStoreSeen, FromShard, Grant, Missing, MoveOver,
-    MoveSession, NoteLevel, SessionRow, Tag, Tagged, ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery,
+    App, AppName, CheckpointHolder, Configure, Counter, FromShard, Grant, Missing, MoveOver, MoveSession,
+    NoteLevel, SessionRow, Tag, Tagged, ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery,
     WitnessReport,
 };
-use crate::coordinator::{Parts, Placements};
+use crate::coordinator::{Parts, Placements, contents::EdgeStoreSeen};
 use alloc::{
     boxed::Box,
     collections::{BTreeMap, BTreeSet},

@@ -19,6 +19,7 @@
 
 mod agents;
 mod causes;
+mod claims;
 mod coordinator;
 mod edges;
 mod faults;

@@ -275,8 +275,9 @@ mod tests {
         let directory = place("restart");
         let file = directory.join("deep/store");
         let keeping = StoreHandle::start(file.clone()).unwrap();
+        let since = keeping.figures().revision;
         let (before, _) = block_on(keeping.ask(put("a"))).unwrap();
-        let mut news = keeping.watch("".into(), 0).unwrap();
+        let mut news = keeping.watch("".into(), since).unwrap();
         assert!(matches!(block_on(news.recv()), Some(News::Changes(changes)) if changes.len() == 1));
         // Not shut down in order: as after a kill, only the file counts.
         let again = StoreHandle::start(file.clone()).unwrap();
@@ -297,7 +298,7 @@ mod tests {
         let directory = place("disk");
         let file = directory.join("store");
         let keeping = StoreHandle::start(file.clone()).unwrap();
-        let mut news = keeping.watch("".into(), 0).unwrap();
+        let mut news = keeping.watch("".into(), keeping.figures().revision).unwrap();
         // A directory is in the place of the new file.
         fs::create_dir(directory.join("store.new")).unwrap();
         assert!(block_on(keeping.ask(put("a"))).is_none());

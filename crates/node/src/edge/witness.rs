@@ -5,8 +5,8 @@
 //! (`docs/protocol-keepers.md`, chapter 18).
 
 use marram_shard::{
-    api::{EdgeStoreSeen, WitnessAnswer, WitnessQuery, WitnessReport},
-    coordinator::{Ask, AskAnswer},
+    api::{WitnessAnswer, WitnessQuery, WitnessReport},
+    coordinator::{Ask, AskAnswer, contents::EdgeStoreSeen},
 };
 use std::{
     fmt,

@@ -1,12 +1,11 @@
 //! Decisions and records that an edge asks its coordinator for. The holder of a generation and what a client was seen to have are
 //! one key each, changed by compare-and-swap on its revision. The standby of a session is in the list of its owner.
 
-use super::client::CoordinatorOutput;
-use crate::api::EdgeStoreSeen;
+use super::api::{Ask, AskAnswer, CoordinatorOutput, StandsBy};
 
 use super::contents::{
-    Claimed, Listed, STORE, Stands, StoreRecord, Subject, Witnessed, decode, encode, part_of, part_owner,
-    part_prefix, witness_key,
+    Claimed, Listed, STORE, StoreRecord, Witnessed, decode, encode, part_of, part_owner, part_prefix,
+    witness_key,
 };
 use super::memory::{Deciding, accepting};
 use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
@@ -31,82 +30,6 @@ pub(super) const WITNESS_S: u32 = 7 * 24 * 3_600;
 const REPORTS_A_LEASE: u32 = 4_096;
 
 const _: () = assert!(WITNESS_S >= super::DURABLE_LEASE_S, "a witness survives a restart");
-
-/// A question or write of an edge.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Ask {
-    /// Claim a generation. Of all claims with the same `from`, exactly one succeeds. A retry is harmless. It waits while it is not
-    /// known whether the store has lost decisions, and is refused if it has.
-    Claim {
-        /// The session or group.
-        subject: Subject,
-        /// The last record that the asker knows of; none if there never was one.
-        from: Option<Claimed>,
-        /// The new record; none removes it, which is for a group that has no cell any more.
-        to: Option<Claimed>,
-    },
-    /// Accept that the store has lost what these marks stand for: it goes on under another identity.
-    Accept {
-        /// Random.
-        identity: [u8; 16],
-        /// What edges remember.
-        lost: Vec<StoreMark>,
-    },
-    /// The holder of the newest generation.
-    Holder {
-        /// The session or group.
-        subject: Subject,
-    },
-    /// The standby of a session, as its owner listed it last.
-    Standby {
-        /// The session.
-        session: SessionId,
-    },
-    /// Store what a client has. An older report never replaces a newer one.
-    Witness {
-        /// The session.
-        session: SessionId,
-        /// What its client has.
-        seen: Witnessed,
-    },
-    /// What a client was seen to have.
-    Witnessed {
-        /// The session.
-        session: SessionId,
-    },
-    /// A report: what another edge remembers of its store. It is not sent to the store.
-    StoreSeen(EdgeStoreSeen),
-}
-
-/// The standby of a session, and the edge that says so.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StandsBy {
-    /// The last known owner of the session.
-    pub owner: String,
-    /// The standby that it lists.
-    pub at: Stands,
-}
-
-/// The answer to a question.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum AskAnswer {
-    /// The generation is the asker's.
-    Won,
-    /// Another edge holds it; none if there is no holder.
-    Lost(Option<Claimed>),
-    /// The holder, if there is one.
-    Holder(Option<Claimed>),
-    /// The standby, if one is listed.
-    Standby(Option<StandsBy>),
-    /// What was seen.
-    Witnessed(Option<Witnessed>),
-    /// Done.
-    Done,
-    /// The coordinator is away, and why. The write may have been done or not: retry.
-    Away(String),
-    /// The coordinator refused, and why.
-    Refused(String),
-}
 
 #[derive(Debug)]
 struct Pending {

@@ -6,13 +6,13 @@
 
 mod deciding;
 
-use super::asks::{Ask, AskAnswer, Asks};
+use super::api::{Ask, CoordinatorInput, CoordinatorOutput};
+use super::asks::Asks;
 use super::contents::{
     HeldImage, LIVE, LiveKey, Registration, STORE, about, decode, edge_key, encode, images_key, named,
     part_key,
 };
 use super::memory::{Remembers, StoreMemory};
-use super::placements::Parts;
 use super::store::StoreChange;
 use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
 use crate::note_level::NoteLevel;
@@ -51,90 +51,6 @@ pub struct CoordinatorConfig {
     pub identity: [u8; 16],
     /// What this edge remembers of its store, from its disk.
     pub remembered: Option<StoreMark>,
-}
-
-/// Something happened to a client.
-#[derive(Clone, PartialEq, Debug)]
-pub enum CoordinatorInput {
-    /// A time that [`CoordinatorOutput::WakeAt`] asked for has come. Spurious calls are allowed.
-    Wake,
-    /// The edge's registration, as of now.
-    Here(Registration),
-    /// The images that the edge has.
-    Holds(Vec<HeldImage>),
-    /// The parts of the list of standbys that changed.
-    Listed(Parts),
-    /// The answer to [`CoordinatorOutput::Send`].
-    Answered {
-        /// As sent.
-        tag: u64,
-        /// The reply, or why there is none.
-        result: Result<StoreReply, StoreFailure>,
-    },
-    /// Changes that [`CoordinatorOutput::Watch`] reports, in order.
-    Watched {
-        /// The watch's number.
-        watch: u64,
-        /// What changed.
-        changes: Vec<StoreChange>,
-    },
-    /// The watch broke, or the store does not keep changes that old.
-    WatchEnded {
-        /// The watch's number.
-        watch: u64,
-        /// The reason, for people.
-        why: String,
-    },
-    /// A question from this edge.
-    Ask {
-        /// Names the answer.
-        tag: u64,
-        /// The question.
-        ask: Ask,
-    },
-    /// The edge stops: the client revokes its lease, so that other edges need not wait until it expires.
-    Leave,
-}
-
-/// A client wants something done.
-#[derive(Clone, PartialEq, Debug)]
-pub enum CoordinatorOutput {
-    /// Send a request to the store. [`CoordinatorInput::Answered`] always answers, after a bounded time.
-    Send {
-        /// Names the answer.
-        tag: u64,
-        /// The request.
-        request: StoreRequest,
-    },
-    /// Start a watch. It replaces the previous one.
-    Watch {
-        /// The watch's number.
-        watch: u64,
-        /// The prefix of the watched keys.
-        prefix: String,
-        /// Changes of revisions above this one.
-        since: u64,
-    },
-    /// The answer to [`CoordinatorInput::Ask`].
-    Asked {
-        /// As in the question.
-        tag: u64,
-        /// The answer.
-        answer: AskAnswer,
-    },
-    /// The known edges or their images have changed.
-    Changed,
-    /// Write this to the disk, before any later output is carried out, and tell other edges.
-    Remember(StoreMark),
-    /// A line for the log.
-    Log(NoteLevel, String),
-    /// Call again with [`CoordinatorInput::Wake`] at this time (monotonic) at the latest. The last one counts.
-    WakeAt {
-        /// In nanoseconds.
-        mono_ns: u64,
-    },
-    /// The edge is not registered any more.
-    Left,
 }
 
 /// Whether the coordinator can be reached.

@@ -129,6 +129,16 @@ record! {
     }
 }
 
+record! {
+    /// What an edge remembers of its coordinator's store.
+    EdgeStoreSeen {
+        /// The edge, which has proved its name's credential.
+        edge: String,
+        /// What it remembers.
+        mark: StoreMark,
+    }
+}
+
 /// What a decision is about.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Subject {

@@ -5,6 +5,7 @@
 //! [`CoordinatorClient`] is an edge's side of it. Both are pure: the shell transports [`StoreRequest`] and [`StoreReply`] and
 //! passes the time. No message waits for either.
 
+mod api;
 mod asks;
 mod client;
 pub mod contents;
@@ -14,10 +15,11 @@ mod placements;
 mod snapshot;
 mod store;
 
-pub use asks::{ASKS_MAX, Ask, AskAnswer, REPORTS_MAX, StandsBy};
+pub use api::{Ask, AskAnswer, CoordinatorInput, CoordinatorOutput, StandsBy};
+pub use asks::{ASKS_MAX, REPORTS_MAX};
 pub use client::{
-    BACKOFF_MAX_NS, BACKOFF_MIN_NS, CoordinatorClient, CoordinatorConfig, CoordinatorInput,
-    CoordinatorMetrics, CoordinatorOutput, CoordinatorState, LISTING_NS,
+    BACKOFF_MAX_NS, BACKOFF_MIN_NS, CoordinatorClient, CoordinatorConfig, CoordinatorMetrics,
+    CoordinatorState, LISTING_NS,
 };
 pub use memory::{REMEMBER_NS, Remembers, TOLD_MAX};
 pub use placements::{Parts, Placements};

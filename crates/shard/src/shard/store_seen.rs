@@ -2,7 +2,10 @@
 //! it: to every edge that it has a wire to, and from each of them to its control.
 
 use super::Shard;
-use crate::api::{EdgeStoreSeen, FromShard, ShardOutput, ShardWireId};
+use crate::{
+    api::{FromShard, ShardOutput, ShardWireId},
+    coordinator::contents::EdgeStoreSeen,
+};
 use alloc::vec::Vec;
 use marram_wire::frame::StoreSeen;
 

@@ -37,13 +37,7 @@ use marram_shard::{
     control::{self, Control, ControlAnswer, ControlRequest},
     shard::Shard,
 };
-use marram_wire::{
-    frame::{Frame, StoreMark},
-    id::Port,
-    limits::LOG_SIZE_MAX,
-    recording::Recording,
-    seal::DomainSecret,
-};
+use marram_wire::{frame::Frame, id::Port, limits::LOG_SIZE_MAX, recording::Recording, seal::DomainSecret};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Messages between the processes of one edge take this long.
@@ -110,8 +104,6 @@ pub(crate) struct EdgeNode {
     /// How far its wall clock is off, in nanoseconds. Only `Now::unix_ns` has it: the monotonic
     /// clock never jumps.
     pub(crate) skew_ns: i64,
-    /// What is on its disk of the coordinator's store.
-    pub(crate) remembered: Option<StoreMark>,
     /// The supervisor's side of the coordinator.
     pub(crate) client: Option<ClientNode>,
 }
@@ -168,7 +160,6 @@ impl EdgeNode {
             inbox: VecDeque::new(),
             shards,
             skew_ns: 0,
-            remembered: None,
             client: None,
         }
     }

@@ -4,7 +4,10 @@
 //! of the store: no decision under a record and a count that lack anything which this edge remembers or was told. After a while an
 //! operator looks at each edge, and accepts the loss.
 
-use super::{Event, World, coordinator::StoreNode};
+use super::{
+    Event, World,
+    coordinator::{QueryPurpose, StoreNode},
+};
 use crate::{
     oracle::StoreJudge,
     plan::{FaultKind, FaultTarget, Losses, MS, Service, StoreLoss},
@@ -12,11 +15,10 @@ use crate::{
 };
 use bytes::Bytes;
 use marram_shard::{
-    api::EdgeStoreSeen,
     control::{ControlInput, ControlRequest},
     coordinator::{
         Ask, Store, StoreRequest,
-        contents::{StoreRecord, decode},
+        contents::{EdgeStoreSeen, StoreRecord, decode},
     },
 };
 use marram_wire::frame::StoreMark;
@@ -46,13 +48,18 @@ impl StoreNode {
 
 impl World {
     /// Losses are planned where no session has a witness.
-    pub(super) fn plan_losses(&mut self, losses: Option<Losses>) {
+    pub(crate) fn plan_losses(&mut self, losses: Option<Losses>) {
         let has_witness = self.plan.visits.iter().any(|visit| visit.service == Service::Alone);
         let Some(losses) = losses.filter(|_| !has_witness) else { return };
         self.queue.at(losses.copied_ns, Event::StoreCopied);
         for (at_ns, for_ns, loss) in losses.lost {
             self.queue.at(at_ns, Event::StoreLost(loss, for_ns));
         }
+    }
+
+    /// What is on an edge's disk.
+    pub(super) fn remembered(&self, edge: usize) -> Option<StoreMark> {
+        self.coordinator.as_ref()?.remembered.get(&edge).cloned()
     }
 
     pub(super) fn random_identity(&mut self) -> [u8; 16] {
@@ -64,16 +71,21 @@ impl World {
     }
 
     /// An edge starts again after a crash, in some seeds with an empty disk.
-    pub(super) fn restart_disk(&mut self, edge: usize) {
+    pub(crate) fn restart_disk(&mut self, edge: usize) {
         let loses = self.plan.witness.as_ref().is_some_and(|witness| witness.losses.is_some());
-        if loses && self.store_chance.percent(60) {
-            self.edges[edge].remembered = None;
+        if loses
+            && self.store_chance.percent(60)
+            && let Some(node) = &mut self.coordinator
+        {
+            node.remembered.remove(&edge);
         }
     }
 
     /// An edge remembers this: it is on its disk, and its other edges are told.
     pub(super) fn remember_store(&mut self, edge: usize, mark: StoreMark) {
-        self.edges[edge].remembered = Some(mark.clone());
+        if let Some(node) = &mut self.coordinator {
+            node.remembered.insert(edge, mark.clone());
+        }
         self.give_control(
             edge,
             ControlInput::Request { tag: UNHEARD, request: ControlRequest::StoreSeen(mark) },
@@ -81,10 +93,10 @@ impl World {
     }
 
     /// Another edge has told this one what it remembers.
-    pub(super) fn store_seen(&mut self, edge: usize, seen: EdgeStoreSeen) {
+    pub(crate) fn store_seen(&mut self, edge: usize, seen: EdgeStoreSeen) {
         if let Some(node) = &mut self.edges[edge].client {
             node.told.insert(seen.edge.clone(), seen.mark.clone());
-            self.ask_seen(edge, Ask::StoreSeen(seen));
+            self.ask(edge, QueryPurpose::Unused, Ask::StoreSeen(seen));
         }
     }
 
@@ -95,7 +107,8 @@ impl World {
         let Ok(record) = decode::<StoreRecord>(store) else {
             return self.violations.push(format!("E{edge} asks a store with an unreadable record"));
         };
-        let mut known = node.told.values().chain(&self.edges[edge].remembered);
+        let remembered = self.remembered(edge);
+        let mut known = node.told.values().chain(&remembered);
         let has = |mark: &StoreMark| {
             let there = StoreMark { identity: record.identity, decisions: *least };
             let mut marks = record.accepted.iter().chain([&there]);
@@ -107,14 +120,14 @@ impl World {
     }
 
     /// An operator copies the store's file.
-    pub(super) fn copy_store(&mut self) {
+    pub(crate) fn copy_store(&mut self) {
         if let Some(node) = &mut self.coordinator {
             node.copied = Some(node.copy());
         }
     }
 
     /// The store dies and comes back with less than it had. Soon after, operators look at the edges.
-    pub(super) fn lose_store(&mut self, loss: StoreLoss, for_ns: u64) {
+    pub(crate) fn lose_store(&mut self, loss: StoreLoss, for_ns: u64) {
         let Some(node) = self.coordinator.as_mut().filter(|node| node.may_lose()) else { return };
         node.loses = Some(loss);
         self.watch.count_if(Rare::StoreLoss, true);
@@ -137,12 +150,12 @@ impl World {
     }
 
     /// An operator looks at an edge, and accepts what it doubts. Later losses, or edges that were away, make others necessary.
-    pub(super) fn check_loss(&mut self, edge: usize) {
+    pub(crate) fn check_loss(&mut self, edge: usize) {
         let Some(node) = &self.edges[edge].client else { return };
         let lost: Vec<StoreMark> = node.client.doubts().map(|doubt| doubt.mark).collect();
         if !lost.is_empty() {
             let identity = self.random_identity();
-            self.ask_to_accept(edge, Ask::Accept { identity, lost });
+            self.ask(edge, QueryPurpose::Accept, Ask::Accept { identity, lost });
         }
         if self.coordinator.as_ref().is_some_and(StoreNode::is_settling) {
             self.queue.after(1_000 * MS, Event::LossChecked(edge));

@@ -1,7 +1,7 @@
 //! A store that comes back without its file, or with an older copy: no edge that knows better asks it for a decision (I50).
 
 use super::*;
-use marram_shard::{api::EdgeStoreSeen, coordinator::Remembers};
+use marram_shard::coordinator::{Remembers, contents::EdgeStoreSeen};
 
 fn group(name: &str) -> Subject {
     Subject::Group(name.into())
