@@ -1,4 +1,4 @@
-//! `limiter`, `firewall` and `monitor` between real programs, as they ship: data over the limit is delayed and arrives whole, a
+//! `limiter`, `firewall`, `inspector` and `monitor` between real programs, as they ship: data over the limit is delayed and arrives whole, a
 //! connection with forbidden data is closed, data that passes is counted, and a kill of the edge changes none of this.
 
 use crate::support::{self, traffic::Traffic};
@@ -218,6 +218,25 @@ fn the_firewall_closes_what_its_rules_forbid_also_when_a_kill_comes_between() {
     printed(&cluster, "closed because of the client: deny client prefix \"TRACE \"");
     assert_eq!(origin.came(), b"", "nothing of it reached the server");
     is_forbidden_over_a_kill(&mut cluster, address, &origin);
+}
+
+#[test]
+fn the_inspector_refuses_what_does_not_fit_also_when_a_kill_comes_between() {
+    let mut cluster = cluster("inspector", 2, "inspector");
+    let origin = Origin::start();
+    let address = agents(&mut cluster, "inspector", origin.address);
+    let mut client = Client::connect(address);
+    client.ask("four");
+    client.ask("GET /etc/pas");
+    kill_in_turn(&mut cluster, 0);
+    kill_in_turn(&mut cluster, 1);
+    // The next edge knows where in the string the last one was.
+    client.0.write_all(b"swd HTTP/1.1\r\n").unwrap();
+    assert!(client.ends_without_an_answer());
+    printed(&cluster, "refused: client: \"/etc/passwd\" is forbidden");
+    let came = origin.came();
+    assert!(came.starts_with(b"four") && !came.ends_with(b"swd HTTP/1.1\r\n"), "{}", came.escape_ascii());
+    assert!(orphaned(&cluster) > 0, "no kill met the session: {}", cluster.logs.tail(20));
 }
 
 #[test]
