@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_wrong_line_is_named_with_what_is_wrong() {
         for (text, words) in [
-            ("first nobody", ":1: `first nobody`: the second word is client, server or any"),
+            ("first neither", ":1: `first neither`: the second word is client, server or any"),
             ("\nidle soon", ":2: `idle soon`: `soon` is no number of seconds"),
             ("idle 0", "a flow needs a second"),
             ("forbid client", "in double quotes"),
