@@ -299,6 +299,7 @@ impl Plan {
             partial::prepare(&mut plan);
             if !plan.keeps_many_messages() {
                 plan.moves = moves::draw(seed, plan.agents());
+                moves::divide(&mut plan);
                 moves::expose(&mut plan);
             }
             plan.learning = learning::draw(&plan);

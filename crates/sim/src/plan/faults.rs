@@ -190,7 +190,7 @@ pub enum FaultKind {
     Move {
         /// The edge.
         place: FaultTarget,
-        /// How many edges further.
+        /// How many edges further; 0 is another shard of the same edge.
         by: u64,
         /// The operator cancels what is not handed over after this time.
         cancel_ns: Option<u64>,

@@ -130,6 +130,10 @@ pub enum Rare {
     HandedOver,
     /// A session had left its edge after it was handed over.
     Moved,
+    /// As `Moved`, to another shard of the same edge.
+    MovedWithin,
+    /// A move to another shard of the same edge failed.
+    NotMovedWithin,
     /// As `Moved`, for a session of the unprotected app.
     BareMoved,
     /// The move of a session of the unprotected app failed.
@@ -189,7 +193,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 88] = [
+    pub const ALL: [Self; 90] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -251,6 +255,8 @@ impl Rare {
         Self::MoveFailed,
         Self::HandedOver,
         Self::Moved,
+        Self::MovedWithin,
+        Self::NotMovedWithin,
         Self::BareMoved,
         Self::BareNotMoved,
         Self::Unprotected,
