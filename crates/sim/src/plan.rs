@@ -301,6 +301,7 @@ impl Plan {
                 plan.moves = moves::draw(seed, plan.agents());
                 moves::divide(&mut plan);
                 moves::expose(&mut plan);
+                moves::witness(&mut plan);
             }
             plan.learning = learning::draw(&plan);
         }

@@ -18,7 +18,7 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
-use marram_session::owner::{Feed, KeeperId, OwnerPhase, Witnessing};
+use marram_session::owner::{Feed, KeeperId, OwnerPhase};
 use marram_wire::{
     frame::{Code, Keep, Reject},
     id::{HostId, Port, SessionId},
@@ -108,10 +108,6 @@ impl Shard {
         self.is_elsewhere(to)?;
         if owner.policy().shared {
             return Err("the app has cell = \"shared\": a shared cell cannot be moved yet".into());
-        }
-        if owner.policy().witness == Some(Witnessing::Strict) {
-            // The attempt would wait for the coordinator, and the session would have no owner meanwhile.
-            return Err("the app has keep.witness = \"strict\": such a session cannot be moved yet".into());
         }
         if owner.is_recording() {
             return Err("the session is being recorded: try again when that is done".into());
@@ -329,7 +325,8 @@ impl Shard {
         format!("the agent of the session's {end} is not connected to {place}the edge `{edge}`")
     }
 
-    /// The owner of a session that this shard stands by for has handed it over, and all of it is replayed.
+    /// The owner of a session that this shard stands by for has handed it over, all of it is replayed, and a strict witness has
+    /// answered. If the session is not taken over at once, its owner is told: the witness's answer does not count later.
     pub(super) fn take_handed_over(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(id).filter(|session| session.is_following()) else { return };
         let refusal = if self.drain.has_begun() {
@@ -340,8 +337,16 @@ impl Shard {
             self.away(hosts, owner.policy().server.as_deref())
                 .map(|port| (Code::Waiting, self.end_is_away(port)))
         };
-        let Some((code, reason)) = refusal else { return self.take_over(now, id, out) };
-        if let Some((wire, channel)) = session.feeder {
+        let feeder = session.feeder;
+        if refusal.is_none() {
+            self.take_over(now, id, out);
+        }
+        if !self.sessions.is_following(id) {
+            return;
+        }
+        let (code, reason) =
+            refusal.unwrap_or_else(|| (Code::Waiting, "the session cannot be taken over now".to_string()));
+        if let Some((wire, channel)) = feeder {
             out.push(ShardOutput::Send { wire, frame: Reject { channel, code, reason }.into() });
         }
         self.drop_standby(now, id, out);

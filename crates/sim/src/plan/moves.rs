@@ -7,8 +7,9 @@
 //! They begin with a message, as the first fault does, and do not wait for that one: many moves meet no fault, others are under
 //! way when it comes.
 
-use super::{Fault, FaultKind, FaultTarget, MS, Moment, On, Plan, S, Service, US};
+use super::{Absence, Fault, FaultKind, FaultTarget, MS, Moment, On, Plan, S, Service, US};
 use crate::random::Random;
+use marram_shard::api::WitnessMode;
 
 /// To another edge, or to another shard of the same one. Some edges have one shard: that is refused.
 fn how_far(random: &mut Random) -> u64 {
@@ -66,6 +67,35 @@ pub(super) fn expose(plan: &mut Plan) {
     }
     for visit in plan.visits.iter_mut().filter(|visit| visit.service == Service::Paired) {
         visit.service = Service::Bare;
+    }
+}
+
+/// In most seeds with moves and a strict witness, and in some without moves, most sessions have the witness and move more often. In half of
+/// them it goes away meanwhile.
+pub(super) fn witness(plan: &mut Plan) {
+    let mut random = Random::new(plan.seed, 75);
+    let random = &mut random;
+    let is_strict = plan.witness.as_ref().is_some_and(|witness| witness.how == WitnessMode::Strict);
+    let percent = if plan.moves.is_empty() { 40 } else { 85 };
+    if !is_strict || !random.percent(percent) {
+        return;
+    }
+    for visit in plan.visits.iter_mut().filter(|visit| visit.service == Service::Paired) {
+        visit.service = Service::Alone;
+    }
+    for _ in 0..random.between(1, 4) {
+        let place = FaultTarget::Owner;
+        let kind = FaultKind::Move { place, by: how_far(random), cancel_ns: None, replaces: false };
+        // Edges need some time to find their coordinator.
+        let when = On { delay_ns: random.magnitude(MS, 200 * MS), ..on(random, Moment::Message, 20) };
+        plan.moves.push(Fault { when, kind });
+    }
+    let count = if random.percent(50) { random.between(1, 3) } else { 0 };
+    for _ in 0..count {
+        let moment = random.pick(&[Moment::Message, Moment::MoveFed, Moment::HandedOver, Moment::Promise]);
+        let absence = random.pick(&[Absence::Frozen, Absence::Cut, Absence::Dead]);
+        let kind = FaultKind::CoordinatorAway { absence, for_ns: random.magnitude(MS, S) };
+        plan.moves.push(Fault { when: on(random, moment, 4), kind });
     }
 }
 

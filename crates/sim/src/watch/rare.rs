@@ -134,6 +134,10 @@ pub enum Rare {
     MovedWithin,
     /// A move to another shard of the same edge failed.
     NotMovedWithin,
+    /// As `Moved`, for a session with a strict witness.
+    StrictMoved,
+    /// A move failed because a strict witness was away.
+    MoveUnwitnessed,
     /// As `Moved`, for a session of the unprotected app.
     BareMoved,
     /// The move of a session of the unprotected app failed.
@@ -193,7 +197,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 90] = [
+    pub const ALL: [Self; 92] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -257,6 +261,8 @@ impl Rare {
         Self::Moved,
         Self::MovedWithin,
         Self::NotMovedWithin,
+        Self::StrictMoved,
+        Self::MoveUnwitnessed,
         Self::BareMoved,
         Self::BareNotMoved,
         Self::Unprotected,

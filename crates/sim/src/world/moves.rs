@@ -53,8 +53,7 @@ impl World {
         match (tag, answer) {
             (MOVED_TAG, ControlAnswer::Done) => self.watch.count_if(Rare::MoveBegun, true),
             (MOVED_TAG, ControlAnswer::Refused(why)) => {
-                let explained =
-                    ["already", "try again", "not connected", "being recorded", "keep.witness = \"strict\""];
+                let explained = ["already", "try again", "not connected", "being recorded"];
                 if !explained.iter().any(|part| why.contains(part)) {
                     self.violations.push(format!("E{edge} refuses to move a session: {why}"));
                 }
@@ -79,6 +78,13 @@ impl World {
         }
         self.watch.count_if(Rare::Moved, is_moved);
         self.watch.count_if(Rare::MoveFailed, !is_moved);
+        let is_strict = self.watch.is_strict(over.session);
+        self.watch.count_if(Rare::StrictMoved, is_moved && is_strict);
+        let is_witness_away = over.why.contains("cannot ask the witness");
+        self.watch.count_if(Rare::MoveUnwitnessed, is_witness_away);
+        if over.why.contains("the witness has seen") {
+            self.violations.push(format!("E{edge} still moves {}: {}", over.session, over.why));
+        }
         let is_bare = self.causes.bare.contains(&over.session);
         self.watch.count_if(Rare::BareMoved, is_bare && is_moved);
         self.watch.count_if(Rare::BareNotMoved, is_bare && !is_moved);
