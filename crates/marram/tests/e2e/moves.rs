@@ -258,14 +258,19 @@ fn the_command_moves_sessions_and_says_why_one_stays() {
 #[test]
 fn sessions_move_to_the_other_shard_of_their_edge_and_stay_there() {
     const SESSIONS: usize = 4;
-    let layout = |layout: &mut Layout| layout.agent_tables = "[timeouts]\nfailback_delay = \"50ms\"\n".into();
+    // A shard that is only slow keeps its sessions: one that lost its owner would go home.
+    let timeouts = format!("{}failback_delay = \"50ms\"\n", support::UNSUSPECTING);
+    let layout = |layout: &mut Layout| layout.agent_tables = timeouts;
     let world = World::with("move-shard", support::serve::echo(), "endpoints", layout);
     let caches = Caches::start(world.listens[1], SESSIONS as u64, 3);
     let placed = || -> BTreeMap<String, (usize, u64)> {
         let of = |edge| world.placed(edge).into_iter().map(move |(session, shard)| (session, (edge, shard)));
         (0..EDGES).flat_map(of).collect()
     };
-    world.wait("the sessions begin", || placed().len() == SESSIONS);
+    let is_home = |(session, (_, shard)): (&String, &(usize, u64))| {
+        u64::from_str_radix(&session[..2], 16).is_ok_and(|first| first % 2 == *shard)
+    };
+    world.wait("the sessions begin at home", || placed().len() == SESSIONS && placed().iter().all(is_home));
     let before = placed();
     for (session, (edge, shard)) in &before {
         let name = world.name(*edge);
