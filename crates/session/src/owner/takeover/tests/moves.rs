@@ -57,6 +57,20 @@ fn session_time_goes_on_from_the_hand_over_and_not_from_this_machine_s_clock() {
 }
 
 #[test]
+fn what_an_owner_that_was_replaced_says_of_the_time_does_not_count() {
+    let mut standby = Standby::new(0, true).fed(0..3);
+    standby.feed(hand_over());
+    // The ends have promised another owner since, and an hour has passed there.
+    let hour_later_ns = SESSION_NS + 3_600_000_000_000;
+    let says = |level: Says| Says { live: false, session_ns: Some(hour_later_ns), ..level };
+    standby.opens(&says(level(3, 2)), &says(silent(3)));
+    assert!(standby.starts_again());
+    let owner = &mut standby.owner;
+    owner.runner.set_clock(NOW, 0);
+    assert_eq!(owner.runner.session_ns(NOW, &owner.log), hour_later_ns);
+}
+
+#[test]
 fn session_time_goes_on_as_the_ends_say_and_not_from_this_machine_s_clock() {
     let later = Now { mono_ns: NOW.mono_ns + 500, unix_ns: 7 };
     let at = |client: Option<i64>, server: Option<i64>| {
