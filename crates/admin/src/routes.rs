@@ -20,7 +20,7 @@ use marram_http::Refusal;
 use marram_node::edge::take_recording;
 use marram_node::text::counted;
 use marram_sandbox::{Images, LoadError};
-use marram_shard::api::{App, SessionRow};
+use marram_shard::api::{App, NoDestination, SessionRow};
 use marram_shard::control::{self, ControlRequest, MetricSample};
 use marram_wire::id::{ImageHash, SessionId};
 use serde_json::{Value, json};
@@ -53,9 +53,8 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "sessions", id]) if method == delete => kill(state, id),
         (method, ["v1", "sessions", id, "record"]) if method == post => record(state, id, false),
         (method, ["v1", "sessions", id, "record", "redacted"]) if method == post => record(state, id, true),
-        (method, ["v1", "sessions", id, "move", to]) if method == post => move_session(state, id, to, false),
-        (method, ["v1", "sessions", id, "move", to, "replace"]) if method == post => {
-            move_session(state, id, to, true)
+        (method, ["v1", "sessions", id, "move", to @ ..]) if method == post && !to.is_empty() => {
+            move_session(state, id, to)
         }
         (method, ["v1", "sessions", id, "move"]) if method == delete => cancel_move(state, id),
         (method, ["v1", "moves"]) if method == get => moves(state),
@@ -218,9 +217,21 @@ fn kill(state: &AdminState, id: &str) -> Result<Answer, Refusal> {
     done(ask(state, ControlRequest::Kill(session(id)?, "killed by the operator".into()))?)
 }
 
-/// Begins a move, which may replace another one. Its result is among the moves.
-fn move_session(state: &AdminState, id: &str, to: &str, replace: bool) -> Result<Answer, Refusal> {
-    let request = ControlRequest::Move(session(id)?, to.to_owned(), replace);
+/// Begins a move, which may replace another one. Its result is among the moves. The path ends with `EDGE` or `EDGE/SHARD`, and
+/// `replace` behind that.
+fn move_session(state: &AdminState, id: &str, path: &[&str]) -> Result<Answer, Refusal> {
+    let (to, replace) = match path {
+        [to @ .., "replace"] if !to.is_empty() => (to, true),
+        to => (to, false),
+    };
+    let to = to.join("/").parse().map_err(|error: NoDestination| {
+        Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "the session cannot be moved there".to_owned(),
+            error.to_string(),
+        )
+    })?;
+    let request = ControlRequest::Move(session(id)?, to, replace);
     move_answer(ask(state, request)?, "the session cannot be moved")
 }
 

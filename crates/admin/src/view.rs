@@ -6,7 +6,7 @@
 //! shown to operators only; fields may be added.
 
 use marram_shard::api::{
-    App, CheckpointHolder, EndRow, KeeperRow, MoveOver, Protect, SessionRow, WitnessMode,
+    App, CheckpointHolder, EndRow, KeeperKind, KeeperRow, MoveOver, Protect, SessionRow, WitnessMode,
 };
 use marram_shard::cache::CachePolicy;
 use marram_wire::id::ImageHash;
@@ -150,10 +150,10 @@ pub(super) fn leaving(row: &SessionRow) -> Option<Value> {
 /// A session that is being moved, in the list of moves.
 pub(super) fn moving(row: &SessionRow) -> Option<Value> {
     let moving = row.moving.as_ref()?;
-    let copied = row.keepers.iter().find(|keeper| keeper.name == moving.to);
+    let copied = row.keepers.iter().find(|keeper| keeper.kind == KeeperKind::Moving);
     Some(json!({
         "session": row.session.to_string(),
-        "to": moving.to,
+        "to": moving.to.to_string(),
         "state": moving.stage.name(),
         "behind": copied.and_then(|keeper| keeper.progress.as_ref()).map(|progress| progress.behind),
     }))
@@ -163,7 +163,7 @@ pub(super) fn moving(row: &SessionRow) -> Option<Value> {
 pub(super) fn moved(over: &MoveOver) -> Value {
     json!({
         "session": over.session.to_string(),
-        "to": over.to,
+        "to": over.to.to_string(),
         "state": if over.why.is_empty() { "moved" } else { "failed" },
         "ms": over.ms,
         "why": (!over.why.is_empty()).then_some(&over.why),
@@ -180,6 +180,7 @@ pub(super) fn row(row: &SessionRow) -> Value {
         "app": row.app,
         "image": row.image.to_string(),
         "generation": row.generation.to_string(),
+        "shard": row.shard,
         "phase": row.phase.name(),
         "client": row.client.to_string(),
         "server": row.server.map(|host| host.to_string()),
@@ -245,7 +246,7 @@ pub(super) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marram_shard::api::{KeeperKind, KeeperProgress};
+    use marram_shard::api::KeeperProgress;
 
     #[test]
     fn identifiers_are_read_as_they_are_shown() {

@@ -183,6 +183,12 @@ impl Dialer {
         self.dials.entry(Target { edge, shard: 0 }).or_insert(Dial::Waiting { at_ns, backoff_ns: 0 });
     }
 
+    /// Adds one shard of an edge, which is dialled at this time. Its other shards are not, as long as its welcomes do not announce
+    /// them.
+    pub fn add_shard(&mut self, at_ns: u64, target: Target) {
+        self.dials.entry(target).or_insert(Dial::Waiting { at_ns, backoff_ns: 0 });
+    }
+
     /// An edge that was added has not answered as it should: it is dialled as seldom as one that never answered.
     pub fn distrust(&mut self, edge: u16) {
         self.unproved.insert(edge);

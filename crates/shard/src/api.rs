@@ -1,6 +1,7 @@
 //! What happens to a shard and to the control, and what they ask for: the interface between the pure edge and everything around
 //! it.
 
+mod destination;
 mod rows;
 
 pub use crate::note_level::NoteLevel;
@@ -11,6 +12,7 @@ use crate::{
 };
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
+pub use destination::{Destination, NoDestination};
 use marram_session::cell::{CellId, CheckpointBase, Ran, Run, Seed};
 use marram_session::replay::Gathered;
 pub use marram_session::{
@@ -28,6 +30,9 @@ use marram_wire::{
     seal::{Seal, SessionKeys},
 };
 pub use rows::{DrainRow, EndRow, KeeperKind, KeeperProgress, KeeperRow, MoveRow, MoveStage, SessionRow};
+
+/// The place of this edge itself among the edges that a shard dials: its other shards can take sessions over, too.
+pub const OWN_EDGE: u16 = u16::MAX;
 
 /// A wire from one agent to this shard. The shell chooses the number and never uses it twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -394,7 +399,7 @@ pub enum ToShard {
     List(Tag),
     /// The answer to [`FromShard::WitnessQuery`].
     WitnessAnswer(WitnessAnswer),
-    /// Move a session to another edge; answered by [`FromShard::MoveAnswer`], and later [`FromShard::MoveOver`].
+    /// Move a session to another edge or shard; answered by [`FromShard::MoveAnswer`], and later [`FromShard::MoveOver`].
     Move(MoveSession),
     /// Stop a move, unless the session was handed over; answered by [`FromShard::MoveAnswer`].
     CancelMove(Tagged),
@@ -599,14 +604,14 @@ record! {
     }
 }
 record! {
-    /// A request to move a session to another edge.
+    /// A request to move a session to another edge or shard.
     MoveSession {
         /// Chosen by the asker; the answer repeats it.
         tag: u64,
         /// The session to move.
         session: SessionId,
-        /// The name of the edge.
-        to: String,
+        /// The edge or shard.
+        to: Destination,
         /// Whether it replaces a move of the session that is under way.
         replace: bool,
     }
@@ -636,8 +641,8 @@ record! {
     MoveOver {
         /// The session.
         session: SessionId,
-        /// The edge to which it should move.
-        to: String,
+        /// Where it should move.
+        to: Destination,
         /// Milliseconds since the move was asked for.
         ms: u64,
         /// Why the session stays; empty if it has left.

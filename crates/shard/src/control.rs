@@ -8,9 +8,9 @@ pub use moves::MOVES_REMEMBERED;
 mod tests;
 
 use crate::api::{
-    App, AppName, CheckpointHolder, Configure, Counter, FromShard, Grant, Missing, MoveOver, MoveSession,
-    NoteLevel, SessionRow, Tag, Tagged, ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery,
-    WitnessReport,
+    App, AppName, CheckpointHolder, Configure, Counter, Destination, FromShard, Grant, Missing, MoveOver,
+    MoveSession, NoteLevel, OwnerPhase, SessionRow, Tag, Tagged, ToShard, Want, WitnessAnswer, WitnessMode,
+    WitnessQuery, WitnessReport,
 };
 use crate::coordinator::{Parts, Placements, contents::EdgeStoreSeen};
 use alloc::{
@@ -103,8 +103,8 @@ pub enum ControlRequest {
     Kill(SessionId, String),
     /// Record one session; true leaves out the messages, the cell's memory and its seed.
     Record(SessionId, bool),
-    /// Move one session to the edge of this name; true replaces a move that is under way. The answer says whether the move was begun.
-    Move(SessionId, String, bool),
+    /// Move one session to an edge or shard; true replaces a move that is under way. The answer says whether the move was begun.
+    Move(SessionId, Destination, bool),
     /// Stop the move of one session.
     CancelMove(SessionId),
     /// Moves under way, and those that are over.
@@ -400,7 +400,8 @@ impl Control {
             }
             FromShard::Recorded(recorded) => {
                 if let Some(question) = self.questions.get_mut(&recorded.tag) {
-                    if recorded.found {
+                    // Where it only stands by it cannot be recorded.
+                    if recorded.found && !matches!(question.recorded, Some(Ok(_))) {
                         question.recorded = Some(recorded.file.ok_or(recorded.why));
                     }
                     self.answered(recorded.tag, shard, out);
@@ -612,7 +613,7 @@ impl Control {
         let Some(mut question) = self.questions.remove(&tag) else { return };
         let answer = match question.request {
             ControlRequest::Sessions => ControlAnswer::Sessions(question.rows, question.figures),
-            ControlRequest::Inspect(id) => match question.rows.into_iter().find(|row| row.session == id) {
+            ControlRequest::Inspect(id) => match owned(question.rows, id) {
                 Some(row) => {
                     let survives = self.survives(&row);
                     ControlAnswer::Session(Box::new(row), survives)
@@ -651,4 +652,10 @@ impl Control {
         };
         out.push(ControlOutput::Answer { tag, answer });
     }
+}
+
+/// The row of a session: the one of its owner, if it moves between two shards of this edge.
+fn owned(rows: Vec<SessionRow>, id: SessionId) -> Option<SessionRow> {
+    let of_it = rows.into_iter().filter(|row| row.session == id);
+    of_it.min_by_key(|row| row.phase == OwnerPhase::Following)
 }

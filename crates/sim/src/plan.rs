@@ -299,7 +299,9 @@ impl Plan {
             partial::prepare(&mut plan);
             if !plan.keeps_many_messages() {
                 plan.moves = moves::draw(seed, plan.agents());
+                moves::divide(&mut plan);
                 moves::expose(&mut plan);
+                moves::witness(&mut plan);
             }
             plan.learning = learning::draw(&plan);
         }

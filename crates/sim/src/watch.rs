@@ -103,6 +103,8 @@ struct Attempt {
     witnessed: bool,
     /// Set if the opener was a standby for another owner's cell: how much of the log it had received.
     stood: Option<u64>,
+    /// Set likewise: the generation of that cell. A strict witness was asked under it, if the session was handed over.
+    stood_for: Option<Generation>,
 }
 
 impl Attempt {
@@ -145,8 +147,9 @@ pub struct Watch {
     moved_to: Option<usize>,
     /// What the witness's reply means, if there is a witness.
     witness: Option<WitnessMode>,
-    /// The witness's replies to owners: `None` if it was away, else how much log a client was seen to have.
-    testimonies: BTreeMap<(SessionId, Generation), Option<Option<u64>>>,
+    /// The witness's replies to owners: `None` if it was away, else how much log a client was seen to have. By the generation under
+    /// which the shard asked.
+    testimonies: BTreeMap<(SessionId, Generation, ShardPosition), Option<Option<u64>>>,
     /// The last generation that a shard opened.
     opened: BTreeMap<(ShardPosition, SessionId), Generation>,
     /// The last generation that an agent's end promised.
@@ -419,11 +422,16 @@ impl Watch {
     /// An owner got the witness's reply.
     pub(crate) fn testified(
         &mut self,
-        session: SessionId,
-        generation: Generation,
+        (session, generation, position): (SessionId, Generation, ShardPosition),
         said: Option<Option<u64>>,
     ) {
-        self.testimonies.insert((session, generation), said);
+        self.testimonies.insert((session, generation, position), said);
+    }
+
+    /// Whether the newest attempt to own a session needs the word of a strict witness.
+    pub(crate) fn is_strict(&self, session: SessionId) -> bool {
+        let last = self.sessions.get(&session).and_then(|track| track.attempts.values().next_back());
+        self.witness == Some(WitnessMode::Strict) && last.is_some_and(|last| last.witnessed)
     }
 
     /// The chosen log must not end before what the witness reported, nor be chosen without its reply where that is required.
@@ -433,10 +441,15 @@ impl Watch {
         let Some(how) = self.witness else { return };
         let Some(session) = self.channels.get(&(wire, channel)).map(|bound| bound.session) else { return };
         let Some((track, generation, _)) = self.attempt(wire, channel) else { return };
-        if !track.attempts.get(&generation).is_some_and(|attempt| attempt.witnessed) {
+        let Some(attempt) = track.attempts.get(&generation).filter(|attempt| attempt.witnessed) else {
             return;
-        }
-        let said = self.testimonies.get(&(session, generation)).copied().flatten();
+        };
+        let (position, first) = (attempt.position, attempt.stood_for);
+        let word = |generation| {
+            let position = position?;
+            self.testimonies.get(&(session, generation, position)).copied()
+        };
+        let said = word(generation).or_else(|| first.and_then(word)).flatten();
         if how == WitnessMode::Strict && said.is_none() {
             self.bounds.broken =
                 Some(format!("{session} goes on as {generation} without the word of its witness"));
@@ -535,13 +548,15 @@ impl Watch {
         let unchosen = |live: &Live| {
             track.attempts.get(&live.generation).is_some_and(|it| Attempt::count(it.chosen) == 0)
         };
-        let stood = live.filter(|live| other(live)).map(|live| live.log_end);
+        let fed = live.filter(|live| other(live));
+        let (stood, stood_for) = (fed.map(|live| live.log_end), fed.map(|live| live.generation));
         let in_vain = live.is_some_and(|live| other(live) && unchosen(live));
         self.counts.add(Rare::StandbyRenewedInVain, u64::from(in_vain));
         self.counts.add(Rare::StandbyAsked, u64::from(stood.is_some()));
         self.counts.add(Rare::StandbyLed, u64::from(stood.is_some() && track.asked == [false; 2]));
         let witnessed = promise.app == Service::Alone.name() && !promise.fresh;
-        let attempt = Attempt { position: Some(position), ends, stood, witnessed, ..Attempt::default() };
+        let attempt =
+            Attempt { position: Some(position), ends, stood, stood_for, witnessed, ..Attempt::default() };
         track.attempts.insert(generation, attempt);
         self.owner = Some(position);
     }

@@ -56,7 +56,11 @@ use marram_shard::{
     api, control,
     coordinator::{StoreChange, StoreFailure, StoreReply, StoreRequest},
 };
-use marram_wire::{frame::Frame, id::HostId};
+use marram_wire::{
+    frame::Frame,
+    id::{HostId, SessionId},
+};
+use std::collections::BTreeSet;
 
 /// Everything must have ended by then.
 const HORIZON_NS: u64 = 150 * S;
@@ -178,6 +182,8 @@ pub(crate) struct World {
     /// Whether one of them was not a move.
     is_disturbed: bool,
     causes: causes::Causes,
+    /// Sessions that an operator has moved to another shard of their edge, until they lose their owner.
+    assigned: BTreeSet<SessionId>,
     /// The state of the scenario `plan::Renewal`, once it has begun.
     renewal: Option<renewal::ScenarioState>,
     liar: Option<liars::Liar>,
@@ -248,6 +254,7 @@ impl World {
             faults_injected: 0,
             is_disturbed: false,
             causes: causes::Causes::default(),
+            assigned: BTreeSet::new(),
             renewal: None,
             liar: plan.liar.map(|liar| liars::Liar::new(&plan, liar)),
             watch: Watch::default(),

@@ -1,4 +1,4 @@
-//! `marram move`: sends running sessions to another edge, and waits until they are there.
+//! `marram move`: sends running sessions to another edge, or another shard of their edge, and waits until they are there.
 //!
 //! The edge that has a session begins the move, and knows its result afterwards. This command begins all moves, then asks for the
 //! list of moves until it has the result of each.
@@ -10,6 +10,7 @@ use clap::Args;
 use hyper::Method;
 use marram_config::units::Name;
 use marram_node::text::{counted, table};
+use marram_shard::api::Destination;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::thread;
@@ -29,9 +30,9 @@ pub(super) struct Move {
     /// All sessions of this app that the asked edges have; repeat it for several.
     #[arg(long = "app", value_name = "NAME")]
     apps: Vec<Name>,
-    /// The name of the edge to which they move.
-    #[arg(long, value_name = "NAME", required_unless_present = "cancel")]
-    to: Option<Name>,
+    /// The edge to which they move, or one shard of an edge: also of the edge where they are.
+    #[arg(long, value_name = "EDGE[/SHARD]", required_unless_present = "cancel")]
+    to: Option<Destination>,
     /// Stop the moves of these sessions: those that are not handed over yet stay.
     #[arg(long, conflicts_with_all = ["to", "no_wait", "dry_run"])]
     cancel: bool,
@@ -49,8 +50,8 @@ pub(super) struct Move {
 }
 
 pub(super) fn run(arguments: &Move) -> Result<(), Failure> {
-    let to = arguments.to.as_ref().map(|Name(name)| name.as_str()).unwrap_or_default();
-    let sessions = arguments.chosen(to)?;
+    let sessions = arguments.chosen()?;
+    let to = &arguments.to.as_ref().map(Destination::to_string).unwrap_or_default()[..];
     let mut results = Results::default();
     for session in &sessions {
         let asked = if arguments.dry_run {
@@ -78,7 +79,7 @@ pub(super) fn run(arguments: &Move) -> Result<(), Failure> {
 
 impl Move {
     /// The sessions that the command line names, and those of its apps that are not at the edge yet.
-    fn chosen(&self, to: &str) -> Result<Vec<String>, Failure> {
+    fn chosen(&self) -> Result<Vec<String>, Failure> {
         let mut chosen: Vec<String> =
             self.sessions.iter().map(|session| self.edges.whole(session)).collect::<Result<_, _>>()?;
         if self.apps.is_empty() {
@@ -88,8 +89,9 @@ impl Move {
         if let Some(failed) = failed {
             return Err(failed);
         }
-        for answer in answers.iter().filter(|answer| answer["edge"] != to) {
-            let rows = answer["sessions"].as_array().into_iter().flatten();
+        for answer in &answers {
+            let is_there = |row: &Value| self.to.as_ref().is_some_and(|to| is_at(to, answer, row));
+            let rows = answer["sessions"].as_array().into_iter().flatten().filter(|row| !is_there(row));
             let of_app = |row: &&Value| self.apps.iter().any(|Name(app)| row["app"] == app.as_str());
             let owned = |row: &&Value| row["phase"] != "standing by";
             chosen.extend(rows.filter(of_app).filter(owned).map(|row| text(row, "session")));
@@ -103,6 +105,11 @@ impl Move {
         chosen.dedup();
         Ok(chosen)
     }
+}
+
+/// Whether a row of an edge's list is of a session that is there already.
+fn is_at(to: &Destination, answer: &Value, row: &Value) -> bool {
+    answer["edge"] == to.edge.as_str() && to.shard.is_none_or(|shard| row["shard"] == shard)
 }
 
 /// What became of each session.

@@ -121,10 +121,11 @@ fn phases() -> PossibleValuesParser {
 }
 
 /// Columns, by the names of fields in the answers; `HEADINGS` has their titles, in the same order.
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 12] = [
     "session",
     "app",
     "phase",
+    "shard",
     "age",
     "protect",
     "keepers",
@@ -135,10 +136,11 @@ const FIELDS: [&str; 11] = [
     "stages",
 ];
 /// "Here": those counters begin again when an edge takes a session over.
-const HEADINGS: [&str; 11] = [
+const HEADINGS: [&str; 12] = [
     "SESSION",
     "APP",
     "PHASE",
+    "SHARD",
     "AGE",
     "PROTECT",
     "KEEPERS",

@@ -44,9 +44,19 @@ struct World {
 
 impl World {
     fn new(purpose: &'static str, server: SocketAddr, protect: &str) -> Self {
+        Self::with(purpose, server, protect, |_| {})
+    }
+
+    fn with(
+        purpose: &'static str,
+        server: SocketAddr,
+        protect: &str,
+        change: impl FnOnce(&mut Layout),
+    ) -> Self {
         let layout = support::layout(purpose, |layout: &mut Layout| {
             (layout.edges, layout.shards) = (EDGES, 2);
             layout.agent_tables = String::new();
+            change(layout);
         });
         let state = format!(
             "protect = {protect:?}\n[keep]\nrecovery_target = \"1ms\"\n[quotas]\nmemory = \"64MiB\"\n"
@@ -78,10 +88,17 @@ impl World {
 
     /// The sessions that run on an edge.
     fn running(&self, edge: usize) -> Vec<String> {
+        self.placed(edge).into_iter().map(|(session, _)| session).collect()
+    }
+
+    /// The same, with the shard of each.
+    fn placed(&self, edge: usize) -> Vec<(String, u64)> {
         let list = self.ask(edge, Method::GET, "/v1/sessions").unwrap_or_default();
         let rows = list["sessions"].as_array().into_iter().flatten();
         let running = rows.filter(|row| row["phase"] == "running");
-        running.map(|row| row["session"].as_str().unwrap().to_owned()).collect()
+        running
+            .map(|row| (row["session"].as_str().unwrap().to_owned(), row["shard"].as_u64().unwrap()))
+            .collect()
     }
 
     /// Runs a command of operators for some edges: its status, and what it prints.
@@ -109,16 +126,18 @@ impl World {
         self.ask(edge, Method::GET, "/v1/edge").unwrap()["edge"].as_str().unwrap().to_owned()
     }
 
-    /// Moves some sessions from one edge to another one, perhaps kills one of the two if it `strikes`, and waits for the results.
+    /// Moves some sessions from one edge to another one, or to the other shard of the same edge, perhaps kills one of the two if it
+    /// `strikes`, and waits for the results.
     fn batch(&mut self, strikes: bool, random: &mut Seeded, done: &mut Done) {
         let from = usize::try_from(random.below(EDGES as u64)).unwrap();
-        let to = (from + 1 + usize::try_from(random.below(EDGES as u64 - 1)).unwrap()) % EDGES;
+        let to = (from + usize::try_from(random.below(EDGES as u64)).unwrap()) % EDGES;
         // An edge that was started again has another name.
         let (name, mut begun) = (self.name(to), Vec::new());
-        for session in
-            self.running(from).into_iter().take(usize::try_from(1 + random.below(BATCH_MAX)).unwrap())
+        for (session, shard) in
+            self.placed(from).into_iter().take(usize::try_from(1 + random.below(BATCH_MAX)).unwrap())
         {
-            match self.ask(from, Method::POST, &format!("/v1/sessions/{session}/move/{name}")) {
+            let to = if to == from { format!("{name}/{}", 1 - shard) } else { name.clone() };
+            match self.ask(from, Method::POST, &format!("/v1/sessions/{session}/move/{to}")) {
                 Ok(_) => begun.push(session),
                 Err(why) => {
                     *done.not.entry(why.split(" (").next().unwrap_or_default().to_owned()).or_default() += 1
@@ -233,6 +252,43 @@ fn the_command_moves_sessions_and_says_why_one_stays() {
     assert!(status == Some(3) && error.contains("`nowhere` is not connected"), "{error}");
     let (status, out, _) = marram(&["move", &session[..6], "--to", &world.name(0), "--dry-run"]);
     assert!(status == Some(0) && out.contains("would move"), "{out}");
+    assert!(caches.finish() > 0);
+}
+
+#[test]
+fn sessions_move_to_the_other_shard_of_their_edge_and_stay_there() {
+    const SESSIONS: usize = 4;
+    // A shard that is only slow keeps its sessions: one that lost its owner would go home.
+    let timeouts = format!("{}failback_delay = \"50ms\"\n", support::UNSUSPECTING);
+    let layout = |layout: &mut Layout| layout.agent_tables = timeouts;
+    let world = World::with("move-shard", support::serve::echo(), "endpoints", layout);
+    let caches = Caches::start(world.listens[1], SESSIONS as u64, 3);
+    let placed = || -> BTreeMap<String, (usize, u64)> {
+        let of = |edge| world.placed(edge).into_iter().map(move |(session, shard)| (session, (edge, shard)));
+        (0..EDGES).flat_map(of).collect()
+    };
+    let is_home = |(session, (_, shard)): (&String, &(usize, u64))| {
+        u64::from_str_radix(&session[..2], 16).is_ok_and(|first| first % 2 == *shard)
+    };
+    world.wait("the sessions begin at home", || placed().len() == SESSIONS && placed().iter().all(is_home));
+    let before = placed();
+    for (session, (edge, shard)) in &before {
+        let name = world.name(*edge);
+        let (status, _, error) = world.marram(&["move", session, "--to", &name], &[*edge]);
+        assert!(status == Some(3) && error.contains("to move it to another shard"), "{error}");
+        let to = format!("{name}/{}", 1 - shard);
+        let (status, out, error) = world.marram(&["move", session, "--to", &to], &[*edge]);
+        assert_eq!(status, Some(0), "{out} {error}; {}", world.cluster.logs.tail(40));
+    }
+    let moved = |(edge, shard): &(usize, u64)| (*edge, 1 - shard);
+    let after: BTreeMap<String, (usize, u64)> =
+        before.iter().map(|(session, place)| (session.clone(), moved(place))).collect();
+    assert_eq!(placed(), after);
+    // Far longer than it takes until sessions fail back.
+    let (since, answers) = (Instant::now(), caches.answers());
+    world.wait("clients go on", || since.elapsed() > Duration::from_secs(1) && caches.answers() > answers);
+    assert_eq!(placed(), after, "{}", world.cluster.logs.tail(40));
+    assert_eq!(caches.wrong(), Vec::<String>::new());
     assert!(caches.finish() > 0);
 }
 

@@ -10,11 +10,10 @@
 
 use super::{
     EdgeOptions,
-    setup::{Setup, ToProcess},
+    setup::{FromProcess, Setup, ToProcess},
 };
 use crate::logging::{self, Receiver};
 use bytes::Bytes;
-use marram_shard::api::FromShard;
 use marram_transport::{IpcChannel, Security};
 use mio::{Interest, Registry, Token, net::UnixStream};
 use std::{
@@ -147,17 +146,17 @@ impl Process {
         }
     }
 
-    /// Appends the messages that it sent; false if it is dead. It is then restarted later.
+    /// Appends the messages that it sent, with their descriptors; false if it is dead. It is then restarted later.
     ///
     /// What a dying shard sent before its end still counts: the messages are appended in either
     /// case.
-    pub(super) fn read(&mut self, messages: &mut Vec<FromShard>, now: Instant) -> bool {
+    pub(super) fn read(&mut self, messages: &mut Vec<(FromProcess, Option<OwnedFd>)>, now: Instant) -> bool {
         let State::Running(running) = &mut self.state else { return true };
         let alive = running.channel.read().unwrap_or(false);
         let mut sane = true;
-        while let Some((body, _)) = running.channel.next_message() {
-            match FromShard::decode(body) {
-                Ok(message) => messages.push(message),
+        while let Some((body, descriptor)) = running.channel.next_message() {
+            match FromProcess::decode(body) {
+                Ok(message) => messages.push((message, descriptor)),
                 Err(_) => sane = false,
             }
         }

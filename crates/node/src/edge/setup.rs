@@ -1,8 +1,8 @@
 //! The messages between the supervisor and shard processes, as bodies of [`marram_transport::IpcChannel`] messages.
 //!
 //! ```text
-//! to a shard   := 0 | setup, with where its log lines go   or   1 | marram_shard's ToShard   or   2 | TLS (1) | id of the gate that it comes from, if any (1 or 17), with a descriptor
-//! from a shard := marram_shard's FromShard
+//! to a shard   := 0 | setup, with where its log lines go   or   1 | marram_shard's ToShard   or   2 | TLS (1) | id of the gate or shard of this edge that it comes from, if any (1 or 17), with a descriptor
+//! from a shard := 1 | marram_shard's FromShard   or   2 | number of the shard to which this wire leads (1), with a descriptor
 //! ```
 //!
 //! Both sides are one program started from one file, so nothing is negotiated and anything else is a bug.
@@ -17,7 +17,7 @@ use super::{
 use crate::keys::{self, SigningKeyError};
 use bytes::{BufMut, Bytes, BytesMut};
 use marram_sandbox::Keyring;
-use marram_shard::api::ToShard;
+use marram_shard::api::{FromShard, ToShard};
 use marram_transport::{Credential, Identity, Security};
 use marram_wire::{
     codec::{self, Field},
@@ -222,8 +222,8 @@ pub(super) enum ToProcess {
     Wire {
         /// Whether a TLS handshake follows.
         tls: bool,
-        /// The gate's id, if it comes from this edge's own gate: then the peer need not authenticate.
-        gate: Option<HostId>,
+        /// The other side's id, if that is this edge's own gate, or another shard: then it need not authenticate.
+        own: Option<HostId>,
     },
 }
 
@@ -240,10 +240,10 @@ impl ToProcess {
                 out.put_u8(CONTROL);
                 out.put_slice(&message.to_bytes());
             }
-            Self::Wire { tls, gate } => {
+            Self::Wire { tls, own } => {
                 out.put_u8(WIRE);
                 tls.put(&mut out);
-                gate.put(&mut out);
+                own.put(&mut out);
             }
         }
         out.freeze()
@@ -254,7 +254,43 @@ impl ToProcess {
         match u8::take(&mut body)? {
             SETUP => Setup::take(&mut body).map(|setup| Self::Setup(Box::new(setup))),
             CONTROL => ToShard::decode(body).map(|message| Self::Control(Box::new(message))),
-            WIRE => Ok(Self::Wire { tls: bool::take(&mut body)?, gate: Field::take(&mut body)? }),
+            WIRE => Ok(Self::Wire { tls: bool::take(&mut body)?, own: Field::take(&mut body)? }),
+            _ => Err(codec::Error::Unknown),
+        }
+    }
+}
+
+/// A message from a shard process to the supervisor.
+#[derive(Debug)]
+pub(super) enum FromProcess {
+    /// For the control.
+    Control(Box<FromShard>),
+    /// One end of a socket pair, passed as a descriptor: the other one is the sending shard's wire to this shard of the edge.
+    Wire {
+        /// The shard.
+        shard: u8,
+    },
+}
+
+impl FromProcess {
+    /// Encodes a message for the control.
+    pub(super) fn control(message: &FromShard) -> Bytes {
+        let mut out = BytesMut::new();
+        out.put_u8(CONTROL);
+        out.put_slice(&message.to_bytes());
+        out.freeze()
+    }
+
+    /// Encodes what comes beside one end of a wire to a shard.
+    pub(super) fn wire(shard: u8) -> [u8; 2] {
+        [WIRE, shard]
+    }
+
+    /// Decodes a message.
+    pub(super) fn decode(mut body: Bytes) -> Result<Self, codec::Error> {
+        match u8::take(&mut body)? {
+            CONTROL => FromShard::decode(body).map(|message| Self::Control(Box::new(message))),
+            WIRE => Ok(Self::Wire { shard: u8::take(&mut body)? }),
             _ => Err(codec::Error::Unknown),
         }
     }

@@ -19,7 +19,7 @@
 use super::{
     error::ShardError,
     executor::Executor,
-    setup::{Setup, ToProcess},
+    setup::{FromProcess, Setup, ToProcess},
     standing::Standing,
     supervisor,
 };
@@ -28,7 +28,8 @@ use marram_agent::{DialFailed, DialInto, Dialing, EdgeTransport, EndpointDialer,
 use marram_sandbox::set_latency_sensitive;
 use marram_shard::{
     api::{
-        Counted, Counter, FromShard, NoteLevel, Now, ShardInput, ShardOutput, ShardWireId, Target, ToShard,
+        Counted, Counter, FromShard, NoteLevel, Now, OWN_EDGE, ShardInput, ShardOutput, ShardWireId, Target,
+        ToShard,
     },
     shard::Shard,
 };
@@ -68,7 +69,7 @@ const HANDSHAKES_MAX: usize = 1024;
 /// The peer of a wire.
 #[derive(Clone, Copy, Debug)]
 enum Origin {
-    /// It connected from this address; `None`: it comes from this edge itself.
+    /// It connected from this address; `None`: it comes from this edge itself, its gate or another shard.
     Accepted(Option<SocketAddr>),
     /// This shard dialled it.
     Dialled(Target),
@@ -388,7 +389,7 @@ impl Process {
                     }
                     self.inputs.push_back(ShardInput::Control(message));
                 }
-                (ToProcess::Wire { tls, gate }, Some(descriptor)) => self.take_wire(descriptor, tls, gate),
+                (ToProcess::Wire { tls, own }, Some(descriptor)) => self.take_wire(descriptor, tls, own),
                 (ToProcess::Wire { .. }, None) => {
                     if let Some(suppressed) = self.failures.pass(self.at) {
                         warn!(
@@ -404,9 +405,9 @@ impl Process {
     }
 
     /// The descriptor is closed if the wire cannot be taken: the agent sees its connection end.
-    fn take_wire(&mut self, descriptor: OwnedFd, tls: bool, gate: Option<HostId>) {
-        let (peer, wire) = if gate.is_some() {
-            (None, Ok(Wire::trusted(Socket::Unix(UnixStream::from_std(descriptor.into())), gate)))
+    fn take_wire(&mut self, descriptor: OwnedFd, tls: bool, own: Option<HostId>) {
+        let (peer, wire) = if own.is_some() {
+            (None, Ok(Wire::trusted(Socket::Unix(UnixStream::from_std(descriptor.into())), own)))
         } else {
             let stream = TcpStream::from_std(descriptor.into());
             let peer = stream.peer_addr().ok();
@@ -427,9 +428,30 @@ impl Process {
     }
 
     fn dial(&mut self, target: Target) {
+        if target.edge == OWN_EDGE {
+            return self.dial_shard(target);
+        }
         let Some(dialer) = &self.dialer else { return };
         let into = dialled_wires(&mut self.table, &self.poll, self.at);
         self.inputs.extend(dialer.dial(target, into).err().map(dial_failed));
+    }
+
+    /// A wire to another shard of this edge is a socket pair, of which the supervisor passes one end on.
+    fn dial_shard(&mut self, target: Target) {
+        let pair = std::os::unix::net::UnixStream::pair().and_then(|(ours, theirs)| {
+            ours.set_nonblocking(true)?;
+            theirs.set_nonblocking(true)?;
+            let wire = Wire::trusted(Socket::Unix(UnixStream::from_std(ours)), None);
+            let (token, origin) = (|id| token::token(WIRE, id), Origin::Dialled(target));
+            self.table.insert(self.poll.registry(), token, wire, origin, self.at)?;
+            Ok(OwnedFd::from(theirs))
+        });
+        match pair {
+            Ok(theirs) => self.channel.send(&FromProcess::wire(target.shard), Some(theirs)),
+            Err(error) => {
+                self.inputs.push_back(ShardInput::DialFailed { target, reason: error.to_string() });
+            }
+        }
     }
 
     /// Takes wires that waited until the peer's name was resolved.
@@ -504,7 +526,7 @@ impl Process {
                 let pause_us = usize::try_from(self.pause_max.as_micros()).unwrap_or(usize::MAX);
                 counted.counters.push(Counter::gauge("pause_us_max", pause_us));
                 for message in Counted::messages(counted.tag, counted.counters) {
-                    self.channel.send(&message.to_bytes(), None);
+                    self.channel.send(&FromProcess::control(&message), None);
                 }
             }
             // Each session that ends has such a line: it is not worth a message if it is not logged.
@@ -517,9 +539,11 @@ impl Process {
                     // printed.
                     note.text += &format!("; it printed: {words}");
                 }
-                self.channel.send(&FromShard::Note(note).to_bytes(), None);
+                self.channel.send(&FromProcess::control(&FromShard::Note(note)), None);
             }
-            ShardOutput::Control(message) => self.channel.send(&message.to_bytes(), None),
+            ShardOutput::Control(message) => {
+                self.channel.send(&FromProcess::control(&message), None);
+            }
         }
     }
 }

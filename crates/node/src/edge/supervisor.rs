@@ -22,19 +22,20 @@ use super::{
     pending::{Introduced, Outcome, PendingConnections, Rejected},
     processes::Process,
     recordings,
-    setup::ToProcess,
+    setup::{FromProcess, ToProcess},
     witness::{Coordinating, Witnesses},
 };
 use crate::logging::{self, Receiver};
 use marram_sandbox::set_latency_sensitive;
 use marram_shard::{
-    api::{FromShard, NoteLevel},
+    api::NoteLevel,
     control::{self, Control, ControlRequest},
 };
 use marram_transport::{
     LogLimiter, NotUnderstood, Preamble, PreambleAnswer, PreambleVerdict, StopSignal, WireAcceptor,
-    cannot_listen, cannot_wait, token,
+    cannot_listen, cannot_wait, random, token,
 };
+use marram_wire::id::HostId;
 use mio::{
     Events, Interest, Poll, Token, Waker,
     net::{TcpListener, TcpStream, UnixStream},
@@ -62,7 +63,7 @@ pub(super) struct Supervisor {
     poll: Poll,
     control: Control,
     outs: Vec<control::ControlOutput>,
-    messages: Vec<FromShard>,
+    messages: Vec<(FromProcess, Option<OwnedFd>)>,
     acceptor: WireAcceptor,
     listeners: Vec<TcpListener>,
     pending: PendingConnections,
@@ -269,13 +270,30 @@ impl Supervisor {
         let mut messages = std::mem::take(&mut self.messages);
         let alive = process.read(&mut messages, self.now);
         let shard = shard_number(index);
-        for message in messages.drain(..) {
-            self.step(control::ControlInput::FromShard { shard, message });
+        for (message, descriptor) in messages.drain(..) {
+            match message {
+                FromProcess::Control(message) => {
+                    self.step(control::ControlInput::FromShard { shard, message: *message });
+                }
+                FromProcess::Wire { shard } => self.join(shard, descriptor),
+            }
         }
         self.messages = messages;
         if !alive {
             self.step(control::ControlInput::ShardDown { shard });
         }
+    }
+
+    /// Passes a wire of one shard on to another one. If that is not up, the wire breaks, and the first one dials again.
+    fn join(&mut self, shard: u8, descriptor: Option<OwnedFd>) {
+        // Each wire has an id of its own, as if its agent were new.
+        let own = random().map(HostId);
+        let (Some(process), Some(descriptor), Ok(own)) =
+            (self.processes.get_mut(usize::from(shard)), descriptor, own)
+        else {
+            return;
+        };
+        process.send(&ToProcess::Wire { tls: false, own: Some(own) }, Some(descriptor));
     }
 
     /// Stops after `ACCEPTS`: a flood of connections must not delay the messages of shards.
@@ -351,7 +369,7 @@ impl Supervisor {
             return self.rejected(peer, &format!("{answer}"));
         }
         if sent.is_ok() {
-            let wire = ToProcess::Wire { tls: preamble.tls, gate: None };
+            let wire = ToProcess::Wire { tls: preamble.tls, own: None };
             self.processes[index].send(&wire, Some(OwnedFd::from(stream)));
         }
     }
@@ -381,7 +399,7 @@ impl Supervisor {
         {
             let index = usize::from(shard) % self.processes.len();
             if self.processes[index].has_room() {
-                let wire = ToProcess::Wire { tls: false, gate: Some(host) };
+                let wire = ToProcess::Wire { tls: false, own: Some(host) };
                 self.processes[index].send(&wire, Some(OwnedFd::from(socket)));
             }
         }

@@ -3,6 +3,8 @@
 //! lost its sessions to another shard, which would have twice as many until they end, even though the first one is
 //! idle.
 //!
+//! A session that an operator has moved to a shard of its edge stays there: the shard says so when it asks for the promise.
+//!
 //! A session fails back as it leaves an edge that drains: it asks its home for a generation, and stays where it is
 //! until the home asks for its promise. Sessions move one at a time, and only to a shard that has been healthy for a
 //! while.
@@ -122,8 +124,10 @@ impl Agent {
     pub(super) fn note_home(&mut self, now_ns: u64, id: EndId, wire: WireId) {
         self.forget_home(id);
         let keeps = !self.sessions.is_lost_with_its_owner(id);
+        let assigned = self.sessions.get(id).is_some_and(|session| session.assigned);
         // Only clients' sessions fail back, and only those that another owner can recover.
-        let Some(wire) = self.wires.get(wire).filter(|_| keeps && !id.server) else { return };
+        let may = keeps && !id.server && !assigned;
+        let Some(wire) = self.wires.get(wire).filter(|_| may) else { return };
         let home = Target { edge: wire.target.edge, shard: wire.home(id.session) };
         // If an edge restarts with fewer shards, the wires of the missing shards lead to others.
         let shard = wire.welcome.as_ref().map_or(wire.target.shard, |welcome| welcome.shard);

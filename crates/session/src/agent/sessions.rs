@@ -58,6 +58,8 @@ pub(super) struct Session {
     pub(super) active_ns: u64,
     /// Its home shard, if it is away from home.
     pub(super) home: Option<Target>,
+    /// Whether an operator has moved it to the shard that has its last promise.
+    pub(super) assigned: bool,
     /// When to ask for a generation (again).
     pub(super) lead_ns: Option<u64>,
     retry_ns: u64,
@@ -90,6 +92,7 @@ impl Session {
             orphaned_ns: Some(now_ns),
             active_ns: now_ns,
             home: None,
+            assigned: false,
             lead_ns: None,
             retry_ns: RETRY_MIN_NS,
             rejected: Vec::new(),
@@ -278,6 +281,7 @@ impl Agent {
         }
         session.orphaned_ns.get_or_insert(now_ns);
         session.lead_ns = None;
+        session.assigned = ask.assigned;
         if !id.server {
             self.spread.learned(&ask.app, ask.shared);
         }

@@ -134,13 +134,19 @@ impl Owner {
         if !due || self.phase() != OwnerPhase::Running {
             return trace!(self.context(), "ignores checkpoint {number}, which was given up");
         }
-        let fits = |bytes: Bytes| {
-            self.checkpointer.fits(&self.about, &self.ends, bytes.len() as u64).map(|()| bytes)
-        };
-        let bytes = match result.and_then(fits) {
+        let bytes = match result {
             Ok(bytes) => bytes,
             Err(reason) => return self.no_checkpoint(reason, out),
         };
+        if let Err(reason) = self.checkpointer.fits(&self.about, &self.ends, bytes.len() as u64) {
+            self.no_checkpoint(reason, out);
+            if self.checkpointer.is_fed() {
+                // Another kind of checkpoint may fit. If none does, its ends may stop reading before one is due.
+                self.checkpointer.require();
+                self.checkpoint_if_due(out);
+            }
+            return;
+        }
         if let Some((meta, took)) = self.checkpointer.sealed_apart(&self.about, bytes.len() as u64) {
             // A keeper that takes over here has no log before this: each end needs it up to here.
             (0..self.ends.len()).for_each(|index| self.send_log(index, out));

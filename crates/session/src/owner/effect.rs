@@ -65,9 +65,11 @@ pub enum OwnerEffect {
     StandbySlow(KeeperId),
     /// Send this to the owner or recorder that feeds this standby.
     ToFeeder(Frame),
-    /// The owner that feeds this standby has handed the session over, and everything that was fed is replayed: open a generation.
+    /// The owner that feeds this standby has handed the session over, everything that was fed is replayed, and a strict witness has
+    /// answered: open a generation.
     TakeOver,
-    /// Ask the witness what the client has acknowledged; answered by [`super::Owner::witnessed`] with this generation.
+    /// Ask the witness what the client has acknowledged; answered by [`super::Owner::witnessed`] with this generation. Of a standby it is
+    /// the one that it follows.
     AskWitness(Generation),
     /// Report to the witness what the client has. Nothing waits for it.
     Report(ClientProgress),

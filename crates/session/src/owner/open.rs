@@ -29,6 +29,8 @@ pub struct Attempt<'a> {
     pub proven: bool,
     /// Where the client connected, as its agent says, if the session is new.
     pub origin: Option<&'a Origin>,
+    /// Whether an operator has moved the session to this shard.
+    pub assigned: bool,
     /// The verified identity of the agent of the client's end, if it was verified.
     pub client_identity: Option<&'a str>,
 }
@@ -229,6 +231,7 @@ fn ask_ends(
             proven: attempt.proven,
             keep: about.policy.keep,
             shared: about.policy.shared,
+            assigned: attempt.assigned,
             linger_ms: about.policy.linger_ms,
             live: live.map(|(generation, log_end)| Live { generation, took, log_end }),
             origin: origin.cloned().map(Box::new),

@@ -46,7 +46,9 @@ impl Owner {
             // More entries will follow, unless its owner has handed the session over.
             Ok(None) if waits_for_more(&self.follow) => {
                 let takes_over = self.follow.as_mut().is_some_and(|follow| follow.takes_over());
-                out.extend(takes_over.then_some(OwnerEffect::TakeOver));
+                if takes_over && !self.witness.ask_first(&self.about, out) {
+                    out.push(OwnerEffect::TakeOver);
+                }
             }
             Ok(None) => self.chosen(now, out),
             Ok(Some(Handler { input, now_ns, reads })) => {

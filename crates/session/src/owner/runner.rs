@@ -95,8 +95,16 @@ impl Runner {
 
     /// Another owner hands the session over, where this is the session time now: it continues from there, whatever the clocks of
     /// both machines say.
+    ///
+    /// The ends will say what the time is too ([`Self::tell_clock`]), but theirs is behind by a round trip to them, which would add up
+    /// over many moves; and a client's end alone can make it run ahead.
     pub(super) fn carry_clock(&mut self, now: Now, session_ns: i64) {
         self.carried_offset_ns = Some(session_ns.saturating_sub(mono_ns(now)));
+    }
+
+    /// The owner that handed the session over was not the last one: what it said of the time is out of date.
+    pub(super) fn forget_carried_clock(&mut self) {
+        self.carried_offset_ns = None;
     }
 
     /// The end at `port` says what the session time is now. The server's counts more than the client's: a client's machine may have slept

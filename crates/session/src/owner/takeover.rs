@@ -27,6 +27,7 @@ impl Owner {
         }
         self.remove_cell(out);
         self.live = None;
+        self.runner.forget_carried_clock();
         self.log = Log::new(self.about.session);
         for side in self.ends.iter_mut() {
             side.reset();

@@ -5,13 +5,23 @@
 //! witnessed position or has another digest there. It reports what the client has *acknowledged*, never what was only
 //! sent to it: an honest end keeps what it has acknowledged. Nothing waits for a report, so a client can still go back
 //! by what it received since the last report.
+//!
+//! An owner to which a session was handed over asks a strict witness first, and the ends only if it has answered: if it
+//! is unavailable, the session stays where it runs.
 
-use super::{Now, Owner, OwnerEffect, about::About, end_state::EndState, ends::Ends, log::Checkmark};
+use super::{
+    Now, Owner, OwnerEffect, OwnerPhase, StandbyError, about::About, end_state::EndState, ends::Ends,
+    log::Checkmark,
+};
 use crate::{
     invariant::{BrokenInvariant, holds},
     trace,
 };
-use alloc::{format, string::String, vec::Vec};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
 use marram_wire::{
     frame::Code,
     id::{Generation, Port},
@@ -55,6 +65,8 @@ enum Asked {
     NotNeeded,
     Waiting,
     Answered(Option<ClientProgress>),
+    /// Answered before the generation that is about to be opened.
+    AnsweredFirst(Option<ClientProgress>),
 }
 
 /// What the client has once it has acknowledged this many outputs: the log that was sent before the last of them.
@@ -76,10 +88,24 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// A generation is being opened: the witness is asked together with the ends, unless the session is new.
+    /// A session was handed over, and a strict witness is asked before the ends. False if there is none.
+    pub(super) fn ask_first(&mut self, about: &About, out: &mut Vec<OwnerEffect>) -> bool {
+        let is_strict = about.policy.witness == Some(Witnessing::Strict);
+        if is_strict {
+            self.asked = Asked::Waiting;
+            out.push(OwnerEffect::AskWitness(about.generation()));
+        }
+        is_strict
+    }
+
+    /// A generation is being opened: the witness is asked together with the ends, unless the session is new, or it was
+    /// asked first.
     pub(super) fn ask(&mut self, about: &About, fresh: bool, out: &mut Vec<OwnerEffect>) {
         self.marks = [None; 2];
-        self.asked = Asked::NotNeeded;
+        self.asked = match self.asked {
+            Asked::AnsweredFirst(seen) => Asked::Answered(seen),
+            _ => Asked::NotNeeded,
+        };
         if !fresh {
             self.need(about, out);
         }
@@ -98,15 +124,10 @@ impl Witness {
         self.asked == Asked::Waiting
     }
 
-    /// The witness answered: what the client was seen to have, none if nothing is known of it.
-    fn answered(&mut self, seen: Option<ClientProgress>) {
-        self.asked = Asked::Answered(seen);
-    }
-
     /// What the client was seen to have, if the witness said so in this attempt.
     fn seen(&self) -> Option<ClientProgress> {
         match self.asked {
-            Asked::Answered(seen) => seen,
+            Asked::Answered(seen) | Asked::AnsweredFirst(seen) => seen,
             Asked::NotNeeded | Asked::Waiting => None,
         }
     }
@@ -195,6 +216,9 @@ impl Owner {
         if generation != self.about.generation() || !self.witness.is_awaited() {
             return trace!(self.context(), "ignores the witness's answer to generation {generation}");
         }
+        if self.phase() == OwnerPhase::Following {
+            return self.witnessed_first(testimony, out);
+        }
         let seen = match (testimony, self.about.policy.witness) {
             (WitnessReply::Seen(seen), _) => seen,
             (WitnessReply::Away(why), Some(Witnessing::Strict)) => {
@@ -208,7 +232,31 @@ impl Owner {
                 None
             }
         };
-        self.witness.answered(seen);
+        self.witness.asked = Asked::Answered(seen);
         self.choose_if_complete(now, out);
+    }
+
+    /// The answer to [`Witness::ask_first`]: this owner takes over, or the session stays with the one that has handed it
+    /// over. Without its feed it is a standby like any other.
+    fn witnessed_first(&mut self, testimony: WitnessReply, out: &mut Vec<OwnerEffect>) {
+        if self.follow.as_ref().is_none_or(|follow| follow.channel().is_none()) {
+            self.witness.asked = Asked::NotNeeded;
+            return trace!(self.context(), "ignores the witness's answer: its feed is lost");
+        }
+        let seen = match testimony {
+            WitnessReply::Seen(seen) => seen,
+            WitnessReply::Away(why) => {
+                let reason = format!(
+                    "the app has keep.witness = \"strict\", and the edge to which the session moves cannot ask the witness: {why}"
+                );
+                return self.fail_standby(StandbyError(Code::Waiting, reason), out);
+            }
+        };
+        self.witness.asked = Asked::AnsweredFirst(seen);
+        if self.witness.was_overtaken(self.about.generation(), None) {
+            let reason = "the witness has seen a newer owner of the session".to_string();
+            return self.fail_standby(StandbyError(Code::Superseded, reason), out);
+        }
+        out.push(OwnerEffect::TakeOver);
     }
 }

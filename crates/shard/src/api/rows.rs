@@ -1,6 +1,6 @@
 //! What listings show of sessions: who keeps each, and where it moves.
 
-use super::Protect;
+use super::{Destination, Protect};
 use crate::byte_enum::byte_enum;
 use alloc::{string::String, vec::Vec};
 use marram_session::owner::OwnerPhase;
@@ -117,8 +117,8 @@ impl MoveStage {
 record! {
     /// The move of a session.
     MoveRow {
-        /// The edge to which it moves.
-        to: String,
+        /// Where it moves.
+        to: Destination,
         /// How far it is.
         stage: MoveStage,
     }
@@ -171,6 +171,8 @@ record! {
         image: ImageHash,
         /// Its generation here.
         generation: Generation,
+        /// The shard.
+        shard: u8,
         /// What its owner is doing.
         phase: OwnerPhase,
         /// The client's agent.
@@ -181,7 +183,7 @@ record! {
         protect: Protect,
         /// Its replicas other than its ends.
         keepers: Vec<KeeperRow>,
-        /// Its move to another edge, if it is being moved.
+        /// Its move to another edge or shard, if it is being moved.
         moving: Option<MoveRow>,
         /// Its ends.
         ends: Vec<EndRow>,

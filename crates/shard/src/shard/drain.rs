@@ -9,7 +9,7 @@ use super::{
     report::note,
     state::{drain::Drain, moves::Move},
 };
-use crate::api::{DrainRow, FromShard, NoteLevel, Now, Protect, ShardOutput};
+use crate::api::{Destination, DrainRow, FromShard, NoteLevel, Now, Protect, ShardOutput};
 use alloc::{
     format,
     string::{String, ToString},
@@ -35,8 +35,8 @@ impl Shard {
 
     /// Moves a session to another edge, if one can take it.
     pub(super) fn move_out(&mut self, now: Now, id: SessionId) {
-        let able = self.edges_for(id).filter(|edge| self.may_move(id, edge).is_ok());
-        let edges = able.map(ToString::to_string).collect();
+        let edges = self.edges_for(id).map(Destination::edge);
+        let edges = edges.filter(|edge| self.may_move(id, edge).is_ok()).collect();
         if let Some(moving) = Move::to_one_of(edges, now.mono_ns)
             && let Some(session) = self.sessions.get_mut(id)
         {
@@ -96,10 +96,11 @@ impl Shard {
         if self.sessions.is_following(id) {
             return None;
         }
-        let to = self.edges_for(id).find(|edge| self.may_move(id, edge).is_ok()).map(ToString::to_string);
+        let may_move = |edge: &str| self.may_move(id, &Destination::edge(edge));
+        let to = self.edges_for(id).find(|edge| may_move(edge).is_ok()).map(ToString::to_string);
         let why = match (&to, self.edges_for(id).next()) {
             (Some(_), _) => String::new(),
-            (None, Some(edge)) => self.may_move(id, edge).err().unwrap_or_default(),
+            (None, Some(edge)) => may_move(edge).err().unwrap_or_default(),
             (None, None) => "no other edge is connected to this one that could take it".to_string(),
         };
         // The edge to which it moves needs another one that stands by.

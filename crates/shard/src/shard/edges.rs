@@ -71,7 +71,8 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) {
         let Some(peer) = self.peers.as_ref().and_then(|peers| peers.get(wire)) else { return };
-        let own = edges.iter().find(|entry| entry.name == peer.name());
+        // Another shard of this edge says of it what this one knows.
+        let own = edges.iter().find(|entry| entry.name == peer.name()).filter(|_| !peer.is_own());
         // Before its welcome it has no name, and proved nothing of this domain.
         if peer.name().is_empty() {
             return trace!(SHARD, "ignores Edges on wire {} before the welcome", wire.0);

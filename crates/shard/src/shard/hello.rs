@@ -281,6 +281,7 @@ impl Shard {
             self.tenants.came(session.place, session.app());
         }
         let (fresh, proven, origin) = (session.fresh, session.proven, session.origin.clone());
+        let assigned = session.assigned;
         let client = ends.first().and_then(|(wire, ..)| self.wires.get(*wire));
         let identity = client.and_then(|wire| wire.verified.certificate.clone());
         self.counters.attempts += 1;
@@ -293,6 +294,7 @@ impl Shard {
                 fresh,
                 proven,
                 origin: origin.as_deref(),
+                assigned,
                 client_identity: identity.as_deref(),
             };
             owner.open(&attempt, effects);

@@ -47,28 +47,36 @@ impl Shard {
             let reason = "the keeper's proof does not match this edge's domain secret: does it have the edges' `secret_file`?";
             return self.goodbye(id, reason, out);
         }
-        // Names are the ring's keys: an edge that stood by for itself would lose both at once.
-        if keeper.name == self.config.edge || wire.role.is_some() {
+        // Names are the ring's keys: an edge that stood by for itself would lose both at once. Another shard of this edge is not on the
+        // ring. Its wire has no address.
+        let has_own_name = keeper.name == self.config.edge;
+        let own =
+            has_own_name && wire.address.is_none() && keeper.role == 1 && keeper.shard != self.config.shard;
+        if (has_own_name && !own) || wire.role.is_some() {
             return self.goodbye(id, "the keeper introduced itself twice, or has this edge's own name", out);
         }
         let Keeper { name, role, shard, shards, .. } = keeper;
-        let text = if role == 0 {
-            alloc::format!("the recorder `{name}` is connected")
+        let (level, text) = if role == 0 {
+            (NoteLevel::Info, alloc::format!("the recorder `{name}` is connected"))
+        } else if own {
+            (NoteLevel::Debug, alloc::format!("shard {shard} of this edge can take sessions over"))
         } else {
-            alloc::format!("the edge `{name}` (shard {shard}) can stand by")
+            (NoteLevel::Info, alloc::format!("the edge `{name}` (shard {shard}) can stand by"))
         };
         // A count of 0 is a peer's mistake, and would divide by zero.
-        self.wires.introduced(id, Role { name, recorder: role == 0, shard, shards: shards.max(1) });
-        if role == 1 {
+        let role = Role { name, recorder: role == 0, shard, shards: shards.max(1), own };
+        let is_other_edge = !role.recorder && !own;
+        self.wires.introduced(id, role);
+        if is_other_edge {
             self.tell_store_seen(id, out);
         }
-        note(NoteLevel::Info, None, text, out);
+        note(level, None, text, out);
         self.keepers_changed(now, out);
     }
 
     /// A keeper came or went, or what apps need has changed: every session checks its replicas.
     pub(super) fn keepers_changed(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
-        self.keepers.rebuild(self.wires.standbys());
+        self.keepers.rebuild(self.wires.standbys().map(|role| role.name.clone()));
         // Rare, and every session may be concerned.
         for id in self.sessions.ids() {
             self.place(now, id, out);
@@ -131,7 +139,7 @@ impl Shard {
         let name = self.keepers.standby_of(id, &self.config.edge).filter(|_| stands);
         // The edge to which it moves has a feed already, and is about to be its owner.
         let name = name.filter(|name| session.placing.at_edge(name).is_none());
-        let standby = name.and_then(|name| self.wires.of_standby(name, id));
+        let standby = name.and_then(|name| self.wires.of_standby(name, None, id));
         let feed = if protect == Protect::Hot { Feed::Replayed } else { Feed::Kept };
         for ((wire, role), feed) in
             recorder.map(|it| (it, Feed::Kept)).into_iter().chain(standby.map(|it| (it, feed)))

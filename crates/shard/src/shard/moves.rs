@@ -1,17 +1,24 @@
-//! Live moves: an operator sends a session to another edge (docs/protocol.md, "Moves").
+//! Live moves: an operator sends a session to another edge, or to another shard of this one (docs/protocol.md, "Moves").
 //!
-//! The other edge stands by for the session, as an edge does that the app asks for. Once it has what it needs, it is told to take
+//! The other side stands by for the session, as an edge does that the app asks for. Once it has what it needs, it is told to take
 //! over, which it does as if this edge had died. The session runs here until its ends promise the other edge: so no message waits
 //! for longer than that takes, and if anything goes wrong before, the session stays.
 
-use super::{Shard, report::note, roles, state::moves::Move};
-use crate::api::{FromShard, MoveAnswer, MoveOver, MoveSession, NoteLevel, Now, ShardOutput, Tagged};
+use super::{
+    Shard,
+    report::note,
+    roles,
+    state::{moves::Move, wires::Role},
+};
+use crate::api::{
+    Configure, Destination, FromShard, MoveAnswer, MoveOver, MoveSession, NoteLevel, Now, ShardOutput, Tagged,
+};
 use alloc::{
     format,
     string::{String, ToString},
     vec::Vec,
 };
-use marram_session::owner::{Feed, KeeperId, OwnerPhase, Witnessing};
+use marram_session::owner::{Feed, KeeperId, OwnerPhase};
 use marram_wire::{
     frame::{Code, Keep, Reject},
     id::{HostId, Port, SessionId},
@@ -33,7 +40,7 @@ impl Shard {
         out.push(ShardOutput::Control(FromShard::MoveAnswer(MoveAnswer { tag, found, why })));
     }
 
-    fn wait_to_move(&mut self, now: Now, id: SessionId, to: String) -> Result<(), String> {
+    fn wait_to_move(&mut self, now: Now, id: SessionId, to: Destination) -> Result<(), String> {
         self.may_move(id, &to)?;
         self.moves.wait(id);
         if let Some(session) = self.sessions.get_mut(id) {
@@ -48,7 +55,7 @@ impl Shard {
         &mut self,
         now: Now,
         id: SessionId,
-        to: String,
+        to: Destination,
         out: &mut Vec<ShardOutput>,
     ) -> Result<(), String> {
         let Some(moving) = self.sessions.get(id).and_then(|session| session.moving.as_deref()) else {
@@ -84,7 +91,7 @@ impl Shard {
     }
 
     /// Why a session cannot be moved to an edge, if it cannot.
-    pub(super) fn may_move(&self, id: SessionId, to: &str) -> Result<(), String> {
+    pub(super) fn may_move(&self, id: SessionId, to: &Destination) -> Result<(), String> {
         match self.sessions.get(id).and_then(|session| session.moving.as_deref()) {
             Some(moving) => Err(format!(
                 "the session is being moved to `{}` already: cancel that move first, or replace it (`marram move --replace`)",
@@ -95,18 +102,12 @@ impl Shard {
     }
 
     /// Why a session cannot be moved to an edge, whether or not it is being moved.
-    fn can_move(&self, id: SessionId, to: &str) -> Result<(), String> {
+    fn can_move(&self, id: SessionId, to: &Destination) -> Result<(), String> {
         let Some(session) = self.sessions.get(id) else { return Err("the session is not here".into()) };
         let owner = &session.owner;
-        if to == self.config.edge {
-            return Err(format!("the session is on `{to}` already"));
-        }
+        self.is_elsewhere(to)?;
         if owner.policy().shared {
             return Err("the app has cell = \"shared\": a shared cell cannot be moved yet".into());
-        }
-        if owner.policy().witness == Some(Witnessing::Strict) {
-            // The attempt would wait for the coordinator, and the session would have no owner meanwhile.
-            return Err("the app has keep.witness = \"strict\": such a session cannot be moved yet".into());
         }
         if owner.is_recording() {
             return Err("the session is being recorded: try again when that is done".into());
@@ -114,16 +115,50 @@ impl Shard {
         if owner.phase() != OwnerPhase::Running {
             return Err(format!("the session is not running ({}): try again", owner.phase().name()));
         }
-        if self.wires.of_standby(to, id).is_none() {
-            let mut edges: Vec<String> = self.wires.standbys().map(|name| format!("`{name}`")).collect();
-            edges.sort_unstable();
-            edges.dedup();
-            let connected = if edges.is_empty() { "none".to_string() } else { edges.join(", ") };
-            return Err(format!(
-                "the edge `{to}` is not connected to this edge (connected: {connected}): its configuration must name this edge in `standby.edges`"
-            ));
+        match self.wires.of_standby(&to.edge, to.shard, id) {
+            Some(_) => Ok(()),
+            None => Err(self.is_not_connected(to)),
         }
-        Ok(())
+    }
+
+    /// Whether a destination is another one than this shard.
+    fn is_elsewhere(&self, to: &Destination) -> Result<(), String> {
+        let (shard, shards) = (self.config.shard, self.config.shards);
+        if to.edge != self.config.edge {
+            return Ok(());
+        }
+        match to.shard {
+            None if shards > 1 => Err(format!(
+                "the session is on `{to}` already, on shard {shard} of {shards}: to move it to another shard, name that one too (`{to}/{}`)",
+                (shard + 1) % shards
+            )),
+            Some(named) if named >= shards => {
+                Err(format!("`{}` has no shard {named}: its shards are 0 to {}", to.edge, shards - 1))
+            }
+            Some(named) if named != shard => Ok(()),
+            _ => Err(format!("the session is on `{to}` already")),
+        }
+    }
+
+    fn is_not_connected(&self, to: &Destination) -> String {
+        if to.edge == self.config.edge {
+            return format!("the shard `{to}` is not connected to this one yet: try again");
+        }
+        let is_there = |role: &&Role| role.name == to.edge;
+        if let (Some(named), Some(role)) = (to.shard, self.wires.standbys().find(is_there)) {
+            let shards = role.shards;
+            return format!(
+                "shard {named} of `{}` is not connected to this edge: it has {shards}, numbered from 0",
+                to.edge
+            );
+        }
+        let mut edges: Vec<String> = self.wires.standbys().map(|role| format!("`{}`", role.name)).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        let connected = if edges.is_empty() { "none".to_string() } else { edges.join(", ") };
+        format!(
+            "the edge `{to}` is not connected to this edge (connected: {connected}): its configuration must name this edge in `standby.edges`"
+        )
     }
 
     /// An operator stops a move.
@@ -175,9 +210,9 @@ impl Shard {
         let to = session.moving.as_deref().map(|moving| moving.to.clone()).ok_or_else(gone)?;
         let (wire, role) = self
             .wires
-            .of_standby(&to, id)
-            .ok_or_else(|| format!("the edge `{to}` is not connected to this edge any more"))?;
-        if let Some(keeper) = session.placing.at_edge(&to).map(|placed| placed.id) {
+            .of_standby(&to.edge, to.shard, id)
+            .ok_or_else(|| format!("`{to}` is not connected to this shard any more"))?;
+        if let Some(keeper) = session.placing.at_destination(&to).map(|placed| placed.id) {
             if session.placing.moves_to(keeper) {
                 return Ok(keeper);
             }
@@ -185,7 +220,7 @@ impl Shard {
         }
         let placed = self.place_at(now, id, (wire, role, Feed::Moved), out);
         self.with_owner(now, id, out, |owner, effects| owner.begin_protection(now, effects));
-        placed.ok_or_else(|| format!("the connection to the edge `{to}` broke"))
+        placed.ok_or_else(|| format!("the connection to `{to}` broke"))
     }
 
     /// Hands a session over, if it moves and the other edge has all that it needs.
@@ -285,10 +320,13 @@ impl Shard {
 
     fn end_is_away(&self, port: Port) -> String {
         let end = if port == Port::CLIENT { "client" } else { "server" };
-        format!("the agent of the session's {end} is not connected to the edge `{}`", self.config.edge)
+        let Configure { edge, shard, shards, .. } = &self.config;
+        let place = if *shards > 1 { format!("shard {shard} of ") } else { String::new() };
+        format!("the agent of the session's {end} is not connected to {place}the edge `{edge}`")
     }
 
-    /// The owner of a session that this shard stands by for has handed it over, and all of it is replayed.
+    /// The owner of a session that this shard stands by for has handed it over, all of it is replayed, and a strict witness has
+    /// answered. If the session is not taken over at once, its owner is told: the witness's answer does not count later.
     pub(super) fn take_handed_over(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(id).filter(|session| session.is_following()) else { return };
         let refusal = if self.drain.has_begun() {
@@ -299,8 +337,16 @@ impl Shard {
             self.away(hosts, owner.policy().server.as_deref())
                 .map(|port| (Code::Waiting, self.end_is_away(port)))
         };
-        let Some((code, reason)) = refusal else { return self.take_over(now, id, out) };
-        if let Some((wire, channel)) = session.feeder {
+        let feeder = session.feeder;
+        if refusal.is_none() {
+            self.take_over(now, id, out);
+        }
+        if !self.sessions.is_following(id) {
+            return;
+        }
+        let (code, reason) =
+            refusal.unwrap_or_else(|| (Code::Waiting, "the session cannot be taken over now".to_string()));
+        if let Some((wire, channel)) = feeder {
             out.push(ShardOutput::Send { wire, frame: Reject { channel, code, reason }.into() });
         }
         self.drop_standby(now, id, out);

@@ -1,9 +1,13 @@
-//! Stands by for the sessions of other edges: greets the shards that it dialled, is fed by owners there, and takes over
+//! Stands by for the sessions of other edges, and of other shards of this one: greets the shards that it dialled, is fed by owners there, and takes over
 //! what they lose (docs/protocol-keepers.md, "Standby").
 
 use super::{
-    SHARD, Session, Shard, hello::SESSIONS_MAX_REACHED, images, policy, report::note, roles,
-    state::peers::Peers,
+    SHARD, Session, Shard,
+    hello::SESSIONS_MAX_REACHED,
+    images, policy,
+    report::note,
+    roles,
+    state::peers::{Peer, Peers},
 };
 use crate::api::{NoteLevel, Now, ShardOutput, ShardWireId};
 use alloc::{
@@ -68,6 +72,14 @@ impl Shard {
             {
                 // Perhaps only the connection broke. If the edge can be dialled, its owner is alive and feeds again.
                 peers.orphan(peer.target, id);
+            }
+        }
+        if peer.name().is_empty()
+            && let Some(peers) = &mut self.peers
+        {
+            // It was connected and has not answered: a shard of this edge that has died is found so.
+            for session in peers.take_orphans(peer.target) {
+                self.take_over(now, session, out);
             }
         }
         self.peers_due(now, out);
@@ -188,7 +200,8 @@ impl Shard {
     }
 
     fn peer_welcome(&mut self, now: Now, wire: ShardWireId, welcome: &Welcome, out: &mut Vec<ShardOutput>) {
-        if welcome.edge == self.config.edge {
+        let own = self.peers.as_ref().and_then(|peers| peers.get(wire)).is_some_and(Peer::is_own);
+        if welcome.edge == self.config.edge && !own {
             // The list of peers also contains this edge.
             let reason = "an edge does not stand by for itself".to_string();
             out.push(ShardOutput::Send { wire, frame: Goodbye { reason }.into() });
@@ -209,8 +222,10 @@ impl Shard {
             shards: self.config.shards,
         };
         out.push(ShardOutput::Send { wire, frame: keeper.into() });
-        self.tell_itself(wire, out);
-        self.tell_store_seen(wire, out);
+        if !own {
+            self.tell_itself(wire, out);
+            self.tell_store_seen(wire, out);
+        }
     }
 
     /// An owner asks this shard to stand by for a session.
@@ -266,6 +281,7 @@ impl Shard {
         let mut session = Session::new(now, owner, self.tenants.place(&app));
         // Not counted for its tenant: it was, where its owner is.
         session.feeder = Some(at);
+        session.assigned = keep.moves;
         self.sessions.insert(id, session);
         if let Some(peers) = &mut self.peers {
             peers.feed(at, id);

@@ -2,14 +2,14 @@
 
 use super::{Session, Shard};
 use crate::api::{
-    Counted, Counter, DrainRow, EndRow, FromShard, Label, Note, NoteLevel, Now, Protect, Rows, SessionRow,
-    ShardOutput,
+    Configure, Counted, Counter, DrainRow, EndRow, FromShard, Label, Note, NoteLevel, Now, Protect, Rows,
+    SessionRow, ShardOutput,
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use marram_session::owner::{EndProgress, OwnerTotals};
 use marram_wire::{
     frame::{Code, Frame},
-    id::{HostId, Port, SessionId},
+    id::{Port, SessionId},
 };
 
 /// Rows in one message.
@@ -100,7 +100,7 @@ impl Shard {
     pub(super) fn list(&self, now: Now, tag: u64, out: &mut Vec<ShardOutput>) {
         let row = |(id, session): (SessionId, &Session)| {
             let protect = self.apps.protect(&session.owner);
-            row(id, session, (protect, self.drain_row(id, protect)), self.config.gate)
+            row(id, session, (protect, self.drain_row(id, protect)), &self.config)
         };
         let rows: Vec<SessionRow> = self.sessions.iter().map(row).collect();
         // A message between processes has a largest size.
@@ -192,19 +192,20 @@ fn end_row(end: EndProgress) -> EndRow {
     EndRow { client, linked, consumed, waiting, uncovered, produced, unacknowledged, unsent, credit }
 }
 
-/// What a listing shows of a session. `gate` is the agent in this edge itself.
+/// What a listing shows of a session.
 fn row(
     id: SessionId,
     session: &Session,
     (protect, drain): (Protect, Option<DrainRow>),
-    gate: Option<HostId>,
+    config: &Configure,
 ) -> SessionRow {
     let owner = &session.owner;
     let totals = owner.totals();
     let (log_bytes, uncovered_bytes) = owner.log_bytes();
     let tasks = owner.tasks();
-    let in_gate = |port| owner.host(port).is_some() && owner.host(port) == gate;
+    let in_gate = |port| owner.host(port).is_some() && owner.host(port) == config.gate;
     SessionRow {
+        shard: config.shard,
         session: id,
         app: owner.policy().app.clone(),
         image: owner.image(),

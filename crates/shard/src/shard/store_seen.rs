@@ -12,13 +12,13 @@ use marram_wire::frame::StoreSeen;
 impl Shard {
     /// This edge remembers more than before.
     pub(super) fn store_seen(&mut self, seen: StoreSeen, out: &mut Vec<ShardOutput>) {
-        let of_edge =
-            |wire: &super::state::wires::Wire| wire.role.as_ref().is_some_and(|role| !role.recorder);
+        let of_edge = |wire: &super::state::wires::Wire| {
+            wire.role.as_ref().is_some_and(|role| !role.recorder && !role.own)
+        };
         let accepted = self.wires.iter().filter(|(_, wire)| of_edge(wire)).map(|(id, _)| id);
         let dialled = self.peers.iter().flat_map(|peers| {
-            let is_welcome =
-                |wire: &ShardWireId| peers.get(*wire).is_some_and(|peer| !peer.name().is_empty());
-            peers.wires().filter(is_welcome)
+            let name = |wire: &ShardWireId| peers.get(*wire).map_or("", |peer| peer.name());
+            peers.wires().filter(move |wire| !["", &self.config.edge].contains(&name(wire)))
         });
         for wire in accepted.chain(dialled) {
             out.push(ShardOutput::Send { wire, frame: seen.clone().into() });
@@ -36,7 +36,8 @@ impl Shard {
         let accepted = self.wires.get(wire).and_then(|wire| wire.role.as_ref());
         let accepted = accepted.filter(|role| !role.recorder).map(|role| role.name.as_str());
         let dialled = self.peers.as_ref().and_then(|peers| peers.get(wire)).map(|peer| peer.name());
-        if let Some(edge) = accepted.or(dialled).filter(|name| !name.is_empty()) {
+        if let Some(edge) = accepted.or(dialled).filter(|name| !name.is_empty() && *name != self.config.edge)
+        {
             let told = EdgeStoreSeen { edge: edge.into(), mark: seen.mark };
             out.push(ShardOutput::Control(FromShard::StoreSeen(told)));
         }

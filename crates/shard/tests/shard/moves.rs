@@ -1,19 +1,20 @@
 //! Moves, as the edge that has the session sees them: the other edge is played by the test.
 
 use crate::{
-    agents::world::{World, client, keeper, refusal},
+    agents::world::{World, app, client, keeper, refusal},
     recalls,
 };
 use marram_shard::{
     api::{
-        Configure, FromShard, MoveAnswer, MoveOver, MoveSession, MoveStage, ShardInput, ShardWireId, Tagged,
-        ToShard,
+        Configure, FromShard, MoveAnswer, MoveOver, MoveSession, MoveStage, OWN_EDGE, ShardInput,
+        ShardWireId, Tagged, Target, ToShard,
     },
     shard::MOVES_MAX,
 };
 use marram_wire::{
-    frame::{Base, Channel, Code, Ended, Frame, HandOver, Keep, Reject, Stored},
+    frame::{Base, Channel, Code, Ended, Frame, HandOver, Keep, Keeper, Reject, Stored, Welcome},
     id::{Generation, SessionId},
+    limits::WIRE_VERSION,
     rights::Rights,
 };
 
@@ -36,7 +37,7 @@ fn replace(world: &mut World, session: SessionId, to: &str) -> Result<(), String
 }
 
 fn ask_for(world: &mut World, session: SessionId, to: &str, replace: bool) -> Result<(), String> {
-    let to = to.into();
+    let to = to.parse().expect("a destination");
     world.shard(ShardInput::Control(ToShard::Move(MoveSession { tag: 7, session, to, replace })));
     answer(world)
 }
@@ -65,7 +66,7 @@ fn answer(world: &mut World) -> Result<(), String> {
 /// The results of moves since the last call.
 fn over(world: &mut World) -> Vec<(SessionId, String, String)> {
     let over = world.control.drain(..).filter_map(|message| match message {
-        FromShard::MoveOver(MoveOver { session, to, why, .. }) => Some((session, to, why)),
+        FromShard::MoveOver(MoveOver { session, to, why, .. }) => Some((session, to.to_string(), why)),
         _ => None,
     });
     over.collect()
@@ -301,6 +302,111 @@ fn a_session_whose_ends_do_not_reach_this_edge_is_not_taken() {
     world.send(wire, HandOver { channel: 3, session_ns: 0 });
     assert_eq!(world.heard(wire), [], "the session has not begun: nothing is replayed");
     world.unharmed();
+}
+
+/// This edge has two shards, of which this is the first; the other one is connected.
+fn with_sibling(world: &mut World) -> ShardWireId {
+    let configure = Configure { edge: "here".into(), shards: 2, ..Configure::default() };
+    world.shard(ShardInput::Control(ToShard::Configure(configure)));
+    let wire = world.sibling(0);
+    let challenge = world.challenge(wire);
+    world.send(wire, Keeper { shard: 1, shards: 2, ..keeper(&challenge, "here", 1) });
+    wire
+}
+
+#[test]
+fn a_session_is_handed_over_to_another_shard_of_its_edge() {
+    let mut world = World::new();
+    let session = world.session;
+    let wire = with_sibling(&mut world);
+    for (to, why) in [
+        ("here", "name that one too (`here/1`)"),
+        ("here/0", "on `here/0` already"),
+        ("here/2", "no shard 2: its shards are 0 to 1"),
+        ("there/1", "`there/1` is not connected"),
+    ] {
+        assert!(ask(&mut world, session, to).unwrap_err().contains(why), "{to}");
+    }
+    assert!(world.rows().remove(0).drain.expect("it is owned").to.is_none(), "it would stop with this one");
+    assert_eq!(ask(&mut world, session, "here/1"), Ok(()));
+    let feed = feed(&mut world, wire);
+    stores(&mut world, wire, &feed);
+    assert!(feeds(&mut world, wire).pop().is_some_and(|feed| feed.handed_over.is_some()));
+    world.unharmed();
+    world.superseded(Generation { count: 50, opener: 1 });
+    assert_eq!(over(&mut world), [(session, "here/1".into(), String::new())]);
+}
+
+#[test]
+fn a_shard_named_at_another_edge_is_the_one_that_is_asked() {
+    let mut world = World::new();
+    let session = world.session;
+    let wires = [0, 1].map(|shard: u8| {
+        let wire = world.rogue(shard.into(), 8, Rights { edge: true, ..Rights::default() }, &[]);
+        let challenge = world.challenge(wire);
+        world.send(wire, Keeper { shard, shards: 2, ..keeper(&challenge, "there", 1) });
+        wire
+    });
+    assert!(ask(&mut world, session, "there/2").unwrap_err().contains("it has 2, numbered from 0"));
+    for shard in [1, 0] {
+        assert_eq!(ask(&mut world, session, &format!("there/{shard}")), Ok(()));
+        world.wait_ms(PAUSE_MS);
+        assert_eq!(wires.map(|wire| feeds(&mut world, wire).len()), [1 - shard, shard]);
+        assert_eq!(cancel(&mut world, session), Ok(()));
+        // The checkpoint for that feed ends when the outputs before it are acknowledged.
+        world.unharmed();
+        wires.into_iter().for_each(|wire| drop(feeds(&mut world, wire)));
+    }
+}
+
+#[test]
+fn another_edge_of_the_same_name_does_not_stand_by() {
+    let mut world = World::new();
+    with_sibling(&mut world);
+    let wire = world.rogue(3, 8, Rights { edge: true, ..Rights::default() }, &[]);
+    let challenge = world.challenge(wire);
+    world.send(wire, Keeper { shard: 1, shards: 2, ..keeper(&challenge, "here", 1) });
+    let (_, reason) = refusal(&world.heard(wire));
+    assert!(reason.contains("has this edge's own name"), "{reason}");
+}
+
+#[test]
+fn a_shard_dials_the_others_of_its_edge_and_what_moves_to_it_does_not_fail_back() {
+    let mut world = World::new();
+    let end = world.rogue(1, 9, client(), &[]);
+    let challenge = world.challenge(end);
+    let configure = Configure { edge: "here".into(), shard: 1, shards: 3, ..Configure::default() };
+    world.shard(ShardInput::Control(ToShard::Configure(configure)));
+    let target = |shard| Target { edge: OWN_EDGE, shard };
+    assert_eq!(world.dials, [target(0), target(2)]);
+    let wire = ShardWireId(41);
+    world.shard(ShardInput::Dialled { wire, target: target(0) });
+    let welcome = Welcome {
+        version: WIRE_VERSION,
+        edge: "here".into(),
+        shard: 0,
+        shards: 3,
+        challenge: [0; 16],
+        draining: false,
+        domain: [0; 8],
+    };
+    world.send(wire, welcome);
+    let told = world.heard(wire);
+    let is_keeper = |frame: &Frame| matches!(frame, Frame::Keeper(Keeper { shard: 1, shards: 3, .. }));
+    assert!(told.iter().any(is_keeper), "{told:?}");
+    let keep = Keep { hot: true, moves: true, ..recalls::keep(1, 3) };
+    let session = keep.session;
+    world.send(wire, keep);
+    assert_eq!(world.heard(wire), []);
+    // Its end asks here, as if its owner had died.
+    let mut hello = world.resume(session, session, &challenge);
+    (hello.app, hello.image) = ("alone".into(), Some(app("alone", None).image));
+    world.send(end, hello);
+    let promise = world.heard(end).into_iter().find_map(|frame| match frame {
+        Frame::Promise(promise) => Some(promise),
+        _ => None,
+    });
+    assert!(promise.is_some_and(|promise| promise.assigned));
 }
 
 /// The edge stops, and sessions have time to move.

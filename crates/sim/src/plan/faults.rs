@@ -8,7 +8,7 @@
 //! end sessions, so after it the oracle accepts codes that it would refuse otherwise
 //! (`world::causes`). All faults heal by themselves (`world::faults`).
 
-use super::{MS, RenewalStep, S, US};
+use super::{Absence, MS, RenewalStep, S, US};
 use crate::random::Random;
 
 /// A moment that can be observed from outside and at which a fault hurts most.
@@ -190,12 +190,19 @@ pub enum FaultKind {
     Move {
         /// The edge.
         place: FaultTarget,
-        /// How many edges further.
+        /// How many edges further; 0 is another shard of the same edge.
         by: u64,
         /// The operator cancels what is not handed over after this time.
         cancel_ns: Option<u64>,
         /// Whether it replaces moves that are under way.
         replaces: bool,
+    },
+    /// The coordinator, which is the witness, is away.
+    CoordinatorAway {
+        /// In which way.
+        absence: Absence,
+        /// Duration.
+        for_ns: u64,
     },
     /// A step of an owner that renews its standby in vain.
     RenewInVain(RenewalStep),

@@ -1,4 +1,4 @@
-//! Moves: an operator sends sessions to another edge while they run, and faults strike at the steps of it.
+//! Moves: an operator sends sessions to another edge or shard while they run, and faults strike at the steps of it.
 //!
 //! ```text
 //! Message (n-th) -> Move -> Keep ---- base, log ----> HandOver -> Promise -> Promised -> Chosen
@@ -7,8 +7,14 @@
 //! They begin with a message, as the first fault does, and do not wait for that one: many moves meet no fault, others are under
 //! way when it comes.
 
-use super::{Fault, FaultKind, FaultTarget, MS, Moment, On, Plan, S, Service, US};
+use super::{Absence, Fault, FaultKind, FaultTarget, MS, Moment, On, Plan, S, Service, US};
 use crate::random::Random;
+use marram_shard::api::WitnessMode;
+
+/// To another edge, or to another shard of the same one. Some edges have one shard: that is refused.
+fn how_far(random: &mut Random) -> u64 {
+    if random.percent(30) { 0 } else { random.between(1, 2) }
+}
 
 /// In a third of all seeds.
 pub(super) fn draw(seed: u64, agents: usize) -> Vec<Fault<On>> {
@@ -21,7 +27,7 @@ pub(super) fn draw(seed: u64, agents: usize) -> Vec<Fault<On>> {
     for _ in 0..random.between(1, 4) {
         let place = if random.percent(85) { FaultTarget::Here } else { FaultTarget::Owner };
         let cancel_ns = random.percent(15).then(|| random.magnitude(10 * US, 20 * MS));
-        let kind = FaultKind::Move { place, by: random.between(1, 2), cancel_ns, replaces: false };
+        let kind = FaultKind::Move { place, by: how_far(random), cancel_ns, replaces: false };
         moves.push(Fault { when: on(random, Moment::Message, 12), kind });
     }
     for _ in 0..random.below(3) {
@@ -42,8 +48,15 @@ fn replace(seed: u64, moves: &mut Vec<Fault<On>>) {
     }
     for _ in 0..random.between(1, 3) {
         let place = FaultTarget::Here;
-        let kind = FaultKind::Move { place, by: random.between(1, 2), cancel_ns: None, replaces: true };
+        let kind = FaultKind::Move { place, by: how_far(random), cancel_ns: None, replaces: true };
         moves.push(Fault { when: on(random, Moment::MoveFed, 3), kind });
+    }
+}
+
+/// In some seeds with moves every edge has two shards.
+pub(super) fn divide(plan: &mut Plan) {
+    if !plan.moves.is_empty() && Random::new(plan.seed, 73).percent(40) {
+        plan.shards.fill(2);
     }
 }
 
@@ -54,6 +67,35 @@ pub(super) fn expose(plan: &mut Plan) {
     }
     for visit in plan.visits.iter_mut().filter(|visit| visit.service == Service::Paired) {
         visit.service = Service::Bare;
+    }
+}
+
+/// In most seeds with moves and a strict witness, and in some without moves, most sessions have the witness and move more often. In half of
+/// them it goes away meanwhile.
+pub(super) fn witness(plan: &mut Plan) {
+    let mut random = Random::new(plan.seed, 75);
+    let random = &mut random;
+    let is_strict = plan.witness.as_ref().is_some_and(|witness| witness.how == WitnessMode::Strict);
+    let percent = if plan.moves.is_empty() { 40 } else { 85 };
+    if !is_strict || !random.percent(percent) {
+        return;
+    }
+    for visit in plan.visits.iter_mut().filter(|visit| visit.service == Service::Paired) {
+        visit.service = Service::Alone;
+    }
+    for _ in 0..random.between(1, 4) {
+        let place = FaultTarget::Owner;
+        let kind = FaultKind::Move { place, by: how_far(random), cancel_ns: None, replaces: false };
+        // Edges need some time to find their coordinator.
+        let when = On { delay_ns: random.magnitude(MS, 200 * MS), ..on(random, Moment::Message, 20) };
+        plan.moves.push(Fault { when, kind });
+    }
+    let count = if random.percent(50) { random.between(1, 3) } else { 0 };
+    for _ in 0..count {
+        let moment = random.pick(&[Moment::Message, Moment::MoveFed, Moment::HandedOver, Moment::Promise]);
+        let absence = random.pick(&[Absence::Frozen, Absence::Cut, Absence::Dead]);
+        let kind = FaultKind::CoordinatorAway { absence, for_ns: random.magnitude(MS, S) };
+        plan.moves.push(Fault { when: on(random, moment, 4), kind });
     }
 }
 
@@ -68,12 +110,13 @@ fn fault(random: &mut Random, agents: usize) -> FaultKind {
     let for_ns = random.magnitude(MS, 1_500 * MS);
     let agent = random.index(agents);
     match random.below(100) {
-        0..35 => FaultKind::CrashEdge { place, loud: random.percent(70), for_ns },
+        0..25 => FaultKind::CrashEdge { place, loud: random.percent(70), for_ns },
+        25..35 => FaultKind::CrashShard { place },
         35..60 => FaultKind::FreezeEdge { place, for_ns },
         60..75 => FaultKind::Drain { place, for_ns: for_ns + S },
         75..85 => FaultKind::CutWires { agent, place },
         85..93 => FaultKind::Silence { agent, place, up: true, down: random.percent(50), for_ns },
         // A second move of sessions that are being moved.
-        _ => FaultKind::Move { place, by: random.between(1, 2), cancel_ns: None, replaces: false },
+        _ => FaultKind::Move { place, by: how_far(random), cancel_ns: None, replaces: false },
     }
 }

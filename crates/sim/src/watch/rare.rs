@@ -130,6 +130,14 @@ pub enum Rare {
     HandedOver,
     /// A session had left its edge after it was handed over.
     Moved,
+    /// As `Moved`, to another shard of the same edge.
+    MovedWithin,
+    /// A move to another shard of the same edge failed.
+    NotMovedWithin,
+    /// As `Moved`, for a session with a strict witness.
+    StrictMoved,
+    /// A move failed because a strict witness was away.
+    MoveUnwitnessed,
     /// As `Moved`, for a session of the unprotected app.
     BareMoved,
     /// The move of a session of the unprotected app failed.
@@ -199,7 +207,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 93] = [
+    pub const ALL: [Self; 97] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -261,6 +269,10 @@ impl Rare {
         Self::MoveFailed,
         Self::HandedOver,
         Self::Moved,
+        Self::MovedWithin,
+        Self::NotMovedWithin,
+        Self::StrictMoved,
+        Self::MoveUnwitnessed,
         Self::BareMoved,
         Self::BareNotMoved,
         Self::Unprotected,

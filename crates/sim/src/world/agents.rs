@@ -352,6 +352,7 @@ impl World {
             }
             AgentReport::Orphaned { session, .. } => {
                 sessions.insert(*session, false);
+                self.assigned.remove(session);
             }
             AgentReport::ZombieRefused { .. } => self.watch.count_if(Rare::ZombieRefused, true),
             AgentReport::Ended { session, code, reason, lingered } => {
@@ -367,6 +368,11 @@ impl World {
             }
             AgentReport::FailingBack { session, target } => {
                 self.agents[agent].homeward.insert(*session, *target);
+                if self.assigned.contains(session) {
+                    let what =
+                        format!("A{agent} fetches {session} back, which an operator moved within its edge");
+                    self.violations.push(what);
+                }
             }
             AgentReport::MemoryFull { .. } => self.watch.count_if(Rare::MemoryFull, true),
             AgentReport::MemoryFree { .. } => {}

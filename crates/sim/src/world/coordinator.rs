@@ -11,7 +11,7 @@
 //! know. A claim must then find out by reading whether it won (I34).
 
 use super::{
-    Event, World,
+    Event, ShardPosition, World,
     claims::Claim,
     store_loss::{Copied, Known},
 };
@@ -520,7 +520,8 @@ impl World {
                 self.watch.count_if(Rare::WitnessAway, away.is_some());
                 self.watch.count_if(Rare::WitnessVouched, seen.is_some());
                 let said = if away.is_some() { None } else { Some(seen.clone().map(|seen| seen.log_end)) };
-                self.watch.testified(session, generation, said);
+                let position = ShardPosition { edge, shard: usize::from(shard) };
+                self.watch.testified((session, generation, position), said);
                 let testified = WitnessAnswer { session, generation, seen, away };
                 self.give_control(edge, control::ControlInput::WitnessAnswer { shard, testified });
             }

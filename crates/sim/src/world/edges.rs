@@ -543,7 +543,7 @@ impl World {
                 self.watch.count_if(Rare::CheckpointRefused, refused);
                 self.trace.say(self.queue.now_ns(), || format!("{position} notes {}", note.text));
             }
-            FromShard::MoveOver(over) => self.move_over(over),
+            FromShard::MoveOver(over) => self.move_over(position.edge, over),
             _ => {}
         }
         let shard = u8::try_from(position.shard).expect("a few shards");

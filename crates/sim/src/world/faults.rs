@@ -43,6 +43,7 @@ impl World {
             | FaultKind::Silence { agent, place, .. } => (Some(agent), Some(place)),
             FaultKind::FreezeAgent { agent, .. } | FaultKind::CrashAgent { agent } => (Some(agent), None),
             FaultKind::RenewInVain(_) => (None, Some(FaultTarget::Here)),
+            FaultKind::CoordinatorAway { .. } => (None, None),
         };
         // A session depends on its standby, too.
         let place = place.filter(|place| *place != FaultTarget::Standby || self.watch.standby().is_none());
@@ -59,7 +60,7 @@ impl World {
     /// makes them stay away for longer.
     pub(crate) fn inject_fault(&mut self, fault: FaultKind, here: Option<ShardPosition>) {
         self.faults_injected += 1;
-        self.is_disturbed |= !matches!(fault, FaultKind::Move { .. });
+        self.is_disturbed |= !matches!(fault, FaultKind::Move { .. } | FaultKind::CoordinatorAway { .. });
         let tag = self.faults_injected;
         self.note(&[7, tag], &[], || format!("FAULT {fault:?}, here {here:?}"));
         match fault {
@@ -124,6 +125,7 @@ impl World {
                 let edge = self.place(place, here);
                 self.ask_to_move(edge, by, cancel_ns, replaces);
             }
+            FaultKind::CoordinatorAway { absence, for_ns } => self.store_away(absence, for_ns),
             FaultKind::RenewInVain(step) => self.renew_in_vain(step, here),
         }
     }

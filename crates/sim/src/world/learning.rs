@@ -4,6 +4,7 @@
 use super::{Caller, ShardPosition, World};
 use crate::watch::Rare;
 use marram_session::agent::{AgentReport, Target};
+use marram_shard::api::OWN_EDGE;
 use marram_wire::frame::{EdgeEntry, Edges, Frame};
 use std::collections::BTreeMap;
 
@@ -44,6 +45,7 @@ impl World {
         let edges = self.edges.len();
         match caller {
             Caller::Agent(agent) => self.agents[agent].learned.edge(target.edge, edges),
+            Caller::Shard(position) if target.edge == OWN_EDGE => Some(position.edge),
             Caller::Shard(position) => self.shard(position).learned.edge(target.edge, edges),
             Caller::Recorder => Some(usize::from(target.edge)),
         }

@@ -1,14 +1,14 @@
 //! Moves that the world's operator asks for, and their results.
 
-use super::{Event, World};
+use super::{Event, ShardPosition, World, learning::address_of};
 use crate::watch::Rare;
 use marram_session::owner::OwnerPhase;
 use marram_shard::{
-    api::{MoveOver, SessionRow},
+    api::{Destination, MoveOver, SessionRow},
     control::{ControlAnswer, ControlInput, ControlRequest},
 };
 
-/// Tag of a question which sessions an edge has: the edge by which they are to move is added, and 4 if the moves are cancelled, 8 if
+/// Tag of a question which sessions an edge has: the number of edges by which they are to move is added (0: to another shard), and 4 if the moves are cancelled, 8 if
 /// they replace others.
 pub(super) const MOVE_TAG: u64 = 1 << 36;
 /// Tag of a request to move a session, and to cancel that.
@@ -16,7 +16,7 @@ const MOVED_TAG: u64 = 1 << 37;
 const CANCEL_TAG: u64 = 1 << 38;
 
 impl World {
-    /// Asks an edge for its sessions: each of them is then moved `by` edges further, or the moves are cancelled after a time.
+    /// Asks an edge for its sessions: each of them is then moved `by` edges further, or to another shard, or the moves are cancelled after a time.
     pub(super) fn ask_to_move(&mut self, edge: usize, by: u64, cancel_ns: Option<u64>, replaces: bool) {
         self.ask_control(edge, 0, MOVE_TAG + by + 8 * u64::from(replaces), ControlRequest::Sessions);
         if let Some(cancel_ns) = cancel_ns {
@@ -39,7 +39,10 @@ impl World {
                 self.ask_control(edge, 0, CANCEL_TAG, ControlRequest::CancelMove(row.session));
             } else {
                 self.watch.move_to(to);
-                let request = ControlRequest::Move(row.session, format!("edge-{to}"), replaces);
+                let shards = u8::try_from(self.edges[edge].shards.len()).expect("a few shards");
+                let shard = (by == 0).then_some((row.shard + 1) % shards);
+                let to = Destination { edge: address_of(to), shard };
+                let request = ControlRequest::Move(row.session, to, replaces);
                 self.ask_control(edge, 0, MOVED_TAG, request);
             }
         }
@@ -50,8 +53,7 @@ impl World {
         match (tag, answer) {
             (MOVED_TAG, ControlAnswer::Done) => self.watch.count_if(Rare::MoveBegun, true),
             (MOVED_TAG, ControlAnswer::Refused(why)) => {
-                let explained =
-                    ["already", "try again", "not connected", "being recorded", "keep.witness = \"strict\""];
+                let explained = ["already", "try again", "not connected", "being recorded"];
                 if !explained.iter().any(|part| why.contains(part)) {
                     self.violations.push(format!("E{edge} refuses to move a session: {why}"));
                 }
@@ -62,11 +64,27 @@ impl World {
         }
     }
 
-    /// A move is over.
-    pub(super) fn move_over(&mut self, over: &MoveOver) {
+    /// A move of a session of this edge is over.
+    pub(super) fn move_over(&mut self, edge: usize, over: &MoveOver) {
         let is_moved = over.why.is_empty();
+        if let Some(shard) = over.to.shard.filter(|_| over.to.edge == address_of(edge)) {
+            self.watch.count_if(Rare::MovedWithin, is_moved);
+            self.watch.count_if(Rare::NotMovedWithin, !is_moved);
+            let to = ShardPosition { edge, shard: usize::from(shard) };
+            // It may have left that shard already.
+            if is_moved && self.watch.owner_of(over.session) == Some(to) {
+                self.assigned.insert(over.session);
+            }
+        }
         self.watch.count_if(Rare::Moved, is_moved);
         self.watch.count_if(Rare::MoveFailed, !is_moved);
+        let is_strict = self.watch.is_strict(over.session);
+        self.watch.count_if(Rare::StrictMoved, is_moved && is_strict);
+        let is_witness_away = over.why.contains("cannot ask the witness");
+        self.watch.count_if(Rare::MoveUnwitnessed, is_witness_away);
+        if over.why.contains("the witness has seen") {
+            self.violations.push(format!("E{edge} still moves {}: {}", over.session, over.why));
+        }
         let is_bare = self.causes.bare.contains(&over.session);
         self.watch.count_if(Rare::BareMoved, is_bare && is_moved);
         self.watch.count_if(Rare::BareNotMoved, is_bare && !is_moved);

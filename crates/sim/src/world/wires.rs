@@ -229,7 +229,8 @@ impl World {
         let node = &self.edges[edge];
         let shard = usize::from(target.shard) % node.shards.len();
         let position = ShardPosition { edge, shard };
-        let itself = matches!(caller, Caller::Shard(own) if own.edge == edge);
+        // It knows its own shards, and need not be asked for more.
+        let itself = matches!(caller, Caller::Shard(own) if own.edge == edge) && target.edge != api::OWN_EDGE;
         let silent = self.silent(Direction::Up, row, edge) || self.silent(Direction::Down, row, edge);
         let refused = itself || (node.is_up() && !node.shards[shard].is_up());
         let answer_ns = self.delay_ns(Direction::Down, row, edge);

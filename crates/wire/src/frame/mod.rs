@@ -220,6 +220,8 @@ frames! {
         keep: bool,
         /// Whether the app's sessions share a cell, so that those of one agent should meet at one edge.
         shared: bool,
+        /// Whether an operator has moved the session to this shard: it does not fail back to its home.
+        assigned: bool,
         /// How long the end keeps a session that cannot be resumed, in milliseconds.
         linger_ms: u32,
         /// Set by an owner that still has its cell, or has a standby's: its generation, the end of its log, and how many of this

@@ -57,6 +57,11 @@ impl Caches {
         self.shared.wrong.lock().unwrap().clone()
     }
 
+    /// Answers so far.
+    pub(crate) fn answers(&self) -> u64 {
+        self.shared.answers.load(Ordering::Relaxed)
+    }
+
     /// Lets every client verify all of its items, and end. Returns the number of answers, all of which were correct.
     pub(crate) fn finish(mut self) -> u64 {
         self.shared.stop.store(true, Ordering::Relaxed);

@@ -144,6 +144,23 @@ fn a_session_that_home_takes_long_to_restore_is_not_sent_there_again() {
 }
 
 #[test]
+fn a_session_that_an_operator_moved_stays_until_it_loses_its_owner() {
+    let mut stage = at_home();
+    stage.frame(2, Promise { assigned: true, ..promise(stage.session(1), 1, 2) });
+    assert_eq!(only(stage.frame(2, chosen(1)), "owned").len(), 1);
+    assert_eq!(only(stage.wait(100 * FAILBACK_DELAY), "hello"), [""; 0], "home is well");
+    // Home has it after a failure, and loses it: now nothing keeps it away.
+    assert_eq!(only(stage.wire_down(2), "hello"), ["w1 hello c4 s1 after g2"]);
+    stage.own(1, 4, 3);
+    stage.shard(3, 0, 1, 2);
+    assert_eq!(only(stage.wire_down(1), "hello"), ["w3 hello c2 s1 after g3"]);
+    stage.own(3, 2, 4);
+    stage.shard(4, 0, 0, 2);
+    let (_, lines) = goes(&mut stage);
+    assert_eq!(only(lines, "hello"), ["w4 hello c2 s1 after g4"]);
+}
+
+#[test]
 fn one_failure_that_is_seen_in_two_ways_counts_once() {
     let mut stage = at_home();
     stage.silence(1);

@@ -347,6 +347,7 @@ pub(super) fn promise(session: SessionId, channel: Channel, count: u64) -> Promi
         proven: true,
         keep: true,
         shared: false,
+        assigned: false,
         linger_ms: u32::try_from(SESSION_LINGER).expect("small"),
         live: None,
         origin: None,

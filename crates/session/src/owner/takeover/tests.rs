@@ -304,6 +304,7 @@ impl Standby {
             fresh,
             proven,
             origin: None,
+            assigned: false,
             client_identity: None,
         };
         self.owner.open(&attempt, &mut self.out);

@@ -34,6 +34,7 @@ pub(crate) fn promise(count: u64) -> Promise {
         proven: count > 1,
         keep: true,
         shared: false,
+        assigned: false,
         linger_ms: 77,
         live: None,
         origin: None,

@@ -228,6 +228,7 @@ impl Bench {
                     fresh,
                     proven: true,
                     origin: None,
+                    assigned: false,
                     client_identity: None,
                 },
                 out,

@@ -472,6 +472,7 @@ fn an_end_may_have_moved_to_another_agent() {
             fresh: false,
             proven: true,
             origin: None,
+            assigned: false,
             client_identity: None,
         };
         owner.open(&attempt, out);

@@ -1,7 +1,7 @@
-//! Moves of this shard's sessions to other edges: which are under way, and which wait until one of them is over.
+//! Moves of this shard's sessions to other edges and shards: which are under way, and which wait until one of them is over.
 
-use crate::api::{MoveRow, MoveStage};
-use alloc::{collections::VecDeque, string::String, vec::Vec};
+use crate::api::{Destination, MoveRow, MoveStage};
+use alloc::{collections::VecDeque, vec::Vec};
 use core::iter;
 use marram_session::{holds, invariant::BrokenInvariant, owner::KeeperId};
 use marram_wire::id::SessionId;
@@ -33,10 +33,10 @@ enum Stage {
 /// The move of one session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Move {
-    /// The edge.
-    pub(crate) to: String,
+    /// The edge or shard.
+    pub(crate) to: Destination,
     /// Edges to try next if that one does not take it, while this edge stops.
-    pub(crate) others: Vec<String>,
+    pub(crate) others: Vec<Destination>,
     /// When it was asked for.
     pub(crate) asked_ns: u64,
     stage: Stage,
@@ -46,7 +46,7 @@ pub(crate) struct Move {
 
 impl Move {
     /// A move that waits.
-    pub(crate) fn new(to: String, now_ns: u64) -> Self {
+    pub(crate) fn new(to: Destination, now_ns: u64) -> Self {
         Self {
             to,
             others: Vec::new(),
@@ -58,7 +58,7 @@ impl Move {
     }
 
     /// A move to the first of these edges that takes the session. None if there is no edge.
-    pub(crate) fn to_one_of(mut edges: Vec<String>, now_ns: u64) -> Option<Self> {
+    pub(crate) fn to_one_of(mut edges: Vec<Destination>, now_ns: u64) -> Option<Self> {
         if edges.is_empty() {
             return None;
         }
@@ -67,7 +67,7 @@ impl Move {
     }
 
     /// The move to another edge that replaces this one. While this edge stops, the edges that would have been asked come after it.
-    pub(crate) fn replaced_by(&self, to: String, stops: bool, now_ns: u64) -> Self {
+    pub(crate) fn replaced_by(&self, to: Destination, stops: bool, now_ns: u64) -> Self {
         let edges = iter::once(&self.to).chain(&self.others);
         let others = edges.filter(|edge| stops && **edge != to).cloned().collect();
         Self { others, ..Self::new(to, now_ns) }

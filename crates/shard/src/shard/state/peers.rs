@@ -2,7 +2,7 @@
 //! feeds, and when to dial again.
 
 use super::sessions::At;
-use crate::api::{Configure, ShardWireId};
+use crate::api::{Configure, OWN_EDGE, ShardWireId};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     string::String,
@@ -40,6 +40,11 @@ impl Peer {
         self.name.as_deref().unwrap_or_default()
     }
 
+    /// Whether it is another shard of this edge.
+    pub(crate) fn is_own(&self) -> bool {
+        self.target.edge == OWN_EDGE
+    }
+
     /// The sessions that were fed over this wire.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionId> {
         self.channels.values().copied()
@@ -61,9 +66,10 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Begins to dial the peers of this configuration; none if it has none. `domain` is this edge's.
+    /// Begins to dial the peers of this configuration, and the other shards of this edge; none if there are none. `domain` is this
+    /// edge's.
     pub(crate) fn begin(config: &Configure, domain: [u8; 8], now_ns: u64) -> Option<Self> {
-        if config.dials.is_empty() && !config.learns {
+        if config.dials.is_empty() && !config.learns && config.shards < 2 {
             return None;
         }
         let dialer = dialer::DialerConfig {
@@ -74,10 +80,15 @@ impl Peers {
             backoff_max_ns: BACKOFF_NS.1,
         };
         let learned = LearnedEdges::new(config.learns, dialer.edges, &config.dials);
+        let heartbeat_timeout_ns = dialer.heartbeat_timeout_ns;
+        let mut dialer = Dialer::new(dialer, now_ns);
+        for shard in (0..config.shards).filter(|shard| *shard != config.shard) {
+            dialer.add_shard(now_ns, Target { edge: OWN_EDGE, shard });
+        }
         Some(Self {
             learned: learned.of_edge(&config.edge, domain, &config.addresses),
-            heartbeat_timeout_ns: dialer.heartbeat_timeout_ns,
-            dialer: Dialer::new(dialer, now_ns),
+            heartbeat_timeout_ns,
+            dialer,
             wires: BTreeMap::new(),
             orphans: BTreeMap::new(),
             acts: Vec::new(),
@@ -123,6 +134,11 @@ impl Peers {
     pub(crate) fn failed(&mut self, now_ns: u64, target: Target, random: &mut Random) -> BTreeSet<SessionId> {
         self.dialer.failed(now_ns, target, random);
         self.next_address(target);
+        self.take_orphans(target)
+    }
+
+    /// The sessions of the last wire to a target, which has not answered on another one.
+    pub(crate) fn take_orphans(&mut self, target: Target) -> BTreeSet<SessionId> {
         self.orphans.remove(&target).unwrap_or_default()
     }
 
@@ -178,7 +194,10 @@ impl Peers {
         wire: ShardWireId,
         welcome: &Welcome,
     ) -> Result<(), NotAsTold> {
-        let Some(edge) = self.wires.get(&wire).map(|peer| peer.target.edge) else { return Ok(()) };
+        let Some(edge) = self.wires.get(&wire).filter(|peer| !peer.is_own()).map(|peer| peer.target.edge)
+        else {
+            return Ok(());
+        };
         let answered = self.learned.answered(now_ns, edge, welcome);
         if answered.is_err() {
             self.dialer.distrust(edge);
@@ -236,8 +255,10 @@ impl Peers {
 
     /// A peer answers. The owners there are alive, and restart the feeds of the sessions that they have.
     pub(crate) fn welcomed(&mut self, now_ns: u64, wire: ShardWireId, welcome: &Welcome) {
-        self.dialer.welcomed(now_ns, wire.0, welcome.shards);
         let Some(peer) = self.wires.get_mut(&wire) else { return };
+        // The shards of this edge are known, and this one is among them.
+        let shards = if peer.is_own() { 0 } else { welcome.shards };
+        self.dialer.welcomed(now_ns, wire.0, shards);
         peer.name = Some(welcome.edge.clone());
         self.orphans.remove(&peer.target);
     }

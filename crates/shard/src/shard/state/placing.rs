@@ -3,7 +3,7 @@
 
 use super::{sessions::At, wires::Role};
 use crate::{
-    api::{KeeperKind, KeeperProgress, KeeperRow, Protect},
+    api::{Destination, KeeperKind, KeeperProgress, KeeperRow, Protect},
     coordinator::contents::Stands,
 };
 use alloc::{string::String, vec::Vec};
@@ -92,6 +92,15 @@ impl Placing {
     /// The replica at this edge, if it has one.
     pub(crate) fn at_edge(&self, name: &str) -> Option<&Placed> {
         self.placed.iter().find(|placed| !placed.role.recorder && placed.role.name == name)
+    }
+
+    /// The replica at this edge or shard, if it has one.
+    pub(crate) fn at_destination(&self, to: &Destination) -> Option<&Placed> {
+        let is_there = |placed: &&Placed| {
+            let Role { name, recorder, shard, .. } = &placed.role;
+            !recorder && *name == to.edge && to.shard.is_none_or(|named| named == *shard)
+        };
+        self.placed.iter().find(is_there)
     }
 
     /// The session moves to the edge of this replica, which stands by no more. False if the replica is warm, or gone.

@@ -76,6 +76,8 @@ pub(crate) struct Session {
     pub(crate) placing: Placing,
     /// The wire and channel of its owner's feed, while this shard stands by for it.
     pub(crate) feeder: Option<At>,
+    /// Whether an operator has moved it to this shard, so that it does not fail back to its home.
+    pub(crate) assigned: bool,
     /// Since when it has no feed.
     pub(crate) feed_lost_ns: Option<u64>,
     /// The move that an operator asked for.
@@ -112,6 +114,7 @@ impl Session {
             counted: false,
             placing: Placing::default(),
             feeder: None,
+            assigned: false,
             feed_lost_ns: None,
             moving: None,
             stood: false,

@@ -29,6 +29,8 @@ pub(crate) struct Role {
     /// The edge's shard that dialled, and how many the edge has (at least 1).
     pub(crate) shard: u8,
     pub(crate) shards: u8,
+    /// Another shard of this edge, which takes sessions over only if an operator says so: it would be lost with this one.
+    pub(crate) own: bool,
 }
 
 /// The attempt that a channel belongs to.
@@ -218,17 +220,22 @@ impl Wires {
         self.by_id.values().flat_map(|wire| &wire.servers).collect()
     }
 
-    /// The names of the edges that can stand by, one for each of their wires.
-    pub(crate) fn standbys(&self) -> impl Iterator<Item = String> {
+    /// The other edges that can stand by, one entry for each of their wires.
+    pub(crate) fn standbys(&self) -> impl Iterator<Item = &Role> {
         let roles = self.by_id.values().filter_map(|wire| wire.role.as_ref());
-        roles.filter(|role| !role.recorder).map(|role| role.name.clone())
+        roles.filter(|role| !role.recorder && !role.own)
     }
 
-    /// The wire to an edge that can stand by for a session: that of the shard which agents ask first.
-    pub(crate) fn of_standby(&self, name: &str, session: SessionId) -> Option<(ShardWireId, Role)> {
-        let asked_first = |role: &&Role| session.0[0] % role.shards == role.shard;
+    /// The wire to an edge that can take a session over: that of this shard, or of the one which agents ask first.
+    pub(crate) fn of_standby(
+        &self,
+        name: &str,
+        shard: Option<u8>,
+        session: SessionId,
+    ) -> Option<(ShardWireId, Role)> {
+        let of_shard = |role: &&Role| role.shard == shard.unwrap_or(session.0[0] % role.shards);
         let leads = |role: &&Role| !role.recorder && role.name == name;
-        let role = |wire: &Wire| wire.role.as_ref().filter(leads).filter(asked_first).cloned();
+        let role = |wire: &Wire| wire.role.as_ref().filter(leads).filter(of_shard).cloned();
         self.by_id.iter().find_map(|(id, wire)| role(wire).map(|role| (*id, role)))
     }
 

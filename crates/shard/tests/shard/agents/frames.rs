@@ -93,6 +93,7 @@ fn that_open_a_session(channel: Channel, session: SessionId, n: u64) -> Vec<Fram
             proven: true,
             keep: true,
             shared: false,
+            assigned: false,
             linger_ms: u32::MAX,
             live: Some(live),
             origin: None,

@@ -74,6 +74,8 @@ pub(crate) struct World {
     /// Log lines.
     pub(crate) notes: Vec<(NoteLevel, String)>,
     rows: Vec<SessionRow>,
+    /// What the shard has dialled.
+    pub(crate) dials: Vec<Target>,
     /// Whether sessions were to leave, for each time that a hostile agent was told that the edge stops.
     pub(crate) drains: Vec<bool>,
     /// Messages to control other than listings and log lines.
@@ -100,6 +102,7 @@ impl World {
             closed: Vec::new(),
             notes: Vec::new(),
             rows: Vec::new(),
+            dials: Vec::new(),
             drains: Vec::new(),
             control: Vec::new(),
             now_ns: 1_000_000_000,
@@ -186,6 +189,14 @@ impl World {
     pub(crate) fn silent_rogue(&mut self, number: u64, host: u8, rights: Rights) -> ShardWireId {
         let wire = ShardWireId(ROGUES + number);
         self.shard(up(wire, HostId([host; 16]), rights));
+        wire
+    }
+
+    /// A wire from another shard of this edge, which its shell trusts.
+    pub(crate) fn sibling(&mut self, number: u64) -> ShardWireId {
+        let (wire, verified) = (ShardWireId(ROGUES + number), Verified::trusted(HostId([7; 16])));
+        self.shard(ShardInput::WireUp { wire, verified: Box::new(verified), address: None });
+        self.send(wire, greet(&[]));
         wire
     }
 
@@ -337,6 +348,7 @@ impl World {
                 };
                 self.events.push_back(Event::Shard(ShardInput::Ran(ran)));
             }
+            ShardOutput::Dial { target } => self.dials.push(target),
             ShardOutput::Control(FromShard::Rows(rows)) => self.rows.extend(rows.rows),
             ShardOutput::Control(FromShard::Note(note)) => self.notes.push((note.level, note.text)),
             ShardOutput::Control(message) => self.control.push(message),

@@ -66,6 +66,27 @@ fn a_session_that_was_taken_over_ends_with_the_reason_where_no_checkpoint_fits()
 }
 
 #[test]
+fn it_ends_so_if_no_further_checkpoint_is_due() {
+    let mut standby = taken_over(2 * SIZE - 1);
+    standby.owner.require_checkpoint(&mut standby.out);
+    standby.settle();
+    let (mut looked, mut over) = (0, None);
+    while let Some(effect) = standby.out.get(looked).cloned() {
+        looked += 1;
+        match effect {
+            OwnerEffect::Checkpoint(cell, header, _) => {
+                let sealed = Bytes::from_static(&[0; SIZE]);
+                standby.owner.checkpointed(cell, header.number, Ok(sealed), &mut standby.out);
+                standby.settle();
+            }
+            OwnerEffect::Done(code, _) => over = Some(code),
+            _ => {}
+        }
+    }
+    assert_eq!((announced(&standby), over), (0, Some(Code::Guest)));
+}
+
+#[test]
 fn it_goes_on_where_one_fits_exactly() {
     assert_eq!(continues(&mut taken_over(2 * SIZE)), (1, None));
 }
