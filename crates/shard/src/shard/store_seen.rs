@@ -16,9 +16,10 @@ impl Shard {
             wire.role.as_ref().is_some_and(|role| !role.recorder && !role.own)
         };
         let accepted = self.wires.iter().filter(|(_, wire)| of_edge(wire)).map(|(id, _)| id);
+        let own = self.config.edge.as_str();
         let dialled = self.peers.iter().flat_map(|peers| {
             let name = |wire: &ShardWireId| peers.get(*wire).map_or("", |peer| peer.name());
-            peers.wires().filter(move |wire| !["", &self.config.edge].contains(&name(wire)))
+            peers.wires().filter(move |wire| !["", own].contains(&name(wire)))
         });
         for wire in accepted.chain(dialled) {
             out.push(ShardOutput::Send { wire, frame: seen.clone().into() });
