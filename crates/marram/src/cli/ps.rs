@@ -1,14 +1,13 @@
 //! `marram ps`: lists sessions, with filters and a sort order.
 //!
-//! Edges send all their sessions; filters and order are applied here, so they work for edges and
-//! recorders of any version. An edge's list is sorted on its own: rows of several edges are not
-//! mixed.
+//! The order is applied here, as the filters are (`wanted.rs`). An edge's list is sorted on its own: rows of several edges are
+//! not mixed.
 
 use super::operate::{Edges, listing};
+use super::wanted::{Wanted, age_ms};
 use super::{Failure, emit, inspect};
-use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
-use marram_config::units::{Name, Time};
+use marram_config::units::Name;
 use marram_node::text::counted;
 use marram_shard::suggest;
 use serde_json::{Value, json};
@@ -31,63 +30,6 @@ pub(super) struct Ps {
     quiet: bool,
 }
 
-/// Filters; a session must match all of them.
-#[derive(Args, Default)]
-struct Wanted {
-    /// Of this app; repeat it for several.
-    #[arg(long = "app", value_name = "NAME")]
-    apps: Vec<Name>,
-    /// With this protection.
-    #[arg(long, value_enum)]
-    protect: Option<Protect>,
-    /// In this phase, as the list shows it.
-    #[arg(long, value_parser = phases())]
-    phase: Option<String>,
-    /// Kept by this edge or recorder; "none": kept by none.
-    #[arg(long, value_name = "NAME")]
-    keeper: Option<Name>,
-    /// With the client's end in this place.
-    #[arg(long, value_enum, value_name = "WHERE")]
-    client: Option<Client>,
-    /// With the server's end in this place; "none": without a server.
-    #[arg(long, value_enum, value_name = "WHERE")]
-    server: Option<Server>,
-    /// That have been on edges for longer than this time, such as "10m".
-    #[arg(long, value_name = "TIME")]
-    older: Option<Time>,
-    /// That have been on edges for less than this time.
-    #[arg(long, value_name = "TIME")]
-    younger: Option<Time>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Protect {
-    None,
-    Endpoints,
-    /// Warm or hot.
-    Standby,
-    Warm,
-    Hot,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Client {
-    /// Beside the client.
-    Agent,
-    /// In the edge's gate.
-    Gate,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Server {
-    /// Beside the server.
-    Agent,
-    /// In the edge's gate.
-    Gate,
-    /// There is none.
-    None,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Order {
     Session,
@@ -99,25 +41,6 @@ enum Order {
     Produced,
     LogBytes,
     Recoveries,
-}
-
-/// The phases of sessions on edges, and of those that recorders keep.
-const PHASES: [(&str, &str); 11] = [
-    ("running", "its cell handles messages of its ends"),
-    ("standing by", "another edge owns it; here is its standby"),
-    ("opening", "waits for its ends' promises and what they keep: it begins, or recovers"),
-    ("restoring", "its cell is started, or restored from a checkpoint"),
-    ("replaying", "its cell replays the log"),
-    ("recording", "its handler was stopped, and what its ends keep is recorded before they are informed"),
-    ("finishing", "both sides are done; its ends are informed"),
-    ("detached", "its cell is kept, and no end is connected to it here"),
-    ("receiving", "a recorder is receiving it"),
-    ("recorded", "a recorder has it"),
-    ("orphaned", "a recorder has it, and no edge feeds it"),
-];
-
-fn phases() -> PossibleValuesParser {
-    PossibleValuesParser::new(PHASES.map(|(name, means)| PossibleValue::new(name).help(means)))
 }
 
 /// Columns, by the names of fields in the answers; `HEADINGS` has their titles, in the same order.
@@ -220,10 +143,6 @@ fn aged(answers: &[Value], now_ms: u64) -> Vec<Value> {
     answers
 }
 
-fn age_ms(row: &Value, now_ms: u64) -> Option<u64> {
-    row["since_ms"].as_u64().map(|since_ms| now_ms.saturating_sub(since_ms))
-}
-
 impl Ps {
     /// The sessions in an edge's answer that match the filters, in the form of the answer.
     /// The answer keeps its other fields, for `--json`.
@@ -236,41 +155,6 @@ impl Ps {
         let mut answer = answer.clone();
         answer["sessions"] = rows.into();
         answer
-    }
-}
-
-impl Wanted {
-    /// Whether a row matches. A field that the row does not have, as in a recorder's rows, matches no filter.
-    fn fits(&self, row: &Value, now_ms: u64) -> bool {
-        let text = |field: &str| row[field].as_str();
-        let is = |field: &str, value: bool| row[field].as_bool() == Some(value);
-        let protect = |protect| match protect {
-            Protect::None => text("protect") == Some("none"),
-            Protect::Endpoints => text("protect") == Some("endpoints"),
-            Protect::Standby => text("protect").is_some_and(|protect| protect.starts_with("standby")),
-            Protect::Warm => text("protect") == Some("standby (warm)"),
-            Protect::Hot => text("protect") == Some("standby (hot)"),
-        };
-        let kept_by = |name: &Name| {
-            let keepers = row["keepers"].as_array();
-            keepers.is_some_and(|keepers| match name.0.as_str() {
-                "none" => keepers.is_empty(),
-                name => keepers.iter().any(|keeper| keeper["name"] == name),
-            })
-        };
-        let age = |fits: &dyn Fn(u128) -> bool| age_ms(row, now_ms).is_some_and(|age| fits(age.into()));
-        (self.apps.is_empty() || self.apps.iter().any(|app| text("app") == Some(&app.0)))
-            && self.protect.is_none_or(protect)
-            && self.phase.as_ref().is_none_or(|phase| text("phase") == Some(phase))
-            && self.keeper.as_ref().is_none_or(kept_by)
-            && self.client.is_none_or(|client| is("client_in_gate", matches!(client, Client::Gate)))
-            && self.server.is_none_or(|server| match server {
-                Server::None => row.get("server").is_some_and(Value::is_null),
-                Server::Gate => is("server_in_gate", true),
-                Server::Agent => is("server_in_gate", false) && row["server"].is_string(),
-            })
-            && self.older.is_none_or(|time| age(&|age| age > time.0.as_millis()))
-            && self.younger.is_none_or(|time| age(&|age| age < time.0.as_millis()))
     }
 }
 
