@@ -5,13 +5,14 @@
 
 use super::Failure;
 use super::operate::{Edges, text};
+use super::wanted::{self, Wanted};
 use anyhow::anyhow;
 use clap::Args;
 use hyper::Method;
 use marram_config::units::Name;
 use marram_node::text::{counted, table};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,12 +24,15 @@ const REPORT: Duration = Duration::from_secs(1);
 /// `marram move`
 #[derive(Args)]
 pub(super) struct Move {
-    /// Sessions' identifiers, as `marram ps` shows them, or their first digits.
-    #[arg(required_unless_present = "apps", value_name = "SESSION")]
+    /// Sessions' identifiers, as `marram ps` shows them, or their first digits. Without them, the filters of `marram ps` or
+    /// `--all` choose among the sessions of the edges that are asked; a session must match all filters.
+    #[arg(value_name = "SESSION")]
     sessions: Vec<String>,
-    /// All sessions of this app that the asked edges have; repeat it for several.
-    #[arg(long = "app", value_name = "NAME")]
-    apps: Vec<Name>,
+    /// All sessions of the edges that are asked.
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    wanted: Wanted,
     /// The name of the edge to which they move.
     #[arg(long, value_name = "NAME", required_unless_present = "cancel")]
     to: Option<Name>,
@@ -50,6 +54,7 @@ pub(super) struct Move {
 
 pub(super) fn run(arguments: &Move) -> Result<(), Failure> {
     let to = arguments.to.as_ref().map(|Name(name)| name.as_str()).unwrap_or_default();
+    arguments.check()?;
     let sessions = arguments.chosen(to)?;
     let mut results = Results::default();
     for session in &sessions {
@@ -77,31 +82,61 @@ pub(super) fn run(arguments: &Move) -> Result<(), Failure> {
 }
 
 impl Move {
-    /// The sessions that the command line names, and those of its apps that are not at the edge yet.
+    /// Checks that sessions are chosen in one way.
+    fn check(&self) -> Result<(), Failure> {
+        let filtered = !self.wanted.is_empty();
+        match (!self.sessions.is_empty(), self.all, filtered) {
+            (true, false, false) | (false, true, false) | (false, false, true) => Ok(()),
+            (false, false, false) => Err(Failure::Usage(anyhow!(
+                "which sessions? Name them, or choose them with filters (such as --app) or --all"
+            ))),
+            (true, ..) => Err(Failure::Usage(anyhow!(
+                "sessions are named, and chosen with filters or --all as well: leave out one of the two"
+            ))),
+            (false, true, true) => Err(Failure::Usage(anyhow!(
+                "--all means every session, and filters leave some out: leave out one of the two"
+            ))),
+        }
+    }
+
+    /// The sessions that the command line names, or that match its filters.
     fn chosen(&self, to: &str) -> Result<Vec<String>, Failure> {
-        let mut chosen: Vec<String> =
-            self.sessions.iter().map(|session| self.edges.whole(session)).collect::<Result<_, _>>()?;
-        if self.apps.is_empty() {
-            return Ok(chosen);
+        if !self.sessions.is_empty() {
+            return self.sessions.iter().map(|session| self.edges.whole(session)).collect();
         }
         let (answers, failed) = self.edges.listed("/v1/sessions")?;
         if let Some(failed) = failed {
             return Err(failed);
         }
-        for answer in answers.iter().filter(|answer| answer["edge"] != to) {
-            let rows = answer["sessions"].as_array().into_iter().flatten();
-            let of_app = |row: &&Value| self.apps.iter().any(|Name(app)| row["app"] == app.as_str());
-            let owned = |row: &&Value| row["phase"] != "standing by";
-            chosen.extend(rows.filter(of_app).filter(owned).map(|row| text(row, "session")));
+        let chosen = self.matching(&answers, to, wanted::now_ms());
+        if chosen.is_empty() { Err(self.none(&answers, to)) } else { Ok(chosen) }
+    }
+
+    /// The sessions in the edges' lists that match the filters and that the command can be for: those that are not on the edge yet,
+    /// or those that are being moved.
+    fn matching(&self, answers: &[Value], to: &str, now_ms: u64) -> Vec<String> {
+        let elsewhere = answers.iter().filter(|answer| self.cancel || answer["edge"] != to);
+        let rows = elsewhere.flat_map(|answer| answer["sessions"].as_array()).flatten();
+        // An edge that stands by for a session cannot move it.
+        let rows = rows.filter(|row| row["phase"] != "standing by" && self.wanted.fits(row, now_ms));
+        let rows = rows.filter(|row| !self.cancel || !row["moving"].is_null());
+        let chosen: BTreeSet<String> = rows.map(|row| text(row, "session")).collect();
+        chosen.into_iter().collect()
+    }
+
+    /// No session matches.
+    fn none(&self, answers: &[Value], to: &str) -> Failure {
+        let filters = if self.all { "" } else { " matches the filters and" };
+        let what = if self.cancel {
+            "is being moved".to_owned()
+        } else {
+            format!("could move to `{to}`: `marram ps` lists those that there are")
+        };
+        let mut text = format!("no session of the edges that were asked{filters} {what}");
+        for line in self.wanted.without_sessions(answers) {
+            text += &format!("\nmarram: {line}");
         }
-        if chosen.is_empty() {
-            let apps: Vec<&str> = self.apps.iter().map(|Name(app)| app.as_str()).collect();
-            let what = anyhow!("no edge that was asked has a session of {} to move", apps.join(", "));
-            return Err(Failure::Refused(what));
-        }
-        chosen.sort_unstable();
-        chosen.dedup();
-        Ok(chosen)
+        Failure::Refused(anyhow!("{text}"))
     }
 }
 
@@ -200,7 +235,74 @@ impl Results {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Arguments, Command};
     use super::*;
+    use clap::Parser;
+
+    fn parsed(arguments: &str) -> Result<Move, String> {
+        let words = ["marram", "move"].into_iter().chain(arguments.split_whitespace());
+        match Arguments::try_parse_from(words).map_err(|error| error.to_string())?.command {
+            Command::Move(parsed) => Ok(parsed),
+            _ => panic!("{arguments}"),
+        }
+    }
+
+    #[test]
+    fn sessions_are_chosen_as_ps_lists_them() {
+        let row = |session: &str, app: &str, phase: &str, moving: Value| json!({ "session": session, "app": app, "phase": phase, "protect": "none", "moving": moving, "since_ms": 0 });
+        let answers = [
+            json!({ "edge": "west", "sessions": [
+                row("aa", "shop", "running", Value::Null), row("bb", "tea", "running", json!("to east (copying)")),
+                row("cc", "tea", "standing by", Value::Null),
+            ] }),
+            json!({ "edge": "east", "sessions": [
+                row("cc", "tea", "running", Value::Null), row("aa", "shop", "standing by", Value::Null),
+            ] }),
+        ];
+        for (arguments, expected) in [
+            ("--all --to east", "aa bb"),
+            ("--all --to west", "cc"),
+            ("--all --to north", "aa bb cc"),
+            ("--app tea --to north", "bb cc"),
+            ("--app tea --to east --older 5s", "bb"),
+            ("--app tea --to east --younger 5s", ""),
+            ("--protect hot --to north", ""),
+            ("--all --cancel", "bb"),
+            ("--app shop --cancel", ""),
+        ] {
+            let parsed = parsed(arguments).unwrap();
+            let to = parsed.to.as_ref().map(|Name(name)| name.as_str()).unwrap_or_default();
+            assert_eq!(parsed.matching(&answers, to, 10_000).join(" "), expected, "{arguments}");
+        }
+        let none = parsed("--app te --to east").unwrap().none(&answers, "east");
+        let text = format!("{:#}", none.parts().1);
+        assert!(text.contains("matches the filters and could move to `east`"), "{text}");
+        assert!(text.contains("no session is of an app `te`") && text.contains("`tea`"), "{text}");
+    }
+
+    #[test]
+    fn choices_that_contradict_one_another_are_refused() {
+        for (arguments, said) in [
+            ("--to east", "which sessions?"),
+            ("aa --all --to east", "leave out one of the two"),
+            ("aa --app tea --to east", "leave out one of the two"),
+            ("--all --app tea --to east", "--all means every session"),
+            ("--all --older 1s --to east", "--all means every session"),
+            ("--all", "required"),
+            ("--all --to east --cancel", "cannot be used with"),
+            ("aa bb --to east", ""),
+            ("--all --cancel", ""),
+            ("--server none --older 1s --to east", ""),
+        ] {
+            let error = match parsed(arguments) {
+                Ok(parsed) => {
+                    parsed.check().err().map(|failure| failure.parts().1.to_string()).unwrap_or_default()
+                }
+                Err(error) => error,
+            };
+            assert!(error.contains(said) && error.is_empty() == said.is_empty(), "{arguments}: {error}");
+        }
+    }
 
     #[test]
     fn a_move_is_open_until_a_list_has_its_result() {

@@ -4,16 +4,13 @@
 //! not mixed.
 
 use super::operate::{Edges, listing};
-use super::wanted::{Wanted, age_ms};
+use super::wanted::{self, Wanted, age_ms};
 use super::{Failure, emit, inspect};
 use clap::{Args, ValueEnum};
-use marram_config::units::Name;
 use marram_node::text::counted;
-use marram_shard::suggest;
 use serde_json::{Value, json};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `marram ps`
 #[derive(Args)]
@@ -73,19 +70,13 @@ const HEADINGS: [&str; 11] = [
 ];
 
 pub(super) fn run(arguments: &Ps) -> Result<(), Failure> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-    let chosen = |answers: &[Value]| -> Vec<Value> {
-        answers.iter().map(|answer| arguments.choose(answer, now_ms)).collect()
-    };
+    let now_ms = wanted::now_ms();
     let (answers, failed) = arguments.edges.listed("/v1/sessions")?;
-    // A name that fits no session is likely misspelt; it is no error, since the app may just have
-    // none.
-    let (all, answers) = (apps(&answers), chosen(&answers));
-    for Name(app) in arguments.wanted.apps.iter().filter(|Name(app)| !all.contains(app)) {
-        let guess = suggest::did_you_mean(app, all.iter().map(String::as_str));
-        eprintln!("marram: no session is of an app `{app}`{guess}");
+    // It is no error, since the app may just have none.
+    for line in arguments.wanted.without_sessions(&answers) {
+        eprintln!("marram: {line}");
     }
+    let answers: Vec<Value> = answers.iter().map(|answer| arguments.choose(answer, now_ms)).collect();
     if arguments.quiet {
         emit(&identifiers(&answers));
     } else if !answers.is_empty() {
@@ -108,14 +99,6 @@ fn waiting(answers: &[Value]) -> String {
             )
         }
     }
-}
-
-/// The apps of the listed sessions.
-/// All that were listed, before the filters: a misspelt name differs from one that the filters
-/// leave out.
-fn apps(answers: &[Value]) -> BTreeSet<String> {
-    let rows = answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten();
-    rows.filter_map(|row| row["app"].as_str()).map(str::to_owned).collect()
 }
 
 /// Each identifier once: a session with a standby is in several lists.

@@ -5,33 +5,36 @@
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
 use marram_config::units::{Name, Time};
+use marram_shard::suggest;
 use serde_json::Value;
+use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Filters; a session must match all of them.
 #[derive(Args, Default)]
 pub(super) struct Wanted {
-    /// Of this app; repeat it for several.
+    /// Sessions of this app; repeat it for several.
     #[arg(long = "app", value_name = "NAME")]
-    pub(super) apps: Vec<Name>,
-    /// With this protection.
+    apps: Vec<Name>,
+    /// Sessions with this protection.
     #[arg(long, value_enum)]
     protect: Option<Protect>,
-    /// In this phase, as the list shows it.
+    /// Sessions in this phase, as `marram ps` shows it.
     #[arg(long, value_parser = phases())]
     phase: Option<String>,
-    /// Kept by this edge or recorder; "none": kept by none.
+    /// Sessions kept by this edge or recorder; "none": kept by none.
     #[arg(long, value_name = "NAME")]
     keeper: Option<Name>,
-    /// With the client's end in this place.
+    /// Sessions with the client's end in this place.
     #[arg(long, value_enum, value_name = "WHERE")]
     client: Option<Client>,
-    /// With the server's end in this place; "none": without a server.
+    /// Sessions with the server's end in this place; "none": without a server.
     #[arg(long, value_enum, value_name = "WHERE")]
     server: Option<Server>,
-    /// That have been on edges for longer than this time, such as "10m".
+    /// Sessions that have been on edges for longer than this time, such as "10m".
     #[arg(long, value_name = "TIME")]
     older: Option<Time>,
-    /// That have been on edges for less than this time.
+    /// Sessions that have been on edges for less than this time.
     #[arg(long, value_name = "TIME")]
     younger: Option<Time>,
 }
@@ -84,6 +87,27 @@ fn phases() -> PossibleValuesParser {
 }
 
 impl Wanted {
+    /// Whether no filter is given.
+    pub(super) fn is_empty(&self) -> bool {
+        let Self { apps, protect, phase, keeper, client, server, older, younger } = self;
+        let texts = phase.is_none() && keeper.is_none();
+        let places = client.is_none() && server.is_none();
+        apps.is_empty() && protect.is_none() && texts && places && older.is_none() && younger.is_none()
+    }
+
+    /// A line for each app that is asked for and has no session in these lists: its name is likely misspelt. The lists are those
+    /// before the filters.
+    pub(super) fn without_sessions(&self, answers: &[Value]) -> Vec<String> {
+        let rows = answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten();
+        let all: BTreeSet<&str> = rows.filter_map(|row| row["app"].as_str()).collect();
+        let unknown = self.apps.iter().filter(|Name(app)| !all.contains(app.as_str()));
+        let line = |Name(app): &Name| {
+            let guess = suggest::did_you_mean(app, all.iter().copied());
+            format!("no session is of an app `{app}`{guess}")
+        };
+        unknown.map(line).collect()
+    }
+
     /// Whether a row matches. A field that the row does not have, as in a recorder's rows, matches no filter.
     pub(super) fn fits(&self, row: &Value, now_ms: u64) -> bool {
         let text = |field: &str| row[field].as_str();
@@ -121,4 +145,10 @@ impl Wanted {
 /// How long a session has been on its edge, as far as that says.
 pub(super) fn age_ms(row: &Value, now_ms: u64) -> Option<u64> {
     row["since_ms"].as_u64().map(|since_ms| now_ms.saturating_sub(since_ms))
+}
+
+/// The Unix time of this machine's clock, in milliseconds.
+pub(super) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

@@ -220,7 +220,7 @@ fn the_command_moves_sessions_and_says_why_one_stays() {
         let (status, out, error) = marram(&["move", "--app", "cache", "--to", &name]);
         if away == 0 {
             assert!(
-                status == Some(3) && error.contains("no edge that was asked has a session"),
+                status == Some(3) && error.contains("matches the filters and could move to"),
                 "{out} {error}"
             );
             continue;
@@ -228,6 +228,16 @@ fn the_command_moves_sessions_and_says_why_one_stays() {
         assert_eq!((status, out.matches("moved").count()), (Some(0), away), "{out} {error}");
         assert_eq!(at(edge), 2, "{out}");
     }
+    // The filters are those of `marram ps`.
+    let to = world.name(0);
+    let (status, _, error) = marram(&["move", "--protect", "none", "--to", &to]);
+    assert!(status == Some(3) && error.contains("matches the filters"), "{error}");
+    let (status, out, error) = marram(&["move", "--keeper", "none", "--younger", "1h", "--to", &to]);
+    assert_eq!((status, out.matches("moved").count(), at(0)), (Some(0), 2, 2), "{out} {error}");
+    let (status, out, error) = world.marram(&["move", "--all", "--to", &world.name(EDGES - 1)], &[0]);
+    assert_eq!((status, out.matches("moved").count(), at(EDGES - 1)), (Some(0), 2, 2), "{out} {error}");
+    let (status, _, error) = marram(&["move", "--all", "--app", "cache", "--to", &to]);
+    assert!(status == Some(2) && error.contains("--all means every session"), "{error}");
     let session = world.running(EDGES - 1).remove(0);
     let (status, _, error) = marram(&["move", &session, "--to", "nowhere"]);
     assert!(status == Some(3) && error.contains("`nowhere` is not connected"), "{error}");
