@@ -20,14 +20,18 @@ use marram_http::Refusal;
 use marram_node::edge::take_recording;
 use marram_node::text::counted;
 use marram_sandbox::{Images, LoadError};
-use marram_shard::api::{App, SessionRow};
+use marram_shard::api::{App, MoveWish, SessionRow};
 use marram_shard::control::{self, ControlRequest, MetricSample};
+use marram_shard::shard::PLAN_NS;
 use marram_wire::id::{ImageHash, SessionId};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Timeout of a recording: its ends may be far away, and its checkpoints large.
 const RECORD_PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of plans of moves: the shards wait for another edge.
+const PLAN_PATIENCE: Duration = Duration::from_secs(6);
+const _: () = assert!(PLAN_PATIENCE.as_nanos() > PLAN_NS as u128, "shards answer within it");
 
 impl AdminApi for AdminState {
     fn answer(&self, _: &str, call: &Call) -> Result<Answer, Refusal> {
@@ -53,12 +57,12 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "sessions", id]) if method == delete => kill(state, id),
         (method, ["v1", "sessions", id, "record"]) if method == post => record(state, id, false),
         (method, ["v1", "sessions", id, "record", "redacted"]) if method == post => record(state, id, true),
-        (method, ["v1", "sessions", id, "move", to]) if method == post => move_session(state, id, to, false),
-        (method, ["v1", "sessions", id, "move", to, "replace"]) if method == post => {
-            move_session(state, id, to, true)
+        (method, ["v1", "sessions", id, "move", to, how @ ..]) if method == post => {
+            move_session(state, id, wish(to, how)?)
         }
         (method, ["v1", "sessions", id, "move"]) if method == delete => cancel_move(state, id),
         (method, ["v1", "moves"]) if method == get => moves(state),
+        (method, ["v1", "moves", to, how @ ..]) if method == get => move_plans(state, wish(to, how)?),
         (method, ["v1", "routes"]) if method == get => Ok(Answer::json(&routing::list(state))),
         (method, ["v1", "routes"]) if method == Method::PUT => {
             routing::replace(state, &call.body).map(|routes| Answer::json(&routes))
@@ -217,10 +221,40 @@ fn kill(state: &AdminState, id: &str) -> Result<Answer, Refusal> {
     done(ask(state, ControlRequest::Kill(session(id)?, "killed by the operator".into()))?)
 }
 
-/// Begins a move, which may replace another one. Its result is among the moves.
-fn move_session(state: &AdminState, id: &str, to: &str, replace: bool) -> Result<Answer, Refusal> {
-    let request = ControlRequest::Move(session(id)?, to.to_owned(), replace);
-    move_answer(ask(state, request)?, "the session cannot be moved")
+/// How sessions are to move to an edge: the end of a path.
+fn wish(to: &str, how: &[&str]) -> Result<MoveWish, Refusal> {
+    let (replace, force) = match how {
+        [] => (false, false),
+        ["replace"] => (true, false),
+        ["force"] => (false, true),
+        ["replace", "force"] => (true, true),
+        _ => {
+            let what = format!("the admin API knows no move {}", how.join("/"));
+            return Err(Refusal::new(
+                StatusCode::NOT_FOUND,
+                what,
+                "behind the edge's name there may be `/replace`, `/force` or both, in this order",
+            ));
+        }
+    };
+    Ok(MoveWish { to: to.to_owned(), replace, force })
+}
+
+/// Begins a move. Its result is among the moves.
+fn move_session(state: &AdminState, id: &str, wish: MoveWish) -> Result<Answer, Refusal> {
+    move_answer(ask(state, ControlRequest::Move(session(id)?, wish))?, "the session cannot be moved")
+}
+
+/// What the moves of this edge's sessions would be. Nothing is begun.
+fn move_plans(state: &AdminState, wish: MoveWish) -> Result<Answer, Refusal> {
+    let to = wish.to.clone();
+    match ask_patiently(state, ControlRequest::PlanMoves(wish), PLAN_PATIENCE)? {
+        control::ControlAnswer::MovePlans(plans) => {
+            let sessions: Vec<Value> = plans.iter().map(|plan| view::planned(plan, &to)).collect();
+            Ok(Answer::json(&json!({ "edge": state.edge, "to": to, "sessions": sessions })))
+        }
+        _ => Err(unexpected()),
+    }
 }
 
 fn cancel_move(state: &AdminState, id: &str) -> Result<Answer, Refusal> {

@@ -6,7 +6,7 @@
 //! shown to operators only; fields may be added.
 
 use marram_shard::api::{
-    App, CheckpointHolder, EndRow, KeeperRow, MoveOver, Protect, SessionRow, WitnessMode,
+    App, CheckpointHolder, EndRow, KeeperRow, MoveOver, MovePlan, Protect, SessionRow, WitnessMode,
 };
 use marram_shard::cache::CachePolicy;
 use marram_wire::id::ImageHash;
@@ -145,6 +145,18 @@ pub(super) fn leaving(row: &SessionRow) -> Option<Value> {
         "why": (!drain.why.is_empty()).then_some(&drain.why),
         "unprotected": drain.unprotected,
     }))
+}
+
+/// What a session's move to this edge would be.
+pub(super) fn planned(plan: &MovePlan, to: &str) -> Value {
+    json!({
+        "session": plan.session.to_string(),
+        "app": plan.app,
+        "to": to,
+        "state": if plan.why.is_empty() { "would move" } else { "refused" },
+        "bytes": plan.bytes,
+        "why": (!plan.why.is_empty()).then_some(&plan.why),
+    })
 }
 
 /// A session that is being moved, in the list of moves.

@@ -1,6 +1,7 @@
 //! What happens to a shard and to the control, and what they ask for: the interface between the pure edge and everything around
 //! it.
 
+mod moves;
 mod rows;
 
 pub use crate::note_level::NoteLevel;
@@ -27,6 +28,7 @@ use marram_wire::{
     rights::Verified,
     seal::{Seal, SessionKeys},
 };
+pub use moves::{MovePlan, MoveWish, PlanMoves, Planned};
 pub use rows::{DrainRow, EndRow, KeeperKind, KeeperProgress, KeeperRow, MoveRow, MoveStage, SessionRow};
 
 /// A wire from one agent to this shard. The shell chooses the number and never uses it twice.
@@ -396,6 +398,8 @@ pub enum ToShard {
     WitnessAnswer(WitnessAnswer),
     /// Move a session to another edge; answered by [`FromShard::MoveAnswer`], and later [`FromShard::MoveOver`].
     Move(MoveSession),
+    /// Which sessions could move to another edge; answered by [`FromShard::Planned`].
+    PlanMoves(PlanMoves),
     /// Stop a move, unless the session was handed over; answered by [`FromShard::MoveAnswer`].
     CancelMove(Tagged),
     /// Make a recording of a session; answer with [`FromShard::Recorded`], at once if it is not here.
@@ -421,6 +425,8 @@ pub enum FromShard {
     Recorded(Recorded),
     /// The answer to [`ToShard::Move`] and [`ToShard::CancelMove`].
     MoveAnswer(MoveAnswer),
+    /// A part of the answer to [`ToShard::PlanMoves`].
+    Planned(Planned),
     /// A move that was begun is over. Not answered.
     MoveOver(MoveOver),
     /// No session is left, after a drain.
@@ -601,10 +607,8 @@ record! {
         tag: u64,
         /// The session to move.
         session: SessionId,
-        /// The name of the edge.
-        to: String,
-        /// Whether it replaces a move of the session that is under way.
-        replace: bool,
+        /// How it is to move.
+        wish: MoveWish,
     }
 }
 record! {
@@ -836,6 +840,7 @@ messages!(ToShard {
     10u8 Move(MoveSession),
     11u8 CancelMove(Tagged),
     12u8 Edges(Edges),
+    13u8 PlanMoves(PlanMoves),
 });
 messages!(FromShard {
     0u8 Ready,
@@ -851,6 +856,7 @@ messages!(FromShard {
     10u8 Placed(Placed),
     11u8 MoveAnswer(MoveAnswer),
     12u8 MoveOver(MoveOver),
+    13u8 Planned(Planned),
 });
 
 #[cfg(test)]

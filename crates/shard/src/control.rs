@@ -8,9 +8,9 @@ pub use moves::MOVES_REMEMBERED;
 mod tests;
 
 use crate::api::{
-    App, AppName, CheckpointHolder, Configure, Counter, FromShard, Grant, Missing, MoveOver, MoveSession,
-    NoteLevel, SessionRow, Tag, Tagged, ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery,
-    WitnessReport,
+    App, AppName, CheckpointHolder, Configure, Counter, FromShard, Grant, Missing, MoveOver, MovePlan,
+    MoveSession, MoveWish, NoteLevel, PlanMoves, SessionRow, Tag, Tagged, ToShard, Want, WitnessAnswer,
+    WitnessMode, WitnessQuery, WitnessReport,
 };
 use crate::coordinator::{Parts, Placements};
 use alloc::{
@@ -103,8 +103,10 @@ pub enum ControlRequest {
     Kill(SessionId, String),
     /// Record one session; true leaves out the messages, the cell's memory and its seed.
     Record(SessionId, bool),
-    /// Move one session to the edge of this name; true replaces a move that is under way. The answer says whether the move was begun.
-    Move(SessionId, String, bool),
+    /// Move one session. The answer says whether the move was begun.
+    Move(SessionId, MoveWish),
+    /// What each session's move would be.
+    PlanMoves(MoveWish),
     /// Stop the move of one session.
     CancelMove(SessionId),
     /// Moves under way, and those that are over.
@@ -140,6 +142,8 @@ pub enum ControlAnswer {
     Recorded(String),
     /// The sessions that are being moved, and the moves that are over.
     Moves(Vec<SessionRow>, Vec<MoveOver>),
+    /// What the moves would be.
+    MovePlans(Vec<MovePlan>),
     /// Counters.
     Counters(Vec<MetricSample>),
     /// The newest version, and the parts that changed.
@@ -238,6 +242,7 @@ struct Question {
     waiting: Vec<u8>,
     rows: Vec<SessionRow>,
     figures: Vec<MetricSample>,
+    plans: Vec<MovePlan>,
     found: bool,
     recorded: Option<Result<String, String>>,
     refused: Option<String>,
@@ -404,6 +409,14 @@ impl Control {
                     self.answered(answer.tag, shard, out);
                 }
             }
+            FromShard::Planned(planned) => {
+                if let Some(question) = self.questions.get_mut(&planned.tag) {
+                    question.plans.extend(planned.plans);
+                    if planned.last {
+                        self.answered(planned.tag, shard, out);
+                    }
+                }
+            }
             FromShard::MoveOver(over) => self.moves.ended(over),
             FromShard::Note(note) => {
                 let about = note.session.map_or_else(String::new, |id| alloc::format!("session {id}: "));
@@ -521,9 +534,13 @@ impl Control {
                 let record = crate::api::Record { tag, session, redact };
                 return self.ask(tag, request, &ToShard::Record(record), out);
             }
-            ControlRequest::Move(session, ref to, replace) => {
+            ControlRequest::PlanMoves(ref wish) => {
+                let asked = PlanMoves { tag, wish: wish.clone() };
+                return self.ask(tag, request, &ToShard::PlanMoves(asked), out);
+            }
+            ControlRequest::Move(session, ref wish) => {
                 self.moves.begins(session);
-                let asked = MoveSession { tag, session, to: to.clone(), replace };
+                let asked = MoveSession { tag, session, wish: wish.clone() };
                 return self.ask(tag, request, &ToShard::Move(asked), out);
             }
             ControlRequest::CancelMove(session) => {
@@ -572,6 +589,7 @@ impl Control {
             waiting,
             rows: Vec::new(),
             figures: Vec::new(),
+            plans: Vec::new(),
             found: false,
             recorded: None,
             refused: None,
@@ -610,6 +628,7 @@ impl Control {
             ControlRequest::Move(..) | ControlRequest::CancelMove(_) => {
                 question.refused.map_or(ControlAnswer::Done, ControlAnswer::Refused)
             }
+            ControlRequest::PlanMoves(_) => ControlAnswer::MovePlans(question.plans),
             ControlRequest::Moves => {
                 let moving = question.rows.into_iter().filter(|row| row.moving.is_some());
                 ControlAnswer::Moves(moving.collect(), self.moves.iter().cloned().collect())

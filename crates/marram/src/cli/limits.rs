@@ -220,6 +220,16 @@ fn on_an_edge() -> Vec<Row> {
             "others wait for their turn",
         ),
         (
+            "plans of moves on a shard that wait for other edges",
+            shard::PLANS_MAX.to_string(),
+            "the oldest is answered with what is known",
+        ),
+        (
+            "sessions of one plan about which another edge is asked at a time",
+            shard::ASKED_MAX.to_string(),
+            "the others follow; what is not answered within 3 s counts as refused",
+        ),
+        (
             "past moves that an edge remembers",
             marram_shard::control::MOVES_REMEMBERED.to_string(),
             "the oldest are forgotten",

@@ -42,7 +42,10 @@ pub(super) struct Move {
     /// Let the new move replace one of the same session to another edge that is not handed over yet, instead of being refused.
     #[arg(long, conflicts_with = "cancel")]
     replace: bool,
-    /// Print which sessions would be moved, and move none.
+    /// Move sessions also if no edge is known that could stand by for them afterwards, though their app asks for a standby.
+    #[arg(long, conflicts_with = "cancel")]
+    force: bool,
+    /// Print which sessions would be moved, how much would be copied, and why others would stay; move none.
     #[arg(long)]
     dry_run: bool,
     /// Return when the moves have begun.
@@ -56,32 +59,83 @@ pub(super) fn run(arguments: &Move) -> Result<(), Failure> {
     let to = arguments.to.as_ref().map(|Name(name)| name.as_str()).unwrap_or_default();
     arguments.check()?;
     let sessions = arguments.chosen(to)?;
+    let how = arguments.how(to);
+    if arguments.dry_run {
+        return plan(&arguments.edges, &how, &sessions);
+    }
     let mut results = Results::default();
     for session in &sessions {
-        let asked = if arguments.dry_run {
-            Ok(())
-        } else if arguments.cancel {
-            arguments.edges.ask_first(&Method::DELETE, &format!("/v1/sessions/{session}/move")).map(drop)
+        let (method, path, state) = if arguments.cancel {
+            (Method::DELETE, format!("/v1/sessions/{session}/move"), "cancelled")
         } else {
-            let replace = if arguments.replace { "/replace" } else { "" };
-            let path = format!("/v1/sessions/{session}/move/{to}{replace}");
-            arguments.edges.ask_first(&Method::POST, &path).map(drop)
+            (Method::POST, format!("/v1/sessions/{session}/move/{how}"), "begun")
         };
-        let state = match (arguments.cancel, arguments.dry_run) {
-            (true, _) => "cancelled",
-            (_, true) => "would move",
-            _ => "begun",
-        };
-        results.begun(session, to, asked.map(|()| state));
+        results.begun(session, to, arguments.edges.ask_first(&method, &path).map(|_| state));
     }
-    if !(arguments.cancel || arguments.dry_run || arguments.no_wait) {
+    if !(arguments.cancel || arguments.no_wait) {
         results.wait(&arguments.edges)?;
     }
     arguments.edges.show(&results.rows(), || results.table());
     Failure::all(results.failures).map_or(Ok(()), Err)
 }
 
+/// Asks the edges what the moves would be, and prints that. It fails if one of the sessions would stay.
+fn plan(edges: &Edges, how: &str, sessions: &[String]) -> Result<(), Failure> {
+    let (answers, failed) = edges.listed_late(&format!("/v1/moves/{how}"))?;
+    // The sessions may be on that edge.
+    if let Some(failed) = failed {
+        return Err(failed);
+    }
+    let rows = planned(&answers, sessions);
+    let stay = rows.iter().filter(|row| row["state"] != "would move").count();
+    edges.show(&rows, || plan_table(&rows));
+    if stay == 0 {
+        return Ok(());
+    }
+    let all = counted(rows.len() as u64, "session");
+    Err(Failure::Refused(anyhow!("{stay} of {all} would stay")))
+}
+
+/// The plans of these sessions.
+fn planned(answers: &[Value], sessions: &[String]) -> Vec<Value> {
+    let plans = answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten();
+    let plans: BTreeMap<String, &Value> = plans.map(|plan| (text(plan, "session"), plan)).collect();
+    let none = |session: &String| {
+        let why = "no edge that was asked has the session";
+        json!({ "session": session, "app": Value::Null, "state": "refused", "bytes": Value::Null, "why": why })
+    };
+    sessions
+        .iter()
+        .map(|session| plans.get(session).map_or_else(|| none(session), |plan| (*plan).clone()))
+        .collect()
+}
+
+fn plan_table(rows: &[Value]) -> String {
+    let fields = ["session", "app", "state", "bytes", "why"];
+    let cells = |row: &Value| fields.iter().map(|field| text(row, field)).collect();
+    let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    let moving = rows.iter().filter(|row| row["state"] == "would move");
+    let bytes: u64 = moving.filter_map(|row| row["bytes"].as_u64()).sum();
+    let unknown = rows.iter().filter(|row| row["state"] == "would move" && row["bytes"].is_null()).count();
+    let table = table::format(&["SESSION", "APP", "PLAN", "COPIED BYTES", "WHY"], &cells);
+    let unknown = match unknown {
+        0 => String::new(),
+        count => format!(
+            ", and the state of {} of which no checkpoint was taken yet",
+            counted(count as u64, "session")
+        ),
+    };
+    format!("{table}\n{bytes} bytes would be copied{unknown}\n")
+}
+
 impl Move {
+    /// The end of a path to the edge `to`.
+    fn how(&self, to: &str) -> String {
+        let (replace, force) =
+            (if self.replace { "/replace" } else { "" }, if self.force { "/force" } else { "" });
+        format!("{to}{replace}{force}")
+    }
+
     /// Checks that sessions are chosen in one way.
     fn check(&self) -> Result<(), Failure> {
         let filtered = !self.wanted.is_empty();
@@ -302,6 +356,22 @@ mod tests {
             };
             assert!(error.contains(said) && error.is_empty() == said.is_empty(), "{arguments}: {error}");
         }
+    }
+
+    #[test]
+    fn a_plan_has_each_session_and_what_is_copied() {
+        let row = |session: &str, state: &str, bytes: Value, why: Value| json!({ "session": session, "app": "tea", "to": "b", "state": state, "bytes": bytes, "why": why });
+        let answers = [json!({ "edge": "a", "sessions": [
+            row("aa", "would move", json!(70), Value::Null), row("bb", "would move", Value::Null, Value::Null),
+            row("cc", "refused", json!(9), json!("it is full")), row("dd", "would move", json!(1), Value::Null),
+        ] })];
+        let rows = planned(&answers, &["aa", "bb", "ee"].map(str::to_owned));
+        let states: Vec<String> = rows.iter().map(|row| text(row, "state")).collect();
+        assert_eq!(states, ["would move", "would move", "refused"]);
+        let table = plan_table(&rows);
+        assert!(table.contains("no edge that was asked has the session"), "{table}");
+        assert!(table.contains("70 bytes would be copied, and the state of 1 session"), "{table}");
+        assert_eq!(parsed("aa --to b --force --replace").unwrap().how("b"), "b/replace/force");
     }
 
     #[test]

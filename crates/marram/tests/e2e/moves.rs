@@ -242,7 +242,11 @@ fn the_command_moves_sessions_and_says_why_one_stays() {
     let (status, _, error) = marram(&["move", &session, "--to", "nowhere"]);
     assert!(status == Some(3) && error.contains("`nowhere` is not connected"), "{error}");
     let (status, out, _) = marram(&["move", &session[..6], "--to", &world.name(0), "--dry-run"]);
-    assert!(status == Some(0) && out.contains("would move"), "{out}");
+    assert!(status == Some(0) && out.contains("would move") && out.contains("would be copied"), "{out}");
+    let (status, out, error) = marram(&["move", "--all", "--to", "nowhere", "--dry-run"]);
+    assert_eq!((status, out.matches("`nowhere` is not connected").count()), (Some(3), 2), "{out} {error}");
+    assert!(error.contains("2 of 2 sessions would stay"), "{error}");
+    assert_eq!(at(EDGES - 1), 2, "none was moved");
     assert!(caches.finish() > 0);
 }
 

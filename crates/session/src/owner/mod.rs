@@ -60,7 +60,7 @@ use crate::{
 };
 use alloc::{boxed::Box, vec::Vec};
 use marram_wire::{
-    frame::{Channel, Code, Frame},
+    frame::{Channel, Code, Frame, Keep},
     id::{Generation, HostId, Port, SessionId},
     seal::SessionKeys,
 };
@@ -405,6 +405,19 @@ impl Owner {
         let is_able =
             self.phase() == OwnerPhase::Running && (self.about.policy.keep || self.can_hand_over_for_good());
         is_able && self.replicas.hand_over(keeper, session_ns, out)
+    }
+
+    /// What a keeper would be told if it began here; the channel is to be set.
+    #[must_use]
+    pub fn keep_frame(&self) -> Keep {
+        self.about.keep_frame(&self.ends, &self.log)
+    }
+
+    /// How large the cell's state is, in bytes of sealed checkpoints: of the last full one, and of the changes since. None before
+    /// the first one.
+    #[must_use]
+    pub fn state_bytes(&self) -> Option<u64> {
+        self.checkpointer.state_bytes()
     }
 
     /// Progress of the session's keepers.

@@ -73,6 +73,7 @@ impl Shard {
     }
 
     pub(super) fn keeper_down(&mut self, now: Now, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
+        self.plans.drop_wire(wire);
         // Each session is told on its own: a replica less may change what its owner may release or forget.
         for (session, keeper) in self.keepers.drop_wire(wire) {
             match keeper {
@@ -253,6 +254,7 @@ impl Shard {
             }
             // The answer to a recall, of a session that this shard may not have yet.
             Some((id, None)) => self.recall_frame(now, id, at, frame, out),
+            None if self.plans.has(at) => self.plan_answered(now, at, &frame, out),
             None => {
                 self.counters.stale_frames += 1;
                 trace!(SHARD, "ignores {name} on wire {}: channel {channel} keeps nothing", wire.0);

@@ -5,7 +5,9 @@
 //! for longer than that takes, and if anything goes wrong before, the session stays.
 
 use super::{Shard, report::note, roles, state::moves::Move};
-use crate::api::{FromShard, MoveAnswer, MoveOver, MoveSession, NoteLevel, Now, ShardOutput, Tagged};
+use crate::api::{
+    FromShard, MoveAnswer, MoveOver, MoveSession, MoveWish, NoteLevel, Now, Protect, ShardOutput, Tagged,
+};
 use alloc::{
     format,
     string::{String, ToString},
@@ -20,50 +22,30 @@ use marram_wire::{
 impl Shard {
     /// An operator asks to move a session.
     pub(super) fn move_session(&mut self, now: Now, asked: MoveSession, out: &mut Vec<ShardOutput>) {
-        let MoveSession { tag, session: id, to, replace } = asked;
+        let MoveSession { tag, session: id, wish } = asked;
         let found = self.sessions.get(id).is_some_and(|session| !session.is_following());
-        let asked = if !found {
-            Ok(())
-        } else if replace {
-            self.move_instead(now, id, to, out)
-        } else {
-            self.wait_to_move(now, id, to)
-        };
-        let why = asked.err().unwrap_or_default();
+        let why = if found { self.check_move(id, &wish).err() } else { None };
+        if found && why.is_none() {
+            self.wait_to_move(now, id, wish.to, out);
+        }
+        let why = why.unwrap_or_default();
         out.push(ShardOutput::Control(FromShard::MoveAnswer(MoveAnswer { tag, found, why })));
     }
 
-    fn wait_to_move(&mut self, now: Now, id: SessionId, to: String) -> Result<(), String> {
-        self.may_move(id, &to)?;
-        self.moves.wait(id);
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.moving = Some(Move::new(to, now.mono_ns).into());
+    /// Moves a session. A move of it to another edge ends, and one to the same edge goes on.
+    fn wait_to_move(&mut self, now: Now, id: SessionId, to: String, out: &mut Vec<ShardOutput>) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        match session.moving.as_deref() {
+            None => {
+                session.moving = Some(Move::new(to, now.mono_ns).into());
+                self.moves.wait(id);
+            }
+            Some(moving) if moving.to == to => {}
+            Some(moving) => {
+                let next = moving.replaced_by(to, self.drain.hands_over(), now.mono_ns);
+                self.replace_move(now, id, next, out);
+            }
         }
-        Ok(())
-    }
-
-    /// Moves a session, also if it is being moved to another edge: that move ends, unless the session is handed over. One to the same
-    /// edge goes on.
-    fn move_instead(
-        &mut self,
-        now: Now,
-        id: SessionId,
-        to: String,
-        out: &mut Vec<ShardOutput>,
-    ) -> Result<(), String> {
-        let Some(moving) = self.sessions.get(id).and_then(|session| session.moving.as_deref()) else {
-            return self.wait_to_move(now, id, to);
-        };
-        if moving.to == to {
-            return Ok(());
-        }
-        if moving.is_handed_over() {
-            return Err(format!("the session is handed over to `{}` already", moving.to));
-        }
-        self.can_move(id, &to)?;
-        let next = moving.replaced_by(to, self.drain.hands_over(), now.mono_ns);
-        self.replace_move(now, id, next, out);
-        Ok(())
     }
 
     /// The session stays protected: it goes on moving. The edge to which it moved so far forgets what it has.
@@ -83,15 +65,45 @@ impl Shard {
         }
     }
 
-    /// Why a session cannot be moved to an edge, if it cannot.
-    pub(super) fn may_move(&self, id: SessionId, to: &str) -> Result<(), String> {
+    /// Why a session cannot be moved as an operator wishes, if this shard knows. A move that is under way is replaced only if
+    /// it is not handed over; one to the same edge goes on.
+    pub(super) fn check_move(&self, id: SessionId, wish: &MoveWish) -> Result<(), String> {
+        let to = wish.to.as_str();
         match self.sessions.get(id).and_then(|session| session.moving.as_deref()) {
-            Some(moving) => Err(format!(
-                "the session is being moved to `{}` already: cancel that move first, or replace it (`marram move --replace`)",
-                moving.to
-            )),
-            None => self.can_move(id, to),
+            Some(moving) if !wish.replace => {
+                return Err(format!(
+                    "the session is being moved to `{}` already: cancel that move first, or replace it (`marram move --replace`)",
+                    moving.to
+                ));
+            }
+            Some(moving) if moving.to == to => return Ok(()),
+            Some(moving) if moving.is_handed_over() => {
+                return Err(format!("the session is handed over to `{}` already", moving.to));
+            }
+            _ => {}
         }
+        self.can_move(id, to)?;
+        if wish.force { Ok(()) } else { self.keeps_its_standby(id, to) }
+    }
+
+    /// Whether a session that leaves with this edge can move to another one.
+    pub(super) fn may_move(&self, id: SessionId, to: &str) -> Result<(), String> {
+        self.check_move(id, &MoveWish { force: true, ..MoveWish::to(to) })
+    }
+
+    /// Why a session would lack the standby that its app asks for once it has moved to this edge, as far as this shard knows.
+    fn keeps_its_standby(&self, id: SessionId, to: &str) -> Result<(), String> {
+        let Some(session) = self.sessions.get(id) else { return Ok(()) };
+        let asks = matches!(self.apps.protect(&session.owner), Protect::Warm | Protect::Hot);
+        let third = || self.keepers.edges_for(id, &self.config.edge).any(|edge| edge != to);
+        let itself = || self.peers.as_ref().is_some_and(|peers| peers.is_connected(to));
+        if !asks || third() || itself() {
+            return Ok(());
+        }
+        Err(format!(
+            "the app asks for a standby, and no edge is known that could stand by for the session at `{to}`: no third edge is connected, \
+             and this one does not list `{to}` in `standby.edges`; change that, or move it with `--force`"
+        ))
     }
 
     /// Why a session cannot be moved to an edge, whether or not it is being moved.

@@ -6,8 +6,8 @@ use crate::{
 };
 use marram_shard::{
     api::{
-        Configure, FromShard, MoveAnswer, MoveOver, MoveSession, MoveStage, ShardInput, ShardWireId, Tagged,
-        ToShard,
+        Configure, FromShard, MoveAnswer, MoveOver, MoveSession, MoveStage, MoveWish, ShardInput,
+        ShardWireId, Tagged, ToShard,
     },
     shard::MOVES_MAX,
 };
@@ -18,7 +18,7 @@ use marram_wire::{
 };
 
 /// A wire to an edge that can take sessions.
-fn there(world: &mut World, number: u64, name: &str) -> ShardWireId {
+pub(crate) fn there(world: &mut World, number: u64, name: &str) -> ShardWireId {
     let wire = world.rogue(number, 8, Rights { edge: true, ..Rights::default() }, &[]);
     let challenge = world.challenge(wire);
     world.send(wire, keeper(&challenge, name, 1));
@@ -27,17 +27,16 @@ fn there(world: &mut World, number: u64, name: &str) -> ShardWireId {
 
 /// An operator asks to move a session; returns why it is refused.
 fn ask(world: &mut World, session: SessionId, to: &str) -> Result<(), String> {
-    ask_for(world, session, to, false)
+    ask_for(world, session, MoveWish::to(to))
 }
 
 /// The same, also if it is being moved to another edge.
 fn replace(world: &mut World, session: SessionId, to: &str) -> Result<(), String> {
-    ask_for(world, session, to, true)
+    ask_for(world, session, MoveWish { replace: true, ..MoveWish::to(to) })
 }
 
-fn ask_for(world: &mut World, session: SessionId, to: &str, replace: bool) -> Result<(), String> {
-    let to = to.into();
-    world.shard(ShardInput::Control(ToShard::Move(MoveSession { tag: 7, session, to, replace })));
+pub(crate) fn ask_for(world: &mut World, session: SessionId, wish: MoveWish) -> Result<(), String> {
+    world.shard(ShardInput::Control(ToShard::Move(MoveSession { tag: 7, session, wish })));
     answer(world)
 }
 
@@ -73,10 +72,10 @@ fn over(world: &mut World) -> Vec<(SessionId, String, String)> {
 
 /// What the other edge is sent: the beginning of a feed, its checkpoint, and the hand-over.
 #[derive(Default, Debug)]
-struct Feed {
-    keep: Option<Keep>,
-    base: Option<Base>,
-    bytes: u64,
+pub(crate) struct Feed {
+    pub(crate) keep: Option<Keep>,
+    pub(crate) base: Option<Base>,
+    pub(crate) bytes: u64,
     handed_over: Option<HandOver>,
     ended: Option<Ended>,
 }
@@ -110,7 +109,7 @@ fn feeds(world: &mut World, wire: ShardWireId) -> Vec<Feed> {
 }
 
 /// The only feed, once its checkpoint is on its way: that is sealed when the outputs before it are acknowledged.
-fn feed(world: &mut World, wire: ShardWireId) -> Feed {
+pub(crate) fn feed(world: &mut World, wire: ShardWireId) -> Feed {
     let mut feed = feeds(world, wire).pop().expect("it is fed");
     for _ in 0..100 {
         if feed.base.is_some() {

@@ -4,7 +4,7 @@ use super::{Event, World};
 use crate::watch::Rare;
 use marram_session::owner::OwnerPhase;
 use marram_shard::{
-    api::{MoveOver, SessionRow},
+    api::{MoveOver, MoveWish, SessionRow},
     control::{ControlAnswer, ControlInput, ControlRequest},
 };
 
@@ -39,7 +39,9 @@ impl World {
                 self.ask_control(edge, 0, CANCEL_TAG, ControlRequest::CancelMove(row.session));
             } else {
                 self.watch.move_to(to);
-                let request = ControlRequest::Move(row.session, format!("edge-{to}"), replaces);
+                let wish =
+                    MoveWish { replace: replaces, force: by == 1, ..MoveWish::to(&format!("edge-{to}")) };
+                let request = ControlRequest::Move(row.session, wish);
                 self.ask_control(edge, 0, MOVED_TAG, request);
             }
         }
@@ -50,8 +52,14 @@ impl World {
         match (tag, answer) {
             (MOVED_TAG, ControlAnswer::Done) => self.watch.count_if(Rare::MoveBegun, true),
             (MOVED_TAG, ControlAnswer::Refused(why)) => {
-                let explained =
-                    ["already", "try again", "not connected", "being recorded", "keep.witness = \"strict\""];
+                let explained = [
+                    "already",
+                    "try again",
+                    "not connected",
+                    "being recorded",
+                    "keep.witness = \"strict\"",
+                    "asks for a standby",
+                ];
                 if !explained.iter().any(|part| why.contains(part)) {
                     self.violations.push(format!("E{edge} refuses to move a session: {why}"));
                 }

@@ -9,6 +9,7 @@ pub(super) mod missing;
 pub(super) mod moves;
 pub(super) mod peers;
 pub(super) mod placing;
+pub(super) mod plans;
 pub(super) mod recalls;
 pub(super) mod refused;
 pub(super) mod replay;
