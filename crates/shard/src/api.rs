@@ -29,7 +29,9 @@ use marram_wire::{
     seal::{Seal, SessionKeys},
 };
 pub use moves::{MovePlan, MoveWish, PlanMoves, Planned};
-pub use rows::{DrainRow, EndRow, KeeperKind, KeeperProgress, KeeperRow, MoveRow, MoveStage, SessionRow};
+pub use rows::{
+    Copied, DrainRow, EndRow, KeeperKind, KeeperProgress, KeeperRow, MoveRow, MoveStage, SessionRow,
+};
 
 /// A wire from one agent to this shard. The shell chooses the number and never uses it twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -479,6 +481,8 @@ record! {
         /// How long sessions may take to move to other edges when this edge stops, until agents are asked to have them opened
         /// elsewhere, in milliseconds.
         hand_over_ms: u32,
+        /// Bytes in a second that moves may copy from this shard to other edges, in all; 0 for no limit.
+        move_bytes_per_s: u64,
         /// The interval of heartbeats to a peer, in milliseconds.
         heartbeat_interval_ms: u32,
         /// A peer without any message for so long is suspected, in milliseconds.
@@ -508,6 +512,7 @@ impl Default for Configure {
             dials: Vec::new(),
             learns: false,
             hand_over_ms: 0,
+            move_bytes_per_s: 0,
             heartbeat_interval_ms: 50,
             heartbeat_timeout_ms: 200,
             sabotage: 0,

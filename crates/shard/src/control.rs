@@ -229,6 +229,8 @@ pub struct ControlConfig {
     pub addresses: Vec<String>,
     /// See [`crate::api::Configure::hand_over_ms`].
     pub hand_over_ms: u32,
+    /// Bytes in a second that moves may copy to other edges, from all shards together; 0 for no limit.
+    pub move_bytes_per_s: u64,
     /// The interval of heartbeats to peers, and the silence after which a peer is suspected, in milliseconds.
     pub heartbeat_ms: [u32; 2],
     /// See [`crate::api::Configure::sabotage`].
@@ -314,6 +316,11 @@ impl Control {
     }
 
     fn configure(&self, shard: u8, out: &mut Vec<ControlOutput>) {
+        let shards = u64::from(self.config.shards.max(1));
+        let move_bytes_per_s = match self.config.move_bytes_per_s {
+            0 => 0,
+            limit => (limit / shards).max(1),
+        };
         let configure = Configure {
             edge: self.config.edge.clone(),
             shard,
@@ -322,7 +329,7 @@ impl Control {
             sessions_max: self.config.sessions_max,
             recoveries_max: self.config.recoveries_max,
             replay_ns_max: self.config.replay_ns_max,
-            memory_max: self.config.memory_max / u64::from(self.config.shards.max(1)),
+            memory_max: self.config.memory_max / shards,
             grants: self.config.grants.clone(),
             peers: self.config.peers,
             record_stops: self.config.record_stops,
@@ -331,6 +338,7 @@ impl Control {
             dials: self.config.dials.clone(),
             learns: self.config.learns,
             hand_over_ms: self.config.hand_over_ms,
+            move_bytes_per_s,
             heartbeat_interval_ms: self.config.heartbeat_ms[0],
             heartbeat_timeout_ms: self.config.heartbeat_ms[1],
             sabotage: self.config.sabotage,

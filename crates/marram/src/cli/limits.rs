@@ -220,6 +220,11 @@ fn on_an_edge() -> Vec<Row> {
             "others wait for their turn",
         ),
         (
+            "bytes in a second that moves copy from an edge (c)",
+            Size(marram_node::edge::EdgeLimits::default().move_bytes_per_s).to_string(),
+            "copies wait, in turn; none while the edge stops",
+        ),
+        (
             "plans of moves on a shard that wait for other edges",
             shard::PLANS_MAX.to_string(),
             "the oldest is answered with what is known",

@@ -82,7 +82,13 @@ pub(super) fn run(arguments: &Ps) -> Result<(), Failure> {
     } else if !answers.is_empty() {
         let several = arguments.edges.are_several();
         arguments.edges.show(&answers, || {
-            listing(&aged(&answers, now_ms), several, "sessions", &FIELDS, &HEADINGS) + &waiting(&answers)
+            let (mut fields, mut headings) = (FIELDS.to_vec(), HEADINGS.to_vec());
+            // Rarely one moves, and then for a moment.
+            if rows(&answers).any(|row| row["moving"].is_string()) {
+                fields.push("moving");
+                headings.push("MOVES");
+            }
+            listing(&aged(&answers, now_ms), several, "sessions", &fields, &headings) + &waiting(&answers)
         });
     }
     failed.map_or(Ok(()), Err)
@@ -101,12 +107,15 @@ fn waiting(answers: &[Value]) -> String {
     }
 }
 
+fn rows(answers: &[Value]) -> impl Iterator<Item = &Value> {
+    answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten()
+}
+
 /// Each identifier once: a session with a standby is in several lists.
 /// For `$(...)` in a shell: one a line and nothing else.
 fn identifiers(answers: &[Value]) -> String {
     let (mut seen, mut out) = (BTreeSet::new(), String::new());
-    let rows = answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten();
-    for id in rows.filter_map(|row| row["session"].as_str()) {
+    for id in rows(answers).filter_map(|row| row["session"].as_str()) {
         if seen.insert(id) {
             out += &format!("{id}\n");
         }

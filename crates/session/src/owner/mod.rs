@@ -73,7 +73,7 @@ pub use open::Attempt;
 pub use phase::OwnerPhase;
 pub use policy::{Holder, OwnerPolicy, OwnerTotals};
 pub use record::{RECORD_NS, RECORD_STOPPED_NS, RecordRequest};
-pub use replicas::{Feed, KeeperId, ReplicaProgress};
+pub use replicas::{CopyProgress, Feed, KeeperId, ReplicaProgress};
 pub use share::OwnerShare;
 pub use uncovered::{REPLAY_SHARE_MIN_NS, REPLAY_SHARE_NS_PER_BYTE};
 pub use witness::{ClientProgress, REPORT_NS, WitnessReply, Witnessing};
@@ -418,6 +418,18 @@ impl Owner {
     #[must_use]
     pub fn state_bytes(&self) -> Option<u64> {
         self.checkpointer.state_bytes()
+    }
+
+    /// How far the checkpoint is that this keeper is sent now. None if it is sent none.
+    #[must_use]
+    pub fn copy_progress(&self, keeper: KeeperId) -> Option<CopyProgress> {
+        self.replicas.copy_progress(keeper)
+    }
+
+    /// A keeper that is to take the session over is sent checkpoints only as far as this allows: parts, the last of them when
+    /// this many bytes are reached, or all that follows (`u64::MAX`). Returns how many bytes were sent.
+    pub fn allow_copy(&mut self, keeper: KeeperId, bytes: u64, out: &mut Vec<OwnerEffect>) -> u64 {
+        self.replicas.allow_copy(keeper, bytes, out)
     }
 
     /// Progress of the session's keepers.

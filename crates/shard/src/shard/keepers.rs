@@ -198,7 +198,13 @@ impl Shard {
         let Some(at) = self.sessions.get(id).and_then(|session| session.placing.at(keeper)) else { return };
         match &frame {
             Frame::Ended(_) => self.keepers.close(at),
-            Frame::CheckpointPart(part) => self.counters.keeper_bytes += part.bytes.len() as u64,
+            Frame::CheckpointPart(part) => {
+                let bytes = part.bytes.len() as u64;
+                self.counters.keeper_bytes += bytes;
+                let moving = self.sessions.get(id).and_then(|session| session.moving.as_deref());
+                let moves = moving.is_some_and(|moving| moving.keeper() == Some(keeper));
+                self.counters.move_bytes += if moves { bytes } else { 0 };
+            }
             Frame::Fed(fed) => self.counters.keeper_bytes += (fed.entry.len() + fed.payload.len()) as u64,
             _ => {}
         }

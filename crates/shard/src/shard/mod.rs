@@ -184,6 +184,7 @@ impl Shard {
         self.edges_due(now, out);
         self.recalls_due(now, out);
         self.moves_due(now, out);
+        self.copies_due(now, out);
         self.plans_due(now, out);
         self.drain_due(now, out);
         self.replay_due(now, out);
@@ -373,9 +374,9 @@ impl Shard {
         let peers = self.peers.as_ref().and_then(Peers::wake_ns);
         let sessions =
             [self.sessions.wake_ns(), self.shared.due_ns(), self.recalls.due_ns(), self.drain.due_ns()];
-        let others =
-            [self.wires.wake_ns(), peers, self.edges.wake_ns(), self.moves.due_ns(), self.plans.due_ns()];
-        let due_ns = sessions.into_iter().chain(others).flatten().min();
+        let others = [self.wires.wake_ns(), peers, self.edges.wake_ns()];
+        let moves = [self.moves.due_ns(), self.moves.copies.due_ns(self.move_limit()), self.plans.due_ns()];
+        let due_ns = sessions.into_iter().chain(others).chain(moves).flatten().min();
         if let Some(mono_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(mono_ns);
             out.push(ShardOutput::WakeAt { mono_ns });

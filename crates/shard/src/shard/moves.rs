@@ -17,6 +17,7 @@ use marram_session::owner::{Feed, KeeperId, OwnerPhase, Witnessing};
 use marram_wire::{
     frame::{Code, Keep, Reject},
     id::{HostId, Port, SessionId},
+    limits::PART_SIZE,
 };
 
 impl Shard {
@@ -200,6 +201,37 @@ impl Shard {
         placed.ok_or_else(|| format!("the connection to the edge `{to}` broke"))
     }
 
+    /// Bytes in a second that moves may copy; 0 for no limit. While the edge stops there is none: what has not moved in time is copied
+    /// from its ends, and its clients wait for that.
+    pub(super) fn move_limit(&self) -> u64 {
+        if self.drain.has_begun() { 0 } else { self.config.move_bytes_per_s }
+    }
+
+    /// If the other edge could be sent more of a session that moves, that waits for its turn.
+    pub(super) fn copy_waits(&mut self, now: Now, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let Some(moving) = session.moving.as_deref_mut() else { return };
+        let copy = moving.fed().and_then(|keeper| session.owner.copy_progress(keeper));
+        if copy.is_some_and(|copy| copy.waits) && moving.limit_begins(now.mono_ns) {
+            self.moves.copies.wait(id);
+        }
+    }
+
+    /// Sends parts of sessions that move, as far as the bandwidth of moves allows.
+    pub(super) fn copies_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        let limit = self.move_limit();
+        while let Some(id) = self.moves.copies.next(now.mono_ns, limit) {
+            let moving = self.sessions.get_mut(id).and_then(|session| session.moving.as_deref_mut());
+            let Some(moving) = moving else { continue };
+            self.counters.moves_limited_us += moving.limit_ends(now.mono_ns) / 1_000;
+            let Some(keeper) = moving.fed() else { continue };
+            let allowed = if limit == 0 { u64::MAX } else { PART_SIZE as u64 };
+            let mut sent = 0;
+            self.with_owner(now, id, out, |owner, effects| sent = owner.allow_copy(keeper, allowed, effects));
+            self.moves.copies.sent(now.mono_ns, sent, limit);
+        }
+    }
+
     /// Hands a session over, if it moves and the other edge has all that it needs.
     pub(super) fn move_on(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
@@ -272,19 +304,21 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) {
         self.moves.over(id, moving.took_ns(now.mono_ns));
+        let why = why.map(|why| moving.failure(why, now.mono_ns));
         let (to, ms) = (moving.to.clone(), now.mono_ns.saturating_sub(moving.asked_ns) / 1_000_000);
-        let (level, text) = match why {
+        let (level, text) = match &why {
             None => {
                 self.counters.moves += 1;
                 (NoteLevel::Info, format!("moved to `{to}` in {ms} ms"))
             }
             Some(why) => {
+                let why = why.as_str();
                 self.counters.moves_failed += 1;
                 (NoteLevel::Warning, format!("not moved to `{to}`: {why}"))
             }
         };
         note(level, Some(id), text, out);
-        let why = why.unwrap_or_default().to_string();
+        let why = why.unwrap_or_default();
         out.push(ShardOutput::Control(FromShard::MoveOver(MoveOver { session: id, to, ms, why })));
     }
 

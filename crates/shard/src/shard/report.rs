@@ -25,6 +25,8 @@ pub(super) struct Counters {
     pub(super) moves: u64,
     pub(super) moves_failed: u64,
     pub(super) moves_replaced: u64,
+    pub(super) move_bytes: u64,
+    pub(super) moves_limited_us: u64,
     pub(super) runs: u64,
     pub(super) attempts: u64,
     recoveries: u64,
@@ -170,6 +172,9 @@ impl Shard {
             count("sessions_moved_total", self.counters.moved),
             gauge("moves_under_way", self.moves.counts().0),
             gauge("moves_waiting", self.moves.counts().1),
+            gauge("moves_limited", self.moves.copies.count()),
+            count("moves_limited_us_total", self.counters.moves_limited_us),
+            count("move_bytes_total", self.counters.move_bytes),
             count("moves_total", self.counters.moves),
             count("moves_failed_total", self.counters.moves_failed),
             count("moves_replaced_total", self.counters.moves_replaced),
@@ -214,7 +219,10 @@ fn row(
         server: owner.host(Port::SERVER),
         protect,
         keepers: session.placing.rows(owner),
-        moving: session.moving.as_ref().map(|moving| moving.row()),
+        moving: session
+            .moving
+            .as_ref()
+            .map(|moving| moving.row(moving.keeper().and_then(|keeper| owner.copy_progress(keeper)))),
         ends: owner.ends().map(end_row).collect(),
         busy: owner.is_busy(),
         drain,
