@@ -170,6 +170,21 @@ impl Shard {
             count("sessions_finished_total", self.counters.finished),
             count("sessions_failed_total", self.counters.failed),
             count("sessions_moved_total", self.counters.moved),
+        ];
+        counters.extend(self.counted_moves());
+        self.tenants.count(&mut counters);
+        let mut servers: BTreeMap<&String, usize> = BTreeMap::new();
+        for server in self.wires.iter().flat_map(|(_, wire)| &wire.servers) {
+            *servers.entry(server).or_default() += 1;
+        }
+        let of = |(server, wires): (&String, usize)| gauge("server_wires", wires).of(Label::server(server));
+        counters.extend(servers.into_iter().map(of));
+        counters
+    }
+
+    fn counted_moves(&self) -> impl Iterator<Item = Counter> {
+        let (count, gauge) = (Counter::count, Counter::gauge);
+        let counters = [
             gauge("moves_under_way", self.moves.counts().0),
             gauge("moves_waiting", self.moves.counts().1),
             gauge("moves_limited", self.moves.copies.count()),
@@ -179,14 +194,7 @@ impl Shard {
             count("moves_failed_total", self.counters.moves_failed),
             count("moves_replaced_total", self.counters.moves_replaced),
         ];
-        self.tenants.count(&mut counters);
-        let mut servers: BTreeMap<&String, usize> = BTreeMap::new();
-        for server in self.wires.iter().flat_map(|(_, wire)| &wire.servers) {
-            *servers.entry(server).or_default() += 1;
-        }
-        let of = |(server, wires): (&String, usize)| gauge("server_wires", wires).of(Label::server(server));
-        counters.extend(servers.into_iter().map(of));
-        counters
+        counters.into_iter()
     }
 }
 

@@ -396,7 +396,7 @@ fn pings(world: &mut World, wire: ShardWireId) {
 
 /// The other edge stores what it is sent at once, until it has all or so much time has passed. Returns the sessions that it is told to take over,
 /// each with the time.
-fn copy(world: &mut World, wire: ShardWireId, feeds: &mut Vec<Feed>, for_ms: u64) -> Vec<(SessionId, u64)> {
+fn copy(world: &mut World, wire: ShardWireId, feeds: &mut [Feed], for_ms: u64) -> Vec<(SessionId, u64)> {
     let (until_ms, mut taken) = (world.now_ms() + for_ms, Vec::new());
     while world.now_ms() < until_ms && taken.len() < feeds.len() {
         world.wait_ms(5);
