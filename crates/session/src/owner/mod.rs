@@ -407,10 +407,13 @@ impl Owner {
         is_able && self.replicas.hand_over(keeper, session_ns, out)
     }
 
-    /// What a keeper would be told if it began here; the channel is to be set.
+    /// What the edge would be told to which the session moved, on this channel: but for the position, which a session without
+    /// protection does not know before it moves.
     #[must_use]
-    pub fn keep_frame(&self) -> Keep {
-        self.about.keep_frame(&self.ends, &self.log)
+    pub fn move_frame(&self, channel: Channel) -> Keep {
+        let keep = self.about.keep_frame(&self.ends, &self.log);
+        let took = alloc::vec![0; keep.took.len()];
+        Keep { channel, hot: true, moves: true, log_offset: 0, last_ns: 0, took, ..keep }
     }
 
     /// How large the cell's state is, in bytes of sealed checkpoints: of the last full one, and of the changes since. None before

@@ -207,6 +207,12 @@ impl Shard {
         if self.drain.has_begun() { 0 } else { self.config.move_bytes_per_s }
     }
 
+    /// Sessions that move and whose copy waits for bandwidth, for inspection.
+    #[must_use]
+    pub fn copies_waiting(&self) -> usize {
+        self.moves.copies.count()
+    }
+
     /// If the other edge could be sent more of a session that moves, that waits for its turn.
     pub(super) fn copy_waits(&mut self, now: Now, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else { return };

@@ -57,7 +57,7 @@ impl Shard {
                     continue;
                 };
                 question.ask((wire, channel), plan);
-                let keep = Keep { channel, hot: true, moves: true, ..owner.keep_frame() };
+                let keep = owner.move_frame(channel);
                 out.push(ShardOutput::Send { wire, frame: AskMove { keep }.into() });
             }
         }

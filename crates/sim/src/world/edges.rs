@@ -449,7 +449,9 @@ impl World {
         }
         node.replay.gets(&input);
         let mut out = Vec::new();
+        let limited = machine.copies_waiting();
         machine.step(now, input, &mut out);
+        self.watch.count_if(Rare::MoveLimited, machine.copies_waiting() > limited);
         self.trace.collect(now_ns, || position.to_string());
         if self.checks_invariants
             && let Err(broken) = machine.invariants()

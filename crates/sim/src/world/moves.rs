@@ -14,6 +14,27 @@ pub(super) const MOVE_TAG: u64 = 1 << 36;
 /// Tag of a request to move a session, and to cancel that.
 const MOVED_TAG: u64 = 1 << 37;
 const CANCEL_TAG: u64 = 1 << 38;
+/// Tag of a question what the moves would be.
+const PLAN_TAG: u64 = 1 << 39;
+/// What a refusal says, in part. Any other one would be an error.
+const EXPLAINED: [&str; 6] = [
+    "already",
+    "try again",
+    "not connected",
+    "being recorded",
+    "keep.witness = \"strict\"",
+    "asks for a standby",
+];
+/// The same for what the other edge says, or for its silence.
+const EXPLAINED_THERE: [&str; 7] = [
+    "did not answer in time",
+    "connection to that edge broke",
+    "the session ended",
+    "shutting down",
+    "owned here",
+    "recovered here",
+    "deployed differently",
+];
 
 impl World {
     /// Asks an edge for its sessions: each of them is then moved `by` edges further, or the moves are cancelled after a time.
@@ -34,6 +55,10 @@ impl World {
         let asked = tag - MOVE_TAG;
         let (by, cancels, replaces) = (asked % 4, asked & 4 != 0, asked & 8 != 0);
         let to = (edge + usize::try_from(by).expect("a small number")) % self.edges.len();
+        if !cancels {
+            let wish = MoveWish { replace: replaces, ..MoveWish::to(&format!("edge-{to}")) };
+            self.ask_control(edge, 0, PLAN_TAG, ControlRequest::PlanMoves(wish));
+        }
         for row in rows.iter().filter(|row| row.phase != OwnerPhase::Following) {
             if cancels {
                 self.ask_control(edge, 0, CANCEL_TAG, ControlRequest::CancelMove(row.session));
@@ -52,18 +77,21 @@ impl World {
         match (tag, answer) {
             (MOVED_TAG, ControlAnswer::Done) => self.watch.count_if(Rare::MoveBegun, true),
             (MOVED_TAG, ControlAnswer::Refused(why)) => {
-                let explained = [
-                    "already",
-                    "try again",
-                    "not connected",
-                    "being recorded",
-                    "keep.witness = \"strict\"",
-                    "asks for a standby",
-                ];
-                if !explained.iter().any(|part| why.contains(part)) {
+                if !EXPLAINED.iter().any(|part| why.contains(part)) {
                     self.violations.push(format!("E{edge} refuses to move a session: {why}"));
                 }
                 self.watch.count_if(Rare::MoveRefused, true);
+            }
+            (PLAN_TAG, ControlAnswer::MovePlans(plans)) => {
+                for plan in plans {
+                    self.watch.count_if(Rare::MovePlanned, plan.why.is_empty());
+                    self.watch.count_if(Rare::PlanRefused, !plan.why.is_empty());
+                    let explains = |part: &&str| plan.why.contains(part);
+                    if !(plan.why.is_empty() || EXPLAINED.iter().chain(&EXPLAINED_THERE).any(explains)) {
+                        let why = &plan.why;
+                        self.violations.push(format!("E{edge} would not move a session: {why}"));
+                    }
+                }
             }
             (CANCEL_TAG, ControlAnswer::Done) => self.watch.count_if(Rare::MoveCancelled, true),
             _ => {}
