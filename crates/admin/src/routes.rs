@@ -20,14 +20,18 @@ use marram_http::Refusal;
 use marram_node::edge::take_recording;
 use marram_node::text::counted;
 use marram_sandbox::{Images, LoadError};
-use marram_shard::api::{App, NoDestination, SessionRow};
+use marram_shard::api::{App, MoveWish, NoDestination, SessionRow};
 use marram_shard::control::{self, ControlRequest, MetricSample};
+use marram_shard::shard::PLAN_NS;
 use marram_wire::id::{ImageHash, SessionId};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Timeout of a recording: its ends may be far away, and its checkpoints large.
 const RECORD_PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of plans of moves: the shards wait for another edge.
+const PLAN_PATIENCE: Duration = Duration::from_secs(6);
+const _: () = assert!(PLAN_PATIENCE.as_nanos() > PLAN_NS as u128, "shards answer within it");
 
 impl AdminApi for AdminState {
     fn answer(&self, _: &str, call: &Call) -> Result<Answer, Refusal> {
@@ -53,11 +57,14 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "sessions", id]) if method == delete => kill(state, id),
         (method, ["v1", "sessions", id, "record"]) if method == post => record(state, id, false),
         (method, ["v1", "sessions", id, "record", "redacted"]) if method == post => record(state, id, true),
-        (method, ["v1", "sessions", id, "move", to @ ..]) if method == post && !to.is_empty() => {
-            move_session(state, id, to)
+        (method, ["v1", "sessions", id, "move", how @ ..]) if method == post && !how.is_empty() => {
+            move_session(state, id, wish(how)?)
         }
         (method, ["v1", "sessions", id, "move"]) if method == delete => cancel_move(state, id),
         (method, ["v1", "moves"]) if method == get => moves(state),
+        (method, ["v1", "moves", how @ ..]) if method == get && !how.is_empty() => {
+            move_plans(state, wish(how)?)
+        }
         (method, ["v1", "routes"]) if method == get => Ok(Answer::json(&routing::list(state))),
         (method, ["v1", "routes"]) if method == Method::PUT => {
             routing::replace(state, &call.body).map(|routes| Answer::json(&routes))
@@ -217,22 +224,40 @@ fn kill(state: &AdminState, id: &str) -> Result<Answer, Refusal> {
     done(ask(state, ControlRequest::Kill(session(id)?, "killed by the operator".into()))?)
 }
 
-/// Begins a move, which may replace another one. Its result is among the moves. The path ends with `EDGE` or `EDGE/SHARD`, and
-/// `replace` behind that.
-fn move_session(state: &AdminState, id: &str, path: &[&str]) -> Result<Answer, Refusal> {
-    let (to, replace) = match path {
-        [to @ .., "replace"] if !to.is_empty() => (to, true),
-        to => (to, false),
-    };
-    let to = to.join("/").parse().map_err(|error: NoDestination| {
-        Refusal::new(
-            StatusCode::BAD_REQUEST,
-            "the session cannot be moved there".to_owned(),
-            error.to_string(),
-        )
+/// How sessions are to move: the end of a path, `EDGE` or `EDGE/SHARD`, and `replace`, `force` or both behind that.
+fn wish(path: &[&str]) -> Result<MoveWish, Refusal> {
+    let (path, force) = ends_with(path, "force");
+    let (path, replace) = ends_with(path, "replace");
+    let to = path.join("/").parse().map_err(|error: NoDestination| {
+        let fix = format!("{error}; behind it there may be `/replace`, `/force` or both, in this order");
+        Refusal::new(StatusCode::BAD_REQUEST, "the session cannot be moved there".to_owned(), fix)
     })?;
-    let request = ControlRequest::Move(session(id)?, to, replace);
-    move_answer(ask(state, request)?, "the session cannot be moved")
+    Ok(MoveWish { to, replace, force })
+}
+
+/// The path without this last word, and whether that was there. It is not the only one: an edge may have that name.
+fn ends_with<'a, 'b>(path: &'a [&'b str], word: &str) -> (&'a [&'b str], bool) {
+    match path {
+        [rest @ .., last] if *last == word && !rest.is_empty() => (rest, true),
+        path => (path, false),
+    }
+}
+
+/// Begins a move. Its result is among the moves.
+fn move_session(state: &AdminState, id: &str, wish: MoveWish) -> Result<Answer, Refusal> {
+    move_answer(ask(state, ControlRequest::Move(session(id)?, wish))?, "the session cannot be moved")
+}
+
+/// What the moves of this edge's sessions would be. Nothing is begun.
+fn move_plans(state: &AdminState, wish: MoveWish) -> Result<Answer, Refusal> {
+    let to = wish.to.to_string();
+    match ask_patiently(state, ControlRequest::PlanMoves(wish), PLAN_PATIENCE)? {
+        control::ControlAnswer::MovePlans(plans) => {
+            let sessions: Vec<Value> = plans.iter().map(|plan| view::planned(plan, &to)).collect();
+            Ok(Answer::json(&json!({ "edge": state.edge, "to": to, "sessions": sessions })))
+        }
+        _ => Err(unexpected()),
+    }
 }
 
 fn cancel_move(state: &AdminState, id: &str) -> Result<Answer, Refusal> {

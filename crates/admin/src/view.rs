@@ -6,7 +6,8 @@
 //! shown to operators only; fields may be added.
 
 use marram_shard::api::{
-    App, CheckpointHolder, EndRow, KeeperKind, KeeperRow, MoveOver, Protect, SessionRow, WitnessMode,
+    App, CheckpointHolder, EndRow, KeeperKind, KeeperRow, MoveOver, MovePlan, MoveRow, MoveStage, Protect,
+    SessionRow, WitnessMode,
 };
 use marram_shard::cache::CachePolicy;
 use marram_wire::id::ImageHash;
@@ -147,6 +148,18 @@ pub(super) fn leaving(row: &SessionRow) -> Option<Value> {
     }))
 }
 
+/// What a session's move to this edge would be.
+pub(super) fn planned(plan: &MovePlan, to: &str) -> Value {
+    json!({
+        "session": plan.session.to_string(),
+        "app": plan.app,
+        "to": to,
+        "state": if plan.why.is_empty() { "would move" } else { "refused" },
+        "bytes": plan.bytes,
+        "why": (!plan.why.is_empty()).then_some(&plan.why),
+    })
+}
+
 /// A session that is being moved, in the list of moves.
 pub(super) fn moving(row: &SessionRow) -> Option<Value> {
     let moving = row.moving.as_ref()?;
@@ -155,8 +168,30 @@ pub(super) fn moving(row: &SessionRow) -> Option<Value> {
         "session": row.session.to_string(),
         "to": moving.to.to_string(),
         "state": moving.stage.name(),
+        "copied_bytes": moving.copied.as_ref().map(|copied| copied.sent),
+        "state_bytes": moving.copied.as_ref().map(|copied| copied.size),
+        "why": waits_for(moving),
         "behind": copied.and_then(|keeper| keeper.progress.as_ref()).map(|progress| progress.behind),
     }))
+}
+
+/// What a move waits for, other than the other edge and the ends.
+fn waits_for(moving: &MoveRow) -> Option<&'static str> {
+    match moving.stage {
+        MoveStage::Waiting => Some("other moves come first"),
+        MoveStage::Copying if moving.limited => {
+            Some("its copy waits for bandwidth (`limits.move_bandwidth`)")
+        }
+        MoveStage::Copying | MoveStage::HandedOver => None,
+    }
+}
+
+/// A move, for people.
+fn move_text(moving: &MoveRow) -> String {
+    let copied = moving.copied.as_ref().map(|copied| format!(", {} of {} B", copied.sent, copied.size));
+    let why = waits_for(moving).map(|why| format!(": {why}"));
+    let (copied, why) = (copied.unwrap_or_default(), why.unwrap_or_default());
+    format!("to {} ({}{copied}{why})", moving.to, moving.stage.name())
 }
 
 /// A move that is over, in the same list.
@@ -186,7 +221,7 @@ pub(super) fn row(row: &SessionRow) -> Value {
         "server": row.server.map(|host| host.to_string()),
         "protect": protect(row.protect),
         "keepers": row.keepers.iter().map(keeper).collect::<Vec<_>>(),
-        "moving": row.moving.as_ref().map(|moving| format!("to {} ({})", moving.to, moving.stage.name())),
+        "moving": row.moving.as_ref().map(move_text),
         "ends": row.ends.iter().map(end).collect::<Vec<_>>(),
         "busy": row.busy,
         "client_in_gate": row.client_in_gate,
@@ -246,13 +281,31 @@ pub(super) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marram_shard::api::KeeperProgress;
+    use marram_shard::api::{Copied, Destination, KeeperProgress};
 
     #[test]
     fn identifiers_are_read_as_they_are_shown() {
         assert_eq!(parse_hex("00ff7a"), Some([0, 0xff, 0x7a]));
         for text in ["", "00ff7", "00ff7g", "+0ff7a", "00ff7a00"] {
             assert_eq!(parse_hex::<3>(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_move_is_shown_with_what_it_waits_for() {
+        let row = |stage, copied, limited| MoveRow { to: Destination::edge("b"), stage, copied, limited };
+        let copied = Some(Copied { sent: 12, size: 70 });
+        for (moving, shown) in [
+            (row(MoveStage::Waiting, None, false), "to b (waiting: other moves come first)"),
+            (row(MoveStage::Copying, None, false), "to b (copying)"),
+            (row(MoveStage::Copying, copied.clone(), false), "to b (copying, 12 of 70 B)"),
+            (
+                row(MoveStage::Copying, copied, true),
+                "to b (copying, 12 of 70 B: its copy waits for bandwidth (`limits.move_bandwidth`))",
+            ),
+            (row(MoveStage::HandedOver, None, false), "to b (handed over)"),
+        ] {
+            assert_eq!(move_text(&moving), shown);
         }
     }
 

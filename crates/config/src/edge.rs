@@ -24,6 +24,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use toml::Spanned;
 
+/// The least bandwidth of moves, in bytes a second.
+const MOVE_BANDWIDTH_MIN: u64 = 1 << 20;
+
 /// What `marram config sample edge` prints.
 pub const SAMPLE: &str = include_str!("edge.sample.toml");
 
@@ -243,6 +246,8 @@ struct WrittenLimits {
     half_open: Option<u32>,
     handshake: Option<Time>,
     drain: Option<Time>,
+    /// Bytes in a second.
+    move_bandwidth: Option<Spanned<Size>>,
 }
 
 impl Written {
@@ -415,6 +420,19 @@ fn tenants(source: &Source, written: Vec<Spanned<WrittenTenant>>) -> Result<Vec<
     Ok(grants)
 }
 
+/// Bytes in a second. With too few, a move of a session that changes would end only when it is given up.
+fn move_bandwidth(source: &Source, written: &Spanned<Size>) -> Result<u64, Problem> {
+    let Size(bytes) = *written.get_ref();
+    if bytes > 0 && bytes < MOVE_BANDWIDTH_MIN {
+        let what = format!(
+            "is too little for moves to end; at least {}, or \"0B\" for no limit",
+            Size(MOVE_BANDWIDTH_MIN)
+        );
+        return Err(source.problem(&written.span(), what));
+    }
+    Ok(bytes)
+}
+
 impl WrittenLimits {
     fn resolve(&self, source: &Source, grants: Vec<Grant>) -> Result<edge::EdgeLimits, Problem> {
         let default = edge::EdgeLimits::default();
@@ -427,6 +445,10 @@ impl WrittenLimits {
             half_open_max: self.half_open.map_or(default.half_open_max, |count| count as usize),
             handshake: self.handshake.map_or(default.handshake, |time| time.0),
             drain: self.drain.map_or(default.drain, |time| time.0),
+            move_bytes_per_s: match &self.move_bandwidth {
+                Some(written) => move_bandwidth(source, written)?,
+                None => default.move_bytes_per_s,
+            },
             cells_max: self.cells.unwrap_or(default.cells_max),
             grants,
         })

@@ -2,6 +2,7 @@
 //! it.
 
 mod destination;
+mod moves;
 mod rows;
 
 pub use crate::note_level::NoteLevel;
@@ -29,7 +30,10 @@ use marram_wire::{
     rights::Verified,
     seal::{Seal, SessionKeys},
 };
-pub use rows::{DrainRow, EndRow, KeeperKind, KeeperProgress, KeeperRow, MoveRow, MoveStage, SessionRow};
+pub use moves::{MovePlan, MoveWish, PlanMoves, Planned};
+pub use rows::{
+    Copied, DrainRow, EndRow, KeeperKind, KeeperProgress, KeeperRow, MoveRow, MoveStage, SessionRow,
+};
 
 /// The place of this edge itself among the edges that a shard dials: its other shards can take sessions over, too.
 pub const OWN_EDGE: u16 = u16::MAX;
@@ -401,6 +405,8 @@ pub enum ToShard {
     WitnessAnswer(WitnessAnswer),
     /// Move a session to another edge or shard; answered by [`FromShard::MoveAnswer`], and later [`FromShard::MoveOver`].
     Move(MoveSession),
+    /// Which sessions could move to another edge; answered by [`FromShard::Planned`].
+    PlanMoves(PlanMoves),
     /// Stop a move, unless the session was handed over; answered by [`FromShard::MoveAnswer`].
     CancelMove(Tagged),
     /// Make a recording of a session; answer with [`FromShard::Recorded`], at once if it is not here.
@@ -428,6 +434,8 @@ pub enum FromShard {
     Recorded(Recorded),
     /// The answer to [`ToShard::Move`] and [`ToShard::CancelMove`].
     MoveAnswer(MoveAnswer),
+    /// A part of the answer to [`ToShard::PlanMoves`].
+    Planned(Planned),
     /// A move that was begun is over. Not answered.
     MoveOver(MoveOver),
     /// No session is left, after a drain.
@@ -482,6 +490,8 @@ record! {
         /// How long sessions may take to move to other edges when this edge stops, until agents are asked to have them opened
         /// elsewhere, in milliseconds.
         hand_over_ms: u32,
+        /// Bytes in a second that moves may copy from this shard to other edges, in all; 0 for no limit.
+        move_bytes_per_s: u64,
         /// The interval of heartbeats to a peer, in milliseconds.
         heartbeat_interval_ms: u32,
         /// A peer without any message for so long is suspected, in milliseconds.
@@ -511,6 +521,7 @@ impl Default for Configure {
             dials: Vec::new(),
             learns: false,
             hand_over_ms: 0,
+            move_bytes_per_s: 0,
             heartbeat_interval_ms: 50,
             heartbeat_timeout_ms: 200,
             sabotage: 0,
@@ -610,10 +621,8 @@ record! {
         tag: u64,
         /// The session to move.
         session: SessionId,
-        /// The edge or shard.
-        to: Destination,
-        /// Whether it replaces a move of the session that is under way.
-        replace: bool,
+        /// How it is to move.
+        wish: MoveWish,
     }
 }
 record! {
@@ -846,6 +855,7 @@ messages!(ToShard {
     11u8 CancelMove(Tagged),
     12u8 Edges(Edges),
     13u8 StoreSeen(StoreSeen),
+    14u8 PlanMoves(PlanMoves),
 });
 messages!(FromShard {
     0u8 Ready,
@@ -862,6 +872,7 @@ messages!(FromShard {
     11u8 MoveAnswer(MoveAnswer),
     12u8 MoveOver(MoveOver),
     13u8 StoreSeen(EdgeStoreSeen),
+    14u8 Planned(Planned),
 });
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ pub use moves::MOVES_REMEMBERED;
 mod tests;
 
 use crate::api::{
-    App, AppName, CheckpointHolder, Configure, Counter, Destination, FromShard, Grant, Missing, MoveOver,
-    MoveSession, NoteLevel, OwnerPhase, SessionRow, Tag, Tagged, ToShard, Want, WitnessAnswer, WitnessMode,
-    WitnessQuery, WitnessReport,
+    App, AppName, CheckpointHolder, Configure, Counter, FromShard, Grant, Missing, MoveOver, MovePlan,
+    MoveSession, MoveWish, NoteLevel, OwnerPhase, PlanMoves, SessionRow, Tag, Tagged, ToShard, Want,
+    WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport,
 };
 use crate::coordinator::{Parts, Placements, contents::EdgeStoreSeen};
 use alloc::{
@@ -103,8 +103,10 @@ pub enum ControlRequest {
     Kill(SessionId, String),
     /// Record one session; true leaves out the messages, the cell's memory and its seed.
     Record(SessionId, bool),
-    /// Move one session to an edge or shard; true replaces a move that is under way. The answer says whether the move was begun.
-    Move(SessionId, Destination, bool),
+    /// Move one session. The answer says whether the move was begun.
+    Move(SessionId, MoveWish),
+    /// What each session's move would be.
+    PlanMoves(MoveWish),
     /// Stop the move of one session.
     CancelMove(SessionId),
     /// Moves under way, and those that are over.
@@ -142,6 +144,8 @@ pub enum ControlAnswer {
     Recorded(String),
     /// The sessions that are being moved, and the moves that are over.
     Moves(Vec<SessionRow>, Vec<MoveOver>),
+    /// What the moves would be.
+    MovePlans(Vec<MovePlan>),
     /// Counters.
     Counters(Vec<MetricSample>),
     /// The newest version, and the parts that changed.
@@ -229,6 +233,8 @@ pub struct ControlConfig {
     pub addresses: Vec<String>,
     /// See [`crate::api::Configure::hand_over_ms`].
     pub hand_over_ms: u32,
+    /// Bytes in a second that moves may copy to other edges, from all shards together; 0 for no limit.
+    pub move_bytes_per_s: u64,
     /// The interval of heartbeats to peers, and the silence after which a peer is suspected, in milliseconds.
     pub heartbeat_ms: [u32; 2],
     /// See [`crate::api::Configure::sabotage`].
@@ -242,6 +248,7 @@ struct Question {
     waiting: Vec<u8>,
     rows: Vec<SessionRow>,
     figures: Vec<MetricSample>,
+    plans: Vec<MovePlan>,
     found: bool,
     recorded: Option<Result<String, String>>,
     refused: Option<String>,
@@ -316,6 +323,11 @@ impl Control {
     }
 
     fn configure(&self, shard: u8, out: &mut Vec<ControlOutput>) {
+        let shards = u64::from(self.config.shards.max(1));
+        let move_bytes_per_s = match self.config.move_bytes_per_s {
+            0 => 0,
+            limit => (limit / shards).max(1),
+        };
         let configure = Configure {
             edge: self.config.edge.clone(),
             shard,
@@ -324,7 +336,7 @@ impl Control {
             sessions_max: self.config.sessions_max,
             recoveries_max: self.config.recoveries_max,
             replay_ns_max: self.config.replay_ns_max,
-            memory_max: self.config.memory_max / u64::from(self.config.shards.max(1)),
+            memory_max: self.config.memory_max / shards,
             grants: self.config.grants.clone(),
             peers: self.config.peers,
             record_stops: self.config.record_stops,
@@ -333,6 +345,7 @@ impl Control {
             dials: self.config.dials.clone(),
             learns: self.config.learns,
             hand_over_ms: self.config.hand_over_ms,
+            move_bytes_per_s,
             heartbeat_interval_ms: self.config.heartbeat_ms[0],
             heartbeat_timeout_ms: self.config.heartbeat_ms[1],
             sabotage: self.config.sabotage,
@@ -413,6 +426,14 @@ impl Control {
                     question.refused =
                         question.refused.take().or((!answer.why.is_empty()).then_some(answer.why));
                     self.answered(answer.tag, shard, out);
+                }
+            }
+            FromShard::Planned(planned) => {
+                if let Some(question) = self.questions.get_mut(&planned.tag) {
+                    question.plans.extend(planned.plans);
+                    if planned.last {
+                        self.answered(planned.tag, shard, out);
+                    }
                 }
             }
             FromShard::MoveOver(over) => self.moves.ended(over),
@@ -539,9 +560,13 @@ impl Control {
                 let record = crate::api::Record { tag, session, redact };
                 return self.ask(tag, request, &ToShard::Record(record), out);
             }
-            ControlRequest::Move(session, ref to, replace) => {
+            ControlRequest::PlanMoves(ref wish) => {
+                let asked = PlanMoves { tag, wish: wish.clone() };
+                return self.ask(tag, request, &ToShard::PlanMoves(asked), out);
+            }
+            ControlRequest::Move(session, ref wish) => {
                 self.moves.begins(session);
-                let asked = MoveSession { tag, session, to: to.clone(), replace };
+                let asked = MoveSession { tag, session, wish: wish.clone() };
                 return self.ask(tag, request, &ToShard::Move(asked), out);
             }
             ControlRequest::CancelMove(session) => {
@@ -590,6 +615,7 @@ impl Control {
             waiting,
             rows: Vec::new(),
             figures: Vec::new(),
+            plans: Vec::new(),
             found: false,
             recorded: None,
             refused: None,
@@ -628,6 +654,7 @@ impl Control {
             ControlRequest::Move(..) | ControlRequest::CancelMove(_) => {
                 question.refused.map_or(ControlAnswer::Done, ControlAnswer::Refused)
             }
+            ControlRequest::PlanMoves(_) => ControlAnswer::MovePlans(question.plans),
             ControlRequest::Moves => {
                 let moving = question.rows.into_iter().filter(|row| row.moving.is_some());
                 ControlAnswer::Moves(moving.collect(), self.moves.iter().cloned().collect())

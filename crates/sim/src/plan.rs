@@ -230,6 +230,8 @@ pub struct Plan {
     pub recoveries_max: u32,
     /// How long the sessions of an edge that stops may move, in milliseconds.
     pub hand_over_ms: u32,
+    /// Bytes in a second that moves may copy from an edge; 0 for no limit.
+    pub move_bytes_per_s: u64,
     /// The replay budget of a shard, in nanoseconds; 0 for none.
     pub replay_ns_max: u64,
     /// Whether and how edges are standbys for each other's sessions.
@@ -371,6 +373,7 @@ impl Plan {
             server_down: 0,
             recoveries_max: if random.percent(20) { 1 } else { 0 },
             hand_over_ms: Random::new(seed, 65).pick(&[0, 20, 500, 500]),
+            move_bytes_per_s: Random::new(seed, 81).pick(&[0, 2 << 10, 8 << 10, 1 << 20]),
             replay_ns_max: 0,
             standby: standby.is_some(),
             recorder: site(seed, load),

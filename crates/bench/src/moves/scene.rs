@@ -23,6 +23,8 @@ const MOVE_PATIENCE: Duration = Duration::from_secs(130);
 /// In scenes of unprotected sessions, which end with the wire of an end: a busy machine may stop an edge that copies much for longer than the
 /// default allows.
 const SUSPECT_AFTER: &str = "[timeouts]\nsuspect_after = \"2s\"\n";
+/// How fast a move can be is measured, and not its limit.
+const NO_LIMIT: &str = "move_bandwidth = \"0B\"\n";
 /// Log lines that are shown if something fails.
 const LINES: usize = 40;
 /// Time between two questions to an edge: each costs it time.
@@ -90,7 +92,10 @@ impl Scene {
         let mut layout = layout(plan, "bench-move", 2);
         if bytes >= LARGE {
             Plan::raise_limits(&mut layout, bytes);
+        } else {
+            layout.edge_tables = String::from("[limits]\n");
         }
+        layout.edge_tables.push_str(NO_LIMIT);
         if unprotected {
             layout.edge_tables.push_str(SUSPECT_AFTER);
             layout.agent_tables.push_str(SUSPECT_AFTER);

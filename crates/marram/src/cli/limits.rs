@@ -200,7 +200,7 @@ fn of_embedded_ends() -> Vec<Row> {
 /// Per shard unless the row says otherwise: shards share nothing.
 fn on_an_edge() -> Vec<Row> {
     let limits = edge::EdgeLimits::default();
-    vec![
+    let mut rows = vec![
         ("sessions on a shard (c)", or_none(limits.sessions_max), "new ones go to another edge"),
         (
             "sessions of an app on a shard (m)",
@@ -213,16 +213,6 @@ fn on_an_edge() -> Vec<Row> {
             "recordings that operators have made at a time on a shard",
             shard::RECORDINGS_MAX.to_string(),
             "more are refused",
-        ),
-        (
-            "moves to other edges at a time on a shard",
-            shard::MOVES_MAX.to_string(),
-            "others wait for their turn",
-        ),
-        (
-            "past moves that an edge remembers",
-            marram_shard::control::MOVES_REMEMBERED.to_string(),
-            "the oldest are forgotten",
         ),
         (
             "recordings of stopped handlers (c: record.files, record.bytes)",
@@ -266,6 +256,38 @@ fn on_an_edge() -> Vec<Row> {
             "outputs of a shared cell that wait for one client",
             size64(wire::UNSENT_SHARED_MAX),
             "its connection is reset, and the log says why: the others do not wait",
+        ),
+    ];
+    rows.extend(of_moves());
+    rows
+}
+
+fn of_moves() -> [Row; 5] {
+    [
+        (
+            "moves to other edges at a time on a shard",
+            shard::MOVES_MAX.to_string(),
+            "others wait for their turn",
+        ),
+        (
+            "bytes in a second that moves copy from an edge (c)",
+            Size(marram_node::edge::EdgeLimits::default().move_bytes_per_s).to_string(),
+            "copies wait, in turn; none while the edge stops",
+        ),
+        (
+            "plans of moves on a shard that wait for other edges",
+            shard::PLANS_MAX.to_string(),
+            "the oldest is answered with what is known",
+        ),
+        (
+            "sessions of one plan about which another edge is asked at a time",
+            shard::ASKED_MAX.to_string(),
+            "the others follow; what is not answered within 3 s counts as refused",
+        ),
+        (
+            "past moves that an edge remembers",
+            marram_shard::control::MOVES_REMEMBERED.to_string(),
+            "the oldest are forgotten",
         ),
     ]
 }

@@ -23,6 +23,7 @@ mod record;
 mod replay;
 mod route;
 mod serve;
+mod wanted;
 
 use crate::demo;
 use crate::failure::Failure;

@@ -5,14 +5,14 @@
 
 use super::Failure;
 use super::operate::{Edges, text};
+use super::wanted::{self, Wanted};
 use anyhow::anyhow;
 use clap::Args;
 use hyper::Method;
-use marram_config::units::Name;
 use marram_node::text::{counted, table};
 use marram_shard::api::Destination;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,12 +24,15 @@ const REPORT: Duration = Duration::from_secs(1);
 /// `marram move`
 #[derive(Args)]
 pub(super) struct Move {
-    /// Sessions' identifiers, as `marram ps` shows them, or their first digits.
-    #[arg(required_unless_present = "apps", value_name = "SESSION")]
+    /// Sessions' identifiers, as `marram ps` shows them, or their first digits. Without them, the filters of `marram ps` or
+    /// `--all` choose among the sessions of the edges that are asked; a session must match all filters.
+    #[arg(value_name = "SESSION")]
     sessions: Vec<String>,
-    /// All sessions of this app that the asked edges have; repeat it for several.
-    #[arg(long = "app", value_name = "NAME")]
-    apps: Vec<Name>,
+    /// All sessions of the edges that are asked.
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    wanted: Wanted,
     /// The edge to which they move, or one shard of an edge: also of the edge where they are.
     #[arg(long, value_name = "EDGE[/SHARD]", required_unless_present = "cancel")]
     to: Option<Destination>,
@@ -39,7 +42,10 @@ pub(super) struct Move {
     /// Let the new move replace one of the same session to another edge that is not handed over yet, instead of being refused.
     #[arg(long, conflicts_with = "cancel")]
     replace: bool,
-    /// Print which sessions would be moved, and move none.
+    /// Move sessions also if no edge is known that could stand by for them afterwards, though their app asks for a standby.
+    #[arg(long, conflicts_with = "cancel")]
+    force: bool,
+    /// Print which sessions would be moved, how much would be copied, and why others would stay; move none.
     #[arg(long)]
     dry_run: bool,
     /// Return when the moves have begun.
@@ -50,60 +56,147 @@ pub(super) struct Move {
 }
 
 pub(super) fn run(arguments: &Move) -> Result<(), Failure> {
-    let sessions = arguments.chosen()?;
     let to = &arguments.to.as_ref().map(Destination::to_string).unwrap_or_default()[..];
+    arguments.check()?;
+    let sessions = arguments.chosen(to)?;
+    let how = arguments.how(to);
+    if arguments.dry_run {
+        return plan(&arguments.edges, &how, &sessions);
+    }
     let mut results = Results::default();
     for session in &sessions {
-        let asked = if arguments.dry_run {
-            Ok(())
-        } else if arguments.cancel {
-            arguments.edges.ask_first(&Method::DELETE, &format!("/v1/sessions/{session}/move")).map(drop)
+        let (method, path, state) = if arguments.cancel {
+            (Method::DELETE, format!("/v1/sessions/{session}/move"), "cancelled")
         } else {
-            let replace = if arguments.replace { "/replace" } else { "" };
-            let path = format!("/v1/sessions/{session}/move/{to}{replace}");
-            arguments.edges.ask_first(&Method::POST, &path).map(drop)
+            (Method::POST, format!("/v1/sessions/{session}/move/{how}"), "begun")
         };
-        let state = match (arguments.cancel, arguments.dry_run) {
-            (true, _) => "cancelled",
-            (_, true) => "would move",
-            _ => "begun",
-        };
-        results.begun(session, to, asked.map(|()| state));
+        results.begun(session, to, arguments.edges.ask_first(&method, &path).map(|_| state));
     }
-    if !(arguments.cancel || arguments.dry_run || arguments.no_wait) {
+    if !(arguments.cancel || arguments.no_wait) {
         results.wait(&arguments.edges)?;
     }
     arguments.edges.show(&results.rows(), || results.table());
     Failure::all(results.failures).map_or(Ok(()), Err)
 }
 
+/// Asks the edges what the moves would be, and prints that. It fails if one of the sessions would stay.
+fn plan(edges: &Edges, how: &str, sessions: &[String]) -> Result<(), Failure> {
+    let (answers, failed) = edges.listed_late(&format!("/v1/moves/{how}"))?;
+    // The sessions may be on that edge.
+    if let Some(failed) = failed {
+        return Err(failed);
+    }
+    let rows = planned(&answers, sessions);
+    let stay = rows.iter().filter(|row| row["state"] != "would move").count();
+    edges.show(&rows, || plan_table(&rows));
+    if stay == 0 {
+        return Ok(());
+    }
+    let all = counted(rows.len() as u64, "session");
+    Err(Failure::Refused(anyhow!("{stay} of {all} would stay")))
+}
+
+/// The plans of these sessions.
+fn planned(answers: &[Value], sessions: &[String]) -> Vec<Value> {
+    let plans = answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten();
+    let plans: BTreeMap<String, &Value> = plans.map(|plan| (text(plan, "session"), plan)).collect();
+    let none = |session: &String| {
+        let why = "no edge that was asked has the session";
+        json!({ "session": session, "app": Value::Null, "state": "refused", "bytes": Value::Null, "why": why })
+    };
+    sessions
+        .iter()
+        .map(|session| plans.get(session).map_or_else(|| none(session), |plan| (*plan).clone()))
+        .collect()
+}
+
+fn plan_table(rows: &[Value]) -> String {
+    let fields = ["session", "app", "state", "bytes", "why"];
+    let cells = |row: &Value| fields.iter().map(|field| text(row, field)).collect();
+    let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    let moving = rows.iter().filter(|row| row["state"] == "would move");
+    let bytes: u64 = moving.filter_map(|row| row["bytes"].as_u64()).sum();
+    let unknown = rows.iter().filter(|row| row["state"] == "would move" && row["bytes"].is_null()).count();
+    let table = table::format(&["SESSION", "APP", "PLAN", "COPIED BYTES", "WHY"], &cells);
+    let unknown = match unknown {
+        0 => String::new(),
+        count => format!(
+            ", and the state of {} of which no checkpoint was taken yet",
+            counted(count as u64, "session")
+        ),
+    };
+    format!("{table}\n{bytes} bytes would be copied{unknown}\n")
+}
+
 impl Move {
-    /// The sessions that the command line names, and those of its apps that are not at the edge yet.
-    fn chosen(&self) -> Result<Vec<String>, Failure> {
-        let mut chosen: Vec<String> =
-            self.sessions.iter().map(|session| self.edges.whole(session)).collect::<Result<_, _>>()?;
-        if self.apps.is_empty() {
-            return Ok(chosen);
+    /// The end of a path to the edge `to`.
+    fn how(&self, to: &str) -> String {
+        let (replace, force) =
+            (if self.replace { "/replace" } else { "" }, if self.force { "/force" } else { "" });
+        format!("{to}{replace}{force}")
+    }
+
+    /// Checks that sessions are chosen in one way.
+    fn check(&self) -> Result<(), Failure> {
+        let filtered = !self.wanted.is_empty();
+        match (!self.sessions.is_empty(), self.all, filtered) {
+            (true, false, false) | (false, true, false) | (false, false, true) => Ok(()),
+            (false, false, false) => Err(Failure::Usage(anyhow!(
+                "which sessions? Name them, or choose them with filters (such as --app) or --all"
+            ))),
+            (true, ..) => Err(Failure::Usage(anyhow!(
+                "sessions are named, and chosen with filters or --all as well: leave out one of the two"
+            ))),
+            (false, true, true) => Err(Failure::Usage(anyhow!(
+                "--all means every session, and filters leave some out: leave out one of the two"
+            ))),
+        }
+    }
+
+    /// The sessions that the command line names, or that match its filters.
+    fn chosen(&self, to: &str) -> Result<Vec<String>, Failure> {
+        if !self.sessions.is_empty() {
+            return self.sessions.iter().map(|session| self.edges.whole(session)).collect();
         }
         let (answers, failed) = self.edges.listed("/v1/sessions")?;
         if let Some(failed) = failed {
             return Err(failed);
         }
-        for answer in &answers {
-            let is_there = |row: &Value| self.to.as_ref().is_some_and(|to| is_at(to, answer, row));
-            let rows = answer["sessions"].as_array().into_iter().flatten().filter(|row| !is_there(row));
-            let of_app = |row: &&Value| self.apps.iter().any(|Name(app)| row["app"] == app.as_str());
-            let owned = |row: &&Value| row["phase"] != "standing by";
-            chosen.extend(rows.filter(of_app).filter(owned).map(|row| text(row, "session")));
+        let chosen = self.matching(&answers, wanted::now_ms());
+        if chosen.is_empty() { Err(self.none(&answers, to)) } else { Ok(chosen) }
+    }
+
+    /// The sessions in the edges' lists that match the filters and that the command can be for: those that are not on the edge yet,
+    /// or those that are being moved.
+    fn matching(&self, answers: &[Value], now_ms: u64) -> Vec<String> {
+        let rows = answers.iter().flat_map(|answer| {
+            let is_there = |row: &&Value| self.to.as_ref().is_some_and(|to| is_at(to, answer, row));
+            answer["sessions"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter(move |row| self.cancel || !is_there(row))
+        });
+        // An edge that stands by for a session cannot move it.
+        let rows = rows.filter(|row| row["phase"] != "standing by" && self.wanted.fits(row, now_ms));
+        let rows = rows.filter(|row| !self.cancel || !row["moving"].is_null());
+        let chosen: BTreeSet<String> = rows.map(|row| text(row, "session")).collect();
+        chosen.into_iter().collect()
+    }
+
+    /// No session matches.
+    fn none(&self, answers: &[Value], to: &str) -> Failure {
+        let filters = if self.all { "" } else { " matches the filters and" };
+        let what = if self.cancel {
+            "is being moved".to_owned()
+        } else {
+            format!("could move to `{to}`: `marram ps` lists those that there are")
+        };
+        let mut text = format!("no session of the edges that were asked{filters} {what}");
+        for line in self.wanted.without_sessions(answers) {
+            text += &format!("\nmarram: {line}");
         }
-        if chosen.is_empty() {
-            let apps: Vec<&str> = self.apps.iter().map(|Name(app)| app.as_str()).collect();
-            let what = anyhow!("no edge that was asked has a session of {} to move", apps.join(", "));
-            return Err(Failure::Refused(what));
-        }
-        chosen.sort_unstable();
-        chosen.dedup();
-        Ok(chosen)
+        Failure::Refused(anyhow!("{text}"))
     }
 }
 
@@ -154,10 +247,23 @@ impl Results {
             }
             if reported.elapsed() >= REPORT && !self.open.is_empty() {
                 reported = Instant::now();
-                eprintln!("{} of {} done", all - self.open.len(), counted(all as u64, "move"));
+                let waiting = match self.limited(&answers) {
+                    0 => String::new(),
+                    count => {
+                        format!("; {count} for which the copy waits for bandwidth (`limits.move_bandwidth`)")
+                    }
+                };
+                eprintln!("{} of {} done{waiting}", all - self.open.len(), counted(all as u64, "move"));
             }
         }
         Ok(())
+    }
+
+    /// How many of the moves are slowed down by the bandwidth that they may use.
+    fn limited(&self, answers: &[Value]) -> usize {
+        let rows = answers.iter().flat_map(|answer| answer["moves"].as_array()).flatten();
+        let open = rows.filter(|row| self.open.contains(&text(row, "session")));
+        open.filter(|row| row["state"] == "copying" && row["why"].is_string()).count()
     }
 
     /// Takes the results from the lists of moves. A move that is in no list, though all edges answered, ended with its shard.
@@ -207,7 +313,89 @@ impl Results {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Arguments, Command};
     use super::*;
+    use clap::Parser;
+
+    fn parsed(arguments: &str) -> Result<Move, String> {
+        let words = ["marram", "move"].into_iter().chain(arguments.split_whitespace());
+        match Arguments::try_parse_from(words).map_err(|error| error.to_string())?.command {
+            Command::Move(parsed) => Ok(parsed),
+            _ => panic!("{arguments}"),
+        }
+    }
+
+    #[test]
+    fn sessions_are_chosen_as_ps_lists_them() {
+        let row = |session: &str, app: &str, phase: &str, moving: Value| json!({ "session": session, "app": app, "phase": phase, "protect": "none", "moving": moving, "since_ms": 0 });
+        let answers = [
+            json!({ "edge": "west", "sessions": [
+                row("aa", "shop", "running", Value::Null), row("bb", "tea", "running", json!("to east (copying)")),
+                row("cc", "tea", "standing by", Value::Null),
+            ] }),
+            json!({ "edge": "east", "sessions": [
+                row("cc", "tea", "running", Value::Null), row("aa", "shop", "standing by", Value::Null),
+            ] }),
+        ];
+        for (arguments, expected) in [
+            ("--all --to east", "aa bb"),
+            ("--all --to west", "cc"),
+            ("--all --to north", "aa bb cc"),
+            ("--app tea --to north", "bb cc"),
+            ("--app tea --to east --older 5s", "bb"),
+            ("--app tea --to east --younger 5s", ""),
+            ("--protect hot --to north", ""),
+            ("--all --cancel", "bb"),
+            ("--app shop --cancel", ""),
+        ] {
+            let parsed = parsed(arguments).unwrap();
+            assert_eq!(parsed.matching(&answers, 10_000).join(" "), expected, "{arguments}");
+        }
+        let none = parsed("--app te --to east").unwrap().none(&answers, "east");
+        let text = format!("{:#}", none.parts().1);
+        assert!(text.contains("matches the filters and could move to `east`"), "{text}");
+        assert!(text.contains("no session is of an app `te`") && text.contains("`tea`"), "{text}");
+    }
+
+    #[test]
+    fn choices_that_contradict_one_another_are_refused() {
+        for (arguments, said) in [
+            ("--to east", "which sessions?"),
+            ("aa --all --to east", "leave out one of the two"),
+            ("aa --app tea --to east", "leave out one of the two"),
+            ("--all --app tea --to east", "--all means every session"),
+            ("--all --older 1s --to east", "--all means every session"),
+            ("--all", "required"),
+            ("--all --to east --cancel", "cannot be used with"),
+            ("aa bb --to east", ""),
+            ("--all --cancel", ""),
+            ("--server none --older 1s --to east", ""),
+        ] {
+            let error = match parsed(arguments) {
+                Ok(parsed) => {
+                    parsed.check().err().map(|failure| failure.parts().1.to_string()).unwrap_or_default()
+                }
+                Err(error) => error,
+            };
+            assert!(error.contains(said) && error.is_empty() == said.is_empty(), "{arguments}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_plan_has_each_session_and_what_is_copied() {
+        let row = |session: &str, state: &str, bytes: Value, why: Value| json!({ "session": session, "app": "tea", "to": "b", "state": state, "bytes": bytes, "why": why });
+        let answers = [json!({ "edge": "a", "sessions": [
+            row("aa", "would move", json!(70), Value::Null), row("bb", "would move", Value::Null, Value::Null),
+            row("cc", "refused", json!(9), json!("it is full")), row("dd", "would move", json!(1), Value::Null),
+        ] })];
+        let rows = planned(&answers, &["aa", "bb", "ee"].map(str::to_owned));
+        let states: Vec<String> = rows.iter().map(|row| text(row, "state")).collect();
+        assert_eq!(states, ["would move", "would move", "refused"]);
+        let table = plan_table(&rows);
+        assert!(table.contains("no edge that was asked has the session"), "{table}");
+        assert!(table.contains("70 bytes would be copied, and the state of 1 session"), "{table}");
+        assert_eq!(parsed("aa --to b --force --replace").unwrap().how("b"), "b/replace/force");
+    }
 
     #[test]
     fn a_move_is_open_until_a_list_has_its_result() {
@@ -223,6 +411,9 @@ mod tests {
         };
         results.take(&[list("copying")], false);
         assert_eq!(results.open, ["aa", "cc"]);
+        let limited = json!({ "session": "cc", "state": "copying", "why": "its copy waits for bandwidth" });
+        let other = json!({ "session": "zz", "state": "copying", "why": "its copy waits for bandwidth" });
+        assert_eq!(results.limited(&[list("copying"), json!({ "moves": [limited, other] })]), 1);
         results.take(&[list("moved")], true);
         assert!(results.open.is_empty());
         let states: Vec<String> = results.rows().iter().map(|row| text(row, "state")).collect();

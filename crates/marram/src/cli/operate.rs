@@ -191,6 +191,11 @@ impl Edges {
         self.answers((&Method::GET, path, &Bytes::new()), PATIENCE)
     }
 
+    /// The same, for lists that take longer: an edge asks another one.
+    pub(super) fn listed_late(&self, path: &str) -> Result<(Vec<Value>, Option<Failure>), Failure> {
+        self.answers((&Method::GET, path, &Bytes::new()), LONG)
+    }
+
     /// Asks every edge the same and collects the answers; all of them, or the failures.
     ///
     /// For steps that must not go on with a part of the edges.

@@ -1,20 +1,16 @@
 //! `marram ps`: lists sessions, with filters and a sort order.
 //!
-//! Edges send all their sessions; filters and order are applied here, so they work for edges and
-//! recorders of any version. An edge's list is sorted on its own: rows of several edges are not
-//! mixed.
+//! The order is applied here, as the filters are (`wanted.rs`). An edge's list is sorted on its own: rows of several edges are
+//! not mixed.
 
 use super::operate::{Edges, listing};
+use super::wanted::{self, Wanted, age_ms};
 use super::{Failure, emit, inspect};
-use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
-use marram_config::units::{Name, Time};
 use marram_node::text::counted;
-use marram_shard::suggest;
 use serde_json::{Value, json};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `marram ps`
 #[derive(Args)]
@@ -31,63 +27,6 @@ pub(super) struct Ps {
     quiet: bool,
 }
 
-/// Filters; a session must match all of them.
-#[derive(Args, Default)]
-struct Wanted {
-    /// Of this app; repeat it for several.
-    #[arg(long = "app", value_name = "NAME")]
-    apps: Vec<Name>,
-    /// With this protection.
-    #[arg(long, value_enum)]
-    protect: Option<Protect>,
-    /// In this phase, as the list shows it.
-    #[arg(long, value_parser = phases())]
-    phase: Option<String>,
-    /// Kept by this edge or recorder; "none": kept by none.
-    #[arg(long, value_name = "NAME")]
-    keeper: Option<Name>,
-    /// With the client's end in this place.
-    #[arg(long, value_enum, value_name = "WHERE")]
-    client: Option<Client>,
-    /// With the server's end in this place; "none": without a server.
-    #[arg(long, value_enum, value_name = "WHERE")]
-    server: Option<Server>,
-    /// That have been on edges for longer than this time, such as "10m".
-    #[arg(long, value_name = "TIME")]
-    older: Option<Time>,
-    /// That have been on edges for less than this time.
-    #[arg(long, value_name = "TIME")]
-    younger: Option<Time>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Protect {
-    None,
-    Endpoints,
-    /// Warm or hot.
-    Standby,
-    Warm,
-    Hot,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Client {
-    /// Beside the client.
-    Agent,
-    /// In the edge's gate.
-    Gate,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Server {
-    /// Beside the server.
-    Agent,
-    /// In the edge's gate.
-    Gate,
-    /// There is none.
-    None,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Order {
     Session,
@@ -99,25 +38,6 @@ enum Order {
     Produced,
     LogBytes,
     Recoveries,
-}
-
-/// The phases of sessions on edges, and of those that recorders keep.
-const PHASES: [(&str, &str); 11] = [
-    ("running", "its cell handles messages of its ends"),
-    ("standing by", "another edge owns it; here is its standby"),
-    ("opening", "waits for its ends' promises and what they keep: it begins, or recovers"),
-    ("restoring", "its cell is started, or restored from a checkpoint"),
-    ("replaying", "its cell replays the log"),
-    ("recording", "its handler was stopped, and what its ends keep is recorded before they are informed"),
-    ("finishing", "both sides are done; its ends are informed"),
-    ("detached", "its cell is kept, and no end is connected to it here"),
-    ("receiving", "a recorder is receiving it"),
-    ("recorded", "a recorder has it"),
-    ("orphaned", "a recorder has it, and no edge feeds it"),
-];
-
-fn phases() -> PossibleValuesParser {
-    PossibleValuesParser::new(PHASES.map(|(name, means)| PossibleValue::new(name).help(means)))
 }
 
 /// Columns, by the names of fields in the answers; `HEADINGS` has their titles, in the same order.
@@ -152,25 +72,25 @@ const HEADINGS: [&str; 12] = [
 ];
 
 pub(super) fn run(arguments: &Ps) -> Result<(), Failure> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-    let chosen = |answers: &[Value]| -> Vec<Value> {
-        answers.iter().map(|answer| arguments.choose(answer, now_ms)).collect()
-    };
+    let now_ms = wanted::now_ms();
     let (answers, failed) = arguments.edges.listed("/v1/sessions")?;
-    // A name that fits no session is likely misspelt; it is no error, since the app may just have
-    // none.
-    let (all, answers) = (apps(&answers), chosen(&answers));
-    for Name(app) in arguments.wanted.apps.iter().filter(|Name(app)| !all.contains(app)) {
-        let guess = suggest::did_you_mean(app, all.iter().map(String::as_str));
-        eprintln!("marram: no session is of an app `{app}`{guess}");
+    // It is no error, since the app may just have none.
+    for line in arguments.wanted.without_sessions(&answers) {
+        eprintln!("marram: {line}");
     }
+    let answers: Vec<Value> = answers.iter().map(|answer| arguments.choose(answer, now_ms)).collect();
     if arguments.quiet {
         emit(&identifiers(&answers));
     } else if !answers.is_empty() {
         let several = arguments.edges.are_several();
         arguments.edges.show(&answers, || {
-            listing(&aged(&answers, now_ms), several, "sessions", &FIELDS, &HEADINGS) + &waiting(&answers)
+            let (mut fields, mut headings) = (FIELDS.to_vec(), HEADINGS.to_vec());
+            // Rarely one moves, and then for a moment.
+            if rows(&answers).any(|row| row["moving"].is_string()) {
+                fields.push("moving");
+                headings.push("MOVES");
+            }
+            listing(&aged(&answers, now_ms), several, "sessions", &fields, &headings) + &waiting(&answers)
         });
     }
     failed.map_or(Ok(()), Err)
@@ -189,20 +109,15 @@ fn waiting(answers: &[Value]) -> String {
     }
 }
 
-/// The apps of the listed sessions.
-/// All that were listed, before the filters: a misspelt name differs from one that the filters
-/// leave out.
-fn apps(answers: &[Value]) -> BTreeSet<String> {
-    let rows = answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten();
-    rows.filter_map(|row| row["app"].as_str()).map(str::to_owned).collect()
+fn rows(answers: &[Value]) -> impl Iterator<Item = &Value> {
+    answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten()
 }
 
 /// Each identifier once: a session with a standby is in several lists.
 /// For `$(...)` in a shell: one a line and nothing else.
 fn identifiers(answers: &[Value]) -> String {
     let (mut seen, mut out) = (BTreeSet::new(), String::new());
-    let rows = answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten();
-    for id in rows.filter_map(|row| row["session"].as_str()) {
+    for id in rows(answers).filter_map(|row| row["session"].as_str()) {
         if seen.insert(id) {
             out += &format!("{id}\n");
         }
@@ -222,10 +137,6 @@ fn aged(answers: &[Value], now_ms: u64) -> Vec<Value> {
     answers
 }
 
-fn age_ms(row: &Value, now_ms: u64) -> Option<u64> {
-    row["since_ms"].as_u64().map(|since_ms| now_ms.saturating_sub(since_ms))
-}
-
 impl Ps {
     /// The sessions in an edge's answer that match the filters, in the form of the answer.
     /// The answer keeps its other fields, for `--json`.
@@ -238,41 +149,6 @@ impl Ps {
         let mut answer = answer.clone();
         answer["sessions"] = rows.into();
         answer
-    }
-}
-
-impl Wanted {
-    /// Whether a row matches. A field that the row does not have, as in a recorder's rows, matches no filter.
-    fn fits(&self, row: &Value, now_ms: u64) -> bool {
-        let text = |field: &str| row[field].as_str();
-        let is = |field: &str, value: bool| row[field].as_bool() == Some(value);
-        let protect = |protect| match protect {
-            Protect::None => text("protect") == Some("none"),
-            Protect::Endpoints => text("protect") == Some("endpoints"),
-            Protect::Standby => text("protect").is_some_and(|protect| protect.starts_with("standby")),
-            Protect::Warm => text("protect") == Some("standby (warm)"),
-            Protect::Hot => text("protect") == Some("standby (hot)"),
-        };
-        let kept_by = |name: &Name| {
-            let keepers = row["keepers"].as_array();
-            keepers.is_some_and(|keepers| match name.0.as_str() {
-                "none" => keepers.is_empty(),
-                name => keepers.iter().any(|keeper| keeper["name"] == name),
-            })
-        };
-        let age = |fits: &dyn Fn(u128) -> bool| age_ms(row, now_ms).is_some_and(|age| fits(age.into()));
-        (self.apps.is_empty() || self.apps.iter().any(|app| text("app") == Some(&app.0)))
-            && self.protect.is_none_or(protect)
-            && self.phase.as_ref().is_none_or(|phase| text("phase") == Some(phase))
-            && self.keeper.as_ref().is_none_or(kept_by)
-            && self.client.is_none_or(|client| is("client_in_gate", matches!(client, Client::Gate)))
-            && self.server.is_none_or(|server| match server {
-                Server::None => row.get("server").is_some_and(Value::is_null),
-                Server::Gate => is("server_in_gate", true),
-                Server::Agent => is("server_in_gate", false) && row["server"].is_string(),
-            })
-            && self.older.is_none_or(|time| age(&|age| age > time.0.as_millis()))
-            && self.younger.is_none_or(|time| age(&|age| age < time.0.as_millis()))
     }
 }
 

@@ -4,15 +4,26 @@
 //! `MARRAM_MOVES` is the number of moves (60 if not set; `cargo xtask soak moves` makes 10,000), `MARRAM_MOVE_SESSIONS` the number
 //! of sessions at a time (12), `MARRAM_SEED` selects them.
 
-use crate::support::{self, caches::Caches, figures, traffic::Traffic};
+use crate::support::{
+    self,
+    caches::{self, Caches},
+    figures,
+    traffic::Traffic,
+};
 use hyper::Method;
 use marram_cluster::{Layout, TestCluster};
 use marram_wire::seeded::Seeded;
+use rustix::process::Signal;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
     process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -111,6 +122,12 @@ impl World {
         let output = command.output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
+    }
+
+    /// What an edge says of the only move that it knows.
+    fn only_move(&self, edge: usize) -> Value {
+        let list = self.ask(edge, Method::GET, "/v1/moves").unwrap_or_default();
+        list["moves"].as_array().and_then(|moves| moves.first().cloned()).unwrap_or_default()
     }
 
     fn wait(&self, what: &str, is_so: impl Fn() -> bool) {
@@ -239,7 +256,7 @@ fn the_command_moves_sessions_and_says_why_one_stays() {
         let (status, out, error) = marram(&["move", "--app", "cache", "--to", &name]);
         if away == 0 {
             assert!(
-                status == Some(3) && error.contains("no edge that was asked has a session"),
+                status == Some(3) && error.contains("matches the filters and could move to"),
                 "{out} {error}"
             );
             continue;
@@ -247,11 +264,25 @@ fn the_command_moves_sessions_and_says_why_one_stays() {
         assert_eq!((status, out.matches("moved").count()), (Some(0), away), "{out} {error}");
         assert_eq!(at(edge), 2, "{out}");
     }
+    // The filters are those of `marram ps`.
+    let to = world.name(0);
+    let (status, _, error) = marram(&["move", "--protect", "none", "--to", &to]);
+    assert!(status == Some(3) && error.contains("matches the filters"), "{error}");
+    let (status, out, error) = marram(&["move", "--keeper", "none", "--younger", "1h", "--to", &to]);
+    assert_eq!((status, out.matches("moved").count(), at(0)), (Some(0), 2, 2), "{out} {error}");
+    let (status, out, error) = world.marram(&["move", "--all", "--to", &world.name(EDGES - 1)], &[0]);
+    assert_eq!((status, out.matches("moved").count(), at(EDGES - 1)), (Some(0), 2, 2), "{out} {error}");
+    let (status, _, error) = marram(&["move", "--all", "--app", "cache", "--to", &to]);
+    assert!(status == Some(2) && error.contains("--all means every session"), "{error}");
     let session = world.running(EDGES - 1).remove(0);
     let (status, _, error) = marram(&["move", &session, "--to", "nowhere"]);
     assert!(status == Some(3) && error.contains("`nowhere` is not connected"), "{error}");
     let (status, out, _) = marram(&["move", &session[..6], "--to", &world.name(0), "--dry-run"]);
-    assert!(status == Some(0) && out.contains("would move"), "{out}");
+    assert!(status == Some(0) && out.contains("would move") && out.contains("would be copied"), "{out}");
+    let (status, out, error) = marram(&["move", "--all", "--to", "nowhere", "--dry-run"]);
+    assert_eq!((status, out.matches("`nowhere` is not connected").count()), (Some(3), 2), "{out} {error}");
+    assert!(error.contains("2 of 2 sessions would stay"), "{error}");
+    assert_eq!(at(EDGES - 1), 2, "none was moved");
     assert!(caches.finish() > 0);
 }
 
@@ -328,4 +359,84 @@ fn an_edge_that_stops_hands_its_sessions_over_unless_they_would_lose_their_stand
     let (status, out, error) = world.marram(&["drain", "--force", "--wait"], &[last]);
     assert_eq!(status, Some(0), "{out} {error}");
     assert!(caches.finish() > 0);
+}
+
+/// Stores items that do not compress, of this size in all.
+fn fill(stream: &mut TcpStream, bytes: usize) {
+    const ITEM: usize = 40_000;
+    let mut random = Seeded::new(9);
+    for item in 0..bytes / ITEM {
+        let value: Vec<u8> =
+            std::iter::repeat_with(|| random.word().to_le_bytes()).flatten().take(ITEM).collect();
+        stream.write_all(format!("set fill{item} 0 0 {ITEM}\r\n").as_bytes()).unwrap();
+        stream.write_all(&[&value[..], b"\r\n"].concat()).unwrap();
+        let mut answer = [0; 8];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"STORED\r\n");
+    }
+}
+
+#[test]
+fn a_move_under_way_is_replaced_unless_the_session_is_handed_over() {
+    // A copy takes seconds: half of the bandwidth is each shard's.
+    let tables = |layout: &mut Layout| {
+        layout.edge_tables = "[limits]\nmove_bandwidth = \"1MiB\"\n".into();
+        layout.agent_tables = support::UNSUSPECTING.into();
+    };
+    let mut world = World::with("move-replace", support::serve::echo(), "endpoints", tables);
+    let mut stream = TcpStream::connect(world.listens[1]).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    fill(&mut stream, 2_400_000);
+    // It goes on to ask meanwhile, and knows what its cache has.
+    let (stop, mut client) = (Arc::new(AtomicBool::new(false)), caches::Client::new(stream, 3).unwrap());
+    let conversation = thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || {
+            let mut steps = 0;
+            while !stop.load(Ordering::Relaxed) {
+                client.step()?;
+                steps += 1;
+            }
+            client.look_at_all().map(|()| steps)
+        }
+    });
+    let from = (0..EDGES).find(|edge| !world.running(*edge).is_empty()).unwrap();
+    let (first, second) = ((from + 1) % EDGES, (from + 2) % EDGES);
+    let session = world.running(from).remove(0);
+    let move_to = |world: &World, from: usize, to: usize, how: &[&str]| {
+        let to = world.name(to);
+        world.marram(&[&["move", &session, "--to", &to], how].concat(), &[from])
+    };
+
+    let (status, _, error) = move_to(&world, from, first, &["--no-wait"]);
+    assert_eq!(status, Some(0), "{error}");
+    world.wait("it is being copied", || world.only_move(from)["copied_bytes"].as_u64() > Some(0));
+    let (status, out, _) = move_to(&world, from, second, &["--dry-run"]);
+    assert!(status == Some(3) && out.contains("is being moved to"), "{out}");
+    let (status, out, error) = move_to(&world, from, second, &["--dry-run", "--replace"]);
+    assert!(status == Some(0) && out.contains("would move"), "{out} {error}");
+    let (status, out, error) = move_to(&world, from, second, &["--replace"]);
+    assert!(status == Some(0) && out.contains("moved"), "{out} {error}");
+    assert_eq!(world.running(second), [session.as_str()], "{out}");
+    assert_eq!(figures::counter(&world.cluster.edges[from], "moves_replaced_total"), 1);
+    assert!(
+        figures::counter(&world.cluster.edges[from], "moves_limited_us_total") > 1_000_000,
+        "its copy waited"
+    );
+
+    // The client's agent is stopped: its end cannot promise the other edge, to which the session is handed over.
+    let (status, _, error) = move_to(&world, second, first, &["--no-wait"]);
+    assert_eq!(status, Some(0), "{error}");
+    world.wait("it is being copied", || world.only_move(second)["copied_bytes"].as_u64() > Some(0));
+    let agent = |world: &mut World, signal| world.cluster.agents().next().unwrap().signal(signal);
+    agent(&mut world, Signal::STOP);
+    world.wait("it is handed over", || world.only_move(second)["state"] == "handed over");
+    let (status, _, error) = move_to(&world, second, from, &["--replace"]);
+    agent(&mut world, Signal::CONT);
+    assert!(status == Some(3) && error.contains("is handed over to"), "{error}");
+    world.wait("it is moved", || world.only_move(second)["state"] == "moved");
+    assert_eq!(world.running(first), [session.as_str()]);
+    stop.store(true, Ordering::Relaxed);
+    let steps = conversation.join().unwrap().unwrap();
+    assert!(steps > 0, "it never asked");
 }

@@ -168,6 +168,8 @@ pub struct EdgeLimits {
     pub handshake: Duration,
     /// How long shards may continue after the edge was asked to stop.
     pub drain: Duration,
+    /// Bytes in a second that moves may copy to other edges, from all shards together; 0 for no limit.
+    pub move_bytes_per_s: u64,
     /// Cells that can live at a time on one shard.
     pub cells_max: u32,
     /// Bytes of checkpoints of one session that this edge takes, or has an end keep, at most.
@@ -186,6 +188,7 @@ impl Default for EdgeLimits {
             half_open_max: 1024,
             handshake: Duration::from_secs(5),
             drain: Duration::from_secs(30),
+            move_bytes_per_s: 128 << 20,
             cells_max: 4096,
             checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,
             grants: Vec::new(),

@@ -125,6 +125,7 @@ fn control_config(
         learns: options.standby_learns,
         addresses: options.addresses.clone(),
         hand_over_ms: hand_over_ms(options.limits.drain),
+        move_bytes_per_s: options.limits.move_bytes_per_s,
         heartbeat_ms: [options.timeouts.heartbeat_interval, options.timeouts.heartbeat_timeout]
             .map(|time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX)),
         sabotage: options.sabotage,

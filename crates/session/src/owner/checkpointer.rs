@@ -241,6 +241,11 @@ impl Checkpointer {
         self.taken.is_some() || self.sending.is_some() || self.apart.is_some()
     }
 
+    /// Bytes of the last full checkpoint and of the changes since; none before the first one.
+    pub(super) fn state_bytes(&self) -> Option<u64> {
+        (self.full_size > 0).then(|| self.full_size + self.delta_size)
+    }
+
     pub(super) fn held_bytes(&self) -> u64 {
         self.sending.as_ref().map_or(0, |sending| sending.bytes.len() as u64)
     }

@@ -60,7 +60,7 @@ use crate::{
 };
 use alloc::{boxed::Box, vec::Vec};
 use marram_wire::{
-    frame::{Channel, Code, Frame},
+    frame::{Channel, Code, Frame, Keep},
     id::{Generation, HostId, Port, SessionId},
     seal::SessionKeys,
 };
@@ -73,7 +73,7 @@ pub use open::Attempt;
 pub use phase::OwnerPhase;
 pub use policy::{Holder, OwnerPolicy, OwnerTotals};
 pub use record::{RECORD_NS, RECORD_STOPPED_NS, RecordRequest};
-pub use replicas::{Feed, KeeperId, ReplicaProgress};
+pub use replicas::{CopyProgress, Feed, KeeperId, ReplicaProgress};
 pub use share::OwnerShare;
 pub use uncovered::{REPLAY_SHARE_MIN_NS, REPLAY_SHARE_NS_PER_BYTE};
 pub use witness::{ClientProgress, REPORT_NS, WitnessReply, Witnessing};
@@ -405,6 +405,34 @@ impl Owner {
         let is_able =
             self.phase() == OwnerPhase::Running && (self.about.policy.keep || self.can_hand_over_for_good());
         is_able && self.replicas.hand_over(keeper, session_ns, out)
+    }
+
+    /// What the edge would be told to which the session moved, on this channel: but for the position, which a session without
+    /// protection does not know before it moves.
+    #[must_use]
+    pub fn move_frame(&self, channel: Channel) -> Keep {
+        let keep = self.about.keep_frame(&self.ends, &self.log);
+        let took = alloc::vec![0; keep.took.len()];
+        Keep { channel, hot: true, moves: true, log_offset: 0, last_ns: 0, took, ..keep }
+    }
+
+    /// How large the cell's state is, in bytes of sealed checkpoints: of the last full one, and of the changes since. None before
+    /// the first one.
+    #[must_use]
+    pub fn state_bytes(&self) -> Option<u64> {
+        self.checkpointer.state_bytes()
+    }
+
+    /// How far the checkpoint is that this keeper is sent now. None if it is sent none.
+    #[must_use]
+    pub fn copy_progress(&self, keeper: KeeperId) -> Option<CopyProgress> {
+        self.replicas.copy_progress(keeper)
+    }
+
+    /// A keeper that is to take the session over is sent checkpoints only as far as this allows: parts, the last of them when
+    /// this many bytes are reached, or all that follows (`u64::MAX`). Returns how many bytes were sent.
+    pub fn allow_copy(&mut self, keeper: KeeperId, bytes: u64, out: &mut Vec<OwnerEffect>) -> u64 {
+        self.replicas.allow_copy(keeper, bytes, out)
     }
 
     /// Progress of the session's keepers.

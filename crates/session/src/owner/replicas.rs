@@ -75,6 +75,17 @@ pub struct ReplicaProgress {
     pub unreplayed: Option<u64>,
 }
 
+/// How far the checkpoint is that a keeper is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyProgress {
+    /// Bytes that were sent.
+    pub sent: u64,
+    /// All of its bytes.
+    pub size: u64,
+    /// Whether the keeper could take more, and this is not allowed ([`super::Owner::allow_copy`]).
+    pub waits: bool,
+}
+
 /// A checkpoint in flight.
 #[derive(Debug)]
 struct CheckpointTransfer {
@@ -100,6 +111,9 @@ struct ReplicaStream {
     transfers: VecDeque<CheckpointTransfer>,
     /// Bytes of checkpoints that it has not stored.
     in_flight: u64,
+    /// Bytes of checkpoints that may still be sent to it. Without limit, unless it is to take the session over: the shard spreads
+    /// the copies of its moves over time.
+    allowed: u64,
     /// Bytes of entries and messages that it has not acknowledged.
     behind: u64,
     /// Of a hot one: entries that it was fed and has not replayed, and the minimum of this number since it was ready.
@@ -199,6 +213,7 @@ impl Replicas {
             ready: false,
             transfers: VecDeque::new(),
             in_flight: 0,
+            allowed: if feed == Feed::Moved { 0 } else { u64::MAX },
             behind: 0,
             unreplayed: 0,
             unreplayed_min: 0,
@@ -235,6 +250,28 @@ impl Replicas {
         let hand_over = HandOver { channel: stream.channel, session_ns };
         out.push(OwnerEffect::ToKeeper(keeper, hand_over.into()));
         true
+    }
+
+    /// How far the checkpoint is that a keeper is sent now. None if it is sent none.
+    pub(super) fn copy_progress(&self, keeper: KeeperId) -> Option<CopyProgress> {
+        let stream = self.streams.iter().find(|stream| stream.keeper == keeper)?;
+        let transfer = stream.transfers.front()?;
+        let (sent, size) = (transfer.sent.unwrap_or(0) as u64, transfer.bytes.len() as u64);
+        let waits = stream.allowed == 0 && sent < size && stream.in_flight < CHECKPOINT_WINDOW;
+        Some(CopyProgress { sent, size, waits })
+    }
+
+    /// Sends a keeper parts of checkpoints now, the last of them when this many bytes are reached, or as many as it can take and
+    /// later more if there is no limit (`u64::MAX`). Returns how many bytes were sent.
+    pub(super) fn allow_copy(&mut self, keeper: KeeperId, bytes: u64, out: &mut Vec<OwnerEffect>) -> u64 {
+        let Some(stream) = self.streams.iter_mut().find(|stream| stream.keeper == keeper) else { return 0 };
+        let before = stream.in_flight;
+        stream.allowed = bytes;
+        send_parts(stream, out);
+        if bytes < u64::MAX {
+            stream.allowed = 0;
+        }
+        stream.in_flight - before
     }
 
     /// Progress of the session's keepers.
@@ -529,13 +566,16 @@ fn send_parts(stream: &mut ReplicaStream, out: &mut Vec<OwnerEffect>) {
             stream.transfers.pop_front();
             continue;
         }
-        if stream.in_flight >= CHECKPOINT_WINDOW {
+        if stream.in_flight >= CHECKPOINT_WINDOW || stream.allowed == 0 {
             return;
         }
         let end = transfer.bytes.len().min(*sent + PART_SIZE);
         let bytes = transfer.bytes.slice(*sent..end);
         *sent = end;
         stream.in_flight += bytes.len() as u64;
+        if stream.allowed < u64::MAX {
+            stream.allowed = stream.allowed.saturating_sub(bytes.len() as u64);
+        }
         out.push(OwnerEffect::ToKeeper(keeper, CheckpointPart { channel, bytes }.into()));
     }
 }

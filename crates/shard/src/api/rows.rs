@@ -115,12 +115,26 @@ impl MoveStage {
 }
 
 record! {
+    /// How far the copy of a cell's state is.
+    Copied {
+        /// Bytes that were sent.
+        sent: u64,
+        /// All of its bytes.
+        size: u64,
+    }
+}
+
+record! {
     /// The move of a session.
     MoveRow {
         /// Where it moves.
         to: Destination,
         /// How far it is.
         stage: MoveStage,
+        /// Bytes of the cell's state that were sent to the edge, and all of them; none before they are known and after they were sent.
+        copied: Option<Copied>,
+        /// Whether the copy waits for its part of the bandwidth of moves.
+        limited: bool,
     }
 }
 

@@ -25,6 +25,7 @@ fn control() -> Control {
         learns: false,
         addresses: alloc::vec::Vec::new(),
         hand_over_ms: 0,
+        move_bytes_per_s: 0,
         heartbeat_ms: [50, 200],
         sabotage,
     })

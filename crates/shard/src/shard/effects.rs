@@ -83,6 +83,7 @@ impl Shard {
         }
         self.sessions.rearm(now.mono_ns, id);
         if moves {
+            self.copy_waits(now, id);
             self.move_on(now, id, out);
         }
         // Last, since both look at the phase that the session is in now.

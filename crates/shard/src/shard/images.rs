@@ -8,6 +8,22 @@ use alloc::{
 };
 use marram_wire::id::ImageHash;
 
+/// Why a session cannot run here whose image this edge does not have. It would be requested from peers, if there are some.
+pub(super) fn missing(config: &Configure, app: &str, image: ImageHash) -> String {
+    let what = lacks(app, image);
+    if config.peers {
+        alloc::format!(
+            "{what}: it requests it from its peers when a session needs it, and can take the session after that"
+        )
+    } else {
+        alloc::format!("{what}: `marram deploy` that version here too")
+    }
+}
+
+fn lacks(app: &str, image: ImageHash) -> String {
+    alloc::format!("the session runs image {image} of `{app}`, which this edge does not have")
+}
+
 /// Fetches an image that a session names, if it is time, and returns the answer to the session. The session tries again
 /// by itself.
 pub(super) fn want(
@@ -17,10 +33,10 @@ pub(super) fn want(
     image: ImageHash,
     out: &mut Vec<ShardOutput>,
 ) -> String {
-    let what = alloc::format!("the session runs image {image} of `{app}`, which this edge does not have");
     if !config.peers {
-        return alloc::format!("{what}: `marram deploy` that version here too");
+        return missing(config, app, image);
     }
+    let what = lacks(app, image);
     let (ask, verdict) = apps.miss(now.mono_ns, image);
     if ask {
         out.push(ShardOutput::Control(FromShard::Want(Want { image, app: app.to_string() })));

@@ -25,6 +25,7 @@ impl Shard {
         self.waiting.invariants(|wire| self.wires.has(wire))?;
         holds!("I39", self.waiting.len() == 0 || !self.may_recover());
         let moving = self.sessions.iter();
+        self.plans.invariants()?;
         self.moves.invariants(moving.filter_map(|(id, session)| Some((id, session.moving.as_deref()?))))?;
         self.edges.invariants()?;
         self.peers.as_ref().map_or(Ok(()), |peers| peers.invariants())?;

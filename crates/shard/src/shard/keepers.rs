@@ -84,6 +84,7 @@ impl Shard {
     }
 
     pub(super) fn keeper_down(&mut self, now: Now, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
+        self.plans.drop_wire(wire);
         // Each session is told on its own: a replica less may change what its owner may release or forget.
         for (session, keeper) in self.keepers.drop_wire(wire) {
             match keeper {
@@ -208,7 +209,13 @@ impl Shard {
         let Some(at) = self.sessions.get(id).and_then(|session| session.placing.at(keeper)) else { return };
         match &frame {
             Frame::Ended(_) => self.keepers.close(at),
-            Frame::CheckpointPart(part) => self.counters.keeper_bytes += part.bytes.len() as u64,
+            Frame::CheckpointPart(part) => {
+                let bytes = part.bytes.len() as u64;
+                self.counters.keeper_bytes += bytes;
+                let moving = self.sessions.get(id).and_then(|session| session.moving.as_deref());
+                let moves = moving.is_some_and(|moving| moving.keeper() == Some(keeper));
+                self.counters.move_bytes += if moves { bytes } else { 0 };
+            }
             Frame::Fed(fed) => self.counters.keeper_bytes += (fed.entry.len() + fed.payload.len()) as u64,
             _ => {}
         }
@@ -264,6 +271,7 @@ impl Shard {
             }
             // The answer to a recall, of a session that this shard may not have yet.
             Some((id, None)) => self.recall_frame(now, id, at, frame, out),
+            None if self.plans.has(at) => self.plan_answered(now, at, &frame, out),
             None => {
                 self.counters.stale_frames += 1;
                 trace!(SHARD, "ignores {name} on wire {}: channel {channel} keeps nothing", wire.0);

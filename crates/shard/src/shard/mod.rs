@@ -9,6 +9,7 @@ mod invariants;
 mod keepers;
 mod moves;
 mod peers;
+mod plans;
 mod recalls;
 mod record;
 mod refused;
@@ -23,6 +24,7 @@ mod witness;
 pub use record::RECORDINGS_MAX;
 pub use state::missing::{MISSING_MAX, RETRY_MAX_NS, RETRY_MIN_NS};
 pub use state::moves::MOVES_MAX;
+pub use state::plans::{ASKED_MAX, PLAN_NS, PLANS_MAX};
 pub use state::refused::REMEMBERED_MAX;
 
 use crate::api::{
@@ -55,6 +57,7 @@ use state::{
     keepers::Keepers,
     moves::Moves,
     peers::Peers,
+    plans::Plans,
     recalls::Recalls,
     refused::Refused,
     sessions::{Session, Sessions},
@@ -84,6 +87,7 @@ pub struct Shard {
     shared: SharedCells,
     keepers: Keepers,
     moves: Moves,
+    plans: Plans,
     recalls: Recalls,
     /// None until the first configuration, and if there are no peers to dial.
     peers: Option<Peers>,
@@ -116,6 +120,7 @@ impl Shard {
             shared: SharedCells::default(),
             keepers: Keepers::default(),
             moves: Moves::default(),
+            plans: Plans::default(),
             recalls: Recalls::default(),
             peers: None,
             edges: KnownEdges::default(),
@@ -188,6 +193,8 @@ impl Shard {
         self.edges_due(now, out);
         self.recalls_due(now, out);
         self.moves_due(now, out);
+        self.copies_due(now, out);
+        self.plans_due(now, out);
         self.drain_due(now, out);
         self.replay_due(now, out);
         self.memory_due(now, out);
@@ -324,6 +331,7 @@ impl Shard {
             }
             ToShard::List(tag) => self.list(now, tag.tag, out),
             ToShard::Move(asked) => self.move_session(now, asked, out),
+            ToShard::PlanMoves(asked) => self.plan_moves(now, asked, out),
             ToShard::CancelMove(asked) => self.cancel_move(now, &asked, out),
             ToShard::Record(record) => self.record(now, &record, out),
             ToShard::Edges(edges) => self.registered_edges(now, edges.edges, out),
@@ -376,8 +384,9 @@ impl Shard {
         let peers = self.peers.as_ref().and_then(Peers::wake_ns);
         let sessions =
             [self.sessions.wake_ns(), self.shared.due_ns(), self.recalls.due_ns(), self.drain.due_ns()];
-        let others = [self.wires.wake_ns(), peers, self.edges.wake_ns(), self.moves.due_ns()];
-        let due_ns = sessions.into_iter().chain(others).flatten().min();
+        let others = [self.wires.wake_ns(), peers, self.edges.wake_ns()];
+        let moves = [self.moves.due_ns(), self.moves.copies.due_ns(self.move_limit()), self.plans.due_ns()];
+        let due_ns = sessions.into_iter().chain(others).chain(moves).flatten().min();
         if let Some(mono_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(mono_ns);
             out.push(ShardOutput::WakeAt { mono_ns });

@@ -11,7 +11,8 @@ use super::{
     state::{moves::Move, wires::Role},
 };
 use crate::api::{
-    Configure, Destination, FromShard, MoveAnswer, MoveOver, MoveSession, NoteLevel, Now, ShardOutput, Tagged,
+    Configure, Destination, FromShard, MoveAnswer, MoveOver, MoveSession, MoveWish, NoteLevel, Now, Protect,
+    ShardOutput, Tagged,
 };
 use alloc::{
     format,
@@ -22,55 +23,36 @@ use marram_session::owner::{Feed, KeeperId, OwnerPhase};
 use marram_wire::{
     frame::{Code, Keep, Reject},
     id::{HostId, Port, SessionId},
+    limits::PART_SIZE,
 };
 
 impl Shard {
     /// An operator asks to move a session.
     pub(super) fn move_session(&mut self, now: Now, asked: MoveSession, out: &mut Vec<ShardOutput>) {
-        let MoveSession { tag, session: id, to, replace } = asked;
+        let MoveSession { tag, session: id, wish } = asked;
         let found = self.sessions.get(id).is_some_and(|session| !session.is_following());
-        let asked = if !found {
-            Ok(())
-        } else if replace {
-            self.move_instead(now, id, to, out)
-        } else {
-            self.wait_to_move(now, id, to)
-        };
-        let why = asked.err().unwrap_or_default();
+        let why = if found { self.check_move(id, &wish).err() } else { None };
+        if found && why.is_none() {
+            self.wait_to_move(now, id, wish.to, out);
+        }
+        let why = why.unwrap_or_default();
         out.push(ShardOutput::Control(FromShard::MoveAnswer(MoveAnswer { tag, found, why })));
     }
 
-    fn wait_to_move(&mut self, now: Now, id: SessionId, to: Destination) -> Result<(), String> {
-        self.may_move(id, &to)?;
-        self.moves.wait(id);
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.moving = Some(Move::new(to, now.mono_ns).into());
+    /// Moves a session. A move of it to another edge ends, and one to the same edge goes on.
+    fn wait_to_move(&mut self, now: Now, id: SessionId, to: Destination, out: &mut Vec<ShardOutput>) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        match session.moving.as_deref() {
+            None => {
+                session.moving = Some(Move::new(to, now.mono_ns).into());
+                self.moves.wait(id);
+            }
+            Some(moving) if moving.to == to => {}
+            Some(moving) => {
+                let next = moving.replaced_by(to, self.drain.hands_over(), now.mono_ns);
+                self.replace_move(now, id, next, out);
+            }
         }
-        Ok(())
-    }
-
-    /// Moves a session, also if it is being moved to another edge: that move ends, unless the session is handed over. One to the same
-    /// edge goes on.
-    fn move_instead(
-        &mut self,
-        now: Now,
-        id: SessionId,
-        to: Destination,
-        out: &mut Vec<ShardOutput>,
-    ) -> Result<(), String> {
-        let Some(moving) = self.sessions.get(id).and_then(|session| session.moving.as_deref()) else {
-            return self.wait_to_move(now, id, to);
-        };
-        if moving.to == to {
-            return Ok(());
-        }
-        if moving.is_handed_over() {
-            return Err(format!("the session is handed over to `{}` already", moving.to));
-        }
-        self.can_move(id, &to)?;
-        let next = moving.replaced_by(to, self.drain.hands_over(), now.mono_ns);
-        self.replace_move(now, id, next, out);
-        Ok(())
     }
 
     /// The session stays protected: it goes on moving. The edge to which it moved so far forgets what it has.
@@ -90,15 +72,45 @@ impl Shard {
         }
     }
 
-    /// Why a session cannot be moved to an edge, if it cannot.
+    /// Why a session cannot be moved as an operator wishes, if this shard knows. A move that is under way is replaced only if
+    /// it is not handed over; one to the same edge goes on.
+    pub(super) fn check_move(&self, id: SessionId, wish: &MoveWish) -> Result<(), String> {
+        let to = &wish.to;
+        match self.sessions.get(id).and_then(|session| session.moving.as_deref()) {
+            Some(moving) if !wish.replace => return Err(moves_already(moving)),
+            Some(moving) if moving.to == *to => return Ok(()),
+            Some(moving) if moving.is_handed_over() => {
+                return Err(format!("the session is handed over to `{}` already", moving.to));
+            }
+            _ => {}
+        }
+        self.can_move(id, to)?;
+        if wish.force { Ok(()) } else { self.keeps_its_standby(id, to) }
+    }
+
+    /// Whether a session that leaves with this edge can move to another one.
     pub(super) fn may_move(&self, id: SessionId, to: &Destination) -> Result<(), String> {
         match self.sessions.get(id).and_then(|session| session.moving.as_deref()) {
-            Some(moving) => Err(format!(
-                "the session is being moved to `{}` already: cancel that move first, or replace it (`marram move --replace`)",
-                moving.to
-            )),
+            Some(moving) => Err(moves_already(moving)),
             None => self.can_move(id, to),
         }
+    }
+
+    /// Why a session would lack the standby that its app asks for once it has moved to this edge, as far as this shard knows.
+    fn keeps_its_standby(&self, id: SessionId, to: &Destination) -> Result<(), String> {
+        let Some(session) = self.sessions.get(id) else { return Ok(()) };
+        let asks = matches!(self.apps.protect(&session.owner), Protect::Warm | Protect::Hot);
+        let third = || self.keepers.edges_for(id, &self.config.edge).any(|edge| edge != to.edge);
+        let connected = || self.peers.as_ref().is_some_and(|peers| peers.is_connected(&to.edge));
+        // A shard never stands by for another one of its edge.
+        let itself = || to.edge != self.config.edge && connected();
+        if !asks || third() || itself() {
+            return Ok(());
+        }
+        Err(format!(
+            "the app asks for a standby, and no edge is known that could stand by for the session at `{to}`: no third edge is connected, \
+             and this one does not list `{to}` in `standby.edges`; change that, or move it with `--force`"
+        ))
     }
 
     /// Why a session cannot be moved to an edge, whether or not it is being moved.
@@ -223,6 +235,43 @@ impl Shard {
         placed.ok_or_else(|| format!("the connection to `{to}` broke"))
     }
 
+    /// Bytes in a second that moves may copy; 0 for no limit. While the edge stops there is none: what has not moved in time is copied
+    /// from its ends, and its clients wait for that.
+    pub(super) fn move_limit(&self) -> u64 {
+        if self.drain.has_begun() { 0 } else { self.config.move_bytes_per_s }
+    }
+
+    /// Sessions that move and whose copy waits for bandwidth, for inspection.
+    #[must_use]
+    pub fn copies_waiting(&self) -> usize {
+        self.moves.copies.count()
+    }
+
+    /// If the other edge could be sent more of a session that moves, that waits for its turn.
+    pub(super) fn copy_waits(&mut self, now: Now, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let Some(moving) = session.moving.as_deref_mut() else { return };
+        let copy = moving.fed().and_then(|keeper| session.owner.copy_progress(keeper));
+        if copy.is_some_and(|copy| copy.waits) && moving.limit_begins(now.mono_ns) {
+            self.moves.copies.wait(id);
+        }
+    }
+
+    /// Sends parts of sessions that move, as far as the bandwidth of moves allows.
+    pub(super) fn copies_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        let limit = self.move_limit();
+        while let Some(id) = self.moves.copies.next(now.mono_ns, limit) {
+            let moving = self.sessions.get_mut(id).and_then(|session| session.moving.as_deref_mut());
+            let Some(moving) = moving else { continue };
+            self.counters.moves_limited_us += moving.limit_ends(now.mono_ns) / 1_000;
+            let Some(keeper) = moving.fed() else { continue };
+            let allowed = if limit == 0 { u64::MAX } else { PART_SIZE as u64 };
+            let mut sent = 0;
+            self.with_owner(now, id, out, |owner, effects| sent = owner.allow_copy(keeper, allowed, effects));
+            self.moves.copies.sent(now.mono_ns, sent, limit);
+        }
+    }
+
     /// Hands a session over, if it moves and the other edge has all that it needs.
     pub(super) fn move_on(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
@@ -295,19 +344,21 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) {
         self.moves.over(id, moving.took_ns(now.mono_ns));
+        let why = why.map(|why| moving.failure(why, now.mono_ns));
         let (to, ms) = (moving.to.clone(), now.mono_ns.saturating_sub(moving.asked_ns) / 1_000_000);
-        let (level, text) = match why {
+        let (level, text) = match &why {
             None => {
                 self.counters.moves += 1;
                 (NoteLevel::Info, format!("moved to `{to}` in {ms} ms"))
             }
             Some(why) => {
+                let why = why.as_str();
                 self.counters.moves_failed += 1;
                 (NoteLevel::Warning, format!("not moved to `{to}`: {why}"))
             }
         };
         note(level, Some(id), text, out);
-        let why = why.unwrap_or_default().to_string();
+        let why = why.unwrap_or_default();
         out.push(ShardOutput::Control(FromShard::MoveOver(MoveOver { session: id, to, ms, why })));
     }
 
@@ -358,4 +409,11 @@ impl Shard {
         let away = ends.find(|(host, port)| roles::wire_to(&self.wires, *host, *port, server).is_none());
         away.map(|(_, port)| port)
     }
+}
+
+fn moves_already(moving: &Move) -> String {
+    format!(
+        "the session is being moved to `{}` already: cancel that move first, or replace it (`marram move --replace`)",
+        moving.to
+    )
 }

@@ -9,7 +9,7 @@ use super::{
     roles,
     state::peers::{Peer, Peers},
 };
-use crate::api::{NoteLevel, Now, ShardOutput, ShardWireId};
+use crate::api::{App, NoteLevel, Now, ShardOutput, ShardWireId};
 use alloc::{
     string::{String, ToString},
     vec::Vec,
@@ -168,6 +168,7 @@ impl Shard {
                 out.push(ShardOutput::CloseWire { wire });
                 self.peer_down(now, wire, out);
             }
+            Frame::AskMove(asked) => self.asked_about_move(wire, &asked.keep, out),
             Frame::Keep(keep) => {
                 let channel = keep.channel;
                 if let Err(StandbyError(code, reason)) = self.stand_by(now, wire, &keep, out) {
@@ -236,44 +237,24 @@ impl Shard {
         keep: &Keep,
         out: &mut Vec<ShardOutput>,
     ) -> Result<(), StandbyError> {
-        let error = |code, reason: &str| Err(StandbyError(code, reason.to_string()));
         let (id, at) = (keep.session, (wire, keep.channel));
-        if self.peers.as_ref().is_some_and(|peers| peers.fed_on(at).is_some()) {
-            return error(Code::Protocol, "the feed's channel is in use");
-        }
-        if self.drain.has_begun() {
-            return error(Code::Busy, "the edge is shutting down");
-        }
-        if self.recalls.is_asked(id) {
-            // An end waits for this shard. What the recorder sends is for that recovery, and no part of a feed.
-            return error(Code::Superseded, "the session is being recovered here");
-        }
-        if let Some(session) = self.sessions.get(id) {
-            // Of two owners that ask, the one of the newer generation is right: no end promises an older one again
-            // (I1).
-            let newer = keep.generation > session.owner.generation();
-            // The same owner may restart its feed.
-            let without_feed = session.feeder.is_none_or(|(feeder, _)| feeder == wire);
-            match session.owner.phase() {
-                OwnerPhase::Following if newer || without_feed => self.drop_standby(now, id, out),
-                // This edge took over too early, or once owned the session: no end accepts an older generation again.
-                OwnerPhase::Detached if newer => self.with_owner(now, id, out, |owner, effects| {
-                    owner.step_down(Code::Superseded, "the session is owned elsewhere".to_string(), effects);
-                }),
-                _ => return error(Code::Superseded, "the session is owned here"),
+        let app = match self.may_stand_by(wire, keep) {
+            Ok(app) => app.clone(),
+            Err(StandbyError(Code::UnknownImage, _)) => {
+                let apps = (&mut self.apps, &self.config);
+                let reason = images::want(apps, now, &keep.app, keep.image, out);
+                return Err(StandbyError(Code::UnknownImage, reason));
             }
-        }
-        if self.sessions.are_at(self.config.sessions_max) {
-            return error(Code::Busy, SESSIONS_MAX_REACHED);
-        }
-        let Some(app) = self.apps.of_image(&keep.app, keep.image).cloned() else {
-            let apps = (&mut self.apps, &self.config);
-            let reason = images::want(apps, now, &keep.app, keep.image, out);
-            return Err(StandbyError(Code::UnknownImage, reason));
+            Err(why) => return Err(why),
         };
-        if keep.moves {
-            let server = app.server.as_deref();
-            self.can_be_moved_here(keep, server).map_err(|reason| StandbyError(Code::Waiting, reason))?;
+        // The feed restarts, or a newer owner's replaces it.
+        match self.sessions.get(id).map(|session| session.owner.phase()) {
+            Some(OwnerPhase::Following) => self.drop_standby(now, id, out),
+            // This edge took over too early, or once owned the session: no end accepts an older generation again.
+            Some(OwnerPhase::Detached) => self.with_owner(now, id, out, |owner, effects| {
+                owner.step_down(Code::Superseded, "the session is owned elsewhere".to_string(), effects);
+            }),
+            _ => {}
         }
         let keys = SessionKeys::derive(&self.secret, id);
         let seed = Seed(self.random.bytes());
@@ -287,6 +268,49 @@ impl Shard {
             peers.feed(at, id);
         }
         Ok(())
+    }
+
+    /// The app of a session, if this shard may stand by for it, or take it over if it is to move here.
+    pub(super) fn may_stand_by(&self, wire: ShardWireId, keep: &Keep) -> Result<&App, StandbyError> {
+        let error = |code, reason: &str| Err(StandbyError(code, reason.to_string()));
+        let (id, at) = (keep.session, (wire, keep.channel));
+        if self.peers.as_ref().is_some_and(|peers| peers.fed_on(at).is_some()) {
+            return error(Code::Protocol, "the feed's channel is in use");
+        }
+        if self.drain.has_begun() {
+            return error(Code::Busy, "the edge is shutting down");
+        }
+        if self.recalls.is_asked(id) {
+            // An end waits for this shard. What the recorder sends is for that recovery, and no part of a feed.
+            return error(Code::Superseded, "the session is being recovered here");
+        }
+        let mut replaces = false;
+        if let Some(session) = self.sessions.get(id) {
+            // Of two owners that ask, the one of the newer generation is right: no end promises an older one again
+            // (I1).
+            let newer = keep.generation > session.owner.generation();
+            // The same owner may restart its feed.
+            let without_feed = session.feeder.is_none_or(|(feeder, _)| feeder == wire);
+            match session.owner.phase() {
+                OwnerPhase::Following if newer || without_feed => replaces = true,
+                OwnerPhase::Detached if newer => replaces = true,
+                _ => return error(Code::Superseded, "the session is owned here"),
+            }
+        }
+        if !replaces && self.sessions.are_at(self.config.sessions_max) {
+            return error(Code::Busy, SESSIONS_MAX_REACHED);
+        }
+        let Some(app) = self.apps.of_image(&keep.app, keep.image) else {
+            return Err(StandbyError(
+                Code::UnknownImage,
+                images::missing(&self.config, &keep.app, keep.image),
+            ));
+        };
+        if keep.moves {
+            let server = app.server.as_deref();
+            self.can_be_moved_here(keep, server).map_err(|reason| StandbyError(Code::Waiting, reason))?;
+        }
+        Ok(app)
     }
 
     /// Forgets a session that this shard stood by for. A session that it owns, or is about to own, stays.

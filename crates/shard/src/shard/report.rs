@@ -25,6 +25,8 @@ pub(super) struct Counters {
     pub(super) moves: u64,
     pub(super) moves_failed: u64,
     pub(super) moves_replaced: u64,
+    pub(super) move_bytes: u64,
+    pub(super) moves_limited_us: u64,
     pub(super) runs: u64,
     pub(super) attempts: u64,
     recoveries: u64,
@@ -168,12 +170,8 @@ impl Shard {
             count("sessions_finished_total", self.counters.finished),
             count("sessions_failed_total", self.counters.failed),
             count("sessions_moved_total", self.counters.moved),
-            gauge("moves_under_way", self.moves.counts().0),
-            gauge("moves_waiting", self.moves.counts().1),
-            count("moves_total", self.counters.moves),
-            count("moves_failed_total", self.counters.moves_failed),
-            count("moves_replaced_total", self.counters.moves_replaced),
         ];
+        counters.extend(self.counted_moves());
         self.tenants.count(&mut counters);
         let mut servers: BTreeMap<&String, usize> = BTreeMap::new();
         for server in self.wires.iter().flat_map(|(_, wire)| &wire.servers) {
@@ -182,6 +180,21 @@ impl Shard {
         let of = |(server, wires): (&String, usize)| gauge("server_wires", wires).of(Label::server(server));
         counters.extend(servers.into_iter().map(of));
         counters
+    }
+
+    fn counted_moves(&self) -> impl Iterator<Item = Counter> {
+        let (count, gauge) = (Counter::count, Counter::gauge);
+        let counters = [
+            gauge("moves_under_way", self.moves.counts().0),
+            gauge("moves_waiting", self.moves.counts().1),
+            gauge("moves_limited", self.moves.copies.count()),
+            count("moves_limited_us_total", self.counters.moves_limited_us),
+            count("move_bytes_total", self.counters.move_bytes),
+            count("moves_total", self.counters.moves),
+            count("moves_failed_total", self.counters.moves_failed),
+            count("moves_replaced_total", self.counters.moves_replaced),
+        ];
+        counters.into_iter()
     }
 }
 
@@ -215,7 +228,10 @@ fn row(
         server: owner.host(Port::SERVER),
         protect,
         keepers: session.placing.rows(owner),
-        moving: session.moving.as_ref().map(|moving| moving.row()),
+        moving: session
+            .moving
+            .as_ref()
+            .map(|moving| moving.row(moving.keeper().and_then(|keeper| owner.copy_progress(keeper)))),
         ends: owner.ends().map(end_row).collect(),
         busy: owner.is_busy(),
         drain,

@@ -5,6 +5,7 @@ mod agents;
 mod coordinator;
 mod edges;
 mod moves;
+mod plans;
 mod recalls;
 mod secrets;
 mod shared;

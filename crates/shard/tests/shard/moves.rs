@@ -6,20 +6,20 @@ use crate::{
 };
 use marram_shard::{
     api::{
-        Configure, FromShard, MoveAnswer, MoveOver, MoveSession, MoveStage, OWN_EDGE, ShardInput,
-        ShardWireId, Tagged, Target, ToShard,
+        Configure, Copied, FromShard, MoveAnswer, MoveOver, MoveSession, MoveStage, MoveWish, OWN_EDGE,
+        ShardInput, ShardWireId, Tagged, Target, ToShard,
     },
     shard::MOVES_MAX,
 };
 use marram_wire::{
-    frame::{Base, Channel, Code, Ended, Frame, HandOver, Keep, Keeper, Reject, Stored, Welcome},
+    frame::{Base, Channel, Code, Ended, Frame, HandOver, Keep, Keeper, Ping, Reject, Stored, Welcome},
     id::{Generation, SessionId},
     limits::WIRE_VERSION,
     rights::Rights,
 };
 
 /// A wire to an edge that can take sessions.
-fn there(world: &mut World, number: u64, name: &str) -> ShardWireId {
+pub(crate) fn there(world: &mut World, number: u64, name: &str) -> ShardWireId {
     let wire = world.rogue(number, 8, Rights { edge: true, ..Rights::default() }, &[]);
     let challenge = world.challenge(wire);
     world.send(wire, keeper(&challenge, name, 1));
@@ -28,17 +28,16 @@ fn there(world: &mut World, number: u64, name: &str) -> ShardWireId {
 
 /// An operator asks to move a session; returns why it is refused.
 fn ask(world: &mut World, session: SessionId, to: &str) -> Result<(), String> {
-    ask_for(world, session, to, false)
+    ask_for(world, session, MoveWish::to(to.parse().expect("a destination")))
 }
 
 /// The same, also if it is being moved to another edge.
 fn replace(world: &mut World, session: SessionId, to: &str) -> Result<(), String> {
-    ask_for(world, session, to, true)
+    ask_for(world, session, MoveWish { replace: true, ..MoveWish::to(to.parse().expect("a destination")) })
 }
 
-fn ask_for(world: &mut World, session: SessionId, to: &str, replace: bool) -> Result<(), String> {
-    let to = to.parse().expect("a destination");
-    world.shard(ShardInput::Control(ToShard::Move(MoveSession { tag: 7, session, to, replace })));
+pub(crate) fn ask_for(world: &mut World, session: SessionId, wish: MoveWish) -> Result<(), String> {
+    world.shard(ShardInput::Control(ToShard::Move(MoveSession { tag: 7, session, wish })));
     answer(world)
 }
 
@@ -74,10 +73,10 @@ fn over(world: &mut World) -> Vec<(SessionId, String, String)> {
 
 /// What the other edge is sent: the beginning of a feed, its checkpoint, and the hand-over.
 #[derive(Default, Debug)]
-struct Feed {
-    keep: Option<Keep>,
-    base: Option<Base>,
-    bytes: u64,
+pub(crate) struct Feed {
+    pub(crate) keep: Option<Keep>,
+    pub(crate) base: Option<Base>,
+    pub(crate) bytes: u64,
     handed_over: Option<HandOver>,
     ended: Option<Ended>,
 }
@@ -111,7 +110,7 @@ fn feeds(world: &mut World, wire: ShardWireId) -> Vec<Feed> {
 }
 
 /// The only feed, once its checkpoint is on its way: that is sealed when the outputs before it are acknowledged.
-fn feed(world: &mut World, wire: ShardWireId) -> Feed {
+pub(crate) fn feed(world: &mut World, wire: ShardWireId) -> Feed {
     let mut feed = feeds(world, wire).pop().expect("it is fed");
     for _ in 0..100 {
         if feed.base.is_some() {
@@ -483,4 +482,182 @@ fn a_session_that_cannot_move_is_left_to_its_agents_at_once() {
         .collect();
     assert_eq!(leave, [false, true]);
     assert!(!is_drained(&world));
+}
+
+/// Bytes in a second.
+const LIMIT: u64 = 1 << 20;
+const STATE: usize = 2 << 20;
+
+fn limit(world: &mut World, move_bytes_per_s: u64) {
+    let configure = Configure { move_bytes_per_s, hand_over_ms: 600_000, ..Configure::default() };
+    world.shard(ShardInput::Control(ToShard::Configure(configure)));
+}
+
+/// The agents and the other edge are not silent.
+fn pings(world: &mut World, wire: ShardWireId) {
+    for wire in [ShardWireId(0), ShardWireId(1), wire] {
+        world.send(wire, Ping { stamp: world.now_ms() * 1_000_000 });
+    }
+}
+
+/// The other edge stores what it is sent at once, until it has all or so much time has passed. Returns the sessions that it is told to take over,
+/// each with the time.
+fn copy(world: &mut World, wire: ShardWireId, feeds: &mut [Feed], for_ms: u64) -> Vec<(SessionId, u64)> {
+    let (until_ms, mut taken) = (world.now_ms() + for_ms, Vec::new());
+    while world.now_ms() < until_ms && taken.len() < feeds.len() {
+        world.wait_ms(5);
+        pings(world, wire);
+        for frame in world.heard(wire) {
+            if matches!(frame, Frame::Pong(_)) {
+                continue;
+            }
+            let channel = frame.channel(marram_wire::frame::Sender::Edge).expect("a frame of a feed");
+            let is_its = |feed: &&mut Feed| feed.keep.as_ref().is_some_and(|keep| keep.channel == channel);
+            let feed = feeds.iter_mut().find(is_its).expect("it was opened");
+            match frame {
+                Frame::Base(base) => feed.base = Some(base),
+                Frame::CheckpointPart(part) => {
+                    feed.bytes += part.bytes.len() as u64;
+                    let meta = &feed.base.as_ref().expect("it is announced first").meta;
+                    let complete = (feed.bytes == meta.size).then_some(meta.number);
+                    world.send(wire, Stored { channel, bytes: part.bytes.len() as u64, complete });
+                }
+                Frame::HandOver(_) => {
+                    taken.push((feed.keep.as_ref().expect("it was opened").session, world.now_ms()));
+                }
+                _ => {}
+            }
+        }
+    }
+    taken
+}
+
+fn counter(world: &mut World, name: &str) -> u64 {
+    world.control.clear();
+    world.rows();
+    let counters = world.control.iter().filter_map(|message| match message {
+        FromShard::Counted(counted) => Some(&counted.counters),
+        _ => None,
+    });
+    counters
+        .flatten()
+        .find(|counter| counter.name == name)
+        .map(|counter| counter.value)
+        .expect("it is counted")
+}
+
+#[test]
+fn copies_keep_to_the_bandwidth_of_moves_in_turn_and_traffic_does_not_wait_for_it() {
+    let mut world = World::new();
+    (world.checkpoint_size, world.received) = (STATE, Vec::new());
+    limit(&mut world, LIMIT);
+    let wire = there(&mut world, 0, "there");
+    let (first, second) = (world.session, world.another(2));
+    for session in [first, second] {
+        assert_eq!(ask(&mut world, session, "there"), Ok(()));
+    }
+    world.wait_ms(PAUSE_MS);
+    let begun_ms = world.now_ms();
+    let mut fed: Vec<Feed> = feeds(&mut world, wire);
+    assert_eq!(fed.len(), 2);
+    let early: u64 = fed.iter().map(|feed| feed.bytes).sum();
+    assert!(early <= 2 * (64 << 10), "{early}");
+    for feed in &fed {
+        let (keep, bytes) = (feed.keep.as_ref().expect("a feed"), feed.bytes);
+        if bytes > 0 {
+            world.send(wire, Stored { channel: keep.channel, bytes, complete: None });
+        }
+    }
+    assert_eq!(copy(&mut world, wire, &mut fed, 2_000), [], "not yet");
+    // What clients send goes on.
+    world.unharmed();
+    let sent: Vec<u64> = fed.iter().map(|feed| feed.bytes).collect();
+    assert!(sent[0].abs_diff(sent[1]) <= 64 << 10, "they take turns: {sent:?}");
+    assert!(sent.iter().sum::<u64>().abs_diff(2 * LIMIT) <= LIMIT / 8, "{sent:?}");
+    let rows = world.rows();
+    let row =
+        rows.iter().find(|row| row.session == first).and_then(|row| row.moving.clone()).expect("it moves");
+    assert!(row.limited, "{row:?}");
+    assert!(matches!(row.copied, Some(Copied { sent, size }) if sent > 0 && size == STATE as u64), "{row:?}");
+    assert_eq!(counter(&mut world, "moves_limited"), 2);
+    let taken = copy(&mut world, wire, &mut fed, 3_000);
+    assert_eq!(taken.len(), 2, "{taken:?}");
+    let took_ms = world.now_ms() - begun_ms;
+    assert!((3_800..4_200).contains(&took_ms), "{took_ms}");
+    assert_eq!(counter(&mut world, "moves_limited"), 0);
+    assert_eq!(counter(&mut world, "move_bytes_total"), 2 * STATE as u64);
+    assert!(counter(&mut world, "moves_limited_us_total") > 5_000_000, "both waited most of the time");
+    world.unharmed();
+}
+
+/// How long a move may take, without the time for which it waits for bandwidth.
+const MOVE_MS: u64 = 120_000;
+
+#[test]
+fn a_move_with_little_bandwidth_takes_long_and_one_that_fails_says_that_it_waited() {
+    let mut world = World::new();
+    world.checkpoint_size = 16 << 20;
+    limit(&mut world, LIMIT / 16);
+    let (wire, session) = (there(&mut world, 0, "there"), world.session);
+    assert_eq!(ask(&mut world, session, "there"), Ok(()));
+    let mut fed = feeds(&mut world, wire);
+    let store = |world: &mut World, fed: &[Feed]| {
+        let keep = fed[0].keep.as_ref().expect("a feed");
+        world.send(wire, Stored { channel: keep.channel, bytes: fed[0].bytes, complete: None });
+    };
+    if fed[0].bytes > 0 {
+        store(&mut world, &fed);
+    }
+    assert_eq!(copy(&mut world, wire, &mut fed, 2 * MOVE_MS), []);
+    assert_eq!(over(&mut world), [], "it goes on, for twice as long as it may take otherwise");
+    assert_eq!(copy(&mut world, wire, &mut fed, MOVE_MS).len(), 1);
+    // Another one: the other edge stops to store. That is not for lack of bandwidth, and it ends.
+    assert_eq!(cancel(&mut world, session).unwrap_err(), "the session is handed over already");
+    world.superseded(Generation { count: 50, opener: 1 });
+    let session = world.another(2);
+    assert_eq!(ask(&mut world, session, "there"), Ok(()));
+    world.wait_ms(PAUSE_MS);
+    over(&mut world);
+    for _ in 0..MOVE_MS / 1_000 + 10 {
+        world.wait_ms(1_000);
+        pings(&mut world, wire);
+    }
+    let results = over(&mut world);
+    assert!(
+        matches!(&results[..], [(_, _, why)] if why.contains("did not come to an end in time")),
+        "{results:?}"
+    );
+    // The edge is lost while a copy waits.
+    let session = world.another(3);
+    world.told.clear();
+    assert_eq!(ask(&mut world, session, "there"), Ok(()));
+    world.wait_ms(PAUSE_MS);
+    let mut fed = feeds(&mut world, wire);
+    if fed[0].bytes > 0 {
+        store(&mut world, &fed);
+    }
+    assert_eq!(copy(&mut world, wire, &mut fed, 10_000), []);
+    world.shard(ShardInput::WireDown { wire });
+    let results = over(&mut world);
+    let [(_, _, why)] = &results[..] else { panic!("{results:?}") };
+    assert!(why.contains("connection") && why.contains("`limits.move_bandwidth`"), "{why}");
+}
+
+#[test]
+fn an_edge_that_stops_does_not_limit_its_moves() {
+    let mut world = World::new();
+    world.checkpoint_size = STATE;
+    limit(&mut world, 1);
+    let (wire, session) = (there(&mut world, 0, "there"), world.session);
+    assert_eq!(ask(&mut world, session, "there"), Ok(()));
+    let mut fed = feeds(&mut world, wire);
+    let keep = fed[0].keep.as_ref().expect("a feed").clone();
+    if fed[0].bytes > 0 {
+        world.send(wire, Stored { channel: keep.channel, bytes: fed[0].bytes, complete: None });
+    }
+    assert_eq!(copy(&mut world, wire, &mut fed, 10_000), []);
+    world.shard(ShardInput::Control(ToShard::Drain));
+    world.told.retain(|(_, frame)| !matches!(frame, Frame::Drain(_)));
+    assert_eq!(copy(&mut world, wire, &mut fed, 1_000).len(), 1);
+    world.unharmed();
 }

@@ -124,6 +124,12 @@ pub enum Rare {
     MoveCancelled,
     /// A move was replaced by one to another edge.
     MoveReplaced,
+    /// An operator was told that a session would move.
+    MovePlanned,
+    /// An operator was told why a session would not move.
+    PlanRefused,
+    /// The copy of a session that moved waited for bandwidth.
+    MoveLimited,
     /// A move that was begun failed.
     MoveFailed,
     /// A session was handed over.
@@ -207,7 +213,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 97] = [
+    pub const ALL: [Self; 100] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -266,6 +272,9 @@ impl Rare {
         Self::MoveRefused,
         Self::MoveCancelled,
         Self::MoveReplaced,
+        Self::MovePlanned,
+        Self::PlanRefused,
+        Self::MoveLimited,
         Self::MoveFailed,
         Self::HandedOver,
         Self::Moved,

@@ -146,6 +146,7 @@ impl EdgeNode {
             learns: plan.edges_learn(),
             addresses: plan.learning.iter().map(|_| address_of(edge)).collect(),
             hand_over_ms: plan.hand_over_ms,
+            move_bytes_per_s: plan.move_bytes_per_s,
             heartbeat_ms: [100, 400],
             sabotage: 0,
         };
@@ -408,9 +409,7 @@ impl World {
         if tag == SAMPLE_TAG && self.plan.records {
             for row in &rows {
                 let request = ControlRequest::Record(row.session, false);
-                let life = self.edges[edge].life;
-                let input = control::ControlInput::Request { tag: RECORD_TAG, request };
-                self.queue.after(0, Event::Control(edge, life, input));
+                self.ask_control(edge, 0, RECORD_TAG, request);
             }
         }
         if (MOVE_TAG..MOVE_TAG + 16).contains(&tag) {
@@ -421,9 +420,7 @@ impl World {
         {
             self.causes.killed.insert(row.session);
             let request = ControlRequest::Kill(row.session, "an operator asks".into());
-            let life = self.edges[edge].life;
-            self.queue
-                .after(0, Event::Control(edge, life, control::ControlInput::Request { tag: 0, request }));
+            self.ask_control(edge, 0, 0, request);
         }
         for row in rows.iter().filter(|row| row.uncovered_bytes > LOG_SIZE_MAX) {
             let text = format!("E{edge} holds {} B of log for {}", row.uncovered_bytes, row.session);
@@ -450,7 +447,9 @@ impl World {
         }
         node.replay.gets(&input);
         let mut out = Vec::new();
+        let limited = machine.copies_waiting();
         machine.step(now, input, &mut out);
+        self.watch.count_if(Rare::MoveLimited, machine.copies_waiting() > limited);
         self.trace.collect(now_ns, || position.to_string());
         if self.checks_invariants
             && let Err(broken) = machine.invariants()

@@ -4,7 +4,7 @@ use super::{Event, ShardPosition, World, learning::address_of};
 use crate::watch::Rare;
 use marram_session::owner::OwnerPhase;
 use marram_shard::{
-    api::{Destination, MoveOver, SessionRow},
+    api::{Destination, MoveOver, MoveWish, SessionRow},
     control::{ControlAnswer, ControlInput, ControlRequest},
 };
 
@@ -14,6 +14,21 @@ pub(super) const MOVE_TAG: u64 = 1 << 36;
 /// Tag of a request to move a session, and to cancel that.
 const MOVED_TAG: u64 = 1 << 37;
 const CANCEL_TAG: u64 = 1 << 38;
+/// Tag of a question what the moves would be.
+const PLAN_TAG: u64 = 1 << 39;
+/// What a refusal says, in part. Any other one would be an error.
+const EXPLAINED: [&str; 5] =
+    ["already", "try again", "not connected", "being recorded", "asks for a standby"];
+/// The same for what the other edge says, or for its silence.
+const EXPLAINED_THERE: [&str; 7] = [
+    "did not answer in time",
+    "connection to that edge broke",
+    "the session ended",
+    "shutting down",
+    "owned here",
+    "recovered here",
+    "deployed differently",
+];
 
 impl World {
     /// Asks an edge for its sessions: each of them is then moved `by` edges further, or to another shard, or the moves are cancelled after a time.
@@ -24,7 +39,7 @@ impl World {
         }
     }
 
-    fn ask_control(&mut self, edge: usize, after_ns: u64, tag: u64, request: ControlRequest) {
+    pub(super) fn ask_control(&mut self, edge: usize, after_ns: u64, tag: u64, request: ControlRequest) {
         let life = self.edges[edge].life;
         self.queue.after(after_ns, Event::Control(edge, life, ControlInput::Request { tag, request }));
     }
@@ -34,6 +49,10 @@ impl World {
         let asked = tag - MOVE_TAG;
         let (by, cancels, replaces) = (asked % 4, asked & 4 != 0, asked & 8 != 0);
         let to = (edge + usize::try_from(by).expect("a small number")) % self.edges.len();
+        if !cancels {
+            let wish = MoveWish { replace: replaces, ..MoveWish::to(Destination::edge(&address_of(to))) };
+            self.ask_control(edge, 0, PLAN_TAG, ControlRequest::PlanMoves(wish));
+        }
         for row in rows.iter().filter(|row| row.phase != OwnerPhase::Following) {
             if cancels {
                 self.ask_control(edge, 0, CANCEL_TAG, ControlRequest::CancelMove(row.session));
@@ -42,7 +61,8 @@ impl World {
                 let shards = u8::try_from(self.edges[edge].shards.len()).expect("a few shards");
                 let shard = (by == 0).then_some((row.shard + 1) % shards);
                 let to = Destination { edge: address_of(to), shard };
-                let request = ControlRequest::Move(row.session, to, replaces);
+                let wish = MoveWish { to, replace: replaces, force: by == 1 };
+                let request = ControlRequest::Move(row.session, wish);
                 self.ask_control(edge, 0, MOVED_TAG, request);
             }
         }
@@ -53,11 +73,21 @@ impl World {
         match (tag, answer) {
             (MOVED_TAG, ControlAnswer::Done) => self.watch.count_if(Rare::MoveBegun, true),
             (MOVED_TAG, ControlAnswer::Refused(why)) => {
-                let explained = ["already", "try again", "not connected", "being recorded"];
-                if !explained.iter().any(|part| why.contains(part)) {
+                if !EXPLAINED.iter().any(|part| why.contains(part)) {
                     self.violations.push(format!("E{edge} refuses to move a session: {why}"));
                 }
                 self.watch.count_if(Rare::MoveRefused, true);
+            }
+            (PLAN_TAG, ControlAnswer::MovePlans(plans)) => {
+                for plan in plans {
+                    self.watch.count_if(Rare::MovePlanned, plan.why.is_empty());
+                    self.watch.count_if(Rare::PlanRefused, !plan.why.is_empty());
+                    let explains = |part: &&str| plan.why.contains(part);
+                    if !(plan.why.is_empty() || EXPLAINED.iter().chain(&EXPLAINED_THERE).any(explains)) {
+                        let why = &plan.why;
+                        self.violations.push(format!("E{edge} would not move a session: {why}"));
+                    }
+                }
             }
             (CANCEL_TAG, ControlAnswer::Done) => self.watch.count_if(Rare::MoveCancelled, true),
             _ => {}

@@ -29,6 +29,7 @@ impl Frame {
             | Self::Edges(_)
             | Self::StoreSeen(_)
             | Self::Keep(_)
+            | Self::AskMove(_)
             | Self::Recall(_) => return None,
 
             Self::Promised(frame) => (Some(Sender::End), frame.channel),
@@ -41,6 +42,7 @@ impl Frame {
             Self::Finished(frame) => (Some(Sender::End), frame.channel),
             Self::Kept(frame) => (Some(Sender::End), frame.channel),
             Self::Recalled(frame) => (Some(Sender::End), frame.channel),
+            Self::CanMove(frame) => (Some(Sender::End), frame.channel),
             Self::KeptInput(frame) => (Some(Sender::End), frame.channel),
 
             Self::Chosen(frame) => (Some(Sender::Edge), frame.channel),

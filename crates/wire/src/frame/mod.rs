@@ -488,6 +488,16 @@ frames! {
         /// Session time, in nanoseconds: it goes on from here at the new owner, whatever that machine's clock says.
         session_ns: i64,
     }
+    /// Owner's edge to an edge that can stand by: would it take this session over? An operator asks. Nothing is kept or fed.
+    86 AskMove {
+        /// What it would be sent first if the session moved there. The channel, which is new, is for the answer.
+        keep: Keep,
+    }
+    /// The answer to [`AskMove`]: it would, as far as it knows before it is fed; [`Reject`] is the other answer.
+    87 CanMove {
+        /// The channel.
+        channel: Channel,
+    }
     /// Hot standby to owner: this many more of the fed entries have run through its cell.
     84 Replayed {
         /// The channel.

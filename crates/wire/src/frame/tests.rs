@@ -52,6 +52,7 @@ fn samples() -> Vec<Frame> {
         }
         .into(),
         Fetch { channel: 1 }.into(),
+        CanMove { channel: 3 }.into(),
         Kept { channel: 1, sent_start: 3, sent_end: 1 << 40, checkpoints: vec![meta] }.into(),
         KeptInput { channel: 1, close: false, payload: Bytes::from_static(&[4; 64]) }.into(),
         Input { channel: 1, ack: 0, close: false, payload: Bytes::from_static(&[4; 64]) }.into(),

@@ -276,6 +276,7 @@ const SETTINGS: &[Mistake] = &[
     ("[timeouts]\nlinger = \"0s\"", &[":5", "`timeouts.linger`", "more than zero"]),
     ("[limits]\ndrain = \"5\"", &[":5", "`limits.drain`", "\"30s\""]),
     ("[limits]\ncheckpoints = \"5GiB\"", &[":5", "`limits.checkpoints`", "\"1MiB\" to \"4GiB\""]),
+    ("[limits]\nmove_bandwidth = \"1KiB\"", &[":5", "`limits.move_bandwidth`", "at least 1MiB", "\"0B\""]),
     ("[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"a\"", &["listed twice"]),
     ("[[tenant]]\nname = \"a\"\nweight = 0", &["at least 1"]),
     ("[log]\nlevel = \"loud\"", &[":5", "`log.level`", "`debug`"]),

@@ -2,6 +2,7 @@
 //! none of them sends anything. The shard composes them: it decides across subjects and carries out effects.
 
 pub(super) mod apps;
+pub(super) mod copies;
 pub(super) mod drain;
 pub(super) mod edges;
 pub(super) mod keepers;
@@ -9,6 +10,7 @@ pub(super) mod missing;
 pub(super) mod moves;
 pub(super) mod peers;
 pub(super) mod placing;
+pub(super) mod plans;
 pub(super) mod recalls;
 pub(super) mod refused;
 pub(super) mod replay;

@@ -1,9 +1,14 @@
 //! Moves of this shard's sessions to other edges and shards: which are under way, and which wait until one of them is over.
 
-use crate::api::{Destination, MoveRow, MoveStage};
-use alloc::{collections::VecDeque, vec::Vec};
+use super::copies::Copies;
+use crate::api::{Copied, Destination, MoveRow, MoveStage};
+use alloc::{collections::VecDeque, format, string::String, vec::Vec};
 use core::iter;
-use marram_session::{holds, invariant::BrokenInvariant, owner::KeeperId};
+use marram_session::{
+    holds,
+    invariant::BrokenInvariant,
+    owner::{CopyProgress, KeeperId},
+};
 use marram_wire::id::SessionId;
 
 const MS: u64 = 1_000_000;
@@ -13,11 +18,13 @@ pub const MOVES_MAX: usize = 8;
 const PAUSE_MAX_NS: u64 = 20 * MS;
 /// How long a move takes, as long as none has been measured.
 const TOOK_FIRST_NS: u64 = 5 * MS;
-/// How long a move may take until it is handed over. One that takes longer does not come to an end: the session changes faster
+/// How long a move may take until it is handed over, not counting the time for which its copy waits for bandwidth. One that takes longer does not come to an end: the session changes faster
 /// than it can be sent, or its ends are too slow to keep a checkpoint.
 const MOVE_NS: u64 = 120_000 * MS;
 /// How long the ends may take to promise the other edge, after the session was handed over. They need a round trip.
 const HANDED_OVER_NS: u64 = 5_000 * MS;
+/// A move that failed says that it waited for bandwidth, if it did for so long.
+const LIMITED_TOLD_NS: u64 = 1_000 * MS;
 
 /// How far a move is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +49,9 @@ pub(crate) struct Move {
     stage: Stage,
     begun_ns: Option<u64>,
     until_ns: Option<u64>,
+    /// Since when its copy waits for bandwidth, if it does, and for how long it did before.
+    limited_since_ns: Option<u64>,
+    limited_ns: u64,
 }
 
 impl Move {
@@ -54,6 +64,8 @@ impl Move {
             stage: Stage::Waiting,
             begun_ns: None,
             until_ns: None,
+            limited_since_ns: None,
+            limited_ns: 0,
         }
     }
 
@@ -95,6 +107,7 @@ impl Move {
     /// The edge was told to take the session over.
     pub(crate) fn hand_over(&mut self, now_ns: u64) {
         if let Some(keeper) = self.fed() {
+            self.limit_ends(now_ns);
             (self.stage, self.until_ns) = (Stage::HandedOver(keeper), Some(now_ns + HANDED_OVER_NS));
         }
     }
@@ -109,19 +122,53 @@ impl Move {
         self.begun_ns.map(|begun_ns| now_ns.saturating_sub(begun_ns))
     }
 
-    /// When it is given up.
+    /// When it is given up. Not while its copy waits for bandwidth: each part has its turn in the end.
     pub(crate) fn until_ns(&self) -> Option<u64> {
-        self.until_ns
+        self.until_ns.filter(|_| !self.is_limited())
     }
 
-    /// For listings.
-    pub(crate) fn row(&self) -> MoveRow {
+    /// Whether its copy waits for bandwidth.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limited_since_ns.is_some()
+    }
+
+    /// Its copy waits for bandwidth from now on. False if it does already.
+    pub(crate) fn limit_begins(&mut self, now_ns: u64) -> bool {
+        let begins = !self.is_limited();
+        self.limited_since_ns = self.limited_since_ns.or(Some(now_ns));
+        begins
+    }
+
+    /// Its copy goes on. The wait does not count for the time that the move may take. Returns how long that was.
+    pub(crate) fn limit_ends(&mut self, now_ns: u64) -> u64 {
+        let waited_ns = self.limited_since_ns.take().map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
+        self.limited_ns += waited_ns;
+        self.until_ns = self.until_ns.map(|until_ns| until_ns.saturating_add(waited_ns));
+        waited_ns
+    }
+
+    /// The reason for which it failed, for operators: with the bandwidth, if that is what it waited for most of the time.
+    pub(crate) fn failure(&self, why: &str, now_ns: u64) -> String {
+        let waits_ns = self.limited_since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
+        let (limited_ns, took_ns) = (self.limited_ns + waits_ns, self.took_ns(now_ns).unwrap_or(0));
+        if limited_ns < LIMITED_TOLD_NS || 2 * limited_ns < took_ns {
+            return why.into();
+        }
+        let [limited_s, took_s] = [limited_ns, took_ns].map(|ns| ns / (1_000 * MS));
+        format!(
+            "{why}; for {limited_s} s of {took_s} its copy waited for bandwidth (`limits.move_bandwidth`)"
+        )
+    }
+
+    /// For listings. `copy` is how far its copy is.
+    pub(crate) fn row(&self, copy: Option<CopyProgress>) -> MoveRow {
         let stage = match self.stage {
             Stage::Waiting => MoveStage::Waiting,
             Stage::Fed(_) => MoveStage::Copying,
             Stage::HandedOver(_) => MoveStage::HandedOver,
         };
-        MoveRow { to: self.to.clone(), stage }
+        let copied = copy.map(|CopyProgress { sent, size, .. }| Copied { sent, size });
+        MoveRow { to: self.to.clone(), stage, copied, limited: self.is_limited() }
     }
 }
 
@@ -137,11 +184,14 @@ pub(crate) struct Moves {
     next_ns: u64,
     /// How long a move takes, as a moving average.
     took_ns: u64,
+    /// Those of which parts wait for bandwidth.
+    pub(crate) copies: Copies,
 }
 
 impl Default for Moves {
     fn default() -> Self {
-        Self { under_way: 0, waiting: VecDeque::new(), next_ns: 0, took_ns: TOOK_FIRST_NS }
+        let (waiting, copies) = (VecDeque::new(), Copies::default());
+        Self { under_way: 0, waiting, next_ns: 0, took_ns: TOOK_FIRST_NS, copies }
     }
 }
 
@@ -169,6 +219,7 @@ impl Moves {
 
     /// A move is over, or will not begin. It took this long, if it had begun.
     pub(crate) fn over(&mut self, session: SessionId, took_ns: Option<u64>) {
+        self.copies.forget(session);
         if let Some(took_ns) = took_ns {
             self.took_ns = (3 * self.took_ns).saturating_add(took_ns) / 4;
         }
@@ -190,8 +241,9 @@ impl Moves {
         &self,
         moving: impl Iterator<Item = (SessionId, &'a Move)>,
     ) -> Result<(), BrokenInvariant> {
-        let (mut under_way, mut waiting) = (0, 0);
+        let (mut under_way, mut waiting, mut limited) = (0, 0, Vec::new());
         for (id, it) in moving {
+            limited.extend(it.is_limited().then_some(id));
             let waits = self.waiting.contains(&id);
             holds!("I47", waits == (it.stage == Stage::Waiting));
             holds!("I47", waits == it.until_ns.is_none());
@@ -200,7 +252,8 @@ impl Moves {
         }
         holds!("I47", under_way == self.under_way && under_way <= MOVES_MAX);
         holds!("I47", waiting == self.waiting.len());
-        Ok(())
+        holds!("I47", limited.len() == self.copies.count());
+        self.copies.invariants(under_way, |id| limited.contains(&id))
     }
 }
 

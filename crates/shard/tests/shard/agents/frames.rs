@@ -5,11 +5,11 @@ use bytes::Bytes;
 use marram_shard::api::ShardWireId;
 use marram_wire::{
     frame::{
-        Acknowledged, Allowance, Base, Channel, CheckpointBegin, CheckpointKind, CheckpointMeta,
-        CheckpointPart, Chosen, Code, Credit, Drain, EdgeEntry, Edges, Ended, Failed, Failure, Fed, Fetch,
-        Finish, Finished, Frame, Goodbye, HandOver, Input, Keep, Kept, KeptInput, Live, LogOnly, LogPart,
-        Output, Ping, Pong, Promise, Promised, ProtectNow, Protected, Recall, Recalled, Reject, Renewed,
-        Standby, Stored, Superseded, Truncate, Unprotect, Welcome,
+        Acknowledged, Allowance, AskMove, Base, CanMove, Channel, CheckpointBegin, CheckpointKind,
+        CheckpointMeta, CheckpointPart, Chosen, Code, Credit, Drain, EdgeEntry, Edges, Ended, Failed,
+        Failure, Fed, Fetch, Finish, Finished, Frame, Goodbye, HandOver, Input, Keep, Kept, KeptInput, Live,
+        LogOnly, LogPart, Output, Ping, Pong, Promise, Promised, ProtectNow, Protected, Recall, Recalled,
+        Reject, Renewed, Standby, Stored, Superseded, Truncate, Unprotect, Welcome,
     },
     id::{Generation, HostId, ImageHash, SessionId},
     rights::Rights,
@@ -154,31 +154,36 @@ fn that_end_a_session(channel: Channel, n: u64) -> Vec<Frame> {
     ]
 }
 
+fn keep(channel: Channel, session: SessionId, n: u64) -> Keep {
+    Keep {
+        channel,
+        session,
+        generation: generation(n),
+        app: APP.into(),
+        image: IMAGE,
+        hosts: vec![HostId([1; 16]), HostId([2; 16])],
+        hot: true,
+        moves: true,
+        log_offset: n,
+        head: [7; 32],
+        last_ns: i64::MAX,
+        took: vec![n; 2],
+    }
+}
+
 /// Of standbys and recorders.
 fn of_standbys(channel: Channel, session: SessionId, n: u64) -> Vec<Frame> {
     vec![
         Standby { channel, edge: APP.into(), shard: 0 }.into(),
-        Keep {
-            channel,
-            session,
-            generation: generation(n),
-            app: APP.into(),
-            image: IMAGE,
-            hosts: vec![HostId([1; 16]), HostId([2; 16])],
-            hot: true,
-            moves: true,
-            log_offset: n,
-            head: [7; 32],
-            last_ns: i64::MAX,
-            took: vec![n; 2],
-        }
-        .into(),
+        keep(channel, session, n).into(),
         Base { channel, meta: meta(n), took: vec![n; 2] }.into(),
         Fed { channel, entry: BYTES, tag: [7; 8], from: n as u8, close: true, payload: BYTES }.into(),
         Acknowledged { channel, received: vec![n; 2] }.into(),
         Renewed { channel, generation: generation(n) }.into(),
         HandOver { channel, session_ns: i64::MIN }.into(),
         Recall { channel, session }.into(),
+        AskMove { keep: keep(channel, session, n) }.into(),
+        CanMove { channel }.into(),
         Recalled {
             channel,
             generation: generation(n),

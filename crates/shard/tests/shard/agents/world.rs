@@ -80,6 +80,8 @@ pub(crate) struct World {
     pub(crate) drains: Vec<bool>,
     /// Messages to control other than listings and log lines.
     pub(crate) control: Vec<FromShard>,
+    /// The size of each checkpoint of a cell.
+    pub(crate) checkpoint_size: usize,
     /// The time of the shard and of the honest agents, which does not pass by itself.
     now_ns: u64,
     channels: Channel,
@@ -105,6 +107,7 @@ impl World {
             dials: Vec::new(),
             drains: Vec::new(),
             control: Vec::new(),
+            checkpoint_size: 100,
             now_ns: 1_000_000_000,
             channels: 0,
             channel: 0,
@@ -251,6 +254,11 @@ impl World {
         }
     }
 
+    /// The time of the shard.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now_ns / 1_000_000
+    }
+
     /// Time passes; returns after what is due for the shard.
     pub(crate) fn wait_ms(&mut self, ms: u64) {
         self.now_ns += ms * 1_000_000;
@@ -353,7 +361,7 @@ impl World {
             ShardOutput::Control(FromShard::Note(note)) => self.notes.push((note.level, note.text)),
             ShardOutput::Control(message) => self.control.push(message),
             ShardOutput::Checkpoint { cell, header, .. } => {
-                let (number, result) = (header.number, Ok(Bytes::from_static(&[0; 100])));
+                let (number, result) = (header.number, Ok(Bytes::from(vec![0; self.checkpoint_size])));
                 self.events.push_back(Event::Shard(ShardInput::Checkpointed { cell, number, result }));
             }
             _ => {}
