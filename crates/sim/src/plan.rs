@@ -371,7 +371,7 @@ impl Plan {
             server_down: 0,
             recoveries_max: if random.percent(20) { 1 } else { 0 },
             hand_over_ms: Random::new(seed, 65).pick(&[0, 20, 500, 500]),
-            move_bytes_per_s: Random::new(seed, 81).pick(&[0, 8 << 10, 64 << 10, 1 << 20]),
+            move_bytes_per_s: Random::new(seed, 81).pick(&[0, 2 << 10, 8 << 10, 1 << 20]),
             replay_ns_max: 0,
             standby: standby.is_some(),
             recorder: site(seed, load),
