@@ -236,10 +236,23 @@ impl Results {
             }
             if reported.elapsed() >= REPORT && !self.open.is_empty() {
                 reported = Instant::now();
-                eprintln!("{} of {} done", all - self.open.len(), counted(all as u64, "move"));
+                let waiting = match self.limited(&answers) {
+                    0 => String::new(),
+                    count => {
+                        format!("; {count} for which the copy waits for bandwidth (`limits.move_bandwidth`)")
+                    }
+                };
+                eprintln!("{} of {} done{waiting}", all - self.open.len(), counted(all as u64, "move"));
             }
         }
         Ok(())
+    }
+
+    /// How many of the moves are slowed down by the bandwidth that they may use.
+    fn limited(&self, answers: &[Value]) -> usize {
+        let rows = answers.iter().flat_map(|answer| answer["moves"].as_array()).flatten();
+        let open = rows.filter(|row| self.open.contains(&text(row, "session")));
+        open.filter(|row| row["state"] == "copying" && row["why"].is_string()).count()
     }
 
     /// Takes the results from the lists of moves. A move that is in no list, though all edges answered, ended with its shard.
@@ -388,6 +401,9 @@ mod tests {
         };
         results.take(&[list("copying")], false);
         assert_eq!(results.open, ["aa", "cc"]);
+        let limited = json!({ "session": "cc", "state": "copying", "why": "its copy waits for bandwidth" });
+        let other = json!({ "session": "zz", "state": "copying", "why": "its copy waits for bandwidth" });
+        assert_eq!(results.limited(&[list("copying"), json!({ "moves": [limited, other] })]), 1);
         results.take(&[list("moved")], true);
         assert!(results.open.is_empty());
         let states: Vec<String> = results.rows().iter().map(|row| text(row, "state")).collect();

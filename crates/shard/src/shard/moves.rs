@@ -71,12 +71,7 @@ impl Shard {
     pub(super) fn check_move(&self, id: SessionId, wish: &MoveWish) -> Result<(), String> {
         let to = wish.to.as_str();
         match self.sessions.get(id).and_then(|session| session.moving.as_deref()) {
-            Some(moving) if !wish.replace => {
-                return Err(format!(
-                    "the session is being moved to `{}` already: cancel that move first, or replace it (`marram move --replace`)",
-                    moving.to
-                ));
-            }
+            Some(moving) if !wish.replace => return Err(moves_already(moving)),
             Some(moving) if moving.to == to => return Ok(()),
             Some(moving) if moving.is_handed_over() => {
                 return Err(format!("the session is handed over to `{}` already", moving.to));
@@ -89,7 +84,10 @@ impl Shard {
 
     /// Whether a session that leaves with this edge can move to another one.
     pub(super) fn may_move(&self, id: SessionId, to: &str) -> Result<(), String> {
-        self.check_move(id, &MoveWish { force: true, ..MoveWish::to(to) })
+        match self.sessions.get(id).and_then(|session| session.moving.as_deref()) {
+            Some(moving) => Err(moves_already(moving)),
+            None => self.can_move(id, to),
+        }
     }
 
     /// Why a session would lack the standby that its app asks for once it has moved to this edge, as far as this shard knows.
@@ -364,4 +362,11 @@ impl Shard {
         let away = ends.find(|(host, port)| roles::wire_to(&self.wires, *host, *port, server).is_none());
         away.map(|(_, port)| port)
     }
+}
+
+fn moves_already(moving: &Move) -> String {
+    format!(
+        "the session is being moved to `{}` already: cancel that move first, or replace it (`marram move --replace`)",
+        moving.to
+    )
 }

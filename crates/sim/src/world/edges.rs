@@ -407,9 +407,7 @@ impl World {
         if tag == SAMPLE_TAG && self.plan.records {
             for row in &rows {
                 let request = ControlRequest::Record(row.session, false);
-                let life = self.edges[edge].life;
-                let input = control::ControlInput::Request { tag: RECORD_TAG, request };
-                self.queue.after(0, Event::Control(edge, life, input));
+                self.ask_control(edge, 0, RECORD_TAG, request);
             }
         }
         if (MOVE_TAG..MOVE_TAG + 16).contains(&tag) {
@@ -420,9 +418,7 @@ impl World {
         {
             self.causes.killed.insert(row.session);
             let request = ControlRequest::Kill(row.session, "an operator asks".into());
-            let life = self.edges[edge].life;
-            self.queue
-                .after(0, Event::Control(edge, life, control::ControlInput::Request { tag: 0, request }));
+            self.ask_control(edge, 0, 0, request);
         }
         for row in rows.iter().filter(|row| row.uncovered_bytes > LOG_SIZE_MAX) {
             let text = format!("E{edge} holds {} B of log for {}", row.uncovered_bytes, row.session);

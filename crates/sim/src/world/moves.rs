@@ -45,7 +45,7 @@ impl World {
         }
     }
 
-    fn ask_control(&mut self, edge: usize, after_ns: u64, tag: u64, request: ControlRequest) {
+    pub(super) fn ask_control(&mut self, edge: usize, after_ns: u64, tag: u64, request: ControlRequest) {
         let life = self.edges[edge].life;
         self.queue.after(after_ns, Event::Control(edge, life, ControlInput::Request { tag, request }));
     }
