@@ -1,0 +1,170 @@
+//! What the reports of the agents say of each session: where it runs, and why it left or ended.
+//!
+//! A session that loses its owner is recovered, or ends if nothing protects it. Both are right only if an edge was killed that had it, or
+//! to which it moved: a move alone does neither.
+
+use crate::support::services::Service;
+use marram_cluster::{AgentSide, LogEvent, TestCluster};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Why a session leaves an owner, if its other end has promised the next one.
+const SUPERSEDED: &str = "a newer owner has the session";
+
+/// A session that has an owner, or had one. Edges are known by their names: each life of one has its own.
+struct Known {
+    app: String,
+    owner: String,
+    /// Why it has no owner now.
+    orphaned: Option<String>,
+    /// The edge to which it moves, until it has an owner again.
+    moves_to: Option<String>,
+}
+
+/// The sessions, and what happened to them.
+#[derive(Default)]
+pub(super) struct Ledger {
+    /// Index of the first event that was not read.
+    next: usize,
+    sessions: BTreeMap<String, Known>,
+    /// The name of each edge, and the shards to which each agent has a wire in that life.
+    names: BTreeMap<usize, String>,
+    up: BTreeSet<(String, &'static str, u64)>,
+    killed: BTreeSet<String>,
+    /// Owners that came without any time without one.
+    pub(super) handed_over: usize,
+    /// Owners that came after an edge was killed.
+    pub(super) recovered: usize,
+    /// Unprotected sessions that ended with an edge: how often, by reason.
+    pub(super) ended: BTreeMap<String, usize>,
+    /// Sessions that lost or changed their owner, or ended, without a cause.
+    pub(super) unexplained: Vec<String>,
+}
+
+impl Ledger {
+    /// The name of an edge, if both agents have wires to all of its shards.
+    pub(super) fn usable(&self, edge: usize, shards: u8) -> Option<&str> {
+        let name = self.names.get(&edge).filter(|name| !self.killed.contains(&name[..]))?;
+        let has = |side: AgentSide| {
+            (0..u64::from(shards)).all(|shard| self.up.contains(&(name.clone(), side.agent(), shard)))
+        };
+        (has(AgentSide::Client) && has(AgentSide::Server)).then_some(name)
+    }
+
+    /// The edge of this name is about to be killed.
+    pub(super) fn killed(&mut self, name: &str) {
+        self.killed.insert(name.to_owned());
+    }
+
+    /// The sessions that run on the edge of this name, and do not move.
+    pub(super) fn at(&self, name: &str) -> Vec<&str> {
+        let is_here =
+            |known: &&Known| known.owner == name && known.orphaned.is_none() && known.moves_to.is_none();
+        self.sessions.iter().filter(|(_, known)| is_here(known)).map(|(session, _)| &session[..]).collect()
+    }
+
+    /// Whether a session has left the edge of this name for another one.
+    pub(super) fn has_left(&self, session: &str, name: &str) -> bool {
+        self.sessions.get(session).is_none_or(|known| known.owner != name)
+    }
+
+    /// A session moves to an edge, or stays after all.
+    pub(super) fn moves(&mut self, session: &str, to: Option<&str>) {
+        if let Some(known) = self.sessions.get_mut(session) {
+            known.moves_to = to.map(str::to_owned);
+        }
+    }
+
+    /// Reads what was reported since the last call.
+    pub(super) fn read(&mut self, cluster: &TestCluster) {
+        let mut read = 0;
+        let is_wanted = |event: &LogEvent| match event.name() {
+            "edge_up" => true,
+            "owned" | "orphaned" | "ended" => *event.who == *AgentSide::Client.agent(),
+            _ => false,
+        };
+        let reports = cluster.logs.all(self.next, |event| {
+            read += 1;
+            is_wanted(event)
+        });
+        self.next += read;
+        for event in reports {
+            match event.name() {
+                "edge_up" => self.edge_up(&event, cluster),
+                "owned" => self.owned(&event, cluster),
+                "orphaned" => self.orphaned(&event),
+                _ => self.ended(&event),
+            }
+        }
+    }
+
+    fn edge_up(&mut self, event: &LogEvent, cluster: &TestCluster) {
+        let Some(side) =
+            [AgentSide::Client, AgentSide::Server].into_iter().find(|side| *event.who == *side.agent())
+        else {
+            return;
+        };
+        let Some(edge) = cluster.edge_at(side, event.text("edge")) else { return };
+        let name = event.text("name").to_owned();
+        // Each agent reports in the order of its own events; owners are those of the client's.
+        if side == AgentSide::Client {
+            self.names.insert(edge, name.clone());
+        }
+        self.up.insert((name, side.agent(), event.number("shard")));
+    }
+
+    fn owned(&mut self, event: &LogEvent, cluster: &TestCluster) {
+        let edge = cluster.edge_at(AgentSide::Client, event.text("edge")).expect("it is one of these");
+        let owner = self.names[&edge].clone();
+        let session = event.text("session").to_owned();
+        let Some(known) = self.sessions.get_mut(&session) else {
+            let app = event.text("app").to_owned();
+            self.sessions.insert(session, Known { app, owner, orphaned: None, moves_to: None });
+            return;
+        };
+        let before = std::mem::replace(&mut known.owner, owner.clone());
+        let (orphaned, to) = (known.orphaned.take(), known.moves_to.take());
+        // The former owner learns of the next one from the end that is asked first, and may tell the other end before that is asked.
+        let is_handed_over =
+            to.as_ref() == Some(&owner) && orphaned.as_ref().is_none_or(|why| why == SUPERSEDED);
+        let is_killed = |edge: &String| self.killed.contains(edge);
+        if is_killed(&before) || to.as_ref().is_some_and(is_killed) {
+            self.recovered += 1;
+        } else if is_handed_over {
+            self.handed_over += 1;
+        } else {
+            let app = &known.app;
+            self.unexplained.push(format!(
+                "{session} of {app} went from {before} to {owner}, was to move to {to:?}, was lost because of {orphaned:?}: {}",
+                event.fields
+            ));
+        }
+    }
+
+    fn orphaned(&mut self, event: &LogEvent) {
+        if let Some(known) = self.sessions.get_mut(event.text("session")) {
+            known.orphaned = Some(event.text("reason").to_owned());
+        }
+    }
+
+    /// Whether an edge was killed that had the session, or to which it moved.
+    fn met_kill(&self, known: &Known) -> bool {
+        let is_killed = |edge: &String| self.killed.contains(edge);
+        is_killed(&known.owner) || known.moves_to.as_ref().is_some_and(is_killed)
+    }
+
+    fn ended(&mut self, event: &LogEvent) {
+        let (session, code) = (event.text("session"), event.text("code"));
+        let Some(known) = self.sessions.remove(session) else { return };
+        if code == "Finished" {
+            return;
+        }
+        if known.app == Service::Unprotected.name() && self.met_kill(&known) {
+            let moved = if known.moves_to.is_some() { "moved" } else { "did not move" };
+            let why = format!("{moved}, {code}: {}", event.text("reason"));
+            return *self.ended.entry(why).or_default() += 1;
+        }
+        let Known { app, owner, moves_to, .. } = known;
+        self.unexplained
+            .push(format!("{session} of {app} at {owner}, to {moves_to:?}, ended: {}", event.fields));
+    }
+}
