@@ -14,6 +14,8 @@ const SUPERSEDED: &str = "a newer owner has the session";
 struct Known {
     app: String,
     owner: String,
+    /// The owner before: its standby may not know yet that the session has left, and takes it if that edge dies.
+    former: Option<String>,
     /// Why it has no owner now.
     orphaned: Option<String>,
     /// The edge to which it moves, until it has an owner again.
@@ -37,8 +39,18 @@ pub(super) struct Ledger {
     /// Unprotected sessions that ended with an edge: how often, by reason.
     pub(super) ended: BTreeMap<String, usize>,
     /// Sessions that lost or changed their owner, or ended, without a cause.
-    pub(super) unexplained: Vec<String>,
+    pub(super) unexplained: Vec<Unexplained>,
 }
+
+/// What nothing explains, and of which session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Unexplained {
+    session: String,
+    what: String,
+}
+
+/// Log lines of such a session that are shown.
+const SHOWN: usize = 60;
 
 impl Ledger {
     /// The name of an edge, if both agents have wires to all of its shards.
@@ -97,6 +109,15 @@ impl Ledger {
         }
     }
 
+    /// What nothing explains, with the log of each of these sessions.
+    pub(super) fn unexplained(&self, cluster: &TestCluster) -> Vec<String> {
+        let show = |Unexplained { session, what }: &Unexplained| {
+            let of_it = |event: &LogEvent| event.text("session") == session;
+            format!("{session}: {what}\n{}", cluster.logs.tail_of(SHOWN, of_it))
+        };
+        self.unexplained.iter().map(show).collect()
+    }
+
     fn edge_up(&mut self, event: &LogEvent, cluster: &TestCluster) {
         let Some(side) =
             [AgentSide::Client, AgentSide::Server].into_iter().find(|side| *event.who == *side.agent())
@@ -116,27 +137,30 @@ impl Ledger {
         let edge = cluster.edge_at(AgentSide::Client, event.text("edge")).expect("it is one of these");
         let owner = self.names[&edge].clone();
         let session = event.text("session").to_owned();
+        let is_due_to_kill = self.sessions.get(&session).is_some_and(|known| self.met_kill(known));
         let Some(known) = self.sessions.get_mut(&session) else {
             let app = event.text("app").to_owned();
-            self.sessions.insert(session, Known { app, owner, orphaned: None, moves_to: None });
+            let known = Known { app, owner, former: None, orphaned: None, moves_to: None };
+            self.sessions.insert(session, known);
             return;
         };
         let before = std::mem::replace(&mut known.owner, owner.clone());
+        known.former = Some(before.clone());
         let (orphaned, to) = (known.orphaned.take(), known.moves_to.take());
         // The former owner learns of the next one from the end that is asked first, and may tell the other end before that is asked.
         let is_handed_over =
             to.as_ref() == Some(&owner) && orphaned.as_ref().is_none_or(|why| why == SUPERSEDED);
-        let is_killed = |edge: &String| self.killed.contains(edge);
-        if is_killed(&before) || to.as_ref().is_some_and(is_killed) {
+        if is_due_to_kill {
             self.recovered += 1;
         } else if is_handed_over {
             self.handed_over += 1;
         } else {
             let app = &known.app;
-            self.unexplained.push(format!(
-                "{session} of {app} went from {before} to {owner}, was to move to {to:?}, was lost because of {orphaned:?}: {}",
+            let what = format!(
+                "{app} went from {before} to {owner}, was to move to {to:?}, was lost because of {orphaned:?}: {}",
                 event.fields
-            ));
+            );
+            self.unexplained.push(Unexplained { session, what });
         }
     }
 
@@ -146,10 +170,10 @@ impl Ledger {
         }
     }
 
-    /// Whether an edge was killed that had the session, or to which it moved.
+    /// Whether an edge was killed that has the session, had it before, or is the one to which it moves.
     fn met_kill(&self, known: &Known) -> bool {
         let is_killed = |edge: &String| self.killed.contains(edge);
-        is_killed(&known.owner) || known.moves_to.as_ref().is_some_and(is_killed)
+        is_killed(&known.owner) || known.former.iter().chain(&known.moves_to).any(is_killed)
     }
 
     fn ended(&mut self, event: &LogEvent) {
@@ -164,7 +188,7 @@ impl Ledger {
             return *self.ended.entry(why).or_default() += 1;
         }
         let Known { app, owner, moves_to, .. } = known;
-        self.unexplained
-            .push(format!("{session} of {app} at {owner}, to {moves_to:?}, ended: {}", event.fields));
+        let what = format!("{app} at {owner}, to {moves_to:?}, ended: {}", event.fields);
+        self.unexplained.push(Unexplained { session: session.to_owned(), what });
     }
 }

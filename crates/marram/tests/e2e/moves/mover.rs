@@ -144,7 +144,7 @@ impl Mover {
         }
         thread::sleep(Duration::from_micros(self.random.below(STRIKE_US_MAX)));
         let Some(struck) = self.moving.last() else { return };
-        let kills_target = self.random.below(2) == 1;
+        let kills_target = kills % 2 == 1;
         let (edge, name) =
             if kills_target { (to, struck.to_name.clone()) } else { (from, struck.from_name.clone()) };
         self.ledger.read(&self.world.cluster);

@@ -51,7 +51,8 @@ impl World {
             layout.edge_tables = site.table(Service::Tls.name());
             // All sessions may be on one edge, and on its standbys.
             let cells = 2 * plan.sessions + 64;
-            layout.edge_tables += &format!("[limits]\ncells = {cells}\n");
+            layout.edge_tables += &format!("[limits]\ncells = {cells}\n{}", support::UNSUSPECTING);
+            layout.agent_tables = support::UNSUSPECTING.into();
         });
         let state = format!(
             "protect = {:?}\n[keep]\nrecovery_target = \"1ms\"\n[quotas]\nmemory = \"64MiB\"\n",
