@@ -12,7 +12,7 @@ use crate::{
     trace::{TraceContext, TraceRole},
 };
 use alloc::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     string::{String, ToString},
     vec::Vec,
 };
@@ -63,6 +63,8 @@ pub(super) struct Session {
     retry_ns: u64,
     /// Targets that rejected it recently, and the codes.
     rejected: Vec<(Target, Code)>,
+    /// Shards that cannot go on with it since it lost its owner: it is kept only because it was moving, and they have not all of it.
+    pub(super) unable: BTreeSet<Target>,
     /// The last rejection, until an edge accepts it.
     refusal: Option<(Code, String)>,
     /// Reported refusals since it last had an owner: one reason for each edge.
@@ -93,6 +95,7 @@ impl Session {
             lead_ns: None,
             retry_ns: RETRY_MIN_NS,
             rejected: Vec::new(),
+            unable: BTreeSet::new(),
             refusal: None,
             reported_reasons: BTreeMap::new(),
             connect_by_ns: None,
@@ -144,6 +147,9 @@ impl Agent {
     /// Asks the best edge for a generation of this session.
     pub(super) fn lead(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
         let (candidates, settled) = (self.candidates(now_ns, id), self.is_settled(id));
+        if self.is_abandoned(id, &candidates) {
+            return self.abandon(now_ns, id, out);
+        }
         let Some(session) = self.sessions.known_mut(id) else { return };
         session.lead_ns = None;
         let asked = session.asking.take();
@@ -263,7 +269,11 @@ impl Agent {
         if let Err(refusal) = session.end.promise(now_ns, ask, &mut effects) {
             trace!(session.end.context(), "refuses a promise to {}: {refusal:?}", ask.generation);
             let frame = refuse(ask.channel, &refusal);
-            return out.push(AgentOutput::Send { wire: wire_id, frame });
+            out.push(AgentOutput::Send { wire: wire_id, frame });
+            if refusal == PromiseRefusal::Uncovered {
+                self.cannot_go_on(now_ns, id, wire_id, out);
+            }
+            return;
         }
         // If this end asked on another channel, this promise answers that one as well. A former owner's channel stays
         // bound to its older generation until the owner sends a frame.
@@ -401,6 +411,7 @@ impl Agent {
         session.had_owner = true;
         session.retry_ns = RETRY_MIN_NS;
         session.rejected.clear();
+        session.unable.clear();
         session.refusal = None;
         session.reported_reasons.clear();
         let app = session.end.app().to_string();
@@ -444,6 +455,9 @@ impl Agent {
             return self.sessions.lead_at(id, at_ns);
         }
         session.rejected.push((target, reject.code));
+        if matches!(reject.code, Code::UnknownApp | Code::UnknownImage) {
+            session.unable.insert(target);
+        }
         self.spread.refused(now_ns, session.end.app(), target.edge);
         session.refusal = Some((reject.code, reject.reason.clone()));
         let everywhere = session.rejected.len() >= usable;
@@ -517,6 +531,7 @@ impl Agent {
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
         }
         let former = session.attached.take().filter(|former| self.wires.bound(*former).is_some());
+        session.unable.clear();
         session.end.drift();
         if session.orphaned_ns.is_none() {
             session.orphaned_ns = Some(now_ns);
@@ -543,6 +558,38 @@ impl Agent {
             self.sessions.lead_at(id, now_ns + wait_ns);
         }
         self.sessions.arm_deadline(now_ns, id, &self.config);
+    }
+
+    /// An edge asked for the promise of a session that is kept only because it was moving, and has not all of it.
+    fn cannot_go_on(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<AgentOutput>) {
+        let Some(target) = self.wires.known(wire).map(|wire| wire.target) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
+        // An edge that has not all of it while its owner lives may be sent the rest.
+        if session.attached.is_none() && session.unable.insert(target) {
+            let candidates = self.candidates(now_ns, id);
+            if self.is_abandoned(id, &candidates) {
+                self.abandon(now_ns, id, out);
+            }
+        }
+    }
+
+    /// Whether no edge can go on with a session that is kept only because it was moving: each one that can be asked has not all of it,
+    /// and none can be expected that was not asked. Its owner's machine is dead then, or not connected any more: outside of a move
+    /// that ends an unprotected session, too.
+    fn is_abandoned(&self, id: EndId, candidates: &[WireId]) -> bool {
+        let Some(session) = self.sessions.get(id) else { return false };
+        let is_unable =
+            |wire: &WireId| self.wires.get(*wire).is_some_and(|wire| session.unable.contains(&wire.target));
+        session.end.keeps_for_now()
+            && session.attached.is_none()
+            && !candidates.is_empty()
+            && candidates.iter().all(is_unable)
+            && !self.wires.expects_an_edge()
+    }
+
+    fn abandon(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
+        let reason = "the session lost its edge while it moved, and no other edge has all of it".to_string();
+        self.end_session(now_ns, id, Code::Lost, reason, out);
     }
 
     /// The edge drains: ask another edge, if there is one, and stay until that one answers.
@@ -583,7 +630,9 @@ impl Agent {
         if session.lead_ns.is_some_and(|lead_ns| lead_ns <= now_ns) {
             self.lead(now_ns, id, out);
         }
-        self.sessions.rearm(id, &self.config);
+        if self.sessions.get(id).is_some() {
+            self.sessions.rearm(id, &self.config);
+        }
     }
 
     /// The session was without an owner for too long.
