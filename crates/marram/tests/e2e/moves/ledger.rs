@@ -3,7 +3,6 @@
 //! A session that loses its owner is recovered, or ends if nothing protects it. Both are right only if an edge was killed that had it, or
 //! to which it moved: a move alone does neither.
 
-use crate::support::services::Service;
 use marram_cluster::{AgentSide, LogEvent, TestCluster};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +19,8 @@ struct Known {
     orphaned: Option<String>,
     /// The edge to which it moves, until it has an owner again.
     moves_to: Option<String>,
+    /// A move was given up: if the session is unprotected, its owner opens a generation of its own (docs/protocol.md, "Moves").
+    stays: bool,
 }
 
 /// The sessions, and what happened to them.
@@ -28,6 +29,8 @@ pub(super) struct Ledger {
     /// Index of the first event that was not read.
     next: usize,
     sessions: BTreeMap<String, Known>,
+    /// The apps that have no protection.
+    unprotected: &'static [&'static str],
     /// The name of each edge, and the shards to which each agent has a wire in that life.
     names: BTreeMap<usize, String>,
     up: BTreeSet<(String, &'static str, u64)>,
@@ -36,6 +39,8 @@ pub(super) struct Ledger {
     pub(super) handed_over: usize,
     /// Owners that came after an edge was killed.
     pub(super) recovered: usize,
+    /// Unprotected sessions whose move was given up, and whose owner asked for promises again.
+    pub(super) stayed: usize,
     /// Unprotected sessions that ended with an edge: how often, by reason.
     pub(super) ended: BTreeMap<String, usize>,
     /// Sessions that lost or changed their owner, or ended, without a cause.
@@ -53,6 +58,10 @@ pub(super) struct Unexplained {
 const SHOWN: usize = 60;
 
 impl Ledger {
+    pub(super) fn new(unprotected: &'static [&'static str]) -> Self {
+        Self { unprotected, ..Self::default() }
+    }
+
     /// The name of an edge, if both agents have wires to all of its shards.
     pub(super) fn usable(&self, edge: usize, shards: u8) -> Option<&str> {
         let name = self.names.get(&edge).filter(|name| !self.killed.contains(&name[..]))?;
@@ -82,6 +91,7 @@ impl Ledger {
     /// A session moves to an edge, or stays after all.
     pub(super) fn moves(&mut self, session: &str, to: Option<&str>) {
         if let Some(known) = self.sessions.get_mut(session) {
+            known.stays |= to.is_none();
             known.moves_to = to.map(str::to_owned);
         }
     }
@@ -140,7 +150,7 @@ impl Ledger {
         let is_due_to_kill = self.sessions.get(&session).is_some_and(|known| self.met_kill(known));
         let Some(known) = self.sessions.get_mut(&session) else {
             let app = event.text("app").to_owned();
-            let known = Known { app, owner, former: None, orphaned: None, moves_to: None };
+            let known = Known { app, owner, former: None, orphaned: None, moves_to: None, stays: false };
             self.sessions.insert(session, known);
             return;
         };
@@ -150,8 +160,12 @@ impl Ledger {
         // The former owner learns of the next one from the end that is asked first, and may tell the other end before that is asked.
         let is_handed_over =
             to.as_ref() == Some(&owner) && orphaned.as_ref().is_none_or(|why| why == SUPERSEDED);
+        let stays =
+            std::mem::take(&mut known.stays) && before == owner && self.unprotected.contains(&&known.app[..]);
         if is_due_to_kill {
             self.recovered += 1;
+        } else if stays {
+            self.stayed += 1;
         } else if is_handed_over {
             self.handed_over += 1;
         } else {
@@ -182,7 +196,7 @@ impl Ledger {
         if code == "Finished" {
             return;
         }
-        if known.app == Service::Unprotected.name() && self.met_kill(&known) {
+        if self.unprotected.contains(&&known.app[..]) && self.met_kill(&known) {
             let moved = if known.moves_to.is_some() { "moved" } else { "did not move" };
             let why = format!("{moved}, {code}: {}", event.text("reason"));
             return *self.ended.entry(why).or_default() += 1;

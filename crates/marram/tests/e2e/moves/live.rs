@@ -90,14 +90,17 @@ fn moves_lose_nothing_and_no_program_notices() {
         seed,
     };
     let clients = Clients::start(habits, &world.site);
-    let mut mover = Mover::new(world, KILL_EVERY, seed);
+    let mut mover = Mover::new(world, &["unprotected"], KILL_EVERY, seed);
     let wrong = || [traffic.wrong(), clients.wrong()].concat();
     move_until(&mut mover, moves, &wrong, &|| clients.answers());
     let counts = clients.finish();
     let (streams, bytes) = traffic.finish();
     mover.ledger.read(&mover.world.cluster);
     let Mover { done, ledger, .. } = &mover;
-    println!("seed {seed}: {done}  {} hand-overs, {} recoveries", ledger.handed_over, ledger.recovered);
+    println!(
+        "seed {seed}: {done}  {} hand-overs, {} recoveries, {} promises again after a move that was given up",
+        ledger.handed_over, ledger.recovered, ledger.stayed
+    );
     for (why, count) in &ledger.ended {
         println!("  unprotected sessions that ended with an edge that was killed: {count} x {why}");
     }
@@ -132,7 +135,7 @@ fn sessions_without_protection_move_while_both_sides_send() {
         bulk: traffic.server,
     });
     traffic.start(world.bulk, 4, BULK_BYTES_MAX, 5);
-    let mut mover = Mover::new(world, 0, 5);
+    let mut mover = Mover::new(world, &["bulk"], 0, 5);
     move_until(&mut mover, MOVES, &|| traffic.wrong(), &|| 0);
     let (streams, bytes) = traffic.finish();
     println!("{}{streams} streams of {bytes} bytes", mover.done);

@@ -74,8 +74,14 @@ pub(super) struct Mover {
 }
 
 impl Mover {
-    pub(super) fn new(world: World, kill_every: usize, seed: u64) -> Self {
-        let (ledger, done) = (Ledger::default(), Done::default());
+    /// `unprotected` are the apps that have no protection.
+    pub(super) fn new(
+        world: World,
+        unprotected: &'static [&'static str],
+        kill_every: usize,
+        seed: u64,
+    ) -> Self {
+        let (ledger, done) = (Ledger::new(unprotected), Done::default());
         Self { world, ledger, done, random: Seeded::new(seed), moving: Vec::new(), kill_every }
     }
 
