@@ -19,8 +19,9 @@ struct Known {
     orphaned: Option<String>,
     /// The edge to which it moves, until it has an owner again.
     moves_to: Option<String>,
-    /// A move was given up: if the session is unprotected, its owner opens a generation of its own (docs/protocol.md, "Moves").
-    stays: bool,
+    /// The edge to which a move was given up. It may have been told to take the session over before that. If it was not, and the session is
+    /// unprotected, its owner opens a generation of its own (docs/protocol.md, "Moves").
+    given_up: Option<String>,
 }
 
 /// The sessions, and what happened to them.
@@ -91,8 +92,8 @@ impl Ledger {
     /// A session moves to an edge, or stays after all.
     pub(super) fn moves(&mut self, session: &str, to: Option<&str>) {
         if let Some(known) = self.sessions.get_mut(session) {
-            known.stays |= to.is_none();
-            known.moves_to = to.map(str::to_owned);
+            let before = std::mem::replace(&mut known.moves_to, to.map(str::to_owned));
+            known.given_up = before.filter(|_| to.is_none()).or(known.given_up.take());
         }
     }
 
@@ -150,7 +151,7 @@ impl Ledger {
         let is_due_to_kill = self.sessions.get(&session).is_some_and(|known| self.met_kill(known));
         let Some(known) = self.sessions.get_mut(&session) else {
             let app = event.text("app").to_owned();
-            let known = Known { app, owner, former: None, orphaned: None, moves_to: None, stays: false };
+            let known = Known { app, owner, former: None, orphaned: None, moves_to: None, given_up: None };
             self.sessions.insert(session, known);
             return;
         };
@@ -158,10 +159,10 @@ impl Ledger {
         known.former = Some(before.clone());
         let (orphaned, to) = (known.orphaned.take(), known.moves_to.take());
         // The former owner learns of the next one from the end that is asked first, and may tell the other end before that is asked.
-        let is_handed_over =
-            to.as_ref() == Some(&owner) && orphaned.as_ref().is_none_or(|why| why == SUPERSEDED);
-        let stays =
-            std::mem::take(&mut known.stays) && before == owner && self.unprotected.contains(&&known.app[..]);
+        let given_up = known.given_up.take();
+        let is_handed_over = (to.as_ref() == Some(&owner) || given_up.as_ref() == Some(&owner))
+            && orphaned.as_ref().is_none_or(|why| why == SUPERSEDED);
+        let stays = given_up.is_some() && before == owner && self.unprotected.contains(&&known.app[..]);
         if is_due_to_kill {
             self.recovered += 1;
         } else if stays {
