@@ -60,6 +60,8 @@ pub(super) struct Session {
     pub(super) home: Option<Target>,
     /// When to ask for a generation (again).
     pub(super) lead_ns: Option<u64>,
+    /// Whether its last owner left because the other end has promised a newer one, which is about to ask here too.
+    is_followed: bool,
     retry_ns: u64,
     /// Targets that rejected it recently, and the codes.
     rejected: Vec<(Target, Code)>,
@@ -93,6 +95,7 @@ impl Session {
             active_ns: now_ns,
             home: None,
             lead_ns: None,
+            is_followed: false,
             retry_ns: RETRY_MIN_NS,
             rejected: Vec::new(),
             unable: BTreeSet::new(),
@@ -108,6 +111,11 @@ impl Session {
 
     fn is_server(&self) -> bool {
         !self.server.is_empty()
+    }
+
+    /// Whether it waits before it asks, since an edge that the other end has asked probably asks first.
+    fn waits_to_be_asked(&self) -> bool {
+        self.lead_ns.is_some() && (self.is_server() || self.is_followed)
     }
 
     /// Since when it has no owner.
@@ -217,9 +225,7 @@ impl Agent {
             .sessions
             .iter()
             .filter(|(_, session)| session.orphaned_ns.is_some() && session.asking.is_none())
-            .filter(|(_, session)| {
-                session.attached.is_none() && !(session.is_server() && session.lead_ns.is_some())
-            })
+            .filter(|(_, session)| session.attached.is_none() && !session.waits_to_be_asked())
             .map(|(id, session)| (id, session.is_server()))
             .collect();
         for (id, server) in without_owner {
@@ -552,9 +558,10 @@ impl Agent {
         let Some(session) = self.sessions.known_mut(id) else { return };
         session.silent = former;
         if session.asking.is_none() {
-            let another_asks = session.is_server() || code == Code::Superseded;
+            session.is_followed = code == Code::Superseded;
+            let is_asked = session.is_server() || session.is_followed;
             let backoff_ns = session.retry_ns - RETRY_MIN_NS;
-            let wait_ns = if another_asks { self.config.heartbeat_timeout_ns } else { backoff_ns };
+            let wait_ns = if is_asked { self.config.heartbeat_timeout_ns } else { backoff_ns };
             self.sessions.lead_at(id, now_ns + wait_ns);
         }
         self.sessions.arm_deadline(now_ns, id, &self.config);

@@ -157,7 +157,9 @@ impl Ledger {
         };
         let before = std::mem::replace(&mut known.owner, owner.clone());
         known.former = Some(before.clone());
-        let (orphaned, to) = (known.orphaned.take(), known.moves_to.take());
+        let orphaned = known.orphaned.take();
+        // The same owner once more: what was asked of it since goes on.
+        let to = if before == owner { known.moves_to.clone() } else { known.moves_to.take() };
         // The former owner learns of the next one from the end that is asked first, and may tell the other end before that is asked.
         let given_up = known.given_up.take();
         let is_handed_over = (to.as_ref() == Some(&owner) || given_up.as_ref() == Some(&owner))
@@ -188,7 +190,8 @@ impl Ledger {
     /// Whether an edge was killed that has the session, had it before, or is the one to which it moves.
     fn met_kill(&self, known: &Known) -> bool {
         let is_killed = |edge: &String| self.killed.contains(edge);
-        is_killed(&known.owner) || known.former.iter().chain(&known.moves_to).any(is_killed)
+        let others = [&known.former, &known.moves_to, &known.given_up];
+        is_killed(&known.owner) || others.into_iter().flatten().any(is_killed)
     }
 
     fn ended(&mut self, event: &LogEvent) {
