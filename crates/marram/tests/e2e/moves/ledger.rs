@@ -56,7 +56,7 @@ pub(super) struct Unexplained {
 }
 
 /// Log lines of such a session that are shown.
-const SHOWN: usize = 60;
+const SHOWN: usize = 100;
 
 impl Ledger {
     pub(super) fn new(unprotected: &'static [&'static str]) -> Self {
