@@ -71,8 +71,8 @@ const SOAKS: [Soak; 10] = [
     },
     Soak {
         name: "moves",
-        amount: "10,000 moves of 500 live sessions, with the death of an edge in the middle of some",
-        in_ci: "60 of 12",
+        amount: "10,000 moves of 500 live sessions of all kinds, with the death of an edge in every fiftieth",
+        in_ci: "100 of 28",
         run: moves,
     },
     Soak {
@@ -107,7 +107,7 @@ const SOAKS: [Soak; 10] = [
 const REAL_FAULTS: &str = "recovery::real_faults::";
 const MANY: &str = "recovery::many::";
 const BUSY: &str = "recovery::busy::";
-const MOVES: &str = "moves::";
+const MOVES: &str = "moves::live::";
 const STANDBY: &str = "keepers::standby::";
 
 /// `cargo xtask soak [NAME ...]`: the named ones, or all. Stops at the first that fails.
@@ -162,10 +162,11 @@ fn many() -> Result<()> {
     run(tests.env("MARRAM_MEGABYTES", "10000").env("MARRAM_SESSIONS", "7000"))
 }
 
-/// Some batches of moves meet the death of an edge.
+/// With the optimised program, as [`busy`].
 fn moves() -> Result<()> {
-    let mut tests = e2e(MOVES);
-    run(tests.env("MARRAM_MOVES", "10000").env("MARRAM_MOVE_SESSIONS", "500"))
+    let mut tests = optimised(MOVES)?;
+    let amounts = [("MARRAM_MOVES", "10000"), ("MARRAM_MOVE_SESSIONS", "500")];
+    run(tests.envs(amounts).args(["--", "--nocapture"]))
 }
 
 /// Budgets of 128 MiB are full. With half of that, the checkpoints of the sessions that run take all of it, and new ones wait for
@@ -174,9 +175,7 @@ fn moves() -> Result<()> {
 /// With the optimised program: the sessions leave the other one no time, and recoveries that take seconds do not end before the
 /// next edge dies.
 fn busy() -> Result<()> {
-    run(project::cargo("build").args(["--release", "--locked", "--package", "marram"]))?;
-    let mut tests = e2e(BUSY);
-    tests.env("MARRAM_PROGRAM", project::target().join("release/marram"));
+    let mut tests = optimised(BUSY)?;
     let amounts =
         [("MARRAM_BUSY_SESSIONS", "2000"), ("MARRAM_BUSY_SECONDS", "3600"), ("MARRAM_BUSY_MIB", "128")];
     run(tests.envs(amounts).args(["--", "--nocapture"]))
@@ -201,6 +200,14 @@ fn suite() -> Result<()> {
 /// One module of the tests with real processes.
 fn e2e(module: &str) -> std::process::Command {
     tests(&["--test", "e2e", module])
+}
+
+/// As [`e2e`], with processes of the optimised program.
+fn optimised(module: &str) -> Result<std::process::Command> {
+    run(project::cargo("build").args(["--release", "--locked", "--package", "marram"]))?;
+    let mut tests = e2e(module);
+    tests.env("MARRAM_PROGRAM", project::target().join("release/marram"));
+    Ok(tests)
 }
 
 /// The tests as `suite` runs them, except that a flaky one fails. Always of the whole workspace: a package alone has other

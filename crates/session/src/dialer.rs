@@ -201,6 +201,14 @@ impl Dialer {
         { of_it }.any(|(_, dial)| matches!(dial, Dial::Dialling { .. }))
     }
 
+    /// Whether a shard is dialled, or about to be, that could be reached when it was dialled last.
+    #[must_use]
+    pub fn is_trying(&self) -> bool {
+        { self.dials.values() }.any(|dial| {
+            matches!(dial, Dial::Waiting { backoff_ns: 0, .. } | Dial::Dialling { backoff_ns: 0 })
+        })
+    }
+
     /// Forgets an edge that has no wire and is not being dialled. Returns whether it did: otherwise the answer to a dial would be
     /// taken for that of another edge.
     pub fn remove(&mut self, edge: u16) -> bool {

@@ -13,6 +13,7 @@
 //! Chosen), so it notices an attempt that no machine thinks it has made. It finds violations of I1,
 //! I2, I13 and I33, and the bounds of `watch/bounds.rs`. Channels to keepers are in `watch/feeds.rs`.
 
+mod abandoned;
 mod bounds;
 mod clocks;
 mod feeds;
@@ -26,13 +27,14 @@ use crate::{
     plan::{Moment, Service},
     position::ShardPosition,
 };
+use abandoned::Abandoned;
 use bounds::Bounds;
 use clocks::Clocks;
 use feeds::Feeds;
 use marram_session::cell::{CellId, CheckpointBase, Ran, RunOutcome};
 use marram_shard::api::WitnessMode;
 use marram_wire::{
-    frame::{Frame, Hello, Live, Promise, Promised, Sender},
+    frame::{Code, Frame, Hello, Live, Promise, Promised, Sender},
     header::Header,
     id::{Generation, SessionId},
 };
@@ -161,6 +163,7 @@ pub struct Watch {
     feeds: Feeds,
     bounds: Bounds,
     clocks: Clocks,
+    pub(crate) abandoned: Abandoned,
 }
 
 impl Watch {
@@ -278,6 +281,12 @@ impl Watch {
             (PeerSide::Edge, Frame::Unprotect(_)) => self.counts.add(Rare::Unprotected, 1),
             (PeerSide::Edge, Frame::Finish(_)) => self.see(Moment::Finish, Some(position)),
             (PeerSide::Agent, Frame::Finished(_)) => self.see(Moment::Finished, Some(position)),
+            (PeerSide::Agent, Frame::Ended(ended)) if ended.code == Code::Waiting => {
+                let bound = self.channels.get(&(wire, ended.channel)).filter(|bound| bound.bare);
+                if let Some(Bound { session, server, .. }) = bound {
+                    self.abandoned.refused(agent, *session, *server);
+                }
+            }
             (PeerSide::Agent, Frame::Superseded(_)) => self.counts.add(Rare::GenerationRefused, 1),
             (PeerSide::Edge, Frame::Failed(_)) => self.counts.add(Rare::HandlerStopped, 1),
             (PeerSide::Agent, Frame::Input(input)) => {
@@ -483,6 +492,9 @@ impl Watch {
         match (side, frame) {
             (PeerSide::Edge, Frame::Promised(promised)) => self.promised(wire, promised),
             (PeerSide::Agent, Frame::Chosen(chosen)) => self.chosen(wire, chosen.channel),
+            (PeerSide::Agent, Frame::Promise(promise)) => {
+                violations.extend(self.abandoned.asked(wire, promise).err());
+            }
             _ => {}
         }
         self.bounds.arrived(wire, side, frame, violations);

@@ -12,7 +12,7 @@ use crate::{
     trace::{TraceContext, TraceRole},
 };
 use alloc::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     string::{String, ToString},
     vec::Vec,
 };
@@ -62,9 +62,13 @@ pub(super) struct Session {
     pub(super) assigned: bool,
     /// When to ask for a generation (again).
     pub(super) lead_ns: Option<u64>,
+    /// Whether its last owner left because the other end has promised a newer one, which is about to ask here too.
+    is_followed: bool,
     retry_ns: u64,
     /// Targets that rejected it recently, and the codes.
     rejected: Vec<(Target, Code)>,
+    /// Shards that cannot go on with it since it lost its owner: it is kept only because it was moving, and they have not all of it.
+    pub(super) unable: BTreeSet<Target>,
     /// The last rejection, until an edge accepts it.
     refusal: Option<(Code, String)>,
     /// Reported refusals since it last had an owner: one reason for each edge.
@@ -94,8 +98,10 @@ impl Session {
             home: None,
             assigned: false,
             lead_ns: None,
+            is_followed: false,
             retry_ns: RETRY_MIN_NS,
             rejected: Vec::new(),
+            unable: BTreeSet::new(),
             refusal: None,
             reported_reasons: BTreeMap::new(),
             connect_by_ns: None,
@@ -108,6 +114,11 @@ impl Session {
 
     fn is_server(&self) -> bool {
         !self.server.is_empty()
+    }
+
+    /// Whether it waits before it asks, since an edge that the other end has asked probably asks first.
+    fn waits_to_be_asked(&self) -> bool {
+        self.lead_ns.is_some() && (self.is_server() || self.is_followed)
     }
 
     /// Since when it has no owner.
@@ -147,6 +158,9 @@ impl Agent {
     /// Asks the best edge for a generation of this session.
     pub(super) fn lead(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
         let (candidates, settled) = (self.candidates(now_ns, id), self.is_settled(id));
+        if self.is_abandoned(id, &candidates) {
+            return self.abandon(now_ns, id, out);
+        }
         let Some(session) = self.sessions.known_mut(id) else { return };
         session.lead_ns = None;
         let asked = session.asking.take();
@@ -214,9 +228,7 @@ impl Agent {
             .sessions
             .iter()
             .filter(|(_, session)| session.orphaned_ns.is_some() && session.asking.is_none())
-            .filter(|(_, session)| {
-                session.attached.is_none() && !(session.is_server() && session.lead_ns.is_some())
-            })
+            .filter(|(_, session)| session.attached.is_none() && !session.waits_to_be_asked())
             .map(|(id, session)| (id, session.is_server()))
             .collect();
         for (id, server) in without_owner {
@@ -266,7 +278,11 @@ impl Agent {
         if let Err(refusal) = session.end.promise(now_ns, ask, &mut effects) {
             trace!(session.end.context(), "refuses a promise to {}: {refusal:?}", ask.generation);
             let frame = refuse(ask.channel, &refusal);
-            return out.push(AgentOutput::Send { wire: wire_id, frame });
+            out.push(AgentOutput::Send { wire: wire_id, frame });
+            if refusal == PromiseRefusal::Uncovered {
+                self.cannot_go_on(now_ns, id, wire_id, out);
+            }
+            return;
         }
         // If this end asked on another channel, this promise answers that one as well. A former owner's channel stays
         // bound to its older generation until the owner sends a frame.
@@ -405,6 +421,7 @@ impl Agent {
         session.had_owner = true;
         session.retry_ns = RETRY_MIN_NS;
         session.rejected.clear();
+        session.unable.clear();
         session.refusal = None;
         session.reported_reasons.clear();
         let app = session.end.app().to_string();
@@ -448,6 +465,9 @@ impl Agent {
             return self.sessions.lead_at(id, at_ns);
         }
         session.rejected.push((target, reject.code));
+        if matches!(reject.code, Code::UnknownApp | Code::UnknownImage) {
+            session.unable.insert(target);
+        }
         self.spread.refused(now_ns, session.end.app(), target.edge);
         session.refusal = Some((reject.code, reject.reason.clone()));
         let everywhere = session.rejected.len() >= usable;
@@ -521,6 +541,7 @@ impl Agent {
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
         }
         let former = session.attached.take().filter(|former| self.wires.bound(*former).is_some());
+        session.unable.clear();
         session.end.drift();
         if session.orphaned_ns.is_none() {
             session.orphaned_ns = Some(now_ns);
@@ -541,12 +562,45 @@ impl Agent {
         let Some(session) = self.sessions.known_mut(id) else { return };
         session.silent = former;
         if session.asking.is_none() {
-            let another_asks = session.is_server() || code == Code::Superseded;
+            session.is_followed = code == Code::Superseded;
+            let is_asked = session.is_server() || session.is_followed;
             let backoff_ns = session.retry_ns - RETRY_MIN_NS;
-            let wait_ns = if another_asks { self.config.heartbeat_timeout_ns } else { backoff_ns };
+            let wait_ns = if is_asked { self.config.heartbeat_timeout_ns } else { backoff_ns };
             self.sessions.lead_at(id, now_ns + wait_ns);
         }
         self.sessions.arm_deadline(now_ns, id, &self.config);
+    }
+
+    /// An edge asked for the promise of a session that is kept only because it was moving, and has not all of it.
+    fn cannot_go_on(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<AgentOutput>) {
+        let Some(target) = self.wires.known(wire).map(|wire| wire.target) else { return };
+        let Some(session) = self.sessions.known_mut(id) else { return };
+        // An edge that has not all of it while its owner lives may be sent the rest.
+        if session.attached.is_none() && session.unable.insert(target) {
+            let candidates = self.candidates(now_ns, id);
+            if self.is_abandoned(id, &candidates) {
+                self.abandon(now_ns, id, out);
+            }
+        }
+    }
+
+    /// Whether no edge can go on with a session that is kept only because it was moving: each one that can be asked has not all of it,
+    /// and none can be expected that was not asked. Its owner's machine is dead then, or not connected any more: outside of a move
+    /// that ends an unprotected session, too.
+    fn is_abandoned(&self, id: EndId, candidates: &[WireId]) -> bool {
+        let Some(session) = self.sessions.get(id) else { return false };
+        let is_unable =
+            |wire: &WireId| self.wires.get(*wire).is_some_and(|wire| session.unable.contains(&wire.target));
+        session.end.keeps_for_now()
+            && session.attached.is_none()
+            && !candidates.is_empty()
+            && candidates.iter().all(is_unable)
+            && !self.wires.expects_an_edge()
+    }
+
+    fn abandon(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
+        let reason = "the session lost its edge while it moved, and no other edge has all of it".to_string();
+        self.end_session(now_ns, id, Code::Lost, reason, out);
     }
 
     /// The edge drains: ask another edge, if there is one, and stay until that one answers.
@@ -587,7 +641,9 @@ impl Agent {
         if session.lead_ns.is_some_and(|lead_ns| lead_ns <= now_ns) {
             self.lead(now_ns, id, out);
         }
-        self.sessions.rearm(id, &self.config);
+        if self.sessions.get(id).is_some() {
+            self.sessions.rearm(id, &self.config);
+        }
     }
 
     /// The session was without an owner for too long.

@@ -350,6 +350,14 @@ impl Wires {
         wire.is_some_and(|wire| wire.welcome.is_some() && !wire.draining) && !self.dialer.is_suspected(id.0)
     }
 
+    /// Whether an edge may answer soon that cannot be asked now: it is dialled for the first time since it was connected, has not
+    /// answered the greeting, or is silent.
+    pub(crate) fn expects_an_edge(&self) -> bool {
+        let is_awaited =
+            |(id, wire): (&WireId, &Wire)| wire.welcome.is_none() || self.dialer.is_suspected(id.0);
+        self.by_id.iter().any(is_awaited) || self.dialer.is_trying()
+    }
+
     /// An edge, or a shard of it, is lost.
     pub(crate) fn lose(&mut self, now_ns: u64, edge: u16) {
         self.gone.insert(edge, Gone { at_ns: now_ns, back_ns: None, known: true });

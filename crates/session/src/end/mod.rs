@@ -294,6 +294,12 @@ impl End {
         self.protected || self.terms.as_ref().is_none_or(|terms| terms.keep)
     }
 
+    /// Whether it keeps messages and log only because the session moves.
+    #[must_use]
+    pub fn keeps_for_now(&self) -> bool {
+        self.protected
+    }
+
     /// At its end: what takes long to free.
     pub(crate) fn slow_to_free(self) -> impl Iterator<Item = Bytes> {
         receive::slow_to_free(self.checkpoints.into_bytes())

@@ -91,13 +91,11 @@ impl End {
         }
     }
 
-    /// The session moves, and its app has no protection: from here on this end keeps its messages and the log, and acknowledges
-    /// outputs. What it sent before is at the owner, or on its way there.
+    /// The session moves. If its app has no protection, this end keeps its messages and the log from here on, and acknowledges outputs; what
+    /// it sent before is at the owner, or on its way there. The answer says that all log is here that was sent before.
     fn protect(&mut self, protect: &ProtectNow, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
-        let has_none = self.terms.as_ref().is_some_and(|terms| !terms.keep);
-        check(has_none, "a session is to be kept that is kept already")?;
         check(protect.log_offset < LOG_OFFSET_MAX, "a log begins behind the maximum log offset")?;
-        if !self.protected {
+        if !self.keeps() {
             self.protected = true;
             self.log = Log::starting(protect.log_offset, protect.tag);
             self.unacknowledged = 0;

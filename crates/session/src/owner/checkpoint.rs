@@ -150,7 +150,6 @@ impl Owner {
         if let Some((meta, took)) = self.checkpointer.sealed_apart(&self.about, bytes.len() as u64) {
             // A keeper that takes over here has no log before this: each end needs it up to here.
             (0..self.ends.len()).for_each(|index| self.send_log(index, out));
-            self.ask_to_confirm(out);
             self.replicas.feed_checkpoint(self.about.context(), &meta, &bytes, &took, out);
             return self.checkpoint_if_due(out);
         }

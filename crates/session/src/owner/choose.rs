@@ -74,10 +74,8 @@ impl Owner {
         let log_end = self.follow.is_none().then(|| self.log.end());
         let overtaken = self.witness.was_overtaken(live, log_end);
         if self.follow.is_some() {
-            if overtaken || !self.take_over(now, out) {
-                self.restart_from_ends(out);
-            }
-            return;
+            let taken = if overtaken { Err("its witness saw more log") } else { self.take_over(now, out) };
+            return taken.err().into_iter().for_each(|why| self.restart_from_ends(why, out));
         }
         if !overtaken && self.ends.resume_live(self.log.end()) {
             let is_held = self.checkpointer.resume(&mut self.ends);
@@ -219,7 +217,7 @@ impl Owner {
         });
         // What was fed may be wrong: only a replay of what the ends keep shows that an end is.
         if !resumed && self.follow.is_some() {
-            return self.restart_from_ends(out);
+            return self.restart_from_ends("an end has received outputs that it does not produce", out);
         }
         self.finish_takeover();
         if !resumed {

@@ -69,6 +69,9 @@ pub(super) struct EndState {
     pub(super) kept_from: Option<u64>,
     /// How many `ProtectNow` it has not answered on this channel.
     pub(super) unanswered: u32,
+    /// Up to where the last of these named the log, and up to where the end is known to have it.
+    pub(super) asked_log: u64,
+    pub(super) confirmed_log: u64,
     /// How much of them, or of the log, the end may keep before a checkpoint is due, as it said on this channel.
     allowance: u64,
 }
@@ -106,6 +109,8 @@ impl EndState {
             uncovered: 0,
             kept_from: None,
             unanswered: 0,
+            asked_log: 0,
+            confirmed_log: 0,
             allowance: CHECKPOINT_AFTER_BYTES,
         }
     }
@@ -121,7 +126,7 @@ impl EndState {
             self.inputs_charge = 0;
         }
         self.finished = false;
-        self.unanswered = 0;
+        (self.unanswered, self.asked_log, self.confirmed_log) = (0, 0, 0);
         self.input_credit = InputCredit::default();
         self.allowance = CHECKPOINT_AFTER_BYTES;
     }

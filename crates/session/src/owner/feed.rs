@@ -282,7 +282,7 @@ impl Owner {
     ) {
         trace!(self.context(), "cannot stand by: {code:?}: {reason}");
         if self.phase() != OwnerPhase::Following {
-            return self.restart_from_ends(out);
+            return self.restart_from_ends(&reason, out);
         }
         if let Some(follow) = self.follow.take() {
             out.extend(follow.channel().map(|channel| {

@@ -401,9 +401,11 @@ impl Owner {
     /// Tells a keeper that replays continuously to take the session over, once it has all that it needs. False if it has not, or
     /// if this owner cannot hand the session over now, such as before an end has sent what it does not keep. The session goes on here until its ends promise the other edge.
     pub fn hand_over(&mut self, now: Now, keeper: KeeperId, out: &mut Vec<OwnerEffect>) -> bool {
+        if self.phase() != OwnerPhase::Running || !self.is_log_confirmed(keeper, out) {
+            return false;
+        }
         let session_ns = self.runner.session_ns(now, &self.log);
-        let is_able =
-            self.phase() == OwnerPhase::Running && (self.about.policy.keep || self.can_hand_over_for_good());
+        let is_able = self.about.policy.keep || self.can_hand_over_for_good();
         is_able && self.replicas.hand_over(keeper, session_ns, out)
     }
 

@@ -105,8 +105,7 @@ impl Owner {
         }
         if self.follow.is_some() && !promised.live {
             // The end has promised another generation since: the fed state is useless.
-            trace!(self.context(), "the end at index {index} has promised another generation since");
-            return self.restart_from_ends(out);
+            return self.restart_from_ends("an end has promised another generation since", out);
         }
         let taken = self.about.policy.checkpoints_max;
         let kept = total_size(&promised.checkpoints);

@@ -12,7 +12,7 @@
 //! confirmed a log that was chosen since the other edge was fed: no end promises that edge any more.
 
 use super::{
-    Now, Owner, OwnerEffect, OwnerPhase,
+    KeeperId, Now, Owner, OwnerEffect, OwnerPhase,
     log::{Log, Position},
 };
 use alloc::vec::Vec;
@@ -102,29 +102,38 @@ impl Owner {
         self.checkpoint_if_due(out);
     }
 
-    /// A keeper begins here: it can take over once every end has the log up to here.
-    pub(super) fn ask_to_confirm(&mut self, out: &mut Vec<OwnerEffect>) {
-        if self.about.is_protected_for_now() {
+    /// Whether every end has the log up to where a keeper begins. That one cannot give it to them: it could not take over. Asks the ends if
+    /// it is not known, so that this can be tried again.
+    pub(super) fn is_log_confirmed(&mut self, keeper: KeeperId, out: &mut Vec<OwnerEffect>) -> bool {
+        let Some(begins_at) = self.replicas.begins_at(keeper) else { return false };
+        if self.ends.iter().all(|side| side.confirmed_log >= begins_at) {
+            return true;
+        }
+        let can_ask = self.about.keeps() && self.ends.are_all_linked();
+        if can_ask && self.ends.iter().all(|side| side.unanswered == 0) {
+            (0..self.ends.len()).for_each(|index| self.send_log(index, out));
             self.ask_to_protect(out);
         }
+        false
     }
 
     fn ask_to_protect(&mut self, out: &mut Vec<OwnerEffect>) {
-        for side in self.ends.iter_mut() {
-            side.unanswered += u32::from(side.channel.is_some());
-        }
         let (log_offset, tag) = (self.log.end(), self.log.tag());
+        for side in self.ends.iter_mut().filter(|side| side.channel.is_some()) {
+            (side.unanswered, side.asked_log) = (side.unanswered + 1, log_offset);
+        }
         self.ends.send(|channel| ProtectNow { channel, log_offset, tag }.into(), out);
     }
 
-    /// An end keeps the session.
+    /// An end keeps the session, and has the log up to where it was asked.
     pub(super) fn protected(&mut self, index: usize, protected: &Protected, out: &mut Vec<OwnerEffect>) {
+        let (keeps, keeps_always) = (self.about.keeps(), self.about.policy.keep);
         let side = &mut self.ends[index];
-        let is_first = side.kept_from.is_none();
+        let is_first = side.kept_from.is_none() && !keeps_always;
         // Frames of one channel are in order: the end has all that it was sent before, and this owner all that the end sent.
         let fits = protected.sent_start == side.next && protected.received == side.acknowledged();
         let unanswered = side.unanswered.checked_sub(1);
-        if !self.about.is_protected_for_now() || unanswered.is_none() || (is_first && !fits) {
+        if !keeps || unanswered.is_none() || (is_first && !fits) {
             let reason = "an end does not keep what it was asked to keep".into();
             return self.terminate(Code::Protocol, reason, out);
         }
@@ -132,6 +141,9 @@ impl Owner {
             side.kept_from = Some(protected.sent_start);
         }
         side.unanswered = unanswered.unwrap_or(0);
+        if side.unanswered == 0 {
+            side.confirmed_log = side.asked_log;
+        }
         self.open_to_end(out);
         self.end_if_confirmed(out);
     }

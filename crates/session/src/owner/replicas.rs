@@ -104,6 +104,8 @@ struct ReplicaStream {
     feed: Feed,
     /// Whether entries are sent; otherwise it waits for the next full checkpoint.
     streaming: bool,
+    /// The log offset from which on they are.
+    begins_at: u64,
     /// The checkpoint that it begins with, until that is sealed.
     base: Option<u32>,
     /// Whether it has stored that checkpoint.
@@ -209,6 +211,7 @@ impl Replicas {
             channel,
             feed,
             streaming: false,
+            begins_at: 0,
             base: None,
             ready: false,
             transfers: VecDeque::new(),
@@ -272,6 +275,12 @@ impl Replicas {
             stream.allowed = 0;
         }
         stream.in_flight - before
+    }
+
+    /// The log offset from which on a keeper is fed; none if it is not fed yet.
+    pub(super) fn begins_at(&self, keeper: KeeperId) -> Option<u64> {
+        let stream = self.streams.iter().find(|stream| stream.keeper == keeper && stream.streaming);
+        stream.map(|stream| stream.begins_at)
     }
 
     /// Progress of the session's keepers.
@@ -415,7 +424,7 @@ impl Replicas {
     /// there.
     pub(super) fn start_waiting(&mut self, base: Option<u32>, keep: &Keep, out: &mut Vec<OwnerEffect>) {
         for stream in self.streams.iter_mut().filter(|stream| !stream.streaming) {
-            (stream.streaming, stream.base) = (true, base);
+            (stream.streaming, stream.base, stream.begins_at) = (true, base, keep.log_offset);
             let (channel, feed) = (stream.channel, stream.feed);
             let (hot, moves) = (feed.is_replayed(), feed == Feed::Moved);
             let keep = Keep { channel, hot, moves, ..keep.clone() };

@@ -14,8 +14,8 @@ mod tests;
 
 impl Owner {
     /// The fed data is useless: the ends are asked again, for everything that they keep.
-    pub(super) fn restart_from_ends(&mut self, out: &mut Vec<OwnerEffect>) {
-        trace!(self.context(), "opens again, from what the ends keep: what it was fed is useless");
+    pub(super) fn restart_from_ends(&mut self, why: &str, out: &mut Vec<OwnerEffect>) {
+        trace!(self.context(), "opens again, from what the ends keep: what it was fed is useless: {why}");
         self.forget_fed(out);
         out.push(OwnerEffect::Reopen(self.about.generation().count));
     }
@@ -48,7 +48,7 @@ impl Owner {
             return;
         }
         if self.phase() != OwnerPhase::Following {
-            return self.restart_from_ends(out);
+            return self.restart_from_ends("the recorder sent only a part", out);
         }
         self.forget_fed(out);
         self.step_down(Code::Waiting, "the recorder sent only a part".to_string(), out);
@@ -84,41 +84,41 @@ impl Owner {
     }
 
     /// All ends have promised, and none has promised another owner since the fed generation: appends what they have
-    /// after the fed log, and replays to its end. False if this is not possible.
-    pub(super) fn take_over(&mut self, now: Now, out: &mut Vec<OwnerEffect>) -> bool {
+    /// after the fed log, and replays to its end. An error if this is not possible.
+    pub(super) fn take_over(&mut self, now: Now, out: &mut Vec<OwnerEffect>) -> Result<(), &'static str> {
         let promised = |side: &EndState| {
             side.promised.as_ref().filter(|it| it.live).map(|it| (it.log_start, it.log_end, it.tag))
         };
         let all_live = self.ends.iter().all(|side| promised(side).is_some());
-        let Some(best) = self.ends.longest().filter(|_| all_live) else { return false };
+        let best = self.ends.longest().filter(|_| all_live).ok_or("an end promised another one since")?;
         // An end that lives goes on behind the messages that it was fed. With any other number, which a peer may claim,
         // all messages behind it would be out of order.
         if self.ends.iter().any(|side| side.next != side.fed_end()) {
-            return false;
+            return Err("an end does not continue the messages that were fed");
         }
-        let Some((log_start, log_end, tag)) = promised(&self.ends[best]) else { return false };
+        let (log_start, log_end, tag) = promised(&self.ends[best]).ok_or("no end has promised")?;
         // This owner cannot send log that only some of the ends have.
         let covered = self.follow.as_ref().map_or(0, |follow| follow.covered().0);
         let lacks = |side: &EndState| promised(side).is_none_or(|(_, end, _)| end < self.log.floor());
         if self.log.floor() > covered && self.ends.iter().any(lacks) {
-            return false;
+            return Err("an end lacks log that no checkpoint covers");
         }
         let mut behind = Bytes::new();
         if log_end > self.log.end() {
-            let Phase::Promising(opening) = &self.phase else { return false };
+            let Phase::Promising(opening) = &self.phase else { return Err("no promises are awaited") };
             if log_start != self.log.end() {
-                return false;
+                return Err("the log of the ends does not continue what was fed");
             }
             behind = opening.log(best).clone().freeze();
         }
         if let Some(reason) = self.witness.refuses(log_end.max(self.log.end())) {
             self.terminate(Code::Tampered, reason, out);
-            return true;
+            return Ok(());
         }
-        let Some(follow) = &mut self.follow else { return false };
+        let follow = self.follow.as_mut().ok_or("it was fed nothing")?;
         let recalled = follow.recall().is_some();
         if follow.recall().is_some_and(|recall| !recall.is_continued_by(&self.ends)) {
-            return false;
+            return Err("the ends do not continue the recorder's messages");
         }
         // All of a recorder's data must lead to what the ends know.
         follow.choose((log_end, tag));
@@ -127,7 +127,7 @@ impl Owner {
             self.log.append_unverified(&behind);
         } else {
             if !self.log.append_verified(&self.about, &self.ends, &behind) {
-                return false;
+                return Err("the log of the ends does not verify");
             }
             if let Some(cursor) = follow.replay() {
                 cursor.extend(behind);
@@ -135,7 +135,7 @@ impl Owner {
         }
         self.enter(Phase::Restoring, "a log is chosen");
         self.begin_replay(now, out);
-        true
+        Ok(())
     }
 
     /// Replays the chosen log once the cell can run.
@@ -147,7 +147,7 @@ impl Owner {
             let base = follow.base();
             owed.extend(self.witness.seen_behind(base.offset));
             if !recall.holds(&self.about, base, owed, &mut self.log, &self.ends) {
-                return self.restart_from_ends(out);
+                return self.restart_from_ends("the recorder's data does not verify", out);
             }
         }
         if let Some(follow) = self.follow.as_mut().filter(|follow| follow.can_finish())

@@ -280,6 +280,9 @@ impl Shard {
         let mut effects = Vec::new();
         if session.owner.hand_over(now, keeper, &mut effects) {
             moving.hand_over(now.mono_ns);
+        }
+        // What asks the ends, or tells the other edge. This is called again by what comes of it.
+        if !effects.is_empty() {
             self.perform(now, id, effects, out);
         }
     }

@@ -148,6 +148,8 @@ pub enum Rare {
     BareMoved,
     /// The move of a session of the unprotected app failed.
     BareNotMoved,
+    /// An end of a session of the unprotected app gave up: its edge was gone, and no other edge had all of it.
+    BareAbandoned,
     /// The ends of a session of the unprotected app were told to keep it no more.
     Unprotected,
     /// A recorder returned its stored log of a session.
@@ -213,7 +215,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 100] = [
+    pub const ALL: [Self; 101] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -284,6 +286,7 @@ impl Rare {
         Self::MoveUnwitnessed,
         Self::BareMoved,
         Self::BareNotMoved,
+        Self::BareAbandoned,
         Self::Unprotected,
         Self::Recalled,
         Self::RecorderLied,

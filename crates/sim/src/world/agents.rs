@@ -344,6 +344,7 @@ impl World {
             AgentReport::Owned { session, app, target, .. } => {
                 sessions.insert(*session, true);
                 self.agents[agent].last_owned = Some(*session);
+                self.watch.abandoned.owned(agent, *session);
                 if app == Service::Bare.name() {
                     self.causes.bare.insert(*session);
                 }
@@ -358,6 +359,8 @@ impl World {
             AgentReport::Ended { session, code, reason, lingered } => {
                 let begun = sessions.remove(session).is_some();
                 self.watch.count_if(Rare::LingerExpired, *lingered);
+                let gave_up = self.watch.abandoned.ended(agent, *session, *code, self.wires.len());
+                self.watch.count_if(Rare::BareAbandoned, gave_up);
                 // A session that never had an owner here is judged by its programs: a refused client sees a reset. Such a session
                 // must not end by a forgery either.
                 let forged = matches!(code, Code::Tampered | Code::Protocol | Code::WrongKey);

@@ -4,24 +4,27 @@
 //! `MARRAM_BUSY_SESSIONS` is the number of sessions at a time (45 if not set), `MARRAM_BUSY_SECONDS` how long they are struck (8),
 //! `MARRAM_BUSY_MIB` the budget of each agent and each edge (16), `MARRAM_SEED` selects sizes and faults.
 
-mod clients;
-mod servers;
-
-use crate::support::{self, memory::resident_mib};
-use clients::{Clients, Service};
+use crate::support::{
+    self,
+    memory::resident_mib,
+    services::{Clients, Habits, Service, Site, servers::Servers},
+};
 use hyper::Method;
-use marram_cluster::{Layout, LogEvent, TempDir, TestCluster, TestEdge};
+use marram_cluster::{AgentSide, Layout, LogEvent, TempDir, TestCluster, TestEdge};
 use marram_wire::seeded::Seeded;
 use serde_json::Value;
-use servers::Servers;
 use std::{
     collections::BTreeMap,
     fmt::Write,
-    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
 
+/// How long any one answer may take. Edges that die faster than their sessions are recovered make a client wait for several of
+/// them: how long is printed, and only what never comes is an error.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// The longest time between two turns of a client.
+const PACE_MS_MAX: u64 = 500;
 /// Longest time between the repair of one fault and the next fault, and longest time that an edge is stopped.
 const QUIET_MS_MAX: u64 = 4_000;
 const STOPPED_MS_MAX: u64 = 1_000;
@@ -34,17 +37,6 @@ const BESIDE_BUDGET_MIB: u64 = 256;
 /// What an agent's memory may grow by from the first half of a run to the second, beside a tenth: in a short run the first half
 /// is while sessions begin.
 const GROWTH_MIB: u64 = 32;
-
-/// A service's manifest as it ships, except for the paths of its files, its server, and a cache for each client.
-fn manifest(place: &TempDir, service: Service, certificate: &Path) -> anyhow::Result<PathBuf> {
-    let name = service.name();
-    let certificate = format!("source = {:?}\nabsolute = true", certificate.display().to_string());
-    let text = support::shipped_manifest(name)
-        .replace("server = \"origin\"", &format!("server = \"{}\"", service.server()))
-        .replace("cell = \"shared\"", "protect = \"endpoints\"")
-        .replace("source = \"certificate.pem\"", &certificate);
-    place.write(&format!("apps/{name}/marram.toml"), text)
-}
 
 /// Counts of the faults.
 #[derive(Default, Debug)]
@@ -145,7 +137,7 @@ fn stuck(cluster: &TestCluster) -> String {
 /// Three edges with all services, both agents, and the addresses for clients of each service.
 fn start(
     servers: &Servers,
-    site: &clients::Site,
+    site: &Site,
     sessions: usize,
     budget_mib: u64,
 ) -> (TestCluster, Vec<std::net::SocketAddr>) {
@@ -159,14 +151,13 @@ fn start(
             sessions + 64
         );
     });
-    let apps = |place: &TempDir| {
-        Service::ALL.iter().map(|service| manifest(place, *service, &site.certificate)).collect()
-    };
+    let apps =
+        |place: &TempDir| Service::SHIPPED.iter().map(|service| service.manifest(place, site)).collect();
     let mut cluster = TestCluster::new(layout, apps).unwrap();
     cluster.start_edges("").unwrap();
     let edges = cluster.edge_addresses();
-    cluster.start_server_agent(&edges, &servers.names()).unwrap();
-    let names: Vec<&str> = Service::ALL.iter().map(|service| service.name()).collect();
+    cluster.start_agent_with(AgentSide::Server, &edges, &servers.table()).unwrap();
+    let names: Vec<&str> = Service::SHIPPED.iter().map(|service| service.name()).collect();
     let listens = cluster.start_client_agent(&edges, &names).unwrap();
     (cluster, listens.iter().map(|listen| listen.address).collect())
 }
@@ -178,9 +169,11 @@ fn all_services_stay_busy_through_kills_and_stops_with_full_budgets() {
     let length = Duration::from_secs(support::amount("MARRAM_BUSY_SECONDS", 8) as u64);
     let budget_mib = support::amount("MARRAM_BUSY_MIB", 16) as u64;
     let seed = support::amount("MARRAM_SEED", 1) as u64;
-    let (servers, site) = (Servers::start(), clients::Site::new());
+    let (servers, site) = (Servers::start(), Site::new());
     let (mut cluster, addresses) = start(&servers, &site, sessions, budget_mib);
-    let clients = Clients::start(&addresses, &site, sessions, seed);
+    let services = Service::SHIPPED.into_iter().zip(addresses).collect();
+    let habits = Habits { services, sessions, pace_ms_max: PACE_MS_MAX, patience: PATIENCE, seed };
+    let clients = Clients::start(habits, &site);
     let (mut random, mut faults) = (Seeded::new(seed), Faults::default());
     let mut memory = Memory { begun: Instant::now(), length, most_mib: [0; 10] };
     memory.look(&mut cluster);

@@ -13,6 +13,7 @@ pub(crate) mod modules;
 pub(crate) mod origin;
 pub(crate) mod own_process;
 pub(crate) mod serve;
+pub(crate) mod services;
 pub(crate) mod site;
 pub(crate) mod skip;
 pub(crate) mod traffic;

@@ -14,6 +14,7 @@ mod learning;
 mod lines;
 mod local;
 mod memory;
+mod moving;
 mod owners;
 mod promises;
 mod rejection;

@@ -183,6 +183,10 @@ fn an_owner_that_another_one_follows_is_not_asked_again() {
     stage.reject(1, 2, Code::Superseded);
     assert_eq!(stage.wait(TIMEOUT - 1), [""; 0], "the other owner may still ask");
     stage.wait_for("hello c4 s1 after g1", 1);
+    let mut stage = Stage::owned(2);
+    stage.reject(1, 2, Code::Superseded);
+    assert_eq!(stage.edge(3, 2), [""; 0], "nor may it ask an edge that comes meanwhile");
+    stage.wait_for("hello c4 s1 after g1", TIMEOUT);
 }
 
 #[test]

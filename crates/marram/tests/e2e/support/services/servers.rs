@@ -1,4 +1,4 @@
-//! The servers behind the services: one that echoes, a web server, and a viewer of video.
+//! The servers behind the services: two that echo, a web server, and a viewer of video.
 
 use crate::support::{
     serve::{self, serve},
@@ -6,51 +6,64 @@ use crate::support::{
 };
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpStream, UdpSocket},
     process::{Command, Stdio},
     sync::Arc,
     thread,
 };
 
 /// Number of pages of the web server; page N has N + 1 times as many bytes as [`PAGE_BYTES`].
-pub(super) const PAGES: usize = 8;
+pub(crate) const PAGES: usize = 8;
 const PAGE_BYTES: usize = 1_500;
 /// Size of a frame of video: each pixel is one byte.
-pub(super) const WIDTH: usize = 64;
-pub(super) const HEIGHT: usize = 48;
+pub(crate) const WIDTH: usize = 64;
+pub(crate) const HEIGHT: usize = 48;
 
 /// A page's text.
-pub(super) fn page(number: usize) -> Vec<u8> {
+pub(crate) fn page(number: usize) -> Vec<u8> {
     site::text((number + 1) * PAGE_BYTES)
 }
 
 /// A number that depends on every byte and on their order.
-pub(super) fn digest(bytes: &[u8]) -> u64 {
+pub(crate) fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |all, byte| {
         (all ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(5)
     })
 }
 
 /// The addresses of all of them.
-pub(super) struct Servers {
+pub(crate) struct Servers {
     echo: SocketAddr,
     web: SocketAddr,
     viewer: SocketAddr,
+    flows: SocketAddr,
 }
 
 impl Servers {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let pages: Arc<Vec<Vec<u8>>> = Arc::new((0..PAGES).map(|number| compressed(&page(number))).collect());
         Self {
             echo: serve::echo(),
             web: serve(move |stream| web(&stream, &pages)),
             viewer: serve(|stream| view(&stream)),
+            flows: flows(),
         }
     }
 
-    /// Their names in manifests, and their addresses.
-    pub(super) fn names(&self) -> [(&'static str, SocketAddr); 3] {
-        [("echo", self.echo), ("web", self.web), ("viewer", self.viewer)]
+    /// Their names in manifests, and their addresses in an agent's configuration.
+    pub(crate) fn names(&self) -> [(&'static str, String); 4] {
+        [
+            ("echo", self.echo.to_string()),
+            ("web", self.web.to_string()),
+            ("viewer", self.viewer.to_string()),
+            ("flows", format!("udp://{}", self.flows)),
+        ]
+    }
+
+    /// The lines of an agent's configuration that name them.
+    pub(crate) fn table(&self) -> String {
+        let lines = self.names().map(|(name, address)| format!("{name} = {address:?}\n"));
+        format!("[servers]\n{}", lines.concat())
     }
 }
 
@@ -111,4 +124,20 @@ fn view(stream: &TcpStream) -> std::io::Result<()> {
         let number = line.split("XNUMBER=").nth(1).and_then(|rest| rest.split_whitespace().next());
         writeln!(writer, "{} {}", number.unwrap_or("none"), digest(&frame))?;
     }
+}
+
+/// Echoes each datagram, until the program ends.
+fn flows() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut buffer = vec![0; 70_000];
+        // A socket that a client has closed is reported as an error of the next call.
+        loop {
+            if let Ok((len, from)) = socket.recv_from(&mut buffer) {
+                let _ = socket.send_to(&buffer[..len], from);
+            }
+        }
+    });
+    address
 }
