@@ -375,8 +375,8 @@ impl Shard {
     fn end_is_away(&self, port: Port) -> String {
         let end = if port == Port::CLIENT { "client" } else { "server" };
         let Configure { edge, shard, shards, .. } = &self.config;
-        let place = if *shards > 1 { format!("shard {shard} of ") } else { String::new() };
-        format!("the agent of the session's {end} is not connected to {place}the edge `{edge}`")
+        let place = if *shards > 1 { format!(" (shard {shard})") } else { String::new() };
+        format!("the agent of the session's {end} is not connected to the edge `{edge}`{place}")
     }
 
     /// The owner of a session that this shard stands by for has handed it over, all of it is replayed, and a strict witness has
