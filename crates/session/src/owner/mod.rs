@@ -409,6 +409,12 @@ impl Owner {
         is_able && self.replicas.hand_over(keeper, session_ns, out)
     }
 
+    /// Whether a keeper was told to take the session over, so that no checkpoint is begun.
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
+        self.replicas.has_handed_over()
+    }
+
     /// Progress of the session's keepers.
     pub fn keepers(&self) -> impl Iterator<Item = ReplicaProgress> {
         self.replicas.progress()
