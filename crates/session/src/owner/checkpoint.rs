@@ -19,11 +19,12 @@ use marram_wire::{
 
 impl Owner {
     /// Takes a checkpoint if one is due and no handler runs: a copy in the middle of an entry would be at no position
-    /// of the log.
+    /// of the log. Nor while another edge is about to take the session over: the ends would delete log that it still needs.
     pub(super) fn checkpoint_if_due(&mut self, out: &mut Vec<OwnerEffect>) {
         let awaited = self.replicas.awaited();
         let due = self.checkpointer.is_due(&self.about, &self.ends, &self.log, awaited);
         if due
+            && !self.replicas.has_handed_over()
             && !self.runner.is_busy()
             && self.about.keeps()
             && let Some(cell) = self.cell
@@ -51,7 +52,8 @@ impl Owner {
     /// above its own share, if a checkpoint could be begun now (I43 of docs/protocol.md).
     #[must_use]
     pub fn replay_above_share_ns(&self) -> u64 {
-        let may_take = self.about.policy.keep && self.phase() == OwnerPhase::Running;
+        let may_take =
+            self.about.policy.keep && self.phase() == OwnerPhase::Running && !self.replicas.has_handed_over();
         if may_take { self.checkpointer.above_share_ns(&self.about, &self.ends) } else { 0 }
     }
 
@@ -85,10 +87,8 @@ impl Owner {
             let keep = self.about.keep_frame(&self.ends, &self.log);
             self.replicas.start_waiting(Some(number), &keep, out);
         }
-        if !is_apart {
-            // A replay that starts here needs nothing of what was read before.
-            self.log.forget_reads();
-        }
+        // A replay that starts here, also that of a keeper which begins here, needs nothing of what was read before.
+        self.log.forget_reads();
         out.push(OwnerEffect::Copy(cell, base));
     }
 

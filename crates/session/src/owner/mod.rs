@@ -437,6 +437,12 @@ impl Owner {
         self.replicas.allow_copy(keeper, bytes, out)
     }
 
+    /// Whether a keeper was told to take the session over, so that no checkpoint is begun.
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
+        self.replicas.has_handed_over()
+    }
+
     /// Progress of the session's keepers.
     pub fn keepers(&self) -> impl Iterator<Item = ReplicaProgress> {
         self.replicas.progress()

@@ -106,6 +106,8 @@ struct ReplicaStream {
     streaming: bool,
     /// The log offset from which on they are.
     begins_at: u64,
+    /// Whether it was told to take the session over.
+    handed_over: bool,
     /// The checkpoint that it begins with, until that is sealed.
     base: Option<u32>,
     /// Whether it has stored that checkpoint.
@@ -212,6 +214,7 @@ impl Replicas {
             feed,
             streaming: false,
             begins_at: 0,
+            handed_over: false,
             base: None,
             ready: false,
             transfers: VecDeque::new(),
@@ -246,10 +249,17 @@ impl Replicas {
     }
 
     /// Tells a keeper to take the session over. False if it has not all that it needs.
-    pub(super) fn hand_over(&self, keeper: KeeperId, session_ns: i64, out: &mut Vec<OwnerEffect>) -> bool {
+    pub(super) fn hand_over(
+        &mut self,
+        keeper: KeeperId,
+        session_ns: i64,
+        out: &mut Vec<OwnerEffect>,
+    ) -> bool {
         let is_ready =
             |stream: &&ReplicaStream| stream.keeper == keeper && stream.feed.is_replayed() && stream.ready;
-        let Some(stream) = self.streams.iter().find(is_ready) else { return false };
+        let Some(at) = self.streams.iter().position(|stream| is_ready(&stream)) else { return false };
+        let stream = &mut self.streams[at];
+        stream.handed_over = true;
         let hand_over = HandOver { channel: stream.channel, session_ns };
         out.push(OwnerEffect::ToKeeper(keeper, hand_over.into()));
         true
@@ -275,6 +285,11 @@ impl Replicas {
             stream.allowed = 0;
         }
         stream.in_flight - before
+    }
+
+    /// Whether a keeper was told to take the session over.
+    pub(super) fn has_handed_over(&self) -> bool {
+        self.streams.iter().any(|stream| stream.handed_over)
     }
 
     /// The log offset from which on a keeper is fed; none if it is not fed yet.

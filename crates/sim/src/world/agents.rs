@@ -59,7 +59,7 @@ pub(crate) struct AgentNode {
     /// Sessions that it has reported and not ended, and whether they have an owner.
     sessions: BTreeMap<SessionId, bool>,
     /// Sessions that asked for their home shard, and that shard.
-    homeward: BTreeMap<SessionId, Target>,
+    pub(super) homeward: BTreeMap<SessionId, Target>,
     /// How often its sessions were slowed.
     slowed: u64,
     /// The session that last got an owner here.

@@ -480,6 +480,7 @@ impl World {
                     Caller::Agent(agent) => {
                         self.watch.sent(self.queue.now_ns(), (wire, agent), PeerSide::Edge, position, &frame);
                         self.count_refusal(&frame);
+                        self.judge_recovery(position, &frame);
                         self.note_liar(&frame);
                         self.send(wire, Direction::Down, &frame);
                     }

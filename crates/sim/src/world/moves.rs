@@ -1,12 +1,13 @@
 //! Moves that the world's operator asks for, and their results.
 
-use super::{Event, ShardPosition, World, learning::address_of};
-use crate::watch::Rare;
+use super::{Event, World, learning::address_of};
+use crate::{position::ShardPosition, watch::Rare};
 use marram_session::owner::OwnerPhase;
 use marram_shard::{
     api::{Destination, MoveOver, MoveWish, SessionRow},
     control::{ControlAnswer, ControlInput, ControlRequest},
 };
+use marram_wire::frame::Frame;
 
 /// Tag of a question which sessions an edge has: the number of edges by which they are to move is added (0: to another shard), and 4 if the moves are cancelled, 8 if
 /// they replace others.
@@ -91,6 +92,19 @@ impl World {
             }
             (CANCEL_TAG, ControlAnswer::Done) => self.watch.count_if(Rare::MoveCancelled, true),
             _ => {}
+        }
+    }
+
+    /// A session whose owner lives is recovered from what its ends keep only after a fault: a move alone hands over a cell that lives.
+    pub(super) fn judge_recovery(&mut self, position: ShardPosition, frame: &Frame) {
+        let Frame::Promise(promise) = frame else { return };
+        // A handler that is stopped, or an end that lies, has the same consequences as a fault.
+        let is_calm = !self.is_disturbed && self.plan.poison.is_none() && self.liar.is_none();
+        let has_begun = self.watch.owner_of(promise.session).is_some();
+        let goes_home = self.agents.iter().any(|agent| agent.homeward.contains_key(&promise.session));
+        if is_calm && has_begun && !goes_home && promise.live.is_none() {
+            let what = format!("{position} recovers {} though nothing but moves happened", promise.session);
+            self.violations.push(what);
         }
     }
 

@@ -123,6 +123,7 @@ fn counted_ns(cell: CellId, spent: &Spent, shard: &Shard, budget_ns: u64) -> u64
         && owner.phase() == OwnerPhase::Running
         && spent.running == 0
         && !owner.incomplete()
+        && !owner.is_handed_over()
         && !owner.is_checkpoint_under_way();
     let share_ns = REPLAY_SHARE_MIN_NS + spent.size_max * REPLAY_SHARE_NS_PER_BYTE;
     let above_ns = if can_begin { spent.since_copy_ns.saturating_sub(share_ns) } else { 0 };

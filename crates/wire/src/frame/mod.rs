@@ -360,8 +360,8 @@ frames! {
         bytes: u64,
     }
 
-    /// Edge to end: the session's app has no protection, and the session moves: keep what an end of a protected app keeps from here on.
-    /// Answered by [`Protected`], also by an end that keeps it already.
+    /// Edge to end: the session moves. If its app has no protection, keep what an end of a protected app keeps from here on. Answered by
+    /// [`Protected`], also by an end that keeps it already.
     41 ProtectNow {
         /// The channel.
         channel: Channel,

@@ -35,10 +35,10 @@ const SERVICES: [Service; 7] = [
     Service::Unprotected,
 ];
 
-/// Moves sessions until so many have arrived.
+/// Moves sessions until so many have arrived, and some of them have met a kill.
 fn move_until(mover: &mut Mover, moves: usize, wrong: &dyn Fn() -> Vec<String>, answers: &dyn Fn() -> u64) {
     let (begun, mut said) = (Instant::now(), Instant::now());
-    while mover.done.arrived < moves {
+    while mover.done.arrived < moves || mover.lacks_kills(moves) {
         mover.turn();
         let wrong = [wrong(), mover.ledger.unexplained(&mover.world.cluster)].concat();
         assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), mover.done);
@@ -119,7 +119,6 @@ fn moves_lose_nothing_and_no_program_notices() {
     let broken: u64 = counts.iter().map(|count| count.broken).sum();
     let ended: usize = ledger.ended.values().sum();
     assert!(broken <= ended as u64, "{broken} clients lost their connections, {ended} sessions ended");
-    assert!(done.kills.iter().sum::<usize>() >= moves / KILL_EVERY);
 }
 
 #[test]

@@ -97,6 +97,11 @@ impl Mover {
         thread::sleep(PAUSE);
     }
 
+    /// Whether fewer edges were killed than so many moves must meet.
+    pub(super) fn lacks_kills(&self, moves: usize) -> bool {
+        self.kill_every > 0 && self.done.kills.iter().sum::<usize>() < moves / self.kill_every
+    }
+
     /// Waits for the moves that are under way.
     pub(super) fn finish(&mut self) {
         while !self.moving.is_empty() {
