@@ -196,10 +196,15 @@ impl Ledger {
 
     fn ended(&mut self, event: &LogEvent) {
         let (session, code) = (event.text("session"), event.text("code"));
-        let Some(known) = self.sessions.remove(session) else { return };
+        let known = self.sessions.remove(session);
         if code == "Finished" {
             return;
         }
+        let Some(known) = known else {
+            // Its client says so if it was protected.
+            let why = format!("had no owner yet, {code}: {}", event.text("reason"));
+            return *self.ended.entry(why).or_default() += 1;
+        };
         if self.unprotected.contains(&&known.app[..]) && self.met_kill(&known) {
             let moved = if known.moves_to.is_some() { "moved" } else { "did not move" };
             let why = format!("{moved}, {code}: {}", event.text("reason"));
