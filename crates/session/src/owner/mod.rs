@@ -395,7 +395,16 @@ impl Owner {
 
     /// A keeper is disconnected, or not needed any more.
     pub fn remove_replica(&mut self, keeper: KeeperId, out: &mut Vec<OwnerEffect>) {
+        let was_handed_over = self.is_handed_over();
         self.replicas.remove(keeper, out);
+        self.stays(was_handed_over, out);
+    }
+
+    /// A checkpoint may have waited for a take-over that will not come; ends may have stopped reading until there is one.
+    fn stays(&mut self, was_handed_over: bool, out: &mut Vec<OwnerEffect>) {
+        if was_handed_over && !self.is_handed_over() && self.phase() == OwnerPhase::Running {
+            self.checkpoint_if_due(out);
+        }
     }
 
     /// Tells a keeper that replays continuously to take the session over, once it has all that it needs. False if it has not, or
@@ -450,8 +459,10 @@ impl Owner {
 
     /// A frame from a keeper.
     pub fn from_keeper(&mut self, keeper: KeeperId, frame: Frame, out: &mut Vec<OwnerEffect>) {
+        let was_handed_over = self.is_handed_over();
         self.replicas.receive(self.about.context(), keeper, frame, out);
         self.confirmed(out);
+        self.stays(was_handed_over, out);
     }
 
     /// Informs the ends which edge is the standby, if that has changed.

@@ -285,6 +285,7 @@ impl Shard {
         let client = ends.first().and_then(|(wire, ..)| self.wires.get(*wire));
         let identity = client.and_then(|wire| wire.verified.certificate.clone());
         self.counters.attempts += 1;
+        self.drop_recall(id);
         let hosts: Vec<HostId> = ends.iter().map(|(.., host)| *host).collect();
         self.with_owner(now, id, out, |owner, effects| {
             let attempt = Attempt {

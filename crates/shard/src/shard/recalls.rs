@@ -99,6 +99,14 @@ impl Shard {
         true
     }
 
+    /// The ends are asked: a recall that still waits, because another hello came meanwhile that needs no recorder, is not used. All
+    /// ends are asked at once, so the hello that waits for it needs no answer.
+    pub(super) fn drop_recall(&mut self, id: SessionId) {
+        if let Some(recalling) = self.recalls.take_asked(id) {
+            self.keepers.close(recalling.at);
+        }
+    }
+
     /// The recorder has sent everything or failed: the session's recovery continues.
     pub(super) fn recall_over(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(recalling) = self.recalls.take_asked(id) else {

@@ -1,10 +1,7 @@
 //! Ends of sessions that are protected only while they move, and that gave up because no edge had all of it: none that they could have
 //! asked at that time may turn out to have it.
 
-use marram_wire::{
-    frame::{Code, Promise},
-    id::SessionId,
-};
+use marram_wire::{frame::Promise, id::SessionId};
 use std::collections::BTreeMap;
 
 /// An end: the session, and whether it is the server's.
@@ -30,9 +27,10 @@ impl Abandoned {
         self.refused.remove(&(agent, session));
     }
 
-    /// An end of this agent is over. Whether it gave up, with so many wires until then.
-    pub(crate) fn ended(&mut self, agent: usize, session: SessionId, code: Code, wires: usize) -> bool {
-        let end = self.refused.remove(&(agent, session)).filter(|_| code == Code::Lost);
+    /// An end of this agent is over, with this reason. Whether it gave up, with so many wires until then.
+    pub(crate) fn ended(&mut self, agent: usize, session: SessionId, reason: &str, wires: usize) -> bool {
+        let gave_up = reason.contains("no other edge has all of it");
+        let end = self.refused.remove(&(agent, session)).filter(|_| gave_up);
         end.is_some_and(|end| self.gave_up.insert(end, wires).is_none())
     }
 

@@ -359,7 +359,7 @@ impl World {
             AgentReport::Ended { session, code, reason, lingered } => {
                 let begun = sessions.remove(session).is_some();
                 self.watch.count_if(Rare::LingerExpired, *lingered);
-                let gave_up = self.watch.abandoned.ended(agent, *session, *code, self.wires.len());
+                let gave_up = self.watch.abandoned.ended(agent, *session, reason, self.wires.len());
                 self.watch.count_if(Rare::BareAbandoned, gave_up);
                 // A session that never had an owner here is judged by its programs: a refused client sees a reset. Such a session
                 // must not end by a forgery either.
