@@ -164,7 +164,9 @@ impl Ledger {
         let given_up = known.given_up.take();
         let is_handed_over = (to.as_ref() == Some(&owner) || given_up.as_ref() == Some(&owner))
             && orphaned.as_ref().is_none_or(|why| why == SUPERSEDED);
-        let stays = given_up.is_some() && before == owner && self.unprotected.contains(&&known.app[..]);
+        // The move may be given up already, and its result not asked for yet.
+        let has_moved = given_up.is_some() || to.is_some();
+        let stays = has_moved && before == owner && self.unprotected.contains(&&known.app[..]);
         if is_due_to_kill {
             self.recovered += 1;
         } else if stays {
