@@ -2,7 +2,7 @@
 
 use crate::support;
 use hyper::Method;
-use marram_cluster::{TempDir, TestCluster, free_address};
+use marram_cluster::{Layout, TempDir, TestCluster, free_address};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -39,15 +39,26 @@ fn said(cluster: &TestCluster, start: usize, field: &str, words: &str) {
     assert!(found.is_some(), "no process says {words:?}; the last lines:\n{}", cluster.logs.tail(30));
 }
 
-#[test]
-fn recoveries_ask_the_witness_and_wait_while_it_is_away() {
-    let layout = support::layout("witness", |layout| layout.edges = 3);
+/// Three edges, of which the first one serves the store, and a client that has counted to 3.
+struct Watched {
+    cluster: TestCluster,
+    client: BufReader<TcpStream>,
+    /// What an edge's configuration says of the store, where it serves it and where it asks for it.
+    serves: String,
+    asks: String,
+}
+
+/// `stand_by`: each edge can take the sessions of the others.
+fn watched(layout: Layout, stand_by: bool) -> Watched {
     let keep = "[keep]\nlinger = \"2m\"\nwitness = \"strict\"\n";
     let watched = |place: &TempDir| Ok(vec![support::cells().manifest(place, "count", "counter", keep)?]);
     let mut cluster = TestCluster::new(layout, watched).unwrap();
     let store = free_address().unwrap();
     let token = cluster.directory.path().join("token").display().to_string();
-    let table = |rest: &str| format!("coordinator = {{ {rest}, token_file = {token:?}, lease = \"5s\" }}");
+    let names: Vec<String> = cluster.edge_addresses().iter().map(ToString::to_string).collect();
+    let standby = if stand_by { format!("standby = {{ edges = {names:?} }}\n") } else { String::new() };
+    let table =
+        |rest: &str| format!("{standby}coordinator = {{ {rest}, token_file = {token:?}, lease = \"5s\" }}");
     let (serves, asks) =
         (table(&format!("serve = \"{store}\"")), table(&format!("urls = [\"http://{store}\"]")));
     (1..3).for_each(|edge| cluster.start_edge(edge, &asks).unwrap());
@@ -58,6 +69,13 @@ fn recoveries_ask_the_witness_and_wait_while_it_is_away() {
     let mut client = BufReader::new(TcpStream::connect(address).unwrap());
     client.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
     (1..=3).for_each(|number| count(&mut client, number));
+    Watched { cluster, client, serves, asks }
+}
+
+#[test]
+fn recoveries_ask_the_witness_and_wait_while_it_is_away() {
+    let layout = support::layout("witness", |layout| layout.edges = 3);
+    let Watched { mut cluster, mut client, serves, asks } = watched(layout, false);
     let owner = 1 + cluster.owner().unwrap();
     let other = 3 - owner;
     wait_for(&cluster, owner, "witness_reports_total");
@@ -116,26 +134,7 @@ fn sessions_move_unless_the_witness_is_away() {
     let layout = support::layout("witness-move", |layout| {
         (layout.edges, layout.agent_tables) = (3, support::UNSUSPECTING.into());
     });
-    let keep = "[keep]\nlinger = \"2m\"\nwitness = \"strict\"\n";
-    let watched = |place: &TempDir| Ok(vec![support::cells().manifest(place, "count", "counter", keep)?]);
-    let mut cluster = TestCluster::new(layout, watched).unwrap();
-    let store = free_address().unwrap();
-    let token = cluster.directory.path().join("token").display().to_string();
-    let names: Vec<String> = cluster.edge_addresses().iter().map(ToString::to_string).collect();
-    let table = |rest: &str| {
-        format!(
-            "standby = {{ edges = {names:?} }}\ncoordinator = {{ {rest}, token_file = {token:?}, lease = \"5s\" }}"
-        )
-    };
-    let (serves, asks) =
-        (table(&format!("serve = \"{store}\"")), table(&format!("urls = [\"http://{store}\"]")));
-    (1..3).for_each(|edge| cluster.start_edge(edge, &asks).unwrap());
-    let edges = cluster.edge_addresses()[1..].to_vec();
-    let address = cluster.start_client_agent(&edges, &["count"]).unwrap()[0].address;
-    cluster.start_edge(0, &serves).unwrap();
-    let mut client = BufReader::new(TcpStream::connect(address).unwrap());
-    client.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
-    (1..=3).for_each(|number| count(&mut client, number));
+    let Watched { mut cluster, mut client, .. } = watched(layout, true);
     let first = 1 + cluster.owner().unwrap();
     let second = 3 - first;
     // It has a past with the witness.

@@ -25,22 +25,30 @@ fn continues(standby: &mut Standby) -> (usize, Option<(Code, String)>) {
     let mut looked = 0;
     // Each kind of checkpoint is tried once.
     for _ in 0..8 {
-        while let Some(effect) = standby.out.get(looked).cloned() {
-            looked += 1;
-            match effect {
-                OwnerEffect::Checkpoint(cell, header, _) => {
-                    let sealed = Bytes::from_static(&[0; SIZE]);
-                    standby.owner.checkpointed(cell, header.number, Ok(sealed), &mut standby.out);
-                    standby.settle();
-                }
-                OwnerEffect::Done(code, reason) => return (announced(standby), Some((code, reason))),
-                _ => {}
-            }
+        if let Some(over) = seal_all(standby, &mut looked) {
+            return (announced(standby), Some(over));
         }
         standby.owner.require_checkpoint(&mut standby.out);
         standby.settle();
     }
     (announced(standby), None)
+}
+
+/// Seals every checkpoint that is asked for in the effects from `looked` on; returns why the session ended, if it did.
+fn seal_all(standby: &mut Standby, looked: &mut usize) -> Option<(Code, String)> {
+    while let Some(effect) = standby.out.get(*looked).cloned() {
+        *looked += 1;
+        match effect {
+            OwnerEffect::Checkpoint(cell, header, _) => {
+                let sealed = Bytes::from_static(&[0; SIZE]);
+                standby.owner.checkpointed(cell, header.number, Ok(sealed), &mut standby.out);
+                standby.settle();
+            }
+            OwnerEffect::Done(code, reason) => return Some((code, reason)),
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Checkpoints of which the client's end was told.
@@ -70,19 +78,7 @@ fn it_ends_so_if_no_further_checkpoint_is_due() {
     let mut standby = taken_over(2 * SIZE - 1);
     standby.owner.require_checkpoint(&mut standby.out);
     standby.settle();
-    let (mut looked, mut over) = (0, None);
-    while let Some(effect) = standby.out.get(looked).cloned() {
-        looked += 1;
-        match effect {
-            OwnerEffect::Checkpoint(cell, header, _) => {
-                let sealed = Bytes::from_static(&[0; SIZE]);
-                standby.owner.checkpointed(cell, header.number, Ok(sealed), &mut standby.out);
-                standby.settle();
-            }
-            OwnerEffect::Done(code, _) => over = Some(code),
-            _ => {}
-        }
-    }
+    let over = seal_all(&mut standby, &mut 0).map(|(code, _)| code);
     assert_eq!((announced(&standby), over), (0, Some(Code::Guest)));
 }
 
