@@ -3,6 +3,7 @@
 
 mod destination;
 mod moves;
+mod parts;
 mod rows;
 
 pub use crate::note_level::NoteLevel;
@@ -772,19 +773,10 @@ impl Counter {
     }
 }
 
-/// Counters in one message. There may be thousands: each app and each tenant has its own.
-const COUNTERS: usize = 512;
-const _: () = assert!(COUNTERS <= marram_wire::limits::LIST_MAX, "a message of counters can be read");
-
 impl Counted {
-    /// The whole answer, split into as many messages as necessary.
+    /// The whole answer, split into as many messages as necessary. There may be thousands: each app and each tenant has its own.
     pub fn messages(tag: u64, counters: Vec<Counter>) -> impl Iterator<Item = FromShard> {
-        let count = counters.len().div_ceil(COUNTERS).max(1);
-        let mut rest = counters.into_iter();
-        (1..=count).map(move |n| {
-            let counters = rest.by_ref().take(COUNTERS).collect();
-            FromShard::Counted(Self { tag, counters, last: n == count })
-        })
+        parts::parts(counters).map(move |(counters, last)| FromShard::Counted(Self { tag, counters, last }))
     }
 }
 

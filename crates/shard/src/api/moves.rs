@@ -1,6 +1,6 @@
 //! What operators ask about moves before they begin one.
 
-use super::destination::Destination;
+use super::{destination::Destination, parts::parts};
 use alloc::{string::String, vec::Vec};
 use marram_wire::{id::SessionId, record};
 
@@ -60,18 +60,9 @@ record! {
     }
 }
 
-/// Plans in one message.
-const PLANS: usize = 512;
-const _: () = assert!(PLANS <= marram_wire::limits::LIST_MAX, "a message of plans can be read");
-
 impl Planned {
     /// The whole answer, split into as many messages as necessary.
     pub fn messages(tag: u64, plans: Vec<MovePlan>) -> impl Iterator<Item = Self> {
-        let count = plans.len().div_ceil(PLANS).max(1);
-        let mut rest = plans.into_iter();
-        (1..=count).map(move |n| {
-            let plans = rest.by_ref().take(PLANS).collect();
-            Self { tag, plans, last: n == count }
-        })
+        parts(plans).map(move |(plans, last)| Self { tag, plans, last })
     }
 }
