@@ -151,7 +151,12 @@ impl StoreMemory {
         if let Some(own) = self.remembered.as_mut().filter(|own| own.identity == mark.identity) {
             own.decisions = own.decisions.max(mark.decisions);
         }
-        self.told.insert(edge, Told { mark, reads: self.reads });
+        // Of two wires to that edge, one may be slow: what it told before is out of date.
+        let is_late =
+            |told: &Told| told.mark.identity == mark.identity && told.mark.decisions > mark.decisions;
+        if !self.told.get(&edge).is_some_and(is_late) {
+            self.told.insert(edge, Told { mark, reads: self.reads });
+        }
     }
 
     /// Remembers what the store shows, unless something else is remembered that it has lost.
