@@ -351,10 +351,11 @@ impl Wires {
     }
 
     /// Whether an edge may answer soon that cannot be asked now: it is dialled for the first time since it was connected, has not
-    /// answered the greeting, or is silent.
+    /// answered the greeting, or is silent. One that drains asks by itself for the sessions that it still has.
     pub(crate) fn expects_an_edge(&self) -> bool {
-        let is_awaited =
-            |(id, wire): (&WireId, &Wire)| wire.welcome.is_none() || self.dialer.is_suspected(id.0);
+        let is_awaited = |(id, wire): (&WireId, &Wire)| {
+            wire.welcome.is_none() || wire.draining || self.dialer.is_suspected(id.0)
+        };
         self.by_id.iter().any(is_awaited) || self.dialer.is_trying()
     }
 
