@@ -26,7 +26,7 @@ use marram_config::units::Size;
 use marram_http::Refusal;
 use marram_sandbox::Images;
 use marram_shard::api::Protect;
-use marram_shard::control::{ControlAnswer, ControlRequest};
+use marram_shard::control::{ControlAnswer, ControlRequest, MetricSample};
 use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -91,6 +91,7 @@ fn announce(state: &AdminState, manifest: &Manifest, text: &str, image: ImageHas
         "name": manifest.name,
         "image": image.to_string(),
         "server": manifest.server,
+        "protect": manifest.protect.written(),
         "survives": survives(manifest),
         "notes": large(manifest, state.checkpoints_max).into_iter().collect::<Vec<_>>(),
     }))
@@ -100,7 +101,9 @@ fn announce(state: &AdminState, manifest: &Manifest, text: &str, image: ImageHas
 /// one is complete, so one may take half of the limit.
 fn large(manifest: &Manifest, checkpoints_max: u64) -> Option<String> {
     let memory: u64 = manifest.stages.iter().map(|stage| stage.quotas.memory).sum();
-    let is_large = manifest.protect != Protect::None && memory > checkpoints_max / 2;
+    // Under `epoch` nothing takes checkpoints of cells that run.
+    let takes_some = !matches!(manifest.protect, Protect::None | Protect::Epoch);
+    let is_large = takes_some && memory > checkpoints_max / 2;
     is_large.then(|| {
         format!(
             "its cells may use {}, and checkpoints of more than {} do not fit twice into limits.checkpoints of this edge \
@@ -124,18 +127,20 @@ fn promises_kept(state: &AdminState, manifest: &Manifest) -> Result<(), String> 
     }
     if state.routing.leads_to(&manifest.name) {
         return Err(format!(
-            "`protect = \"endpoints\"` promises that sessions survive this edge, but it has a gate for `{}`, and the \
+            "`protect = \"{}\"` promises that sessions survive this edge, but it has a gate for `{}`, and the \
              client ends of sessions through that gate are in this edge: they would survive a shard process, not the \
              edge. Write protect = \"none\", or remove the gate and have clients connect to `marram agent client`",
+            manifest.protect.written(),
             manifest.name
         ));
     }
     match &manifest.server {
         Some(server) if state.gate_servers.contains(server) => Err(format!(
-            "`protect = \"endpoints\"` promises that sessions survive this edge, but it connects to the server \
+            "`protect = \"{}\"` promises that sessions survive this edge, but it connects to the server \
              `{server}` itself, so their server ends are in this edge: they would survive a shard process, not the \
              edge. Write protect = \"none\", or remove `{server}` from the edge's `servers` and run `marram agent \
-             server` beside it"
+             server` beside it",
+            manifest.protect.written()
         )),
         _ => Ok(()),
     }
@@ -162,7 +167,38 @@ fn survives(manifest: &Manifest) -> &'static str {
             "any number of edges, one after the other or all at once, while the client's and the server's agents \
              live; where another edge stands by, it continues without a rebuild"
         }
+        (Protect::Epoch, None) => {
+            "its edge or its backup, one after the other, while the client's agent lives; not both at once, and not its \
+             edge while it runs without a backup"
+        }
+        (Protect::Epoch, Some(_)) => {
+            "its edge or its backup, one after the other, while the client's and the server's agents live; not both at \
+             once, and not its edge while it runs without a backup"
+        }
     }
+}
+
+/// Whether sessions of the app in this answer need another edge.
+pub(super) fn needs_another_edge(deployed: &Value) -> bool {
+    ["epoch", "standby"].iter().any(|protect| deployed["protect"] == *protect)
+}
+
+/// The note about an app whose sessions need another edge, if none is connected that could stand by; else `None`.
+///
+/// It is no error: the other edge may come later.
+pub(super) fn no_other_edge(deployed: &Value, figures: &[MetricSample]) -> Option<String> {
+    let what = if deployed["protect"] == "epoch" {
+        "sessions hold their outputs until one is, or until `epoch.alone_after` has passed"
+    } else {
+        "sessions have no standby until one is"
+    };
+    let is_any = figures.iter().any(|it| it.counter.name == "other_edges" && it.counter.value > 0);
+    (needs_another_edge(deployed) && !is_any).then(|| {
+        format!(
+            "no other edge that could stand by for sessions of this one is connected yet, and {what}: name this edge in \
+             `standby.edges` of another one"
+        )
+    })
 }
 
 /// Finds the names of an image's stages, the one next to the client first. A list of sessions asks for each session, so each
@@ -204,6 +240,7 @@ fn open(state: &AdminState) -> Result<Images, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use marram_shard::api::Counter;
 
     #[test]
     fn an_app_that_may_outgrow_its_checkpoints_is_deployed_with_a_note() {
@@ -217,5 +254,20 @@ mod tests {
         assert_eq!((note("endpoints", 256), note("none", 1024)), (None, None));
         let said = note("endpoints", 257).expect("more than half");
         assert!(said.contains("257MiB") && said.contains("limits.checkpoints"), "{said}");
+    }
+
+    #[test]
+    fn an_app_that_needs_another_edge_is_deployed_with_a_note_if_none_is_connected() {
+        let with =
+            |count| vec![MetricSample { shard: Some(0), counter: Counter::gauge("other_edges", count) }];
+        for protect in ["epoch", "standby"] {
+            let deployed = json!({ "protect": protect });
+            assert_eq!(no_other_edge(&deployed, &with(1)), None);
+            let said = no_other_edge(&deployed, &with(0)).expect("none is connected");
+            assert!(said.contains("standby.edges"), "{said}");
+        }
+        let said = no_other_edge(&json!({ "protect": "epoch" }), &[]);
+        assert!(said.is_some_and(|said| said.contains("epoch.alone_after")));
+        assert_eq!(no_other_edge(&json!({ "protect": "endpoints" }), &with(0)), None);
     }
 }

@@ -176,6 +176,7 @@ mod tests {
             priority: 0,
             cache: None,
             witness: WitnessMode::None,
+            epoch: None,
         };
         let shown = edge(&figures(), &[app("b"), app("new")]);
         assert_eq!(shown["figures"], json!({ "sessions": 7, "recoveries": 9, "pause_us_max": 5 }));

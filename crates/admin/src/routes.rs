@@ -173,11 +173,14 @@ fn deploy(state: &AdminState, body: &Bytes) -> Result<Answer, Refusal> {
     let upload = Upload::decode(body.clone())
         .map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why, "send it with `marram deploy`"))?;
     let mut deployed = apps::deploy(state, &upload)?;
-    if let Some(server) = deployed["server"].as_str()
-        && let Some(note) = figures::unreached(server, &figures(state)?)
-        && let Some(notes) = deployed["notes"].as_array_mut()
-    {
-        notes.push(json!(note));
+    if !deployed["server"].is_string() && !apps::needs_another_edge(&deployed) {
+        return Ok(Answer::json(&deployed));
+    }
+    let figures = figures(state)?;
+    let unreached = deployed["server"].as_str().and_then(|server| figures::unreached(server, &figures));
+    let no_other = apps::no_other_edge(&deployed, &figures);
+    if let Some(notes) = deployed["notes"].as_array_mut() {
+        notes.extend([unreached, no_other].into_iter().flatten().map(|note| json!(note)));
     }
     Ok(Answer::json(&deployed))
 }

@@ -119,12 +119,15 @@ fn promises_kept(state: &AdminState, rules: &[RouteRule]) -> Result<(), Refusal>
     for rule in rules {
         let RouteAction::App(name) = &rule.action else { continue };
         let promises = |app: &&marram_shard::api::App| app.name == *name && app.protect != Protect::None;
-        if apps.iter().any(|app| promises(&app)) {
-            let what = "leads from a gate of this edge to an app with protect = \"endpoints\": the client ends of \
-                        these sessions would be in this edge and not survive it";
+        if let Some(app) = apps.iter().find(promises) {
+            let what = format!(
+                "leads from a gate of this edge to an app with protect = \"{}\": the client ends of these sessions \
+                 would be in this edge and not survive it",
+                app.protect.written()
+            );
             let fix =
                 "let its clients connect to `marram agent client`, or deploy it with protect = \"none\"";
-            return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, of(&rule.name, "app", what), fix));
+            return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, of(&rule.name, "app", &what), fix));
         }
     }
     Ok(())

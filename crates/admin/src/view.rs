@@ -6,8 +6,8 @@
 //! shown to operators only; fields may be added.
 
 use marram_shard::api::{
-    App, CheckpointHolder, EndRow, KeeperKind, KeeperRow, MoveOver, MovePlan, MoveRow, MoveStage, Protect,
-    SessionRow, WitnessMode,
+    App, Backing, CheckpointHolder, EndRow, EpochPace, KeeperKind, KeeperRow, MoveOver, MovePlan, MoveRow,
+    MoveStage, Protect, SessionRow, WitnessMode,
 };
 use marram_shard::cache::CachePolicy;
 use marram_wire::id::ImageHash;
@@ -39,6 +39,9 @@ pub(super) fn app(app: &App) -> Value {
             WitnessMode::Strict => "strict",
         },
         "cache": app.cache.as_ref().map(cache),
+        "epoch": app.epoch.as_ref().map(|pace| {
+            json!({ "every_us": pace.every_us, "alone_after_ms": pace.alone_after_ms })
+        }),
     })
 }
 
@@ -69,6 +72,12 @@ fn read_cache(value: &Value) -> Option<CachePolicy> {
     })
 }
 
+/// `None` if a field is missing or has another type.
+fn read_pace(value: &Value) -> Option<EpochPace> {
+    let number = |field: &str| value[field].as_u64().and_then(|number| u32::try_from(number).ok());
+    Some(EpochPace { every_us: number("every_us")?, alone_after_ms: number("alone_after_ms")? })
+}
+
 /// Reads what [`app`] writes.
 ///
 /// `None` if anything is missing or unknown: the caller reports another version's format.
@@ -89,6 +98,7 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
             "endpoints" => Protect::Endpoints,
             "standby (warm)" => Protect::Warm,
             "standby (hot)" => Protect::Hot,
+            "epoch" => Protect::Epoch,
             _ => return None,
         },
         server: match &value["server"] {
@@ -117,6 +127,10 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
         cache: match &value["cache"] {
             Value::Null => None,
             cache => Some(read_cache(cache)?),
+        },
+        epoch: match &value["epoch"] {
+            Value::Null => None,
+            pace => Some(read_pace(pace)?),
         },
     })
 }
@@ -221,6 +235,7 @@ pub(super) fn row(row: &SessionRow) -> Value {
         "server": row.server.map(|host| host.to_string()),
         "protect": protect(row.protect),
         "keepers": row.keepers.iter().map(keeper).collect::<Vec<_>>(),
+        "backup": row.backing.map(Backing::name),
         "moving": row.moving.as_ref().map(move_text),
         "ends": row.ends.iter().map(end).collect::<Vec<_>>(),
         "busy": row.busy,
@@ -262,6 +277,7 @@ fn protect(protect: Protect) -> &'static str {
         Protect::Endpoints => "endpoints",
         Protect::Warm => "standby (warm)",
         Protect::Hot => "standby (hot)",
+        Protect::Epoch => "epoch",
     }
 }
 
@@ -342,6 +358,7 @@ mod tests {
         for (protect, keep, server) in [
             (Protect::Endpoints, CheckpointHolder::Both, Some("web".to_owned())),
             (Protect::None, CheckpointHolder::Client, None),
+            (Protect::Epoch, CheckpointHolder::Client, None),
             (Protect::Endpoints, CheckpointHolder::Server, Some("web".to_owned())),
         ] {
             let shown = App {
@@ -372,6 +389,7 @@ mod tests {
                     timeout_ms: 5,
                     bytes_max: u64::MAX,
                 }),
+                epoch: (protect == Protect::Epoch).then_some(EpochPace { every_us: 0, alone_after_ms: 1 }),
             };
             let value = app(&shown);
             assert_eq!(read_app(&value), Some(shown));

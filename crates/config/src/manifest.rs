@@ -9,6 +9,7 @@
 //! key that it does not hold.
 
 mod cache;
+mod epoch;
 mod files;
 mod quotas;
 mod stages;
@@ -20,7 +21,7 @@ pub use stages::{Stage, read_parts};
 
 use crate::source::{Problem, Source};
 use crate::units::{Name, Time};
-use marram_shard::api::{App, CheckpointHolder, Protect, WitnessMode};
+use marram_shard::api::{App, CheckpointHolder, EpochPace, Protect, WitnessMode};
 use marram_shard::cache::CachePolicy;
 use marram_wire::id::ImageHash;
 use serde::Deserialize;
@@ -73,6 +74,8 @@ pub struct Manifest {
     pub witness: WitnessMode,
     /// The origin that its cells read objects from, and how these are cached; none if they cannot read.
     pub cache: Option<CachePolicy>,
+    /// When outputs leave that wait for a backup; none for every other protection.
+    pub epoch: Option<EpochPace>,
 }
 
 impl Manifest {
@@ -106,6 +109,7 @@ impl Manifest {
             priority: self.priority,
             witness: self.witness,
             cache: self.cache.clone(),
+            epoch: self.epoch.clone(),
         }
     }
 }
@@ -131,6 +135,7 @@ struct Written {
     #[serde(default)]
     schedule: WrittenSchedule,
     cache: Option<cache::Written>,
+    epoch: Option<Spanned<epoch::Written>>,
     #[serde(default)]
     files: Vec<files::Written>,
     #[serde(default)]
@@ -144,7 +149,7 @@ struct Written {
 #[serde(deny_unknown_fields)]
 struct WrittenKeep {
     checkpoint: Option<Spanned<Keeper>>,
-    recovery_target: Option<Time>,
+    recovery_target: Option<Spanned<Time>>,
     linger: Option<Time>,
     witness: Option<Spanned<String>>,
 }
@@ -190,6 +195,9 @@ impl Written {
             keys: self.keys,
         };
         let protection = protect(source, self.protect.as_ref(), shared)?;
+        if protection == Protect::Epoch {
+            self.keep.suits_epochs(source)?;
+        }
         Ok(Manifest {
             stages: stages::resolve(source, only, self.stage, stage_quotas)?,
             quotas,
@@ -199,9 +207,10 @@ impl Written {
             protect: stand_by(source, protection, self.standby.as_ref())?,
             keep: self.keep.keeper(source, self.server.is_some())?,
             witness: self.keep.witness(source, protection, self.server.is_some())?,
-            recovery_target: self.keep.recovery_target.map_or(RECOVERY_TARGET, |time| time.0),
+            recovery_target: self.keep.recovery_target.map_or(RECOVERY_TARGET, |time| time.into_inner().0),
             linger: self.keep.linger.map_or(LINGER, |time| time.0),
             cache: self.cache.map(|cache| cache.resolve(source)).transpose()?,
+            epoch: epoch::resolve(source, self.epoch, protection)?,
             server: self.server.map(|name| name.into_inner().0),
             name: self.name.0,
         })
@@ -219,14 +228,21 @@ fn protect(source: &Source, written: Option<&Spanned<String>>, shared: bool) -> 
         "endpoints" | "standby" if shared => "a shared cell cannot be kept by the ends of one session; write \"none\" (its clients' \
              connections and its state end with the edge), or give every client a cell with `cell = \"client\"`"
             .to_string(),
+        "epoch" if shared => "a shared cell cannot have a backup, not yet; write \"none\" (its clients' connections and its state end with \
+             the edge), or give every client a cell with `cell = \"client\"`"
+            .to_string(),
         "endpoints" => return Ok(Protect::Endpoints),
+        "epoch" => return Ok(Protect::Epoch),
         "standby" => return Ok(Protect::Warm),
         "none" => return Ok(Protect::None),
-        planned @ ("epoch" | "transaction" | "deadline") => format!(
+        planned @ ("transaction" | "deadline") => format!(
             "\"{planned}\" is planned, but not implemented in this build; write \"endpoints\" (the session survives \
-             edges), \"standby\" (and another edge is ready to continue it) or \"none\" (it survives nothing)"
+             edges), \"standby\" (and another edge is ready to continue it), \"epoch\" (outputs wait for a backup) or \
+             \"none\" (it survives nothing)"
         ),
-        other => format!("\"{other}\" is not a protection; write \"endpoints\", \"standby\" or \"none\""),
+        other => format!(
+            "\"{other}\" is not a protection; write \"endpoints\", \"standby\", \"epoch\" or \"none\""
+        ),
     };
     Err(source.problem(&written.span(), what))
 }
@@ -268,6 +284,23 @@ impl WrittenSchedule {
 }
 
 impl WrittenKeep {
+    /// Under `epoch` the backup has all that a recovery needs.
+    fn suits_epochs(&self, source: &Source) -> Result<(), Problem> {
+        let (span, what) = if let Some(written) = &self.checkpoint {
+            (written.span(), "the backup holds the cell, and ends keep no checkpoints")
+        } else if let Some(written) = &self.witness {
+            (
+                written.span(),
+                "the backup keeps how far the session came, and no session continues from what a client keeps",
+            )
+        } else if let Some(written) = &self.recovery_target {
+            (written.span(), "the backup replays the log while the session runs")
+        } else {
+            return Ok(());
+        };
+        Err(source.problem(&span, format!("has no effect with `protect = \"epoch\"`: {what}; remove it")))
+    }
+
     /// A witness only helps where one end could lie about the past: with a server, that server's
     /// end holds the same log.
     fn witness(&self, source: &Source, protect: Protect, has_server: bool) -> Result<WitnessMode, Problem> {
@@ -342,7 +375,7 @@ mod tests {
         let head = "name = \"a\"\nmodule = \"a.wasm\"\n";
         for (text, words) in [
             ("protect = 1", &["marram.toml:3", "`protect`", "expected a string"][..]),
-            ("protect = \"epoch\"", &[":3", "`protect`", "planned", "\"endpoints\""]),
+            ("protect = \"deadline\"", &[":3", "`protect`", "planned", "\"endpoints\"", "\"epoch\""]),
             ("protect = \"raid\"", &[":3", "`protect`", "not a protection", "\"none\""]),
             ("protct = \"none\"", &[":3", "protct", "expected one of", "`protect`"]),
             ("[quotas]\nmemory = 16", &[":4", "`quotas.memory`", "\"16MiB\""]),

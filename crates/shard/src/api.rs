@@ -1,6 +1,7 @@
 //! What happens to a shard and to the control, and what they ask for: the interface between the pure edge and everything around
 //! it.
 
+mod claims;
 mod destination;
 mod moves;
 mod parts;
@@ -14,6 +15,7 @@ use crate::{
 };
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
+pub use claims::{ClaimAnswer, GroupClaim};
 pub use destination::{Destination, NoDestination};
 use marram_session::cell::{CellId, CheckpointBase, Ran, Run, Seed};
 use marram_session::replay::Gathered;
@@ -33,7 +35,7 @@ use marram_wire::{
 };
 pub use moves::{MovePlan, MoveWish, PlanMoves, Planned};
 pub use rows::{
-    Copied, DrainRow, EndRow, KeeperKind, KeeperProgress, KeeperRow, MoveRow, MoveStage, SessionRow,
+    Backing, Copied, DrainRow, EndRow, KeeperKind, KeeperProgress, KeeperRow, MoveRow, MoveStage, SessionRow,
 };
 
 /// The place of this edge itself among the edges that a shard dials: its other shards can take sessions over, too.
@@ -291,6 +293,8 @@ pub enum Protect {
     Warm = 2,
     /// As `Endpoints`, and another edge replays the log while the cell runs.
     Hot = 3,
+    /// Outputs wait until another edge, the backup, has what produced them. Ends keep messages until then, and nothing else.
+    Epoch = 4,
 }
 
 /// Which end keeps checkpoints.
@@ -317,7 +321,20 @@ pub enum WitnessMode {
     Strict = 2,
 }
 
-byte_enum!(Protect { None, Endpoints, Warm, Hot });
+impl Protect {
+    /// The value of `protect` in manifests.
+    #[must_use]
+    pub fn written(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Endpoints => "endpoints",
+            Self::Warm | Self::Hot => "standby",
+            Self::Epoch => "epoch",
+        }
+    }
+}
+
+byte_enum!(Protect { None, Endpoints, Warm, Hot, Epoch });
 byte_enum!(CheckpointHolder { Client, Server, Both });
 byte_enum!(WitnessMode { None, Lenient, Strict });
 
@@ -355,6 +372,18 @@ record! {
         witness: WitnessMode,
         /// Where its cells read objects from; none if they may not.
         cache: Option<crate::cache::CachePolicy>,
+        /// When outputs leave, if it is protected by epochs.
+        epoch: Option<EpochPace>,
+    }
+}
+
+record! {
+    /// When the outputs of sessions leave that are protected by epochs.
+    EpochPace {
+        /// Epochs end so often at most, in microseconds; 0 for one with each message.
+        every_us: u32,
+        /// A session that has lost its backup goes on without one after this time, in milliseconds.
+        alone_after_ms: u32,
     }
 }
 
@@ -416,6 +445,8 @@ pub enum ToShard {
     Edges(Edges),
     /// What this edge remembers of its coordinator's store: other edges are told.
     StoreSeen(StoreSeen),
+    /// The answer to [`FromShard::Claim`].
+    ClaimAnswer(ClaimAnswer),
 }
 
 /// Shard to control.
@@ -451,6 +482,8 @@ pub enum FromShard {
     Placed(Placed),
     /// Another edge tells what it remembers of its coordinator's store. Not answered.
     StoreSeen(EdgeStoreSeen),
+    /// Claim a replication group at the coordinator. Always answered, by [`ToShard::ClaimAnswer`].
+    Claim(GroupClaim),
 }
 
 record! {
@@ -848,6 +881,7 @@ messages!(ToShard {
     12u8 Edges(Edges),
     13u8 StoreSeen(StoreSeen),
     14u8 PlanMoves(PlanMoves),
+    15u8 ClaimAnswer(ClaimAnswer),
 });
 messages!(FromShard {
     0u8 Ready,
@@ -865,6 +899,7 @@ messages!(FromShard {
     12u8 MoveOver(MoveOver),
     13u8 StoreSeen(EdgeStoreSeen),
     14u8 Planned(Planned),
+    15u8 Claim(GroupClaim),
 });
 
 #[cfg(test)]
@@ -889,6 +924,7 @@ pub(crate) mod tests {
             priority,
             witness: WitnessMode::None,
             cache: None,
+            epoch: None,
         }
     }
 }

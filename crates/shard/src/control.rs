@@ -8,9 +8,9 @@ pub use moves::MOVES_REMEMBERED;
 mod tests;
 
 use crate::api::{
-    App, AppName, CheckpointHolder, Configure, Counter, FromShard, Grant, Missing, MoveOver, MovePlan,
-    MoveSession, MoveWish, NoteLevel, OwnerPhase, PlanMoves, SessionRow, Tag, Tagged, ToShard, Want,
-    WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport,
+    App, AppName, CheckpointHolder, ClaimAnswer, Configure, Counter, FromShard, Grant, GroupClaim, Missing,
+    MoveOver, MovePlan, MoveSession, MoveWish, NoteLevel, OwnerPhase, PlanMoves, Protect, SessionRow, Tag,
+    Tagged, ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport,
 };
 use crate::coordinator::{Parts, Placements, contents::EdgeStoreSeen};
 use alloc::{
@@ -74,6 +74,13 @@ pub enum ControlInput {
         shard: u8,
         /// The answer for that shard.
         testified: WitnessAnswer,
+    },
+    /// The answer to [`ControlOutput::AskClaim`].
+    ClaimAnswer {
+        /// The shard that asked.
+        shard: u8,
+        /// The answer for that shard.
+        answer: ClaimAnswer,
     },
     /// An answer is overdue: answer with what has arrived. The shell sends this some time after a request.
     Overdue {
@@ -189,6 +196,13 @@ pub enum ControlOutput {
         shard: u8,
         /// The question.
         seek: WitnessQuery,
+    },
+    /// Claim a replication group at the coordinator. [`ControlInput::ClaimAnswer`] always answers, after a bounded time.
+    AskClaim {
+        /// The shard that asks.
+        shard: u8,
+        /// The claim.
+        claim: GroupClaim,
     },
     /// Report to the coordinator what a client has.
     TellWitness(WitnessReport),
@@ -314,6 +328,9 @@ impl Control {
             ControlInput::Request { tag, request } => self.request(tag, request, out),
             ControlInput::Fetched { image, result } => self.fetched(image, result, out),
             // If the shard has restarted since, it ignores the answer: it has no such attempt.
+            ControlInput::ClaimAnswer { shard, answer } => {
+                out.push(ControlOutput::ToShard { shard, message: ToShard::ClaimAnswer(answer) });
+            }
             ControlInput::WitnessAnswer { shard, testified } => {
                 out.push(ControlOutput::ToShard { shard, message: ToShard::WitnessAnswer(testified) });
             }
@@ -446,6 +463,7 @@ impl Control {
             }
             FromShard::Drained => self.drained(shard, out),
             FromShard::Want(want) => self.want(shard, &want, out),
+            FromShard::Claim(claim) => out.push(ControlOutput::AskClaim { shard, claim }),
             FromShard::WitnessQuery(seek) => out.push(ControlOutput::AskWitness { shard, seek }),
             FromShard::WitnessReport(saw) => out.push(ControlOutput::TellWitness(saw)),
             FromShard::StoreSeen(seen) => out.push(ControlOutput::StoreSeen(seen)),
@@ -592,6 +610,13 @@ impl Control {
             return ControlAnswer::Refused(
                 "keep.witness requires a coordinator, and this edge has none: add [coordinator] to its \
                  configuration, or remove keep.witness"
+                    .into(),
+            );
+        }
+        if app.protect == Protect::Epoch && !self.config.coordinator {
+            return ControlAnswer::Refused(
+                "protect = \"epoch\" requires a coordinator, which decides between a primary and its backup, and this edge has none: \
+                 add [coordinator] to its configuration, or choose another protection"
                     .into(),
             );
         }

@@ -9,6 +9,7 @@
 //! are under way, sizes towards limits. Uniform draws would spend nearly all seeds on sessions that
 //! end before anything interesting happens.
 
+mod epochs;
 mod faults;
 mod lag;
 mod learning;
@@ -25,7 +26,7 @@ pub use liar::Liar;
 pub use renewal::{Renewal, RenewalStep};
 
 use crate::random::Random;
-use marram_shard::api::{App, CheckpointHolder, Protect, WitnessMode};
+use marram_shard::api::{App, CheckpointHolder, EpochPace, Protect, WitnessMode};
 use marram_wire::{
     id::ImageHash,
     limits::{CHECKPOINTS_SIZE, RETAINED_MAX},
@@ -299,13 +300,14 @@ impl Plan {
         }
         if scenario.is_none() {
             partial::prepare(&mut plan);
-            if !plan.keeps_many_messages() {
+            if !plan.keeps_many_messages() && !plan.has_epochs() {
                 plan.moves = moves::draw(seed, plan.agents());
                 moves::divide(&mut plan);
                 moves::expose(&mut plan);
                 moves::witness(&mut plan);
             }
-            plan.learning = learning::draw(&plan);
+            // A backup that an end's agent does not reach is no backup for its session.
+            plan.learning = learning::draw(&plan).filter(|_| !plan.has_epochs());
         }
         plan.connect_edges();
         if random.percent(4) {
@@ -314,6 +316,7 @@ impl Plan {
         if random.percent(2) {
             plan.server_down = 1;
         }
+        epochs::prepare(&mut plan);
         if let Some(scenario) = scenario {
             scenario.prepare(&mut plan);
         }
@@ -340,11 +343,13 @@ impl Plan {
         let drawn = Load::of(random);
         let load = if scenario.is_some() { Load::Usual } else { drawn };
         let count = if load == Load::Usual { random.between(1 + u64::from(is_liar), 4) } else { 1 };
+        let epoch = epochs::draw(seed).filter(|_| scenario.is_none() && load != Load::Drizzle);
         let standby = match scenario {
             Some(Scenario::Lag) => Some(Protect::Hot),
+            _ if epoch.is_some() => Some(Protect::Epoch),
             _ => standby(seed, load, is_renewal),
         };
-        let witness = witness(seed);
+        let witness = witness(seed).or_else(|| epoch.as_ref().map(|_| epochs::coordinator(seed)));
         let visits: Vec<_> =
             (0..count).map(|_| visit(random, clients, load, seed.is_multiple_of(2))).collect();
         let messages = visits.iter().map(|visit| visit.script.chunks.len() as u64).sum();
@@ -354,7 +359,7 @@ impl Plan {
             servers,
             delay_ns: delays(random, clients + servers, shards.len()),
             skew: skew(seed, clients + servers + shards.len() + 1, shards.len()),
-            apps: apps(random, linger_ms, (delayed(seed), standby, &witness)),
+            apps: apps(random, linger_ms, (delayed(seed), standby, &witness, epoch)),
             shards,
             load,
             datagrams: datagrams(seed, load),
@@ -392,6 +397,12 @@ impl Plan {
     /// Whether queues have tens of thousands of messages.
     pub fn keeps_many_messages(&self) -> bool {
         self.load == Load::Drizzle
+    }
+
+    /// Whether outputs wait for a backup.
+    #[must_use]
+    pub fn has_epochs(&self) -> bool {
+        self.apps.iter().any(|app| app.epoch.is_some())
     }
 
     /// Whether edges dial each other: to stand by for sessions, or to take moved ones.
@@ -655,7 +666,7 @@ fn checkpoints_max(seed: u64) -> u64 {
 fn apps(
     random: &mut Random,
     linger_ms: u64,
-    (delayed, standby, witness): (bool, Option<Protect>, &Option<Memory>),
+    (delayed, standby, witness, epoch): (bool, Option<Protect>, &Option<Memory>, Option<EpochPace>),
 ) -> Vec<App> {
     let keep = random.pick(&[CheckpointHolder::Client, CheckpointHolder::Server, CheckpointHolder::Both]);
     let recovery_target_ns = random.pick(&[0, 20 * US, 200 * US, 5 * MS]);
@@ -677,10 +688,11 @@ fn apps(
         tenant: "t".into(),
         priority: 0,
         witness: match witness {
-            Some(witness) if service == Service::Alone => witness.how,
+            Some(witness) if service == Service::Alone && epoch.is_none() => witness.how,
             _ => WitnessMode::None,
         },
         cache: None,
+        epoch: epoch.clone().filter(|_| service != Service::Bare),
     };
     Service::ALL.into_iter().map(app).collect()
 }

@@ -34,7 +34,7 @@ use feeds::Feeds;
 use marram_session::cell::{CellId, CheckpointBase, Ran, RunOutcome};
 use marram_shard::api::WitnessMode;
 use marram_wire::{
-    frame::{Code, Frame, Hello, Live, Promise, Promised, Sender},
+    frame::{Code, Frame, Hello, Keeps, Live, Promise, Promised, Sender},
     header::Header,
     id::{Generation, SessionId},
 };
@@ -76,8 +76,8 @@ struct Bound {
     generation: Option<Generation>,
     /// The generation whose live cell the owner offers to keep.
     live: Option<Generation>,
-    /// Whether the app is unprotected.
-    bare: bool,
+    /// What the end keeps.
+    keeps: Keeps,
 }
 
 /// One attempt to own a session, as seen in its frames. Flags and offsets in pairs: index 0 is the
@@ -158,6 +158,8 @@ pub struct Watch {
     promised_by: BTreeMap<(usize, SessionId, bool), Generation>,
     /// The last generation whose chosen log reached an end that had promised no newer one.
     chosen_at: BTreeMap<(SessionId, bool), Generation>,
+    /// The end that the frame which arrived last chose a log for, and what it had accepted before.
+    chosen_last: Option<((SessionId, bool), Option<Generation>)>,
     /// Stale frames whose effect was checked.
     looked_at: Vec<(Rare, std::mem::Discriminant<Frame>)>,
     feeds: Feeds,
@@ -281,8 +283,12 @@ impl Watch {
             (PeerSide::Edge, Frame::Unprotect(_)) => self.counts.add(Rare::Unprotected, 1),
             (PeerSide::Edge, Frame::Finish(_)) => self.see(Moment::Finish, Some(position)),
             (PeerSide::Agent, Frame::Finished(_)) => self.see(Moment::Finished, Some(position)),
+            (PeerSide::Agent, Frame::Ended(ended)) if ended.reason.contains("than the end has forgotten") => {
+                self.counts.add(Rare::AskerBehind, 1);
+            }
             (PeerSide::Agent, Frame::Ended(ended)) if ended.code == Code::Waiting => {
-                let bound = self.channels.get(&(wire, ended.channel)).filter(|bound| bound.bare);
+                let bound =
+                    self.channels.get(&(wire, ended.channel)).filter(|bound| bound.keeps == Keeps::Nothing);
                 if let Some(Bound { session, server, .. }) = bound {
                     self.abandoned.refused(agent, *session, *server);
                 }
@@ -306,7 +312,7 @@ impl Watch {
     ///
     /// Checks I1 (ever newer promises) and the end's part of I13.
     fn promised_by(&mut self, wire: usize, agent: usize, promised: &Promised) {
-        let Some(Bound { session, server, generation: Some(generation), live, bare }) =
+        let Some(Bound { session, server, generation: Some(generation), live, keeps }) =
             self.channels.get(&(wire, promised.channel))
         else {
             return;
@@ -320,8 +326,11 @@ impl Watch {
             self.bounds.broken = Some(what);
         }
         // The end of a session that is protected only while it moves goes back to the last generation with a log.
-        let last = if *bare { self.chosen_at.get(&(*session, *server)).copied() } else { before };
-        if promised.live && *live != last {
+        let last =
+            if *keeps == Keeps::Nothing { self.chosen_at.get(&(*session, *server)).copied() } else { before };
+        // One that keeps messages alone takes a later one, too: what the backup has follows from what was chosen here.
+        let follows = *keeps == Keeps::Messages && live >= &self.chosen_at.get(&(*session, *server)).copied();
+        if promised.live && *live != last && !follows {
             let what = format!("an end of {session:?} takes a cell of {live:?} for the one of {last:?}");
             self.bounds.broken = Some(what);
         }
@@ -489,6 +498,7 @@ impl Watch {
         frame: &Frame,
         violations: &mut Vec<String>,
     ) {
+        self.chosen_last = None;
         match (side, frame) {
             (PeerSide::Edge, Frame::Promised(promised)) => self.promised(wire, promised),
             (PeerSide::Agent, Frame::Chosen(chosen)) => self.chosen(wire, chosen.channel),
@@ -505,7 +515,7 @@ impl Watch {
         let (session, server) = (hello.session, hello.server);
         self.channels.insert(
             (wire, hello.channel),
-            Bound { session, server, generation: None, live: None, bare: false },
+            Bound { session, server, generation: None, live: None, keeps: Keeps::All },
         );
         if hello.fresh {
             return;
@@ -524,7 +534,7 @@ impl Watch {
         let server = !promise.server.is_empty();
         let (session, generation) = (promise.session, promise.generation);
         let live = promise.live.as_ref().map(|live| live.generation);
-        let bound = Bound { session, server, generation: Some(generation), live, bare: !promise.keep };
+        let bound = Bound { session, server, generation: Some(generation), live, keeps: promise.keeps };
         self.channels.insert((wire, promise.channel), bound);
         self.opened.insert((position, session), generation);
         self.feeds.promise(position, promise);
@@ -620,7 +630,7 @@ impl Watch {
             let promised =
                 self.promised_by.iter().filter(|((_, session, server), _)| (*session, *server) == end);
             if promised.map(|(_, promised)| promised).max() == Some(generation) {
-                self.chosen_at.insert(end, *generation);
+                self.chosen_last = Some((end, self.chosen_at.insert(end, *generation)));
                 self.clocks.accepted((wire, channel), end.0);
             }
         }
@@ -631,6 +641,16 @@ impl Watch {
             track.asked = [false; 2];
             let stood = attempt.stood.take().is_some();
             self.counts.add(Rare::StandbyTookOver, u64::from(stood));
+        }
+    }
+
+    /// An agent refused a frame of an owner that its end has left. The log that arrived with it is not the end's.
+    pub(crate) fn zombie_refused(&mut self, refused: SessionId) {
+        self.counts.add(Rare::ZombieRefused, 1);
+        match self.chosen_last.take().filter(|((session, _), _)| *session == refused) {
+            Some((end, Some(before))) => _ = self.chosen_at.insert(end, before),
+            Some((end, None)) => _ = self.chosen_at.remove(&end),
+            None => {}
         }
     }
 

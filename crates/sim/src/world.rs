@@ -22,6 +22,7 @@ mod causes;
 mod claims;
 mod coordinator;
 mod edges;
+mod epochs;
 mod faults;
 mod learning;
 mod liars;
@@ -300,7 +301,9 @@ impl World {
             self.triggered.push(TriggeredFault { moment, skip, delay_ns, kind });
         }
         if let Some(witness) = self.plan.witness.clone() {
-            self.watch.witness(witness.how);
+            if !self.plan.has_epochs() {
+                self.watch.witness(witness.how);
+            }
             for (at_ns, for_ns, absence) in witness.away {
                 self.queue.at(at_ns, Event::StoreAway(absence, for_ns));
             }

@@ -46,6 +46,7 @@ mod tests {
             (keeper("hot", json!(false), json!(9), json!(null)), "b (hot, not ready)"),
             (keeper("warm", json!(true), json!(0), json!(null)), "b (warm, 0 B behind)"),
             (keeper("hot", json!(true), json!(9), json!(130)), "b (hot, 9 B behind, 130 entries to replay)"),
+            (keeper("backup", json!(true), json!(9), json!(null)), "b (backup, 9 B behind)"),
             (keeper("recorder", json!(true), json!(9), json!(null)), "b (recorder, 9 B behind)"),
             (json!({ "name": "b", "kind": "cold" }), r#"{"name":"b","kind":"cold"}"#),
         ] {

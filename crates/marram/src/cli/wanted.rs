@@ -47,6 +47,7 @@ enum Protect {
     Standby,
     Warm,
     Hot,
+    Epoch,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -68,12 +69,13 @@ enum Server {
 }
 
 /// The phases of sessions on edges, and of those that recorders keep.
-const PHASES: [(&str, &str); 11] = [
+const PHASES: [(&str, &str); 12] = [
     ("running", "its cell handles messages of its ends"),
     ("standing by", "another edge owns it; here is its standby"),
     ("opening", "waits for its ends' promises and what they keep: it begins, or recovers"),
     ("restoring", "its cell is started, or restored from a checkpoint"),
     ("replaying", "its cell replays the log"),
+    ("waiting for its backup", "its backup must confirm that it recovered before its ends are informed"),
     ("recording", "its handler was stopped, and what its ends keep is recorded before they are informed"),
     ("finishing", "both sides are done; its ends are informed"),
     ("detached", "its cell is kept, and no end is connected to it here"),
@@ -118,6 +120,7 @@ impl Wanted {
             Protect::Standby => text("protect").is_some_and(|protect| protect.starts_with("standby")),
             Protect::Warm => text("protect") == Some("standby (warm)"),
             Protect::Hot => text("protect") == Some("standby (hot)"),
+            Protect::Epoch => text("protect") == Some("epoch"),
         };
         let kept_by = |name: &Name| {
             let keepers = row["keepers"].as_array();

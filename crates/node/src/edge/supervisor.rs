@@ -388,8 +388,8 @@ impl Supervisor {
             }
             self.step(control::ControlInput::Request { tag, request });
         }
-        while let Some((shard, testified)) = self.witnesses.take() {
-            self.step(control::ControlInput::WitnessAnswer { shard, testified });
+        while let Some(answer) = self.witnesses.take() {
+            self.step(answer);
         }
         while let Some((image, result)) = self.fetcher.take() {
             let result = result.map_err(|failure| failure.to_string());
@@ -480,6 +480,7 @@ impl Supervisor {
             }
             control::ControlOutput::Fetch { image } => self.fetcher.start(image),
             control::ControlOutput::AskWitness { shard, seek } => self.witnesses.ask(shard, seek),
+            control::ControlOutput::AskClaim { shard, claim } => self.witnesses.claim(shard, claim),
             control::ControlOutput::TellWitness(saw) => self.witnesses.tell(saw),
             control::ControlOutput::StoreSeen(seen) => self.witnesses.tell_store_seen(seen),
             control::ControlOutput::Log(level, text) => self.log(level, &text),

@@ -1,11 +1,12 @@
-//! Asks the coordinator, beside the supervisor's thread, how much of their sessions clients were seen to have.
+//! Asks the coordinator, beside the supervisor's thread, how much of their sessions clients were seen to have, and claims groups.
 //!
-//! The answer names the generation that asked, so one that comes late is recognised by the owner. A
-//! question always has an answer, "away" if need be: an attempt waits for it
-//! (`docs/protocol-keepers.md`, chapter 18).
+//! The answer names the generation that asked, or the claim, so one that comes late is recognised. A
+//! question always has an answer, "away" if need be: an attempt, or a group, waits for it
+//! (`docs/protocol-keepers.md`, chapter 18; `docs/protocol-epochs.md`).
 
 use marram_shard::{
-    api::{WitnessAnswer, WitnessQuery, WitnessReport},
+    api::{ClaimAnswer, GroupClaim, WitnessAnswer, WitnessQuery, WitnessReport},
+    control::ControlInput,
     coordinator::{Ask, AskAnswer, contents::EdgeStoreSeen},
 };
 use std::{
@@ -25,16 +26,16 @@ pub type Coordinating = Arc<dyn Fn(Ask, Answered) + Send + Sync>;
 /// Questions in progress.
 pub(super) struct Witnesses {
     coordinator: Option<Coordinating>,
-    sender: Sender<(u8, WitnessAnswer)>,
-    testified: Receiver<(u8, WitnessAnswer)>,
+    sender: Sender<ControlInput>,
+    answers: Receiver<ControlInput>,
     waker: Arc<OnceLock<mio::Waker>>,
 }
 
 impl Witnesses {
     /// `waker` is woken for each answer.
     pub(super) fn new(coordinator: Option<Coordinating>, waker: Arc<OnceLock<mio::Waker>>) -> Self {
-        let (sender, testified) = channel();
-        Self { coordinator, sender, testified, waker }
+        let (sender, answers) = channel();
+        Self { coordinator, sender, answers, waker }
     }
 
     /// Whether there is a coordinator.
@@ -44,22 +45,40 @@ impl Witnesses {
 
     /// Asks, for a shard.
     pub(super) fn ask(&self, shard: u8, seek: WitnessQuery) {
-        let (sender, waker) = (self.sender.clone(), Arc::clone(&self.waker));
-        let answered = move |answer| {
+        let WitnessQuery { session, .. } = seek;
+        self.ask_then(Ask::Witnessed { session }, move |answer| {
             let WitnessQuery { session, generation } = seek;
             let (seen, away) = match answer {
                 AskAnswer::Witnessed(seen) => (seen, None),
                 AskAnswer::Away(why) | AskAnswer::Refused(why) => (None, Some(why)),
                 other => (None, Some(format!("the coordinator answered {other:?}"))),
             };
+            ControlInput::WitnessAnswer {
+                shard,
+                testified: WitnessAnswer { session, generation, seen, away },
+            }
+        });
+    }
+
+    /// Claims a group, for a shard.
+    pub(super) fn claim(&self, shard: u8, claim: GroupClaim) {
+        let tag = claim.tag;
+        let answered =
+            move |answer| ControlInput::ClaimAnswer { shard, answer: ClaimAnswer::of(tag, answer) };
+        self.ask_then(claim.ask(), answered);
+    }
+
+    fn ask_then(&self, ask: Ask, input: impl FnOnce(AskAnswer) -> ControlInput + Send + 'static) {
+        let (sender, waker) = (self.sender.clone(), Arc::clone(&self.waker));
+        let answered = move |answer| {
             // Fails only when the supervisor has stopped.
-            let _ = sender.send((shard, WitnessAnswer { session, generation, seen, away }));
+            let _ = sender.send(input(answer));
             if let Some(waker) = waker.get() {
                 let _ = waker.wake();
             }
         };
         match &self.coordinator {
-            Some(coordinator) => coordinator(Ask::Witnessed { session: seek.session }, Box::new(answered)),
+            Some(coordinator) => coordinator(ask, Box::new(answered)),
             None => answered(AskAnswer::Away("this edge has no coordinator: add [coordinator]".into())),
         }
     }
@@ -81,9 +100,9 @@ impl Witnesses {
         }
     }
 
-    /// The next answer, if one is there, and its shard.
-    pub(super) fn take(&self) -> Option<(u8, WitnessAnswer)> {
-        self.testified.try_recv().ok()
+    /// The next answer, if one is there.
+    pub(super) fn take(&self) -> Option<ControlInput> {
+        self.answers.try_recv().ok()
     }
 }
 

@@ -17,7 +17,7 @@ use alloc::{
     vec::Vec,
 };
 use marram_wire::{
-    frame::{Channel, Code, Ended, Frame, Hello, Promise, Reject, Sender, Superseded},
+    frame::{Channel, Code, Ended, Frame, Hello, Keeps, Promise, Reject, Sender, Superseded},
     id::Generation,
 };
 
@@ -539,6 +539,10 @@ impl Agent {
         if session.end.phase() == EndPhase::Promised {
             // The owner failed after the promise: avoid a tight retry loop.
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
+            // Only the backup can go on with it: others are asked before the one that failed.
+            let backed = session.end.terms().is_some_and(|terms| terms.keeps == Keeps::Messages);
+            let failed = session.attached.filter(|_| backed).and_then(|(wire, _)| self.wires.get(wire));
+            session.rejected.extend(failed.map(|wire| (wire.target, code)));
         }
         let former = session.attached.take().filter(|former| self.wires.bound(*former).is_some());
         session.unable.clear();
@@ -606,7 +610,7 @@ impl Agent {
     /// The edge drains: ask another edge, if there is one, and stay until that one answers.
     pub(super) fn move_away(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<AgentOutput>) {
         let Some(session) = self.sessions.known(id) else { return };
-        let keeps = session.end.terms().is_none_or(|terms| terms.keep);
+        let keeps = session.end.terms().is_none_or(|terms| terms.keeps.anything());
         let here = keeps && session.attached.is_some_and(|(at, _)| at == wire);
         if here && !session.is_server() && session.asking.is_none() && !self.candidates(now_ns, id).is_empty()
         {
@@ -679,6 +683,10 @@ fn refuse(channel: Channel, refusal: &PromiseRefusal) -> Frame {
         PromiseRefusal::Uncovered => {
             // The edge to which it moves may be asked next.
             let reason = "the session moves, and this edge has not all of it".to_string();
+            Ended { channel, code: Code::Waiting, reason }.into()
+        }
+        PromiseRefusal::Behind => {
+            let reason = "this edge has consumed less than the end has forgotten, or produced less than it has received".to_string();
             Ended { channel, code: Code::Waiting, reason }.into()
         }
         PromiseRefusal::Ends => {

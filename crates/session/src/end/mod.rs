@@ -23,8 +23,8 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{
-        Channel, CheckpointBegin, CheckpointPart, Credit, Failure, Frame, Hello, Input, Kept, KeptInput,
-        Live, LogPart, Promise, Promised,
+        Channel, CheckpointBegin, CheckpointPart, Credit, Failure, Frame, Hello, Input, Keeps, Kept,
+        KeptInput, Live, LogPart, Promise, Promised,
     },
     id::{Generation, HostId, ImageHash, SessionId},
     limits::{
@@ -63,6 +63,9 @@ pub enum PromiseRefusal {
     Lost,
     /// The end keeps the session while it moves, and the requester lacks a part of the rest.
     Uncovered,
+    /// The end keeps its messages alone, and the requester has consumed less than it has forgotten, or produced less than it has
+    /// received.
+    Behind,
 }
 
 /// Why a frame was refused: the owner violates the protocol. The session cannot continue with this owner.
@@ -78,8 +81,8 @@ pub struct Terms {
     pub key: [u8; 16],
     /// The agent of the other end.
     pub peer: Option<HostId>,
-    /// Whether messages, log and checkpoints are kept.
-    pub keep: bool,
+    /// What is kept.
+    pub keeps: Keeps,
     /// How long to keep the record of a session that cannot be resumed, in milliseconds.
     pub linger_ms: u32,
 }
@@ -291,7 +294,7 @@ impl End {
     /// Whether it keeps messages and log, so that another owner can recover the session: always, or while the session moves.
     #[must_use]
     pub fn keeps(&self) -> bool {
-        self.protected || self.terms.as_ref().is_none_or(|terms| terms.keep)
+        self.protected || self.terms.as_ref().is_none_or(|terms| terms.keeps.anything())
     }
 
     /// Whether it keeps messages and log only because the session moves.
@@ -382,7 +385,7 @@ impl End {
         self.log.invariants(self.promised, self.phase == EndPhase::Owned)?;
         self.sent.invariants()?;
         self.checkpoints.invariants(self.log.end())?;
-        holds!("I49", !self.protected || self.terms.as_ref().is_some_and(|terms| !terms.keep));
+        holds!("I49", !self.protected || self.terms.as_ref().is_some_and(|terms| !terms.keeps.anything()));
         holds!("I44", (RETAINED_MIN..=RETAINED_MAX).contains(&self.room));
         holds!("I44", (ALLOWANCE_MIN..=CHECKPOINT_AFTER_BYTES).contains(&self.allowance));
         holds!("I10", self.unacknowledged <= self.received);
@@ -401,7 +404,7 @@ impl End {
             session: self.session,
             server: self.server,
             app: self.app.clone(),
-            fresh: !self.begun && !self.server,
+            fresh: !self.server && (!self.begun || self.may_begin_again()),
             promised: self.promised,
             image: terms.map(|terms| terms.image),
             proof: terms.map(|terms| seal::proof(&terms.key, challenge, self.session)),
@@ -429,7 +432,7 @@ impl End {
             image: ask.image,
             key: ask.key,
             peer: ask.peer,
-            keep: ask.keep,
+            keeps: ask.keeps,
             linger_ms: ask.linger_ms,
         });
         self.log.abandon();
@@ -442,8 +445,12 @@ impl End {
         // log was chosen in that generation, and the standby's state may contradict what the ends have received since.
         // While a session without protection of its own moves, there is nothing else to go back to: there one counts in whose place no
         // log was chosen yet, since every end must say so.
-        let is_last =
-            |live: &Live| live.generation == self.chosen && (self.protected || live.generation == previous);
+        let backed = self.keeps_messages_alone();
+        let is_last = |live: &Live| {
+            let is_chosen = live.generation == self.chosen;
+            // One that follows from the last owner's history covers this end: [`Self::may_promise`].
+            backed || is_chosen && (self.protected || live.generation == previous)
+        };
         // An owner with a log that ends before the last checkpoint needs that checkpoint, and everything after it.
         let fits = |live: &&Live| is_last(live) && live.log_end >= self.log.start();
         let live = ask.live.as_ref().filter(fits);
@@ -511,12 +518,39 @@ impl End {
         if self.protected && !ask.live.as_ref().is_some_and(covers) {
             return Err(PromiseRefusal::Uncovered);
         }
+        if self.keeps_messages_alone() && !self.is_covered_by(ask.live.as_ref()) {
+            return Err(PromiseRefusal::Behind);
+        }
         // The first promise fixes the ends of a session: a delayed first hello can make another agent accept the session, and
         // two pairs of ends could then each choose a log.
         if self.terms.as_ref().is_some_and(|terms| terms.peer != ask.peer) {
             return Err(PromiseRefusal::Ends);
         }
         Ok(())
+    }
+
+    /// Whether it keeps its messages and no log: what was consumed is at a backup.
+    fn keeps_messages_alone(&self) -> bool {
+        self.terms.as_ref().is_some_and(|terms| terms.keeps == Keeps::Messages)
+    }
+
+    /// Whether any edge may begin the session, as far as this end knows: its owner has released nothing to it, and has consumed nothing
+    /// that is forgotten here.
+    fn may_begin_again(&self) -> bool {
+        self.keeps_messages_alone() && self.is_covered_by(None)
+    }
+
+    /// Whether an owner could go on where this end stands: it has consumed all that is forgotten here, produced all that was received,
+    /// and none was chosen here since that it does not follow from. To ask must not dislodge an owner which could.
+    fn is_covered_by(&self, live: Option<&Live>) -> bool {
+        match live {
+            Some(live) => {
+                live.generation >= self.chosen
+                    && live.took >= self.sent.start()
+                    && live.produced >= self.received
+            }
+            None => self.sent.start() == 0 && self.received == 0,
+        }
     }
 
     /// The client end's information about its client, sent while the end has no log: later the log's first entry contains it.

@@ -48,7 +48,7 @@ impl End {
     /// much larger one.
     pub fn allow(&mut self, share: Share, out: &mut Vec<EndEffect>) {
         self.room = share.room;
-        if self.phase != EndPhase::Owned || !self.terms.as_ref().is_some_and(|terms| terms.keep) {
+        if self.phase != EndPhase::Owned || !self.terms.as_ref().is_some_and(|terms| terms.keeps.anything()) {
             return;
         }
         let is_less = share.allowance < self.allowance && self.is_over(share);

@@ -6,7 +6,7 @@ use crate::{
     trace::{TraceContext, TraceRole},
 };
 use marram_wire::{
-    frame::Keep,
+    frame::{Keep, Keeps},
     id::{Generation, SessionId},
     seal::{Seal, SessionKeys},
 };
@@ -44,14 +44,29 @@ impl About {
         }
     }
 
-    /// Whether ends keep messages and log, because of the app's settings or while the session moves.
+    /// Whether ends keep messages, because of the app's settings or while the session moves. Then there is a log.
     pub(super) fn keeps(&self) -> bool {
-        self.policy.keep || self.is_protected_for_now()
+        self.policy.keeps.anything() || self.is_protected_for_now()
+    }
+
+    /// Whether they keep the log as well.
+    pub(super) fn keeps_log(&self) -> bool {
+        self.keeps() && !self.has_backup()
+    }
+
+    /// Whether they keep checkpoints as well.
+    pub(super) fn keeps_checkpoints(&self) -> bool {
+        self.policy.keeps == Keeps::All
+    }
+
+    /// Whether a backup has what ends do not keep, and outputs wait for it (`epoch`).
+    pub(super) fn has_backup(&self) -> bool {
+        self.policy.keeps == Keeps::Messages
     }
 
     /// Whether ends keep messages and log, and only because the session moves.
     pub(super) fn is_protected_for_now(&self) -> bool {
-        !self.policy.keep && matches!(self.protection, Protection::On | Protection::Ending)
+        !self.policy.keeps.anything() && matches!(self.protection, Protection::On | Protection::Ending)
     }
 
     /// The newest generation that the owner opened, or that its feed is of.
@@ -86,6 +101,7 @@ impl About {
             head: log.digest().0,
             last_ns: log.last_ns(),
             took: ends.took(),
+            group: None,
         }
     }
 

@@ -25,7 +25,7 @@ impl Checkpointer {
     /// Whether one apart is the next one to be copied.
     pub(super) fn is_apart_due(&self, about: &About, awaited: Awaited) -> bool {
         let is_sealed = self.taken.is_none() || self.sending.is_some();
-        let able = about.is_protected_for_now() || self.can_take_apart();
+        let able = !about.keeps_checkpoints() || self.can_take_apart();
         awaited == Awaited::Apart && able && self.apart.is_none() && is_sealed
     }
 

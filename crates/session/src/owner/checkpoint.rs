@@ -52,8 +52,9 @@ impl Owner {
     /// above its own share, if a checkpoint could be begun now (I43 of docs/protocol.md).
     #[must_use]
     pub fn replay_above_share_ns(&self) -> u64 {
-        let may_take =
-            self.about.policy.keep && self.phase() == OwnerPhase::Running && !self.replicas.has_handed_over();
+        let may_take = self.about.keeps_checkpoints()
+            && self.phase() == OwnerPhase::Running
+            && !self.replicas.has_handed_over();
         if may_take { self.checkpointer.above_share_ns(&self.about, &self.ends) } else { 0 }
     }
 
@@ -61,7 +62,7 @@ impl Owner {
     /// standby: the loss of this edge does not make its session replay.
     #[must_use]
     pub fn uncovered_replay_ns(&self) -> u64 {
-        let replays = self.about.policy.keep && self.follow.is_none();
+        let replays = self.about.keeps_checkpoints() && self.follow.is_none();
         if replays { self.checkpointer.uncovered_ns() } else { 0 }
     }
 
@@ -84,7 +85,7 @@ impl Owner {
             out.push(OwnerEffect::MergesDeltas(reason));
         }
         if awaited != Awaited::Nothing && (is_apart || base == CheckpointBase::Image) {
-            let keep = self.about.keep_frame(&self.ends, &self.log);
+            let keep = self.keep_frame();
             self.replicas.start_waiting(Some(number), &keep, out);
         }
         // A replay that starts here, also that of a keeper which begins here, needs nothing of what was read before.
@@ -104,7 +105,7 @@ impl Owner {
         if self.cell != Some(cell) || !self.checkpointer.prepared() {
             return trace!(self.context(), "ignores a preparation that was given up");
         }
-        if self.phase() == OwnerPhase::Running {
+        if self.may_copy() {
             self.checkpoint_if_due(out);
         }
     }
@@ -131,7 +132,7 @@ impl Owner {
     ) {
         // The answer of an earlier generation has another number, since numbers are never reused.
         let due = self.cell == Some(cell) && self.checkpointer.is_taking(number);
-        if !due || self.phase() != OwnerPhase::Running {
+        if !due || !self.may_copy() {
             return trace!(self.context(), "ignores checkpoint {number}, which was given up");
         }
         let bytes = match result {
@@ -170,7 +171,7 @@ impl Owner {
 
     /// Sends an end what it lacks of the log, if it is linked.
     pub(super) fn send_log(&mut self, index: usize, out: &mut Vec<OwnerEffect>) {
-        let Some(channel) = self.ends[index].channel else { return };
+        let Some(channel) = self.ends[index].channel.filter(|_| self.about.keeps_log()) else { return };
         if let Some(increment) = self.ends.increment(index, &self.log, self.about.seal()) {
             let log = LogOnly { channel, entries: increment.entries, tag: increment.tag };
             out.push(OwnerEffect::Send(self.ends[index].port, log.into()));

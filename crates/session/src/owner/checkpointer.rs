@@ -319,7 +319,7 @@ impl Checkpointer {
 
     /// What to do about a checkpoint that is due. `awaited` as for [`Self::take`]. A preparation is begun by this call.
     pub(super) fn step(&mut self, about: &About, ends: &Ends, awaited: Awaited) -> Step {
-        if !holders_are_linked(&about.policy, ends) {
+        if !about.has_backup() && !holders_are_linked(&about.policy, ends) {
             return Step::Wait;
         }
         let room = room(&about.policy, ends);
@@ -348,7 +348,7 @@ impl Checkpointer {
     fn next_base(&self, about: &About, ends: &Ends, awaited: Awaited, room: u64) -> Option<CheckpointBase> {
         if self.is_apart_due(about, awaited) {
             // Where the ends keep no checkpoints there is none to name.
-            let is_first = about.is_protected_for_now();
+            let is_first = !about.keeps_checkpoints();
             return Some(if is_first { CheckpointBase::Image } else { CheckpointBase::Apart });
         }
         let awaited = self.awaits_full(awaited);
@@ -444,8 +444,8 @@ impl Checkpointer {
     /// time.
     pub(super) fn is_due(&self, about: &About, ends: &Ends, log: &Log, awaited: Awaited) -> bool {
         let is_apart_due = self.is_apart_due(about, awaited);
-        // The ends of a session that is protected only while it moves keep no checkpoints.
-        if is_apart_due || about.is_protected_for_now() {
+        // The ends of a session that is protected only while it moves, or that has a backup, keep none.
+        if is_apart_due || !about.keeps_checkpoints() {
             return is_apart_due;
         }
         let is_wanted = self.full_requested || self.awaits_full(awaited);

@@ -70,6 +70,10 @@ impl Owner {
     /// All ends have promised, and this owner has a cell that lives, or was fed: continues with it, or opens again
     /// without it.
     fn continue_live(&mut self, now: Now, live: Generation, out: &mut Vec<OwnerEffect>) {
+        if self.about.has_backup() {
+            // Until the ends are told of this generation, another attempt goes on from the last one: nothing else has the session.
+            self.live = Some(live);
+        }
         // A standby is fed with a delay: its owner, which the ends believe, may have had more log (I31).
         let log_end = self.follow.is_none().then(|| self.log.end());
         let overtaken = self.witness.was_overtaken(live, log_end);
@@ -83,6 +87,10 @@ impl Owner {
             return self.continue_checkpoint(is_held, out);
         }
         self.replicas.drop_all(self.about.context(), out);
+        if self.about.has_backup() {
+            let reason = "an end does not go on where it stood, and keeps too little to begin again";
+            return self.terminate(Code::Protocol, reason.into(), out);
+        }
         // Another generation may have been chosen meanwhile: only what the ends keep is valid.
         trace!(self.context(), "opens again: its live cell may have been overtaken");
         self.remove_cell(out);
@@ -183,7 +191,7 @@ impl Owner {
         }
         let from = self.log.unverified_start();
         let seen = self.witness.seen_behind(from.offset);
-        let mut places = self.ends.held_behind(from.offset, self.about.policy.keep);
+        let mut places = self.ends.held_behind(from.offset, self.about.keeps_checkpoints());
         places.extend(seen);
         places.sort_unstable();
         let followed = self.log.follow_through(&self.about.keys, &self.ends, from, [0; 2], &places);
@@ -224,19 +232,29 @@ impl Owner {
             return self.tampered("an end has received outputs that the chosen log does not produce", out);
         }
         self.runner.set_clock(now, self.log.last_ns());
+        self.stands_at_end();
         self.tell_chosen(now, out);
     }
 
     /// Sends every end the chosen log, then releases the waiting outputs, in this order **\[M\]** (I12): if this owner
     /// is lost now, the next one finds the log on which the outputs depend.
-    fn tell_chosen(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+    pub(super) fn tell_chosen(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+        if self.awaits_backup() {
+            self.enter(Phase::Confirming, "its backup must confirm this generation");
+            self.epoch_is_due(out);
+            return self.checkpoint_if_due(out);
+        }
         self.checkpointer.make_room(&self.ends, &self.log, out);
         let generation = (self.about.generation(), self.about.seal());
         let session_ns = self.runner.session_ns(now, &self.log);
-        self.ends.send_chosen(generation, session_ns, &self.log, self.state.pauses(), out);
+        let log = (&self.log, self.about.keeps_log());
+        self.ends.send_chosen(generation, session_ns, log, self.state.pauses(), out);
         self.enter(Phase::Running, "the ends are sent the chosen log");
         self.live = Some(self.about.generation());
         self.checkpointer.tell_covered(&mut self.ends, out);
+        if self.about.has_backup() {
+            self.forget_kept(out);
+        }
         self.confirm_to_end(out);
         self.replicas.tell_standby_again(&self.ends, out);
         if self.state.is_opened {

@@ -61,6 +61,8 @@ pub enum OwnerEffect {
     ToKeeper(KeeperId, Frame),
     /// A keeper stopped keeping the session, for this reason. Nothing waits for it.
     KeeperLost(KeeperId, Code, String),
+    /// Something happened that no epoch of the session's group has yet: end one, and call [`super::Owner::end_epoch`].
+    EpochDue,
     /// A hot standby replays too slowly; [`OwnerEffect::KeeperLost`] follows.
     StandbySlow(KeeperId),
     /// Send this to the owner or recorder that feeds this standby.

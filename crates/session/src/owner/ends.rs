@@ -294,7 +294,7 @@ impl Ends {
     /// session that is kept must be linked for this: the others cannot come back.
     pub(super) fn are_done(&self, policy: &OwnerPolicy) -> bool {
         let done = |side: &EndState| side.input_closed && side.output_closed && side.outbox.is_empty();
-        self.sides.iter().all(done) && (!policy.keep || self.are_all_linked())
+        self.sides.iter().all(done) && (!policy.keeps.anything() || self.are_all_linked())
     }
 
     /// Continues with a cell that never stopped: every end's last promise before this one was to this owner, so no
@@ -318,7 +318,7 @@ impl Ends {
         &mut self,
         (generation, seal): (Generation, &Seal),
         session_ns: i64,
-        log: &Log,
+        (log, keeps_log): (&Log, bool),
         pauses: &Pauses,
         out: &mut Vec<OwnerEffect>,
     ) {
@@ -329,7 +329,13 @@ impl Ends {
             let credit = side.begin_credit(window, pauses.stops(side.port, has_server));
             let has = side.promised.as_ref().map_or(0, |promised| promised.log_end);
             let mut offset = has.max(log.floor());
-            let missing = log.since(offset);
+            // An end that keeps messages alone gets no log.
+            let missing = if keeps_log {
+                log.since(offset)
+            } else {
+                offset = has;
+                &[]
+            };
             // 0 also if nothing is missing.
             let last = missing.chunks(PART_SIZE).count().saturating_sub(1);
             let mut tail = bytes::Bytes::new();

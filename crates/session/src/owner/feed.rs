@@ -55,7 +55,7 @@ impl Owner {
         keep: &Keep,
         seed: Seed,
     ) -> Result<Self, StandbyError> {
-        let moves_unprotected = keep.moves && !policy.keep && !policy.shared;
+        let moves_unprotected = keep.moves && !policy.keeps.anything() && !policy.shared;
         let mut owner = Self::new(keep.session, keep.image, keys, policy, &keep.hosts, seed);
         if moves_unprotected {
             // It ends once the session belongs to this owner.
@@ -73,6 +73,7 @@ impl Owner {
         for (side, took) in owner.ends.iter_mut().zip(&keep.took) {
             side.took = *took;
         }
+        owner.epochs.fed_by = keep.group;
         if let Some(follow) = &mut owner.follow {
             follow.fed_by_owner(keep.channel, keep.hot);
         }

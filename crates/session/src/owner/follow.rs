@@ -99,6 +99,10 @@ pub(super) struct Follow {
     stored: u64,
     /// Whether the feeding owner has handed the session over, and this owner has not begun to take it over.
     handed_over: bool,
+    /// Whether this edge has claimed the session's group, and this owner has not begun to take it over.
+    promoted: bool,
+    /// Whether all that was fed is replayed.
+    caught_up: bool,
     /// Whether a recorder feeds it instead of an owner.
     recorder: bool,
     /// The recorder's answer, until what it gave has been checked.
@@ -129,6 +133,8 @@ impl Follow {
             replayed: 0,
             stored: 0,
             handed_over: false,
+            promoted: false,
+            caught_up: false,
             recorder: false,
             recalled: None,
             owed: Vec::new(),
@@ -192,9 +198,21 @@ impl Follow {
         self.hot
     }
 
-    /// Whether the session was handed over, when all that was fed is replayed. True once.
+    /// This edge has claimed the session's group.
+    pub(super) fn promote(&mut self) {
+        self.promoted = true;
+    }
+
+    /// All that was fed is replayed: whether the session was handed over, or claimed. True once.
     pub(super) fn takes_over(&mut self) -> bool {
-        self.channel.is_some() && core::mem::take(&mut self.handed_over)
+        self.caught_up = true;
+        let is_claimed = core::mem::take(&mut self.promoted);
+        is_claimed || self.channel.is_some() && core::mem::take(&mut self.handed_over)
+    }
+
+    /// Whether all that was fed is replayed.
+    pub(super) fn is_caught_up(&self) -> bool {
+        self.caught_up && !self.busy
     }
 
     /// Whether more log may follow what is here.
@@ -221,6 +239,7 @@ impl Follow {
 
     /// An entry is here, which costs so many bytes of the feed's window. Returns what acknowledges it, if that is due.
     pub(super) fn entry_taken(&mut self, cost: u64) -> Option<Frame> {
+        self.caught_up = false;
         self.unacknowledged.0 += 1;
         self.unacknowledged.1 += cost;
         let channel = self.channel.filter(|_| self.unacknowledged.1 >= ACK_EVERY)?;

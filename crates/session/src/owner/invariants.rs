@@ -16,13 +16,14 @@ impl Owner {
         holds!("I29", self.live.is_none_or(|live| live <= self.about.generation()));
         holds!("I29", !runs || self.live == Some(self.about.generation()));
         holds!("I29", !runs || self.follow.is_none());
-        let may_run = matches!(self.phase, Phase::Running | Phase::Promising(_) | Phase::Detached);
+        let may_run =
+            matches!(self.phase, Phase::Running | Phase::Promising(_) | Phase::Detached | Phase::Confirming);
         holds!("I29", !self.runner.is_busy() || may_run);
         holds!("I38", (self.phase() == OwnerPhase::Following) <= self.follow.is_some());
         for side in self.ends.iter() {
             side.invariants(self.follow.is_some())?;
             let linked = self.phase() == OwnerPhase::Running && side.channel.is_some();
-            let protected = linked && self.about.keeps();
+            let protected = linked && self.about.keeps_log();
             holds!("I23", !protected || (self.log.floor()..=self.log.end()).contains(&side.known));
             holds!("I23", !linked || side.next == side.fed_end());
             holds!("I49", side.kept_from.is_none() || self.about.is_protected_for_now());
@@ -34,7 +35,7 @@ impl Owner {
             follow.invariants(&self.ends, &self.log)?;
         }
         let lent = self.about.protection != Protection::Off;
-        holds!("I49", !lent || !(self.about.policy.keep || self.about.policy.shared));
+        holds!("I49", !lent || !(self.about.policy.keeps.anything() || self.about.policy.shared));
         self.state.invariants()?;
         self.witness.invariants()?;
         self.checkpointer.invariants(&self.log)?;

@@ -54,7 +54,7 @@ impl Owner {
     pub(super) fn failed(&mut self, input: u8, reason: String, out: &mut Vec<OwnerEffect>) {
         trace!(self.context(), "a handler was stopped at log offset {}: {reason}", self.log.end());
         let failure = Failure { log_offset: self.log.end(), input, reason };
-        if self.ends.know_failure(&failure) || !self.about.policy.keep {
+        if self.ends.know_failure(&failure) || !self.about.keeps_checkpoints() {
             return self.terminate(Code::Guest, failure.reason, out);
         }
         self.ends.fail(&failure, out);

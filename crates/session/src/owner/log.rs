@@ -243,7 +243,7 @@ impl Log {
     /// Each end's log from there on must be of this history, not only the longest one.
     pub(super) fn append_verified(&mut self, about: &About, ends: &Ends, behind: &[u8]) -> bool {
         let from = self.end_position();
-        let places = ends.held_behind(from.offset, about.keeps());
+        let places = ends.held_behind(from.offset, about.keeps_log());
         let Some(fed) = ends.fed_behind() else { return false };
         self.append_unverified(behind);
         let followed = self.follow_through(&about.keys, ends, from, fed, &places);

@@ -19,6 +19,7 @@
 //! | recordings | `recordings` | `record` |
 //! | the witness | `witness` | `witness` |
 //! | protection of a session that has none, while it moves | `about` | `protection` |
+//! | epochs that a backup has not confirmed | `epochs` | here |
 
 mod about;
 mod apart;
@@ -28,6 +29,7 @@ mod choose;
 mod effect;
 mod end_state;
 mod ends;
+mod epochs;
 mod feed;
 mod follow;
 mod invariants;
@@ -68,6 +70,7 @@ use marram_wire::{
 pub use crate::schedule::TaskCounts;
 pub use effect::{Now, OwnerEffect};
 pub use ends::EndProgress;
+pub use epochs::EpochRelease;
 pub use feed::StandbyError;
 pub use open::Attempt;
 pub use phase::OwnerPhase;
@@ -81,6 +84,7 @@ pub use witness::{ClientProgress, REPORT_NS, WitnessReply, Witnessing};
 use about::About;
 use checkpointer::Checkpointer;
 use ends::Ends;
+use epochs::Epochs;
 use follow::Follow;
 use log::Log;
 use phase::Phase;
@@ -110,6 +114,8 @@ pub struct Owner {
     /// While the owner is a standby, and until the takeover is complete.
     follow: Option<Box<Follow>>,
     witness: Witness,
+    /// If the app asks for epochs.
+    epochs: Epochs,
     totals: OwnerTotals,
 }
 
@@ -140,6 +146,7 @@ impl Owner {
             replicas: Replicas::default(),
             follow: None,
             witness: Witness::default(),
+            epochs: Epochs::default(),
             totals: OwnerTotals::default(),
         }
     }
@@ -166,6 +173,12 @@ impl Owner {
     #[must_use]
     pub fn keys(&self) -> &SessionKeys {
         &self.about.keys
+    }
+
+    /// Whether a backup has what its ends do not keep, and its outputs wait for that (`epoch`).
+    #[must_use]
+    pub fn has_backup(&self) -> bool {
+        self.about.has_backup()
     }
 
     /// Its policy.
@@ -260,7 +273,7 @@ impl Owner {
     /// Whether a log is being chosen, restored or replayed, so that no output can be released.
     #[must_use]
     pub fn recovering(&self) -> bool {
-        matches!(self.phase, Phase::Promising(_) | Phase::Restoring | Phase::Replaying(_))
+        matches!(self.phase, Phase::Promising(_) | Phase::Restoring | Phase::Replaying(_) | Phase::Confirming)
     }
 
     /// Changes the phase, and drops the data that only the last one needed.
@@ -297,6 +310,9 @@ impl Owner {
                 self.ends[index].allow(allowance.bytes);
                 if self.phase() == OwnerPhase::Running {
                     self.checkpoint_if_due(out);
+                    if self.about.has_backup() {
+                        self.forget_if_much(out);
+                    }
                 }
             }
             Frame::Protected(protected) if !promising => self.protected(index, &protected, out),
@@ -342,6 +358,26 @@ impl Owner {
         }
     }
 
+    /// An end has promised another edge, and this owner has a backup: what it has is nowhere else, unless it has handed the session
+    /// over. The claim of its group says whether it may ask again.
+    fn give_way(&mut self, promised: Generation, out: &mut Vec<OwnerEffect>) {
+        if !self.state.is_opened && self.follow.is_none() {
+            // It has not begun here.
+            return self.step_down(Code::Superseded, "another edge was promised the session".into(), out);
+        }
+        let may_ask = self.epochs.group().is_some() && !self.holds_outputs() && !self.epochs.given;
+        self.ends.reject(Code::Superseded, "another edge was promised the session", out);
+        self.enter(Phase::Detached, "an end has promised another edge");
+        if may_ask {
+            out.push(OwnerEffect::Reopen(promised.count));
+        }
+    }
+
+    /// What a keeper is told when it begins.
+    fn keep_frame(&self) -> Keep {
+        Keep { group: self.epochs.group(), ..self.about.keep_frame(&self.ends, &self.log) }
+    }
+
     /// The end at `port` has promised another generation.
     fn superseded(&mut self, port: Port, promised: Generation, out: &mut Vec<OwnerEffect>) {
         if promised <= self.about.generation() {
@@ -349,9 +385,11 @@ impl Owner {
         }
         // Two edges may open at the same time. Until a log is chosen this owner can ask again, with a newer generation
         // than the end's promise; after that the session belongs to the newer owner.
-        if self.phase() == OwnerPhase::Promising {
+        if self.phase() == OwnerPhase::Promising && !self.holds_outputs() {
             trace!(self.context(), "opens again: the end at port {} promised {promised}", port.0);
             out.push(OwnerEffect::Reopen(promised.count));
+        } else if self.about.has_backup() {
+            self.give_way(promised, out);
         } else {
             self.step_down(Code::Superseded, "a newer owner has the session".into(), out);
         }
@@ -372,7 +410,9 @@ impl Owner {
             Phase::Following | Phase::Restoring | Phase::Finishing | Phase::Recording(_) => {
                 trace!(self.context(), "ignores a handler that finished: it is {}", self.phase().name());
             }
-            Phase::Running | Phase::Promising(_) | Phase::Detached => self.consumed(now, ran, out),
+            Phase::Running | Phase::Promising(_) | Phase::Detached | Phase::Confirming => {
+                self.consumed(now, ran, out);
+            }
         }
     }
 
@@ -386,17 +426,24 @@ impl Owner {
     ) {
         self.replicas.add(keeper, channel, feed);
         if !self.state.is_opened && self.log.end() == 0 {
-            let keep = self.about.keep_frame(&self.ends, &self.log);
+            let keep = self.keep_frame();
             self.replicas.start_with_session(&keep, out);
-        } else if self.phase() == OwnerPhase::Running {
+            self.backup_changed(out);
+        } else if self.may_copy() {
             self.checkpoint_if_due(out);
         }
+    }
+
+    /// Whether checkpoints are taken in this phase.
+    fn may_copy(&self) -> bool {
+        matches!(self.phase, Phase::Running | Phase::Confirming)
     }
 
     /// A keeper is disconnected, or not needed any more.
     pub fn remove_replica(&mut self, keeper: KeeperId, out: &mut Vec<OwnerEffect>) {
         let was_handed_over = self.is_handed_over();
         self.replicas.remove(keeper, out);
+        self.backup_changed(out);
         self.stays(was_handed_over, out);
     }
 
@@ -414,15 +461,17 @@ impl Owner {
             return false;
         }
         let session_ns = self.runner.session_ns(now, &self.log);
-        let is_able = self.about.policy.keep || self.can_hand_over_for_good();
-        is_able && self.replicas.hand_over(keeper, session_ns, out)
+        let is_able = self.about.policy.keeps.anything() || self.can_hand_over_for_good();
+        let is_done = is_able && self.replicas.hand_over(keeper, session_ns, out);
+        self.epochs.given |= is_done;
+        is_done
     }
 
     /// What the edge would be told to which the session moved, on this channel: but for the position, which a session without
     /// protection does not know before it moves.
     #[must_use]
     pub fn move_frame(&self, channel: Channel) -> Keep {
-        let keep = self.about.keep_frame(&self.ends, &self.log);
+        let keep = self.keep_frame();
         let took = alloc::vec![0; keep.took.len()];
         Keep { channel, hot: true, moves: true, log_offset: 0, last_ns: 0, took, ..keep }
     }
@@ -458,16 +507,26 @@ impl Owner {
     }
 
     /// A frame from a keeper.
-    pub fn from_keeper(&mut self, keeper: KeeperId, frame: Frame, out: &mut Vec<OwnerEffect>) {
+    pub fn from_keeper(&mut self, now: Now, keeper: KeeperId, frame: Frame, out: &mut Vec<OwnerEffect>) {
         let was_handed_over = self.is_handed_over();
+        let was_full = self.replicas.is_backup_full();
         self.replicas.receive(self.about.context(), keeper, frame, out);
         self.confirmed(out);
+        self.backup_changed(out);
+        if was_full {
+            self.pump(now, out);
+        }
         self.stays(was_handed_over, out);
     }
 
     /// Informs the ends which edge is the standby, if that has changed.
     pub fn tell_standby(&mut self, standby: Option<(&str, u8)>, out: &mut Vec<OwnerEffect>) {
-        if self.phase() == OwnerPhase::Running && self.replicas.change_standby(standby) {
+        let phase = self.phase();
+        if matches!(phase, OwnerPhase::Running | OwnerPhase::Confirming)
+            && self.replicas.change_standby(standby)
+            // Else they are told with the chosen log.
+            && phase == OwnerPhase::Running
+        {
             self.replicas.tell_standby(&self.ends, out);
         }
     }

@@ -51,6 +51,7 @@ impl Owner {
         let is_fresh = self.log.end() == 0 && !self.state.is_opened;
         // A keeper goes on only from the very history that it was fed.
         self.replicas.renew(&self.about, has_cell || is_fresh, out);
+        self.backup_changed(out);
         self.checkpointer.interrupt(has_cell);
         // A cell of an attempt that failed before a log was chosen: it may stand at a position that is not chosen now.
         if self.live.is_none() {
@@ -215,7 +216,7 @@ fn ask_ends(
         let Some(channel) = side.channel else { continue };
         let peer = ends.iter().find(|other| other.port != side.port).map(|other| other.host);
         let server = about.policy.server.clone().filter(|_| side.port == Port::SERVER);
-        let took = side.fed_end();
+        let (took, produced) = (side.fed_end(), side.produced);
         let origin = attempt.origin.filter(|_| attempt.fresh && side.port == Port::SERVER);
         let promise = Promise {
             channel,
@@ -228,11 +229,11 @@ fn ask_ends(
             key: about.keys.resume(),
             fresh: attempt.fresh,
             proven: attempt.proven,
-            keep: about.policy.keep,
+            keeps: about.policy.keeps,
             shared: about.policy.shared,
             assigned: attempt.assigned,
             linger_ms: about.policy.linger_ms,
-            live: live.map(|(generation, log_end)| Live { generation, took, log_end }),
+            live: live.map(|(generation, log_end)| Live { generation, took, produced, log_end }),
             origin: origin.cloned().map(Box::new),
         };
         out.push(OwnerEffect::Send(side.port, promise.into()));

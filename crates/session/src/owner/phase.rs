@@ -25,11 +25,13 @@ pub enum OwnerPhase {
     Finishing,
     /// The cell lives, but no end is linked.
     Detached,
+    /// All ends have promised. The backup must confirm the generation before anything leaves under it.
+    Confirming,
 }
 
 impl OwnerPhase {
     /// In the order of their encoding.
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Following,
         Self::Promising,
         Self::Restoring,
@@ -38,6 +40,7 @@ impl OwnerPhase {
         Self::Recording,
         Self::Finishing,
         Self::Detached,
+        Self::Confirming,
     ];
 
     /// The phase in listings.
@@ -52,6 +55,7 @@ impl OwnerPhase {
             Self::Recording => "recording",
             Self::Finishing => "finishing",
             Self::Detached => "detached",
+            Self::Confirming => "waiting for its backup",
         }
     }
 }
@@ -85,6 +89,7 @@ pub(super) enum Phase {
     Recording(Stopped),
     Finishing,
     Detached,
+    Confirming,
 }
 
 impl Phase {
@@ -99,6 +104,7 @@ impl Phase {
             Self::Recording(_) => OwnerPhase::Recording,
             Self::Finishing => OwnerPhase::Finishing,
             Self::Detached => OwnerPhase::Detached,
+            Self::Confirming => OwnerPhase::Confirming,
         }
     }
 
@@ -135,6 +141,6 @@ mod tests {
             assert_eq!(bytes[..], [number]);
             assert_eq!(OwnerPhase::take(&mut bytes.freeze()), Ok(phase));
         }
-        assert!(OwnerPhase::take(&mut Bytes::from_static(&[8])).is_err());
+        assert!(OwnerPhase::take(&mut Bytes::from_static(&[9])).is_err());
     }
 }

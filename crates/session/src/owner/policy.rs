@@ -2,6 +2,7 @@
 
 use super::Witnessing;
 use alloc::string::String;
+use marram_wire::frame::Keeps;
 
 /// Which end keeps checkpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,8 +22,8 @@ pub struct OwnerPolicy {
     pub app: String,
     /// The server's name, if the app has a server.
     pub server: Option<String>,
-    /// Whether ends keep messages, log and checkpoints (`endpoints`) or nothing (`none`).
-    pub keep: bool,
+    /// What ends keep. With messages alone, a backup has the rest, and outputs wait for it.
+    pub keeps: Keeps,
     /// Which end keeps checkpoints.
     pub holder: Holder,
     /// The longest acceptable replay of what no checkpoint covers, in nanoseconds.
@@ -37,7 +38,7 @@ pub struct OwnerPolicy {
     pub log_bytes_per_s: u32,
     /// Whether a recording is made when a handler of the session is stopped.
     pub record_stops: bool,
-    /// Whether other sessions use the same cell ([`crate::shared`]). Needs `keep` to be off.
+    /// Whether other sessions use the same cell ([`crate::shared`]). Then ends keep nothing.
     pub shared: bool,
     /// Whether an external witness stores how much the client has received, and what to do while the witness is
     /// unavailable. For apps without a server: their clients could otherwise go back to an older state.

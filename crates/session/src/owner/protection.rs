@@ -53,7 +53,7 @@ impl Owner {
     /// The session is about to be moved. If its app has no protection, it gets some until [`Self::end_protection`], or until the other
     /// edge owns it.
     pub fn begin_protection(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        if self.about.policy.keep || self.about.policy.shared {
+        if self.about.policy.keeps.anything() || self.about.policy.shared {
             return;
         }
         self.about.protection = match self.about.protection {
@@ -106,6 +106,9 @@ impl Owner {
     /// it is not known, so that this can be tried again.
     pub(super) fn is_log_confirmed(&mut self, keeper: KeeperId, out: &mut Vec<OwnerEffect>) -> bool {
         let Some(begins_at) = self.replicas.begins_at(keeper) else { return false };
+        if self.about.has_backup() {
+            return true;
+        }
         if self.ends.iter().all(|side| side.confirmed_log >= begins_at) {
             return true;
         }
@@ -127,7 +130,7 @@ impl Owner {
 
     /// An end keeps the session, and has the log up to where it was asked.
     pub(super) fn protected(&mut self, index: usize, protected: &Protected, out: &mut Vec<OwnerEffect>) {
-        let (keeps, keeps_always) = (self.about.keeps(), self.about.policy.keep);
+        let (keeps, keeps_always) = (self.about.keeps(), self.about.policy.keeps.anything());
         let side = &mut self.ends[index];
         let is_first = side.kept_from.is_none() && !keeps_always;
         // Frames of one channel are in order: the end has all that it was sent before, and this owner all that the end sent.
@@ -162,7 +165,9 @@ impl Owner {
 
     /// Whether the session goes on if an end is disconnected.
     pub(super) fn outlives_links(&self) -> bool {
-        self.about.policy.keep || self.is_covered() || (self.follow.is_some() && self.about.keeps())
+        self.about.policy.keeps.anything()
+            || self.is_covered()
+            || (self.follow.is_some() && self.about.keeps())
     }
 
     /// Opens a generation, if protection is to end: the ends then promise no edge any more that was fed in an older one.

@@ -136,7 +136,7 @@ impl Recall {
         if !self.consumes_what_was_said(base, log, ends) {
             return false;
         }
-        owed.extend(ends.held_behind(base.offset, about.policy.keep));
+        owed.extend(ends.held_behind(base.offset, about.keeps_log()));
         owed.sort_unstable();
         let from = Position { offset: base.offset, digest: log.digest(), cursor: base.cursor() };
         // The ends' log may end before the checkpoint that an end holds: then the ends are asked for everything.

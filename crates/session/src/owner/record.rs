@@ -37,8 +37,11 @@ pub struct RecordRequest {
 impl Owner {
     /// Records the session at the next position between two handlers; answered by [`OwnerEffect::Recorded`].
     pub fn record(&mut self, now: Now, request: RecordRequest, out: &mut Vec<OwnerEffect>) {
-        let refusal = if !self.about.policy.keep {
+        let refusal = if !self.about.policy.keeps.anything() {
             "the app is deployed with protect = \"none\": nothing of its sessions is kept that could be recorded"
+        } else if self.about.has_backup() {
+            "the app is deployed with protect = \"epoch\": the log of its sessions is kept only until their backup has it, so there is \
+             none to record"
         } else if self.recordings.is_recording() {
             "the session is being recorded already; try again when that is done"
         } else if self.phase() != OwnerPhase::Running || self.incomplete() {
@@ -103,7 +106,7 @@ impl Owner {
         let able = self.phase() == OwnerPhase::Running
             && !self.incomplete()
             && !self.checkpointer.is_ahead_of_ends(&self.log);
-        if !self.about.policy.record_stops || !self.about.policy.keep || !able {
+        if !self.about.policy.record_stops || !self.about.keeps_checkpoints() || !able {
             return self.failed(input, reason, out);
         }
         let entry = self.log.entry_apart(running.event, running.now_ns, running.reads);

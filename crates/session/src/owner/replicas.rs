@@ -54,6 +54,8 @@ pub enum Feed {
     Replayed,
     /// It replays the log, and is to take the session over.
     Moved,
+    /// It replays the log, and outputs wait for it: the session waits for one that lags instead of dropping it.
+    Backup,
 }
 
 impl Feed {
@@ -184,6 +186,12 @@ impl ReplicaStream {
         last
     }
 
+    /// Whether outputs wait for it, and it is so far behind that the cell waits as well.
+    fn is_full(&self) -> bool {
+        let lags = self.behind > FEED_WINDOW / 2 || self.fell_behind() > REPLAY_LAG_MAX;
+        self.feed == Feed::Backup && self.streaming && lags
+    }
+
     /// By how many entries it has fallen behind since it was ready.
     fn fell_behind(&self) -> u64 {
         if self.ready { self.unreplayed - self.unreplayed_min } else { 0 }
@@ -285,6 +293,17 @@ impl Replicas {
             stream.allowed = 0;
         }
         stream.in_flight - before
+    }
+
+    /// The backup, if there is one: whether it has all that it begins with, so that it can confirm epochs.
+    pub(super) fn backup(&self) -> Option<bool> {
+        let backup = self.streams.iter().find(|stream| stream.feed == Feed::Backup)?;
+        Some(backup.streaming && backup.ready)
+    }
+
+    /// Whether the cell waits for the backup.
+    pub(super) fn is_backup_full(&self) -> bool {
+        self.streams.iter().any(ReplicaStream::is_full)
     }
 
     /// Whether a keeper was told to take the session over.
@@ -442,7 +461,8 @@ impl Replicas {
             (stream.streaming, stream.base, stream.begins_at) = (true, base, keep.log_offset);
             let (channel, feed) = (stream.channel, stream.feed);
             let (hot, moves) = (feed.is_replayed(), feed == Feed::Moved);
-            let keep = Keep { channel, hot, moves, ..keep.clone() };
+            let group = keep.group.filter(|_| feed == Feed::Backup);
+            let keep = Keep { channel, hot, moves, group, ..keep.clone() };
             out.push(OwnerEffect::ToKeeper(stream.keeper, keep.into()));
         }
     }
@@ -483,7 +503,7 @@ impl Replicas {
                 stream.note_place(place);
             }
             stream.unreplayed += u64::from(stream.feed.is_replayed());
-            if stream.fell_behind() > REPLAY_LAG_MAX {
+            if stream.fell_behind() > REPLAY_LAG_MAX && stream.feed != Feed::Backup {
                 let reason = format!("it replays too slowly: {} entries behind", stream.unreplayed);
                 out.push(OwnerEffect::StandbySlow(stream.keeper));
                 self.lose(about.context(), at, Code::Busy, reason, out);

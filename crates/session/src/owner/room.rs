@@ -59,7 +59,12 @@ impl Checkpointer {
     /// Whether every holder has room for the sealed copy. Otherwise its size is the estimate for the next one.
     pub(super) fn fits(&mut self, about: &About, ends: &Ends, size: u64) -> Result<(), String> {
         let max = about.policy.checkpoints_max;
-        let room = if self.apart.is_some() { max } else { room(&about.policy, ends) };
+        let room = match &self.apart {
+            // A backup restores a cell from it, and keeps no copy.
+            Some(_) if about.has_backup() => u64::MAX,
+            Some(_) => max,
+            None => room(&about.policy, ends),
+        };
         if size <= room {
             return Ok(());
         }

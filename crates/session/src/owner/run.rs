@@ -19,7 +19,8 @@ impl Owner {
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
         let is_running = self.phase() == OwnerPhase::Running;
-        let timer_ns = self.runner.timer_due_ns(&self.ends, &self.log, &self.state).filter(|_| is_running);
+        let may_run = is_running && !self.replicas.is_backup_full();
+        let timer_ns = self.runner.timer_due_ns(&self.ends, &self.log, &self.state).filter(|_| may_run);
         let witness_ns = self.witness.report_due_ns();
         [timer_ns, self.recordings.until_ns(), witness_ns].into_iter().flatten().min()
     }
@@ -39,8 +40,8 @@ impl Owner {
         if self.phase() != OwnerPhase::Running || self.runner.is_busy() || self.cell.is_none() {
             return;
         }
-        // Ends refuse log beyond `LOG_SIZE_MAX`: the cell waits for a checkpoint to be stored.
-        if self.log.is_full() {
+        // Ends refuse log beyond `LOG_SIZE_MAX`: the cell waits for a checkpoint to be stored, or for its backup.
+        if self.log.is_full() || self.replicas.is_backup_full() {
             return;
         }
         if self.runner.begin_next(now, &mut self.ends, &self.log, &mut self.state) {
@@ -79,14 +80,18 @@ impl Owner {
         };
         self.totals.consumed += 1;
         self.totals.pauses_ended += self.state.end_entry(&mut self.ends, &self.about);
+        self.entry_ended(out);
         // The quota is of a log that the app asked for.
-        self.runner.count(now, sent, if self.about.policy.keep { logged } else { 0 });
+        self.runner.count(now, sent, if self.about.policy.keeps.anything() { logged } else { 0 });
         let broken = self.runner.broken_quota(&self.about.policy, &self.log, sent);
         if let Some(reason) = broken.or(applied.err()) {
             return self.terminate(Code::Guest, reason, out);
         }
         if self.phase() != OwnerPhase::Running {
-            // A new generation is being opened: outputs wait in the outbox.
+            // A new generation is being opened: outputs wait in the outbox. A backup may wait for a checkpoint.
+            if self.may_copy() {
+                self.checkpoint_if_due(out);
+            }
             return;
         }
         self.release(out);
@@ -149,7 +154,10 @@ impl Owner {
     /// has an output has the log that led to it, and gives that to the next owner (I14). Outputs of an entry that is
     /// not logged are held back (I15).
     pub(super) fn release(&mut self, out: &mut Vec<OwnerEffect>) {
-        let keep = self.about.keeps();
+        if self.holds_outputs() {
+            return;
+        }
+        let keep = self.about.keeps_log();
         for index in 0..self.ends.len() {
             let Some(channel) = self.ends[index].channel else { continue };
             let (port, known) = (self.ends[index].port, self.ends[index].known);
@@ -172,7 +180,7 @@ impl Owner {
                 let output = Output { channel, increment, close: message.close, payload: message.payload };
                 out.push(OwnerEffect::Send(port, output.into()));
                 self.witness.mark_sent(&self.about, &self.ends[index]);
-                if !keep {
+                if !self.about.keeps() {
                     // An owner that keeps nothing gets no acknowledgements.
                     self.ends[index].acknowledge(1);
                 }
@@ -201,7 +209,7 @@ impl Owner {
         };
         side.credit = credit;
         // What was received before an end kept anything, and is acknowledged late, is not here.
-        let counts = self.about.policy.keep || side.kept_from.is_some();
+        let counts = self.about.policy.keeps.anything() || side.kept_from.is_some();
         if counts && !side.acknowledge(received) {
             return self.terminate(
                 Code::Protocol,
@@ -225,7 +233,7 @@ impl Owner {
         if !done || self.phase() != OwnerPhase::Running {
             return;
         }
-        if !self.about.policy.keep {
+        if !self.about.policy.keeps.anything() {
             return self.terminate(Code::Finished, self.state.reason_of_end(), out);
         }
         self.enter(Phase::Finishing, "every end has received everything");

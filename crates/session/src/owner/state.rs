@@ -134,9 +134,8 @@ impl CellState {
         if fit { changed } else { Err("the cell has more timers than the limit".to_string()) }
     }
 
-    /// All handlers of an entry have run, and it is logged if entries are logged: its outputs may be sent. Before that
-    /// no output may be sent in any case: an owner that recovers from a log without the entry would not produce it.
-    /// Returns how many pauses it ended.
+    /// All handlers of an entry have run, and it is logged if entries are logged. Before that no output may be sent in any case: an
+    /// owner that recovers from a log without the entry would not produce it. Returns how many pauses it ended.
     ///
     /// A shared cell never is at rest by itself: inputs of other sessions can make it send to this one or resume its
     /// port.
@@ -145,9 +144,7 @@ impl CellState {
         if !is_shared {
             self.close_if_spent(ends);
         }
-        let ended = self.resume_if_stuck(ends, is_shared, about.context());
-        ends.iter_mut().for_each(EndState::mark_logged);
-        ended
+        self.resume_if_stuck(ends, is_shared, about.context())
     }
 
     /// A cell that can never run again has no more outputs: its ports are closed. Depends on the log alone, so a replay

@@ -15,6 +15,13 @@ mod tests;
 impl Owner {
     /// The fed data is useless: the ends are asked again, for everything that they keep.
     pub(super) fn restart_from_ends(&mut self, why: &str, out: &mut Vec<OwnerEffect>) {
+        if self.about.has_backup() {
+            return self.step_down(
+                Code::Waiting,
+                alloc::format!("what this edge was fed is useless: {why}"),
+                out,
+            );
+        }
         trace!(self.context(), "opens again, from what the ends keep: what it was fed is useless: {why}");
         self.forget_fed(out);
         out.push(OwnerEffect::Reopen(self.about.generation().count));
@@ -100,7 +107,7 @@ impl Owner {
         // This owner cannot send log that only some of the ends have.
         let covered = self.follow.as_ref().map_or(0, |follow| follow.covered().0);
         let lacks = |side: &EndState| promised(side).is_none_or(|(_, end, _)| end < self.log.floor());
-        if self.log.floor() > covered && self.ends.iter().any(lacks) {
+        if self.about.keeps_log() && self.log.floor() > covered && self.ends.iter().any(lacks) {
             return Err("an end lacks log that no checkpoint covers");
         }
         let mut behind = Bytes::new();
@@ -173,6 +180,20 @@ impl Owner {
             }
             self.replicas = Replicas::default();
         }
+    }
+
+    /// This edge has claimed the group of a session that it is fed: it takes the session over as soon as all of that is replayed.
+    pub fn promote(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+        if let Some(follow) = &mut self.follow {
+            follow.promote();
+            self.follow_on(now, out);
+        }
+    }
+
+    /// Whether a standby has replayed all that it was fed.
+    #[must_use]
+    pub fn is_caught_up(&self) -> bool {
+        self.follow.as_ref().is_some_and(|follow| follow.is_caught_up())
     }
 
     /// A standby's progress: the offset up to which it was fed the log, and whether it could take over now.

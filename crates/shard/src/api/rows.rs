@@ -21,12 +21,14 @@ pub enum KeeperKind {
     Hot = 2,
     /// The edge to which the session moves.
     Moving = 3,
+    /// An edge that replays the log, and for which outputs wait.
+    Backup = 4,
 }
-byte_enum!(KeeperKind { Recorder, Warm, Hot, Moving });
+byte_enum!(KeeperKind { Recorder, Warm, Hot, Moving, Backup });
 
 impl KeeperKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Recorder, Self::Warm, Self::Hot, Self::Moving];
+    pub const ALL: [Self; 5] = [Self::Recorder, Self::Warm, Self::Hot, Self::Moving, Self::Backup];
 
     /// Its name, in listings and in the admin API.
     #[must_use]
@@ -36,6 +38,7 @@ impl KeeperKind {
             Self::Warm => "warm",
             Self::Hot => "hot",
             Self::Moving => "moving",
+            Self::Backup => "backup",
         }
     }
 }
@@ -162,6 +165,31 @@ record! {
     }
 }
 
+/// Whether a session that is protected by epochs has a backup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Backing {
+    /// No claim names a backup, and no output leaves.
+    Held = 0,
+    /// A claim names a backup, and each output leaves when that has what produced it.
+    Backed = 1,
+    /// It runs without a backup: it is lost with this edge.
+    Alone = 2,
+}
+byte_enum!(Backing { Held, Backed, Alone });
+
+impl Backing {
+    /// Its name, in listings and in the admin API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Backed => "backed",
+            Self::Alone => "alone",
+        }
+    }
+}
+
 record! {
     /// How a session would leave if the edge stopped.
     DrainRow {
@@ -197,6 +225,8 @@ record! {
         protect: Protect,
         /// Its replicas other than its ends.
         keepers: Vec<KeeperRow>,
+        /// Whether it has a backup; none unless it is protected by epochs and runs here.
+        backing: Option<Backing>,
         /// Its move to another edge or shard, if it is being moved.
         moving: Option<MoveRow>,
         /// Its ends.

@@ -1,12 +1,17 @@
 //! The control, driven by shards and operators of the test.
 
 use super::*;
+use crate::api::EpochPace;
 
 fn app(name: &str, image: u8) -> App {
     App { image: ImageHash([image; 32]), ..crate::api::tests::app(name, 0) }
 }
 
 fn control() -> Control {
+    control_with(false)
+}
+
+fn control_with(coordinator: bool) -> Control {
     let (sessions_max, recoveries_max, peers, record_stops, sabotage) = (0, 0, true, false, 0);
     let grants = Vec::new();
     Control::new(ControlConfig {
@@ -18,7 +23,7 @@ fn control() -> Control {
         memory_max: 0,
         grants,
         peers,
-        coordinator: false,
+        coordinator,
         record_stops,
         checkpoints_max: 1 << 29,
         dials: Vec::new(),
@@ -187,5 +192,24 @@ fn a_question_is_answered_when_every_shard_has_or_died() {
     let figures = figures.expect("no one is waited for any more");
     for counter in [first, second] {
         assert!(figures.contains(&MetricSample { shard: Some(0), counter }), "{figures:?}");
+    }
+}
+
+#[test]
+fn epochs_need_a_coordinator() {
+    for (coordinator, says) in [(false, "[coordinator]"), (true, "")] {
+        let app = App {
+            protect: Protect::Epoch,
+            epoch: Some(EpochPace { every_us: 1_000, alone_after_ms: 0 }),
+            ..app("a", 1)
+        };
+        let request = ControlRequest::Deploy(app);
+        let out = step(&mut control_with(coordinator), ControlInput::Request { tag: 0, request });
+        let refused = out.iter().find_map(|out| match out {
+            ControlOutput::Answer { answer: ControlAnswer::Refused(why), .. } => Some(why.as_str()),
+            _ => None,
+        });
+        assert_eq!(refused.is_some(), !coordinator);
+        assert!(refused.unwrap_or_default().contains(says), "{refused:?}");
     }
 }

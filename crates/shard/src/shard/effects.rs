@@ -125,6 +125,7 @@ impl Shard {
             }
             OwnerEffect::Advance(cell, meta) => out.push(ShardOutput::Advance { cell, meta }),
             OwnerEffect::ToKeeper(keeper, frame) => self.send_keeper(id, keeper, frame, out),
+            OwnerEffect::EpochDue => self.epoch_due(id),
             // `KeeperLost` follows, which ends the replica.
             OwnerEffect::StandbySlow(_) => self.counters.standbys_slow += 1,
             OwnerEffect::KeeperLost(keeper, code, reason) => later.lost.push((keeper, code, reason)),
@@ -218,6 +219,7 @@ impl Shard {
         self.unlink(id, Port::CLIENT);
         self.unlink(id, Port::SERVER);
         let Some(mut session) = self.sessions.remove(id) else { return };
+        self.leave_groups(now, id);
         if let Some(moving) = session.moving.take() {
             self.moved(now, id, &moving, (code, reason), out);
         }

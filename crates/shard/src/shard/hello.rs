@@ -41,7 +41,7 @@ impl Refusal {
     }
 }
 
-fn refuse<T>(code: Code, reason: impl Into<String>) -> Result<T, Refusal> {
+pub(super) fn refuse<T>(code: Code, reason: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal(code, reason.into()))
 }
 
@@ -165,7 +165,11 @@ impl Shard {
             // The hello crossed with the promise that this shard asked of the same end, over this same wire.
             return Ok(());
         }
+        self.may_open_backed(now, id, out)?;
         let (app, ends) = self.resolve(now, wire, hello, proven, out)?;
+        if app.protect == Protect::Epoch {
+            self.refuse_unbacked(id, hello.fresh)?;
+        }
         if !self.sessions.has(id) {
             if self.sessions.are_at(self.config.sessions_max) {
                 return refuse(Code::Busy, SESSIONS_MAX_REACHED);
@@ -177,7 +181,7 @@ impl Shard {
                 self.tenants.have_room(&app).map_err(|reason| Refusal(Code::Busy, reason))?;
             }
             // Checked for room before the recorder is asked: its answer must not be in vain.
-            let may_be_recorded = !hello.fresh && app.protect != Protect::None;
+            let may_be_recorded = !hello.fresh && !matches!(app.protect, Protect::None | Protect::Epoch);
             if may_be_recorded && may_recall && self.recall(now, wire, hello, out) {
                 return Ok(());
             }
@@ -306,7 +310,8 @@ impl Shard {
     pub(super) fn again(&mut self, now: Now, id: SessionId, count: u64, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         // Its owner asks by itself: it has the session, and no end has to prove that it may ask.
-        let runs = session.owner.phase() == OwnerPhase::Running;
+        let has_given_way = session.owner.has_backup() && session.owner.phase() == OwnerPhase::Detached;
+        let runs = session.owner.phase() == OwnerPhase::Running || has_given_way;
         if runs {
             (session.fresh, session.proven, session.again) = (false, true, 0);
         }
@@ -318,11 +323,13 @@ impl Shard {
             None if runs => {}
             // The ends ask again after a random wait, so one of the shards that compete wins.
             _ => self.with_owner(now, id, out, |owner, effects| {
-                owner.step_down(
-                    Code::Superseded,
-                    "too many other attempts to own the session interfered".to_string(),
-                    effects,
-                );
+                let reason = "too many other attempts to own the session interfered";
+                if owner.has_backup() {
+                    // What is here may be nowhere else.
+                    owner.abort_attempt(Code::Superseded, reason, effects);
+                } else {
+                    owner.step_down(Code::Superseded, reason.to_string(), effects);
+                }
             }),
         }
     }
@@ -387,15 +394,19 @@ fn other_end(
     }
 }
 
-/// An end in the edge's own gate dies with the edge, so `endpoints` would promise too much (docs/protocol.md, "Failure
+/// An end in the edge's own gate dies with the edge, so every protection would promise too much (docs/protocol.md, "Failure
 /// model").
 fn gate_promises_enough(app: &App, ends: &[Reached], config: &Configure) -> Result<(), Refusal> {
     let in_gate = ends.iter().any(|(.., host)| config.gate == Some(*host));
     if app.protect != Protect::None && in_gate {
         return refuse(
             Code::Protocol,
-            "the app is deployed with protect = \"endpoints\", but an end of this session runs in the edge's own \
-             gate and would be lost with it: use an agent on that host, or deploy the app with protect = \"none\"",
+            alloc::format!(
+                "the app is deployed with protect = \"{}\", but an end of this session runs in the edge's own gate and \
+                 would be lost with it: use an agent on that host, or the gate of an edge that does not run the \
+                 session, or deploy the app with protect = \"none\"",
+                app.protect.written()
+            ),
         );
     }
     Ok(())

@@ -27,6 +27,8 @@ impl Shard {
         let moving = self.sessions.iter();
         self.plans.invariants()?;
         self.moves.invariants(moving.filter_map(|(id, session)| Some((id, session.moving.as_deref()?))))?;
+        self.groups.invariants()?;
+        self.backups.invariants()?;
         self.edges.invariants()?;
         self.peers.as_ref().map_or(Ok(()), |peers| peers.invariants())?;
         self.refused.invariants()?;

@@ -77,6 +77,7 @@ impl Shard {
     /// A keeper came or went, or what apps need has changed: every session checks its replicas.
     pub(super) fn keepers_changed(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         self.keepers.rebuild(self.wires.standbys().map(|role| role.name.clone()));
+        self.aim_all(now, out);
         // Rare, and every session may be concerned.
         for id in self.sessions.ids() {
             self.place(now, id, out);
@@ -85,6 +86,7 @@ impl Shard {
 
     pub(super) fn keeper_down(&mut self, now: Now, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
         self.plans.drop_wire(wire);
+        self.backup_wire_lost(now, wire, out);
         // Each session is told on its own: a replica less may change what its owner may release or forget.
         for (session, keeper) in self.keepers.drop_wire(wire) {
             match keeper {
@@ -121,9 +123,17 @@ impl Shard {
         let Some(session) = self.sessions.get(id) else { return };
         // A session that begins is fed from its first entry on; one that recovers once its log is chosen.
         let owner = &session.owner;
-        let begins = session.fresh && matches!(owner.phase(), OwnerPhase::Promising | OwnerPhase::Detached);
-        if !owner.policy().keep || !(owner.phase() == OwnerPhase::Running || begins) {
+        // What was fed here has begun, even if its end has nothing of it yet.
+        let begins = session.fresh
+            && owner.standing_by().is_none()
+            && matches!(owner.phase(), OwnerPhase::Promising | OwnerPhase::Detached);
+        let runs = matches!(owner.phase(), OwnerPhase::Running | OwnerPhase::Confirming);
+        if !owner.policy().keeps.anything() || !(runs || begins) {
             return;
+        }
+        if owner.has_backup() {
+            self.place_in_group(now, id, out);
+            return self.tell_standby(now, id, out);
         }
         let protect = self.apps.protect(owner);
         for keeper in session.placing.unwanted(protect) {
@@ -170,7 +180,8 @@ impl Shard {
     /// A log has been chosen, or the session continues: add missing keepers.
     pub(super) fn place_if_chosen(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        let running = session.owner.phase() == OwnerPhase::Running && session.owner.policy().keep;
+        let runs = matches!(session.owner.phase(), OwnerPhase::Running | OwnerPhase::Confirming);
+        let running = runs && session.owner.policy().keeps.anything();
         // Once for each generation; after that keepers that come and go start a search.
         if running && session.placing.begin_search() {
             self.place(now, id, out);
@@ -234,8 +245,12 @@ impl Shard {
         // The keeper may have ended the channel itself.
         let at = session.placing.at(keeper);
         at.into_iter().for_each(|at| self.keepers.close(at));
+        let was_backup = session.placing.backup().is_some_and(|placed| placed.id == keeper);
         let Some(name) = session.placing.lose(now.mono_ns, keeper, code) else { return };
         self.move_lost(now, id, keeper, reason, out);
+        if let Some((wire, _)) = at.filter(|_| was_backup && code != Code::Superseded) {
+            self.backup_refused(now, id, wire, reason, out);
+        }
         self.counters.keepers_lost += 1;
         // Such a conflict is ordinary: the session has just moved.
         if code != Code::Superseded {
@@ -252,14 +267,22 @@ impl Shard {
         frame: Frame,
         out: &mut Vec<ShardOutput>,
     ) {
+        if let Frame::Confirmed(confirmed) = &frame {
+            return self.epoch_confirmed(now, wire, confirmed, out);
+        }
         let Some(channel) = frame.channel(Sender::End) else {
             return self.goodbye(wire, "keepers must not send such frames", out);
         };
         let (at, name) = ((wire, channel), frame.name());
         match self.keepers.of_channel(at) {
+            Some((id, Some(keeper))) if matches!(frame, Frame::AskHandOver(_)) => {
+                self.hand_over_to_backup(now, id, keeper, out);
+            }
             Some((id, Some(keeper))) => {
                 let stored = matches!(&frame, Frame::Stored(stored) if stored.complete.is_some());
-                self.with_owner(now, id, out, |owner, effects| owner.from_keeper(keeper, frame, effects));
+                self.with_owner(now, id, out, |owner, effects| {
+                    owner.from_keeper(now, keeper, frame, effects)
+                });
                 // One that was dropped for what it said is asked again later and later.
                 if stored && self.keepers.of_channel(at).is_some() {
                     if let Some(session) = self.sessions.get_mut(id) {

@@ -3,6 +3,7 @@
 mod drain;
 mod edges;
 mod effects;
+mod groups;
 mod hello;
 mod images;
 mod invariants;
@@ -43,7 +44,7 @@ use marram_session::{
     trace::{TraceContext, TraceRole},
 };
 use marram_wire::{
-    frame::{Code, StoreSeen},
+    frame::{Code, Keeps, StoreSeen},
     id::SessionId,
     random::Random,
     seal::DomainSecret,
@@ -52,8 +53,10 @@ use record::ReportedStops;
 use report::{Counters, note};
 use state::{
     apps::Apps,
+    backups::Backups,
     drain::Drain,
     edges::KnownEdges,
+    groups::Groups,
     keepers::Keepers,
     moves::Moves,
     peers::Peers,
@@ -86,6 +89,8 @@ pub struct Shard {
     sessions: Sessions,
     shared: SharedCells,
     keepers: Keepers,
+    groups: Groups,
+    backups: Backups,
     moves: Moves,
     plans: Plans,
     recalls: Recalls,
@@ -119,6 +124,8 @@ impl Shard {
             sessions: Sessions::default(),
             shared: SharedCells::default(),
             keepers: Keepers::default(),
+            groups: Groups::default(),
+            backups: Backups::default(),
             moves: Moves::default(),
             plans: Plans::default(),
             recalls: Recalls::default(),
@@ -196,6 +203,7 @@ impl Shard {
         self.copies_due(now, out);
         self.plans_due(now, out);
         self.drain_due(now, out);
+        self.groups_due(now, out);
         self.replay_due(now, out);
         self.memory_due(now, out);
         self.admit(now, out);
@@ -336,6 +344,7 @@ impl Shard {
             ToShard::Record(record) => self.record(now, &record, out),
             ToShard::Edges(edges) => self.registered_edges(now, edges.edges, out),
             ToShard::StoreSeen(seen) => self.store_seen(seen, out),
+            ToShard::ClaimAnswer(answer) => self.claim_answered(now, answer, out),
         }
     }
 
@@ -386,7 +395,8 @@ impl Shard {
             [self.sessions.wake_ns(), self.shared.due_ns(), self.recalls.due_ns(), self.drain.due_ns()];
         let others = [self.wires.wake_ns(), peers, self.edges.wake_ns()];
         let moves = [self.moves.due_ns(), self.moves.copies.due_ns(self.move_limit()), self.plans.due_ns()];
-        let due_ns = sessions.into_iter().chain(others).chain(moves).flatten().min();
+        let due_ns =
+            sessions.into_iter().chain(others).chain(moves).chain([self.groups_due_ns()]).flatten().min();
         if let Some(mono_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(mono_ns);
             out.push(ShardOutput::WakeAt { mono_ns });
@@ -399,7 +409,11 @@ fn policy(app: &App, config: &Configure) -> OwnerPolicy {
     OwnerPolicy {
         app: app.name.clone(),
         server: app.server.clone(),
-        keep: app.protect != Protect::None,
+        keeps: match app.protect {
+            Protect::None => Keeps::Nothing,
+            Protect::Epoch => Keeps::Messages,
+            Protect::Endpoints | Protect::Warm | Protect::Hot => Keeps::All,
+        },
         holder: match app.keep {
             CheckpointHolder::Client => Holder::Client,
             CheckpointHolder::Server => Holder::Server,

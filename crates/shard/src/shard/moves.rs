@@ -121,6 +121,9 @@ impl Shard {
         if owner.policy().shared {
             return Err("the app has cell = \"shared\": a shared cell cannot be moved yet".into());
         }
+        if owner.has_backup() {
+            return Err("the app has protect = \"epoch\": its sessions cannot be moved yet".into());
+        }
         if owner.is_recording() {
             return Err("the session is being recorded: try again when that is done".into());
         }
@@ -382,6 +385,7 @@ impl Shard {
     /// The owner of a session that this shard stands by for has handed it over, all of it is replayed, and a strict witness has
     /// answered. If the session is not taken over at once, its owner is told: the witness's answer does not count later.
     pub(super) fn take_handed_over(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
+        self.take_as_own(now, id, out);
         let Some(session) = self.sessions.get(id).filter(|session| session.is_following()) else { return };
         let refusal = if self.drain.has_begun() {
             Some((Code::Busy, "the edge is shutting down".to_string()))
@@ -395,13 +399,17 @@ impl Shard {
         if refusal.is_none() {
             self.take_over(now, id, out);
         }
-        if !self.sessions.is_following(id) {
+        if !self.sessions.is_following(id) || self.groups.of_session(id).is_some() {
+            // A session of a group that is claimed here waits for its ends.
             return;
         }
         let (code, reason) =
             refusal.unwrap_or_else(|| (Code::Waiting, "the session cannot be taken over now".to_string()));
         if let Some((wire, channel)) = feeder {
             out.push(ShardOutput::Send { wire, frame: Reject { channel, code, reason }.into() });
+        }
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.feeder = None;
         }
         self.drop_standby(now, id, out);
     }

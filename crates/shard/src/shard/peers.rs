@@ -56,6 +56,7 @@ impl Shard {
     pub(super) fn peer_down(&mut self, now: Now, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
         let Some(peers) = &mut self.peers else { return };
         let Some(peer) = peers.down(now.mono_ns, wire, &mut self.random) else { return };
+        self.backups.lost(wire);
         self.teller_gone(now, wire, Some(peer.name()).filter(|name| !name.is_empty()));
         for id in peer.sessions() {
             let Some(session) = self.sessions.get_mut(id) else { continue };
@@ -91,6 +92,10 @@ impl Shard {
         // If the standby has too little state, the ends must find another edge.
         let able = session.owner.standing_by().is_some_and(|(_, able)| able);
         if !session.is_following() || self.drain.has_begun() || !able {
+            return;
+        }
+        // A backup claims first, and only if an end asks.
+        if session.owner.has_backup() && self.groups.of_session(id).is_none() {
             return;
         }
         // The ends answer `Superseded` if they have promised a newer generation since.
@@ -133,6 +138,7 @@ impl Shard {
     /// A peer is silent. Its wire stays: it may only be slow, and then its sessions have two owners for a moment, of
     /// which the ends believe the newer one (I3 of docs/protocol.md).
     fn suspect_peer(&mut self, now: Now, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
+        self.backups.suspect(wire);
         let Some(peer) = self.peers.as_ref().and_then(|peers| peers.get(wire)) else { return };
         let sessions: Vec<SessionId> = peer.sessions().collect();
         if !sessions.is_empty() {
@@ -155,6 +161,7 @@ impl Shard {
     ) {
         let Some(peers) = &mut self.peers else { return };
         peers.heard(now.mono_ns, wire, frame.answers());
+        self.backups.heard(wire);
         match frame {
             Frame::Welcome(welcome) => self.peer_welcome(now, wire, &welcome, out),
             Frame::Ping(ping) => {
@@ -169,6 +176,7 @@ impl Shard {
                 self.peer_down(now, wire, out);
             }
             Frame::AskMove(asked) => self.asked_about_move(wire, &asked.keep, out),
+            Frame::Epoch(_) | Frame::Backup(_) => self.group_frame(wire, &frame, out),
             Frame::Keep(keep) => {
                 let channel = keep.channel;
                 if let Err(StandbyError(code, reason)) = self.stand_by(now, wire, &keep, out) {
@@ -192,7 +200,17 @@ impl Shard {
                 }
                 match self.sessions.is_fed(id, at) {
                     // The owner ends the standby here, or the session is over.
-                    true if is_over => self.drop_standby(now, id, out),
+                    true if is_over => {
+                        if let Some(session) = self.sessions.get_mut(id) {
+                            session.feeder = None;
+                        }
+                        // If its group is being claimed, it is needed unless the claim is lost.
+                        if self.backups.is_claiming(id) {
+                            self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
+                        } else {
+                            self.drop_standby(now, id, out);
+                        }
+                    }
                     true => self.with_owner(now, id, out, |owner, effects| owner.fed(now, other, effects)),
                     false => trace!(SHARD, "ignores {name} of {id}: it is not fed here on wire {}", wire.0),
                 }
@@ -238,6 +256,12 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) -> Result<(), StandbyError> {
         let (id, at) = (keep.session, (wire, keep.channel));
+        if self.sessions.get(id).is_some_and(|session| !session.owner.yields_to(keep)) {
+            // If its primary is gone, a claim decides whose it is.
+            self.backups.asked(now.mono_ns, id);
+            let reason = "this edge has more of the session, or has it from another owner".to_string();
+            return Err(StandbyError(Code::Superseded, reason));
+        }
         let app = match self.may_stand_by(wire, keep) {
             Ok(app) => app.clone(),
             Err(StandbyError(Code::UnknownImage, _)) => {
@@ -266,6 +290,9 @@ impl Shard {
         self.sessions.insert(id, session);
         if let Some(peers) = &mut self.peers {
             peers.feed(at, id);
+        }
+        if let Some(group) = keep.group {
+            self.backs(wire, group, id);
         }
         Ok(())
     }
@@ -316,9 +343,15 @@ impl Shard {
     /// Forgets a session that this shard stood by for. A session that it owns, or is about to own, stays.
     pub(super) fn drop_standby(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        session.feeder = None;
+        let (feeder, is_backup) = (session.feeder.take(), session.owner.has_backup());
         // An attempt to own it may be under way: then the feed was of no use any more.
         if session.is_following() {
+            // Its owner must not take what is confirmed from now on for a confirmation of this session.
+            if let Some((wire, channel)) = feeder.filter(|_| is_backup) {
+                let reason = "the session is not kept here any more".to_string();
+                let frame = Reject { channel, code: Code::Superseded, reason }.into();
+                out.push(ShardOutput::Send { wire, frame });
+            }
             self.with_owner(now, id, out, |owner, effects| {
                 owner.step_down(Code::Superseded, "it is no longer kept here".to_string(), effects);
             });
@@ -331,10 +364,17 @@ impl Shard {
             let Some(session) = self.sessions.get(id).filter(|session| session.is_following()) else {
                 continue;
             };
+            // One of a group that is claimed here is nowhere else: its ends may still come before the edge stops.
+            if self.groups.of_session(id).is_some() {
+                continue;
+            }
             if let Some((wire, channel)) = session.feeder {
                 let reason: String = "the edge is shutting down".into();
                 let frame = Reject { channel, code: Code::Busy, reason }.into();
                 out.push(ShardOutput::Send { wire, frame });
+            }
+            if let Some(session) = self.sessions.get_mut(id) {
+                session.feeder = None;
             }
             self.drop_standby(now, id, out);
         }

@@ -2,11 +2,11 @@
 
 use super::{Session, Shard};
 use crate::api::{
-    Configure, Counted, Counter, DrainRow, EndRow, FromShard, Label, Note, NoteLevel, Now, Protect, Rows,
-    SessionRow, ShardOutput,
+    Backing, Configure, Counted, Counter, DrainRow, EndRow, FromShard, Label, Note, NoteLevel, Now, Protect,
+    Rows, SessionRow, ShardOutput,
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
-use marram_session::owner::{EndProgress, OwnerTotals};
+use marram_session::owner::{EndProgress, EpochRelease, OwnerTotals};
 use marram_wire::{
     frame::{Code, Frame},
     id::{Port, SessionId},
@@ -49,6 +49,8 @@ pub(super) struct Counters {
     pub(super) witness_asked: u64,
     pub(super) witness_reports: u64,
     pub(super) witness_missing: u64,
+    pub(super) epochs: u64,
+    pub(super) promotions: u64,
 }
 
 impl Counters {
@@ -102,7 +104,8 @@ impl Shard {
     pub(super) fn list(&self, now: Now, tag: u64, out: &mut Vec<ShardOutput>) {
         let row = |(id, session): (SessionId, &Session)| {
             let protect = self.apps.protect(&session.owner);
-            row(id, session, (protect, self.drain_row(id, protect)), &self.config)
+            let row = row(id, session, (protect, self.drain_row(id, protect)), &self.config);
+            SessionRow { backing: self.backing(id), ..row }
         };
         let rows: Vec<SessionRow> = self.sessions.iter().map(row).collect();
         // A message between processes has a largest size.
@@ -111,6 +114,16 @@ impl Shard {
         }
         let counters = self.counted(now);
         out.push(ShardOutput::Control(FromShard::Counted(Counted { tag, counters, last: true })));
+    }
+
+    /// Whether a session has a backup, if it is in a group.
+    fn backing(&self, id: SessionId) -> Option<Backing> {
+        let group = self.groups.get(self.groups.of_session(id)?)?;
+        Some(match group.told() {
+            EpochRelease::Held => Backing::Held,
+            EpochRelease::Confirmed if group.is_backed() => Backing::Backed,
+            EpochRelease::Confirmed | EpochRelease::Alone => Backing::Alone,
+        })
     }
 
     fn counted(&self, now: Now) -> Vec<Counter> {
@@ -172,6 +185,7 @@ impl Shard {
             count("sessions_moved_total", self.counters.moved),
         ];
         counters.extend(self.counted_moves());
+        counters.extend(self.counted_epochs());
         self.tenants.count(&mut counters);
         let mut servers: BTreeMap<&String, usize> = BTreeMap::new();
         for server in self.wires.iter().flat_map(|(_, wire)| &wire.servers) {
@@ -180,6 +194,22 @@ impl Shard {
         let of = |(server, wires): (&String, usize)| gauge("server_wires", wires).of(Label::server(server));
         counters.extend(servers.into_iter().map(of));
         counters
+    }
+
+    fn counted_epochs(&self) -> impl Iterator<Item = Counter> {
+        let (count, gauge) = (Counter::count, Counter::gauge);
+        let backed = |backing: Backing| {
+            self.sessions.iter().filter(|(id, _)| self.backing(*id) == Some(backing)).count()
+        };
+        let others = self.keepers.edges_for(SessionId::default(), &self.config.edge);
+        let counters = [
+            gauge("other_edges", others.count()),
+            gauge("sessions_held", backed(Backing::Held)),
+            gauge("sessions_without_backup", backed(Backing::Alone)),
+            count("epochs_total", self.counters.epochs),
+            count("promotions_total", self.counters.promotions),
+        ];
+        counters.into_iter()
     }
 
     fn counted_moves(&self) -> impl Iterator<Item = Counter> {
@@ -228,6 +258,7 @@ fn row(
         server: owner.host(Port::SERVER),
         protect,
         keepers: session.placing.rows(owner),
+        backing: None,
         moving: session
             .moving
             .as_ref()

@@ -53,6 +53,7 @@ pub(crate) fn keep(channel: Channel, count: u64) -> Keep {
         head: [0; 32],
         last_ns: 0,
         took: vec![0],
+        group: None,
     }
 }
 

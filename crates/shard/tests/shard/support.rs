@@ -22,6 +22,7 @@ pub(crate) fn app(name: &str) -> App {
         priority: 0,
         cache: None,
         witness: WitnessMode::None,
+        epoch: None,
     }
 }
 

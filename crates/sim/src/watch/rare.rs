@@ -204,6 +204,24 @@ pub enum Rare {
     LossAccepted,
     /// The record of a group was removed.
     GroupRemoved,
+    /// Outputs were held, since no claim was decided.
+    OutputsHeld,
+    /// A group lost its backup.
+    BackupLost,
+    /// The sessions of a group went on without a backup.
+    RanAlone,
+    /// A backup claimed a group, and took its sessions over.
+    Promoted,
+    /// A backup had to wait for the coordinator before it could.
+    PromotionWaited,
+    /// A primary learned that its backup had claimed the group.
+    PrimaryReplaced,
+    /// A backup asked a primary that lived to hand a session over.
+    HandOverAsked,
+    /// An end refused an edge which was behind what the end had received or forgotten.
+    AskerBehind,
+    /// An edge, or a shard, died that was the owner of a session with a backup which had all that had left.
+    BackedOwnerDied,
     /// An agent connected to an edge that it had learned of.
     EdgeLearned,
     /// Such an edge became the owner of a session.
@@ -215,7 +233,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 101] = [
+    pub const ALL: [Self; 110] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -314,6 +332,15 @@ impl Rare {
         Self::LossTold,
         Self::LossAccepted,
         Self::GroupRemoved,
+        Self::OutputsHeld,
+        Self::BackupLost,
+        Self::RanAlone,
+        Self::Promoted,
+        Self::PromotionWaited,
+        Self::PrimaryReplaced,
+        Self::HandOverAsked,
+        Self::AskerBehind,
+        Self::BackedOwnerDied,
         Self::EdgeLearned,
         Self::LearnedEdgeOwned,
         Self::EdgeNotAsTold,

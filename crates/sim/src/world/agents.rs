@@ -355,7 +355,7 @@ impl World {
                 sessions.insert(*session, false);
                 self.assigned.remove(session);
             }
-            AgentReport::ZombieRefused { .. } => self.watch.count_if(Rare::ZombieRefused, true),
+            AgentReport::ZombieRefused { session, .. } => self.watch.zombie_refused(*session),
             AgentReport::Ended { session, code, reason, lingered } => {
                 let begun = sessions.remove(session).is_some();
                 self.watch.count_if(Rare::LingerExpired, *lingered);

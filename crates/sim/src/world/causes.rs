@@ -23,6 +23,10 @@ pub(crate) struct Causes {
     pub(crate) killed: BTreeSet<SessionId>,
     /// Sessions of the unprotected app.
     pub(crate) bare: BTreeSet<SessionId>,
+    /// Sessions whose outputs wait for a backup: those of which the owner died without one, the owner died, and the backup died.
+    pub(crate) unbacked_died: BTreeSet<SessionId>,
+    pub(crate) owner_died: BTreeSet<SessionId>,
+    pub(crate) backup_died: BTreeSet<SessionId>,
 }
 
 impl World {
@@ -40,10 +44,15 @@ impl World {
             |struck: &BTreeSet<SessionId>| session.map_or(!struck.is_empty(), |id| struck.contains(&id));
         let (refused, broke) = (is_in(&causes.server_refused), is_in(&causes.program_broke));
         // A move alone costs no session.
-        let lost = bare && self.is_disturbed;
+        let both = |id: SessionId| causes.owner_died.contains(&id) && causes.backup_died.contains(&id);
+        // A primary may have run alone by a claim that the store has lost.
+        let forgotten =
+            self.plan.has_epochs() && self.coordinator.as_ref().is_some_and(|store| store.has_lost());
+        let unbacked = session.is_some_and(|id| causes.unbacked_died.contains(&id) || both(id)) || forgotten;
+        let lost = bare && self.is_disturbed || unbacked;
         // A failure that happens once is retried, unless there is no state to retry with.
         let always = self.plan.poison.is_some_and(|poison| poison.always);
-        let stopped = self.past.poisoned && (always || bare);
+        let stopped = self.past.poisoned && (always || bare || self.plan.has_epochs());
         // Without a checkpoint the log of a long session becomes full, or an end can keep no more.
         let exhausted = self.plan.checkpoints_max < CHECKPOINTS_SIZE;
         let over = killed || stopped || exhausted || is_in(&causes.agent_died) || refused || broke;
@@ -53,7 +62,8 @@ impl World {
             // The other end learned one of these codes, but neither the owner nor this end did.
             Code::Lost | Code::Forgotten => lost || over || short,
             // Ends that keep it for a move wait for the other edge, which may be gone too.
-            Code::NoEdge | Code::Waiting => lost || short,
+            // An end that did not hear why its session ended finds no edge that has it, and no end that tells.
+            Code::NoEdge | Code::Waiting => lost || short || self.plan.has_epochs() && over,
             Code::Killed => killed,
             Code::Guest => stopped || exhausted,
             Code::ServerDown => refused,

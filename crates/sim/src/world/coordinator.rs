@@ -22,7 +22,7 @@ use crate::{
 };
 use bytes::Bytes;
 use marram_shard::{
-    api::{WitnessAnswer, WitnessQuery, WitnessReport},
+    api::{ClaimAnswer, GroupClaim, WitnessAnswer, WitnessQuery, WitnessReport},
     control,
     coordinator::{
         Ask, AskAnswer, Changes, CoordinatorClient, CoordinatorConfig, CoordinatorInput, CoordinatorOutput,
@@ -89,6 +89,8 @@ struct Watcher {
 #[derive(Clone, Debug)]
 pub(super) enum QueryPurpose {
     Shard(u8, WitnessQuery),
+    /// A shard claims a group.
+    Group(u8, u64),
     Unused,
     Claim(usize),
     Accept,
@@ -151,6 +153,11 @@ impl StoreNode {
     /// Whether it is alive, and the seed has not ended.
     pub(super) fn may_lose(&self) -> bool {
         self.store.is_some() && !self.settling
+    }
+
+    /// Whether it has lost decisions.
+    pub(super) fn has_lost(&self) -> bool {
+        self.losses > 0
     }
 
     pub(super) fn is_settling(&self) -> bool {
@@ -498,6 +505,11 @@ impl World {
         self.ask(edge, QueryPurpose::Shard(shard, seek), ask);
     }
 
+    /// A shard claims a group.
+    pub(crate) fn claim_group(&mut self, edge: usize, shard: u8, claim: GroupClaim) {
+        self.ask(edge, QueryPurpose::Group(shard, claim.tag), claim.ask());
+    }
+
     /// An edge reports what a client has.
     pub(crate) fn tell_witness(&mut self, edge: usize, saw: WitnessReport) {
         let WitnessReport { session, seen } = saw;
@@ -524,6 +536,10 @@ impl World {
                 self.watch.testified((session, generation, position), said);
                 let testified = WitnessAnswer { session, generation, seen, away };
                 self.give_control(edge, control::ControlInput::WitnessAnswer { shard, testified });
+            }
+            Some(QueryPurpose::Group(shard, tag)) => {
+                let answer = ClaimAnswer::of(tag, answer);
+                self.give_control(edge, control::ControlInput::ClaimAnswer { shard, answer });
             }
             Some(QueryPurpose::Claim(claim)) => self.claimed(claim, answer),
             Some(QueryPurpose::Accept) => {

@@ -253,6 +253,7 @@ impl World {
 
     /// One process crashes; if `loud`, its kernel closes its peers' connections.
     pub(crate) fn crash_shard(&mut self, position: ShardPosition, loud: bool) {
+        self.backed_sessions_die(position);
         let habits = self.edges[position.edge].habits;
         let node = self.shard_mut(position);
         node.machine = None;
@@ -334,6 +335,7 @@ impl World {
                 control::ControlOutput::Answer { tag, answer } => self.answered(edge, tag, answer),
                 control::ControlOutput::Fetch { image } => unreachable!("no one is there to ask for {image}"),
                 control::ControlOutput::AskWitness { shard, seek } => self.ask_witness(edge, shard, seek),
+                control::ControlOutput::AskClaim { shard, claim } => self.claim_group(edge, shard, claim),
                 control::ControlOutput::TellWitness(saw) => self.tell_witness(edge, saw),
                 control::ControlOutput::StoreSeen(seen) => self.store_seen(edge, seen),
                 control::ControlOutput::Log(level, text) => {
@@ -390,7 +392,7 @@ impl World {
         {
             let told =
                 why.contains("try again") || why.contains("meanwhile") || why.contains("new generation");
-            let unprotected = why.contains("protect = \"none\"");
+            let unprotected = why.contains("protect = \"none\"") || why.contains("protect = \"epoch\"");
             // An end that lies shows what no recording is made of.
             if !told && !unprotected && !why.contains("too long") && self.liar.is_none() {
                 self.violations.push(format!("E{edge} refuses to record: {why}"));
@@ -538,11 +540,7 @@ impl World {
     fn tell_control(&mut self, position: ShardPosition, message: &FromShard) {
         let message = FromShard::decode(message.to_bytes()).expect("shards speak this build's language");
         match &message {
-            FromShard::Note(note) => {
-                let refused = note.text.starts_with("no checkpoint of session");
-                self.watch.count_if(Rare::CheckpointRefused, refused);
-                self.trace.say(self.queue.now_ns(), || format!("{position} notes {}", note.text));
-            }
+            FromShard::Note(note) => self.noted(position, note.session, &note.text),
             FromShard::MoveOver(over) => self.move_over(position.edge, over),
             _ => {}
         }

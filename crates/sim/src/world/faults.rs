@@ -103,6 +103,7 @@ impl World {
             }
             FaultKind::Drain { place, for_ns } => {
                 let edge = self.place(place, here);
+                self.backups_leave(edge);
                 let life = self.edges[edge].life;
                 let request = control::ControlInput::Request { tag: 0, request: ControlRequest::Drain };
                 self.queue.after(0, Event::Control(edge, life, request));

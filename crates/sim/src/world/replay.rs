@@ -13,7 +13,7 @@ use marram_shard::{
     api::{ShardInput, ShardOutput},
     shard::Shard,
 };
-use marram_wire::{id::SessionId, limits::CHECKPOINTS_SIZE};
+use marram_wire::{frame::Keeps, id::SessionId, limits::CHECKPOINTS_SIZE};
 use std::collections::BTreeMap;
 
 /// A cell of a shard.
@@ -119,7 +119,7 @@ impl ReplayJudge {
 /// runs, the checkpoint waits for its end. If its target is longer than the budget, it counts in proportion.
 fn counted_ns(cell: CellId, spent: &Spent, shard: &Shard, budget_ns: u64) -> u64 {
     let Some(owner) = shard.owner(spent.session).filter(|owner| owner.cell() == Some(cell)) else { return 0 };
-    let can_begin = owner.policy().keep
+    let can_begin = owner.policy().keeps == Keeps::All
         && owner.phase() == OwnerPhase::Running
         && spent.running == 0
         && !owner.incomplete()

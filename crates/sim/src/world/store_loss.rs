@@ -151,13 +151,14 @@ impl World {
 
     /// An operator looks at an edge, and accepts what it doubts. Later losses, or edges that were away, make others necessary.
     pub(crate) fn check_loss(&mut self, edge: usize) {
-        let Some(node) = &self.edges[edge].client else { return };
-        let lost: Vec<StoreMark> = node.client.doubts().map(|doubt| doubt.mark).collect();
+        let doubts = self.edges[edge].client.iter().flat_map(|node| node.client.doubts());
+        let lost: Vec<StoreMark> = doubts.map(|doubt| doubt.mark).collect();
         if !lost.is_empty() {
             let identity = self.random_identity();
             self.ask(edge, QueryPurpose::Accept, Ask::Accept { identity, lost });
         }
-        if self.coordinator.as_ref().is_some_and(StoreNode::is_settling) {
+        // Sessions may wait for decisions until each edge has been looked at.
+        if self.plan.has_epochs() || self.coordinator.as_ref().is_some_and(StoreNode::is_settling) {
             self.queue.after(1_000 * MS, Event::LossChecked(edge));
         }
     }

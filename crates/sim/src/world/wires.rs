@@ -474,6 +474,7 @@ impl World {
         let taken = frame.clone();
         if direction == Direction::Up {
             self.watch.count_if(Rare::Recalled, matches!(frame, Frame::Recalled(_)));
+            self.watch.count_if(Rare::HandOverAsked, matches!(frame, Frame::AskHandOver(_)));
             let stale = self.watch.stale_for_owner(wire, &frame);
             self.give_frame(to, stale, wire, frame);
             self.watch.reached_owner(wire, &taken);

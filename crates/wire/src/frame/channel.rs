@@ -30,6 +30,9 @@ impl Frame {
             | Self::StoreSeen(_)
             | Self::Keep(_)
             | Self::AskMove(_)
+            | Self::Epoch(_)
+            | Self::Confirmed(_)
+            | Self::Backup(_)
             | Self::Recall(_) => return None,
 
             Self::Promised(frame) => (Some(Sender::End), frame.channel),
@@ -43,6 +46,7 @@ impl Frame {
             Self::Kept(frame) => (Some(Sender::End), frame.channel),
             Self::Recalled(frame) => (Some(Sender::End), frame.channel),
             Self::CanMove(frame) => (Some(Sender::End), frame.channel),
+            Self::AskHandOver(frame) => (Some(Sender::End), frame.channel),
             Self::KeptInput(frame) => (Some(Sender::End), frame.channel),
 
             Self::Chosen(frame) => (Some(Sender::Edge), frame.channel),

@@ -216,17 +216,18 @@ frames! {
         fresh: bool,
         /// Whether the sender of the [`Hello`] has proved the session's key.
         proven: bool,
-        /// Whether ends keep messages, log and checkpoints (`endpoints`) or nothing (`none`).
-        keep: bool,
+        /// What ends keep.
+        keeps: Keeps,
         /// Whether the app's sessions share a cell, so that those of one agent should meet at one edge.
         shared: bool,
         /// Whether an operator has moved the session to this shard: it does not fail back to its home.
         assigned: bool,
         /// How long the end keeps a session that cannot be resumed, in milliseconds.
         linger_ms: u32,
-        /// Set by an owner that still has its cell, or has a standby's: its generation, the end of its log, and how many of this
-        /// end's messages the cell consumed. If the end has promised nothing else since, it sends no checkpoint, and log and
-        /// messages only from there on.
+        /// Set by an owner that still has its cell, or has a standby's: its generation, the end of its log, how many of this
+        /// end's messages the cell consumed, and how many outputs it produced for it. If the end has promised nothing else since, it
+        /// sends no checkpoint, and log and messages only from there on. An end that keeps messages alone promises only an owner that
+        /// covers what it has received and forgotten.
         live: Option<Live>,
         /// Where the client connected, as its agent reports it, for a server's end that begins now.
         origin: Option<Box<Origin>>,
@@ -441,6 +442,8 @@ frames! {
         last_ns: i64,
         /// Messages consumed up to there, by port.
         took: Vec<u64>,
+        /// The replication group of the session, under `epoch`: this keeper is its backup.
+        group: Option<GroupId>,
     }
     /// Owner to keeper: a checkpoint follows in parts, behind other frames.
     73 Base {
@@ -495,6 +498,35 @@ frames! {
     }
     /// The answer to [`AskMove`]: it would, as far as it knows before it is fed; [`Reject`] is the other answer.
     87 CanMove {
+        /// The channel.
+        channel: Channel,
+    }
+    /// Primary's edge to backup: an epoch of a replication group ends here. Everything that was sent before on this wire for its
+    /// sessions belongs to it. Answered by [`Confirmed`] once it is kept.
+    88 Epoch {
+        /// The group.
+        group: GroupId,
+        /// Counts the epochs of the group that its primary has ended; never reused.
+        number: u64,
+    }
+    /// The answer to [`Epoch`]: this epoch, and every earlier one, is kept. A session that the backup does not keep any more was
+    /// refused on its channel before.
+    89 Confirmed {
+        /// The group.
+        group: GroupId,
+        /// The epoch.
+        number: u64,
+    }
+    /// Primary's edge to backup, before the claim is asked for: with this claim the receiver becomes the backup of the group. It has a
+    /// complete base of every session that was fed, and everything since.
+    90 Backup {
+        /// The group.
+        group: GroupId,
+        /// The generation of the claim, from which alone the receiver may claim the next one.
+        generation: Generation,
+    }
+    /// Backup to owner, on the channel of a feed: an end of the session reaches only the backup. Hand the session over.
+    91 AskHandOver {
         /// The channel.
         channel: Channel,
     }
@@ -615,8 +647,48 @@ record! {
         generation: Generation,
         /// How many of this end's messages its cell consumed.
         took: u64,
+        /// How many outputs it produced for this end.
+        produced: u64,
         /// The end of its log: an end sends only its log after this offset, behind its promise.
         log_end: u64,
+    }
+}
+
+/// The name of a replication group: random.
+pub type GroupId = [u8; 16];
+
+/// What the ends of a session keep, so that another owner can continue it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Keeps {
+    /// Nothing (`none`).
+    #[default]
+    Nothing = 0,
+    /// Messages, log and checkpoints (`endpoints`).
+    All = 1,
+    /// Messages, until a backup has what consumed them (`epoch`).
+    Messages = 2,
+}
+
+impl Keeps {
+    /// Whether they keep anything.
+    #[must_use]
+    pub fn anything(self) -> bool {
+        self != Self::Nothing
+    }
+}
+
+impl Field for Keeps {
+    fn put(&self, out: &mut BytesMut) {
+        (*self as u8).put(out);
+    }
+    fn take(from: &mut Bytes) -> Result<Self, Error> {
+        match u8::take(from)? {
+            0 => Ok(Self::Nothing),
+            1 => Ok(Self::All),
+            2 => Ok(Self::Messages),
+            _ => Err(Error::Unknown),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     stage::{MS, TIMEOUT, config, only},
 };
 use alloc::{string::String, vec::Vec};
-use marram_wire::frame::{Code, Drain, Promise};
+use marram_wire::frame::{Code, Drain, Keeps, Promise};
 
 #[test]
 fn an_agent_that_drains_takes_no_new_connections_and_serves_the_others() {
@@ -116,7 +116,7 @@ fn a_servers_session_leaves_it_to_the_client() {
 fn an_unprotected_session_stays() {
     let mut stage = Stage::client(2);
     stage.accept(1);
-    stage.frame(1, Promise { keep: false, ..promise(stage.session(1), 2, 1) });
+    stage.frame(1, Promise { keeps: Keeps::Nothing, ..promise(stage.session(1), 2, 1) });
     stage.frame(1, chosen(2));
     assert_eq!(stage.frame(1, Drain { leave: true }), [""; 0]);
 }

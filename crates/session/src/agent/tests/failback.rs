@@ -6,7 +6,7 @@ use super::{
     stage::{FAILBACK_DELAY, INTERVAL, MS, TIMEOUT, asking, config, only, welcome},
 };
 use alloc::{format, string::String, vec::Vec};
-use marram_wire::frame::{Code, Promise, Welcome};
+use marram_wire::frame::{Code, Keeps, Promise, Welcome};
 
 /// An agent with a wire to each shard of an edge with two: wire 1 to the home shard of the session of connection 1, wire 2 to
 /// the other. The session is owned by g1 at its home.
@@ -216,7 +216,7 @@ fn a_session_continues_if_its_owner_dies_during_the_failback() {
 fn an_unprotected_session_or_one_of_a_draining_agent_stays() {
     let mut stage = at_home();
     stage.wire_down(1);
-    stage.frame(2, Promise { keep: false, ..promise(stage.session(1), 2, 2) });
+    stage.frame(2, Promise { keeps: Keeps::Nothing, ..promise(stage.session(1), 2, 2) });
     stage.frame(2, chosen(2));
     stage.shard(3, 0, 0, 2);
     assert_eq!(only(stage.wait(100 * FAILBACK_DELAY), "hello"), [""; 0]);

@@ -10,7 +10,7 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
-use marram_wire::frame::{Chosen, Code, Live, Promise, ProtectNow};
+use marram_wire::frame::{Chosen, Code, Keeps, Live, Promise, ProtectNow};
 
 const LOST: &str = "s1 over, Lost: the session lost its edge while it moved, and no other edge has all of it";
 
@@ -26,7 +26,7 @@ fn moving(edges: u16) -> Stage {
 }
 
 fn unprotected(stage: &Stage, channel: u32, count: u64) -> Promise {
-    Promise { keep: false, ..promise(stage.session(1), channel, count) }
+    Promise { keeps: Keeps::Nothing, ..promise(stage.session(1), channel, count) }
 }
 
 /// An edge asks that has nothing of the session, and rejects it after the refusal.
@@ -85,7 +85,7 @@ fn it_goes_on_at_an_edge_that_has_all_of_it() {
     owner_dies(&mut stage);
     let lines = asks_in_vain(&mut stage, 2, 2, 2);
     comes(&mut stage, lines, "w3 hello c2 s1");
-    let live = Some(Live { generation: generation(1), took: 0, log_end: 7 });
+    let live = Some(Live { generation: generation(1), took: 0, produced: 0, log_end: 7 });
     let lines = stage.frame(3, Promise { live, ..unprotected(&stage, 2, 2) });
     assert_eq!(only(lines, "over"), [""; 0]);
     let lines = stage.frame(3, Chosen { log_offset: 7, ..chosen(2) });

@@ -9,7 +9,7 @@ use alloc::{string::ToString, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{
-        CheckpointPart, Code, Credit, Drain, Ended, Failed, Failure, Finish, Frame, LogOnly, LogPart,
+        CheckpointPart, Code, Credit, Drain, Ended, Failed, Failure, Finish, Frame, Keeps, LogOnly, LogPart,
         Promise, Reject, Truncate,
     },
     id::Generation,
@@ -195,7 +195,7 @@ fn an_unprotected_session_is_lost_with_its_owner() {
     let none = || {
         let mut stage = Stage::client(2);
         stage.accept(1);
-        stage.frame(1, Promise { keep: false, ..promise(stage.session(1), 2, 1) });
+        stage.frame(1, Promise { keeps: Keeps::Nothing, ..promise(stage.session(1), 2, 1) });
         stage.frame(1, chosen(2));
         stage
     };

@@ -9,7 +9,7 @@ use crate::budget::SESSION_BYTES;
 use alloc::string::ToString;
 use bytes::Bytes;
 use marram_wire::{
-    frame::{Code, Promise},
+    frame::{Code, Keeps, Promise},
     id::{HostId, ImageHash, SessionId},
 };
 
@@ -42,7 +42,7 @@ fn a_promise_is_refused_with_its_reason_and_the_owner_stays() {
 fn an_unprotected_session_has_one_owner() {
     let mut stage = Stage::client(2);
     stage.accept(1);
-    stage.frame(1, Promise { keep: false, ..promise(stage.session(1), 2, 1) });
+    stage.frame(1, Promise { keeps: Keeps::Nothing, ..promise(stage.session(1), 2, 1) });
     stage.frame(1, chosen(2));
     let lines = stage.frame(2, promise(stage.session(1), 1, 2));
     assert_eq!(lines, ["w2 ended c1 Lost: the session began at another owner, and the app keeps nothing"]);

@@ -17,7 +17,7 @@ use alloc::{
 };
 use bytes::Bytes;
 use marram_wire::{
-    frame::{Channel, Chosen, Code, Frame, Output, Pong, Promise, Reject, Welcome},
+    frame::{Channel, Chosen, Code, Frame, Keeps, Output, Pong, Promise, Reject, Welcome},
     id::{Generation, ImageHash, SessionId},
 };
 
@@ -345,7 +345,7 @@ pub(super) fn promise(session: SessionId, channel: Channel, count: u64) -> Promi
         key: [4; 16],
         fresh: true,
         proven: true,
-        keep: true,
+        keeps: Keeps::All,
         shared: false,
         assigned: false,
         linger_ms: u32::try_from(SESSION_LINGER).expect("small"),

@@ -16,7 +16,7 @@ use bytes::BytesMut;
 use core::ops::Range;
 use marram_wire::{
     frame::{
-        Acknowledged, Base, CheckpointKind, CheckpointMeta, CheckpointPart, Chosen, Fed, Frame, Keep,
+        Acknowledged, Base, CheckpointKind, CheckpointMeta, CheckpointPart, Chosen, Fed, Frame, Keep, Keeps,
         LogPart, Promised, Truncate,
     },
     header::{Header, Many, PortState},
@@ -45,7 +45,7 @@ fn policy() -> OwnerPolicy {
     OwnerPolicy {
         app: "echo".into(),
         server: Some("nothing".into()),
-        keep: true,
+        keeps: Keeps::All,
         holder: Holder::Both,
         recovery_target_ns: u64::MAX,
         checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,
@@ -213,6 +213,7 @@ impl Standby {
             head: history.digests[first].0,
             last_ns: 0,
             took: vec![first.saturating_sub(1) as u64, 0],
+            group: None,
         };
         let owner = Owner::standby(keys(), policy(), &keep, Seed([4; 32])).expect("it makes sense");
         let mut standby =

@@ -249,6 +249,7 @@ impl Model {
             head,
             last_ns: 0,
             took: self.took(),
+            group: None,
         }
     }
 

@@ -5,7 +5,7 @@ use marram_session::end::{End, EndEffect, PromiseRefusal};
 use marram_wire::{
     frame::{
         CheckpointBegin, CheckpointKind, CheckpointMeta, CheckpointPart, Chosen, Credit, Frame, Increment,
-        LogOnly, LogPart, Output, Promise, Truncate,
+        Keeps, LogOnly, LogPart, Output, Promise, Truncate,
     },
     id::{Generation, HostId, ImageHash, SessionId},
 };
@@ -32,7 +32,7 @@ pub(crate) fn promise(count: u64) -> Promise {
         key: KEY,
         fresh: count == 1,
         proven: count > 1,
-        keep: true,
+        keeps: Keeps::All,
         shared: false,
         assigned: false,
         linger_ms: 77,

@@ -3,7 +3,7 @@
 use crate::end::bench::{Bench, CHANNEL, promise};
 use bytes::Bytes;
 use marram_wire::{
-    frame::{Credit, Promise},
+    frame::{Credit, Keeps, Promise},
     limits::{DATAGRAMS_WAITING_MAX, MESSAGE_SIZE_MAX, RETAINED_MAX, STREAM_CUT, charge},
 };
 
@@ -145,7 +145,7 @@ fn the_end_of_a_stream_needs_no_credit_but_waits_for_what_was_said_before_it() {
 fn without_protection_messages_are_forgotten_when_they_are_sent() {
     let mut bench = Bench::new();
     bench.say("before");
-    bench.promise(&Promise { keep: false, ..promise(1) }).expect("the first promise");
+    bench.promise(&Promise { keeps: Keeps::Nothing, ..promise(1) }).expect("the first promise");
     bench.chosen(0, "", charge(1));
     assert_eq!(bench.end.kept_bytes(), 0);
     bench.say("a");

@@ -4,7 +4,7 @@ use crate::end::bench::{Bench, CHANNEL, KEY, SESSION, TAG, generation, increment
 use bytes::Bytes;
 use marram_session::end::{End, EndEffect, EndPhase, PromiseRefusal};
 use marram_wire::{
-    frame::{Chosen, Failed, Failure, Finish, Frame, Live, Output, Promise},
+    frame::{Chosen, Failed, Failure, Finish, Frame, Keeps, Live, Output, Promise},
     id::{Generation, HostId, ImageHash},
     limits::{CHECKPOINT_WINDOW, OUTPUT_WINDOW, PART_SIZE, charge},
     seal,
@@ -61,7 +61,7 @@ fn a_promise_is_refused_for_a_reason() {
 #[test]
 fn an_end_that_keeps_nothing_has_one_owner() {
     let mut bench = Bench::new();
-    let unprotected = |count| Promise { keep: false, ..promise(count) };
+    let unprotected = |count| Promise { keeps: Keeps::Nothing, ..promise(count) };
     bench.promise(&unprotected(1)).expect("the first promise");
     assert_eq!(bench.promise(&unprotected(2)), Err(PromiseRefusal::Lost));
 }
@@ -73,7 +73,7 @@ fn the_first_promise_contains_the_terms() {
     bench.promise(&promise(1)).expect("the first promise");
     let terms = bench.end.terms().expect("told");
     assert_eq!((terms.image, terms.key, terms.peer), (ImageHash([8; 32]), KEY, Some(HostId([2; 16]))));
-    assert_eq!((terms.keep, terms.linger_ms), (true, 77));
+    assert_eq!((terms.keeps, terms.linger_ms), (Keeps::All, 77));
     assert_eq!((bench.end.session(), bench.end.app()), (SESSION, "app"));
 }
 
@@ -158,7 +158,7 @@ fn what_is_large_is_handed_over_in_parts() {
 #[test]
 fn an_owner_with_a_live_cell_is_sent_only_what_it_lacks() {
     let live = |count: u64, took: u64| Promise {
-        live: Some(Live { generation: generation(count), took, log_end: u64::MAX }),
+        live: Some(Live { generation: generation(count), took, produced: 0, log_end: u64::MAX }),
         ..promise(2)
     };
     // The request, with the number of messages that its owner consumed; the promise; and what follows.
@@ -193,7 +193,7 @@ fn a_part_of_a_checkpoint_is_kept_for_an_owner_with_a_live_cell_only() {
         bench.log("log");
         bench.checkpoint(meta(1, 1, true, 3, 6)).expect("it fits");
         bench.part("sea").expect("it fits");
-        let live = Some(Live { generation: generation(live), took: 0, log_end: u64::MAX });
+        let live = Some(Live { generation: generation(live), took: 0, produced: 0, log_end: u64::MAX });
         bench.promise(&Promise { live, ..promise(2) }).expect("a newer one");
         let promised = bench.look()[0].clone();
         assert_eq!(promised.split("sent 0..0").nth(1), Some(said), "{promised}");
@@ -214,12 +214,47 @@ fn a_part_of_a_checkpoint_is_kept_for_an_owner_with_a_live_cell_only() {
     }
 }
 
+#[test]
+fn an_end_that_keeps_messages_alone_promises_an_owner_that_covers_it() {
+    let asks = |count: u64, live: Option<(u64, u64, u64)>| Promise {
+        keeps: Keeps::Messages,
+        live: live.map(|(of, took, produced)| Live {
+            generation: generation(of),
+            took,
+            produced,
+            log_end: 9,
+        }),
+        ..promise(count)
+    };
+    let mut bench = Bench::new();
+    bench.promise(&asks(1, None)).expect("the first promise");
+    bench.chosen(0, "", 1_000);
+    bench.say("a");
+    bench.say("b");
+    assert!(bench.end.hello(2, &[5; 16]).fresh, "any edge may begin it: nothing was received or forgotten");
+    bench.output("one");
+    bench.truncate(0, 1).expect("it was sent");
+    assert!(!bench.end.hello(2, &[5; 16]).fresh);
+    bench.look();
+    // Each lacks one thing: a history, the message that is forgotten, the output that was received, the last chosen generation.
+    for live in [None, Some((1, 0, 1)), Some((1, 1, 0)), Some((0, 1, 1))] {
+        assert_eq!(bench.promise(&asks(2, live)), Err(PromiseRefusal::Behind), "{live:?}");
+        assert_eq!(bench.end.promised(), generation(1), "to ask changes nothing");
+    }
+    bench.promise(&asks(2, Some((1, 1, 1)))).expect("it covers the end");
+    assert_eq!(
+        bench.look(),
+        ["promised after 1 live log 0..0 received 1 window 1114045 sent 1..2", "input b"]
+    );
+    bench.promise(&asks(3, Some((1, 2, 5)))).expect("no log was chosen since, and it has more");
+}
+
 /// A standby learns of a generation when its owner asks for promises. Here another owner had the session in between. So the
 /// standby's owner chose no log in that generation, and the standby's history differs from the client's.
 #[test]
 fn a_generation_in_which_no_log_was_chosen_leaves_no_cell_that_lives() {
     let asks = |count: u64, live: u64| Promise {
-        live: Some(Live { generation: generation(live), took: 0, log_end: u64::MAX }),
+        live: Some(Live { generation: generation(live), took: 0, produced: 0, log_end: u64::MAX }),
         ..promise(count)
     };
     let promised = |bench: &mut Bench| bench.look()[0].split(" log").next().map(str::to_owned);

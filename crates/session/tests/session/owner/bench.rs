@@ -16,7 +16,7 @@ use marram_session::{
     replay::Gathered,
 };
 use marram_wire::{
-    frame::{Credit, Frame, Input, Stored},
+    frame::{Credit, Frame, Input, Keeps, Stored},
     header::Header,
     id::{Generation, HostId, ImageHash, Port, SessionId},
     limits::charge,
@@ -37,7 +37,7 @@ pub(crate) fn policy() -> OwnerPolicy {
     OwnerPolicy {
         app: "app".into(),
         server: Some("database".into()),
-        keep: true,
+        keeps: Keeps::All,
         holder: Holder::Client,
         recovery_target_ns: 1_000,
         checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,

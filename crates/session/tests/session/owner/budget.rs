@@ -2,6 +2,7 @@
 
 use crate::owner::bench::{Bench, CLIENT, SERVER, policy};
 use marram_session::owner::{Holder, OwnerPolicy, REPLAY_SHARE_MIN_NS, REPLAY_SHARE_NS_PER_BYTE};
+use marram_wire::frame::Keeps;
 
 const TARGET_NS: u64 = 20 * REPLAY_SHARE_MIN_NS;
 
@@ -101,7 +102,7 @@ fn a_large_cell_counts_for_nothing() {
 
 #[test]
 fn a_session_without_protection_counts_for_nothing() {
-    let none = OwnerPolicy { recovery_target_ns: TARGET_NS, keep: false, ..policy() };
+    let none = OwnerPolicy { recovery_target_ns: TARGET_NS, keeps: Keeps::Nothing, ..policy() };
     let mut bench = Bench::begun(none);
     bench.consume(CLIENT, "a", REPLAY_SHARE_MIN_NS + 1_000);
     assert_eq!((bench.owner.replay_above_share_ns(), bench.owner.uncovered_replay_ns()), (0, 0));

@@ -3,7 +3,7 @@
 use crate::owner::bench::{Bench, CLIENT, SERVER, policy, set};
 use marram_session::cell::{CellOutput, CellStop, RunOutcome};
 use marram_session::owner::{OwnerPhase, OwnerPolicy};
-use marram_wire::frame::{Code, Ended, Finished, Frame, LogOnly, Superseded};
+use marram_wire::frame::{Code, Ended, Finished, Frame, Keeps, LogOnly, Superseded};
 use marram_wire::id::Generation;
 use marram_wire::limits::charge;
 
@@ -22,7 +22,7 @@ fn both_closed() -> Bench {
 }
 
 fn unprotected() -> OwnerPolicy {
-    OwnerPolicy { keep: false, ..policy() }
+    OwnerPolicy { keeps: Keeps::Nothing, ..policy() }
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn consume(bench: &mut Bench, entries: u64) {
 }
 
 fn says(bench: &mut Bench, frame: impl Into<Frame>) {
-    bench.step(|owner, _, out| owner.from_keeper(KEEPER, frame.into(), out));
+    bench.step(|owner, now, out| owner.from_keeper(now, KEEPER, frame.into(), out));
 }
 
 fn replays(bench: &mut Bench, entries: u64) {

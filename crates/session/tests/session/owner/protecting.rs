@@ -2,7 +2,7 @@
 
 use crate::owner::bench::{Bench, CLIENT, SERVER, policy};
 use marram_session::owner::OwnerPolicy;
-use marram_wire::frame::Protected;
+use marram_wire::frame::{Keeps, Protected};
 
 /// A move begins: the ends keep the session from here on, and say so.
 fn begin(bench: &mut Bench) -> Vec<String> {
@@ -27,7 +27,7 @@ fn end(bench: &mut Bench) -> Vec<String> {
 
 #[test]
 fn protection_ends_after_each_move_that_is_given_up_also_after_two_in_one_generation() {
-    let mut bench = Bench::begun(OwnerPolicy { keep: false, ..policy() });
+    let mut bench = Bench::begun(OwnerPolicy { keeps: Keeps::Nothing, ..policy() });
     assert_eq!(begin(&mut bench), ["client: protect", "server: protect"]);
     assert_eq!(end(&mut bench), ["again 1"]);
     bench.open();

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use marram_session::cell::CellOutput;
 use marram_session::owner::{OwnerPhase, OwnerPolicy};
 use marram_wire::{
+    frame::Keeps,
     limits::{ENTRY_SIZE_MAX, OUTPUTS_MAX, TIMERS_MAX},
     seal::LOG_OFFSET_MAX,
 };
@@ -65,7 +66,7 @@ fn a_handler_has_its_limits() {
 
 #[test]
 fn a_shared_cell_speaks_to_a_session_unasked() {
-    let shared = OwnerPolicy { keep: false, shared: true, messages_per_s: 2, ..policy() };
+    let shared = OwnerPolicy { keeps: Keeps::Nothing, shared: true, messages_per_s: 2, ..policy() };
     let mut bench = Bench::begun(shared);
     let texts = |texts: &[&'static str]| -> Vec<CellOutput> {
         texts.iter().map(|text| message(CLIENT, Bytes::from_static(text.as_bytes()))).collect()
@@ -81,7 +82,7 @@ fn a_shared_cell_speaks_to_a_session_unasked() {
 fn a_shared_cell_does_not_wait_for_a_slow_client() {
     const UNSENT_SHARED_MAX: u64 = 4 << 20;
     for (shared, more, over) in [(true, 0, false), (true, 1, true), (false, 1, false)] {
-        let mut bench = Bench::new(OwnerPolicy { keep: false, shared, ..policy() });
+        let mut bench = Bench::new(OwnerPolicy { keeps: Keeps::Nothing, shared, ..policy() });
         bench.kept[0].window = 0;
         bench.begin();
         bench.look();

@@ -8,7 +8,7 @@ use marram_session::{
     replay::{Gathered, PlayError, Player, ReplayStart, StepResult},
 };
 use marram_wire::{
-    frame::{CheckpointPart, Frame, Kept, KeptInput},
+    frame::{CheckpointPart, Frame, Keeps, Kept, KeptInput},
     recording::Recording,
     seal::Digest,
 };
@@ -206,7 +206,7 @@ fn the_digest_goes_on_behind_a_recording_as_without_one() {
 
 #[test]
 fn what_cannot_be_recorded_is_said() {
-    let mut bench = Bench::begun(OwnerPolicy { keep: false, ..policy() });
+    let mut bench = Bench::begun(OwnerPolicy { keeps: Keeps::Nothing, ..policy() });
     bench.look();
     bench.record(1);
     assert!(bench.look()[0].contains("protect = \"none\""));

@@ -86,6 +86,7 @@ pub(crate) fn effect(effect: &OwnerEffect) -> String {
     match effect {
         OwnerEffect::Send(..) => panic!("frames are shown by whom they reach"),
         OwnerEffect::Start(..) => "start".into(),
+        OwnerEffect::EpochDue => "epoch due".into(),
         OwnerEffect::Restore(_, checkpoints) => {
             let numbers: Vec<String> = checkpoints.iter().map(|one| one.number.to_string()).collect();
             format!("restore {}", numbers.join(" "))

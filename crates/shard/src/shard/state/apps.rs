@@ -57,7 +57,7 @@ impl Apps {
     /// How a session is protected now.
     pub(crate) fn protect(&self, owner: &Owner) -> Protect {
         match self.of_owner(owner) {
-            _ if !owner.policy().keep => Protect::None,
+            _ if !owner.policy().keeps.anything() => Protect::None,
             Some(app) => app.protect,
             None => Protect::Endpoints,
         }

@@ -2,9 +2,11 @@
 //! none of them sends anything. The shard composes them: it decides across subjects and carries out effects.
 
 pub(super) mod apps;
+pub(super) mod backups;
 pub(super) mod copies;
 pub(super) mod drain;
 pub(super) mod edges;
+pub(super) mod groups;
 pub(super) mod keepers;
 pub(super) mod missing;
 pub(super) mod moves;

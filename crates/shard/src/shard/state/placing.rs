@@ -84,6 +84,16 @@ impl Placing {
         self.placed.iter().any(Placed::stands_by)
     }
 
+    /// The backup of a session whose outputs wait for one.
+    pub(crate) fn backup(&self) -> Option<&Placed> {
+        self.placed.iter().find(|placed| placed.feed == Feed::Backup)
+    }
+
+    /// Whether that has everything.
+    pub(crate) fn has_ready_backup(&self, owner: &Owner) -> bool {
+        self.backup().is_some_and(|placed| is_ready(owner, placed.id))
+    }
+
     /// The edge that stands by for it, ready or not.
     pub(crate) fn standby_edge(&self) -> Option<&str> {
         self.placed.iter().find(|placed| placed.stands_by()).map(|placed| placed.role.name.as_str())
@@ -116,6 +126,7 @@ impl Placing {
         let wanted = |placed: &Placed| match protect {
             Protect::Warm => placed.feed == Feed::Kept,
             Protect::Hot => placed.feed == Feed::Replayed,
+            Protect::Epoch => placed.feed == Feed::Backup,
             _ => false,
         };
         let unwanted = self.placed.iter().filter(|placed| placed.stands_by() && !wanted(placed));
@@ -184,7 +195,7 @@ impl Placing {
         let stands = standby.zip(now).map(|(placed, (_, generation))| Stands {
             generation,
             standby: placed.role.name.clone(),
-            hot: placed.feed == Feed::Replayed,
+            hot: placed.feed != Feed::Kept,
         });
         (core::mem::replace(&mut self.listed, now) != now).then_some(stands)
     }
@@ -202,6 +213,7 @@ impl Placing {
                 Feed::Kept => KeeperKind::Warm,
                 Feed::Replayed => KeeperKind::Hot,
                 Feed::Moved => KeeperKind::Moving,
+                Feed::Backup => KeeperKind::Backup,
             };
             let replica = owner.keepers().find(|replica| replica.keeper == placed.id);
             let progress = replica.map(|replica| KeeperProgress {

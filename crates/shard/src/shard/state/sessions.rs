@@ -182,8 +182,8 @@ impl Session {
         let since_ns = self.end_missing_since_ns.unwrap_or(now_ns);
         self.end_missing_since_ns = self.owner.incomplete().then_some(since_ns);
         let feed_lost_until_ns = self.feed_lost_until_ns().filter(|_| self.is_following());
-        let is_running = self.owner.phase() == OwnerPhase::Running;
-        let again_ns = self.placing.again_ns.filter(|_| is_running);
+        let has_keepers = matches!(self.owner.phase(), OwnerPhase::Running | OwnerPhase::Confirming);
+        let again_ns = self.placing.again_ns.filter(|_| has_keepers);
         let due_ns = [
             self.owner.due_ns(),
             self.end_awaited_until_ns(),

@@ -7,9 +7,9 @@ use marram_wire::{
     frame::{
         Acknowledged, Allowance, AskMove, Base, CanMove, Channel, CheckpointBegin, CheckpointKind,
         CheckpointMeta, CheckpointPart, Chosen, Code, Credit, Drain, EdgeEntry, Edges, Ended, Failed,
-        Failure, Fed, Fetch, Finish, Finished, Frame, Goodbye, HandOver, Input, Keep, Kept, KeptInput, Live,
-        LogOnly, LogPart, Output, Ping, Pong, Promise, Promised, ProtectNow, Protected, Recall, Recalled,
-        Reject, Renewed, Standby, Stored, Superseded, Truncate, Unprotect, Welcome,
+        Failure, Fed, Fetch, Finish, Finished, Frame, Goodbye, HandOver, Input, Keep, Keeps, Kept, KeptInput,
+        Live, LogOnly, LogPart, Output, Ping, Pong, Promise, Promised, ProtectNow, Protected, Recall,
+        Recalled, Reject, Renewed, Standby, Stored, Superseded, Truncate, Unprotect, Welcome,
     },
     id::{Generation, HostId, ImageHash, SessionId},
     rights::Rights,
@@ -78,7 +78,7 @@ fn about_a_wire(world: &mut World, n: u64) -> Vec<Frame> {
 }
 
 fn that_open_a_session(channel: Channel, session: SessionId, n: u64) -> Vec<Frame> {
-    let live = Live { generation: generation(n), log_end: n, took: n };
+    let live = Live { generation: generation(n), log_end: n, took: n, produced: n };
     vec![
         Promise {
             channel,
@@ -91,7 +91,7 @@ fn that_open_a_session(channel: Channel, session: SessionId, n: u64) -> Vec<Fram
             key: [0; 16],
             fresh: true,
             proven: true,
-            keep: true,
+            keeps: Keeps::All,
             shared: false,
             assigned: false,
             linger_ms: u32::MAX,
@@ -168,6 +168,7 @@ fn keep(channel: Channel, session: SessionId, n: u64) -> Keep {
         head: [7; 32],
         last_ns: i64::MAX,
         took: vec![n; 2],
+        group: None,
     }
 }
 

@@ -1,0 +1,301 @@
+//! Under `epoch` an output waits until a backup has what produced it (docs/protocol-epochs.md).
+//!
+//! Which edge is the backup, and when an epoch ends, is decided for a group of sessions, by the shard. An owner remembers where it
+//! stood when an epoch ended. Once that epoch is confirmed, what it has produced up to there may leave, and ends forget what it has
+//! consumed. What a handler that runs has consumed belongs to a later epoch, whatever it has produced so far.
+
+use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::EndState, ends::Ends, log::Log};
+use alloc::{collections::VecDeque, vec::Vec};
+use marram_wire::{
+    frame::{GroupId, Keep, Truncate},
+    id::Generation,
+};
+
+/// An end forgets messages, and all forget log, in steps of so many bytes.
+const FORGET_BYTES: u64 = 64 << 10;
+
+/// Which outputs may leave of a session that has a backup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum EpochRelease {
+    /// None: no claim names the backup, or the connection to it broke.
+    #[default]
+    Held,
+    /// Those that the backup has confirmed.
+    Confirmed,
+    /// All: by its claim, this edge runs alone.
+    Alone,
+}
+
+/// Where an owner stood between two entries.
+#[derive(Clone, Copy, Debug, Default)]
+struct Boundary {
+    log_offset: u64,
+    tag: [u8; 8],
+    /// By the index of the end: messages consumed, outputs produced, and the charge of the consumed messages that the end was not told
+    /// to forget.
+    took: [u64; 2],
+    produced: [u64; 2],
+    uncovered: [u64; 2],
+}
+
+impl Boundary {
+    fn of(log: &Log, ends: &Ends) -> Self {
+        let mut at = Self { log_offset: log.end(), tag: log.tag(), ..Self::default() };
+        for (index, side) in ends.iter().enumerate().take(2) {
+            (at.took[index], at.produced[index], at.uncovered[index]) =
+                (side.took, side.produced, side.uncovered);
+        }
+        at
+    }
+}
+
+/// An epoch that has ended, and is not confirmed.
+#[derive(Debug)]
+struct Ended {
+    number: u64,
+    generation: Generation,
+    at: Boundary,
+}
+
+/// What an owner knows of its group's epochs.
+#[derive(Debug, Default)]
+pub(super) struct Epochs {
+    group: Option<GroupId>,
+    /// The group of the owner that feeds this one.
+    pub(super) fed_by: Option<GroupId>,
+    release: EpochRelease,
+    /// The end of the last entry.
+    last: Boundary,
+    /// Up to where everything is at the backup, or need not be.
+    kept: Boundary,
+    /// Whether that, or the generation, is in no epoch that has ended.
+    is_due: bool,
+    /// Whether the shard was told so.
+    is_told: bool,
+    ended: VecDeque<Ended>,
+    /// The newest generation that the backup confirmed, or under which this edge ran alone.
+    confirmed: Generation,
+    /// Whether the session was handed over to the backup, which has not given it back by being fed again.
+    pub(super) given: bool,
+}
+
+impl Epochs {
+    pub(super) fn group(&self) -> Option<GroupId> {
+        self.group
+    }
+
+    /// What was in epochs that had ended is in none: the backup that was to confirm them is gone.
+    fn begin_again(&mut self) {
+        self.ended.clear();
+        (self.is_due, self.is_told) = (true, false);
+    }
+
+    /// The last of these epochs that has this number or a lower one.
+    fn take_confirmed(&mut self, number: u64) -> Option<Ended> {
+        let mut last = None;
+        while let Some(ended) = self.ended.pop_front_if(|ended| ended.number <= number) {
+            last = Some(ended);
+        }
+        last
+    }
+
+    /// Ends were told to forget messages of this charge.
+    fn forgot(&mut self, charge: [u64; 2]) {
+        let marks = self.ended.iter_mut().map(|ended| &mut ended.at).chain([&mut self.last, &mut self.kept]);
+        for at in marks {
+            for (left, charge) in at.uncovered.iter_mut().zip(charge) {
+                *left = left.saturating_sub(charge);
+            }
+        }
+    }
+}
+
+impl Owner {
+    /// The session belongs to this replication group from now on, and releases outputs like this.
+    pub fn join_group(
+        &mut self,
+        now: Now,
+        group: GroupId,
+        release: EpochRelease,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        self.epochs.group = Some(group);
+        self.release_as(now, release, out);
+    }
+
+    /// The session's group, if it has one.
+    #[must_use]
+    pub fn group(&self) -> Option<GroupId> {
+        self.epochs.group()
+    }
+
+    /// Whether what is here may be replaced by what another owner would feed. An owner that begins the session again, or whose history
+    /// is shorter, may not know that the ends have received more: they decide which of both goes on.
+    #[must_use]
+    pub fn yields_to(&self, keep: &Keep) -> bool {
+        let is_same = keep.group.is_some() && keep.group == self.epochs.fed_by;
+        !self.about.has_backup() || self.epochs.given || is_same || keep.log_offset >= self.log.end()
+    }
+
+    /// Which outputs may leave now.
+    #[must_use]
+    pub fn epoch_release(&self) -> EpochRelease {
+        self.epochs.release
+    }
+
+    /// From now on outputs leave like this.
+    pub fn release_as(&mut self, now: Now, release: EpochRelease, out: &mut Vec<OwnerEffect>) {
+        let before = core::mem::replace(&mut self.epochs.release, release);
+        if before == release || !self.about.has_backup() {
+            return;
+        }
+        match release {
+            EpochRelease::Held => self.epochs.begin_again(),
+            EpochRelease::Confirmed => {
+                self.epochs.begin_again();
+                self.epoch_is_due(out);
+            }
+            EpochRelease::Alone => {
+                let (generation, at) = (self.about.generation(), self.epochs.last);
+                self.epochs.begin_again();
+                self.kept(now, generation, &at, out);
+            }
+        }
+    }
+
+    /// An epoch of the group ends. False if the session has nothing in it, or its backup could not confirm that.
+    pub fn end_epoch(&mut self, number: u64) -> bool {
+        self.epochs.is_told = false;
+        let can_confirm = self.replicas.backup() == Some(true);
+        if !can_confirm || !self.epochs.is_due {
+            return false;
+        }
+        self.epochs.is_due = false;
+        let (generation, at) = (self.about.generation(), self.epochs.last);
+        self.epochs.ended.push_back(Ended { number, generation, at });
+        true
+    }
+
+    /// The backup has this epoch, and every earlier one.
+    pub fn epoch_confirmed(&mut self, now: Now, number: u64, out: &mut Vec<OwnerEffect>) {
+        if let Some(ended) = self.epochs.take_confirmed(number) {
+            self.kept(now, ended.generation, &ended.at, out);
+        }
+    }
+
+    /// Everything up to here is at the backup, or need not be.
+    fn kept(&mut self, now: Now, generation: Generation, at: &Boundary, out: &mut Vec<OwnerEffect>) {
+        for (side, produced) in self.ends.iter_mut().zip(at.produced) {
+            side.logged = side.logged.max(produced);
+        }
+        self.epochs.confirmed = self.epochs.confirmed.max(generation);
+        self.epochs.kept = *at;
+        match self.phase() {
+            OwnerPhase::Confirming => self.tell_chosen(now, out),
+            OwnerPhase::Running => self.release(out),
+            _ => {}
+        }
+        if self.phase() == OwnerPhase::Running {
+            self.forget_if_much(out);
+            self.pump(now, out);
+        }
+    }
+
+    /// Whether a log is chosen, and the ends must not be told before the backup knows the generation.
+    pub(super) fn awaits_backup(&self) -> bool {
+        let is_known = self.epochs.confirmed == self.about.generation();
+        match self.epochs.release {
+            _ if !self.about.has_backup() => false,
+            EpochRelease::Held => true,
+            EpochRelease::Confirmed => !is_known,
+            EpochRelease::Alone => false,
+        }
+    }
+
+    /// Whether no output may leave.
+    pub(super) fn holds_outputs(&self) -> bool {
+        self.about.has_backup() && self.epochs.release == EpochRelease::Held
+    }
+
+    /// An entry is complete: its outputs may leave at once, or with the epoch in which it is.
+    pub(super) fn entry_ended(&mut self, out: &mut Vec<OwnerEffect>) {
+        if !self.about.has_backup() {
+            return self.ends.iter_mut().for_each(EndState::mark_logged);
+        }
+        self.epochs.last = Boundary::of(&self.log, &self.ends);
+        if self.epochs.release == EpochRelease::Alone {
+            self.ends.iter_mut().for_each(EndState::mark_logged);
+            self.epochs.is_due = true;
+            self.epochs.kept = self.epochs.last;
+            if self.phase() == OwnerPhase::Running {
+                self.forget_if_much(out);
+            }
+            return;
+        }
+        self.epoch_is_due(out);
+    }
+
+    /// The cell has replayed all that this owner was fed, or has chosen.
+    pub(super) fn stands_at_end(&mut self) {
+        self.epochs.last = Boundary::of(&self.log, &self.ends);
+        if self.epochs.release == EpochRelease::Alone {
+            self.epochs.kept = self.epochs.last;
+        }
+    }
+
+    /// Something happened that no epoch has yet.
+    pub(super) fn epoch_is_due(&mut self, out: &mut Vec<OwnerEffect>) {
+        self.epochs.is_due = true;
+        self.tell_due(out);
+    }
+
+    fn tell_due(&mut self, out: &mut Vec<OwnerEffect>) {
+        let is_due = self.epochs.is_due && self.epochs.release == EpochRelease::Confirmed;
+        if is_due && !self.epochs.is_told && self.replicas.backup() == Some(true) {
+            self.epochs.is_told = true;
+            out.push(OwnerEffect::EpochDue);
+        }
+    }
+
+    /// A keeper came, went, or has something new.
+    pub(super) fn backup_changed(&mut self, out: &mut Vec<OwnerEffect>) {
+        if !self.about.has_backup() {
+            return;
+        }
+        if self.replicas.backup().is_none() && !self.epochs.ended.is_empty() {
+            self.epochs.begin_again();
+        }
+        self.epochs.given &= self.replicas.backup() != Some(true) || self.replicas.has_handed_over();
+        self.tell_due(out);
+    }
+
+    /// Ends forget what was consumed, and all forget the log, up to where everything is kept, if that is much.
+    pub(super) fn forget_if_much(&mut self, out: &mut Vec<OwnerEffect>) {
+        let at = self.epochs.kept;
+        let allowed = |side: &EndState| FORGET_BYTES.min(side.allowance() / 2);
+        let mut charges = self.ends.iter().zip(at.uncovered);
+        let is_much = at.log_offset.saturating_sub(self.log.floor()) >= FORGET_BYTES
+            || charges.any(|(side, charge)| charge >= allowed(side));
+        if is_much {
+            self.forget_kept(out);
+        }
+    }
+
+    /// As above, whether or not it is much: an end that was away was not told.
+    pub(super) fn forget_kept(&mut self, out: &mut Vec<OwnerEffect>) {
+        let at = self.epochs.kept;
+        for (index, side) in self.ends.iter_mut().enumerate().take(2) {
+            side.uncovered = side.uncovered.saturating_sub(at.uncovered[index]);
+            let (log_offset, tag, sent) = (0, [0; 8], at.took[index]);
+            // An end that is away is told when it is back.
+            out.extend(side.channel.map(|channel| {
+                OwnerEffect::Send(side.port, Truncate { channel, log_offset, tag, sent }.into())
+            }));
+        }
+        self.epochs.forgot(at.uncovered);
+        if self.checkpointer.apart.is_none() {
+            self.log.truncate(at.log_offset);
+        }
+        self.replicas.feed_covered(at.log_offset, at.tag, &self.ends, out);
+    }
+}

@@ -1,0 +1,574 @@
+//! Replication groups: sessions whose outputs wait for a backup (docs/protocol-epochs.md). Which one a session is in, when an epoch
+//! ends, which claims are asked for, and who may open a session's generation.
+
+use super::{
+    SHARD, Shard,
+    hello::{Refusal, refuse},
+    report::note,
+    state::{
+        backups::{AskedFor, wire_of},
+        groups::{Claim, Pace, Target},
+        sessions::Session,
+    },
+};
+use crate::{
+    api::{ClaimAnswer, EpochPace, FromShard, GroupClaim, NoteLevel, Now, ShardOutput, ShardWireId},
+    coordinator::contents::Claimed,
+};
+use alloc::{format, string::ToString, vec::Vec};
+use marram_session::{
+    owner::{EpochRelease, Feed, KeeperId, OwnerPhase},
+    trace,
+};
+use marram_wire::{
+    frame::{AskHandOver, Backup, Code, Confirmed, Epoch, Frame, GroupId, Reject},
+    id::SessionId,
+};
+
+/// A backup may take so many heartbeat timeouts to confirm an epoch. Then it counts as lost.
+const CONFIRM_TIMEOUTS: u64 = 5;
+
+impl EpochPace {
+    pub(super) fn pace(&self) -> Pace {
+        Pace {
+            every_ns: u64::from(self.every_us) * 1_000,
+            alone_after_ns: u64::from(self.alone_after_ms) * 1_000_000,
+        }
+    }
+}
+
+impl Shard {
+    /// The backup of a session's group, if the group's claim names it, for inspection.
+    #[must_use]
+    pub fn backup_of(&self, session: SessionId) -> Option<&str> {
+        self.groups.get(self.groups.of_session(session)?)?.claimed_backup()
+    }
+
+    fn confirm_ns(&self) -> u64 {
+        u64::from(self.config.heartbeat_timeout_ms) * 1_000_000 * CONFIRM_TIMEOUTS
+    }
+
+    /// When something of the groups is due.
+    pub(super) fn groups_due_ns(&self) -> Option<u64> {
+        [self.groups.due_ns(self.confirm_ns()), self.backups.due_ns()].into_iter().flatten().min()
+    }
+
+    /// The pace of a session's app, if it asks for epochs.
+    fn pace_of(&self, session: &Session) -> Option<Pace> {
+        self.apps.of_owner(&session.owner)?.epoch.as_ref().map(EpochPace::pace)
+    }
+
+    /// Puts a session into a group, and feeds it to the group's target.
+    pub(super) fn place_in_group(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
+        if self.groups.of_session(id).is_none() {
+            self.join_a_group(now, id, false, out);
+        }
+        let Some(session) = self.sessions.get(id) else { return };
+        let group = self.groups.of_session(id).and_then(|name| self.groups.get(name));
+        let target = group.and_then(|group| group.target.clone());
+        let elsewhere = |at: ShardWireId| target.as_ref().is_none_or(|target| target.wire != at);
+        let left = session.placing.backup().filter(|placed| elsewhere(placed.at.0)).map(|placed| placed.id);
+        if let Some(keeper) = left {
+            self.remove_replica(now, id, keeper, out);
+        }
+        let Some(session) = self.sessions.get(id) else { return };
+        let lacks = session.placing.backup().is_none() && !session.placing.rests(now.mono_ns);
+        let role = target.filter(|_| lacks).and_then(|target| {
+            let role = self.wires.get(target.wire)?.role.clone()?;
+            Some((target.wire, role))
+        });
+        if let Some((wire, role)) = role {
+            self.place_at(now, id, (wire, role, Feed::Backup), out);
+        }
+    }
+
+    /// A group for a session that is in none: with the backup that the ring gives it.
+    ///
+    /// A session that has released something elsewhere needs a `new` group. A backup may have claimed an older one, and its former
+    /// primary not know that yet: what joins then goes when the claim is lost. A session that begins can begin again.
+    fn join_a_group(&mut self, now: Now, id: SessionId, new: bool, out: &mut Vec<ShardOutput>) {
+        let Some(session) = self.sessions.get(id) else { return };
+        let Some(pace) = self.pace_of(session) else { return };
+        let target = self.target_for(id, |_| true);
+        let name = match self.groups.find(pace, target.as_ref()).filter(|_| !new) {
+            Some(name) => name,
+            None => {
+                let name = self.random.bytes();
+                self.groups.begin(name, pace, target, now.mono_ns);
+                name
+            }
+        };
+        self.groups.join(name, id, now.mono_ns);
+        self.tell_group(now, id, name, out);
+    }
+
+    fn tell_group(&mut self, now: Now, id: SessionId, name: GroupId, out: &mut Vec<ShardOutput>) {
+        let release = self.groups.get(name).map_or(EpochRelease::Held, |group| group.told());
+        self.with_owner(now, id, out, |owner, effects| owner.join_group(now, name, release, effects));
+    }
+
+    /// The first edge on the ring after this key that is connected, and may be chosen.
+    fn target_for(&self, key: SessionId, may: impl Fn(&str) -> bool) -> Option<Target> {
+        let connected = self.keepers.edges_for(key, &self.config.edge).filter(|edge| may(edge));
+        let mut wires = connected.filter_map(|edge| {
+            let (wire, role) = self.wires.of_standby(edge, None, key)?;
+            Some(Target { wire, edge: role.name })
+        });
+        wires.next()
+    }
+
+    /// Everything that is due of the groups of this shard.
+    pub(super) fn groups_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        let confirm_ns = self.confirm_ns();
+        for name in self.groups.names() {
+            let Some(group) = self.groups.get_mut(name) else { continue };
+            let may_aim = group.avoids_no_more(now.mono_ns);
+            if group.unconfirmed_since_ns().is_some_and(|since_ns| since_ns + confirm_ns <= now.mono_ns) {
+                self.lose_backup(now, name, "it does not confirm", out);
+            } else if may_aim {
+                self.aim(now, name, out);
+            }
+            if self.groups.get(name).is_some_and(|group| group.is_over()) {
+                self.groups.end(name);
+                continue;
+            }
+            self.switch_if_ready(now, name, out);
+            self.retell_group(now, name, out);
+            self.claim_group(now, name, out);
+        }
+        for name in self.groups.ending(now.mono_ns) {
+            self.end_epoch(now, name, false, out);
+        }
+        self.claim_backups(now, out);
+    }
+
+    /// Something of a session is in no epoch of its group.
+    pub(super) fn epoch_due(&mut self, id: SessionId) {
+        let name = self.groups.of_session(id);
+        if let Some(group) = name.and_then(|name| self.groups.get_mut(name)) {
+            group.due(id);
+        }
+    }
+
+    /// An epoch of a group ends, also if nothing is in it if it `must`.
+    fn end_epoch(&mut self, now: Now, name: GroupId, must: bool, out: &mut Vec<ShardOutput>) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        let Some(wire) = group.target.as_ref().map(|target| target.wire) else { return };
+        let (number, due) = group.end_epoch(now.mono_ns);
+        let sessions = &mut self.sessions;
+        let has_some = |id: &SessionId| sessions.get_mut(*id).is_some_and(|it| it.owner.end_epoch(number));
+        let in_it: Vec<SessionId> = due.into_iter().filter(has_some).collect();
+        if in_it.is_empty() && !must {
+            return;
+        }
+        if let Some(group) = self.groups.get_mut(name) {
+            group.epoch_sent(now.mono_ns, in_it);
+        }
+        self.counters.epochs += 1;
+        out.push(ShardOutput::Send { wire, frame: Epoch { group: name, number }.into() });
+    }
+
+    /// The members of a group whose target has all of them go over to its confirmations, so that it may become the backup.
+    fn switch_if_ready(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        if !group.looks(now.mono_ns) {
+            return;
+        }
+        let members: Vec<SessionId> = group.members().collect();
+        let sessions = &self.sessions;
+        let waits = |id: &SessionId| {
+            sessions.get(*id).is_some_and(|session| {
+                match session.owner.phase() {
+                    OwnerPhase::Running => !session.placing.has_ready_backup(&session.owner),
+                    // It goes on soon, and need not wait for the whole of its state to be copied.
+                    OwnerPhase::Promising | OwnerPhase::Restoring | OwnerPhase::Replaying => true,
+                    _ => false,
+                }
+            })
+        };
+        if members.iter().any(waits) {
+            return;
+        }
+        if let Some(group) = self.groups.get_mut(name) {
+            trace!(SHARD, "group {}: all that is released will be at its next backup", name[0]);
+            group.switch();
+        }
+        self.retell_group(now, name, out);
+        self.end_epoch(now, name, true, out);
+    }
+
+    /// Tells the members of a group which outputs may leave, if that has changed.
+    fn retell_group(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        let Some(release) = group.retell(now.mono_ns) else { return };
+        trace!(SHARD, "group {}: outputs are {release:?} from now on", name[0]);
+        let members: Vec<SessionId> = group.members().collect();
+        if release == EpochRelease::Alone {
+            let text =
+                format!("{} sessions run without a backup: they are lost if this edge dies", members.len());
+            note(NoteLevel::Warning, None, text, out);
+        }
+        for id in members {
+            self.with_owner(now, id, out, |owner, effects| owner.release_as(now, release, effects));
+        }
+    }
+
+    /// A backup has kept an epoch, and all before.
+    pub(super) fn epoch_confirmed(
+        &mut self,
+        now: Now,
+        wire: ShardWireId,
+        confirmed: &Confirmed,
+        out: &mut Vec<ShardOutput>,
+    ) {
+        let Confirmed { group: name, number } = *confirmed;
+        let members = self.groups.get_mut(name).and_then(|group| group.confirm(wire, number));
+        let Some(members) = members else {
+            self.counters.stale_frames += 1;
+            return trace!(SHARD, "ignores that wire {} confirms epoch {number} of another group", wire.0);
+        };
+        for id in members {
+            self.with_owner(now, id, out, |owner, effects| owner.epoch_confirmed(now, number, effects));
+        }
+    }
+
+    /// Asks for the claim that a group needs, if it needs one.
+    fn claim_group(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
+        if !self.groups.get(name).is_some_and(|group| group.wants_claim(now.mono_ns)) {
+            return;
+        }
+        let (tag, opener) = (self.groups.tag(), self.random.number());
+        let Some(group) = self.groups.get_mut(name) else { return };
+        let Claim::Ask { tag, from, to } = group.next_claim(now.mono_ns, &self.config.edge, tag, opener)
+        else {
+            return;
+        };
+        let named = to.as_ref().filter(|to| to.backup.is_some()).map(|to| to.generation);
+        if let (Some(generation), Some(target)) = (named, &group.target) {
+            // Before the store has it: with the claim the target is the backup, whether or not it has heard of it.
+            let announced = Backup { group: name, generation };
+            out.push(ShardOutput::Send { wire: target.wire, frame: announced.into() });
+        }
+        out.push(ShardOutput::Control(FromShard::Claim(GroupClaim { tag, group: name, from, to })));
+    }
+
+    /// Asks for the claims that groups need which this shard backs.
+    fn claim_backups(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        let (groups, random) = (&mut self.groups, &mut self.random);
+        let claims = self.backups.claims(now.mono_ns, &self.config.edge, || (groups.tag(), random.number()));
+        for (group, tag, from, to) in claims {
+            let to = Some(to);
+            out.push(ShardOutput::Control(FromShard::Claim(GroupClaim { tag, group, from, to })));
+        }
+    }
+
+    /// The answer to a claim.
+    pub(super) fn claim_answered(&mut self, now: Now, answer: ClaimAnswer, out: &mut Vec<ShardOutput>) {
+        let tag = answer.tag;
+        if let Some(name) = self.groups.of_tag(tag) {
+            return self.own_claim_answered(now, name, answer, out);
+        }
+        let Some((name, claimed)) = self.backups.of_tag(tag) else {
+            return trace!(SHARD, "ignores the answer to a claim that is over");
+        };
+        match answer {
+            ClaimAnswer { away: Some(why), .. } => {
+                let primary =
+                    self.backups.get(name).map_or_else(Default::default, |group| group.primary.clone());
+                let text = format!(
+                    "its sessions wait: `{primary}` is away, and the coordinator does not decide: {why}"
+                );
+                note(NoteLevel::Warning, None, text, out);
+                self.backups.unanswered(now.mono_ns, name);
+            }
+            ClaimAnswer { won: true, .. } => self.promote(now, name, claimed, out),
+            ClaimAnswer { holder: None, .. } => self.backups.forgotten(name),
+            ClaimAnswer { holder: Some(holder), .. } if self.backups.is_early(name, &holder) => {}
+            ClaimAnswer { .. } => {
+                // Its primary runs alone, or has another backup: what is here is of the past.
+                for id in self.backups.end(name) {
+                    self.drop_standby(now, id, out);
+                }
+            }
+        }
+    }
+
+    fn own_claim_answered(
+        &mut self,
+        now: Now,
+        name: GroupId,
+        answer: ClaimAnswer,
+        out: &mut Vec<ShardOutput>,
+    ) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        match answer {
+            ClaimAnswer { tag, away: Some(why), .. } => {
+                group.unanswered(now.mono_ns, tag);
+                if group.release(now.mono_ns) == EpochRelease::Held {
+                    let count = group.members().count();
+                    let text = format!(
+                        "{count} sessions hold their outputs: the coordinator does not decide: {why}"
+                    );
+                    note(NoteLevel::Warning, None, text, out);
+                }
+            }
+            ClaimAnswer { tag, won: true, .. } => {
+                group.won(tag);
+                self.without_backup(now, name, out);
+            }
+            ClaimAnswer { tag, holder: None, .. } => group.forgotten(tag),
+            ClaimAnswer { holder: Some(holder), .. } => {
+                let contested = group.contested();
+                let reason = format!("`{}` has claimed the session's group", holder.primary);
+                for id in self.groups.end(name) {
+                    self.with_owner(now, id, out, |owner, effects| {
+                        owner.step_down(Code::Superseded, reason.clone(), effects);
+                    });
+                }
+                if let Some((wire, number)) = contested {
+                    self.confirm_epoch(wire, name, number, out);
+                }
+            }
+        }
+    }
+
+    /// This edge was the backup of a group, and has claimed it: its sessions are owned here from now on, without a backup.
+    fn promote(&mut self, now: Now, name: GroupId, claimed: Claimed, out: &mut Vec<ShardOutput>) {
+        let primary = self.backups.get(name).map_or_else(Default::default, |group| group.primary.clone());
+        let sessions = self.backups.end(name);
+        let pace = sessions.iter().find_map(|id| self.pace_of(self.sessions.get(*id)?));
+        let Some(pace) = pace else { return };
+        let text = format!("takes {} sessions over from `{primary}`, whose backup it was", sessions.len());
+        note(NoteLevel::Info, None, text, out);
+        self.counters.promotions += 1;
+        self.groups.promoted(name, (pace, primary), claimed, now.mono_ns);
+        if let Some(group) = self.groups.get_mut(name) {
+            group.retell(now.mono_ns);
+        }
+        for id in sessions {
+            self.groups.join(name, id, now.mono_ns);
+            self.tell_group(now, id, name, out);
+            self.with_owner(now, id, out, |owner, effects| owner.promote(now, effects));
+        }
+        self.aim(now, name, out);
+    }
+
+    /// The connection to the backup of a group is lost, or it is of no use: no output leaves until a claim says that it is no backup
+    /// any more. Until then it may claim the group, and keeps what it has.
+    fn lose_backup(&mut self, now: Now, name: GroupId, why: &str, out: &mut Vec<ShardOutput>) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        let Some(target) = group.target.clone() else { return };
+        group.lose_target(now.mono_ns);
+        let members: Vec<SessionId> = group.members().collect();
+        let text = format!("{} sessions have lost their backup `{}`: {why}", members.len(), target.edge);
+        note(NoteLevel::Info, None, text, out);
+        self.retell_group(now, name, out);
+    }
+
+    /// The claim says that a group has no backup: the one that it had forgets its sessions, and another one is fed.
+    fn without_backup(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
+        let Some(group) = self.groups.get(name).filter(|group| group.may_aim()) else { return };
+        for id in group.members().collect::<Vec<_>>() {
+            let keeper = self.sessions.get(id).and_then(|it| it.placing.backup()).map(|placed| placed.id);
+            if let Some(keeper) = keeper {
+                self.remove_replica(now, id, keeper, out);
+            }
+        }
+        self.aim(now, name, out);
+    }
+
+    /// The backup of a session's group does not keep that session: it is stopping, is full, or lacks the image. The group needs an
+    /// edge that keeps all of its sessions.
+    pub(super) fn backup_refused(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        wire: ShardWireId,
+        why: &str,
+        out: &mut Vec<ShardOutput>,
+    ) {
+        let Some(name) = self.groups.of_session(id) else { return };
+        let target = self.groups.get(name).and_then(|group| group.target.as_ref());
+        if target.is_some_and(|target| target.wire == wire) {
+            self.lose_backup(now, name, why, out);
+        }
+    }
+
+    /// A keeper's wire is gone.
+    pub(super) fn backup_wire_lost(&mut self, now: Now, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
+        for name in self.groups.names() {
+            let target = self.groups.get(name).and_then(|group| group.target.as_ref());
+            if target.is_some_and(|target| target.wire == wire) {
+                self.lose_backup(now, name, "the connection broke", out);
+            }
+        }
+    }
+
+    /// Chooses a target for a group that has none, and feeds it.
+    fn aim(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
+        let Some(group) = self.groups.get(name).filter(|group| group.may_aim()) else { return };
+        let target = self.target_for(SessionId(name), |edge| group.may_aim_at(edge, now.mono_ns));
+        let Some(target) = target else { return };
+        trace!(SHARD, "group {}: feeds `{}`, to be its backup", name[0], target.edge);
+        if let Some(group) = self.groups.get_mut(name) {
+            group.aim(target);
+            for id in group.members().collect::<Vec<_>>() {
+                self.place(now, id, out);
+            }
+        }
+    }
+
+    /// Edges have come or gone.
+    pub(super) fn aim_all(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        for name in self.groups.names() {
+            self.aim(now, name, out);
+        }
+    }
+
+    /// A session is over here.
+    pub(super) fn leave_groups(&mut self, now: Now, id: SessionId) {
+        self.groups.leave(id, now.mono_ns);
+        self.backups.leave(id);
+    }
+
+    fn confirm_epoch(&self, wire: ShardWireId, group: GroupId, number: u64, out: &mut Vec<ShardOutput>) {
+        let is_connected = self.peers.as_ref().is_some_and(|peers| peers.has(wire));
+        if is_connected && self.backups.may_confirm(group, wire) {
+            out.push(ShardOutput::Send { wire, frame: Confirmed { group, number }.into() });
+        }
+    }
+
+    /// A primary's frame about one of its groups, of which this shard is the backup or becomes it.
+    pub(super) fn group_frame(&mut self, wire: ShardWireId, frame: &Frame, out: &mut Vec<ShardOutput>) {
+        match *frame {
+            Frame::Epoch(Epoch { group, number }) => {
+                // Once the group is known to be the other edge's, what it has ended meanwhile is confirmed.
+                match self.groups.get_mut(group) {
+                    Some(own) => own.contest(wire, number),
+                    None => self.confirm_epoch(wire, group, number, out),
+                }
+            }
+            Frame::Backup(Backup { group, generation }) => {
+                let primary =
+                    self.peers.as_ref().and_then(|peers| peers.get(wire)).map(|peer| peer.name().to_string());
+                let backup = Some(self.config.edge.clone());
+                if let Some(primary) = primary {
+                    self.backups.announced(group, wire, Claimed { generation, primary, backup });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A session that this shard stands by for is in this group.
+    pub(super) fn backs(&mut self, wire: ShardWireId, name: GroupId, id: SessionId) {
+        let primary =
+            self.peers.as_ref().and_then(|peers| peers.get(wire)).map(|peer| peer.name().to_string());
+        if let Some(primary) = primary {
+            self.backups.join(name, (wire, &primary), id);
+        }
+    }
+
+    /// An end asks for a session that this shard backs, or backed.
+    ///
+    /// # Errors
+    /// What the end is told, unless a generation may be opened now.
+    pub(super) fn may_open_backed(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        out: &mut Vec<ShardOutput>,
+    ) -> Result<(), Refusal> {
+        let own = self.groups.of_session(id).and_then(|name| self.groups.get(name));
+        if own.is_some_and(|group| group.is_in_doubt()) {
+            return refuse(
+                Code::Waiting,
+                "whose the session is, is being decided: its edge has lost its backup, and claims its group",
+            );
+        }
+        let is_backed = |session: &&Session| session.is_following() && session.owner.has_backup();
+        let Some(session) = self.sessions.get(id).filter(is_backed) else {
+            return Ok(());
+        };
+        if self.groups.of_session(id).is_some() {
+            // It is this edge's own by a claim.
+            let (_, is_able) = session.owner.standing_by().unwrap_or_default();
+            return if session.owner.is_caught_up() || !is_able {
+                Ok(())
+            } else {
+                refuse(Code::Waiting, "the session is being replayed: its end is asked when that is done")
+            };
+        }
+        let (feeder, channel) = (wire_of(session.feeder), session.feeder.map(|(_, channel)| channel));
+        match self.backups.asked(now.mono_ns, id) {
+            None => Ok(()),
+            Some(AskedFor::Primary { wire, now: is_now }) => {
+                if let Some(channel) = channel.filter(|_| is_now && feeder == Some(wire)) {
+                    out.push(ShardOutput::Send { wire, frame: AskHandOver { channel }.into() });
+                }
+                refuse(Code::Waiting, "this edge is the session's backup, and asks its owner to hand it over")
+            }
+            Some(AskedFor::Claim) => refuse(
+                Code::Waiting,
+                "this edge is the session's backup, and claims its group at the coordinator",
+            ),
+            Some(AskedFor::Unclaimed) => {
+                self.take_as_own(now, id, out);
+                Ok(())
+            }
+        }
+    }
+
+    /// A session that this shard was fed is in a group of its own from now on: its owner has handed it over, or never was allowed to
+    /// release anything.
+    pub(super) fn take_as_own(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
+        let Some(session) = self.sessions.get(id) else { return };
+        if !session.owner.has_backup() || self.groups.of_session(id).is_some() {
+            return;
+        }
+        if let Some((wire, channel)) = session.feeder {
+            // Before anything more of it can be confirmed.
+            let reason = "the session is opened here".to_string();
+            out.push(ShardOutput::Send {
+                wire,
+                frame: Reject { channel, code: Code::Superseded, reason }.into(),
+            });
+            // What its former owner still says there does not count any more.
+            if let Some(session) = self.sessions.get_mut(id) {
+                (session.feeder, session.feed_lost_ns) = (None, Some(now.mono_ns));
+            }
+            self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
+        }
+        self.backups.leave(id);
+        self.join_a_group(now, id, true, out);
+    }
+
+    /// A backup asks for a session, since an end reaches only that one.
+    pub(super) fn hand_over_to_backup(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        keeper: KeeperId,
+        out: &mut Vec<ShardOutput>,
+    ) {
+        let backup = self.sessions.get(id).and_then(|session| session.placing.backup());
+        if backup.is_none_or(|placed| placed.id != keeper) {
+            return;
+        }
+        self.with_owner(now, id, out, |owner, effects| {
+            owner.hand_over(now, keeper, effects);
+        });
+    }
+
+    /// Whether a session of an app with epochs may be opened here, that is not here: only if it begins.
+    pub(super) fn refuse_unbacked(&self, id: SessionId, fresh: bool) -> Result<(), Refusal> {
+        if fresh || self.sessions.has(id) {
+            return Ok(());
+        }
+        refuse(
+            Code::Waiting,
+            "this edge is neither the session's owner nor its backup, and the app has protect = \"epoch\": ends keep too little \
+             to continue it here",
+        )
+    }
+}

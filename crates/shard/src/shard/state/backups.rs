@@ -1,0 +1,288 @@
+//! Replication groups of which this shard is the backup (docs/protocol-epochs.md): what it may claim, and which ends have asked.
+
+use super::sessions::At;
+use crate::{api::ShardWireId, coordinator::contents::Claimed};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
+use marram_session::{holds, invariant::BrokenInvariant};
+use marram_wire::{frame::GroupId, id::SessionId};
+
+const MS: u64 = 1_000_000;
+/// An end that asked within this time waits for the session.
+const ASKED_NS: u64 = 2_000 * MS;
+/// A primary is asked so often to hand one session over.
+const HAND_OVER_AGAIN_NS: u64 = 200 * MS;
+/// Waits before a claim is asked for again that the coordinator has not answered.
+const CLAIM_AGAIN_NS: (u64, u64) = (100 * MS, 2_000 * MS);
+
+/// The connection to a group's primary.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Feeder {
+    Connected(ShardWireId),
+    /// It has been silent for too long.
+    Suspected(ShardWireId),
+    Lost,
+}
+
+/// A claim that was asked for.
+#[derive(Clone, Debug)]
+struct Asked {
+    tag: u64,
+    to: Claimed,
+    again_ns: Option<u64>,
+    wait_ns: u64,
+}
+
+/// One group.
+#[derive(Debug)]
+pub(crate) struct BackedGroup {
+    pub(crate) primary: String,
+    feeder: Feeder,
+    /// The claim of the primary that names this edge; none if it has announced none.
+    pub(crate) record: Option<Claimed>,
+    /// Whether the store has lost that claim, and an operator has accepted it: then the first to claim has the group.
+    is_forgotten: bool,
+    sessions: BTreeSet<SessionId>,
+    /// When an end asked last.
+    asked_by_end_ns: Option<u64>,
+    asked: Option<Asked>,
+}
+
+impl BackedGroup {
+    /// Whether an end waits for one of its sessions, and the primary cannot be asked.
+    fn must_claim(&self, now_ns: u64) -> bool {
+        let is_wanted = self.asked_by_end_ns.is_some_and(|asked_ns| now_ns < asked_ns + ASKED_NS);
+        is_wanted && self.record.is_some() && !matches!(self.feeder, Feeder::Connected(_))
+    }
+
+    pub(crate) fn sessions(&self) -> Vec<SessionId> {
+        self.sessions.iter().copied().collect()
+    }
+}
+
+/// All groups of which this shard is the backup.
+#[derive(Debug, Default)]
+pub(crate) struct Backups {
+    by_name: BTreeMap<GroupId, BackedGroup>,
+    of_session: BTreeMap<SessionId, GroupId>,
+    /// When the primary was last asked for a session.
+    handing_ns: BTreeMap<SessionId, u64>,
+}
+
+/// What an end that asks for a session may be told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum AskedFor {
+    /// Its primary is to be asked, over this wire: now, or it was just before.
+    Primary { wire: ShardWireId, now: bool },
+    /// The group must be claimed first.
+    Claim,
+    /// No claim ever named this edge: what it has is what any edge would begin with.
+    Unclaimed,
+}
+
+impl Backups {
+    pub(crate) fn get(&self, name: GroupId) -> Option<&BackedGroup> {
+        self.by_name.get(&name)
+    }
+
+    /// Whether the group of a session is being claimed.
+    pub(crate) fn is_claiming(&self, session: SessionId) -> bool {
+        let group = self.of_session.get(&session).and_then(|name| self.by_name.get(name));
+        group.is_some_and(|group| group.asked.is_some())
+    }
+
+    /// A session of a group is fed here from now on.
+    pub(crate) fn join(&mut self, name: GroupId, (wire, primary): (ShardWireId, &str), session: SessionId) {
+        self.leave(session);
+        let group = self.by_name.entry(name).or_insert_with(|| BackedGroup {
+            primary: primary.into(),
+            feeder: Feeder::Connected(wire),
+            record: None,
+            is_forgotten: false,
+            sessions: BTreeSet::new(),
+            asked_by_end_ns: None,
+            asked: None,
+        });
+        if group.feeder != Feeder::Connected(wire) {
+            // What was announced before was for what it had then.
+            (group.feeder, group.record) = (Feeder::Connected(wire), None);
+            group.primary = primary.into();
+        }
+        group.sessions.insert(session);
+        self.of_session.insert(session, name);
+    }
+
+    /// A session is not kept here any more.
+    pub(crate) fn leave(&mut self, session: SessionId) {
+        self.handing_ns.remove(&session);
+        let Some(name) = self.of_session.remove(&session) else { return };
+        if let Some(group) = self.by_name.get_mut(&name) {
+            group.sessions.remove(&session);
+            if group.sessions.is_empty() && group.asked.is_none() {
+                self.by_name.remove(&name);
+            }
+        }
+    }
+
+    /// The group is this edge's own, or another one's. Returns the sessions that were fed here.
+    pub(crate) fn end(&mut self, name: GroupId) -> Vec<SessionId> {
+        let Some(group) = self.by_name.remove(&name) else { return Vec::new() };
+        for session in &group.sessions {
+            self.of_session.remove(session);
+            self.handing_ns.remove(session);
+        }
+        group.sessions()
+    }
+
+    /// Its primary announces a claim that names this edge.
+    pub(crate) fn announced(&mut self, name: GroupId, wire: ShardWireId, record: Claimed) {
+        if let Some(group) =
+            self.by_name.get_mut(&name).filter(|group| group.feeder == Feeder::Connected(wire))
+        {
+            group.record = Some(record);
+        }
+    }
+
+    /// Whether an epoch of this group that ended on this wire may be confirmed: it is not being claimed, so that its primary will not
+    /// release more than this edge goes on with.
+    pub(crate) fn may_confirm(&self, name: GroupId, wire: ShardWireId) -> bool {
+        let group = self.by_name.get(&name);
+        group.is_none_or(|group| group.asked.is_none() && group.feeder == Feeder::Connected(wire))
+    }
+
+    /// A frame has come on this wire: its primary is alive.
+    pub(crate) fn heard(&mut self, wire: ShardWireId) {
+        for group in self.by_name.values_mut().filter(|group| group.feeder == Feeder::Suspected(wire)) {
+            group.feeder = Feeder::Connected(wire);
+        }
+    }
+
+    /// This wire is silent.
+    pub(crate) fn suspect(&mut self, wire: ShardWireId) {
+        for group in self.by_name.values_mut().filter(|group| group.feeder == Feeder::Connected(wire)) {
+            group.feeder = Feeder::Suspected(wire);
+        }
+    }
+
+    /// This wire is gone.
+    pub(crate) fn lost(&mut self, wire: ShardWireId) {
+        let over = |feeder| matches!(feeder, Feeder::Connected(at) | Feeder::Suspected(at) if at == wire);
+        for group in self.by_name.values_mut().filter(|group| over(group.feeder)) {
+            group.feeder = Feeder::Lost;
+        }
+    }
+
+    /// An end asks for a session.
+    pub(crate) fn asked(&mut self, now_ns: u64, session: SessionId) -> Option<AskedFor> {
+        let group = self.by_name.get_mut(self.of_session.get(&session)?)?;
+        group.asked_by_end_ns = Some(now_ns);
+        Some(match group.feeder {
+            Feeder::Connected(wire) => {
+                let last_ns = self.handing_ns.get(&session).copied();
+                let now = last_ns.is_none_or(|last_ns| now_ns >= last_ns + HAND_OVER_AGAIN_NS);
+                if now {
+                    self.handing_ns.insert(session, now_ns);
+                }
+                AskedFor::Primary { wire, now }
+            }
+            _ if group.record.is_none() => AskedFor::Unclaimed,
+            _ => AskedFor::Claim,
+        })
+    }
+
+    /// Claims to ask for now: the group, and what it is claimed from and to. `tag` gives tags.
+    pub(crate) fn claims(
+        &mut self,
+        now_ns: u64,
+        edge: &str,
+        mut tag: impl FnMut() -> (u64, u64),
+    ) -> Vec<(GroupId, u64, Option<Claimed>, Claimed)> {
+        let mut claims = Vec::new();
+        for (name, group) in &mut self.by_name {
+            let Some(from) = group.record.clone() else { continue };
+            let must_claim = group.must_claim(now_ns);
+            match &mut group.asked {
+                Some(asked) if asked.again_ns.is_none_or(|again_ns| again_ns > now_ns) => continue,
+                Some(asked) => (asked.again_ns, asked.tag) = (None, tag().0),
+                None if !must_claim => continue,
+                None => {
+                    let (tag, opener) = tag();
+                    let count = from.generation.count + 1;
+                    let generation = marram_wire::id::Generation { count, opener };
+                    let to = Claimed { generation, primary: edge.into(), backup: None };
+                    group.asked = Some(Asked { tag, to, again_ns: None, wait_ns: CLAIM_AGAIN_NS.0 });
+                }
+            }
+            if let Some(asked) = &group.asked {
+                let from = (!group.is_forgotten).then_some(from);
+                claims.push((*name, asked.tag, from, asked.to.clone()));
+            }
+        }
+        claims
+    }
+
+    /// The group that waits for the answer with this tag, and what it claimed.
+    pub(crate) fn of_tag(&self, tag: u64) -> Option<(GroupId, Claimed)> {
+        let asked = |group: &BackedGroup| group.asked.clone().filter(|asked| asked.tag == tag);
+        self.by_name.iter().find_map(|(name, group)| asked(group).map(|asked| (*name, asked.to)))
+    }
+
+    /// The store has no record of a group.
+    pub(crate) fn forgotten(&mut self, name: GroupId) {
+        if let Some(group) = self.by_name.get_mut(&name) {
+            group.is_forgotten = true;
+            group.asked = None;
+            if group.sessions.is_empty() {
+                self.by_name.remove(&name);
+            }
+        }
+    }
+
+    /// The store has an older record than the one that the primary has announced: it has not claimed that yet, and this edge may not.
+    /// True if that is so.
+    pub(crate) fn is_early(&mut self, name: GroupId, holder: &Claimed) -> bool {
+        let Some(group) = self.by_name.get_mut(&name) else { return false };
+        let is_early =
+            group.record.as_ref().is_some_and(|record| holder.generation.count < record.generation.count);
+        if is_early {
+            (group.asked, group.asked_by_end_ns) = (None, None);
+            if group.sessions.is_empty() {
+                self.by_name.remove(&name);
+            }
+        }
+        is_early
+    }
+
+    /// It is not known whether that claim was written.
+    pub(crate) fn unanswered(&mut self, now_ns: u64, name: GroupId) {
+        if let Some(asked) = self.by_name.get_mut(&name).and_then(|group| group.asked.as_mut()) {
+            asked.again_ns = Some(now_ns.saturating_add(asked.wait_ns));
+            asked.wait_ns = (asked.wait_ns * 2).min(CLAIM_AGAIN_NS.1);
+        }
+    }
+
+    /// When something is due.
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        self.by_name.values().filter_map(|group| group.asked.as_ref()?.again_ns).min()
+    }
+
+    /// Checks I51 of docs/protocol.md, as far as it concerns backups.
+    pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
+        for (session, name) in &self.of_session {
+            holds!("I51", self.by_name.get(name).is_some_and(|group| group.sessions.contains(session)));
+        }
+        for group in self.by_name.values() {
+            holds!("I51", !group.sessions.is_empty() || group.asked.is_some());
+            holds!("I51", group.asked.is_none() || group.record.is_some());
+        }
+        Ok(())
+    }
+}
+
+/// Of a feed: its wire.
+pub(crate) fn wire_of(at: Option<At>) -> Option<ShardWireId> {
+    at.map(|(wire, _)| wire)
+}

@@ -1,0 +1,525 @@
+//! Replication groups of which this shard is the primary (docs/protocol-epochs.md). The sessions of a group share a backup, its
+//! epochs and the claim at the coordinator.
+//!
+//! A group decides by its claims alone. Until one is decided that names the backup, or none, nothing leaves. A claim that may have
+//! been written, or not, is asked for again until it is known.
+
+use crate::{api::ShardWireId, coordinator::contents::Claimed};
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    string::{String, ToString},
+    vec::Vec,
+};
+use marram_session::{holds, invariant::BrokenInvariant, owner::EpochRelease};
+use marram_wire::{
+    frame::GroupId,
+    id::{Generation, SessionId},
+};
+
+const MS: u64 = 1_000_000;
+/// First and longest wait before a claim is asked for again that the coordinator has not answered.
+const CLAIM_AGAIN_NS: (u64, u64) = (100 * MS, 2_000 * MS);
+/// A group without sessions is kept for so long: the next one needs no claim.
+const EMPTY_NS: u64 = 5_000 * MS;
+/// A promoted backup lets its sessions go on before they wait for another one.
+const SETTLE_NS: u64 = 1_000 * MS;
+/// Pause between two looks at whether all members have a feed with all it needs.
+const LOOK_NS: u64 = 5 * MS;
+/// A backup that did not confirm is not chosen again for so long.
+const AVOIDED_NS: u64 = 5_000 * MS;
+
+/// The edge that is, or is to become, the backup of a group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Target {
+    pub(crate) wire: ShardWireId,
+    pub(crate) edge: String,
+}
+
+/// How often epochs end, and when a primary without a backup runs alone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Pace {
+    /// The minimum time between two ends of epochs, in nanoseconds; 0 ends one with every message.
+    pub(crate) every_ns: u64,
+    pub(crate) alone_after_ns: u64,
+}
+
+/// A claim that was asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Asked {
+    tag: u64,
+    to: Option<Claimed>,
+    /// When to ask again; none while the question is on its way.
+    again_ns: Option<u64>,
+    wait_ns: u64,
+}
+
+/// An epoch that has ended and is not confirmed.
+#[derive(Debug)]
+struct Ended {
+    number: u64,
+    ended_ns: u64,
+    sessions: Vec<SessionId>,
+}
+
+/// One group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) pace: Pace,
+    pub(crate) target: Option<Target>,
+    /// As the store had it when it was last known.
+    record: Option<Claimed>,
+    asked: Option<Asked>,
+    /// Epochs with this number or a higher one have everything that left unconfirmed: once one of them is confirmed, the target may
+    /// become the backup.
+    switch: Option<u64>,
+    confirmed: u64,
+    number: u64,
+    ended_ns: u64,
+    ended: VecDeque<Ended>,
+    members: BTreeSet<SessionId>,
+    /// Members of which something is in no epoch.
+    due: BTreeSet<SessionId>,
+    /// From when on it may run alone, if its claim names no backup.
+    alone_at_ns: u64,
+    avoids: Option<(String, u64)>,
+    empty_ns: Option<u64>,
+    /// The last epoch that another edge ended in this group, which it may have claimed.
+    contested: Option<(ShardWireId, u64)>,
+    /// As the members were told.
+    told: EpochRelease,
+    /// When it was looked last whether all members could go over to the target.
+    looked_ns: u64,
+}
+
+/// What a group needs of its shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Claim {
+    /// Nothing.
+    None,
+    /// To ask for this.
+    Ask { tag: u64, from: Option<Claimed>, to: Option<Claimed> },
+}
+
+impl Group {
+    fn new(pace: Pace, target: Option<Target>, now_ns: u64) -> Self {
+        let switch = target.as_ref().map(|_| 0);
+        Self {
+            pace,
+            target,
+            record: None,
+            asked: None,
+            // No session has released anything yet.
+            switch,
+            confirmed: 0,
+            number: 0,
+            ended_ns: 0,
+            ended: VecDeque::new(),
+            members: BTreeSet::new(),
+            due: BTreeSet::new(),
+            alone_at_ns: now_ns.saturating_add(pace.alone_after_ns),
+            avoids: None,
+            empty_ns: Some(now_ns),
+            contested: None,
+            told: EpochRelease::Held,
+            looked_ns: 0,
+        }
+    }
+
+    pub(crate) fn members(&self) -> impl Iterator<Item = SessionId> + '_ {
+        self.members.iter().copied()
+    }
+
+    /// Whether everything that may have left is at the target.
+    fn is_switched(&self) -> bool {
+        self.switch.is_some_and(|switch| switch <= self.confirmed)
+    }
+
+    /// The backup that the next claim should name.
+    fn backup(&self) -> Option<&str> {
+        self.target.as_ref().filter(|_| self.is_switched()).map(|target| target.edge.as_str())
+    }
+
+    /// The target, if the present claim names it.
+    pub(crate) fn claimed_backup(&self) -> Option<&str> {
+        let named = self.record.as_ref()?.backup.as_deref()?;
+        self.target.as_ref().map(|target| target.edge.as_str()).filter(|target| *target == named)
+    }
+
+    /// Which outputs of its sessions may leave.
+    pub(crate) fn release(&self, now_ns: u64) -> EpochRelease {
+        let target = self.target.as_ref().map(|target| target.edge.as_str());
+        // A claim that may be written already names another backup, or lets one promote itself.
+        let names_target = |to: &Claimed| to.backup.is_some() && to.backup.as_deref() == target;
+        let in_doubt =
+            self.asked.as_ref().and_then(|asked| asked.to.as_ref()).is_some_and(|to| !names_target(to));
+        match &self.record {
+            None => EpochRelease::Held,
+            Some(record) if record.backup.is_some() => {
+                if names_target(record) && !in_doubt {
+                    EpochRelease::Confirmed
+                } else {
+                    EpochRelease::Held
+                }
+            }
+            Some(_) if in_doubt => EpochRelease::Held,
+            Some(_) if self.switch.is_some() => EpochRelease::Confirmed,
+            // The claim for a backup that is gone may have been written.
+            Some(_) if self.asked.is_some() => EpochRelease::Held,
+            Some(_) if now_ns >= self.alone_at_ns => EpochRelease::Alone,
+            Some(_) => EpochRelease::Held,
+        }
+    }
+
+    /// Whether another edge may have claimed it.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.claimed_backup().is_none() && self.record.as_ref().is_some_and(|record| record.backup.is_some())
+    }
+
+    /// What the members must be told, if that has changed.
+    pub(crate) fn retell(&mut self, now_ns: u64) -> Option<EpochRelease> {
+        let release = self.release(now_ns);
+        (core::mem::replace(&mut self.told, release) != release).then_some(release)
+    }
+
+    /// What members that come are told.
+    pub(crate) fn told(&self) -> EpochRelease {
+        self.told
+    }
+
+    /// Whether outputs wait for a backup that a claim names: it may take the sessions over.
+    pub(crate) fn is_backed(&self) -> bool {
+        let target = self.target.as_ref().map(|target| target.edge.as_str());
+        let named = self.record.as_ref().and_then(|record| record.backup.as_deref());
+        self.told == EpochRelease::Confirmed && named.is_some() && named == target
+    }
+
+    /// Whether the members could go over to confirmations of the target, once each has a feed with all it needs.
+    fn may_switch(&self) -> bool {
+        self.target.is_some() && self.switch.is_none() && self.record.is_some() && self.asked.is_none()
+    }
+
+    /// Whether to look now if each has.
+    pub(crate) fn looks(&mut self, now_ns: u64) -> bool {
+        let is_time = self.may_switch() && now_ns >= self.looked_ns.saturating_add(LOOK_NS);
+        if is_time {
+            self.looked_ns = now_ns;
+        }
+        is_time
+    }
+
+    /// Whether there is a claim to ask for.
+    pub(crate) fn wants_claim(&self, now_ns: u64) -> bool {
+        match &self.asked {
+            Some(asked) => asked.again_ns.is_some_and(|again_ns| again_ns <= now_ns),
+            None => {
+                self.is_long_empty(now_ns)
+                    || self.record.as_ref().is_none_or(|it| it.backup.as_deref() != self.backup())
+            }
+        }
+    }
+
+    fn is_long_empty(&self, now_ns: u64) -> bool {
+        self.leaves_ns().is_some_and(|leaves_ns| now_ns >= leaves_ns)
+    }
+
+    /// When to remove its key, if no session joins it.
+    fn leaves_ns(&self) -> Option<u64> {
+        let wait_ns = if self.contested.is_some() { 0 } else { EMPTY_NS };
+        self.empty_ns.map(|since_ns| since_ns + wait_ns)
+    }
+
+    /// Another edge ends an epoch of this group: the coordinator is asked soon whose it is. Until then that is not confirmed.
+    pub(crate) fn contest(&mut self, wire: ShardWireId, number: u64) {
+        self.contested = Some((wire, number));
+    }
+
+    /// The last epoch that another edge ended in it.
+    pub(crate) fn contested(&self) -> Option<(ShardWireId, u64)> {
+        self.contested
+    }
+
+    /// From now on outputs wait for the target. The next epoch must be confirmed before a claim can name it.
+    pub(crate) fn switch(&mut self) {
+        self.switch = Some(self.number + 1);
+    }
+
+    /// Whether a target can be chosen: it has none, and no claim names one that may still claim it.
+    pub(crate) fn may_aim(&self) -> bool {
+        let is_named = |record: &Claimed| record.backup.is_some();
+        self.target.is_none() && self.asked.is_none() && !self.record.as_ref().is_some_and(is_named)
+    }
+
+    /// A target, if it has none.
+    pub(crate) fn aim(&mut self, target: Target) {
+        if self.target.is_none() {
+            self.target = Some(target);
+            self.switch = None;
+        }
+    }
+
+    /// Whether an edge may be chosen as the target now.
+    pub(crate) fn may_aim_at(&self, edge: &str, now_ns: u64) -> bool {
+        !self.avoids.as_ref().is_some_and(|(avoided, until_ns)| avoided == edge && now_ns < *until_ns)
+    }
+
+    /// Whether an edge that was avoided may be chosen again from now on. True once.
+    pub(crate) fn avoids_no_more(&mut self, now_ns: u64) -> bool {
+        self.avoids.take_if(|(_, until_ns)| *until_ns <= now_ns).is_some()
+    }
+
+    /// The connection to the target broke, or it does not confirm.
+    pub(crate) fn lose_target(&mut self, now_ns: u64) {
+        if let Some(target) = self.target.take() {
+            self.avoids = Some((target.edge, now_ns.saturating_add(AVOIDED_NS)));
+        }
+        self.switch = None;
+        self.ended.clear();
+        self.alone_at_ns = now_ns.saturating_add(self.pace.alone_after_ns);
+    }
+
+    /// Something of a member is in no epoch.
+    pub(crate) fn due(&mut self, session: SessionId) {
+        self.due.insert(session);
+    }
+
+    /// Whether an epoch is to end now.
+    fn ends_epoch(&self, now_ns: u64) -> bool {
+        !self.due.is_empty() && self.target.is_some() && now_ns >= self.ended_ns + self.pace.every_ns
+    }
+
+    /// An epoch ends: its number, and the members that may have something in it.
+    pub(crate) fn end_epoch(&mut self, now_ns: u64) -> (u64, Vec<SessionId>) {
+        self.number += 1;
+        // Epochs that end late do not make the next ones come earlier together.
+        let next_ns = self.ended_ns + self.pace.every_ns;
+        self.ended_ns = if now_ns < next_ns + self.pace.every_ns { next_ns.min(now_ns) } else { now_ns };
+        (self.number, core::mem::take(&mut self.due).into_iter().collect())
+    }
+
+    /// That epoch was sent to the target, with something of these.
+    pub(crate) fn epoch_sent(&mut self, now_ns: u64, sessions: Vec<SessionId>) {
+        self.ended.push_back(Ended { number: self.number, ended_ns: now_ns, sessions });
+    }
+
+    /// The target has an epoch, and all before. Returns the members that have something in them; none if there was no such epoch.
+    pub(crate) fn confirm(&mut self, wire: ShardWireId, number: u64) -> Option<BTreeSet<SessionId>> {
+        let is_target = self.target.as_ref().is_some_and(|target| target.wire == wire);
+        if !is_target || number > self.number {
+            return None;
+        }
+        self.confirmed = self.confirmed.max(number);
+        let mut members = BTreeSet::new();
+        while let Some(ended) = self.ended.pop_front_if(|ended| ended.number <= number) {
+            members.extend(ended.sessions);
+        }
+        Some(members)
+    }
+
+    /// Since when the target has not confirmed an epoch.
+    pub(crate) fn unconfirmed_since_ns(&self) -> Option<u64> {
+        self.ended.front().map(|ended| ended.ended_ns)
+    }
+
+    /// The claim to ask for now, if there is one. `opener` makes its generation unique.
+    pub(crate) fn next_claim(&mut self, now_ns: u64, edge: &str, tag: u64, opener: u64) -> Claim {
+        if !self.wants_claim(now_ns) {
+            return Claim::None;
+        }
+        let from = self.record.clone();
+        if let Some(asked) = &mut self.asked {
+            // The same one until it is known whether it was written.
+            (asked.again_ns, asked.tag) = (None, tag);
+            return Claim::Ask { tag, from, to: asked.to.clone() };
+        }
+        let backup = self.backup().map(ToString::to_string);
+        let to = if self.is_long_empty(now_ns) {
+            None
+        } else {
+            let count = from.as_ref().map_or(0, |from| from.generation.count) + 1;
+            Some(Claimed { generation: Generation { count, opener }, primary: edge.to_string(), backup })
+        };
+        self.asked = Some(Asked { tag, to: to.clone(), again_ns: None, wait_ns: CLAIM_AGAIN_NS.0 });
+        Claim::Ask { tag, from, to }
+    }
+
+    /// The claim with this tag is decided, for this group. False if it was not asked for.
+    pub(crate) fn won(&mut self, tag: u64) -> bool {
+        let is_it = self.asked.as_ref().is_some_and(|asked| asked.tag == tag);
+        if let Some(asked) = self.asked.take_if(|_| is_it) {
+            self.record = asked.to;
+        }
+        is_it
+    }
+
+    /// The store has no record of this group any more: it has lost it, and an operator has accepted that.
+    pub(crate) fn forgotten(&mut self, tag: u64) {
+        if self.asked.take_if(|asked| asked.tag == tag).is_some() {
+            self.record = None;
+        }
+    }
+
+    /// It is not known whether that claim was written.
+    pub(crate) fn unanswered(&mut self, now_ns: u64, tag: u64) {
+        if let Some(asked) = self.asked.as_mut().filter(|asked| asked.tag == tag) {
+            asked.again_ns = Some(now_ns.saturating_add(asked.wait_ns));
+            asked.wait_ns = (asked.wait_ns * 2).min(CLAIM_AGAIN_NS.1);
+        }
+    }
+
+    /// Whether it has left the store: nothing is to be done for it any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.record.is_none() && self.asked.is_none() && self.members.is_empty()
+    }
+
+    /// When something of it is due, if no frame and no answer comes before. `confirm_ns` is how long a backup may take.
+    fn due_ns(&self, confirm_ns: u64) -> Option<u64> {
+        let epoch =
+            (!self.due.is_empty() && self.target.is_some()).then_some(self.ended_ns + self.pace.every_ns);
+        let again = self.asked.as_ref().and_then(|asked| asked.again_ns);
+        let may_run_alone = self.record.as_ref().is_some_and(|record| record.backup.is_none())
+            && self.told == EpochRelease::Held
+            && self.asked.is_none()
+            && self.switch.is_none();
+        let alone = may_run_alone.then_some(self.alone_at_ns);
+        let empty = self.leaves_ns().filter(|_| self.asked.is_none());
+        let late = self.unconfirmed_since_ns().map(|since_ns| since_ns + confirm_ns);
+        let avoids = self.avoids.as_ref().map(|(_, until_ns)| *until_ns);
+        let look = self.may_switch().then_some(self.looked_ns.saturating_add(LOOK_NS));
+        [epoch, again, alone, empty, late, avoids, look].into_iter().flatten().min()
+    }
+}
+
+/// All groups of which this shard is the primary.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    by_name: BTreeMap<GroupId, Group>,
+    /// Of each session that is in one.
+    of_session: BTreeMap<SessionId, GroupId>,
+    /// Counts the questions.
+    tags: u64,
+}
+
+impl Groups {
+    pub(crate) fn get(&self, name: GroupId) -> Option<&Group> {
+        self.by_name.get(&name)
+    }
+
+    pub(crate) fn get_mut(&mut self, name: GroupId) -> Option<&mut Group> {
+        self.by_name.get_mut(&name)
+    }
+
+    pub(crate) fn names(&self) -> Vec<GroupId> {
+        self.by_name.keys().copied().collect()
+    }
+
+    pub(crate) fn of_session(&self, session: SessionId) -> Option<GroupId> {
+        self.of_session.get(&session).copied()
+    }
+
+    /// A group with this target and pace that takes more sessions.
+    pub(crate) fn find(&self, pace: Pace, target: Option<&Target>) -> Option<GroupId> {
+        let fits = |group: &Group| {
+            let stays = !group.is_leaving() && group.contested.is_none();
+            stays && group.pace == pace && group.target.as_ref() == target
+        };
+        self.by_name.iter().find(|(_, group)| fits(group)).map(|(name, _)| *name)
+    }
+
+    /// A new group.
+    pub(crate) fn begin(&mut self, name: GroupId, pace: Pace, target: Option<Target>, now_ns: u64) {
+        self.by_name.insert(name, Group::new(pace, target, now_ns));
+    }
+
+    /// This shard was the backup of this group, and has claimed it: it runs alone, since its sessions have waited long enough. The
+    /// former primary is dead, or cannot be reached.
+    pub(crate) fn promoted(
+        &mut self,
+        name: GroupId,
+        (pace, former): (Pace, String),
+        record: Claimed,
+        now_ns: u64,
+    ) {
+        let mut group = Group::new(pace, None, now_ns);
+        (group.record, group.alone_at_ns) = (Some(record), now_ns);
+        group.avoids = Some((former, now_ns.saturating_add(AVOIDED_NS)));
+        group.looked_ns = now_ns.saturating_add(SETTLE_NS);
+        self.by_name.insert(name, group);
+    }
+
+    /// A session joins a group.
+    pub(crate) fn join(&mut self, name: GroupId, session: SessionId, now_ns: u64) {
+        self.leave(session, now_ns);
+        if let Some(group) = self.by_name.get_mut(&name) {
+            group.members.insert(session);
+            group.empty_ns = None;
+            self.of_session.insert(session, name);
+        }
+    }
+
+    /// A session is over, or in another group.
+    pub(crate) fn leave(&mut self, session: SessionId, now_ns: u64) {
+        let name = self.of_session.remove(&session);
+        if let Some(group) = name.and_then(|name| self.by_name.get_mut(&name)) {
+            group.members.remove(&session);
+            group.due.remove(&session);
+            if group.members.is_empty() {
+                group.empty_ns = Some(now_ns);
+            }
+        }
+    }
+
+    /// A group is another edge's, or over. Returns the sessions that it had.
+    pub(crate) fn end(&mut self, name: GroupId) -> Vec<SessionId> {
+        let Some(group) = self.by_name.remove(&name) else { return Vec::new() };
+        for member in &group.members {
+            self.of_session.remove(member);
+        }
+        group.members.into_iter().collect()
+    }
+
+    /// A number for a question.
+    pub(crate) fn tag(&mut self) -> u64 {
+        self.tags += 1;
+        self.tags
+    }
+
+    /// The group that waits for the answer with this tag.
+    pub(crate) fn of_tag(&self, tag: u64) -> Option<GroupId> {
+        let waits = |group: &Group| group.asked.as_ref().is_some_and(|asked| asked.tag == tag);
+        self.by_name.iter().find(|(_, group)| waits(group)).map(|(name, _)| *name)
+    }
+
+    /// Groups of which an epoch is to end.
+    pub(crate) fn ending(&self, now_ns: u64) -> Vec<GroupId> {
+        self.by_name.iter().filter(|(_, group)| group.ends_epoch(now_ns)).map(|(name, _)| *name).collect()
+    }
+
+    /// When something is due.
+    pub(crate) fn due_ns(&self, confirm_ns: u64) -> Option<u64> {
+        self.by_name.values().filter_map(|group| group.due_ns(confirm_ns)).min()
+    }
+
+    /// Checks I51 of docs/protocol.md, as far as it concerns the groups alone.
+    pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
+        for (session, name) in &self.of_session {
+            holds!("I51", self.by_name.get(name).is_some_and(|group| group.members.contains(session)));
+        }
+        for group in self.by_name.values() {
+            holds!("I51", group.due.is_subset(&group.members));
+            holds!("I51", group.members.is_empty() == group.empty_ns.is_some());
+            holds!(
+                "I51",
+                group.confirmed <= group.number && group.ended.iter().all(|it| it.number > group.confirmed)
+            );
+            holds!("I51", group.target.is_some() || (group.switch.is_none() && group.ended.is_empty()));
+        }
+        Ok(())
+    }
+}
+
+impl Group {
+    /// Whether its key is being removed.
+    fn is_leaving(&self) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.to.is_none())
+    }
+}

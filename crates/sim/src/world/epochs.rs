@@ -1,0 +1,67 @@
+//! Sessions with a backup: which of them may be lost, and what happens to groups.
+
+use super::World;
+use crate::{position::ShardPosition, watch::Rare};
+use marram_session::owner::EpochRelease;
+use marram_wire::id::SessionId;
+
+impl World {
+    /// A shard dies. A session that it owned is lost with it, unless a backup has all that has left; a backup that dies counts only
+    /// where the owner dies as well.
+    pub(super) fn backed_sessions_die(&mut self, position: ShardPosition) {
+        let Some(machine) = self.edges[position.edge].shards[position.shard].machine() else { return };
+        for owner in machine.owners().filter(|owner| owner.has_backup()) {
+            let id = owner.session();
+            if owner.group().is_none() {
+                self.causes.backup_died.insert(id);
+                continue;
+            }
+            let has_backup = owner.keepers().any(|keeper| keeper.ready);
+            let is_claimed = machine.backup_of(id).is_some();
+            let is_backed = owner.epoch_release() == EpochRelease::Confirmed && has_backup && is_claimed;
+            self.watch.count_if(Rare::BackedOwnerDied, is_backed);
+            if is_backed {
+                self.causes.owner_died.insert(id);
+            } else {
+                self.causes.unbacked_died.insert(id);
+            }
+        }
+    }
+
+    /// An edge drains: it is a backup no more, even where the owner has died.
+    pub(super) fn backups_leave(&mut self, edge: usize) {
+        let owners = self.edges[edge]
+            .shards
+            .iter()
+            .filter_map(|shard| shard.machine())
+            .flat_map(|shard| shard.owners());
+        for owner in owners.filter(|owner| owner.has_backup()) {
+            match owner.group() {
+                None => self.causes.backup_died.insert(owner.session()),
+                // It has no other edge to go to.
+                Some(_) if owner.standing_by().is_some() => self.causes.unbacked_died.insert(owner.session()),
+                Some(_) => continue,
+            };
+        }
+    }
+
+    /// What a shard notes: of groups, and of checkpoints.
+    pub(super) fn noted(&mut self, position: ShardPosition, session: Option<SessionId>, text: &str) {
+        self.trace.say(self.queue.now_ns(), || format!("{position} notes {text}"));
+        if text.contains("has claimed the session's group") {
+            // The claim decides, even if its edge has died since, and the replaced primary lives.
+            self.causes.owner_died.extend(session);
+        }
+        for (rare, said) in [
+            (Rare::CheckpointRefused, "no checkpoint of session"),
+            (Rare::OutputsHeld, "sessions hold their outputs"),
+            (Rare::BackupLost, "sessions have lost their backup"),
+            (Rare::RanAlone, "sessions run without a backup"),
+            (Rare::Promoted, "whose backup it was"),
+            (Rare::PromotionWaited, "its sessions wait:"),
+            (Rare::PrimaryReplaced, "has claimed the session's group"),
+        ] {
+            self.watch.count_if(rare, text.contains(said));
+        }
+    }
+}
