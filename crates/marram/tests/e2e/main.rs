@@ -7,6 +7,7 @@
 
 mod cli;
 mod develop;
+mod epochs;
 mod games;
 mod keepers;
 mod moves;

@@ -248,7 +248,7 @@ fn a_bad_app_is_refused_with_the_reason() {
         cluster.directory.write("bad/marram.toml", text).unwrap().parent().unwrap().display().to_string()
     };
     check(&["deploy", &bad(""), "--edge", &admin], 3, &["not a WebAssembly module"]);
-    check(&["deploy", &bad("protect = \"epoch\""), "--edge", &admin], 2, &["marram.toml:3", "planned"]);
+    check(&["deploy", &bad("protect = \"deadline\""), "--edge", &admin], 2, &["marram.toml:3", "planned"]);
     check(&["deploy", &bad("[keep]\ncheckpoint = \"server\""), "--edge", &admin], 2, &["`keep.checkpoint`"]);
     check(&["deploy", &bad("[quotas]\nmemory = 7"), "--edge", &admin], 2, &["`quotas.memory`", "16MiB"]);
 }
@@ -270,6 +270,12 @@ fn an_edge_refuses_promises_that_its_own_ends_would_break() {
         3,
         &["server ends are in this edge", "marram agent server"],
     );
+    // The same with a backup: the edge's own ends would not survive it.
+    let backed = deploy("server = \"peer\"\nprotect = \"epoch\"\n");
+    let words = ["`protect = \"epoch\"`", "server ends are in this edge"];
+    check(&["deploy", &backed, "--edge", &admin], 3, &words);
+    let alone = deploy("protect = \"epoch\"\n");
+    check(&["deploy", &alone, "--edge", &admin], 3, &["requires a coordinator", "[coordinator]"]);
     let modest = deploy("server = \"peer\"\nprotect = \"none\"\n");
     check(&["deploy", &modest, "--edge", &admin], 0, &["survive nothing"]);
 }

@@ -214,6 +214,7 @@ const COMMANDS: &[Row] = &[
         2,
         &["`protect`", "planned", "\"endpoints\""],
     ),
+    ("epochs too short", "config check manifest @/fast", 2, &["`epoch.every`", "\"500us\"", "\"message\""]),
     (
         "a project over another",
         "new counter --directory @/counter",

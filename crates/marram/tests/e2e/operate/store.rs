@@ -1,63 +1,23 @@
 //! The coordinator's store in a process of its own: it loses its file, and edges that remember it decide nothing until an operator
 //! accepts that. And decisions at real etcd.
 
-use crate::support::{self, counting::Client, etcd::Etcd};
+use crate::support::{
+    self,
+    counting::Client,
+    etcd::Etcd,
+    store_server::{StoreServer, marram},
+};
 use bytes::Bytes;
 use hyper::Method;
-use marram_cluster::{LogCollector, TempDir, TestCluster, TestProcess, free_address};
+use marram_cluster::{LogCollector, TempDir, TestCluster};
 use marram_node::coordinator::protocol;
 use marram_shard::coordinator::{StoreEntry, StoreReply, StoreRequest, contents::STORE};
-use rustix::process::Signal;
 use serde_json::Value;
-use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const COUNTER: &str = "[keep]\nlinger = \"30s\"\n";
-const STORE_PROCESS: &str = "store";
-
-fn marram() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_marram"))
-}
-
-/// `marram coordinator serve`, on loopback.
-struct StoreServer {
-    address: SocketAddr,
-    process: Option<TestProcess>,
-}
-
-impl StoreServer {
-    fn start(place: &TempDir, logs: &LogCollector) -> Self {
-        let mut store = Self { address: free_address().unwrap(), process: None };
-        store.start_again(place, logs);
-        store
-    }
-
-    fn start_again(&mut self, place: &TempDir, logs: &LogCollector) {
-        let text = format!("serve = \"{}\"\ndirectory = \"store\"\n[log]\nformat = \"json\"\n", self.address);
-        let config = place.write("store.toml", text).unwrap();
-        let checked = marram().args(["config", "check", "coordinator"]).arg(&config).output().unwrap();
-        assert!(checked.status.success(), "{checked:?}");
-        let start = logs.end();
-        let mut command = marram();
-        command.args(["coordinator", "serve", "--config"]).arg(&config);
-        let errors = place.path().join("store.stderr");
-        let process = TestProcess::start(STORE_PROCESS, &mut command, logs, &errors).unwrap();
-        let serves = |event: &marram_cluster::LogEvent| {
-            event.text("message").contains("serving the coordinator's store")
-        };
-        process.wait_ready(logs, start, PATIENCE, serves).unwrap();
-        self.process = Some(process);
-    }
-
-    /// Ends in order.
-    fn stop(&mut self) {
-        let mut process = self.process.take().expect("it runs");
-        process.signal(Signal::TERM);
-        assert!(process.wait().unwrap().success());
-    }
-}
 
 fn known(cluster: &TestCluster, edge: usize) -> Value {
     cluster.edges[edge].client().unwrap().json(Method::GET, "/v1/coordinator").unwrap()

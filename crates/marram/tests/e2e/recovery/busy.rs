@@ -126,6 +126,9 @@ fn stuck(cluster: &TestCluster) -> String {
         let shown = edge.client().ok().and_then(|edge| edge.json(Method::GET, "/v1/edge").ok());
         let _ = writeln!(said, "{}: {}", edge.who(), shown.unwrap_or_default());
     }
+    let is_lost = |event: &LogEvent| event.text("event") == "ended" && event.text("code") != "Finished";
+    let _ =
+        writeln!(said, "the last sessions that ended otherwise:\n{}", cluster.logs.tail_of(SHOWN, is_lost));
     for (id, row) in still.into_iter().take(SHOWN) {
         let of_it =
             |event: &LogEvent| event.text("session") == id || event.text("message").contains(id.as_str());

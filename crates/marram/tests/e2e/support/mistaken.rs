@@ -51,7 +51,8 @@ pub(crate) fn place(used: &str) -> TempDir {
         ("foreign", "", Some(&modules::importing("env", "puts"))),
         ("traps", "", Some(&modules::cell(true))),
         ("quota", "[quotas]\nmemory = \"64KiB\"\n", Some(&counter)),
-        ("planned", "protect = \"epoch\"\n", Some(&whole)),
+        ("planned", "protect = \"deadline\"\n", Some(&whole)),
+        ("fast", "protect = \"epoch\"\n[epoch]\nevery = \"100us\"\n", Some(&whole)),
         ("server", "server = \"db\"\n", Some(&whole)),
         ("rust", "", None),
         ("c", "", None),
@@ -63,8 +64,7 @@ pub(crate) fn place(used: &str) -> TempDir {
             place.write(&format!("{name}/cell.wasm"), module).unwrap();
         }
     }
-    place.write("rust/Cargo.toml", "").unwrap();
-    place.write("c/Makefile", "").unwrap();
+    ["rust/Cargo.toml", "c/Makefile"].iter().for_each(|file| drop(place.write(file, "").unwrap()));
     // Directories for `PATH`: with a shell and no compiler, and with a compiler that lacks the target.
     for (directory, programs) in
         [("nothing-there", &[][..]), ("no-target", &[("cargo", "exit 101"), ("rustc", "echo /nowhere")][..])]

@@ -16,6 +16,8 @@ pub(crate) mod serve;
 pub(crate) mod services;
 pub(crate) mod site;
 pub(crate) mod skip;
+pub(crate) mod store_server;
+pub(crate) mod stream;
 pub(crate) mod traffic;
 pub(crate) mod turns;
 

@@ -1,0 +1,67 @@
+//! Sessions with backups while the coordinator is away, and what operators see of them.
+
+use super::world::World;
+use crate::support::{
+    self,
+    stream::{Stream, until},
+};
+
+#[test]
+fn without_the_coordinator_sessions_go_on_and_wait_only_if_their_edge_fails() {
+    let mut world = World::new("epoch-away", 2, support::UNSUSPECTING, "every = \"1ms\"");
+    let streams = world.streams(2);
+    let hear = |streams: &[Stream]| streams.iter().for_each(|stream| stream.hear(50_000));
+    hear(&streams);
+    let seen = world.backed(streams.len());
+    world.store.kill();
+    // The backups confirm: nothing has to be decided.
+    hear(&streams);
+    assert!(world.seen_by(&world.all()).values().all(|it| it.backup.is_some()));
+    let owner = seen.values().next().unwrap().owner;
+    let backup = 1 - owner;
+    let start = world.cluster.logs.end();
+    world.cluster.edges[owner].kill();
+    let asked = world.logged(backup, start, "the coordinator does not decide");
+    let count = || streams.iter().map(Stream::heard).collect::<Vec<_>>();
+    let waits = count();
+    // It asks again, and nothing leaves meanwhile.
+    world.logged(backup, asked, "the coordinator does not decide");
+    assert_eq!(count(), waits);
+    world.store.start_again(&world.place, &world.cluster.logs);
+    hear(&streams);
+    world.restart(owner);
+    world.backed(streams.len());
+    streams.into_iter().for_each(Stream::finish);
+}
+
+#[test]
+fn operators_see_whether_a_session_has_a_backup() {
+    let mut world = World::new("epoch-shown", 2, support::UNSUSPECTING, "alone_after = \"0s\"");
+    let stream = world.streams(1).remove(0);
+    let seen = world.backed(1);
+    let (session, at) = seen.first_key_value().unwrap();
+    let (owner, backup) = (at.owner, at.backup.unwrap());
+    let shown = world.marram(owner, &["inspect", session]);
+    assert!(shown.contains("or of its backup") && shown.contains("(backup, "), "{shown}");
+    let listed = world.marram(owner, &["ps", "--protect", "epoch"]);
+    assert!(listed.contains("epoch") && listed.contains("(backup, "), "{listed}");
+    let shown = world.marram(backup, &["inspect", session]);
+    assert!(shown.contains("stands by"), "{shown}");
+    world.cluster.edges[backup].kill();
+    // No edge is left that could be the backup: it runs alone, by a claim.
+    until(
+        || (world.rows(owner)[0]["backup"] == "alone").then_some(()),
+        || format!("{:?}", world.rows(owner)),
+    );
+    let shown = world.marram(owner, &["inspect", session]);
+    assert!(shown.contains("it runs without a backup"), "{shown}");
+    assert_eq!(world.counter(owner, "sessions_without_backup"), 1);
+    let path = world.manifest("alone_after = \"0s\"");
+    let said = world.marram(owner, &["deploy", &path]);
+    assert!(said.contains("no other edge") && said.contains("standby.edges"), "{said}");
+    stream.hear(50_000);
+    world.restart(backup);
+    assert_eq!(world.backed(1)[session].owner, owner);
+    assert_eq!(world.counter(owner, "sessions_without_backup"), 0);
+    stream.finish();
+}

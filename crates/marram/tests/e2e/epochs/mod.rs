@@ -1,0 +1,7 @@
+//! Sessions with `protect = "epoch"`, with real processes: outputs wait for a backup. Edges and the coordinator are killed and
+//! stopped; clients and servers check every byte.
+
+mod coordinator;
+mod gates;
+mod kills;
+mod world;
