@@ -15,7 +15,11 @@ use crate::{
     api::{ClaimAnswer, EpochPace, FromShard, GroupClaim, NoteLevel, Now, ShardOutput, ShardWireId},
     coordinator::contents::Claimed,
 };
-use alloc::{format, string::ToString, vec::Vec};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
 use marram_session::{
     owner::{EpochRelease, Feed, KeeperId, OwnerPhase},
     trace,
@@ -438,6 +442,12 @@ impl Shard {
         }
     }
 
+    /// The edge at the other end of a peer's wire.
+    fn peer_name(&self, wire: ShardWireId) -> Option<String> {
+        let peer = self.peers.as_ref()?.get(wire)?;
+        Some(peer.name().to_string())
+    }
+
     /// A primary's frame about one of its groups, of which this shard is the backup or becomes it.
     pub(super) fn group_frame(&mut self, wire: ShardWireId, frame: &Frame, out: &mut Vec<ShardOutput>) {
         match *frame {
@@ -449,8 +459,7 @@ impl Shard {
                 }
             }
             Frame::Backup(Backup { group, generation }) => {
-                let primary =
-                    self.peers.as_ref().and_then(|peers| peers.get(wire)).map(|peer| peer.name().to_string());
+                let primary = self.peer_name(wire);
                 let backup = Some(self.config.edge.clone());
                 if let Some(primary) = primary {
                     self.backups.announced(group, wire, Claimed { generation, primary, backup });
@@ -462,9 +471,7 @@ impl Shard {
 
     /// A session that this shard stands by for is in this group.
     pub(super) fn backs(&mut self, wire: ShardWireId, name: GroupId, id: SessionId) {
-        let primary =
-            self.peers.as_ref().and_then(|peers| peers.get(wire)).map(|peer| peer.name().to_string());
-        if let Some(primary) = primary {
+        if let Some(primary) = self.peer_name(wire) {
             self.backups.join(name, (wire, &primary), id);
         }
     }

@@ -188,9 +188,7 @@ impl Group {
 
     /// Whether outputs wait for a backup that a claim names: it may take the sessions over.
     pub(crate) fn is_backed(&self) -> bool {
-        let target = self.target.as_ref().map(|target| target.edge.as_str());
-        let named = self.record.as_ref().and_then(|record| record.backup.as_deref());
-        self.told == EpochRelease::Confirmed && named.is_some() && named == target
+        self.told == EpochRelease::Confirmed && self.claimed_backup().is_some()
     }
 
     /// Whether the members could go over to confirmations of the target, once each has a feed with all it needs.
