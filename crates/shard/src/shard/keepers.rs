@@ -18,7 +18,7 @@ use marram_session::{
     trace,
 };
 use marram_wire::{
-    frame::{Code, Frame, Keeper, Sender},
+    frame::{Backup, Code, Frame, Keeper, Sender},
     id::SessionId,
     seal::{self, KeeperKey},
 };
@@ -230,7 +230,13 @@ impl Shard {
             Frame::Fed(fed) => self.counters.keeper_bytes += (fed.entry.len() + fed.payload.len()) as u64,
             _ => {}
         }
+        let group = if let Frame::Keep(keep) = &frame { keep.group } else { None };
         out.push(ShardOutput::Send { wire: at.0, frame });
+        // A backup that has no session of a group forgets what it was told of its claim.
+        let generation = group.and_then(|name| self.groups.get(name)?.announced());
+        if let Some((group, generation)) = group.zip(generation) {
+            out.push(ShardOutput::Send { wire: at.0, frame: Backup { group, generation }.into() });
+        }
     }
 
     /// A keeper does not keep a session any more: it is asked again later, or another keeper is chosen.

@@ -145,6 +145,14 @@ impl Group {
         self.target.as_ref().map(|target| target.edge.as_str()).filter(|target| *target == named)
     }
 
+    /// The generation of the claim that names the target, whether or not it is known to be written.
+    pub(crate) fn announced(&self) -> Option<Generation> {
+        let target = self.target.as_ref()?.edge.as_str();
+        let asked = self.asked.as_ref().and_then(|asked| asked.to.as_ref());
+        let mut claims = asked.into_iter().chain(&self.record);
+        claims.find(|claim| claim.backup.as_deref() == Some(target)).map(|claim| claim.generation)
+    }
+
     /// Which outputs of its sessions may leave.
     pub(crate) fn release(&self, now_ns: u64) -> EpochRelease {
         let target = self.target.as_ref().map(|target| target.edge.as_str());
