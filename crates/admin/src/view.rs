@@ -6,8 +6,8 @@
 //! shown to operators only; fields may be added.
 
 use marram_shard::api::{
-    App, Backing, CheckpointHolder, EndRow, EpochPace, KeeperKind, KeeperRow, MoveOver, MovePlan, MoveRow,
-    MoveStage, Protect, SessionRow, WitnessMode,
+    App, Backing, CheckpointHolder, EndRow, EpochForm, EpochPace, KeeperKind, KeeperRow, MoveOver, MovePlan,
+    MoveRow, MoveStage, Protect, SessionRow, WitnessMode,
 };
 use marram_shard::cache::CachePolicy;
 use marram_wire::id::ImageHash;
@@ -40,7 +40,12 @@ pub(super) fn app(app: &App) -> Value {
         },
         "cache": app.cache.as_ref().map(cache),
         "epoch": app.epoch.as_ref().map(|pace| {
-            json!({ "every_us": pace.every_us, "alone_after_ms": pace.alone_after_ms })
+            let form = match pace.form {
+                EpochForm::Log => "log",
+                EpochForm::Auto => "auto",
+                EpochForm::Pages => "pages",
+            };
+            json!({ "every_us": pace.every_us, "alone_after_ms": pace.alone_after_ms, "form": form })
         }),
     })
 }
@@ -75,7 +80,13 @@ fn read_cache(value: &Value) -> Option<CachePolicy> {
 /// `None` if a field is missing or has another type.
 fn read_pace(value: &Value) -> Option<EpochPace> {
     let number = |field: &str| value[field].as_u64().and_then(|number| u32::try_from(number).ok());
-    Some(EpochPace { every_us: number("every_us")?, alone_after_ms: number("alone_after_ms")? })
+    let form = match value["form"].as_str()? {
+        "log" => EpochForm::Log,
+        "auto" => EpochForm::Auto,
+        "pages" => EpochForm::Pages,
+        _ => return None,
+    };
+    Some(EpochPace { every_us: number("every_us")?, alone_after_ms: number("alone_after_ms")?, form })
 }
 
 /// Reads what [`app`] writes.
@@ -389,7 +400,11 @@ mod tests {
                     timeout_ms: 5,
                     bytes_max: u64::MAX,
                 }),
-                epoch: (protect == Protect::Epoch).then_some(EpochPace { every_us: 0, alone_after_ms: 1 }),
+                epoch: (protect == Protect::Epoch).then_some(EpochPace {
+                    every_us: 0,
+                    alone_after_ms: 1,
+                    form: EpochForm::Pages,
+                }),
             };
             let value = app(&shown);
             assert_eq!(read_app(&value), Some(shown));

@@ -21,7 +21,7 @@ pub use stages::{Stage, read_parts};
 
 use crate::source::{Problem, Source};
 use crate::units::{Name, Time};
-use marram_shard::api::{App, CheckpointHolder, EpochPace, Protect, WitnessMode};
+use marram_shard::api::{App, CheckpointHolder, EpochForm, EpochPace, Protect, WitnessMode};
 use marram_shard::cache::CachePolicy;
 use marram_wire::id::ImageHash;
 use serde::Deserialize;
@@ -195,8 +195,9 @@ impl Written {
             keys: self.keys,
         };
         let protection = protect(source, self.protect.as_ref(), shared)?;
-        if protection == Protect::Epoch {
-            self.keep.suits_epochs(source)?;
+        let epoch = epoch::resolve(source, self.epoch, protection)?;
+        if let Some(epoch) = &epoch {
+            self.keep.suits_epochs(source, epoch.form)?;
         }
         Ok(Manifest {
             stages: stages::resolve(source, only, self.stage, stage_quotas)?,
@@ -210,7 +211,7 @@ impl Written {
             recovery_target: self.keep.recovery_target.map_or(RECOVERY_TARGET, |time| time.into_inner().0),
             linger: self.keep.linger.map_or(LINGER, |time| time.0),
             cache: self.cache.map(|cache| cache.resolve(source)).transpose()?,
-            epoch: epoch::resolve(source, self.epoch, protection)?,
+            epoch,
             server: self.server.map(|name| name.into_inner().0),
             name: self.name.0,
         })
@@ -285,7 +286,7 @@ impl WrittenSchedule {
 
 impl WrittenKeep {
     /// Under `epoch` the backup has all that a recovery needs.
-    fn suits_epochs(&self, source: &Source) -> Result<(), Problem> {
+    fn suits_epochs(&self, source: &Source, form: EpochForm) -> Result<(), Problem> {
         let (span, what) = if let Some(written) = &self.checkpoint {
             (written.span(), "the backup holds the cell, and ends keep no checkpoints")
         } else if let Some(written) = &self.witness {
@@ -293,7 +294,7 @@ impl WrittenKeep {
                 written.span(),
                 "the backup keeps how far the session came, and no session continues from what a client keeps",
             )
-        } else if let Some(written) = &self.recovery_target {
+        } else if let Some(written) = self.recovery_target.as_ref().filter(|_| form == EpochForm::Log) {
             (written.span(), "the backup replays the log while the session runs")
         } else {
             return Ok(());

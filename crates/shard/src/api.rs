@@ -309,6 +309,19 @@ pub enum CheckpointHolder {
     Both = 2,
 }
 
+/// What the backup of a session gets ([`marram_session::owner::BackupForm`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum EpochForm {
+    /// The log, which it replays.
+    #[default]
+    Log,
+    /// The log or pages, whichever is fewer bytes.
+    Auto,
+    /// Pages.
+    Pages,
+}
+
 /// Whether a witness remembers how much of a session its client has ([`marram_session::owner::Witnessing`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -337,6 +350,7 @@ impl Protect {
 byte_enum!(Protect { None, Endpoints, Warm, Hot, Epoch });
 byte_enum!(CheckpointHolder { Client, Server, Both });
 byte_enum!(WitnessMode { None, Lenient, Strict });
+byte_enum!(EpochForm { Log, Auto, Pages });
 
 record! {
     /// A deployed app: its manifest, resolved.
@@ -378,12 +392,14 @@ record! {
 }
 
 record! {
-    /// When the outputs of sessions leave that are protected by epochs.
+    /// When the outputs of sessions leave that are protected by epochs, and what their backup gets.
     EpochPace {
         /// Epochs end so often at most, in microseconds; 0 for one with each message.
         every_us: u32,
         /// A session that has lost its backup goes on without one after this time, in milliseconds.
         alone_after_ms: u32,
+        /// What a backup gets.
+        form: EpochForm,
     }
 }
 

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! every := time of 500us to 1s, or "message"
+//! form  := "log", "auto" or "pages"
 //! ```
 //!
-//! The values become an `EpochPace`. Some other fields have no meaning under `epoch` and are refused: the backup replays what it
-//! gets, so that nothing else takes checkpoints or keeps a log.
+//! The values become an `EpochPace`. Some other fields have no meaning under `epoch` and are refused: the backup has what ends would
+//! keep. A backup that gets the log alone replays it as it comes, so that no replay is ever long.
 
 use crate::source::{Problem, Source};
 use crate::units::Time;
-use marram_shard::api::{EpochPace, Protect};
+use marram_shard::api::{EpochForm, EpochPace, Protect};
 use serde::Deserialize;
 use std::str::FromStr;
 use std::time::Duration;
@@ -32,6 +33,7 @@ const ALONE_AFTER_MAX: Duration = Duration::from_secs(3600);
 pub(super) struct Written {
     every: Option<Spanned<String>>,
     alone_after: Option<Spanned<Time>>,
+    form: Option<Spanned<String>>,
 }
 
 /// The table of an app with this protection; none for every other protection.
@@ -70,8 +72,26 @@ impl Written {
                 "the time that a session waits for a new backup is at most \"1h\"; \"0s\" waits for none";
             return Err(source.problem(&written.span(), what));
         }
-        Ok(EpochPace { every_us, alone_after_ms: u32::try_from(alone_after.as_millis()).unwrap_or(u32::MAX) })
+        let form = match &self.form {
+            None => EpochForm::default(),
+            Some(written) => form(written.get_ref()).ok_or_else(|| {
+                let what = "what the backup gets is \"log\" (it replays the cell's inputs), \"pages\" (it holds the memory that changed) \
+                            or \"auto\" (whichever is fewer bytes)";
+                source.problem(&written.span(), what)
+            })?,
+        };
+        let alone_after_ms = u32::try_from(alone_after.as_millis()).unwrap_or(u32::MAX);
+        Ok(EpochPace { every_us, alone_after_ms, form })
     }
+}
+
+fn form(written: &str) -> Option<EpochForm> {
+    Some(match written {
+        "log" => EpochForm::Log,
+        "auto" => EpochForm::Auto,
+        "pages" => EpochForm::Pages,
+        _ => return None,
+    })
 }
 
 /// In microseconds; 0 for one with each message.
@@ -92,7 +112,7 @@ fn us(time: Duration) -> u32 {
 mod tests {
     use crate::manifest::Manifest;
     use crate::source::Source;
-    use marram_shard::api::EpochPace;
+    use marram_shard::api::{EpochForm, EpochPace};
 
     fn parse(rest: &str) -> Result<Option<EpochPace>, String> {
         let text = format!("name = \"a\"\nmodule = \"a.wasm\"\n{rest}\n");
@@ -102,7 +122,8 @@ mod tests {
 
     #[test]
     fn epochs_have_a_pace() {
-        let pace = |every_us, alone_after_ms| Ok(Some(EpochPace { every_us, alone_after_ms }));
+        let pace =
+            |every_us, alone_after_ms| Ok(Some(EpochPace { every_us, alone_after_ms, form: EpochForm::Log }));
         for (epoch, expected) in [
             ("", pace(1_000, 3_000)),
             ("[epoch]", pace(1_000, 3_000)),
@@ -113,6 +134,15 @@ mod tests {
             assert_eq!(parse(&format!("protect = \"epoch\"\n{epoch}")), expected, "{epoch}");
         }
         assert_eq!(parse("protect = \"none\""), Ok(None));
+        for (written, form) in
+            [("log", EpochForm::Log), ("auto", EpochForm::Auto), ("pages", EpochForm::Pages)]
+        {
+            let epoch = format!("protect = \"epoch\"\n[epoch]\nform = \"{written}\"");
+            let expected = EpochPace { every_us: 1_000, alone_after_ms: 3_000, form };
+            assert_eq!(parse(&epoch), Ok(Some(expected)));
+        }
+        let target = "protect = \"epoch\"\n[epoch]\nform = \"auto\"\n[keep]\nrecovery_target = \"1ms\"";
+        assert!(parse(target).is_ok(), "a backup that holds the log replays it when it goes on");
     }
 
     #[test]
@@ -129,6 +159,10 @@ mod tests {
             (format!("{epoch}\n[epoch]\nevery = \"often\""), &[":5", "`epoch.every`", "\"500us\""]),
             (format!("{epoch}\n[epoch]\nevery = 1"), &[":5", "`epoch.every`", "string"]),
             (format!("{epoch}\n[epoch]\nalone_after = \"61m\""), &[":5", "`epoch.alone_after`", "\"1h\""]),
+            (
+                format!("{epoch}\n[epoch]\nform = \"page\""),
+                &[":5", "`epoch.form`", "\"log\"", "\"pages\"", "\"auto\""],
+            ),
             (format!("{epoch}\n[epoch]\neach = \"1ms\""), &[":5", "each", "`every`"]),
             ("[epoch]\nevery = \"1ms\"".into(), &[":3", "`epoch`", "`protect = \"epoch\"`", "remove"]),
             ("protect = \"standby\"\n[epoch]".into(), &[":4", "`protect = \"epoch\"`"]),

@@ -26,7 +26,8 @@ impl Checkpointer {
     pub(super) fn is_apart_due(&self, about: &About, awaited: Awaited) -> bool {
         let is_sealed = self.taken.is_none() || self.sending.is_some();
         let able = !about.keeps_checkpoints() || self.can_take_apart();
-        awaited == Awaited::Apart && able && self.apart.is_none() && is_sealed
+        let is_wanted = matches!(awaited, Awaited::Apart | Awaited::Pages);
+        is_wanted && able && self.apart.is_none() && is_sealed
     }
 
     /// Whether a keeper waits for a full checkpoint that the ends get as well.

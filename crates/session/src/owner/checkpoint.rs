@@ -84,7 +84,9 @@ impl Owner {
         {
             out.push(OwnerEffect::MergesDeltas(reason));
         }
-        if awaited != Awaited::Nothing && (is_apart || base == CheckpointBase::Image) {
+        if awaited == Awaited::Pages {
+            self.replicas.pages_copied(number, self.epochs.last());
+        } else if awaited != Awaited::Nothing && (is_apart || base == CheckpointBase::Image) {
             let keep = self.keep_frame();
             self.replicas.start_waiting(Some(number), &keep, out);
         }
@@ -151,6 +153,7 @@ impl Owner {
         if let Some((meta, took)) = self.checkpointer.sealed_apart(&self.about, bytes.len() as u64) {
             // A keeper that takes over here has no log before this: each end needs it up to here.
             (0..self.ends.len()).for_each(|index| self.send_log(index, out));
+            self.totals.epoch_page_bytes += self.replicas.pages_sealed(number, meta.size);
             self.replicas.feed_checkpoint(self.about.context(), &meta, &bytes, &took, out);
             return self.checkpoint_if_due(out);
         }

@@ -133,8 +133,10 @@ enum Preparation {
 pub(super) enum Awaited {
     /// No keeper waits for one.
     Nothing,
-    /// Each of them replays what follows: a full one for them alone is enough.
+    /// Each of them replays what follows, or holds it: a full one for them alone is enough.
     Apart,
+    /// None waits for its first one, and a backup gets pages next: a delta on what it has.
+    Pages,
     /// One of them keeps checkpoints as ends do: a full one of the ends' list.
     Full,
 }
@@ -166,6 +168,8 @@ pub(super) struct Checkpointer {
     pub(super) sending: Option<Sending>,
     /// One for keepers alone, until it is sealed.
     pub(super) apart: Option<Taken>,
+    /// The last one of these that was copied, unless it is lost: the base of a backup's next pages.
+    apart_base: Option<Name>,
     /// Whether the cell is so large that its copies are prepared.
     is_large: bool,
     preparation: Preparation,
@@ -254,7 +258,7 @@ impl Checkpointer {
     /// ([`Self::resume`]); any other one is lost.
     pub(super) fn interrupt(&mut self, has_live_cell: bool) {
         // A keeper that would have begun with it is lost.
-        self.apart = None;
+        self.drop_apart();
         if !has_live_cell || self.sending.is_none() {
             self.abandon();
         }
@@ -295,14 +299,34 @@ impl Checkpointer {
         self.uncovered.abandoned();
         self.taken = None;
         self.sending = None;
-        self.apart = None;
+        self.drop_apart();
         self.preparation = Preparation::None;
+    }
+
+    /// One for keepers alone is lost before it is sealed.
+    fn drop_apart(&mut self) -> bool {
+        let is_lost = self.apart.take().is_some();
+        if is_lost {
+            self.apart_base = None;
+        }
+        is_lost
     }
 
     /// There is another cell, of which nothing is known yet.
     pub(super) fn change_cell(&mut self) {
         self.is_large = false;
         self.preparation = Preparation::None;
+        self.apart_base = None;
+    }
+
+    /// Whether a replay of what the cell did since the last copy takes longer than the app's target.
+    pub(super) fn is_replay_long(&self, about: &About) -> bool {
+        self.uncovered.is_much(about.session, about.policy.recovery_target_ns)
+    }
+
+    /// A backup has stored pages of this size.
+    pub(super) fn pages_held(&mut self, size: u64) {
+        self.uncovered.held(size);
     }
 
     /// The cell is so large that a copy of it takes long.
@@ -347,9 +371,12 @@ impl Checkpointer {
     /// again. What may not fit is tried only where nothing surely fits.
     fn next_base(&self, about: &About, ends: &Ends, awaited: Awaited, room: u64) -> Option<CheckpointBase> {
         if self.is_apart_due(about, awaited) {
-            // Where the ends keep no checkpoints there is none to name.
-            let is_first = !about.keeps_checkpoints();
-            return Some(if is_first { CheckpointBase::Image } else { CheckpointBase::Apart });
+            // Where the ends keep no checkpoints there is none of theirs to name.
+            return Some(match awaited {
+                Awaited::Pages if self.apart_base.is_some() => CheckpointBase::Previous,
+                _ if about.keeps_checkpoints() => CheckpointBase::Apart,
+                _ => CheckpointBase::Image,
+            });
         }
         let awaited = self.awaits_full(awaited);
         let can_delta = self.has_delta_base() && self.last_delta_size <= room;
@@ -503,6 +530,7 @@ impl Checkpointer {
         let base = match kind {
             // It names the one of the ends that it knows all changes since.
             CheckpointKind::Full => self.held_full.filter(|_| is_apart),
+            CheckpointKind::Delta if is_apart => self.apart_base,
             CheckpointKind::Delta => self.copied,
             CheckpointKind::Merged => self.held_full,
         };
@@ -522,6 +550,10 @@ impl Checkpointer {
         };
         if is_apart {
             self.apart = Some(taken);
+            self.apart_base = Some((about.generation(), number));
+            if about.has_backup() {
+                self.uncovered.copied();
+            }
         } else {
             self.taken = Some(taken);
             self.copied = Some((about.generation(), number));
@@ -576,7 +608,7 @@ impl Checkpointer {
 
     /// No checkpoint could be made of the copy.
     pub(super) fn give_up(&mut self) {
-        if self.apart.take().is_none() {
+        if !self.drop_apart() {
             self.taken = None;
         }
     }

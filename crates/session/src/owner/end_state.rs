@@ -182,6 +182,12 @@ impl EndState {
         self.took == took
     }
 
+    /// Forgets the messages here: a checkpoint covers them, and others that were never here, up to `took`.
+    pub(super) fn skip_to(&mut self, took: u64) {
+        self.inputs.clear();
+        (self.inputs_charge, self.took) = (0, took);
+    }
+
     /// After a restore: drops messages from the end that the checkpoint covers. False if they are not all here.
     pub(super) fn drop_covered(&mut self) -> bool {
         let start = self.promised.as_ref().map_or(0, |promised| promised.sent_start);

@@ -28,8 +28,8 @@ pub enum EpochRelease {
 
 /// Where an owner stood between two entries.
 #[derive(Clone, Copy, Debug, Default)]
-struct Boundary {
-    log_offset: u64,
+pub(super) struct Boundary {
+    pub(super) log_offset: u64,
     tag: [u8; 8],
     /// By the index of the end: messages consumed, outputs produced, and the charge of the consumed messages that the end was not told
     /// to forget.
@@ -46,6 +46,13 @@ impl Boundary {
                 (side.took, side.produced, side.uncovered);
         }
         at
+    }
+
+    /// Ends were told to forget messages of this charge.
+    pub(super) fn forgot(&mut self, charge: [u64; 2]) {
+        for (left, charge) in self.uncovered.iter_mut().zip(charge) {
+            *left = left.saturating_sub(charge);
+        }
     }
 }
 
@@ -102,11 +109,17 @@ impl Epochs {
     /// Ends were told to forget messages of this charge.
     fn forgot(&mut self, charge: [u64; 2]) {
         let marks = self.ended.iter_mut().map(|ended| &mut ended.at).chain([&mut self.last, &mut self.kept]);
-        for at in marks {
-            for (left, charge) in at.uncovered.iter_mut().zip(charge) {
-                *left = left.saturating_sub(charge);
-            }
-        }
+        marks.for_each(|at| at.forgot(charge));
+    }
+
+    /// The end of the last entry.
+    pub(super) fn last(&self) -> Boundary {
+        self.last
+    }
+
+    /// Up to where everything is at the backup, or need not be.
+    pub(super) fn kept(&self) -> Boundary {
+        self.kept
     }
 }
 
@@ -164,14 +177,16 @@ impl Owner {
     }
 
     /// An epoch of the group ends. False if the session has nothing in it, or its backup could not confirm that.
-    pub fn end_epoch(&mut self, number: u64) -> bool {
+    pub fn end_epoch(&mut self, number: u64, out: &mut Vec<OwnerEffect>) -> bool {
         self.epochs.is_told = false;
         let can_confirm = self.replicas.backup() == Some(true);
         if !can_confirm || !self.epochs.is_due {
             return false;
         }
         self.epochs.is_due = false;
-        let (generation, at) = (self.about.generation(), self.epochs.last);
+        // What the backup gets as pages it confirms when it has them.
+        let at = if self.epoch_is_pages(out) { self.epochs.kept } else { self.epochs.last };
+        let generation = self.about.generation();
         self.epochs.ended.push_back(Ended { number, generation, at });
         true
     }
@@ -184,12 +199,21 @@ impl Owner {
     }
 
     /// Everything up to here is at the backup, or need not be.
-    fn kept(&mut self, now: Now, generation: Generation, at: &Boundary, out: &mut Vec<OwnerEffect>) {
+    pub(super) fn kept(
+        &mut self,
+        now: Now,
+        generation: Generation,
+        at: &Boundary,
+        out: &mut Vec<OwnerEffect>,
+    ) {
         for (side, produced) in self.ends.iter_mut().zip(at.produced) {
             side.logged = side.logged.max(produced);
         }
         self.epochs.confirmed = self.epochs.confirmed.max(generation);
-        self.epochs.kept = *at;
+        // Pages may have come since this epoch ended.
+        if at.log_offset >= self.epochs.kept.log_offset {
+            self.epochs.kept = *at;
+        }
         match self.phase() {
             OwnerPhase::Confirming => self.tell_chosen(now, out),
             OwnerPhase::Running => self.release(out),
@@ -197,6 +221,7 @@ impl Owner {
         }
         if self.phase() == OwnerPhase::Running {
             self.forget_if_much(out);
+            self.checkpoint_if_due(out);
             self.pump(now, out);
         }
     }
@@ -223,6 +248,7 @@ impl Owner {
             return self.ends.iter_mut().for_each(EndState::mark_logged);
         }
         self.epochs.last = Boundary::of(&self.log, &self.ends);
+        self.ask_pages_if_much();
         if self.epochs.release == EpochRelease::Alone {
             self.ends.iter_mut().for_each(EndState::mark_logged);
             self.epochs.is_due = true;
@@ -293,6 +319,7 @@ impl Owner {
             }));
         }
         self.epochs.forgot(at.uncovered);
+        self.replicas.forgot(at.uncovered);
         if self.checkpointer.apart.is_none() {
             self.log.truncate(at.log_offset);
         }

@@ -75,7 +75,7 @@ impl Owner {
         }
         owner.epochs.fed_by = keep.group;
         if let Some(follow) = &mut owner.follow {
-            follow.fed_by_owner(keep.channel, keep.hot);
+            follow.fed_by_owner(keep);
         }
         Ok(owner)
     }
@@ -101,6 +101,9 @@ impl Owner {
                 frame.name()
             );
         };
+        if follow.is_closed() {
+            return trace!(self.context(), "ignores {} of a feed: it goes on by itself", frame.name());
+        }
         let is_recorder = follow.is_fed_by_recorder();
         let taken = match follow.recall_mut() {
             Some(recall) => recall.take(frame, &self.about.keys, &mut self.log, &mut self.ends, out),
@@ -170,6 +173,9 @@ impl Owner {
     /// An entry, and the message that it consumed. The owner sends both at once, so that the standby needs nothing from
     /// the ends.
     fn fed_entry(&mut self, now: Now, fed: Fed, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
+        if self.follow.as_ref().is_some_and(|follow| follow.skips_log(&self.log)) {
+            return standby_error(Code::Protocol, "an entry comes before the pages that lead to it");
+        }
         let (offset, size) = (self.log.end(), fed.entry.len() as u64);
         // Its owner takes a checkpoint before that, and truncates. A standby that is not told so gives up.
         if self.log.size() + size > LOG_SIZE_MAX || offset + size >= LOG_OFFSET_MAX {
@@ -243,7 +249,9 @@ impl Owner {
     /// Takes the state of a checkpoint of the feed. It may be older than the log here: then the cell replays from
     /// there.
     fn restore_at(&mut self, header: Header) -> Result<(), StandbyError> {
-        let place = (self.log.floor()..=self.log.end()).contains(&header.log_offset);
+        let may_skip = self.follow.as_ref().is_some_and(|follow| follow.may_skip_log());
+        let skips = header.log_offset > self.log.end();
+        let place = header.log_offset >= self.log.floor() && (!skips || may_skip);
         if header.session != self.about.session || header.ports.len() != self.ends.len() || !place {
             return standby_error(Code::Tampered, "a checkpoint is of another session or position");
         }
@@ -251,7 +259,15 @@ impl Owner {
         let base = Point { offset: header.log_offset, last_ns: header.last_ns };
         let (last, on) = ((header.generation, header.number), (header.base_generation, header.base_number));
         self.state.restore(&header);
+        if skips {
+            // Pages stand for log that was not fed, and for the messages in it.
+            let (offset, digest) = (header.log_offset, Digest(header.head));
+            self.log = Log::at(Position { offset, digest, cursor: base.cursor() });
+        }
         for (side, state) in self.ends.iter_mut().zip(header.ports) {
+            if skips {
+                side.skip_to(state.took);
+            }
             // A recorder drops exactly the messages that a checkpoint covers.
             if recalled && side.took != state.took {
                 return standby_error(

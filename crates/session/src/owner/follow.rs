@@ -20,7 +20,7 @@ use crate::{
 use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
-    frame::{Acknowledged, Channel, CheckpointMeta, Code, Credit, Frame, Replayed, Stored, Truncate},
+    frame::{Acknowledged, Channel, CheckpointMeta, Code, Credit, Frame, Keep, Replayed, Stored, Truncate},
     id::Generation,
     limits::{CHECKPOINT_WINDOW, CHECKPOINTS_SIZE_MAX, FEED_WINDOW, REPLAYED_EVERY},
     log::Cursor,
@@ -70,6 +70,13 @@ pub(super) struct Follow {
     own_seed: Seed,
     /// Whether it replays what it is fed at once.
     hot: bool,
+    /// Whether it is a backup that holds what it is fed, and is fed pages instead of log where these are fewer bytes.
+    holds: bool,
+    /// Whether it replays what it held, since the session was handed over or its group claimed. More log may follow, if a hand-over
+    /// comes to nothing, and no more pages.
+    replays_held: bool,
+    /// Whether the group was claimed while it held: what it is still fed is of no use.
+    is_closed: bool,
     /// The channel of the feeding owner; none once this owner takes over.
     channel: Option<Channel>,
     /// Whether the cell is started or restored and can run.
@@ -119,6 +126,9 @@ impl Follow {
         Self {
             own_seed,
             hot: false,
+            holds: false,
+            replays_held: false,
+            is_closed: false,
             channel: None,
             standing: false,
             base: Point::default(),
@@ -143,9 +153,15 @@ impl Follow {
     }
 
     /// An owner feeds it, over this channel of its wire.
-    pub(super) fn fed_by_owner(&mut self, channel: Channel, hot: bool) {
-        self.hot = hot;
-        self.channel = Some(channel);
+    pub(super) fn fed_by_owner(&mut self, keep: &Keep) {
+        self.hot = keep.hot;
+        self.holds = !keep.hot && keep.group.is_some();
+        self.channel = Some(keep.channel);
+    }
+
+    /// Whether what it is still fed is of no use: it goes on from what it has.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// A recorder feeds it what it announced. `end` is where that must lead.
@@ -192,15 +208,20 @@ impl Follow {
         self.standing
     }
 
-    /// The feeding owner has handed the session over. False if this cell is warm: it would have to replay first.
+    /// The feeding owner has handed the session over. False if this cell is warm, and no backup: its owner must not count on it.
     pub(super) fn hand_over(&mut self) -> bool {
-        self.handed_over = self.hot;
-        self.hot
+        self.handed_over = self.hot || self.holds;
+        self.replays_held = self.holds;
+        self.handed_over
     }
 
-    /// This edge has claimed the session's group.
-    pub(super) fn promote(&mut self) {
+    /// This edge has claimed the session's group. A cell that is warm does not wait for pages that have not arrived.
+    pub(super) fn promote(&mut self, cell: &mut Option<CellId>, out: &mut Vec<OwnerEffect>) {
         self.promoted = true;
+        (self.replays_held, self.is_closed) = (self.holds, self.holds);
+        if self.holds {
+            self.feed_lost(cell, out);
+        }
     }
 
     /// All that was fed is replayed: whether the session was handed over, or claimed. True once.
@@ -258,7 +279,7 @@ impl Follow {
 
     /// Whether the replay can go on: the cell can run, no handler runs, and it is hot or a log is chosen.
     pub(super) fn can_replay(&self) -> bool {
-        self.standing && !self.busy && (self.hot || self.chosen)
+        self.standing && !self.busy && (self.hot || self.replays_held || self.chosen)
     }
 
     /// Whether the chosen log can be replayed to its end.
@@ -301,8 +322,10 @@ impl Follow {
             && is_chain(core::slice::from_ref(meta), CHECKPOINTS_SIZE_MAX) == meta.is_full()
             && self.arriving.is_none()
             && (meta.is_full() || self.standing)
-            && !(self.hot && self.standing);
-        if !fits || !(log.floor()..=log.end()).contains(&meta.log_offset) {
+            && !(self.hot && self.standing)
+            && !self.replays_held;
+        let is_ahead = meta.log_offset > log.end();
+        if !fits || meta.log_offset < log.floor() || is_ahead && !self.holds {
             return false;
         }
         if meta.is_full() {
@@ -310,6 +333,16 @@ impl Follow {
         }
         self.arriving = Some((meta.clone(), 0));
         true
+    }
+
+    /// Whether pages arrive that stand for log which is not here.
+    pub(super) fn skips_log(&self, log: &Log) -> bool {
+        self.arriving.as_ref().is_some_and(|(meta, _)| meta.log_offset > log.end())
+    }
+
+    /// Whether a checkpoint may be of a later place than the log that was fed.
+    pub(super) fn may_skip_log(&self) -> bool {
+        self.holds
     }
 
     /// A part of the checkpoint is here. Returns what acknowledges it, if that is due. The last part is acknowledged

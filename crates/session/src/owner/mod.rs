@@ -32,11 +32,14 @@ mod ends;
 mod epochs;
 mod feed;
 mod follow;
+mod forms;
 mod invariants;
 mod leave;
 mod log;
 mod open;
 mod opening;
+mod page_feed;
+mod pages;
 mod pauses;
 mod phase;
 mod policy;
@@ -74,7 +77,7 @@ pub use epochs::EpochRelease;
 pub use feed::StandbyError;
 pub use open::Attempt;
 pub use phase::OwnerPhase;
-pub use policy::{Holder, OwnerPolicy, OwnerTotals};
+pub use policy::{BackupForm, Holder, OwnerPolicy, OwnerTotals};
 pub use record::{RECORD_NS, RECORD_STOPPED_NS, RecordRequest};
 pub use replicas::{CopyProgress, Feed, KeeperId, ReplicaProgress};
 pub use share::OwnerShare;
@@ -256,6 +259,7 @@ impl Owner {
             + self.follow.as_ref().map_or(0, |follow| follow.held_bytes())
             + self.recordings.held_bytes()
             + self.checkpointer.held_bytes()
+            + self.replicas.held_bytes()
     }
 
     /// Charge of the outputs that an end has not acknowledged, of the end with most.
@@ -462,6 +466,7 @@ impl Owner {
         }
         let session_ns = self.runner.session_ns(now, &self.log);
         let is_able = self.about.policy.keeps.anything() || self.can_hand_over_for_good();
+        let is_able = is_able && self.may_leave_pages(keeper, out);
         let is_done = is_able && self.replicas.hand_over(keeper, session_ns, out);
         self.epochs.given |= is_done;
         is_done
@@ -511,6 +516,7 @@ impl Owner {
         let was_handed_over = self.is_handed_over();
         let was_full = self.replicas.is_backup_full();
         self.replicas.receive(self.about.context(), keeper, frame, out);
+        self.pages_stored(now, out);
         self.confirmed(out);
         self.backup_changed(out);
         if was_full {

@@ -15,6 +15,18 @@ pub enum Holder {
     Both,
 }
 
+/// In which form a backup gets what the cell did (docs/protocol-epochs.md, "Log or pages").
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum BackupForm {
+    /// The log, which the backup replays as it comes.
+    #[default]
+    Log,
+    /// The log or pages of memory, whichever is fewer bytes. The backup holds both, and replays what it must when it goes on.
+    Auto,
+    /// Pages of memory. The backup replays nothing.
+    Pages,
+}
+
 /// The app manifest's settings for its sessions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OwnerPolicy {
@@ -24,6 +36,8 @@ pub struct OwnerPolicy {
     pub server: Option<String>,
     /// What ends keep. With messages alone, a backup has the rest, and outputs wait for it.
     pub keeps: Keeps,
+    /// In which form a backup gets that rest.
+    pub form: BackupForm,
     /// Which end keeps checkpoints.
     pub holder: Holder,
     /// The longest acceptable replay of what no checkpoint covers, in nanoseconds.
@@ -60,6 +74,8 @@ pub struct OwnerTotals {
     pub budget_checkpoints: u64,
     /// Bytes of the checkpoints that an end stored, sealed.
     pub checkpoint_bytes: u64,
+    /// Bytes of pages, sealed, that were sent to a backup instead of log.
+    pub epoch_page_bytes: u64,
     /// Generations opened by this owner.
     pub generations: u64,
     /// Pauses that the owner ended because nothing else could end them.

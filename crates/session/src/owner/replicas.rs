@@ -12,12 +12,14 @@ use super::{
     end_state::{EndState, Message},
     ends::Ends,
     log::Log,
+    page_feed::PageFeed,
     protection::Place,
 };
 use crate::invariant::{BrokenInvariant, holds};
 use crate::trace;
 use crate::trace::TraceContext;
 use alloc::{
+    boxed::Box,
     collections::VecDeque,
     format,
     string::{String, ToString},
@@ -56,11 +58,26 @@ pub enum Feed {
     Moved,
     /// It replays the log, and outputs wait for it: the session waits for one that lags instead of dropping it.
     Backup,
+    /// As above, but it holds the log, or pages, until it goes on.
+    WarmBackup,
 }
 
 impl Feed {
-    fn is_replayed(self) -> bool {
-        self != Self::Kept
+    /// Whether it replays the log as it comes.
+    #[must_use]
+    pub fn is_replayed(self) -> bool {
+        !matches!(self, Self::Kept | Self::WarmBackup)
+    }
+
+    /// Whether outputs wait for it.
+    #[must_use]
+    pub fn is_backup(self) -> bool {
+        matches!(self, Self::Backup | Self::WarmBackup)
+    }
+
+    /// Whether it begins with a full checkpoint that no end gets.
+    fn begins_apart(self) -> bool {
+        self.is_replayed() || self.is_backup()
     }
 }
 
@@ -130,6 +147,10 @@ struct ReplicaStream {
     /// will have acknowledged, there.
     places: VecDeque<(u64, Place)>,
     fed: u64,
+    /// Of a warm backup.
+    pages: Option<Box<PageFeed>>,
+    /// The last checkpoint that it has stored, until that is taken.
+    stored: Option<u32>,
 }
 
 impl ReplicaStream {
@@ -154,6 +175,7 @@ impl ReplicaStream {
         let complete = left == 0 && self.transfers.front().is_some_and(sent);
         if complete {
             self.mark_ready();
+            self.stored = Some(number);
         }
         complete
     }
@@ -189,7 +211,8 @@ impl ReplicaStream {
     /// Whether outputs wait for it, and it is so far behind that the cell waits as well.
     fn is_full(&self) -> bool {
         let lags = self.behind > FEED_WINDOW / 2 || self.fell_behind() > REPLAY_LAG_MAX;
-        self.feed == Feed::Backup && self.streaming && lags
+        let is_full = lags || self.pages.as_ref().is_some_and(|pages| pages.is_full());
+        self.feed.is_backup() && self.streaming && is_full
     }
 
     /// By how many entries it has fallen behind since it was ready.
@@ -233,6 +256,8 @@ impl Replicas {
             unreplayed_min: 0,
             places: VecDeque::new(),
             fed: 0,
+            pages: (feed == Feed::WarmBackup).then(Box::default),
+            stored: None,
         });
     }
 
@@ -263,8 +288,9 @@ impl Replicas {
         session_ns: i64,
         out: &mut Vec<OwnerEffect>,
     ) -> bool {
+        // A warm backup replays what it holds first.
         let is_ready =
-            |stream: &&ReplicaStream| stream.keeper == keeper && stream.feed.is_replayed() && stream.ready;
+            |stream: &&ReplicaStream| stream.keeper == keeper && stream.feed.begins_apart() && stream.ready;
         let Some(at) = self.streams.iter().position(|stream| is_ready(&stream)) else { return false };
         let stream = &mut self.streams[at];
         stream.handed_over = true;
@@ -297,8 +323,66 @@ impl Replicas {
 
     /// The backup, if there is one: whether it has all that it begins with, so that it can confirm epochs.
     pub(super) fn backup(&self) -> Option<bool> {
-        let backup = self.streams.iter().find(|stream| stream.feed == Feed::Backup)?;
+        let backup = self.streams.iter().find(|stream| stream.feed.is_backup())?;
         Some(backup.streaming && backup.ready)
+    }
+
+    /// What is fed to a warm backup, beside the checkpoint with which it begins.
+    pub(super) fn page_feed_mut(&mut self) -> Option<&mut PageFeed> {
+        let ready = |stream: &&mut ReplicaStream| stream.streaming && stream.ready;
+        self.streams.iter_mut().filter(ready).find_map(|stream| stream.pages.as_deref_mut())
+    }
+
+    /// The warm backup.
+    pub(super) fn backup_keeper(&self) -> Option<KeeperId> {
+        self.streams.iter().find(|stream| stream.pages.is_some()).map(|stream| stream.keeper)
+    }
+
+    /// As [`Self::page_feed_mut`], of this keeper, ready or not.
+    pub(super) fn page_feed_of(&mut self, keeper: KeeperId) -> Option<&mut PageFeed> {
+        self.streams.iter_mut().find(|stream| stream.keeper == keeper)?.pages.as_deref_mut()
+    }
+
+    /// The last checkpoint that a warm backup has stored, once.
+    pub(super) fn take_stored(&mut self) -> Option<u32> {
+        let mut backups = self.streams.iter_mut().filter(|stream| stream.pages.is_some());
+        backups.find_map(|stream| stream.stored.take())
+    }
+
+    /// Sends a warm backup the entries that waited. False if there are none.
+    pub(super) fn send_waiting(&mut self, out: &mut Vec<OwnerEffect>) -> bool {
+        let Some(stream) = self.streams.iter_mut().find(|stream| stream.pages.is_some()) else {
+            return false;
+        };
+        let waiting = stream.pages.as_mut().map(|pages| pages.leave_pages()).unwrap_or_default();
+        let is_some = !waiting.is_empty();
+        for (cost, fed) in waiting {
+            stream.behind += cost;
+            stream.fed += cost;
+            out.push(OwnerEffect::ToKeeper(stream.keeper, fed.into()));
+        }
+        is_some
+    }
+
+    /// Bytes of entries that wait.
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.streams.iter().filter_map(|stream| stream.pages.as_ref()).map(|pages| pages.held_bytes()).sum()
+    }
+
+    /// Ends were told to forget messages of this charge.
+    pub(super) fn forgot(&mut self, charge: [u64; 2]) {
+        self.streams
+            .iter_mut()
+            .filter_map(|stream| stream.pages.as_mut())
+            .for_each(|pages| pages.forgot(charge));
+    }
+
+    /// A copy that was not sealed is lost.
+    pub(super) fn pages_lost(&mut self) {
+        self.streams
+            .iter_mut()
+            .filter_map(|stream| stream.pages.as_mut())
+            .for_each(|pages| pages.lose_copy());
     }
 
     /// Whether the cell waits for the backup.
@@ -445,9 +529,13 @@ impl Replicas {
     /// The checkpoint with which keepers that wait for one will begin.
     pub(super) fn awaited(&self) -> Awaited {
         let mut waiting = self.streams.iter().filter(|stream| !stream.streaming).peekable();
+        let pages_are_due = |stream: &ReplicaStream| {
+            stream.ready && stream.pages.as_ref().is_some_and(|pages| pages.is_due())
+        };
         if waiting.peek().is_none() {
-            Awaited::Nothing
-        } else if waiting.all(|stream| stream.feed.is_replayed()) {
+            let is_due = self.streams.iter().any(pages_are_due);
+            if is_due { Awaited::Pages } else { Awaited::Nothing }
+        } else if waiting.all(|stream| stream.feed.begins_apart()) {
             Awaited::Apart
         } else {
             Awaited::Full
@@ -461,7 +549,10 @@ impl Replicas {
             (stream.streaming, stream.base, stream.begins_at) = (true, base, keep.log_offset);
             let (channel, feed) = (stream.channel, stream.feed);
             let (hot, moves) = (feed.is_replayed(), feed == Feed::Moved);
-            let group = keep.group.filter(|_| feed == Feed::Backup);
+            let group = keep.group.filter(|_| feed.is_backup());
+            if let Some(pages) = &mut stream.pages {
+                pages.begin();
+            }
             let keep = Keep { channel, hot, moves, group, ..keep.clone() };
             out.push(OwnerEffect::ToKeeper(stream.keeper, keep.into()));
         }
@@ -492,6 +583,14 @@ impl Replicas {
             if !stream.streaming {
                 continue;
             }
+            let (channel, entry, payload) = (stream.channel, entry.clone(), payload.clone());
+            let size = entry.len() as u64;
+            let fed = Fed { channel, entry, tag, from, close, payload };
+            let fed = match &mut stream.pages {
+                Some(pages) => pages.entry(size, cost, fed),
+                None => Some(fed),
+            };
+            let Some(fed) = fed else { continue };
             stream.behind += cost;
             stream.fed += cost;
             if stream.behind > FEED_WINDOW {
@@ -503,14 +602,12 @@ impl Replicas {
                 stream.note_place(place);
             }
             stream.unreplayed += u64::from(stream.feed.is_replayed());
-            if stream.fell_behind() > REPLAY_LAG_MAX && stream.feed != Feed::Backup {
+            if stream.fell_behind() > REPLAY_LAG_MAX && !stream.feed.is_backup() {
                 let reason = format!("it replays too slowly: {} entries behind", stream.unreplayed);
                 out.push(OwnerEffect::StandbySlow(stream.keeper));
                 self.lose(about.context(), at, Code::Busy, reason, out);
                 continue;
             }
-            let (channel, entry, payload) = (stream.channel, entry.clone(), payload.clone());
-            let fed = Fed { channel, entry, tag, from, close, payload };
             out.push(OwnerEffect::ToKeeper(stream.keeper, fed.into()));
         }
     }
@@ -543,7 +640,10 @@ impl Replicas {
 
     /// The checkpoint failed: keepers that would have begun with it have nothing to begin with.
     pub(super) fn feed_no_checkpoint(&mut self, context: TraceContext, out: &mut Vec<OwnerEffect>) {
-        self.lose_all(context, |stream| stream.base.is_some(), "no checkpoint could be taken", out);
+        let waits = |stream: &ReplicaStream| {
+            stream.base.is_some() || stream.pages.as_ref().is_some_and(|pages| pages.has_unsealed())
+        };
+        self.lose_all(context, waits, "no checkpoint could be taken", out);
     }
 
     /// Ends hold a checkpoint and delete what it covers.

@@ -185,7 +185,7 @@ impl Owner {
     /// This edge has claimed the group of a session that it is fed: it takes the session over as soon as all of that is replayed.
     pub fn promote(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if let Some(follow) = &mut self.follow {
-            follow.promote();
+            follow.promote(&mut self.cell, out);
             self.follow_on(now, out);
         }
     }

@@ -21,7 +21,7 @@ pub enum KeeperKind {
     Hot = 2,
     /// The edge to which the session moves.
     Moving = 3,
-    /// An edge that replays the log, and for which outputs wait.
+    /// An edge that replays the log, or holds log and pages, and for which outputs wait.
     Backup = 4,
 }
 byte_enum!(KeeperKind { Recorder, Warm, Hot, Moving, Backup });

@@ -21,7 +21,7 @@ use alloc::{
     vec::Vec,
 };
 use marram_session::{
-    owner::{EpochRelease, Feed, KeeperId, OwnerPhase},
+    owner::{BackupForm, EpochRelease, Feed, KeeperId, OwnerPhase},
     trace,
 };
 use marram_wire::{
@@ -82,7 +82,9 @@ impl Shard {
             Some((target.wire, role))
         });
         if let Some((wire, role)) = role {
-            self.place_at(now, id, (wire, role, Feed::Backup), out);
+            let form = self.sessions.get(id).map(|session| session.owner.policy().form);
+            let feed = if form == Some(BackupForm::Log) { Feed::Backup } else { Feed::WarmBackup };
+            self.place_at(now, id, (wire, role, feed), out);
         }
     }
 
@@ -159,9 +161,12 @@ impl Shard {
         let Some(group) = self.groups.get_mut(name) else { return };
         let Some(wire) = group.target.as_ref().map(|target| target.wire) else { return };
         let (number, due) = group.end_epoch(now.mono_ns);
-        let sessions = &mut self.sessions;
-        let has_some = |id: &SessionId| sessions.get_mut(*id).is_some_and(|it| it.owner.end_epoch(number));
-        let in_it: Vec<SessionId> = due.into_iter().filter(has_some).collect();
+        let mut in_it = Vec::new();
+        for id in due {
+            let mut has_some = false;
+            self.with_owner(now, id, out, |owner, effects| has_some = owner.end_epoch(number, effects));
+            in_it.extend(has_some.then_some(id));
+        }
         if in_it.is_empty() && !must {
             return;
         }

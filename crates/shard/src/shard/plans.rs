@@ -9,7 +9,7 @@ use crate::api::{Destination, FromShard, MovePlan, Now, PlanMoves, Planned, Shar
 use alloc::{format, string::ToString, vec::Vec};
 use marram_session::{
     cell::Seed,
-    owner::{Feed, Owner, StandbyError},
+    owner::{Owner, StandbyError},
     trace,
 };
 use marram_wire::{
@@ -36,7 +36,7 @@ impl Shard {
     /// How many bytes of its state a session would be copied with. None if that is not known.
     fn move_bytes(&self, id: SessionId, to: &Destination) -> Option<u64> {
         let session = self.sessions.get(id)?;
-        let replays = session.placing.at_destination(to).is_some_and(|placed| placed.feed != Feed::Kept);
+        let replays = session.placing.at_destination(to).is_some_and(|placed| placed.feed.is_replayed());
         if replays { Some(0) } else { session.owner.state_bytes() }
     }
 

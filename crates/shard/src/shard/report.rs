@@ -89,6 +89,7 @@ fn sum(a: OwnerTotals, b: OwnerTotals) -> OwnerTotals {
         checkpoints: a.checkpoints + b.checkpoints,
         budget_checkpoints: a.budget_checkpoints + b.budget_checkpoints,
         checkpoint_bytes: a.checkpoint_bytes + b.checkpoint_bytes,
+        epoch_page_bytes: a.epoch_page_bytes + b.epoch_page_bytes,
         generations: a.generations + b.generations,
         pauses_ended: a.pauses_ended + b.pauses_ended,
     }
@@ -155,6 +156,7 @@ impl Shard {
             count("checkpoints_stored_total", totals.checkpoints),
             count("checkpoint_bytes_total", totals.checkpoint_bytes),
             count("budget_checkpoints_total", totals.budget_checkpoints),
+            count("epoch_page_bytes_total", totals.epoch_page_bytes),
             count("generations_opened_total", totals.generations),
             count("pauses_ended_total", totals.pauses_ended),
             count("handlers_run_total", self.counters.runs),

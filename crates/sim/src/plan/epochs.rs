@@ -2,7 +2,7 @@
 
 use super::{Fault, FaultKind, FaultTarget, MS, Memory, Moment, On, Plan, S};
 use crate::random::Random;
-use marram_shard::api::{EpochPace, WitnessMode};
+use marram_shard::api::{EpochForm, EpochPace, WitnessMode};
 
 /// In a quarter of all seeds.
 pub(super) fn draw(seed: u64) -> Option<EpochPace> {
@@ -10,6 +10,7 @@ pub(super) fn draw(seed: u64) -> Option<EpochPace> {
     random.percent(25).then(|| EpochPace {
         every_us: random.pick(&[0, 500, 1_000, 10_000]),
         alone_after_ms: random.pick(&[0, 20, 200, 1_000]),
+        form: random.pick(&[EpochForm::Log, EpochForm::Auto, EpochForm::Pages]),
     })
 }
 

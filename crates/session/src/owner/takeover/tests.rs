@@ -9,7 +9,7 @@ mod room;
 use super::*;
 use crate::{
     cell::{CellError, CellId, CellInput, CellOutput, Ran, RunOutcome},
-    owner::{Attempt, Holder, OwnerPolicy, StandbyError},
+    owner::{Attempt, BackupForm, Holder, OwnerPolicy, StandbyError},
 };
 use alloc::{boxed::Box, vec, vec::Vec};
 use bytes::BytesMut;
@@ -46,6 +46,7 @@ fn policy() -> OwnerPolicy {
         app: "echo".into(),
         server: Some("nothing".into()),
         keeps: Keeps::All,
+        form: BackupForm::Log,
         holder: Holder::Both,
         recovery_target_ns: u64::MAX,
         checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,

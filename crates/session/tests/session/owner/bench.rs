@@ -11,7 +11,8 @@ use marram_session::{
     bug,
     cell::{CellId, CellOutput, CheckpointBase, Ran, Run, RunOutcome, Seed, TimerChange},
     owner::{
-        Attempt, ClientProgress, Holder, Now, Owner, OwnerEffect, OwnerPhase, OwnerPolicy, RecordRequest,
+        Attempt, BackupForm, ClientProgress, Holder, Now, Owner, OwnerEffect, OwnerPhase, OwnerPolicy,
+        RecordRequest,
     },
     replay::Gathered,
 };
@@ -38,6 +39,7 @@ pub(crate) fn policy() -> OwnerPolicy {
         app: "app".into(),
         server: Some("database".into()),
         keeps: Keeps::All,
+        form: BackupForm::Log,
         holder: Holder::Client,
         recovery_target_ns: 1_000,
         checkpoints_max: marram_wire::limits::CHECKPOINTS_SIZE,

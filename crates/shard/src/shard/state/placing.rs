@@ -86,7 +86,7 @@ impl Placing {
 
     /// The backup of a session whose outputs wait for one.
     pub(crate) fn backup(&self) -> Option<&Placed> {
-        self.placed.iter().find(|placed| placed.feed == Feed::Backup)
+        self.placed.iter().find(|placed| placed.feed.is_backup())
     }
 
     /// Whether that has everything.
@@ -126,7 +126,7 @@ impl Placing {
         let wanted = |placed: &Placed| match protect {
             Protect::Warm => placed.feed == Feed::Kept,
             Protect::Hot => placed.feed == Feed::Replayed,
-            Protect::Epoch => placed.feed == Feed::Backup,
+            Protect::Epoch => placed.feed.is_backup(),
             _ => false,
         };
         let unwanted = self.placed.iter().filter(|placed| placed.stands_by() && !wanted(placed));
@@ -195,7 +195,7 @@ impl Placing {
         let stands = standby.zip(now).map(|(placed, (_, generation))| Stands {
             generation,
             standby: placed.role.name.clone(),
-            hot: placed.feed != Feed::Kept,
+            hot: placed.feed.is_replayed(),
         });
         (core::mem::replace(&mut self.listed, now) != now).then_some(stands)
     }
@@ -213,7 +213,7 @@ impl Placing {
                 Feed::Kept => KeeperKind::Warm,
                 Feed::Replayed => KeeperKind::Hot,
                 Feed::Moved => KeeperKind::Moving,
-                Feed::Backup => KeeperKind::Backup,
+                Feed::Backup | Feed::WarmBackup => KeeperKind::Backup,
             };
             let replica = owner.keepers().find(|replica| replica.keeper == placed.id);
             let progress = replica.map(|replica| KeeperProgress {

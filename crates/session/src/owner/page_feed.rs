@@ -1,0 +1,167 @@
+//! What a backup is fed that holds it: which entries wait at the owner, and which pages are on their way (see [`super::pages`]).
+
+use super::{epochs::Boundary, forms::FormChoice};
+use alloc::collections::VecDeque;
+use marram_wire::{
+    frame::Fed,
+    limits::{FEED_WINDOW, LOG_SIZE_MAX, RETAINED_MAX},
+};
+
+/// Pages that were copied, until the backup has applied them.
+#[derive(Debug)]
+pub(super) struct CopiedPages {
+    number: u32,
+    pub(super) at: Boundary,
+    /// Sealed; 0 before.
+    pub(super) size: u64,
+    /// Whether the log waits meanwhile, and how much of it waited that they stand for, if all of it did.
+    waits: bool,
+    instead_of: Option<u64>,
+}
+
+/// What a backup that holds is fed, beside the checkpoint with which it begins.
+#[derive(Debug, Default)]
+pub(super) struct PageFeed {
+    pub(super) choice: FormChoice,
+    /// Entries that wait, each with what it costs of the feed's window; none while the log is sent.
+    waiting: Option<VecDeque<(u64, Fed)>>,
+    waiting_bytes: u64,
+    /// Whether the entries that wait begin where the last copy was made.
+    is_whole: bool,
+    /// Entries, and messages with them, since the last copy: what a backup would replay.
+    entries: u64,
+    charge: u64,
+    /// Of the present epoch.
+    pub(super) epoch_bytes: u64,
+    /// Whether pages are to be copied as soon as the cell stands between two entries.
+    is_due: bool,
+    copied: Option<CopiedPages>,
+    /// Whether the backup is to take the session over once it has everything.
+    pub(super) hands_over: bool,
+}
+
+impl PageFeed {
+    /// An entry was logged, with the message that it consumed. Returns it if it is to be sent now.
+    pub(super) fn entry(&mut self, entry: u64, cost: u64, fed: Fed) -> Option<Fed> {
+        self.entries += entry;
+        self.charge += cost;
+        self.epoch_bytes += cost;
+        let Some(waiting) = &mut self.waiting else { return Some(fed) };
+        waiting.push_back((cost, fed));
+        self.waiting_bytes += cost;
+        None
+    }
+
+    /// Whether the cell must wait: entries do not leave, or the backup would have to hold too many.
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting_bytes > FEED_WINDOW / 2
+            || self.entries > LOG_SIZE_MAX / 4 * 3
+            || self.charge > RETAINED_MAX / 2 * 3
+    }
+
+    /// Whether pages are to be copied now.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_due && self.copied.is_none()
+    }
+
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.waiting_bytes
+    }
+
+    /// The backup begins with a checkpoint at this moment, or its pages are copied.
+    pub(super) fn begin(&mut self) {
+        (self.entries, self.charge) = (0, 0);
+    }
+
+    /// Pages are copied, at the end of the last entry.
+    pub(super) fn copy(&mut self, number: u32, at: Boundary) {
+        let waits = self.waiting.is_some();
+        let instead_of = (waits && self.is_whole).then_some(self.waiting_bytes);
+        self.copied = Some(CopiedPages { number, at, size: 0, waits, instead_of });
+        if let Some(waiting) = &mut self.waiting {
+            waiting.clear();
+            self.waiting_bytes = 0;
+            self.is_whole = true;
+        }
+        self.is_due = false;
+        self.begin();
+    }
+
+    /// The backup has applied this checkpoint: the pages, if it was those.
+    pub(super) fn stored(&mut self, number: u32) -> Option<CopiedPages> {
+        let copied = self.copied.take_if(|copied| copied.number == number)?;
+        if copied.waits {
+            self.choice.pages(copied.size, copied.instead_of);
+        }
+        Some(copied)
+    }
+
+    /// Whether pages are copied and not sealed.
+    pub(super) fn has_unsealed(&self) -> bool {
+        self.copied.as_ref().is_some_and(|copied| copied.size == 0)
+    }
+
+    /// A copy that was not sealed is lost: the next one stands for what it was to stand for as well.
+    pub(super) fn lose_copy(&mut self) {
+        if self.has_unsealed() {
+            self.copied = None;
+            (self.is_whole, self.is_due) = (false, true);
+        }
+    }
+
+    /// Entries that waited, if the backup gets the log from now on. Only when it has the last copy, and so stands where they begin.
+    pub(super) fn leave_pages(&mut self) -> VecDeque<(u64, Fed)> {
+        (self.waiting_bytes, self.is_due) = (0, false);
+        self.waiting.take().unwrap_or_default()
+    }
+
+    /// Whether nothing but waiting entries is missing at the backup.
+    pub(super) fn is_stored(&self) -> bool {
+        self.copied.is_none() && self.is_whole
+    }
+
+    /// The copy with this number is sealed. False if that is no copy of pages.
+    pub(super) fn sealed(&mut self, number: u32, size: u64) -> bool {
+        let copied = self.copied.as_mut().filter(|copied| copied.number == number);
+        let is_it = copied.is_some();
+        copied.into_iter().for_each(|copied| copied.size = size);
+        is_it
+    }
+
+    /// Whether entries wait instead of being sent.
+    pub(super) fn waits(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// From the next entry on they wait: what was sent of this epoch is confirmed with it.
+    pub(super) fn enter_pages(&mut self) {
+        (self.waiting, self.is_whole) = (Some(VecDeque::new()), false);
+    }
+
+    /// Pages are due.
+    pub(super) fn ask(&mut self) {
+        self.is_due = true;
+    }
+
+    /// Entries, and messages with them, since the last copy, in bytes: what a backup would replay.
+    pub(super) fn replay_bytes(&self) -> (u64, u64) {
+        (self.entries, self.charge)
+    }
+
+    /// Whether everything is at the backup or can be sent to it as log. Otherwise pages are due first.
+    pub(super) fn can_leave_pages(&self) -> bool {
+        self.copied.is_none() && (self.waiting.is_none() || self.is_whole)
+    }
+
+    /// Whether pages were copied that the backup has not applied.
+    pub(super) fn is_copied(&self) -> bool {
+        self.copied.is_some()
+    }
+
+    /// Ends were told to forget messages of this charge.
+    pub(super) fn forgot(&mut self, charge: [u64; 2]) {
+        if let Some(copied) = &mut self.copied {
+            copied.at.forgot(charge);
+        }
+    }
+}
