@@ -110,6 +110,8 @@ pub struct End {
     terms: Option<Terms>,
     /// Whether it keeps the session while that moves, though its terms do not ask for it.
     protected: bool,
+    /// Whether the owner that it promised last refused the session before a log was chosen: nothing is lost then.
+    refused: bool,
     promised: Generation,
     /// The last generation in which an owner chose a log.
     chosen: Generation,
@@ -179,6 +181,7 @@ impl End {
             app,
             terms: None,
             protected: false,
+            refused: false,
             promised: Generation::NONE,
             chosen: Generation::NONE,
             channel: 0,
@@ -291,10 +294,11 @@ impl End {
         self.terms.as_ref()
     }
 
-    /// Whether it keeps messages and log, so that another owner can recover the session: always, or while the session moves.
+    /// Whether it keeps messages and log, so that another owner can recover the session: always, while the session moves, or while none
+    /// has begun it.
     #[must_use]
     pub fn keeps(&self) -> bool {
-        self.protected || self.terms.as_ref().is_none_or(|terms| terms.keeps.anything())
+        self.protected || self.refused || self.terms.as_ref().is_none_or(|terms| terms.keeps.anything())
     }
 
     /// Whether it keeps messages and log only because the session moves.
@@ -386,6 +390,7 @@ impl End {
         self.sent.invariants()?;
         self.checkpoints.invariants(self.log.end())?;
         holds!("I49", !self.protected || self.terms.as_ref().is_some_and(|terms| !terms.keeps.anything()));
+        holds!("I6", !self.refused || (!self.begun && !has_owner));
         holds!("I44", (RETAINED_MIN..=RETAINED_MAX).contains(&self.room));
         holds!("I44", (ALLOWANCE_MIN..=CHECKPOINT_AFTER_BYTES).contains(&self.allowance));
         holds!("I10", self.unacknowledged <= self.received);
@@ -428,6 +433,7 @@ impl End {
         let previous = core::mem::replace(&mut self.promised, ask.generation);
         self.channel = ask.channel;
         self.enter(EndPhase::Promised, "an edge asked for this generation");
+        self.refused = false;
         self.terms = Some(Terms {
             image: ask.image,
             key: ask.key,
@@ -616,6 +622,12 @@ impl End {
             self.sent.push(true, Bytes::new());
             self.pump(out);
         }
+    }
+
+    /// The owner refuses the session. Before it has chosen a log it has released nothing (I12), and this end has forgotten nothing: even
+    /// if the session has no protection, another attempt may begin it.
+    pub fn refused(&mut self) {
+        self.refused = self.phase == EndPhase::Promised && !self.begun;
     }
 
     /// The owner is gone; messages wait for the next owner.

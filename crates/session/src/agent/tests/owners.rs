@@ -211,6 +211,24 @@ fn an_unprotected_session_is_lost_with_its_owner() {
     assert_eq!(stage.wire_down(1), ["s1 orphaned: it broke", "p1 is reset", &over("it broke")]);
 }
 
+/// Its owner refuses it before a log is chosen, as when the server's agent has no room: nothing is lost yet.
+#[test]
+fn an_unprotected_session_that_is_refused_before_it_begins_is_asked_for_again() {
+    let promised = |stage: &mut Stage, wire, channel, count| {
+        stage.frame(wire, Promise { keeps: Keeps::Nothing, ..promise(stage.session(1), channel, count) })
+    };
+    let mut stage = Stage::client(2);
+    stage.accept(1);
+    stage.hear(1, "query");
+    assert_eq!(promised(&mut stage, 1, 2, 1), ["w1 promised c2 after g0", "w1 input c2 'query'"]);
+    assert_eq!(stage.reject(1, 2, Code::Busy), [""; 0], "nothing is over");
+    stage.wait_for("w1 hello c4 s1 fresh", 50);
+    stage.reject(1, 4, Code::Busy);
+    assert_eq!(promised(&mut stage, 2, 2, 2), ["w2 promised c2 after g1", "w2 input c2 'query'"]);
+    assert_eq!(stage.frame(2, chosen(2)), ["s1 of app owned by g2 at 1.0 after 0 ms"]);
+    assert_eq!(only(stage.reject(2, 2, Code::Busy), "over"), ["s1 over, Lost: no"], "it has begun");
+}
+
 fn serve(stage: &mut Stage, wire: u64, channel: u32, count: u64) -> Vec<alloc::string::String> {
     stage.frame(wire, Promise { server: "db".to_string(), ..promise(SERVED, channel, count) })
 }
