@@ -311,9 +311,14 @@ impl Shard {
         let Some(session) = self.sessions.get_mut(id) else { return };
         // Its owner asks by itself: it has the session, and no end has to prove that it may ask.
         let has_given_way = session.owner.has_backup() && session.owner.phase() == OwnerPhase::Detached;
-        let runs = session.owner.phase() == OwnerPhase::Running || has_given_way;
+        let is_running = session.owner.phase() == OwnerPhase::Running;
+        let runs = is_running || has_given_way;
         if runs {
-            (session.fresh, session.proven, session.again) = (false, true, 0);
+            (session.fresh, session.proven) = (false, true);
+        }
+        // Two owners that give way to each other in turn would do so for ever.
+        if is_running {
+            session.again = 0;
         }
         session.again += 1;
         let tired = session.again > AGAIN_MAX;
