@@ -412,6 +412,10 @@ impl Watch {
                 self.count_if(Rare::HandedOver, true);
                 self.see(Moment::HandedOver, Some(position));
             }
+            // Of a group's claims the first one names a backup, and the next one none.
+            Frame::Backup(backup) if backup.generation.count > 2 => {
+                self.see(Moment::NextBackup, Some(position));
+            }
             _ => {}
         }
         self.feeds.sent_by_owner(wire, position, frame);

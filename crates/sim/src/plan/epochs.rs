@@ -1,6 +1,9 @@
 //! Seeds in which outputs wait for a backup, and claims decide which edge goes on.
 
-use super::{Fault, FaultKind, FaultTarget, MS, Memory, Moment, On, Plan, S};
+use super::{
+    Absence, Chunk, Fault, FaultKind, FaultTarget, Load, MS, Memory, Moment, On, Plan, S, Script, Service,
+    US, Visit, When,
+};
 use crate::random::Random;
 use marram_shard::api::{EpochForm, EpochPace, WitnessMode};
 
@@ -14,26 +17,103 @@ pub(super) fn draw(seed: u64) -> Option<EpochPace> {
     })
 }
 
-/// In a fifth of these seeds a primary first sleeps for so long that its backup claims its sessions meanwhile, and wakes.
+/// In a fifth of these seeds a primary first sleeps for so long that its backup claims its sessions meanwhile, and wakes. In others
+/// it loses its backup, and dies as soon as its next claim names one.
 pub(super) fn prepare(plan: &mut Plan) {
     let mut random = Random::new(plan.seed, 192);
-    if !plan.has_epochs() || !random.percent(20) {
+    if !plan.has_epochs() {
         return;
     }
-    let when = On { moment: Moment::Message, skip: random.below(8), delay_ns: random.below(MS) };
-    let for_ns = random.between(700 * MS, 1_500 * MS);
-    plan.first = Fault { when, kind: FaultKind::FreezeEdge { place: FaultTarget::Owner, for_ns } };
+    match random.below(100) {
+        0..20 => {
+            let when = On { moment: Moment::Message, skip: random.below(8), delay_ns: random.below(MS) };
+            let for_ns = random.between(700 * MS, 1_500 * MS);
+            plan.first = Fault { when, kind: FaultKind::FreezeEdge { place: FaultTarget::Owner, for_ns } };
+        }
+        20..45 if plan.load == Load::Usual && !plan.short_linger => {
+            if plan.shards.len() > 2 {
+                next_backup(plan, &mut random);
+            } else {
+                late_claim(plan, &mut random);
+            }
+        }
+        _ => return,
+    }
     if let Some(coordinator) = &mut plan.witness {
         coordinator.away.clear();
         coordinator.losses = None;
     }
 }
 
+/// The backup dies, so that the primary runs alone. Its next backup is far away. The primary dies when its claim has named that one,
+/// which has not received all that the primary has released alone if the claim came too early.
+fn next_backup(plan: &mut Plan, random: &mut Random) {
+    let pace_ns = random.magnitude(100 * US, 2 * MS);
+    talk(plan, random, 600, pace_ns);
+    let alone_after_ms = random.pick(&[0, 0, 20]);
+    for epoch in plan.apps.iter_mut().filter_map(|app| app.epoch.as_mut()) {
+        epoch.alone_after_ms = alone_after_ms;
+    }
+    let (agents, edges) = (plan.agents(), plan.shards.len());
+    for delay_ns in plan.delay_ns[agents..agents + edges].iter_mut().flatten() {
+        *delay_ns = random.between(25 * MS, 40 * MS);
+    }
+    let kind = FaultKind::CrashEdge { place: FaultTarget::Standby, loud: true, for_ns: S };
+    plan.first =
+        Fault { when: On { moment: Moment::Message, skip: random.between(10, 60), delay_ns: 0 }, kind };
+    let dies_ns = random.between(2 * MS, 22 * MS);
+    plan.faults = vec![dies_at_next_backup(dies_ns)];
+}
+
+/// The connection between primary and backup breaks while the coordinator is away, and a client's agent loses the primary: both claim
+/// the group. The primary wins and feeds the same edge again, before that learns that its own claim was lost, and forgets what it was
+/// fed.
+fn late_claim(plan: &mut Plan, random: &mut Random) {
+    let pace_ns = random.between(20 * MS, 60 * MS);
+    talk(plan, random, 300, pace_ns);
+    let silent = FaultKind::Silence {
+        agent: 0,
+        place: FaultTarget::Owner,
+        up: true,
+        down: true,
+        for_ns: random.between(600 * MS, 2 * S),
+    };
+    let away = FaultKind::CoordinatorAway { absence: Absence::Cut, for_ns: random.between(5 * S, 7 * S) };
+    plan.first =
+        Fault { when: On { moment: Moment::Message, skip: random.between(10, 40), delay_ns: 0 }, kind: away };
+    let (agents, edges) = (plan.agents(), plan.shards.len());
+    let cut = |edge| FaultKind::CutWires { agent: agents + edge, place: FaultTarget::Edge(1 - edge) };
+    let soon = [silent].into_iter().chain((0..edges).map(cut));
+    let dies_ns = random.magnitude(10 * MS, S);
+    let soon = soon.map(|kind| Fault { when: When::After(random.below(MS)), kind });
+    plan.faults = soon.chain([dies_at_next_backup(dies_ns)]).collect();
+}
+
+/// The only session sends so many messages, each at most so long after the one before.
+fn talk(plan: &mut Plan, random: &mut Random, count: u64, pace_ns: u64) {
+    let chunk = |random: &mut Random| Chunk { after_ns: random.below(pace_ns), size: random.index(500) + 1 };
+    let script = Script {
+        chunks: (0..count).map(|_| chunk(random)).collect(),
+        close_after_ns: random.magnitude(US, 300 * MS),
+        resets: false,
+        slowness_ns: random.magnitude(US, 50 * US),
+        stall_ns: 0,
+    };
+    plan.visits =
+        vec![Visit { at_ns: random.between(100 * MS, 300 * MS), agent: 0, service: Service::Paired, script }];
+    (plan.poison, plan.server_down, plan.recorder) = (None, 0, None);
+}
+
+fn dies_at_next_backup(delay_ns: u64) -> Fault<When> {
+    let when = When::On(On { moment: Moment::NextBackup, skip: 0, delay_ns });
+    Fault { when, kind: FaultKind::CrashEdge { place: FaultTarget::Here, loud: true, for_ns: S } }
+}
+
 /// The coordinator of a seed that would have none. In a quarter of them it is sometimes away.
 pub(super) fn coordinator(seed: u64) -> Memory {
     let mut random = Random::new(seed, 191);
     let count = if random.percent(25) { random.between(1, 2) } else { 0 };
-    let kinds = [super::Absence::Frozen, super::Absence::Cut, super::Absence::Dead];
+    let kinds = [Absence::Frozen, Absence::Cut, Absence::Dead];
     let mut away = || (random.magnitude(MS, 2 * S), random.magnitude(MS, S), random.pick(&kinds));
     let away = (0..count).map(|_| away()).collect();
     Memory { how: WitnessMode::Lenient, away, claims: Vec::new(), losses: None }

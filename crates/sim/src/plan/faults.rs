@@ -40,6 +40,8 @@ pub enum Moment {
     MoveFed,
     /// An owner tells that edge to take the session over.
     HandedOver,
+    /// An owner announces a claim that names a backup after one that named none.
+    NextBackup,
     /// Everything was received in both directions.
     Finish,
     /// An end is ready to forget the session.
@@ -47,7 +49,7 @@ pub enum Moment {
 }
 
 impl Moment {
-    /// About in the order in which they occur in a session's life, without those of a move, which few seeds have.
+    /// About in the order in which they occur in a session's life, without those of moves and backups, which few seeds have.
     const ALL: [Self; 13] = [
         Self::Message,
         Self::Hello,

@@ -107,9 +107,10 @@ impl Backups {
             asked: None,
         });
         if group.feeder != Feeder::Connected(wire) {
-            // What was announced before was for what it had then.
-            (group.feeder, group.record) = (Feeder::Connected(wire), None);
-            group.primary = primary.into();
+            // What was announced before was for what it had then. Its primary has claimed the group since: a claim of this edge that is not
+            // answered yet is lost.
+            (group.feeder, group.record, group.asked) = (Feeder::Connected(wire), None, None);
+            (group.primary, group.is_forgotten) = (primary.into(), false);
         }
         group.sessions.insert(session);
         self.of_session.insert(session, name);
