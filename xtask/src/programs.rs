@@ -54,7 +54,7 @@ fn verdict(code: Option<i32>) -> Result<&'static str> {
 }
 
 /// The benchmarks, each with the programs that it is compared with or needs.
-const BENCHES: [(&str, &[setup::Program]); 17] = [
+const BENCHES: [(&str, &[setup::Program]); 19] = [
     ("forward", setup::HAPROXY),
     ("recover", &[]),
     ("standby", &[]),
@@ -72,6 +72,8 @@ const BENCHES: [(&str, &[setup::Program]); 17] = [
     ("crowd", setup::CROWD),
     ("tls", setup::HAPROXY),
     ("apps", setup::APPS),
+    ("epoch", &[]),
+    ("takeover", &[]),
 ];
 
 /// Failed benchmarks.

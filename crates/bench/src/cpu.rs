@@ -12,9 +12,17 @@ use std::path::{Path, PathBuf};
 /// Lets this thread run before all others that are ready, where this process may: clients and servers have machines of their own, so
 /// that their waits for a core are no part of what is measured. For threads that mostly wait for something else.
 pub(super) fn run_first() {
+    // Where it is not allowed, figures have more spread.
+    let _ = lets_run_first(0);
+}
+
+/// The same for the main thread of another process; 0 is this thread. False if this process may not.
+#[must_use]
+pub(super) fn lets_run_first(process: u32) -> bool {
     let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the call reads this function's own structure; 0 is this thread. The standard library has no such call.
-    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
+    let Ok(process) = libc::pid_t::try_from(process) else { return false };
+    // SAFETY: the call reads this function's own structure. The standard library has no such call.
+    unsafe { libc::sched_setscheduler(process, libc::SCHED_FIFO, &raw const parameters) == 0 }
 }
 
 /// Pins this thread, and what it starts from now on, to one core (the last), until dropped. The kernel's placement of processes
@@ -87,6 +95,33 @@ pub(super) fn processes(groups: &[u32]) -> impl Iterator<Item = PathBuf> {
 /// The process group: the third field behind the command's name, which is in parentheses and may contain anything.
 fn group_of(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(2)?.parse().ok()
+}
+
+/// The processes in a group that are shards of an edge: they have the argument `shard`.
+pub(super) fn shards(group: u32) -> impl Iterator<Item = u32> {
+    let is_shard = |path: &PathBuf| {
+        let line = fs::read(path.join("cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(b"shard")
+    };
+    let ids = |path: PathBuf| path.file_name()?.to_str()?.parse().ok();
+    let all: Vec<PathBuf> = processes(&[group]).filter(is_shard).collect();
+    all.into_iter().filter_map(ids)
+}
+
+/// CPU time in nanoseconds of all threads of one process so far.
+pub(super) fn of_process_ns(process: u32) -> u64 {
+    threads_ns(Path::new(&format!("/proc/{process}")))
+}
+
+/// Ticks in which the machine's cores did something, and all ticks, since it was started.
+pub(super) fn machine_ticks() -> (u64, u64) {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let all: Vec<u64> = stat.lines().next().map_or_else(Vec::new, |line| {
+        line.split_ascii_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect()
+    });
+    // user, nice, system, idle, iowait, irq, softirq, steal; guests' time is in the first two again.
+    let (sum, idle): (u64, u64) = (all.iter().take(8).sum(), all.iter().skip(3).take(2).sum());
+    (sum - idle, sum)
 }
 
 /// Sums over the threads that exist now; the time of threads that ended is lost, which short-lived

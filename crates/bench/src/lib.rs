@@ -24,6 +24,7 @@ mod classify;
 mod cpu;
 mod crowd;
 mod density;
+mod epoch;
 mod faults;
 mod forward;
 mod large;
@@ -45,6 +46,7 @@ mod report;
 mod standby;
 mod start;
 mod stats;
+mod takeover;
 mod tls;
 
 use anyhow::Context;
@@ -157,6 +159,10 @@ enum BenchName {
     Crowd,
     /// What it costs to terminate TLS in one cell for each connection, compared with a proxy.
     Tls,
+    /// What it costs to hold outputs until another edge has what produced them, at several numbers of epochs a second.
+    Epoch,
+    /// How long flows wait when the edge that runs them is lost, and two others are their backups.
+    Takeover,
     /// What protection costs whole applications, and what they gain from an edge.
     Apps,
 }
@@ -172,7 +178,7 @@ struct BenchOptions {
     /// Measure little: checks that the benchmark works; the figures mean nothing.
     #[arg(long)]
     pub quick: bool,
-    /// Of `apps`, `classify`, `crowd`, `density`, `faults`, `forward`, `large`, `middlebox`, `move`, `recover`, `standby`, `start` and `tls`, only the
+    /// Of `apps`, `classify`, `crowd`, `density`, `epoch`, `faults`, `forward`, `large`, `middlebox`, `move`, `recover`, `standby`, `start`, `takeover` and `tls`, only the
     /// parts whose name contains this, as compress, c500, n300, sigkill.mid-message, throughput, state_10mib, drain_1000, ping or encrypted.
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
@@ -250,6 +256,8 @@ fn run(options: &BenchOptions) -> Result<(), Failure> {
         BenchName::Crowd => crowd::run(&plan)?,
         BenchName::Tls => tls::run(&plan)?,
         BenchName::Apps => apps::run(&plan)?,
+        BenchName::Epoch => epoch::run(&plan)?,
+        BenchName::Takeover => takeover::run(&plan)?,
         BenchName::Move => moves::run(&plan)?,
         BenchName::Noisy => noisy::run(&plan)?,
         BenchName::Density => density::run(&plan)?,

@@ -12,6 +12,7 @@ mod namespace;
 mod process;
 mod recorder;
 mod shared_images;
+mod store;
 mod temp_dir;
 mod watch;
 
@@ -24,4 +25,5 @@ pub use namespace::{Namespace, ip};
 pub use process::TestProcess;
 pub use recorder::{RECORDER, TestRecorder};
 pub use shared_images::SharedImages;
+pub use store::TestStore;
 pub use temp_dir::{TempDir, free_address};

@@ -231,12 +231,15 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) {
         let Confirmed { group: name, number } = *confirmed;
-        let members = self.groups.get_mut(name).and_then(|group| group.confirm(wire, number));
-        let Some(members) = members else {
+        let confirmed = self.groups.get_mut(name).and_then(|group| group.confirm(wire, number));
+        let Some(confirmed) = confirmed else {
             self.counters.stale_frames += 1;
             return trace!(SHARD, "ignores that wire {} confirms epoch {number} of another group", wire.0);
         };
-        for id in members {
+        for ended_ns in confirmed.ended_ns {
+            self.counters.confirmations.add(now.mono_ns.saturating_sub(ended_ns));
+        }
+        for id in confirmed.members {
             self.with_owner(now, id, out, |owner, effects| owner.epoch_confirmed(now, number, effects));
         }
     }

@@ -227,7 +227,13 @@ impl Shard {
                 let moves = moving.is_some_and(|moving| moving.keeper() == Some(keeper));
                 self.counters.move_bytes += if moves { bytes } else { 0 };
             }
-            Frame::Fed(fed) => self.counters.keeper_bytes += (fed.entry.len() + fed.payload.len()) as u64,
+            Frame::Fed(fed) => {
+                let bytes = (fed.entry.len() + fed.payload.len()) as u64;
+                let placed = self.sessions.get(id).and_then(|session| session.placing.backup());
+                let is_backup = placed.is_some_and(|placed| placed.id == keeper);
+                self.counters.keeper_bytes += bytes;
+                self.counters.epoch_log_bytes += if is_backup { bytes } else { 0 };
+            }
             _ => {}
         }
         let group = if let Frame::Keep(keep) = &frame { keep.group } else { None };

@@ -5,7 +5,11 @@ use crate::api::{
     Backing, Configure, Counted, Counter, DrainRow, EndRow, FromShard, Label, Note, NoteLevel, Now, Protect,
     Rows, SessionRow, ShardOutput,
 };
-use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, VecDeque},
+    string::String,
+    vec::Vec,
+};
 use marram_session::owner::{EndProgress, EpochRelease, OwnerTotals};
 use marram_wire::{
     frame::{Code, Frame},
@@ -14,6 +18,9 @@ use marram_wire::{
 
 /// Rows in one message.
 const ROWS: usize = 64;
+
+/// A median is of so many of the latest confirmations.
+const CONFIRMATIONS: usize = 256;
 
 /// Counters of this shard, and of its past sessions.
 #[derive(Debug, Default)]
@@ -50,7 +57,36 @@ pub(super) struct Counters {
     pub(super) witness_reports: u64,
     pub(super) witness_missing: u64,
     pub(super) epochs: u64,
+    pub(super) confirmations: Confirmations,
+    pub(super) epoch_log_bytes: u64,
     pub(super) promotions: u64,
+}
+
+/// How long epochs of this shard's groups have waited for their confirmations.
+#[derive(Debug, Default)]
+pub(super) struct Confirmations {
+    count: u64,
+    us: u64,
+    /// Of the latest ones, in microseconds, the oldest first.
+    latest_us: VecDeque<u32>,
+}
+
+impl Confirmations {
+    pub(super) fn add(&mut self, waited_ns: u64) {
+        let us = waited_ns / 1_000;
+        (self.count, self.us) = (self.count + 1, self.us + us);
+        if self.latest_us.len() >= CONFIRMATIONS {
+            self.latest_us.pop_front();
+        }
+        self.latest_us.push_back(u32::try_from(us).unwrap_or(u32::MAX));
+    }
+
+    /// The median of the latest ones; 0 if there were none.
+    fn median_us(&self) -> u32 {
+        let mut sorted: Vec<u32> = self.latest_us.iter().copied().collect();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).copied().unwrap_or(0)
+    }
 }
 
 impl Counters {
@@ -209,6 +245,10 @@ impl Shard {
             gauge("sessions_held", backed(Backing::Held)),
             gauge("sessions_without_backup", backed(Backing::Alone)),
             count("epochs_total", self.counters.epochs),
+            count("epochs_confirmed_total", self.counters.confirmations.count),
+            count("epoch_confirm_us_total", self.counters.confirmations.us),
+            gauge("epoch_confirm_p50_us_max", self.counters.confirmations.median_us() as usize),
+            count("epoch_log_bytes_total", self.counters.epoch_log_bytes),
             count("promotions_total", self.counters.promotions),
         ];
         counters.into_iter()

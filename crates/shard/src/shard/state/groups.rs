@@ -61,6 +61,15 @@ struct Ended {
     sessions: Vec<SessionId>,
 }
 
+/// The epochs that a confirmation is for.
+#[derive(Debug, Default)]
+pub(crate) struct ConfirmedEpochs {
+    /// The members that have something in them.
+    pub(crate) members: BTreeSet<SessionId>,
+    /// When each of them ended.
+    pub(crate) ended_ns: Vec<u64>,
+}
+
 /// One group.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -307,18 +316,19 @@ impl Group {
         self.ended.push_back(Ended { number: self.number, ended_ns: now_ns, sessions });
     }
 
-    /// The target has an epoch, and all before. Returns the members that have something in them; none if there was no such epoch.
-    pub(crate) fn confirm(&mut self, wire: ShardWireId, number: u64) -> Option<BTreeSet<SessionId>> {
+    /// The target has an epoch, and all before; none if there was no such epoch.
+    pub(crate) fn confirm(&mut self, wire: ShardWireId, number: u64) -> Option<ConfirmedEpochs> {
         let is_target = self.target.as_ref().is_some_and(|target| target.wire == wire);
         if !is_target || number > self.number {
             return None;
         }
         self.confirmed = self.confirmed.max(number);
-        let mut members = BTreeSet::new();
+        let mut confirmed = ConfirmedEpochs::default();
         while let Some(ended) = self.ended.pop_front_if(|ended| ended.number <= number) {
-            members.extend(ended.sessions);
+            confirmed.members.extend(ended.sessions);
+            confirmed.ended_ns.push(ended.ended_ns);
         }
-        Some(members)
+        Some(confirmed)
     }
 
     /// Since when the target has not confirmed an epoch.
