@@ -258,7 +258,13 @@ impl Flows {
     }
 
     /// The connections in the order in which they ask, and what each of them asks.
-    fn schedule(&self, per_s: f64, time: Duration, sizes: Sizes, seed: u64) -> (Vec<usize>, Vec<Vec<Exchange>>) {
+    fn schedule(
+        &self,
+        per_s: f64,
+        time: Duration,
+        sizes: Sizes,
+        seed: u64,
+    ) -> (Vec<usize>, Vec<Vec<Exchange>>) {
         let mut numbers = Seeded::new(seed);
         let mut of_flows: Vec<Vec<Exchange>> = self.flows.iter().map(|_| Vec::new()).collect();
         let (mut order, mut due) = (Vec::new(), Duration::ZERO);

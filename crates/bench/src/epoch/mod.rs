@@ -45,12 +45,20 @@ enum Load {
 /// One block of one mode.
 struct Block {
     waits_us: Vec<f64>,
-    per_s: f64,
+    /// From the begin to the last answer.
+    time: Duration,
     begun: Totals,
     ended: Totals,
 }
 
 impl Block {
+    /// Transactions a second.
+    #[expect(clippy::cast_precision_loss, reason = "a count")]
+    fn per_s(&self) -> f64 {
+        self.waits_us.len() as f64 / self.time.as_secs_f64()
+    }
+
+    /// What a sum has grown by, for each transaction.
     #[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds of one block")]
     fn each(&self, of: impl Fn(&Totals) -> u64) -> f64 {
         of(&self.ended).saturating_sub(of(&self.begun)) as f64 / self.waits_us.len().max(1) as f64
@@ -108,7 +116,7 @@ fn fixed(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let closed = measure(scene, "closed loop", Load::Closed(Sizes::Fixed), amount)?;
-    let rates: Vec<f64> = closed.modes[0].iter().map(|block| block.per_s).collect();
+    let rates: Vec<f64> = closed.modes[0].iter().map(Block::per_s).collect();
     let capacity = stats::median(&rates);
     report.metric("capacity_per_s", capacity);
     for (name, share) in [("fixed25", 0.25), ("fixed50", 0.5), ("fixed75", 0.75)] {
@@ -170,7 +178,5 @@ fn block(scene: &Scene, mode: usize, load: Load, time: Duration, seed: u64) -> a
         last = answered.last().map_or(last, |it| last.max(it.at));
         waits_us.extend(answered.iter().map(|it| it.wait().as_secs_f64() * 1e6));
     }
-    #[expect(clippy::cast_precision_loss, reason = "a count")]
-    let per_s = waits_us.len() as f64 / last.as_secs_f64();
-    Ok(Block { waits_us, per_s, begun, ended })
+    Ok(Block { waits_us, time: last, begun, ended })
 }

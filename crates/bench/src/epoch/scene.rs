@@ -84,15 +84,23 @@ impl Scene {
 
     /// What has been done so far.
     pub(super) fn totals(&self) -> anyhow::Result<Totals> {
-        let names = ["epochs_total", "epoch_log_bytes_total", "epoch_confirm_p50_us_max"];
-        let [epochs, log_bytes, confirm_p50_us] = figures(&self.cluster.edges[0].client()?, names)?;
+        let names = [
+            "epochs_total",
+            "epoch_log_bytes_total",
+            "epochs_confirmed_total",
+            "epoch_confirm_us_total",
+            "epoch_confirm_p50_us_max",
+        ];
+        let [epochs, log_bytes, confirmed, confirm_us, confirm_p50_us] =
+            figures(&self.cluster.edges[0].client()?, names)?;
         let [primary_ns, backup_ns] = self.groups.map(|group| cpu::spent_ns(&[group]));
         let (busy, ticks) = cpu::machine_ticks();
         let shard_ns = cpu::of_process_ns(self.shard);
         Ok(Totals {
-            at: Instant::now(),
             epochs,
             log_bytes,
+            confirmed,
+            confirm_us,
             confirm_p50_us,
             shard_ns,
             primary_ns,
@@ -106,9 +114,10 @@ impl Scene {
 /// Sums since the start, except for `confirm_p50_us`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Totals {
-    pub(super) at: Instant,
     pub(super) epochs: u64,
     pub(super) log_bytes: u64,
+    pub(super) confirmed: u64,
+    pub(super) confirm_us: u64,
     /// The median wait of the latest epochs for their confirmation.
     pub(super) confirm_p50_us: u64,
     pub(super) shard_ns: u64,

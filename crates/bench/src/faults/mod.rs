@@ -9,6 +9,8 @@
 //!    C <- half of the faults of mid-move, to C          |
 //!               server --- agent ----------------------'
 //! ```
+//! With `epoch` there is a coordinator beside them. Faults strike the session's backup and the coordinator then, too.
+//!
 //! What the product promises is that the conversation goes on: no byte lost, repeated or changed.
 //! So the bars are zeros, and a run that misses one fails whatever its times are. How long a client
 //! waited is a figure without a bar.

@@ -60,10 +60,18 @@ pub(super) fn make(
             let hit = Hit { blows: vec![scene.strike(combination.fault, owner, round)?], hit: true };
             (hit, talk.ask())
         }
-        Moment::Message => {
+        Moment::Message | Moment::Backup | Moment::Coordinator => {
+            let edge = match combination.moment {
+                Moment::Backup => scene.next_owner(session, owner, round)?,
+                _ => owner,
+            };
             talk.begin_long();
             let struck = Instant::now();
-            let hit = Hit { blows: vec![scene.strike(combination.fault, owner, round)?], hit: true };
+            let blow = match combination.moment {
+                Moment::Coordinator => scene.strike_store(combination.fault)?,
+                _ => scene.strike(combination.fault, edge, round)?,
+            };
+            let hit = Hit { blows: vec![blow], hit: true };
             talk.finish_long();
             (hit, struck.elapsed())
         }

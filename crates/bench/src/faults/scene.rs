@@ -15,7 +15,7 @@ use crate::{Plan, standby};
 use anyhow::Context;
 use hyper::Method;
 use marram_admin::client::ApiClient as Admin;
-use marram_cluster::{AgentSide, LogEvent, Namespace, TempDir, TestCluster, free_address};
+use marram_cluster::{AgentSide, LogEvent, Namespace, TempDir, TestCluster, TestStore, free_address};
 use marram_testbed::Link;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -116,6 +116,8 @@ pub(super) struct Scene {
     /// The addresses for clients: of the agent beside them, and of the gate. Index 0 for
     /// `Client::Agent`, 1 for `Client::Gate`.
     listens: [SocketAddr; 2],
+    /// The coordinator's store, of policies for which it decides.
+    pub(super) store: Option<TestStore>,
     /// The script; used until the last process has started.
     _tools: TempDir,
 }
@@ -140,7 +142,13 @@ impl Scene {
         cluster.edges[GATE].run_no_apps();
         let gate = cluster.edges[GATE].address().ip();
         let listens = [free_address()?, SocketAddr::new(gate, free_address()?.port())];
-        let mut scene = Self { cluster, policy, server: Server::default(), listens, _tools: tools };
+        let store = if policy.is_epoch() {
+            let token = cluster.directory.path().join("token");
+            Some(TestStore::start_for_all(token, &plan.program, &cluster.logs)?)
+        } else {
+            None
+        };
+        let mut scene = Self { cluster, policy, server: Server::default(), listens, store, _tools: tools };
         scene.start()?;
         Ok(scene)
     }
@@ -189,7 +197,9 @@ impl Scene {
                 self.listens[1]
             )
         } else {
-            format!("standby = {{ edges = {edges:?} }}")
+            let gateway = self.cluster.edges[edge].namespace().map(Namespace::gateway);
+            let store = self.store.as_ref().zip(gateway).map(|(store, gateway)| store.field_at(gateway));
+            format!("standby = {{ edges = {edges:?} }}\n{}", store.unwrap_or_default())
         }
     }
 
@@ -336,7 +346,8 @@ impl Scene {
     fn missing(&self, session: &Session, owner: usize) -> anyhow::Result<Option<(&'static str, Value)>> {
         if let Some(kind) = self.policy.keeper() {
             let list = sessions_of(&self.cluster.edges[owner].client()?)?;
-            if !row_of(&list, session).is_some_and(|row| standby::is_kept(row, kind)) {
+            let is_backed = |row: &Value| !self.policy.is_epoch() || row["backup"] == "backed";
+            if !row_of(&list, session).is_some_and(|row| standby::is_kept(row, kind) && is_backed(row)) {
                 return Ok(Some(("no edge stands by", list)));
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! | fault | made by | undone by |
 //! |---|---|---|
-//! | kill | SIGKILL to all processes of the edge | start, with an empty directory |
+//! | kill | SIGKILL to all processes of the edge, or of the coordinator | start, with an empty directory; the coordinator keeps its own |
 //! | hang | SIGSTOP | SIGCONT |
 //! | reset | the kernel closes the edge's connections | nothing to undo |
 //! | one-way, two-way | rules that drop packets of one or both directions | removed |
@@ -13,6 +13,7 @@
 use super::axes::Fault;
 use super::scene::Scene;
 use anyhow::Context;
+use marram_cluster::TestStore;
 use marram_testbed::Direction;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -28,6 +29,7 @@ const FILLER: &str = "filler";
 /// A fault that is in effect until it is undone. A value of it must go to [`Scene::undo`]: dropping
 /// it repairs nothing.
 pub(super) struct Blow {
+    /// Of no meaning if it is the coordinator's.
     pub(super) edge: usize,
     damage: Damage,
 }
@@ -41,6 +43,9 @@ enum Damage {
     Slow,
     Full(Vec<PathBuf>),
     Leaves,
+    /// Of the coordinator.
+    StoreDead,
+    StoreHangs,
 }
 
 impl Scene {
@@ -76,6 +81,23 @@ impl Scene {
         Ok(Blow { edge, damage })
     }
 
+    /// Applies a fault to the coordinator.
+    pub(super) fn strike_store(&mut self, fault: Fault) -> anyhow::Result<Blow> {
+        let store = self.store.as_mut().context("the policy has a coordinator")?;
+        let damage = match fault {
+            Fault::Kill => {
+                store.kill();
+                Damage::StoreDead
+            }
+            Fault::Hang => {
+                store.stop();
+                Damage::StoreHangs
+            }
+            _ => anyhow::bail!("the coordinator is a process, and has no {}", fault.name()),
+        };
+        Ok(Blow { edge: 0, damage })
+    }
+
     /// Drops the packets of these directions, seen from the edge.
     fn part(&self, edge: usize, ways: Vec<Direction>) -> anyhow::Result<Damage> {
         ways.iter().try_for_each(|way| self.machine(edge)?.part(*way))?;
@@ -101,6 +123,11 @@ impl Scene {
         let edge = blow.edge;
         match blow.damage {
             Damage::Nothing | Damage::Dead => Ok(()),
+            Damage::StoreDead => self.store.as_mut().map_or(Ok(()), TestStore::restart),
+            Damage::StoreHangs => {
+                self.store.iter().for_each(TestStore::wake);
+                Ok(())
+            }
             Damage::Hangs => {
                 self.cluster.edges[edge].wake();
                 Ok(())

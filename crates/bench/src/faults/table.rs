@@ -140,7 +140,7 @@ impl Table {
         for policy in Policy::ALL {
             let _ = write!(out, " {} |", policy.title());
         }
-        out += "\n|---|---|---|---|---|\n";
+        out += &format!("\n|---|{}\n", "---|".repeat(Policy::ALL.len()));
         for fault in Fault::ALL {
             let _ = write!(out, "| {} |", fault.title());
             for policy in Policy::ALL {
