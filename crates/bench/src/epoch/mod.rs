@@ -47,17 +47,13 @@ struct Block {
     waits_us: Vec<f64>,
     /// From the begin to the last answer.
     time: Duration,
+    /// Transactions a second, of all connections.
+    per_s: f64,
     begun: Totals,
     ended: Totals,
 }
 
 impl Block {
-    /// Transactions a second.
-    #[expect(clippy::cast_precision_loss, reason = "a count")]
-    fn per_s(&self) -> f64 {
-        self.waits_us.len() as f64 / self.time.as_secs_f64()
-    }
-
     /// What a sum has grown by, for each transaction.
     #[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds of one block")]
     fn each(&self, of: impl Fn(&Totals) -> u64) -> f64 {
@@ -116,7 +112,7 @@ fn fixed(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let closed = measure(scene, "closed loop", Load::Closed(Sizes::Fixed), amount)?;
-    let rates: Vec<f64> = closed.modes[0].iter().map(Block::per_s).collect();
+    let rates: Vec<f64> = closed.modes[0].iter().map(|block| block.per_s).collect();
     let capacity = stats::median(&rates);
     report.metric("capacity_per_s", capacity);
     for (name, share) in [("fixed25", 0.25), ("fixed50", 0.5), ("fixed75", 0.75)] {
@@ -168,15 +164,19 @@ fn block(scene: &Scene, mode: usize, load: Load, time: Duration, seed: u64) -> a
         Load::Closed(sizes) => flows.closed_loop(time, sizes, seed << 32),
     };
     let ended = scene.totals()?;
-    let mut waits_us = Vec::new();
-    let mut last = Duration::ZERO;
+    let (mut waits_us, mut last, mut per_s) = (Vec::new(), Duration::ZERO, 0.0);
     for Heard { answered, broken } in heard {
         if let Some(broken) = broken {
             let (name, tail) = (MODES[mode].name, scene.cluster.logs.tail(20));
             return Err(broken.context(format!("a connection of {name} broke; the last lines:\n{tail}")));
         }
-        last = answered.last().map_or(last, |it| last.max(it.at));
+        let Some(own) = answered.last() else { continue };
+        last = last.max(own.at);
+        // Of each connection by its own last answer: else transactions that are long, for the time, would be cut off.
+        #[expect(clippy::cast_precision_loss, reason = "a count")]
+        let count = answered.len() as f64;
+        per_s += count / own.at.as_secs_f64();
         waits_us.extend(answered.iter().map(|it| it.wait().as_secs_f64() * 1e6));
     }
-    Ok(Block { waits_us, time: last, begun, ended })
+    Ok(Block { waits_us, time: last, per_s, begun, ended })
 }

@@ -70,7 +70,7 @@ fn busy_pct(block: &Block) -> f64 {
 
 /// What throughput loses; 0 if it loses nothing.
 fn drop_pct(closed: &Measured, mode: usize) -> f64 {
-    -closed.added_pct(mode, Block::per_s)
+    -closed.added_pct(mode, |block| block.per_s)
 }
 
 /// The figures of one workload; the throughput is that of a closed loop.
@@ -81,8 +81,8 @@ pub(super) fn workload(name: &str, measured: &Measured, closed: &Measured, repor
         metric("p50_us", measured.median(mode, p50));
         metric("p95_us", measured.median(mode, p95));
         metric("sd_us", measured.median(mode, deviation));
-        metric("per_s", measured.median(mode, Block::per_s));
-        metric("closed_loop_per_s", closed.median(mode, Block::per_s));
+        metric("per_s", measured.median(mode, |block| block.per_s));
+        metric("closed_loop_per_s", closed.median(mode, |block| block.per_s));
         metric("cpu_us", measured.median(mode, |block| block.each(|it| it.shard_ns) / 1e3));
         // Nanoseconds a transaction are microseconds for a thousand.
         metric("cpu_primary_s_per_1000", measured.median(mode, |block| block.each(|it| it.primary_ns) / 1e6));
