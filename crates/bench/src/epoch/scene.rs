@@ -148,7 +148,7 @@ fn start_agents(cluster: &mut TestCluster, server: &Server, listens: &[SocketAdd
 }
 
 /// Lets the shards and the agents run before other processes, as if nothing else ran on their machines. False if that is not allowed.
-fn run_first(cluster: &mut TestCluster) -> bool {
+pub(crate) fn run_first(cluster: &mut TestCluster) -> bool {
     let edges: Vec<u32> =
         cluster.edges.iter_mut().filter_map(TestEdge::process).map(|process| process.id()).collect();
     let agents: Vec<u32> = cluster.agents().map(|process| process.id()).collect();

@@ -1,8 +1,8 @@
 //! Three edges, the first of which owns all flows, a store, and agents that know all edges; and the faults.
 
 use crate::epoch::flows::{Flows, Server};
-use crate::epoch::scene::{wait_for_backups, wait_until};
-use crate::{Plan, cpu, standby};
+use crate::epoch::scene::{figures, run_first, wait_for_backups, wait_until};
+use crate::{Plan, standby};
 use anyhow::Context;
 use hyper::Method;
 use marram_cluster::{AgentSide, TestCluster, TestStore, free_address};
@@ -75,9 +75,10 @@ impl Scene {
     pub(super) fn connect(&mut self, app: &str, count: usize) -> anyhow::Result<Flows> {
         let index = APPS.iter().position(|(name, _)| *name == app).context("it is an app")?;
         let owner = self.cluster.edges[OWNER].client()?;
-        self.run_first();
+        // Where it is not allowed, figures have more spread.
+        let _ = run_first(&mut self.cluster);
         wait_until(
-            || Ok(crate::epoch::scene::figures(&owner, ["other_edges"])? == [EDGES as u64 - 1]),
+            || Ok(figures(&owner, ["other_edges"])? == [EDGES as u64 - 1]),
             "the edges do not reach each other",
         )?;
         for _ in 0..ATTEMPTS {
@@ -100,17 +101,6 @@ impl Scene {
         let list = self.cluster.edges[edge].client()?.json(Method::GET, "/v1/sessions")?;
         let rows = list["sessions"].as_array().into_iter().flatten();
         Ok(rows.filter(|row| row["phase"] == "running").count())
-    }
-
-    fn run_first(&mut self) {
-        let edges: Vec<u32> = (0..EDGES)
-            .filter_map(|edge| self.cluster.edges[edge].process().map(|process| process.id()))
-            .collect();
-        let agents: Vec<u32> = self.cluster.agents().map(|process| process.id()).collect();
-        for process in edges.into_iter().flat_map(cpu::shards).chain(agents) {
-            // Where it is not allowed, figures have more spread.
-            let _ = cpu::lets_run_first(process);
-        }
     }
 
     pub(super) fn strike(&mut self, fault: Fault) {
