@@ -290,21 +290,24 @@ impl Flows {
         Heard { answered, broken: None }
     }
 
-    /// Every connection asks again when it has its answer, for this time; returns what each got.
+    /// Every connection asks again when it has its answer, for this time, and once at least; returns what each got.
     pub(crate) fn closed_loop(&self, time: Duration, sizes: Sizes, seed: u64) -> Vec<Heard> {
         let begun = Instant::now();
         let run = |flow: &Flow, seed: u64| {
             cpu::run_first();
             let (mut answered, mut numbers) = (Vec::new(), Seeded::new(seed));
-            while begun.elapsed() < time {
+            loop {
                 let due = begun.elapsed();
                 let asked = flow.ask(sizes.next(&mut numbers), sizes.next(&mut numbers));
                 if let Err(broken) = asked.map_err(Into::into).and_then(|()| self.take(flow)) {
                     return Heard { answered, broken: Some(broken) };
                 }
-                answered.push(Answered { due, at: begun.elapsed() });
+                let at = begun.elapsed();
+                answered.push(Answered { due, at });
+                if at >= time {
+                    return Heard { answered, broken: None };
+                }
             }
-            Heard { answered, broken: None }
         };
         std::thread::scope(|scope| {
             let threads: Vec<_> =
