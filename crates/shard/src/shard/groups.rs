@@ -30,7 +30,7 @@ use marram_wire::{
 };
 
 /// A backup may take so many heartbeat timeouts to confirm an epoch. Then it counts as lost.
-const CONFIRM_TIMEOUTS: u64 = 5;
+const CONFIRM_TIMEOUTS: u64 = 2;
 
 impl EpochPace {
     pub(super) fn pace(&self) -> Pace {

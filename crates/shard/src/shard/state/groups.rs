@@ -289,7 +289,12 @@ impl Group {
         }
         self.switch = None;
         self.ended.clear();
-        self.alone_at_ns = now_ns.saturating_add(self.pace.alone_after_ns);
+        // A target that no claim names was no backup yet: the wait for one goes on, or is over.
+        let was_backup =
+            self.record.as_ref().is_none_or(|record| record.backup.is_some()) || self.asked.is_some();
+        if was_backup {
+            self.alone_at_ns = now_ns.saturating_add(self.pace.alone_after_ns);
+        }
     }
 
     /// Something of a member is in no epoch.
@@ -539,3 +544,6 @@ impl Group {
         self.asked.as_ref().is_some_and(|asked| asked.to.is_none())
     }
 }
+
+#[cfg(test)]
+mod tests;
