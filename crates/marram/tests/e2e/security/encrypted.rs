@@ -1,6 +1,6 @@
 //! Sessions over encrypted wires outlive their edges as others do, and their contents cannot be read on the wires.
 
-use crate::support;
+use crate::support::{self, stream::echo};
 use marram_cluster::{TempDir, TestCluster};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -70,22 +70,6 @@ impl Tap {
         let seen = self.seen.lock().unwrap();
         seen.iter().filter(|stream| stream.get(PREAMBLE..PREAMBLE + 2) == Some(&HANDSHAKE)).count()
     }
-}
-
-/// A server that echoes what it receives.
-fn echo() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            thread::spawn(move || {
-                let (mut from, mut to) = (stream.try_clone().unwrap(), stream);
-                // Ends when the client, or at the end of the test its agent, closes the connection.
-                let _ = std::io::copy(&mut from, &mut to);
-            });
-        }
-    });
-    address
 }
 
 fn talk(client: &mut TcpStream) {
