@@ -7,7 +7,7 @@ use super::{
     report::note,
     state::{
         backups::{AskedFor, wire_of},
-        groups::{Claim, Pace, Target},
+        groups::{Pace, Target},
         sessions::Session,
     },
 };
@@ -246,22 +246,18 @@ impl Shard {
 
     /// Asks for the claim that a group needs, if it needs one.
     fn claim_group(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
-        if !self.groups.get(name).is_some_and(|group| group.wants_claim(now.mono_ns)) {
-            return;
-        }
-        let (tag, opener) = (self.groups.tag(), self.random.number());
-        let Some(group) = self.groups.get_mut(name) else { return };
-        let Claim::Ask { tag, from, to } = group.next_claim(now.mono_ns, &self.config.edge, tag, opener)
-        else {
+        let (groups, random) = (&mut self.groups, &mut self.random);
+        let Some(claim) = groups.next_claim(now.mono_ns, name, &self.config.edge, || random.number()) else {
             return;
         };
-        let named = to.as_ref().filter(|to| to.backup.is_some()).map(|to| to.generation);
-        if let (Some(generation), Some(target)) = (named, &group.target) {
+        let target = groups.get(name).and_then(|group| group.target.as_ref());
+        let named = claim.to.as_ref().filter(|to| to.backup.is_some()).map(|to| to.generation);
+        if let (Some(generation), Some(target)) = (named, target) {
             // Before the store has it: with the claim the target is the backup, whether or not it has heard of it.
             let announced = Backup { group: name, generation };
             out.push(ShardOutput::Send { wire: target.wire, frame: announced.into() });
         }
-        out.push(ShardOutput::Control(FromShard::Claim(GroupClaim { tag, group: name, from, to })));
+        out.push(ShardOutput::Control(FromShard::Claim(claim)));
     }
 
     /// Asks for the claims that groups need which this shard backs.

@@ -1,6 +1,6 @@
 //! Replication groups of which this shard is the backup (docs/protocol-epochs.md): what it may claim, and which ends have asked.
 
-use super::sessions::At;
+use super::{asked::AskedClaim, sessions::At};
 use crate::{api::ShardWireId, coordinator::contents::Claimed};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -15,8 +15,6 @@ const MS: u64 = 1_000_000;
 const ASKED_NS: u64 = 2_000 * MS;
 /// A primary is asked so often to hand one session over.
 const HAND_OVER_AGAIN_NS: u64 = 200 * MS;
-/// Waits before a claim is asked for again that the coordinator has not answered.
-const CLAIM_AGAIN_NS: (u64, u64) = (100 * MS, 2_000 * MS);
 
 /// The connection to a group's primary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,15 +23,6 @@ enum Feeder {
     /// It has been silent for too long.
     Suspected(ShardWireId),
     Lost,
-}
-
-/// A claim that was asked for.
-#[derive(Clone, Debug)]
-struct Asked {
-    tag: u64,
-    to: Claimed,
-    again_ns: Option<u64>,
-    wait_ns: u64,
 }
 
 /// One group.
@@ -48,7 +37,7 @@ pub(crate) struct BackedGroup {
     sessions: BTreeSet<SessionId>,
     /// When an end asked last.
     asked_by_end_ns: Option<u64>,
-    asked: Option<Asked>,
+    asked: Option<AskedClaim<Claimed>>,
 }
 
 impl BackedGroup {
@@ -205,29 +194,30 @@ impl Backups {
         for (name, group) in &mut self.by_name {
             let Some(from) = group.record.clone() else { continue };
             let must_claim = group.must_claim(now_ns);
-            match &mut group.asked {
-                Some(asked) if asked.again_ns.is_none_or(|again_ns| again_ns > now_ns) => continue,
-                Some(asked) => (asked.again_ns, asked.tag) = (None, tag().0),
-                None if !must_claim => continue,
-                None => {
+            let (asked, tag) = match &mut group.asked {
+                Some(asked) if asked.is_due(now_ns) => {
+                    let (tag, _) = tag();
+                    asked.ask_again(tag);
+                    (asked, tag)
+                }
+                asked @ None if must_claim => {
                     let (tag, opener) = tag();
                     let count = from.generation.count + 1;
                     let generation = marram_wire::id::Generation { count, opener };
                     let to = Claimed { generation, primary: edge.into(), backup: None };
-                    group.asked = Some(Asked { tag, to, again_ns: None, wait_ns: CLAIM_AGAIN_NS.0 });
+                    (asked.insert(AskedClaim::new(tag, to)), tag)
                 }
-            }
-            if let Some(asked) = &group.asked {
-                let from = (!group.is_forgotten).then_some(from);
-                claims.push((*name, asked.tag, from, asked.to.clone()));
-            }
+                _ => continue,
+            };
+            let from = (!group.is_forgotten).then_some(from);
+            claims.push((*name, tag, from, asked.to.clone()));
         }
         claims
     }
 
     /// The group that waits for the answer with this tag, and what it claimed.
     pub(crate) fn of_tag(&self, tag: u64) -> Option<(GroupId, Claimed)> {
-        let asked = |group: &BackedGroup| group.asked.clone().filter(|asked| asked.tag == tag);
+        let asked = |group: &BackedGroup| group.asked.clone().filter(|asked| asked.has_tag(tag));
         self.by_name.iter().find_map(|(name, group)| asked(group).map(|asked| (*name, asked.to)))
     }
 
@@ -260,14 +250,13 @@ impl Backups {
     /// It is not known whether that claim was written.
     pub(crate) fn unanswered(&mut self, now_ns: u64, name: GroupId) {
         if let Some(asked) = self.by_name.get_mut(&name).and_then(|group| group.asked.as_mut()) {
-            asked.again_ns = Some(now_ns.saturating_add(asked.wait_ns));
-            asked.wait_ns = (asked.wait_ns * 2).min(CLAIM_AGAIN_NS.1);
+            asked.unanswered(now_ns);
         }
     }
 
     /// When something is due.
     pub(crate) fn due_ns(&self) -> Option<u64> {
-        self.by_name.values().filter_map(|group| group.asked.as_ref()?.again_ns).min()
+        self.by_name.values().filter_map(|group| group.asked.as_ref()?.again_ns()).min()
     }
 
     /// Checks I51 of docs/protocol.md, as far as it concerns backups.

@@ -4,7 +4,11 @@
 //! A group decides by its claims alone. Until one is decided that names the backup, or none, nothing leaves. A claim that may have
 //! been written, or not, is asked for again until it is known.
 
-use crate::{api::ShardWireId, coordinator::contents::Claimed};
+use super::asked::AskedClaim;
+use crate::{
+    api::{GroupClaim, ShardWireId},
+    coordinator::contents::Claimed,
+};
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     string::{String, ToString},
@@ -17,8 +21,6 @@ use marram_wire::{
 };
 
 const MS: u64 = 1_000_000;
-/// First and longest wait before a claim is asked for again that the coordinator has not answered.
-const CLAIM_AGAIN_NS: (u64, u64) = (100 * MS, 2_000 * MS);
 /// A group without sessions is kept for so long: the next one needs no claim.
 const EMPTY_NS: u64 = 5_000 * MS;
 /// A promoted backup lets its sessions go on before they wait for another one.
@@ -41,16 +43,6 @@ pub(crate) struct Pace {
     /// The minimum time between two ends of epochs, in nanoseconds; 0 ends one with every message.
     pub(crate) every_ns: u64,
     pub(crate) alone_after_ns: u64,
-}
-
-/// A claim that was asked for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Asked {
-    tag: u64,
-    to: Option<Claimed>,
-    /// When to ask again; none while the question is on its way.
-    again_ns: Option<u64>,
-    wait_ns: u64,
 }
 
 /// An epoch that has ended and is not confirmed.
@@ -77,7 +69,7 @@ pub(crate) struct Group {
     pub(crate) target: Option<Target>,
     /// As the store had it when it was last known.
     record: Option<Claimed>,
-    asked: Option<Asked>,
+    asked: Option<AskedClaim<Option<Claimed>>>,
     /// Epochs with this number or a higher one have everything that left unconfirmed: once one of them is confirmed, the target may
     /// become the backup.
     switch: Option<u64>,
@@ -98,15 +90,6 @@ pub(crate) struct Group {
     told: EpochRelease,
     /// When it was looked last whether all members could go over to the target.
     looked_ns: u64,
-}
-
-/// What a group needs of its shard.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Claim {
-    /// Nothing.
-    None,
-    /// To ask for this.
-    Ask { tag: u64, from: Option<Claimed>, to: Option<Claimed> },
 }
 
 impl Group {
@@ -223,9 +206,9 @@ impl Group {
     }
 
     /// Whether there is a claim to ask for.
-    pub(crate) fn wants_claim(&self, now_ns: u64) -> bool {
+    fn wants_claim(&self, now_ns: u64) -> bool {
         match &self.asked {
-            Some(asked) => asked.again_ns.is_some_and(|again_ns| again_ns <= now_ns),
+            Some(asked) => asked.is_due(now_ns),
             None => {
                 self.is_long_empty(now_ns)
                     || self.record.as_ref().is_none_or(|it| it.backup.as_deref() != self.backup())
@@ -341,16 +324,22 @@ impl Group {
         self.ended.front().map(|ended| ended.ended_ns)
     }
 
-    /// The claim to ask for now, if there is one. `opener` makes its generation unique.
-    pub(crate) fn next_claim(&mut self, now_ns: u64, edge: &str, tag: u64, opener: u64) -> Claim {
+    /// The claim to ask for now, if there is one: its tag, and what is claimed from and to. `tag` gives a tag, and a number that makes
+    /// a generation unique.
+    fn next_claim(
+        &mut self,
+        now_ns: u64,
+        edge: &str,
+        tag: impl FnOnce() -> (u64, u64),
+    ) -> Option<(u64, Option<Claimed>, Option<Claimed>)> {
         if !self.wants_claim(now_ns) {
-            return Claim::None;
+            return None;
         }
-        let from = self.record.clone();
+        let ((tag, opener), from) = (tag(), self.record.clone());
         if let Some(asked) = &mut self.asked {
             // The same one until it is known whether it was written.
-            (asked.again_ns, asked.tag) = (None, tag);
-            return Claim::Ask { tag, from, to: asked.to.clone() };
+            asked.ask_again(tag);
+            return Some((tag, from, asked.to.clone()));
         }
         let backup = self.backup().map(ToString::to_string);
         let to = if self.is_long_empty(now_ns) {
@@ -359,13 +348,13 @@ impl Group {
             let count = from.as_ref().map_or(0, |from| from.generation.count) + 1;
             Some(Claimed { generation: Generation { count, opener }, primary: edge.to_string(), backup })
         };
-        self.asked = Some(Asked { tag, to: to.clone(), again_ns: None, wait_ns: CLAIM_AGAIN_NS.0 });
-        Claim::Ask { tag, from, to }
+        self.asked = Some(AskedClaim::new(tag, to.clone()));
+        Some((tag, from, to))
     }
 
     /// The claim with this tag is decided, for this group. False if it was not asked for.
     pub(crate) fn won(&mut self, tag: u64) -> bool {
-        let is_it = self.asked.as_ref().is_some_and(|asked| asked.tag == tag);
+        let is_it = self.asked.as_ref().is_some_and(|asked| asked.has_tag(tag));
         if let Some(asked) = self.asked.take_if(|_| is_it) {
             self.record = asked.to;
         }
@@ -374,16 +363,15 @@ impl Group {
 
     /// The store has no record of this group any more: it has lost it, and an operator has accepted that.
     pub(crate) fn forgotten(&mut self, tag: u64) {
-        if self.asked.take_if(|asked| asked.tag == tag).is_some() {
+        if self.asked.take_if(|asked| asked.has_tag(tag)).is_some() {
             self.record = None;
         }
     }
 
     /// It is not known whether that claim was written.
     pub(crate) fn unanswered(&mut self, now_ns: u64, tag: u64) {
-        if let Some(asked) = self.asked.as_mut().filter(|asked| asked.tag == tag) {
-            asked.again_ns = Some(now_ns.saturating_add(asked.wait_ns));
-            asked.wait_ns = (asked.wait_ns * 2).min(CLAIM_AGAIN_NS.1);
+        if let Some(asked) = self.asked.as_mut().filter(|asked| asked.has_tag(tag)) {
+            asked.unanswered(now_ns);
         }
     }
 
@@ -396,7 +384,7 @@ impl Group {
     fn due_ns(&self, confirm_ns: u64) -> Option<u64> {
         let epoch =
             (!self.due.is_empty() && self.target.is_some()).then_some(self.ended_ns + self.pace.every_ns);
-        let again = self.asked.as_ref().and_then(|asked| asked.again_ns);
+        let again = self.asked.as_ref().and_then(AskedClaim::again_ns);
         let may_run_alone = self.record.as_ref().is_some_and(|record| record.backup.is_none())
             && self.told == EpochRelease::Held
             && self.asked.is_none()
@@ -504,9 +492,26 @@ impl Groups {
         self.tags
     }
 
+    /// The claim that a group needs now, if it needs one. `opener` gives a number that makes a generation unique.
+    pub(crate) fn next_claim(
+        &mut self,
+        now_ns: u64,
+        name: GroupId,
+        edge: &str,
+        opener: impl FnOnce() -> u64,
+    ) -> Option<GroupClaim> {
+        let tags = &mut self.tags;
+        let numbers = || {
+            *tags += 1;
+            (*tags, opener())
+        };
+        let (tag, from, to) = self.by_name.get_mut(&name)?.next_claim(now_ns, edge, numbers)?;
+        Some(GroupClaim { tag, group: name, from, to })
+    }
+
     /// The group that waits for the answer with this tag.
     pub(crate) fn of_tag(&self, tag: u64) -> Option<GroupId> {
-        let waits = |group: &Group| group.asked.as_ref().is_some_and(|asked| asked.tag == tag);
+        let waits = |group: &Group| group.asked.as_ref().is_some_and(|asked| asked.has_tag(tag));
         self.by_name.iter().find(|(_, group)| waits(group)).map(|(name, _)| *name)
     }
 

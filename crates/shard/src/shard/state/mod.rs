@@ -2,6 +2,7 @@
 //! none of them sends anything. The shard composes them: it decides across subjects and carries out effects.
 
 pub(super) mod apps;
+pub(super) mod asked;
 pub(super) mod backups;
 pub(super) mod copies;
 pub(super) mod drain;
