@@ -549,6 +549,3 @@ impl Group {
         self.asked.as_ref().is_some_and(|asked| asked.to.is_none())
     }
 }
-
-#[cfg(test)]
-mod tests;
