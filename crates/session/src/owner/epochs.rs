@@ -150,6 +150,13 @@ impl Owner {
         !self.about.has_backup() || self.epochs.given || is_same || keep.log_offset >= self.log.end()
     }
 
+    /// Whether this owner is about to begin the session: its ends were told of no log.
+    #[must_use]
+    pub fn is_beginning(&self) -> bool {
+        let is_opening = matches!(self.phase(), OwnerPhase::Promising | OwnerPhase::Confirming);
+        self.about.has_backup() && is_opening && self.log.end() == 0
+    }
+
     /// Which outputs may leave now.
     #[must_use]
     pub fn epoch_release(&self) -> EpochRelease {

@@ -263,6 +263,17 @@ impl Shard {
         if let Some((wire, _)) = at.filter(|_| was_backup && code != Code::Superseded) {
             self.backup_refused(now, id, wire, reason, out);
         }
+        // The former owner's backup has the session, and its ends do not ask it while they wait for this edge.
+        if was_backup
+            && code == Code::Superseded
+            && self.sessions.get(id).is_some_and(|it| it.owner.is_beginning())
+        {
+            let reason =
+                alloc::format!("`{name}` has more of the session, and this edge would begin it again");
+            self.with_owner(now, id, out, |owner, effects| {
+                owner.step_down(Code::Waiting, reason, effects);
+            });
+        }
         self.counters.keepers_lost += 1;
         // Such a conflict is ordinary: the session has just moved.
         if code != Code::Superseded {
