@@ -3,6 +3,7 @@
 
 mod claims;
 mod destination;
+mod epochs;
 mod moves;
 mod parts;
 mod rows;
@@ -17,6 +18,7 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 pub use claims::{ClaimAnswer, GroupClaim};
 pub use destination::{Destination, NoDestination};
+pub use epochs::{EpochForm, EpochPace};
 use marram_session::cell::{CellId, CheckpointBase, Ran, Run, Seed};
 use marram_session::replay::Gathered;
 pub use marram_session::{
@@ -309,19 +311,6 @@ pub enum CheckpointHolder {
     Both = 2,
 }
 
-/// What the backup of a session gets ([`marram_session::owner::BackupForm`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(u8)]
-pub enum EpochForm {
-    /// The log, which it replays.
-    #[default]
-    Log,
-    /// The log or pages, whichever is fewer bytes.
-    Auto,
-    /// Pages.
-    Pages,
-}
-
 /// Whether a witness remembers how much of a session its client has ([`marram_session::owner::Witnessing`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -350,7 +339,6 @@ impl Protect {
 byte_enum!(Protect { None, Endpoints, Warm, Hot, Epoch });
 byte_enum!(CheckpointHolder { Client, Server, Both });
 byte_enum!(WitnessMode { None, Lenient, Strict });
-byte_enum!(EpochForm { Log, Auto, Pages });
 
 record! {
     /// A deployed app: its manifest, resolved.
@@ -388,18 +376,6 @@ record! {
         cache: Option<crate::cache::CachePolicy>,
         /// When outputs leave, if it is protected by epochs.
         epoch: Option<EpochPace>,
-    }
-}
-
-record! {
-    /// When the outputs of sessions leave that are protected by epochs, and what their backup gets.
-    EpochPace {
-        /// Epochs end so often at most, in microseconds; 0 for one with each message.
-        every_us: u32,
-        /// A session that has lost its backup goes on without one after this time, in milliseconds.
-        alone_after_ms: u32,
-        /// What a backup gets.
-        form: EpochForm,
     }
 }
 

@@ -10,6 +10,7 @@ use super::{
     checkpointer::{Awaited, Checkpointer, Taken, name_of},
     ends::Ends,
     follow::Restored,
+    log::Log,
     room::holders,
 };
 use alloc::vec::Vec;
@@ -70,5 +71,30 @@ impl Checkpointer {
     /// covers is not known.
     pub(super) fn is_fed(&self) -> bool {
         self.is_fed
+    }
+
+    /// One for keepers alone is lost before it is sealed.
+    pub(super) fn drop_apart(&mut self) -> bool {
+        let is_lost = self.apart.take().is_some();
+        if is_lost {
+            self.apart_base = None;
+        }
+        is_lost
+    }
+
+    /// Whether a replay of what the cell did since the last copy takes longer than the app's target.
+    pub(super) fn is_replay_long(&self, about: &About) -> bool {
+        self.uncovered.is_much(about.session, about.policy.recovery_target_ns)
+    }
+
+    /// A backup has stored pages of this size.
+    pub(super) fn pages_held(&mut self, size: u64) {
+        self.uncovered.held(size);
+    }
+
+    /// Whether no end holds a checkpoint that leads to where this owner's log begins. Then its cell was a standby, and
+    /// the standby was sent a checkpoint that the ends did not have yet.
+    pub(super) fn is_ahead_of_ends(&self, log: &Log) -> bool {
+        log.floor() > self.covered.as_ref().map_or(0, |covered| covered.log_offset)
     }
 }

@@ -88,8 +88,8 @@ struct Waits {
 
 /// What a checkpoint that an end holds covers. The ends may delete it.
 #[derive(Debug)]
-struct Covered {
-    log_offset: u64,
+pub(super) struct Covered {
+    pub(super) log_offset: u64,
     tag: [u8; 8],
     /// Messages consumed, by port.
     took: Vec<u64>,
@@ -169,7 +169,7 @@ pub(super) struct Checkpointer {
     /// One for keepers alone, until it is sealed.
     pub(super) apart: Option<Taken>,
     /// The last one of these that was copied, unless it is lost: the base of a backup's next pages.
-    apart_base: Option<Name>,
+    pub(super) apart_base: Option<Name>,
     /// Whether the cell is so large that its copies are prepared.
     is_large: bool,
     preparation: Preparation,
@@ -181,7 +181,7 @@ pub(super) struct Checkpointer {
     pub(super) copied_full: Option<Name>,
     /// The full one with which the list of every holder begins. It is the base of a merged delta.
     pub(super) held_full: Option<Name>,
-    covered: Option<Covered>,
+    pub(super) covered: Option<Covered>,
     /// Deltas after the last full checkpoint, their size and that of the full one, in sealed bytes.
     deltas: usize,
     pub(super) full_size: u64,
@@ -196,7 +196,7 @@ pub(super) struct Checkpointer {
     pub(super) is_merging: bool,
     /// Whether it was reported that no checkpoint fits. Reported once until one does.
     pub(super) is_refused: bool,
-    uncovered: Uncovered,
+    pub(super) uncovered: Uncovered,
     /// Whether the next checkpoint must be full and is due at once.
     pub(super) full_requested: bool,
     /// Whether the next one for the ends is due at once and builds on what they have, though another owner made that.
@@ -303,30 +303,11 @@ impl Checkpointer {
         self.preparation = Preparation::None;
     }
 
-    /// One for keepers alone is lost before it is sealed.
-    fn drop_apart(&mut self) -> bool {
-        let is_lost = self.apart.take().is_some();
-        if is_lost {
-            self.apart_base = None;
-        }
-        is_lost
-    }
-
     /// There is another cell, of which nothing is known yet.
     pub(super) fn change_cell(&mut self) {
         self.is_large = false;
         self.preparation = Preparation::None;
         self.apart_base = None;
-    }
-
-    /// Whether a replay of what the cell did since the last copy takes longer than the app's target.
-    pub(super) fn is_replay_long(&self, about: &About) -> bool {
-        self.uncovered.is_much(about.session, about.policy.recovery_target_ns)
-    }
-
-    /// A backup has stored pages of this size.
-    pub(super) fn pages_held(&mut self, size: u64) {
-        self.uncovered.held(size);
     }
 
     /// The cell is so large that a copy of it takes long.
@@ -726,12 +707,6 @@ impl Checkpointer {
     pub(super) fn covered_before(&mut self, log_offset: u64, tag: [u8; 8], ends: &Ends) {
         let took = ends.iter().map(|_| 0).collect();
         self.covered = Some(Covered { log_offset, tag, took });
-    }
-
-    /// Whether no end holds a checkpoint that leads to where this owner's log begins. Then its cell was a standby, and
-    /// the standby was sent a checkpoint that the ends did not have yet.
-    pub(super) fn is_ahead_of_ends(&self, log: &Log) -> bool {
-        log.floor() > self.covered.as_ref().map_or(0, |covered| covered.log_offset)
     }
 
     /// An end that was disconnected while the log was cut may keep so much old log that the missing part of the chosen

@@ -23,6 +23,12 @@ use marram_wire::{
 const HELD_CHARGE: u64 = RETAINED_MAX / 2;
 
 impl Owner {
+    /// Whether its backup gets pages now, and not the log.
+    #[must_use]
+    pub fn sends_pages(&self) -> bool {
+        self.replicas.sends_pages()
+    }
+
     /// An epoch ends: whether the backup gets pages for it. Then they are copied now, or when the handler that runs has ended.
     pub(super) fn epoch_is_pages(&mut self, out: &mut Vec<OwnerEffect>) -> bool {
         let (form, last, kept) = (self.about.policy.form, self.epochs.last(), self.epochs.kept());

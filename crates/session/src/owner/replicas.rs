@@ -343,6 +343,11 @@ impl Replicas {
         self.streams.iter_mut().find(|stream| stream.keeper == keeper)?.pages.as_deref_mut()
     }
 
+    /// Whether a warm backup gets pages now, and not the log.
+    pub(super) fn sends_pages(&self) -> bool {
+        self.streams.iter().filter_map(|stream| stream.pages.as_ref()).any(|pages| pages.waits())
+    }
+
     /// The last checkpoint that a warm backup has stored, once.
     pub(super) fn take_stored(&mut self) -> Option<u32> {
         let mut backups = self.streams.iter_mut().filter(|stream| stream.pages.is_some());

@@ -222,6 +222,8 @@ pub enum Rare {
     AskerBehind,
     /// An edge, or a shard, died that was the owner of a session with a backup which had all that had left.
     BackedOwnerDied,
+    /// As above, and the backup got pages instead of the log.
+    PagesOwnerDied,
     /// An agent connected to an edge that it had learned of.
     EdgeLearned,
     /// Such an edge became the owner of a session.
@@ -233,7 +235,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 110] = [
+    pub const ALL: [Self; 111] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -341,6 +343,7 @@ impl Rare {
         Self::HandOverAsked,
         Self::AskerBehind,
         Self::BackedOwnerDied,
+        Self::PagesOwnerDied,
         Self::EdgeLearned,
         Self::LearnedEdgeOwned,
         Self::EdgeNotAsTold,

@@ -20,6 +20,7 @@ impl World {
             let is_claimed = machine.backup_of(id).is_some();
             let is_backed = owner.epoch_release() == EpochRelease::Confirmed && has_backup && is_claimed;
             self.watch.count_if(Rare::BackedOwnerDied, is_backed);
+            self.watch.count_if(Rare::PagesOwnerDied, is_backed && owner.sends_pages());
             if is_backed {
                 self.causes.owner_died.insert(id);
             } else {

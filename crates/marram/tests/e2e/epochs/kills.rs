@@ -44,6 +44,12 @@ fn backups_go_on_when_owners_are_killed_with_an_epoch_for_each_message() {
 }
 
 #[test]
+fn backups_go_on_from_pages_when_owners_are_killed() {
+    let kills = support::amount("MARRAM_EPOCH_KILLS", 20);
+    killed("epoch-kills-pages", kills.div_ceil(2), "every = \"1ms\"\nform = \"pages\"");
+}
+
+#[test]
 fn a_primary_that_was_replaced_while_it_slept_has_nothing_accepted() {
     const ROUNDS: usize = 3;
     let world = World::new("epoch-sleeps", 2, support::PATIENT, "every = \"1ms\"");

@@ -132,7 +132,8 @@ impl Backups {
         if let Some(group) =
             self.by_name.get_mut(&name).filter(|group| group.feeder == Feeder::Connected(wire))
         {
-            group.record = Some(record);
+            // The store may have had none because its primary's claim was on the way.
+            (group.record, group.is_forgotten) = (Some(record), false);
         }
     }
 
