@@ -204,8 +204,8 @@ impl Shard {
                         if let Some(session) = self.sessions.get_mut(id) {
                             session.feeder = None;
                         }
-                        // If its group is being claimed, it is needed unless the claim is lost.
-                        if self.backups.is_claiming(id) {
+                        // If its group is being claimed, it is needed unless the claim is lost; if that is won, it is the only one.
+                        if self.backups.is_claiming(id) || self.groups.of_session(id).is_some() {
                             self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
                         } else {
                             self.drop_standby(now, id, out);
