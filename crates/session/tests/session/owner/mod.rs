@@ -10,6 +10,7 @@ mod keeping;
 mod kept;
 mod live;
 mod opening;
+mod pages;
 mod pausing;
 mod protecting;
 mod quotas;
