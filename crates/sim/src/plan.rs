@@ -19,6 +19,7 @@ mod opening;
 mod partial;
 mod renewal;
 mod replay;
+mod talk;
 
 pub use faults::{Fault, FaultKind, FaultTarget, Moment, On, When};
 pub use learning::Learning;

@@ -1,8 +1,8 @@
 //! Seeds in which outputs wait for a backup, and claims decide which edge goes on.
 
 use super::{
-    Absence, Chunk, Fault, FaultKind, FaultTarget, Load, MS, Memory, Moment, On, Plan, S, Script, Service,
-    US, Visit, When,
+    Absence, Fault, FaultKind, FaultTarget, Load, MS, Memory, Moment, On, Plan, S, Service, US, Visit, When,
+    talk,
 };
 use crate::random::Random;
 use marram_shard::api::{EpochForm, EpochPace, WitnessMode};
@@ -91,14 +91,7 @@ fn late_claim(plan: &mut Plan, random: &mut Random) {
 
 /// The only session sends so many messages, each at most so long after the one before.
 fn talk(plan: &mut Plan, random: &mut Random, count: u64, pace_ns: u64) {
-    let chunk = |random: &mut Random| Chunk { after_ns: random.below(pace_ns), size: random.index(500) + 1 };
-    let script = Script {
-        chunks: (0..count).map(|_| chunk(random)).collect(),
-        close_after_ns: random.magnitude(US, 300 * MS),
-        resets: false,
-        slowness_ns: random.magnitude(US, 50 * US),
-        stall_ns: 0,
-    };
+    let script = talk::script(random, count, pace_ns);
     plan.visits =
         vec![Visit { at_ns: random.between(100 * MS, 300 * MS), agent: 0, service: Service::Paired, script }];
     (plan.poison, plan.server_down, plan.recorder) = (None, 0, None);

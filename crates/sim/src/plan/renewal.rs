@@ -11,7 +11,7 @@
 //! outputs of the second one (I13). The rule that prevents it: a live cell counts only if each end
 //! received the log that was chosen in its generation.
 
-use super::{Chunk, Fault, FaultKind, MS, Moment, On, Plan, Script, Service, US, Visit};
+use super::{Fault, FaultKind, MS, Moment, On, Plan, Service, US, Visit, talk};
 use crate::random::Random;
 
 /// The number of edges that this needs. The owner's, its standby's, and a third that is neither;
@@ -68,15 +68,7 @@ impl Renewal {
         let random = &mut random;
         let count = random.between(30, 80);
         let pace_ns = random.magnitude(MS, 20 * MS);
-        let chunk =
-            |random: &mut Random| Chunk { after_ns: random.below(pace_ns), size: random.index(500) + 1 };
-        let script = Script {
-            chunks: (0..count).map(|_| chunk(random)).collect(),
-            close_after_ns: random.magnitude(US, 300 * MS),
-            resets: false,
-            slowness_ns: random.magnitude(US, 50 * US),
-            stall_ns: 0,
-        };
+        let script = talk::script(random, count, pace_ns);
         plan.visits =
             vec![Visit { at_ns: random.magnitude(MS, 300 * MS), agent: 0, service: Service::Paired, script }];
         let when = On { moment: Moment::Message, skip: random.between(2, 30), delay_ns: 0 };
