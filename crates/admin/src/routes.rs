@@ -304,7 +304,7 @@ fn drain(state: &AdminState, force: bool) -> Result<Answer, Refusal> {
         if let Some(app) = example {
             let count = counted(count, "session");
             let what = format!(
-                "{count} would have no standby when this edge stops, though the app asks for one (`{app}`): fewer than two other edges \
+                "{count} would have no standby or backup when this edge stops, though the app asks for one (`{app}`): fewer than two other edges \
                  are connected to this one that can stand by"
             );
             let fix = "start another edge, or drain with `--force` (POST /v1/drain/force)";

@@ -71,7 +71,7 @@ fn plan(answers: &[Value], several: bool) -> String {
     }
     let sessions = counted(unprotected, "session");
     format!(
-        "{table}\n{sessions} would have no standby afterwards, though the app asks for one: `--force` is needed\n"
+        "{table}\n{sessions} would have no standby or backup afterwards, though the app asks for one: `--force` is needed\n"
     )
 }
 

@@ -197,7 +197,7 @@ record! {
         to: Option<String>,
         /// Why it would not move, if it would not.
         why: String,
-        /// Whether no edge is known that could stand by for it afterwards, though its app asks for that.
+        /// Whether no edge is known that could be its standby or backup afterwards, though its app asks for one.
         unprotected: bool,
     }
 }

@@ -104,8 +104,8 @@ impl Shard {
             (None, None) => "no other edge is connected to this one that could take it".to_string(),
         };
         // The edge to which it moves needs another one that stands by.
-        let unprotected =
-            matches!(protect, Protect::Warm | Protect::Hot) && self.edges_for(id).nth(1).is_none();
+        let asks = matches!(protect, Protect::Warm | Protect::Hot | Protect::Epoch);
+        let unprotected = asks && self.edges_for(id).nth(1).is_none();
         Some(DrainRow { to, why, unprotected })
     }
 }

@@ -77,7 +77,7 @@ impl Shard {
                 out,
             );
         }
-        let moves = session.moving.is_some();
+        let (moves, was_taken) = (session.moving.is_some(), session.taken_from.is_some());
         if let Some((asked_ns, stood)) = session.recovered() {
             self.counters.recovered(now.mono_ns.saturating_sub(asked_ns), stood);
         }
@@ -89,6 +89,9 @@ impl Shard {
         // Last, since both look at the phase that the session is in now.
         self.place_if_chosen(now, id, out);
         self.list_standby(id, out);
+        if was_taken {
+            self.release_giver(id, out);
+        }
     }
 
     /// Carries out one effect, or notes it in `later`. Effects that only the executor answers are sent on as they are.
@@ -219,6 +222,9 @@ impl Shard {
         self.unlink(id, Port::CLIENT);
         self.unlink(id, Port::SERVER);
         let Some(mut session) = self.sessions.remove(id) else { return };
+        if code == Code::Finished {
+            self.tell_giver(id, (session.taken_from, session.owner.generation()), out);
+        }
         self.leave_groups(now, id);
         if let Some(moving) = session.moving.take() {
             self.moved(now, id, &moving, (code, reason), out);

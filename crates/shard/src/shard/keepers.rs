@@ -115,7 +115,7 @@ impl Shard {
             session.placing.remove(keeper);
         }
         self.with_owner(now, id, out, |owner, effects| owner.remove_replica(keeper, effects));
-        self.move_lost(now, id, keeper, "the connection to that edge broke", out);
+        self.move_lost(now, id, (keeper, Code::Waiting, "the connection to that edge broke"), out);
     }
 
     /// Adds the missing replicas of a session, and removes those that it does not need.
@@ -259,7 +259,7 @@ impl Shard {
         at.into_iter().for_each(|at| self.keepers.close(at));
         let was_backup = session.placing.backup().is_some_and(|placed| placed.id == keeper);
         let Some(name) = session.placing.lose(now.mono_ns, keeper, code) else { return };
-        self.move_lost(now, id, keeper, reason, out);
+        self.move_lost(now, id, (keeper, code, reason), out);
         if let Some((wire, _)) = at.filter(|_| was_backup && code != Code::Superseded) {
             self.backup_refused(now, id, wire, reason, out);
         }
@@ -292,6 +292,9 @@ impl Shard {
     ) {
         if let Frame::Confirmed(confirmed) = &frame {
             return self.epoch_confirmed(now, wire, confirmed, out);
+        }
+        if let Frame::ForgetCopy(forget) = &frame {
+            return self.forget_copy(now, forget, out);
         }
         let Some(channel) = frame.channel(Sender::End) else {
             return self.goodbye(wire, "keepers must not send such frames", out);

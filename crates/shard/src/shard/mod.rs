@@ -1,5 +1,6 @@
 //! One shard: wires from agents, and the owners of its sessions. It does no I/O.
 
+mod copies;
 mod drain;
 mod edges;
 mod effects;

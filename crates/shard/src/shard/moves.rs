@@ -66,10 +66,7 @@ impl Shard {
         self.moves.over(id, None);
         self.moves.wait(id);
         self.sessions.rearm(now.mono_ns, id);
-        if let Some(keeper) = replaced.keeper() {
-            self.remove_replica(now, id, keeper, out);
-            self.place(now, id, out);
-        }
+        self.moves_no_more(now, id, replaced.keeper(), out);
     }
 
     /// Why a session cannot be moved as an operator wishes, if this shard knows. A move that is under way is replaced only if
@@ -122,7 +119,7 @@ impl Shard {
             return Err("the app has cell = \"shared\": a shared cell cannot be moved yet".into());
         }
         if owner.has_backup() {
-            return Err("the app has protect = \"epoch\": its sessions cannot be moved yet".into());
+            self.is_backup(id, to)?;
         }
         if owner.is_recording() {
             return Err("the session is being recorded: try again when that is done".into());
@@ -133,6 +130,20 @@ impl Shard {
         match self.wires.of_standby(&to.edge, to.shard, id) {
             Some(_) => Ok(()),
             None => Err(self.is_not_connected(to)),
+        }
+    }
+
+    /// Whether a destination is the backup of a session: only that one has what was released, and is to be told of a claim.
+    fn is_backup(&self, id: SessionId, to: &Destination) -> Result<(), String> {
+        let backup = self.backup_of(id);
+        let placed = self.sessions.get(id).and_then(|session| session.placing.backup());
+        match backup.zip(placed.map(|placed| &placed.role)) {
+            Some((backup, role)) if backup == to.edge && to.shard.is_none_or(|shard| shard == role.shard) => Ok(()),
+            Some((backup, role)) => Err(format!(
+                "the app has protect = \"epoch\": its sessions move to their backups only, and this one has `{backup}`, shard {}",
+                role.shard
+            )),
+            None => Err("the app has protect = \"epoch\": its sessions move to their backups only, and this one has none now: try again".into()),
         }
     }
 
@@ -227,7 +238,14 @@ impl Shard {
             .wires
             .of_standby(&to.edge, to.shard, id)
             .ok_or_else(|| format!("`{to}` is not connected to this shard any more"))?;
-        if let Some(keeper) = session.placing.at_destination(&to).map(|placed| placed.id) {
+        let placed = session.placing.at_destination(&to);
+        if session.owner.has_backup() {
+            let backup = placed.filter(|placed| placed.feed.is_backup());
+            return backup
+                .map(|placed| placed.id)
+                .ok_or_else(|| format!("`{to}` is not its backup any more"));
+        }
+        if let Some(keeper) = placed.map(|placed| placed.id) {
             if session.placing.moves_to(keeper) {
                 return Ok(keeper);
             }
@@ -290,18 +308,19 @@ impl Shard {
         }
     }
 
-    /// The replica at the edge to which a session moves is gone: the session stays.
+    /// The replica at the edge to which a session moves is gone: the session stays, unless that was its backup and has taken it over.
     pub(super) fn move_lost(
         &mut self,
         now: Now,
         id: SessionId,
-        keeper: KeeperId,
-        why: &str,
+        (keeper, code, why): (KeeperId, Code, &str),
         out: &mut Vec<ShardOutput>,
     ) {
-        let moving = self.sessions.get(id).and_then(|session| session.moving.as_deref());
-        if moving.is_some_and(|moving| moving.keeper() == Some(keeper)) {
-            self.move_over(now, id, Some(why), out);
+        let Some(session) = self.sessions.get(id) else { return };
+        let moving = session.moving.as_deref().filter(|moving| moving.keeper() == Some(keeper));
+        if let Some(moving) = moving {
+            let is_taken = session.owner.has_backup() && moving.is_handed_over() && code == Code::Superseded;
+            self.move_over(now, id, (!is_taken).then_some(why), out);
         }
     }
 
@@ -310,7 +329,19 @@ impl Shard {
         let moving = self.sessions.get(id).and_then(|session| session.moving.as_deref());
         let Some(keeper) = moving.map(Move::keeper) else { return };
         self.move_over(now, id, Some(why), out);
-        if let Some(keeper) = keeper {
+        self.moves_no_more(now, id, keeper, out);
+    }
+
+    /// The edge of this replica forgets a session that does not move there any more. It stays if it is the session's backup.
+    fn moves_no_more(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        keeper: Option<KeeperId>,
+        out: &mut Vec<ShardOutput>,
+    ) {
+        let is_fed = self.sessions.get(id).is_some_and(|session| !session.owner.has_backup());
+        if let Some(keeper) = keeper.filter(|_| is_fed) {
             self.remove_replica(now, id, keeper, out);
             // It may be the edge that should stand by.
             self.place(now, id, out);

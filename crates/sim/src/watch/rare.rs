@@ -218,6 +218,8 @@ pub enum Rare {
     PrimaryReplaced,
     /// A backup asked a primary that lived to hand a session over.
     HandOverAsked,
+    /// An edge was told that the copy is not needed of a session which it had handed over to its backup.
+    CopyForgotten,
     /// An end refused an edge which was behind what the end had received or forgotten.
     AskerBehind,
     /// An edge, or a shard, died that was the owner of a session with a backup which had all that had left.
@@ -235,7 +237,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 111] = [
+    pub const ALL: [Self; 112] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -341,6 +343,7 @@ impl Rare {
         Self::PromotionWaited,
         Self::PrimaryReplaced,
         Self::HandOverAsked,
+        Self::CopyForgotten,
         Self::AskerBehind,
         Self::BackedOwnerDied,
         Self::PagesOwnerDied,

@@ -475,6 +475,7 @@ impl World {
         if direction == Direction::Up {
             self.watch.count_if(Rare::Recalled, matches!(frame, Frame::Recalled(_)));
             self.watch.count_if(Rare::HandOverAsked, matches!(frame, Frame::AskHandOver(_)));
+            self.watch.count_if(Rare::CopyForgotten, matches!(frame, Frame::ForgetCopy(_)));
             let stale = self.watch.stale_for_owner(wire, &frame);
             self.give_frame(to, stale, wire, frame);
             self.watch.reached_owner(wire, &taken);

@@ -33,6 +33,7 @@ impl Frame {
             | Self::Epoch(_)
             | Self::Confirmed(_)
             | Self::Backup(_)
+            | Self::ForgetCopy(_)
             | Self::Recall(_) => return None,
 
             Self::Promised(frame) => (Some(Sender::End), frame.channel),

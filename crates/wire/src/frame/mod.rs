@@ -530,6 +530,14 @@ frames! {
         /// The channel.
         channel: Channel,
     }
+    /// A session's owner to the edge that handed it over: the copy there is not needed any more. The owner has a backup, which the
+    /// claim of its group names and which has confirmed this generation, or it may run alone.
+    92 ForgetCopy {
+        /// The session.
+        session: SessionId,
+        /// The owner's generation: every end has promised it. A copy of a newer one stays.
+        generation: Generation,
+    }
     /// Hot standby to owner: this many more of the fed entries have run through its cell.
     84 Replayed {
         /// The channel.

@@ -4,4 +4,5 @@
 mod coordinator;
 mod gates;
 mod kills;
+mod moves;
 mod world;

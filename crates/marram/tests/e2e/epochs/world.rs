@@ -136,6 +136,11 @@ impl World {
         path.unwrap().display().to_string()
     }
 
+    /// An edge's name.
+    pub(super) fn name(&self, index: usize) -> String {
+        name(&self.cluster, index)
+    }
+
     /// All edges.
     pub(super) fn all(&self) -> Vec<usize> {
         (0..self.cluster.edges.len()).collect()

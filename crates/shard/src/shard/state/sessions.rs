@@ -78,6 +78,8 @@ pub(crate) struct Session {
     pub(crate) feeder: Option<At>,
     /// Whether an operator has moved it to this shard, so that it does not fail back to its home.
     pub(crate) assigned: bool,
+    /// The wire to the edge that handed it over as its backup, until the copy there is not needed.
+    pub(crate) taken_from: Option<ShardWireId>,
     /// Since when it has no feed.
     pub(crate) feed_lost_ns: Option<u64>,
     /// The move that an operator asked for.
@@ -115,6 +117,7 @@ impl Session {
             placing: Placing::default(),
             feeder: None,
             assigned: false,
+            taken_from: None,
             feed_lost_ns: None,
             moving: None,
             stood: false,
