@@ -35,7 +35,7 @@ use marram_shard::{
 };
 use marram_transport::{
     IdleTasks, IpcChannel, LogLimiter, Socket, Wire, WireAcceptor, WireError, WireEvent, WireTable,
-    cannot_wait, random, token,
+    cannot_wait, random, token, wait_finely,
 };
 use marram_wire::{id::HostId, seal::DomainSecret};
 use mio::{
@@ -194,7 +194,8 @@ impl Process {
         // Messages may have arrived together with the setup, and the poll does not report them again.
         let mut open = self.read_passage()?;
         while open {
-            match self.poll.poll(&mut events, self.timeout()) {
+            let timeout = wait_finely(&self.poll, self.timeout());
+            match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 polled => polled.map_err(cannot_wait)?,
             }
