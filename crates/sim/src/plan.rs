@@ -30,7 +30,7 @@ use crate::random::Random;
 use marram_shard::api::{App, CheckpointHolder, EpochPace, Protect, WitnessMode};
 use marram_wire::{
     id::ImageHash,
-    limits::{CHECKPOINTS_SIZE, RETAINED_MAX},
+    limits::{CHECKPOINTS_SIZE, RETAINED_MAX, STREAM_CUT, charge},
 };
 
 /// A microsecond of virtual time.
@@ -415,6 +415,13 @@ impl Plan {
     /// Whether agents or shards may keep little.
     pub fn is_short_of_memory(&self) -> bool {
         self.memory_max < UNLIMITED || self.shard_memory_max > 0
+    }
+
+    /// Whether an agent may have room for one session only, so that it refuses another one for as long as that lasts.
+    pub fn has_room_for_one(&self) -> bool {
+        // Beside what two sessions count for, and some of what the first one keeps: as much must be free as the largest part of a
+        // stream takes. An eighth of the memory is in reserve.
+        self.memory_max - self.memory_max / 8 < charge(STREAM_CUT) + (16 << 10)
     }
 
     /// Edges reach each other with delays like those of agents. If they are standbys, faults also occur between them.
