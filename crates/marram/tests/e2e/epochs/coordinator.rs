@@ -36,17 +36,25 @@ fn without_the_coordinator_sessions_go_on_and_wait_only_if_their_edge_fails() {
 
 #[test]
 fn operators_see_whether_a_session_has_a_backup() {
-    let mut world = World::new("epoch-shown", 2, support::UNSUSPECTING, "alone_after = \"0s\"");
+    let epoch = "alone_after = \"0s\"\nform = \"pages\"";
+    let mut world = World::new("epoch-shown", 2, support::UNSUSPECTING, epoch);
     let stream = world.streams(1).remove(0);
     let seen = world.backed(1);
     let (session, at) = seen.first_key_value().unwrap();
     let (owner, backup) = (at.owner, at.backup.unwrap());
     let shown = world.marram(owner, &["inspect", session]);
     assert!(shown.contains("or of its backup") && shown.contains("(backup, "), "{shown}");
+    // Until the first epoch ends its backup gets the log.
+    until(
+        || (world.rows(owner)[0]["form_now"] == "pages").then_some(()),
+        || format!("{:?}", world.rows(owner)),
+    );
+    assert_eq!(world.rows(owner)[0]["form"], "pages");
     let listed = world.marram(owner, &["ps", "--protect", "epoch"]);
-    assert!(listed.contains("epoch") && listed.contains("(backup, "), "{listed}");
+    assert!(listed.contains("(backup, ") && listed.contains("BACKUP GETS"), "{listed}");
     let shown = world.marram(backup, &["inspect", session]);
     assert!(shown.contains("stands by"), "{shown}");
+    assert_eq!(world.rows(backup)[0]["form"], serde_json::Value::Null);
     world.cluster.edges[backup].kill();
     // No edge is left that could be the backup: it runs alone, by a claim.
     until(
@@ -55,6 +63,7 @@ fn operators_see_whether_a_session_has_a_backup() {
     );
     let shown = world.marram(owner, &["inspect", session]);
     assert!(shown.contains("it runs without a backup"), "{shown}");
+    assert_eq!(world.rows(owner)[0]["form_now"], serde_json::Value::Null);
     assert_eq!(world.counter(owner, "sessions_without_backup"), 1);
     let path = world.manifest("alone_after = \"0s\"");
     let said = world.marram(owner, &["deploy", &path]);
