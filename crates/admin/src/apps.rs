@@ -27,6 +27,7 @@ use marram_http::Refusal;
 use marram_sandbox::Images;
 use marram_shard::api::Protect;
 use marram_shard::control::{ControlAnswer, ControlRequest, MetricSample};
+use marram_shard::coordinator::StoreEdge;
 use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -201,6 +202,20 @@ pub(super) fn no_other_edge(deployed: &Value, figures: &[MetricSample]) -> Optio
     })
 }
 
+/// The note about an app whose sessions need decisions, if the only copy of the coordinator's store is in an edge: that edge's death
+/// is one of the things to decide.
+pub(super) fn only_store(deployed: &Value, store: Option<&StoreEdge>) -> Option<String> {
+    let at = match store.filter(|_| deployed["protect"] == "epoch")? {
+        StoreEdge::This => "this edge".into(),
+        StoreEdge::Other(edge) => format!("edge `{edge}`"),
+    };
+    Some(format!(
+        "the only copy of the coordinator's store is in {at}: if that fails, no edge can take over a session that it runs, and a \
+         session that it backs up holds its outputs, until it is back with its disk. Run `marram coordinator serve` on a third \
+         machine, and name that in `coordinator.urls` of every edge"
+    ))
+}
+
 /// Finds the names of an image's stages, the one next to the client first. A list of sessions asks for each session, so each
 /// image is read only once.
 ///
@@ -269,5 +284,16 @@ mod tests {
         let said = no_other_edge(&json!({ "protect": "epoch" }), &[]);
         assert!(said.is_some_and(|said| said.contains("epoch.alone_after")));
         assert_eq!(no_other_edge(&json!({ "protect": "endpoints" }), &with(0)), None);
+    }
+
+    #[test]
+    fn an_app_that_needs_decisions_is_deployed_with_a_note_if_the_only_store_is_in_an_edge() {
+        let epoch = json!({ "protect": "epoch" });
+        for (store, says) in [(StoreEdge::This, "this edge"), (StoreEdge::Other("b".into()), "edge `b`")] {
+            let said = only_store(&epoch, Some(&store)).expect("it would have to decide its own death");
+            assert!(said.contains(says) && said.contains("marram coordinator serve"), "{said}");
+            assert_eq!(only_store(&json!({ "protect": "standby" }), Some(&store)), None);
+        }
+        assert_eq!(only_store(&epoch, None), None);
     }
 }

@@ -35,6 +35,7 @@ pub(super) fn shown(state: &AdminState) -> Value {
             "shards": registration.shards,
             "sessions": registration.sessions,
             "draining": registration.draining,
+            "has_store": registration.has_store,
             "images": images,
         })
     });

@@ -179,8 +179,9 @@ fn deploy(state: &AdminState, body: &Bytes) -> Result<Answer, Refusal> {
     let figures = figures(state)?;
     let unreached = deployed["server"].as_str().and_then(|server| figures::unreached(server, &figures));
     let no_other = apps::no_other_edge(&deployed, &figures);
+    let only_store = apps::only_store(&deployed, state.store_edge().as_ref());
     if let Some(notes) = deployed["notes"].as_array_mut() {
-        notes.extend([unreached, no_other].into_iter().flatten().map(|note| json!(note)));
+        notes.extend([unreached, no_other, only_store].into_iter().flatten().map(|note| json!(note)));
     }
     Ok(Answer::json(&deployed))
 }
@@ -212,7 +213,7 @@ fn session_row(names: &mut StageNames, row: &SessionRow) -> Value {
 }
 
 fn inspect(state: &AdminState, id: &str) -> Result<Answer, Refusal> {
-    match ask(state, ControlRequest::Inspect(session(id)?))? {
+    match ask(state, ControlRequest::Inspect(session(id)?, state.store_edge()))? {
         control::ControlAnswer::Session(row, survives) => {
             let mut value = session_row(&mut StageNames::new(state), &row);
             value["edge"] = json!(state.edge);

@@ -9,6 +9,7 @@ use marram_http::Access;
 use marram_node::coordinator::Coordinator;
 use marram_node::edge::AdminClient;
 use marram_node::keys::Key;
+use marram_shard::coordinator::StoreEdge;
 use marram_transport::LogLimiter;
 use marram_wire::seal::{DomainSecret, EdgeKey};
 use std::path::PathBuf;
@@ -85,6 +86,11 @@ impl AdminState {
             token_file: config.admin.state.join("admin-token"),
             credential: EdgeKey::derive(&DomainSecret::from_material(&config.edge.secret)).bearer(),
         }
+    }
+
+    /// The edge that has the only copy of the coordinator's store in it, if one has.
+    pub(super) fn store_edge(&self) -> Option<StoreEdge> {
+        self.coordinator.as_ref().and_then(Coordinator::store_edge)
     }
 
     /// Whether this edge puts the app before or after every other.

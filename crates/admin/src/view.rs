@@ -40,12 +40,7 @@ pub(super) fn app(app: &App) -> Value {
         },
         "cache": app.cache.as_ref().map(cache),
         "epoch": app.epoch.as_ref().map(|pace| {
-            let form = match pace.form {
-                EpochForm::Log => "log",
-                EpochForm::Auto => "auto",
-                EpochForm::Pages => "pages",
-            };
-            json!({ "every_us": pace.every_us, "alone_after_ms": pace.alone_after_ms, "form": form })
+            json!({ "every_us": pace.every_us, "alone_after_ms": pace.alone_after_ms, "form": pace.form.name() })
         }),
     })
 }
@@ -80,12 +75,7 @@ fn read_cache(value: &Value) -> Option<CachePolicy> {
 /// `None` if a field is missing or has another type.
 fn read_pace(value: &Value) -> Option<EpochPace> {
     let number = |field: &str| value[field].as_u64().and_then(|number| u32::try_from(number).ok());
-    let form = match value["form"].as_str()? {
-        "log" => EpochForm::Log,
-        "auto" => EpochForm::Auto,
-        "pages" => EpochForm::Pages,
-        _ => return None,
-    };
+    let form = EpochForm::named(value["form"].as_str()?)?;
     Some(EpochPace { every_us: number("every_us")?, alone_after_ms: number("alone_after_ms")?, form })
 }
 
@@ -247,6 +237,8 @@ pub(super) fn row(row: &SessionRow) -> Value {
         "protect": protect(row.protect),
         "keepers": row.keepers.iter().map(keeper).collect::<Vec<_>>(),
         "backup": row.backing.map(Backing::name),
+        "form": row.form.as_ref().map(|form| form.asked.name()),
+        "form_now": row.form.as_ref().and_then(|form| form.now).map(EpochForm::name),
         "moving": row.moving.as_ref().map(move_text),
         "ends": row.ends.iter().map(end).collect::<Vec<_>>(),
         "busy": row.busy,

@@ -12,7 +12,7 @@ use crate::api::{
     MoveOver, MovePlan, MoveSession, MoveWish, NoteLevel, OwnerPhase, PlanMoves, Protect, SessionRow, Tag,
     Tagged, ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport,
 };
-use crate::coordinator::{Parts, Placements, contents::EdgeStoreSeen};
+use crate::coordinator::{Parts, Placements, StoreEdge, contents::EdgeStoreSeen};
 use alloc::{
     boxed::Box,
     collections::{BTreeMap, BTreeSet},
@@ -104,8 +104,8 @@ pub enum ControlRequest {
     Images,
     /// All sessions.
     Sessions,
-    /// One session.
-    Inspect(SessionId),
+    /// One session; the edge that has the only copy of the coordinator's store, if one has it.
+    Inspect(SessionId, Option<StoreEdge>),
     /// End one session.
     Kill(SessionId, String),
     /// Record one session; true leaves out the messages, the cell's memory and its seed.
@@ -591,7 +591,7 @@ impl Control {
                 return self.ask(tag, request, &ToShard::CancelMove(Tagged { tag, session }), out);
             }
             ControlRequest::Sessions
-            | ControlRequest::Inspect(_)
+            | ControlRequest::Inspect(..)
             | ControlRequest::Moves
             | ControlRequest::Counters => {
                 return self.ask(tag, request, &ToShard::List(Tag { tag }), out);
@@ -664,9 +664,9 @@ impl Control {
         let Some(mut question) = self.questions.remove(&tag) else { return };
         let answer = match question.request {
             ControlRequest::Sessions => ControlAnswer::Sessions(question.rows, question.figures),
-            ControlRequest::Inspect(id) => match owned(question.rows, id) {
+            ControlRequest::Inspect(id, store) => match owned(question.rows, id) {
                 Some(row) => {
-                    let survives = self.survives(&row);
+                    let survives = self.survives(&row, store.as_ref());
                     ControlAnswer::Session(Box::new(row), survives)
                 }
                 None => ControlAnswer::NotFound,

@@ -74,7 +74,7 @@ impl Written {
         }
         let form = match &self.form {
             None => EpochForm::default(),
-            Some(written) => form(written.get_ref()).ok_or_else(|| {
+            Some(written) => EpochForm::named(written.get_ref()).ok_or_else(|| {
                 let what = "what the backup gets is \"log\" (it replays the cell's inputs), \"pages\" (it holds the memory that changed) \
                             or \"auto\" (whichever is fewer bytes)";
                 source.problem(&written.span(), what)
@@ -83,15 +83,6 @@ impl Written {
         let alone_after_ms = u32::try_from(alone_after.as_millis()).unwrap_or(u32::MAX);
         Ok(EpochPace { every_us, alone_after_ms, form })
     }
-}
-
-fn form(written: &str) -> Option<EpochForm> {
-    Some(match written {
-        "log" => EpochForm::Log,
-        "auto" => EpochForm::Auto,
-        "pages" => EpochForm::Pages,
-        _ => return None,
-    })
 }
 
 /// In microseconds; 0 for one with each message.

@@ -31,7 +31,8 @@ use crate::edge::{AdminClient, Answered};
 use keeping::StoreHandle;
 use marram_http::tls::{Acceptor, Connector};
 use marram_shard::coordinator::{
-    Ask, AskAnswer, CoordinatorConfig, CoordinatorMetrics, CoordinatorState, Remembers, StoreFigures,
+    Ask, AskAnswer, CoordinatorConfig, CoordinatorMetrics, CoordinatorState, Remembers, StoreEdge,
+    StoreFigures,
     contents::{HeldImage, Registration},
 };
 use marram_transport::Identity;
@@ -155,6 +156,8 @@ pub struct Coordinator {
     events: tokio::sync::mpsc::Sender<link::Event>,
     /// For its counts; requests go over HTTP.
     keeping: Option<StoreHandle>,
+    /// Whether that is the store which this edge uses.
+    is_store_here: bool,
     /// Witness reports that were dropped because the thread's queue was full.
     unheard: Arc<AtomicU64>,
 }
@@ -200,7 +203,9 @@ impl Coordinator {
             shards,
             sessions: 0,
             draining: false,
+            has_store: options.serve.is_some() && options.stores.is_empty(),
         };
+        let is_store_here = here.has_store;
         let began = Instant::now();
         let file = RememberedFile::open(options.remembered.clone())?;
         let config = CoordinatorConfig {
@@ -211,7 +216,7 @@ impl Coordinator {
             remembered: file.mark().cloned(),
         };
         let (events, view) = link::start(config, here, store, file, control, began)?;
-        Ok(Self { edge: name.into(), began, view, events, keeping, unheard: Arc::default() })
+        Ok(Self { edge: name.into(), began, view, events, keeping, is_store_here, unheard: Arc::default() })
     }
 
     /// What is known at present.
@@ -239,6 +244,17 @@ impl Coordinator {
     #[must_use]
     pub fn served(&self) -> Option<StoreFigures> {
         self.keeping.as_ref().map(StoreHandle::figures)
+    }
+
+    /// The edge that has the only copy of the store in it; `None` if the store is in a process of its own, or is etcd.
+    #[must_use]
+    pub fn store_edge(&self) -> Option<StoreEdge> {
+        if self.is_store_here {
+            return Some(StoreEdge::This);
+        }
+        let view = self.view.lock().expect("no holder panics");
+        let has_it = view.edges.iter().find(|(name, at, _)| at.has_store && *name != self.edge);
+        has_it.map(|(name, ..)| StoreEdge::Other(name.clone()))
     }
 
     /// Other edges that are registered as having an image, by name and admin URL.
@@ -381,6 +397,7 @@ mod tests {
             view: Arc::new(Mutex::new(view)),
             events,
             keeping: None,
+            is_store_here: false,
             unheard: Arc::default(),
         };
         let session = SessionId([1; 16]);

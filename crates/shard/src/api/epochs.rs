@@ -17,6 +17,27 @@ pub enum EpochForm {
 }
 byte_enum!(EpochForm { Log, Auto, Pages });
 
+impl EpochForm {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Log, Self::Auto, Self::Pages];
+
+    /// Its name, in manifests, in listings and in the admin API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Log => "log",
+            Self::Auto => "auto",
+            Self::Pages => "pages",
+        }
+    }
+
+    /// The one with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|form| form.name() == name)
+    }
+}
+
 record! {
     /// When the outputs of sessions leave that are protected by epochs, and what their backup gets.
     EpochPace {

@@ -1,6 +1,6 @@
 //! What listings show of sessions: who keeps each, and where it moves.
 
-use super::{Destination, Protect};
+use super::{Destination, EpochForm, Protect};
 use crate::byte_enum::byte_enum;
 use alloc::{string::String, vec::Vec};
 use marram_session::owner::OwnerPhase;
@@ -191,6 +191,16 @@ impl Backing {
 }
 
 record! {
+    /// In which form the backup of a session gets what the cell did.
+    FormRow {
+        /// What the app asks for.
+        asked: EpochForm,
+        /// What the backup gets now, log or pages; none while no edge is fed.
+        now: Option<EpochForm>,
+    }
+}
+
+record! {
     /// How a session would leave if the edge stopped.
     DrainRow {
         /// The edge to which it would move. None if its agents would be asked to have it opened elsewhere.
@@ -227,6 +237,8 @@ record! {
         keepers: Vec<KeeperRow>,
         /// Whether it has a backup; none unless it is protected by epochs and runs here.
         backing: Option<Backing>,
+        /// What that gets; none unless it is protected by epochs and runs here.
+        form: Option<FormRow>,
         /// Its move to another edge or shard, if it is being moved.
         moving: Option<MoveRow>,
         /// Its ends.

@@ -1,7 +1,10 @@
 //! Which failures a session survives, in words for operators.
 
 use super::Control;
-use crate::api::{Backing, KeeperKind, Protect, SessionRow, WitnessMode};
+use crate::{
+    api::{Backing, KeeperKind, KeeperRow, Protect, SessionRow, WitnessMode},
+    coordinator::StoreEdge,
+};
 use alloc::{
     string::{String, ToString},
     vec::Vec,
@@ -10,7 +13,8 @@ use marram_session::owner::OwnerPhase;
 
 impl Control {
     /// Which failures a session survives, given where its ends run (docs/protocol.md, "Failure model").
-    pub(super) fn survives(&self, row: &SessionRow) -> Vec<String> {
+    /// `store` is the edge that has the only copy of the coordinator's store, if one has it.
+    pub(super) fn survives(&self, row: &SessionRow, store: Option<&StoreEdge>) -> Vec<String> {
         if row.protect == Protect::None {
             return alloc::vec![
                 "ends with: the failure of this edge or of a connection: protect = \"none\" keeps nothing"
@@ -22,7 +26,11 @@ impl Control {
                 "note: this edge stands by for the session; its owner shows what it survives".into()
             ];
         }
-        let mut lines = if row.protect == Protect::Epoch { with_backup(row) } else { Self::with_ends(row) };
+        let backup = row.keepers.iter().find(|keeper| keeper.kind == KeeperKind::Backup);
+        let mut lines = match row.protect {
+            Protect::Epoch => with_backup(row.backing, backup, store),
+            _ => Self::with_ends(row),
+        };
         if row.client_in_gate || row.server_in_gate {
             lines.push("ends with: the failure of this edge: an end runs in its gate".into());
         }
@@ -75,23 +83,77 @@ impl Control {
 }
 
 /// Of a session whose outputs wait for a backup.
-fn with_backup(row: &SessionRow) -> Vec<String> {
-    let backup = row.keepers.iter().find(|keeper| keeper.kind == KeeperKind::Backup);
-    let first = match (row.backing, backup) {
-        (Some(Backing::Backed), Some(keeper)) => alloc::format!(
-            "survives: the failure of this edge, or of its backup {keeper}, but not of both at once"
-        ),
-        (Some(Backing::Alone), _) => "ends with: the failure of this edge: it runs without a backup, until another edge is \
-                                      connected and has all of it"
-            .into(),
-        _ => "note: its outputs wait: no edge is its backup. It continues once one has all of it, or without one after \
-              `epoch.alone_after`; both need the coordinator"
-            .into(),
+fn with_backup(
+    backing: Option<Backing>,
+    backup: Option<&KeeperRow>,
+    store: Option<&StoreEdge>,
+) -> Vec<String> {
+    let mut lines: Vec<String> = match (backing, backup) {
+        (Some(Backing::Backed), Some(backup)) => backed(backup, store),
+        (Some(Backing::Alone), _) => alloc::vec![
+            "ends with: the failure of this edge: it runs without a backup, until another edge is connected and has \
+             all of it"
+                .into()
+        ],
+        _ => alloc::vec![
+            "note: its outputs wait: no edge is its backup. It continues once one has all of it, or without one after \
+             `epoch.alone_after`; both need the coordinator"
+                .into()
+        ],
     };
-    alloc::vec![
-        first,
-        "survives: lost connections between its ends and edges".to_string(),
+    lines.push("survives: lost connections between its ends and edges".into());
+    lines.push(
         "note: if its edge or its backup fails while the coordinator is away, it waits until that is back"
-            .to_string(),
-    ]
+            .into(),
+    );
+    lines
+}
+
+/// Of one that has a backup. It waits when the edge fails that would have to decide that.
+fn backed(backup: &KeeperRow, store: Option<&StoreEdge>) -> Vec<String> {
+    let waits = |failed: &str| {
+        alloc::format!(
+            "note: if {failed} fails, it waits until that edge is back with its disk: the only copy of the \
+             coordinator's store is there. Run `marram coordinator serve` on a third machine"
+        )
+    };
+    match store {
+        Some(StoreEdge::This) => {
+            alloc::vec![alloc::format!("survives: the failure of its backup {backup}"), waits("this edge")]
+        }
+        Some(StoreEdge::Other(edge)) if *edge == backup.name => alloc::vec![
+            alloc::format!("survives: the failure of this edge: its backup {backup} continues it"),
+            waits("its backup")
+        ],
+        _ => alloc::vec![alloc::format!(
+            "survives: the failure of this edge, or of its backup {backup}, but not of both at once"
+        )],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_waits_when_the_edge_fails_that_has_the_only_store() {
+        let backup = KeeperRow { name: "b".into(), kind: KeeperKind::Backup, progress: None };
+        let other = |edge: &str| Some(StoreEdge::Other(edge.into()));
+        for (store, survives, waits_for) in [
+            (None, "this edge, or of its backup b", None),
+            (other("c"), "this edge, or of its backup b", None),
+            (other("b"), "this edge: its backup b", Some("its backup")),
+            (Some(StoreEdge::This), "its backup b", Some("this edge")),
+        ] {
+            let lines = with_backup(Some(Backing::Backed), Some(&backup), store.as_ref());
+            assert!(
+                lines[0].starts_with(&alloc::format!("survives: the failure of {survives}")),
+                "{lines:?}"
+            );
+            let waits = lines.iter().find(|line| line.contains("marram coordinator serve"));
+            let said = waits_for.map(|edge| alloc::format!("note: if {edge} fails, it waits"));
+            assert_eq!(waits.is_some(), said.is_some(), "{lines:?}");
+            assert!(waits.zip(said).is_none_or(|(waits, said)| waits.starts_with(&said)), "{lines:?}");
+        }
+    }
 }

@@ -51,6 +51,15 @@ pub enum CoordinatorInput {
     Leave,
 }
 
+/// The edge that has the only copy of the coordinator's store in it: nothing is decided while it is away.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StoreEdge {
+    /// This one.
+    This,
+    /// Another one, by name.
+    Other(String),
+}
+
 /// A client wants something done.
 #[derive(Clone, PartialEq, Debug)]
 pub enum CoordinatorOutput {

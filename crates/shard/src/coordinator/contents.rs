@@ -60,6 +60,8 @@ record! {
         sessions: u64,
         /// Whether it refuses new sessions because it drains.
         draining: bool,
+        /// Whether the store at which it is registered is in this edge.
+        has_store: bool,
     }
 }
 

@@ -15,7 +15,7 @@ mod placements;
 mod snapshot;
 mod store;
 
-pub use api::{Ask, AskAnswer, CoordinatorInput, CoordinatorOutput, StandsBy};
+pub use api::{Ask, AskAnswer, CoordinatorInput, CoordinatorOutput, StandsBy, StoreEdge};
 pub use asks::{ASKS_MAX, REPORTS_MAX};
 pub use client::{
     BACKOFF_MAX_NS, BACKOFF_MIN_NS, CoordinatorClient, CoordinatorConfig, CoordinatorMetrics,

@@ -2,8 +2,8 @@
 
 use super::{Session, Shard};
 use crate::api::{
-    Backing, Configure, Counted, Counter, DrainRow, EndRow, FromShard, Label, Note, NoteLevel, Now, Protect,
-    Rows, SessionRow, ShardOutput,
+    Backing, Configure, Counted, Counter, DrainRow, EndRow, EpochForm, FormRow, FromShard, Label, Note,
+    NoteLevel, Now, Protect, Rows, SessionRow, ShardOutput,
 };
 use alloc::{
     collections::{BTreeMap, VecDeque},
@@ -142,7 +142,7 @@ impl Shard {
         let row = |(id, session): (SessionId, &Session)| {
             let protect = self.apps.protect(&session.owner);
             let row = row(id, session, (protect, self.drain_row(id, protect)), &self.config);
-            SessionRow { backing: self.backing(id), ..row }
+            SessionRow { backing: self.backing(id), form: self.form(id, session), ..row }
         };
         let rows: Vec<SessionRow> = self.sessions.iter().map(row).collect();
         // A message between processes has a largest size.
@@ -161,6 +161,14 @@ impl Shard {
             EpochRelease::Confirmed if group.is_backed() => Backing::Backed,
             EpochRelease::Confirmed | EpochRelease::Alone => Backing::Alone,
         })
+    }
+
+    /// What the backup of a session gets, if it is in a group.
+    fn form(&self, id: SessionId, session: &Session) -> Option<FormRow> {
+        self.groups.of_session(id)?;
+        let asked = self.apps.of_owner(&session.owner)?.epoch.as_ref()?.form;
+        let now = if session.owner.sends_pages() { EpochForm::Pages } else { EpochForm::Log };
+        Some(FormRow { asked, now: session.placing.backup().map(|_| now) })
     }
 
     fn counted(&self, now: Now) -> Vec<Counter> {
@@ -301,6 +309,7 @@ fn row(
         protect,
         keepers: session.placing.rows(owner),
         backing: None,
+        form: None,
         moving: session
             .moving
             .as_ref()

@@ -188,6 +188,7 @@ impl World {
             shards,
             sessions: 0,
             draining: false,
+            has_store: false,
         };
         let held =
             self.plan.apps.iter().map(|app| HeldImage { app: app.name.clone(), image: app.image }).collect();

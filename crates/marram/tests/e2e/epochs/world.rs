@@ -33,7 +33,7 @@ pub(super) struct Seen {
 }
 
 /// `forward` with this `[epoch]` table.
-fn manifest(epoch: &str) -> String {
+pub(super) fn manifest(epoch: &str) -> String {
     format!("server = \"web\"\nprotect = \"epoch\"\n[epoch]\n{epoch}\n")
 }
 

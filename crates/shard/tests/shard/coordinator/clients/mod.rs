@@ -33,6 +33,7 @@ fn registration(life: u64) -> Registration {
         shards: 2,
         sessions: 0,
         draining: false,
+        has_store: false,
     }
 }
 
