@@ -30,7 +30,7 @@ use crate::random::Random;
 use marram_shard::api::{App, CheckpointHolder, EpochPace, Protect, WitnessMode};
 use marram_wire::{
     id::ImageHash,
-    limits::{CHECKPOINTS_SIZE, RETAINED_MAX, STREAM_CUT, charge},
+    limits::{CHECKPOINTS_SIZE, RETAINED_MAX},
 };
 
 /// A microsecond of virtual time.
@@ -379,7 +379,7 @@ impl Plan {
             server_down: 0,
             recoveries_max: if random.percent(20) { 1 } else { 0 },
             hand_over_ms: Random::new(seed, 65).pick(&[0, 20, 500, 500]),
-            move_bytes_per_s: Random::new(seed, 81).pick(&[0, 2 << 10, 8 << 10, 1 << 20]),
+            move_bytes_per_s: move_bytes_per_s(seed),
             replay_ns_max: 0,
             standby: standby.is_some(),
             recorder: site(seed, load),
@@ -415,13 +415,6 @@ impl Plan {
     /// Whether agents or shards may keep little.
     pub fn is_short_of_memory(&self) -> bool {
         self.memory_max < UNLIMITED || self.shard_memory_max > 0
-    }
-
-    /// Whether an agent may have room for one session only, so that it refuses another one for as long as that lasts.
-    pub fn has_room_for_one(&self) -> bool {
-        // Beside what two sessions count for, and some of what the first one keeps: as much must be free as the largest part of a
-        // stream takes. An eighth of the memory is in reserve.
-        self.memory_max - self.memory_max / 8 < charge(STREAM_CUT) + (16 << 10)
     }
 
     /// Edges reach each other with delays like those of agents. If they are standbys, faults also occur between them.
@@ -627,6 +620,12 @@ fn witness(seed: u64) -> Option<Memory> {
         let away = (0..count).map(|_| away()).collect();
         Memory { how, away, claims: claims(random), losses: losses(seed) }
     })
+}
+
+/// A session that moves slowly keeps much meanwhile: where agents have hardly any memory, it would wait for the whole move.
+fn move_bytes_per_s(seed: u64) -> u64 {
+    let drawn = Random::new(seed, 81).pick(&[0, 2 << 10, 8 << 10, 1 << 20]);
+    if memory(seed) < UNLIMITED { drawn / (1 << 20) * (1 << 20) } else { drawn }
 }
 
 /// More than any seed keeps.

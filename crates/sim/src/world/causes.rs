@@ -68,8 +68,9 @@ impl World {
             Code::Guest => stopped || exhausted,
             Code::ServerDown => refused,
             Code::Reset => broke,
-            Code::Busy => short || self.plan.has_room_for_one(),
-            Code::NoServerAgent | Code::Superseded | Code::UnknownApp | Code::UnknownImage => short,
+            Code::NoServerAgent | Code::Busy | Code::Superseded | Code::UnknownApp | Code::UnknownImage => {
+                short
+            }
             // No fault makes an end, an edge or a recorder accept a forgery; no app is shared; each process has the right role.
             Code::Tampered | Code::Protocol | Code::WrongKey | Code::Elsewhere | Code::Forbidden => false,
         }
