@@ -514,7 +514,7 @@ impl Owner {
     /// A frame from a keeper.
     pub fn from_keeper(&mut self, now: Now, keeper: KeeperId, frame: Frame, out: &mut Vec<OwnerEffect>) {
         let was_handed_over = self.is_handed_over();
-        let was_full = self.replicas.is_backup_full();
+        let was_full = self.replicas.waits_for_one();
         self.replicas.receive(self.about.context(), keeper, frame, out);
         self.pages_stored(now, out);
         self.confirmed(out);

@@ -208,11 +208,16 @@ impl ReplicaStream {
         last
     }
 
-    /// Whether outputs wait for it, and it is so far behind that the cell waits as well.
+    /// Whether the session waits for it, instead of doing without it: outputs wait for it, or it is about to take the session over.
+    fn is_needed(&self) -> bool {
+        self.feed.is_backup() || self.handed_over
+    }
+
+    /// Whether it is needed, and so far behind that the cell waits.
     fn is_full(&self) -> bool {
         let lags = self.behind > FEED_WINDOW / 2 || self.fell_behind() > REPLAY_LAG_MAX;
         let is_full = lags || self.pages.as_ref().is_some_and(|pages| pages.is_full());
-        self.feed.is_backup() && self.streaming && is_full
+        self.is_needed() && self.streaming && is_full
     }
 
     /// By how many entries it has fallen behind since it was ready.
@@ -390,8 +395,8 @@ impl Replicas {
             .for_each(|pages| pages.lose_copy());
     }
 
-    /// Whether the cell waits for the backup.
-    pub(super) fn is_backup_full(&self) -> bool {
+    /// Whether the cell waits for a keeper that lags: the backup, or one that is about to take the session over.
+    pub(super) fn waits_for_one(&self) -> bool {
         self.streams.iter().any(ReplicaStream::is_full)
     }
 
@@ -607,7 +612,7 @@ impl Replicas {
                 stream.note_place(place);
             }
             stream.unreplayed += u64::from(stream.feed.is_replayed());
-            if stream.fell_behind() > REPLAY_LAG_MAX && !stream.feed.is_backup() {
+            if stream.fell_behind() > REPLAY_LAG_MAX && !stream.is_needed() {
                 let reason = format!("it replays too slowly: {} entries behind", stream.unreplayed);
                 out.push(OwnerEffect::StandbySlow(stream.keeper));
                 self.lose(about.context(), at, Code::Busy, reason, out);

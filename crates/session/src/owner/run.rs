@@ -19,7 +19,7 @@ impl Owner {
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
         let is_running = self.phase() == OwnerPhase::Running;
-        let may_run = is_running && !self.replicas.is_backup_full();
+        let may_run = is_running && !self.replicas.waits_for_one();
         let timer_ns = self.runner.timer_due_ns(&self.ends, &self.log, &self.state).filter(|_| may_run);
         let witness_ns = self.witness.report_due_ns();
         [timer_ns, self.recordings.until_ns(), witness_ns].into_iter().flatten().min()
@@ -40,8 +40,8 @@ impl Owner {
         if self.phase() != OwnerPhase::Running || self.runner.is_busy() || self.cell.is_none() {
             return;
         }
-        // Ends refuse log beyond `LOG_SIZE_MAX`: the cell waits for a checkpoint to be stored, or for its backup.
-        if self.log.is_full() || self.replicas.is_backup_full() {
+        // Ends refuse log beyond `LOG_SIZE_MAX`: the cell waits for a checkpoint to be stored, or for a keeper.
+        if self.log.is_full() || self.replicas.waits_for_one() {
             return;
         }
         if self.runner.begin_next(now, &mut self.ends, &self.log, &mut self.state) {

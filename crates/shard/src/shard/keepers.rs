@@ -106,7 +106,11 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) {
         // The owner is informed before the shard forgets it.
-        self.with_owner(now, id, out, |owner, effects| owner.remove_replica(keeper, effects));
+        self.with_owner(now, id, out, |owner, effects| {
+            owner.remove_replica(keeper, effects);
+            // Its cell may have waited for that one.
+            owner.tick(now, effects);
+        });
         self.unplace(now, id, keeper, out);
     }
 
@@ -114,7 +118,11 @@ impl Shard {
         if let Some(session) = self.sessions.get_mut(id) {
             session.placing.remove(keeper);
         }
-        self.with_owner(now, id, out, |owner, effects| owner.remove_replica(keeper, effects));
+        self.with_owner(now, id, out, |owner, effects| {
+            owner.remove_replica(keeper, effects);
+            // Its cell may have waited for that one.
+            owner.tick(now, effects);
+        });
         self.move_lost(now, id, (keeper, Code::Waiting, "the connection to that edge broke"), out);
     }
 

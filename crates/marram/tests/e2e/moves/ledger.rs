@@ -19,9 +19,9 @@ struct Known {
     orphaned: Option<String>,
     /// The edge to which it moves, until it has an owner again.
     moves_to: Option<String>,
-    /// The edge to which a move was given up. It may have been told to take the session over before that. If it was not, and the session is
-    /// unprotected, its owner opens a generation of its own (docs/protocol.md, "Moves").
-    given_up: Option<String>,
+    /// The edges to which moves were given up since it came to its owner. One may have been told to take the session over before that. If it was
+    /// not, and the session is unprotected, its owner opens a generation of its own, once for each move (docs/protocol.md, "Moves").
+    given_up: BTreeSet<String>,
 }
 
 /// The sessions, and what happened to them.
@@ -93,7 +93,7 @@ impl Ledger {
     pub(super) fn moves(&mut self, session: &str, to: Option<&str>) {
         if let Some(known) = self.sessions.get_mut(session) {
             let before = std::mem::replace(&mut known.moves_to, to.map(str::to_owned));
-            known.given_up = before.filter(|_| to.is_none()).or(known.given_up.take());
+            known.given_up.extend(before.filter(|_| to.is_none()));
         }
     }
 
@@ -151,7 +151,8 @@ impl Ledger {
         let is_due_to_kill = self.sessions.get(&session).is_some_and(|known| self.met_kill(known));
         let Some(known) = self.sessions.get_mut(&session) else {
             let app = event.text("app").to_owned();
-            let known = Known { app, owner, former: None, orphaned: None, moves_to: None, given_up: None };
+            let given_up = BTreeSet::new();
+            let known = Known { app, owner, former: None, orphaned: None, moves_to: None, given_up };
             self.sessions.insert(session, known);
             return;
         };
@@ -160,12 +161,14 @@ impl Ledger {
         let orphaned = known.orphaned.take();
         // The same owner once more: what was asked of it since goes on.
         let to = if before == owner { known.moves_to.clone() } else { known.moves_to.take() };
-        // The former owner learns of the next one from the end that is asked first, and may tell the other end before that is asked.
-        let given_up = known.given_up.take();
-        let is_handed_over = (to.as_ref() == Some(&owner) || given_up.as_ref() == Some(&owner))
-            && orphaned.as_ref().is_none_or(|why| why == SUPERSEDED);
         // The move may be given up already, and its result not asked for yet.
-        let has_moved = given_up.is_some() || to.is_some();
+        let has_moved = !known.given_up.is_empty() || to.is_some();
+        // The former owner learns of the next one from the end that is asked first, and may tell the other end before that is asked.
+        let is_handed_over = (to.as_ref() == Some(&owner) || known.given_up.contains(&owner))
+            && orphaned.as_ref().is_none_or(|why| why == SUPERSEDED);
+        if before != owner {
+            known.given_up.clear();
+        }
         let stays = has_moved && before == owner && self.unprotected.contains(&&known.app[..]);
         if is_due_to_kill {
             self.recovered += 1;
@@ -192,8 +195,8 @@ impl Ledger {
     /// Whether an edge was killed that has the session, had it before, or is the one to which it moves.
     fn met_kill(&self, known: &Known) -> bool {
         let is_killed = |edge: &String| self.killed.contains(edge);
-        let others = [&known.former, &known.moves_to, &known.given_up];
-        is_killed(&known.owner) || others.into_iter().flatten().any(is_killed)
+        let others = known.former.iter().chain(&known.moves_to).chain(&known.given_up);
+        is_killed(&known.owner) || others.into_iter().any(is_killed)
     }
 
     fn ended(&mut self, event: &LogEvent) {

@@ -142,3 +142,26 @@ fn one_that_stored_what_it_was_not_sent_is_dropped() {
         assert_eq!(lost(&mut bench), ["keeper 7 lost: Protocol"], "{bytes} {complete:?} {sent}");
     }
 }
+
+#[test]
+fn the_session_waits_for_one_that_was_told_to_take_it_over() {
+    let mut bench = kept(true);
+    let mut is_done = false;
+    bench.step(|owner, now, out| is_done = owner.hand_over(now, KEEPER, out));
+    assert!(is_done);
+    consume(&mut bench, REPLAY_LAG_MAX);
+    bench.say(CLIENT, "waits");
+    assert!(bench.run.is_none(), "it lags");
+    assert_eq!((unreplayed(&bench), lost(&mut bench)), (Some(REPLAY_LAG_MAX + 1), Vec::new()));
+    replays(&mut bench, 1);
+    assert!(bench.run.is_some(), "it has caught up far enough");
+    bench.ran_with(|_| {});
+    bench.say(CLIENT, "waits again");
+    assert!(bench.run.is_none());
+    // It is given up.
+    bench.step(|owner, now, out| {
+        owner.remove_replica(KEEPER, out);
+        owner.tick(now, out);
+    });
+    assert!(bench.run.is_some(), "nothing is waited for");
+}
