@@ -12,7 +12,9 @@ use super::{
     },
 };
 use crate::{
-    api::{ClaimAnswer, EpochPace, FromShard, GroupClaim, NoteLevel, Now, ShardOutput, ShardWireId},
+    api::{
+        ClaimAnswer, EpochSettings, FromShard, GroupClaim, NoteLevel, Now, ShardOutput, ShardWireId, name_of,
+    },
     coordinator::contents::Claimed,
 };
 use alloc::{
@@ -32,7 +34,7 @@ use marram_wire::{
 /// A backup may take so many heartbeat timeouts to confirm an epoch. Then it counts as lost.
 const CONFIRM_TIMEOUTS: u64 = 2;
 
-impl EpochPace {
+impl EpochSettings {
     pub(super) fn pace(&self) -> Pace {
         Pace {
             every_ns: u64::from(self.every_us) * 1_000,
@@ -48,6 +50,14 @@ impl Shard {
         self.groups.get(self.groups.of_session(session)?)?.claimed_backup()
     }
 
+    /// Whether it is the primary of the group with this name, as the store has it, and that has sessions; for inspection.
+    #[must_use]
+    pub fn leads_sessions_of(&self, name: &str) -> bool {
+        let is_it = |group: &GroupId| name_of(*group) == name;
+        let group = self.groups.names().into_iter().find(is_it).and_then(|name| self.groups.get(name));
+        group.is_some_and(|group| group.members().next().is_some())
+    }
+
     fn confirm_ns(&self) -> u64 {
         u64::from(self.config.heartbeat_timeout_ms) * 1_000_000 * CONFIRM_TIMEOUTS
     }
@@ -59,7 +69,7 @@ impl Shard {
 
     /// The pace of a session's app, if it asks for epochs.
     fn pace_of(&self, session: &Session) -> Option<Pace> {
-        self.apps.of_owner(&session.owner)?.epoch.as_ref().map(EpochPace::pace)
+        self.apps.of_owner(&session.owner)?.epoch.as_ref().map(EpochSettings::pace)
     }
 
     /// Puts a session into a group, and feeds it to the group's target.

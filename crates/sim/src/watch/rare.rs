@@ -204,6 +204,8 @@ pub enum Rare {
     LossAccepted,
     /// The record of a group was removed.
     GroupRemoved,
+    /// That of a group of which the primary had died alone, by its edge when it started again.
+    LeftoverRemoved,
     /// Outputs were held, since no claim was decided.
     OutputsHeld,
     /// A group lost its backup.
@@ -336,6 +338,7 @@ impl Rare {
         Self::LossTold,
         Self::LossAccepted,
         Self::GroupRemoved,
+        Self::LeftoverRemoved,
         Self::OutputsHeld,
         Self::BackupLost,
         Self::RanAlone,
