@@ -149,6 +149,7 @@ pub(super) fn prometheus(state: &AdminState) -> String {
         ("coordinator_leases_lost_total", "counter", figures.leases_lost),
         ("coordinator_parts_written_total", "counter", figures.parts_written),
         ("coordinator_parts_refused_total", "counter", figures.parts_refused),
+        ("coordinator_groups_removed_total", "counter", figures.groups_removed),
         ("coordinator_reports_waiting", "gauge", count(reports.0)),
         ("coordinator_reports_dropped_total", "counter", reports.1),
         ("coordinator_decisions", "gauge", shown.map_or(0, |mark| mark.decisions)),

@@ -16,6 +16,7 @@ use crate::{
 };
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
+pub(crate) use claims::name_of;
 pub use claims::{ClaimAnswer, GroupClaim};
 pub use destination::{Destination, NoDestination};
 pub use epochs::{EpochForm, EpochPace};

@@ -35,7 +35,7 @@ pub fn page() -> String {
         ("On a recorder", on_a_recorder()),
         ("In a cell", in_a_cell()),
         ("At deployment", at_deployment()),
-        ("Of the coordinator", of_the_coordinator()),
+        ("Of the coordinator", of_the_coordinator().into_iter().chain(of_groups_left()).collect()),
         ("Waiting", waiting()),
         ("For operators", for_operators()),
     ] {
@@ -420,6 +420,22 @@ fn at_deployment() -> Vec<Row> {
         ("span of initialised memory", size(sandbox::IMAGE_SPAN_MAX), "refused"),
         ("mutable globals", sandbox::GLOBALS_MAX.to_string(), "refused"),
         ("manifest or configuration", size64(marram_config::source::TEXT_BYTES_MAX), "refused"),
+    ]
+}
+
+/// Of what a former life of an edge has left at the coordinator.
+fn of_groups_left() -> [Row; 2] {
+    [
+        (
+            "before an edge removes the records of groups that its former life had alone",
+            time(Duration::from_nanos(store::LEFTOVERS_AFTER_NS)),
+            "",
+        ),
+        (
+            "such records that it removes",
+            store::LEFTOVERS_MAX.to_string(),
+            "the others stay until it starts again",
+        ),
     ]
 }
 

@@ -31,8 +31,8 @@ use crate::edge::{AdminClient, Answered};
 use keeping::StoreHandle;
 use marram_http::tls::{Acceptor, Connector};
 use marram_shard::coordinator::{
-    Ask, AskAnswer, CoordinatorConfig, CoordinatorMetrics, CoordinatorState, Remembers, StoreEdge,
-    StoreFigures,
+    Ask, AskAnswer, CoordinatorConfig, CoordinatorMetrics, CoordinatorState, LEFTOVERS_AFTER_NS, Remembers,
+    StoreEdge, StoreFigures,
     contents::{HeldImage, Registration},
 };
 use marram_transport::Identity;
@@ -214,6 +214,7 @@ impl Coordinator {
             salt: here.life,
             identity: random()?,
             remembered: file.mark().cloned(),
+            leftovers_after_ns: LEFTOVERS_AFTER_NS,
         };
         let (events, view) = link::start(config, here, store, file, control, began)?;
         Ok(Self { edge: name.into(), began, view, events, keeping, is_store_here, unheard: Arc::default() })

@@ -22,15 +22,20 @@ record! {
     }
 }
 
+/// A group's name at the coordinator.
+pub(crate) fn name_of(group: GroupId) -> String {
+    let mut name = String::new();
+    for byte in group {
+        write!(name, "{byte:02x}").expect("writing to a string never fails");
+    }
+    name
+}
+
 impl GroupClaim {
     /// The question to the coordinator.
     #[must_use]
     pub fn ask(self) -> Ask {
-        let mut name = String::new();
-        for byte in self.group {
-            write!(name, "{byte:02x}").expect("writing to a string never fails");
-        }
-        Ask::Claim { subject: Subject::Group(name), from: self.from, to: self.to }
+        Ask::Claim { subject: Subject::Group(name_of(self.group)), from: self.from, to: self.to }
     }
 }
 

@@ -121,6 +121,8 @@ pub enum Ask {
         /// What edges remember.
         lost: Vec<StoreMark>,
     },
+    /// The records of all groups. Only the client itself asks for them.
+    Groups,
     /// The holder of the newest generation.
     Holder {
         /// The session or group.

@@ -4,9 +4,10 @@
 use super::api::{Ask, AskAnswer, CoordinatorOutput, StandsBy};
 
 use super::contents::{
-    Claimed, Listed, STORE, StoreRecord, Witnessed, decode, encode, part_of, part_owner, part_prefix,
+    Claimed, GROUPS, Listed, STORE, StoreRecord, Witnessed, decode, encode, part_of, part_owner, part_prefix,
     witness_key,
 };
+use super::leftovers::Leftovers;
 use super::memory::{Deciding, accepting};
 use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
 use alloc::{
@@ -72,6 +73,8 @@ pub(super) struct Asks {
     deciding: Deciding,
     /// Claims that wait until that is known.
     held: VecDeque<Pending>,
+    /// Records of groups that a former life of this edge has left.
+    leftovers: Leftovers,
 }
 
 /// What the answer to a question says about the store.
@@ -86,6 +89,24 @@ pub(super) enum Said {
 }
 
 impl Asks {
+    /// Of an edge for which this may be in the store.
+    pub(super) fn new(leftovers: Leftovers) -> Self {
+        Self { leftovers, ..Self::default() }
+    }
+
+    pub(super) fn leftovers(&self) -> &Leftovers {
+        &self.leftovers
+    }
+
+    /// The coordinator can be reached: asks for what a former life has left, and for its removal if that is due.
+    pub(super) fn clean_up(&mut self, now_ns: u64) {
+        if self.leftovers.must_read() {
+            self.waiting.push_front(Pending::new(None, Ask::Groups));
+        }
+        let due = self.leftovers.due(now_ns).into_iter();
+        self.waiting.extend(due.map(|ask| Pending::new(None, ask)));
+    }
+
     pub(super) fn reports_waiting(&self) -> usize {
         self.reports.len()
     }
@@ -155,6 +176,9 @@ impl Asks {
                     answer(&pending, AskAnswer::Refused(why.clone()), out);
                 }
                 _ => {
+                    if let Ask::Claim { subject, .. } = &pending.ask {
+                        self.leftovers.claims(subject);
+                    }
                     let request = first(&pending.ask);
                     self.send(pending, request, out, tag);
                 }
@@ -191,6 +215,7 @@ impl Asks {
     /// Handles an answer. Returns what it says about the store.
     pub(super) fn answered(
         &mut self,
+        now_ns: u64,
         tag: u64,
         result: Result<StoreReply, StoreFailure>,
         out: &mut Vec<CoordinatorOutput>,
@@ -207,6 +232,8 @@ impl Asks {
             Err(failure) => {
                 if let Ask::Witness { session, seen } = pending.ask {
                     self.reports.entry(session).or_insert(seen);
+                } else if pending.ask == Ask::Groups {
+                    self.leftovers.unread();
                 } else {
                     let said = match &failure {
                         StoreFailure::Unreachable(why) => AskAnswer::Away(why.clone()),
@@ -219,6 +246,10 @@ impl Asks {
             Ok(StoreReply::Entries { entries, .. }) => {
                 if let Ask::Standby { session } = pending.ask {
                     answer(&pending, stands_by(session, &entries), out);
+                    return None;
+                }
+                if pending.ask == Ask::Groups {
+                    self.leftovers.read(now_ns, &entries);
                     return None;
                 }
                 self.look(tag, pending, entries.into_iter().next(), out);
@@ -242,6 +273,9 @@ impl Asks {
             }
             Ok(StoreReply::Decided { decisions, revision }) => {
                 answer(&pending, AskAnswer::Won, out);
+                if pending.asker.is_none() {
+                    self.leftovers.removed();
+                }
                 pending.under.map(|store| Said::Decided(store, decisions, revision))
             }
             Ok(StoreReply::NoLease) => {
@@ -270,7 +304,8 @@ impl Asks {
         let value = entry.map(|entry| entry.value);
         let write = match &pending.ask {
             Ask::Holder { .. } => return answer(&pending, read(value, AskAnswer::Holder), out),
-            // Answered with the current value.
+            // Answered with the current values.
+            Ask::Groups => return,
             Ask::Standby { .. } => return answer(&pending, AskAnswer::Standby(None), out),
             Ask::Witnessed { .. } => return answer(&pending, read(value, AskAnswer::Witnessed), out),
             // The client keeps it.
@@ -361,13 +396,14 @@ fn key(ask: &Ask) -> String {
         Ask::Claim { subject, .. } | Ask::Holder { subject } => subject.generation_key(),
         Ask::Witness { session, .. } | Ask::Witnessed { session } => witness_key(*session),
         Ask::Standby { session } => part_prefix(part_of(*session)),
+        Ask::Groups => GROUPS.into(),
     }
 }
 
 /// The first request of a question.
 fn first(ask: &Ask) -> StoreRequest {
     let key = key(ask);
-    if matches!(ask, Ask::Standby { .. }) {
+    if matches!(ask, Ask::Standby { .. } | Ask::Groups) {
         StoreRequest::Range { prefix: key }
     } else {
         StoreRequest::Get { key }

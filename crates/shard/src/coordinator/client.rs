@@ -12,6 +12,7 @@ use super::contents::{
     HeldImage, LIVE, LiveKey, Registration, STORE, about, decode, edge_key, encode, images_key, named,
     part_key,
 };
+use super::leftovers::Leftovers;
 use super::memory::{Remembers, StoreMemory};
 use super::store::StoreChange;
 use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
@@ -51,6 +52,8 @@ pub struct CoordinatorConfig {
     pub identity: [u8; 16],
     /// What this edge remembers of its store, from its disk.
     pub remembered: Option<StoreMark>,
+    /// How long after its start it removes what a former life has left of groups, in nanoseconds.
+    pub leftovers_after_ns: u64,
 }
 
 /// Whether the coordinator can be reached.
@@ -82,6 +85,8 @@ pub struct CoordinatorMetrics {
     pub parts_written: u64,
     /// Parts that the store refused.
     pub parts_refused: u64,
+    /// Records of groups of a former life of this edge that were removed.
+    pub groups_removed: u64,
 }
 
 /// The purpose of the client's own request in flight.
@@ -155,6 +160,10 @@ impl CoordinatorClient {
     pub fn new(config: CoordinatorConfig, now_ns: u64) -> Self {
         let why = "it has not answered yet".into();
         let memory = StoreMemory::new(config.remembered.clone());
+        // An edge that remembers nothing has not used the store before.
+        let leftovers = config.remembered.as_ref().map_or_else(Leftovers::default, |_| {
+            Leftovers::new(config.edge.clone(), config.leftovers_after_ns)
+        });
         Self {
             config,
             here: None,
@@ -184,7 +193,7 @@ impl CoordinatorClient {
             reported: Vec::new(),
             memory,
             is_doubt_told: false,
-            asks: Asks::default(),
+            asks: Asks::new(leftovers),
             figures: CoordinatorMetrics::default(),
         }
     }
@@ -239,7 +248,7 @@ impl CoordinatorClient {
     /// Counters over the client's life.
     #[must_use]
     pub fn figures(&self) -> CoordinatorMetrics {
-        self.figures
+        CoordinatorMetrics { groups_removed: self.asks.leftovers().count(), ..self.figures }
     }
 
     /// Witness reports that wait to be written, and those that were dropped because too many waited.
@@ -281,6 +290,11 @@ impl CoordinatorClient {
         self.remember(now_ns, false, out);
         self.asks.set_deciding(self.memory.deciding());
         let away = match &self.state {
+            // With another edge of its name, it cannot tell whose a record is.
+            CoordinatorState::There if !self.usurped => {
+                self.asks.clean_up(now_ns);
+                None
+            }
             CoordinatorState::There => None,
             CoordinatorState::Away { why, .. } => Some(why.as_str()),
         };
@@ -476,6 +490,7 @@ impl CoordinatorClient {
         let Some(step) = step else {
             let due_ns = if self.list_at_ns > now_ns { self.list_at_ns } else { u64::MAX };
             let due_ns = due_ns.min(self.memory.save_due_ns()).min(self.keep_at_ns);
+            let due_ns = due_ns.min(self.asks.leftovers().due_ns());
             return out.push(CoordinatorOutput::WakeAt { mono_ns: due_ns });
         };
         let request = match (&step, self.lease) {

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use core::fmt::Write;
 use marram_wire::{
     codec::{self, Field},
-    frame::StoreMark,
+    frame::{GroupId, StoreMark},
     id::{Generation, HostId, ImageHash, SessionId},
     record,
 };
@@ -19,6 +19,8 @@ pub const LIVE: &str = "/marram/v1/live/";
 pub const STORE: &str = "/marram/v1/live/store";
 const EDGES: &str = "/marram/v1/live/edges/";
 const IMAGES: &str = "/marram/v1/live/images/";
+/// The prefix of the keys of groups' records.
+pub const GROUPS: &str = "/marram/v1/generations/group/";
 const STANDBYS: &str = "/marram/v1/standbys/";
 /// Marks in the store's record. The oldest ones are dropped.
 pub const ACCEPTED_MAX: usize = 16;
@@ -163,6 +165,15 @@ impl Subject {
     pub fn generation_key(&self) -> String {
         self.key("generations")
     }
+}
+
+/// The group that a key is the record of, if its name is one that shards give: hexadecimal digits.
+#[must_use]
+pub fn group_of(key: &str) -> Option<Subject> {
+    let name = key.strip_prefix(GROUPS)?;
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let is_name = name.len() == 2 * size_of::<GroupId>() && name.bytes().all(is_digit);
+    is_name.then(|| Subject::Group(name.into()))
 }
 
 /// The key of a session's witness report.

@@ -10,6 +10,7 @@ mod asks;
 mod client;
 pub mod contents;
 mod invariants;
+mod leftovers;
 mod memory;
 mod placements;
 mod snapshot;
@@ -21,6 +22,7 @@ pub use client::{
     BACKOFF_MAX_NS, BACKOFF_MIN_NS, CoordinatorClient, CoordinatorConfig, CoordinatorMetrics,
     CoordinatorState, LISTING_NS,
 };
+pub use leftovers::{LEFTOVERS_AFTER_NS, LEFTOVERS_MAX};
 pub use memory::{REMEMBER_NS, Remembers, TOLD_MAX};
 pub use placements::{Parts, Placements};
 pub use snapshot::Damage;

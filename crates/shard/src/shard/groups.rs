@@ -12,7 +12,7 @@ use super::{
     },
 };
 use crate::{
-    api::{ClaimAnswer, EpochPace, FromShard, GroupClaim, NoteLevel, Now, ShardOutput, ShardWireId},
+    api::{ClaimAnswer, EpochPace, FromShard, GroupClaim, NoteLevel, Now, ShardOutput, ShardWireId, name_of},
     coordinator::contents::Claimed,
 };
 use alloc::{
@@ -46,6 +46,14 @@ impl Shard {
     #[must_use]
     pub fn backup_of(&self, session: SessionId) -> Option<&str> {
         self.groups.get(self.groups.of_session(session)?)?.claimed_backup()
+    }
+
+    /// Whether it is the primary of the group with this name, as the store has it, and that has sessions; for inspection.
+    #[must_use]
+    pub fn leads_sessions_of(&self, name: &str) -> bool {
+        let is_it = |group: &GroupId| name_of(*group) == name;
+        let group = self.groups.names().into_iter().find(is_it).and_then(|name| self.groups.get(name));
+        group.is_some_and(|group| group.members().next().is_some())
     }
 
     fn confirm_ns(&self) -> u64 {

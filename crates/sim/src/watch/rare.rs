@@ -204,6 +204,8 @@ pub enum Rare {
     LossAccepted,
     /// The record of a group was removed.
     GroupRemoved,
+    /// That of a group of which the primary had died alone, by its edge when it started again.
+    LeftoverRemoved,
     /// Outputs were held, since no claim was decided.
     OutputsHeld,
     /// A group lost its backup.
@@ -235,7 +237,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 111] = [
+    pub const ALL: [Self; 112] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -334,6 +336,7 @@ impl Rare {
         Self::LossTold,
         Self::LossAccepted,
         Self::GroupRemoved,
+        Self::LeftoverRemoved,
         Self::OutputsHeld,
         Self::BackupLost,
         Self::RanAlone,

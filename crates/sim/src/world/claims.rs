@@ -4,7 +4,7 @@ use super::{Event, World, coordinator::QueryPurpose};
 use crate::{plan::MS, watch::Rare};
 use marram_shard::coordinator::{
     Ask, AskAnswer, StoreRefusal, StoreReply, StoreRequest,
-    contents::{Claimed, Subject},
+    contents::{Claimed, Subject, group_of},
 };
 use marram_wire::id::Generation;
 
@@ -148,6 +148,25 @@ impl World {
         let from = store.claims.iter().find(is_it).map(|claim| claim.from.as_ref());
         if from != Some(before.last()) {
             self.violations.push(format!("{to:?} was written from {from:?} upon {:?}", before.last()));
+        }
+    }
+
+    /// Checks that no record was removed of a group that has sessions at its primary.
+    pub(super) fn judge_removal(&mut self, request: &StoreRequest, reply: &Result<StoreReply, StoreRefusal>) {
+        let (StoreRequest::Decide { key, value: None, .. }, Ok(StoreReply::Decided { .. })) =
+            (request, reply)
+        else {
+            return;
+        };
+        let Some(removed) = self.coordinator.as_ref().and_then(|store| store.judge.removed.get(key)) else {
+            return;
+        };
+        let Some(Subject::Group(name)) = group_of(key) else { return };
+        let edges = self.edges.iter().enumerate();
+        let of_primary = edges.filter(|(edge, _)| format!("edge-{edge}") == removed.primary);
+        let mut machines = of_primary.flat_map(|(_, edge)| &edge.shards).filter_map(|shard| shard.machine());
+        if machines.any(|machine| machine.leads_sessions_of(&name)) {
+            self.violations.push(format!("{removed:?} was removed, of a group that has sessions"));
         }
     }
 }

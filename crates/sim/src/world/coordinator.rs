@@ -178,6 +178,8 @@ impl World {
             salt: life,
             identity: self.random_identity(),
             remembered: self.remembered(edge),
+            // At once, which is harder than in the product: ends may still wait for their sessions.
+            leftovers_after_ns: 0,
         };
         let shards = u8::try_from(self.edges[edge].shards.len()).expect("a few shards");
         let here = Registration {
@@ -233,7 +235,10 @@ impl World {
         let now_ns = self.queue.now_ns();
         let Some(node) = &mut self.edges[edge].client else { return };
         let mut out = Vec::new();
+        let removed = node.client.figures().groups_removed;
         node.client.step(now_ns, input, &mut out);
+        let has_removed = node.client.figures().groups_removed > removed;
+        self.watch.count_if(Rare::LeftoverRemoved, has_removed);
         if self.checks_invariants
             && let Err(broken) = node.client.invariants()
         {
@@ -328,6 +333,7 @@ impl World {
         self.trace.say(now_ns, || format!("store: E{edge} #{tag} {request:?} -> {reply:?}"));
         self.violations.extend(judged.err());
         self.judge_claim(&request, &reply);
+        self.judge_removal(&request, &reply);
         let result = reply.map_err(|refused| StoreFailure::Refused(refused.to_string()));
         let lost =
             !self.coordinator.as_ref().is_some_and(|node| node.settling) && self.store_chance.percent(4);

@@ -24,7 +24,7 @@ impl CoordinatorClient {
     ) {
         // What a decision makes true must be remembered before its answer is used.
         let mut said = Vec::new();
-        match self.asks.answered(tag, result, &mut said) {
+        match self.asks.answered(now_ns, tag, result, &mut said) {
             Some(Said::Failed(StoreFailure::Unreachable(why))) => self.go_away(now_ns, why, out),
             Some(Said::Decided(record, decisions, revision)) => {
                 self.memory.decided(&record, decisions, revision);

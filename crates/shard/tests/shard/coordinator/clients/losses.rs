@@ -199,3 +199,28 @@ fn accepted_losses_are_bounded_and_the_newest_ones_stay() {
     }
     assert_eq!(world.claims(0, "last"), AskAnswer::Won);
 }
+
+#[test]
+fn an_edge_that_starts_again_removes_the_groups_that_it_had_alone() {
+    for keeps_disk in [true, false] {
+        let mut world = World::new(2, 7);
+        world.run(3);
+        let names: [String; 3] = ["a", "b", "c"].map(|digit| digit.repeat(32));
+        for (name, edge, backup) in
+            [(&names[0], 0, None), (&names[1], 0, Some("edge-1")), (&names[2], 1, None)]
+        {
+            let to = Some(Claimed { backup: backup.map(Into::into), ..claim(1, edge) });
+            let ask = Ask::Claim { subject: group(name), from: None, to };
+            assert_eq!(world.asked(edge, ask), AskAnswer::Won);
+        }
+        world.starts_again(0, keeps_disk);
+        let is_there = |world: &mut World, name: &str| {
+            let holder = world.asked(1, Ask::Holder { subject: group(name) });
+            matches!(holder, AskAnswer::Holder(Some(_)))
+        };
+        assert_eq!(is_there(&mut world, &names[0]), !keeps_disk);
+        assert!(is_there(&mut world, &names[1]), "its backup may have to go on");
+        assert!(is_there(&mut world, &names[2]), "another edge's");
+        assert_eq!(world.edges[0].client.figures().groups_removed, u64::from(keeps_disk));
+    }
+}
