@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+/// Its configuration, in a directory of its own.
+const CONFIG: &str = "store.toml";
 /// How long it may take to be ready.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -64,7 +66,7 @@ impl TestStore {
         let token = self.token();
         let text =
             format!("serve = \"{}\"\n{token}directory = \"store\"\n[log]\nformat = \"json\"\n", self.address);
-        let config = self.place.write("store.toml", text)?;
+        let config = self.place.write(CONFIG, text)?;
         let start = self.logs.end();
         let mut command = Command::new(&self.program);
         command.args(["coordinator", "serve", "--config"]).arg(&config);
@@ -94,6 +96,30 @@ impl TestStore {
         let token = if token.is_empty() { token } else { format!(", {token}") };
         let port = self.address.port();
         format!("coordinator = {{ urls = [\"http://{host}:{port}\"], lease = \"5s\"{token} }}")
+    }
+
+    /// Where it is reached on this machine.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.address.port())
+    }
+
+    /// Its configuration. The directory of its file is `store`, beside it.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        self.place.path().join(CONFIG)
+    }
+
+    /// Ends it in order. Its file stays.
+    ///
+    /// # Errors
+    /// If it does not end well.
+    pub fn terminate(&mut self) -> anyhow::Result<()> {
+        let Some(mut process) = self.process.take() else { return Ok(()) };
+        process.signal(Signal::TERM);
+        let status = process.wait()?;
+        anyhow::ensure!(status.success(), "the store ended with {status}");
+        Ok(())
     }
 
     /// Kills it. Its file stays.

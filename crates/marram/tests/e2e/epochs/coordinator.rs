@@ -2,8 +2,7 @@
 
 use super::world::{World, layout, manifest};
 use crate::support::{
-    self,
-    store_server::marram,
+    self, marram,
     stream::{Stream, echo, until},
 };
 use marram_cluster::{TestCluster, free_address};
@@ -30,7 +29,7 @@ fn without_the_coordinator_sessions_go_on_and_wait_only_if_their_edge_fails() {
     // It asks again, and nothing leaves meanwhile.
     world.logged(backup, asked, "the coordinator does not decide");
     assert_eq!(count(), waits);
-    world.store.start_again(&world.place, &world.cluster.logs);
+    world.store.restart().unwrap();
     hear(&streams);
     world.restart(owner);
     world.backed(streams.len());

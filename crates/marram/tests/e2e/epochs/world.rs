@@ -1,21 +1,18 @@
 //! Edges that are backups of each other, a coordinator, and what operators see of their sessions.
 
 use crate::support::{
-    self, figures,
-    store_server::{StoreServer, marram},
+    self, figures, marram,
     stream::{Stream, echo, until},
 };
 use hyper::Method;
-use marram_cluster::{Layout, TempDir, TestCluster};
+use marram_cluster::{Layout, TestCluster, TestStore};
 use serde_json::Value;
 use std::{collections::BTreeMap, net::SocketAddr};
 
 /// Edges, agents of both sides, and the store in a process of its own.
 pub(super) struct World {
     pub(super) cluster: TestCluster,
-    pub(super) store: StoreServer,
-    /// The store's directory.
-    pub(super) place: TempDir,
+    pub(super) store: TestStore,
     /// Additional fields of each edge's configuration.
     pub(super) extra: String,
     pub(super) address: SocketAddr,
@@ -62,21 +59,17 @@ impl World {
             Ok(vec![support::cells().manifest(place, "forward", "forward", &manifest(epoch))?])
         })
         .unwrap();
-        let place = TempDir::new("epochs-store").unwrap();
-        let store = StoreServer::start(&place, &cluster.logs);
+        let store = support::store(&cluster.logs);
         let addresses: Vec<String> =
             cluster.edge_addresses()[..edges].iter().map(SocketAddr::to_string).collect();
-        let extra = format!(
-            "standby = {{ edges = {addresses:?} }}\ncoordinator = {{ urls = [\"http://{}\"], lease = \"5s\" }}",
-            store.address
-        );
+        let extra = format!("standby = {{ edges = {addresses:?} }}\n{}", store.field());
         (0..edges).for_each(|edge| cluster.start_edge(edge, &extra).unwrap());
         let mut names = BTreeMap::new();
-        let address = store.address;
+        let address = store.address();
         for edge in 0..edges {
             names.insert(name(&cluster, edge), edge);
         }
-        Self { cluster, store, place, extra, address, names }
+        Self { cluster, store, extra, address, names }
     }
 
     /// Starts an edge again, with nothing of its former life, and waits until the agents use it.

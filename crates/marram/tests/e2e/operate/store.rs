@@ -1,12 +1,7 @@
 //! The coordinator's store in a process of its own: it loses its file, and edges that remember it decide nothing until an operator
 //! accepts that. And decisions at real etcd.
 
-use crate::support::{
-    self,
-    counting::Client,
-    etcd::Etcd,
-    store_server::{StoreServer, marram},
-};
+use crate::support::{self, counting::Client, etcd::Etcd, marram};
 use bytes::Bytes;
 use hyper::Method;
 use marram_cluster::{LogCollector, TempDir, TestCluster};
@@ -43,11 +38,10 @@ fn a_store_without_an_edge_that_loses_its_file_decides_nothing_until_this_is_acc
     let layout = support::layout("store", |layout| layout.edges = 2);
     let counter = |place: &TempDir| Ok(vec![support::cells().manifest(place, "count", "counter", COUNTER)?]);
     let mut cluster = TestCluster::new(layout, counter).unwrap();
-    let place = TempDir::new("store-server").unwrap();
-    let mut store = StoreServer::start(&place, &cluster.logs);
-    cluster
-        .start_edges(&format!("coordinator = {{ urls = [\"http://{}\"], lease = \"5s\" }}", store.address))
-        .unwrap();
+    let mut store = support::store(&cluster.logs);
+    let checked = marram().args(["config", "check", "coordinator"]).arg(store.config()).output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+    cluster.start_edges(&store.field()).unwrap();
     until(&cluster, |known| known["identity"].is_string() && known["edges"].as_array().unwrap().len() == 2);
     let identity = known(&cluster, 0)["identity"].clone();
     assert_eq!(known(&cluster, 1)["identity"], identity, "one of the two edges began it");
@@ -67,25 +61,21 @@ fn a_store_without_an_edge_that_loses_its_file_decides_nothing_until_this_is_acc
     assert!(why.contains("has lost nothing"), "{why}");
     let mut client = Client::start(&mut cluster);
     // A restart with its file is no loss.
-    store.stop();
-    store.start_again(&place, &cluster.logs);
+    store.terminate().unwrap();
+    store.restart().unwrap();
     until(&cluster, |known| {
         known["state"] == "there" && known["identity"] == identity && known["lost"] == serde_json::json!([])
     });
-    store.stop();
-    std::fs::remove_dir_all(place.path().join("store")).unwrap();
-    store.start_again(&place, &cluster.logs);
+    store.terminate().unwrap();
+    std::fs::remove_dir_all(store.config().with_file_name("store")).unwrap();
+    store.restart().unwrap();
     until(&cluster, |known| known["lost"][0]["identity"] == identity);
     client.count();
     assert_eq!(accept(&cluster).map(drop).map_err(|why| why.to_string()), Ok(()));
     until(&cluster, |known| known["lost"] == serde_json::json!([]) && known["identity"] != identity);
     client.count();
     // One store a directory.
-    let twice = marram()
-        .args(["coordinator", "serve", "--config"])
-        .arg(place.path().join("store.toml"))
-        .output()
-        .unwrap();
+    let twice = marram().args(["coordinator", "serve", "--config"]).arg(store.config()).output().unwrap();
     assert!(!twice.status.success() && String::from_utf8_lossy(&twice.stderr).contains("store"), "{twice:?}");
 }
 

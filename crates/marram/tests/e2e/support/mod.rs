@@ -16,12 +16,11 @@ pub(crate) mod serve;
 pub(crate) mod services;
 pub(crate) mod site;
 pub(crate) mod skip;
-pub(crate) mod store_server;
 pub(crate) mod stream;
 pub(crate) mod traffic;
 pub(crate) mod turns;
 
-use marram_cluster::{CellFiles, Layout, SharedImages, TestCluster};
+use marram_cluster::{CellFiles, Layout, LogCollector, SharedImages, TestCluster, TestStore};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use skip::skip;
 use std::io::Write;
@@ -126,6 +125,16 @@ pub(crate) fn same_domain(cluster: &TestCluster, other: &TestCluster) {
 /// other spends most of its time where users' programs do not.
 fn program() -> PathBuf {
     std::env::var_os("MARRAM_PROGRAM").map_or_else(|| env!("CARGO_BIN_EXE_marram").into(), PathBuf::from)
+}
+
+/// A command of the program that was built with the tests.
+pub(crate) fn marram() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_marram"))
+}
+
+/// The coordinator's store in a process of its own.
+pub(crate) fn store(logs: &LogCollector) -> TestStore {
+    TestStore::start(&program(), logs).unwrap()
 }
 
 /// What edges compile, for the edges of all tests of this build: compiling is most of what an edge does at its start.
