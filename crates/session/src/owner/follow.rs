@@ -62,6 +62,29 @@ pub(super) struct Restored {
     pub(super) full: Name,
 }
 
+/// What a backup does that holds what it is fed, and is fed pages instead of log where these are fewer bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Holding {
+    /// It is no such backup.
+    Nothing,
+    /// It holds log and pages.
+    Holds,
+    /// It replays what it held, since the session was handed over. More log may follow, if that comes to nothing, and no more pages.
+    HandedOver,
+    /// It replays what it held, since the session's group was claimed. What it is still fed is of no use.
+    Claimed,
+}
+
+impl Holding {
+    fn is_some(self) -> bool {
+        self != Self::Nothing
+    }
+
+    fn is_replayed(self) -> bool {
+        matches!(self, Self::HandedOver | Self::Claimed)
+    }
+}
+
 /// An owner's state while it is fed. Outlives the phase `Following`: a takeover asks for promises, restores and replays
 /// with it, and it ends when the session belongs to this owner.
 #[derive(Debug)]
@@ -70,13 +93,8 @@ pub(super) struct Follow {
     own_seed: Seed,
     /// Whether it replays what it is fed at once.
     hot: bool,
-    /// Whether it is a backup that holds what it is fed, and is fed pages instead of log where these are fewer bytes.
-    holds: bool,
-    /// Whether it replays what it held, since the session was handed over or its group claimed. More log may follow, if a hand-over
-    /// comes to nothing, and no more pages.
-    replays_held: bool,
-    /// Whether the group was claimed while it held: what it is still fed is of no use.
-    is_closed: bool,
+    /// Whether it is a backup that holds what it is fed.
+    holding: Holding,
     /// The channel of the feeding owner; none once this owner takes over.
     channel: Option<Channel>,
     /// Whether the cell is started or restored and can run.
@@ -126,9 +144,7 @@ impl Follow {
         Self {
             own_seed,
             hot: false,
-            holds: false,
-            replays_held: false,
-            is_closed: false,
+            holding: Holding::Nothing,
             channel: None,
             standing: false,
             base: Point::default(),
@@ -155,13 +171,15 @@ impl Follow {
     /// An owner feeds it, over this channel of its wire.
     pub(super) fn fed_by_owner(&mut self, keep: &Keep) {
         self.hot = keep.hot;
-        self.holds = !keep.hot && keep.group.is_some();
+        if !keep.hot && keep.group.is_some() {
+            self.holding = Holding::Holds;
+        }
         self.channel = Some(keep.channel);
     }
 
     /// Whether what it is still fed is of no use: it goes on from what it has.
     pub(super) fn is_closed(&self) -> bool {
-        self.is_closed
+        self.holding == Holding::Claimed
     }
 
     /// A recorder feeds it what it announced. `end` is where that must lead.
@@ -210,16 +228,18 @@ impl Follow {
 
     /// The feeding owner has handed the session over. False if this cell is warm, and no backup: its owner must not count on it.
     pub(super) fn hand_over(&mut self) -> bool {
-        self.handed_over = self.hot || self.holds;
-        self.replays_held = self.holds;
+        self.handed_over = self.hot || self.holding.is_some();
+        if self.holding == Holding::Holds {
+            self.holding = Holding::HandedOver;
+        }
         self.handed_over
     }
 
     /// This edge has claimed the session's group. A cell that is warm does not wait for pages that have not arrived.
     pub(super) fn promote(&mut self, cell: &mut Option<CellId>, out: &mut Vec<OwnerEffect>) {
         self.promoted = true;
-        (self.replays_held, self.is_closed) = (self.holds, self.holds);
-        if self.holds {
+        if self.holding.is_some() {
+            self.holding = Holding::Claimed;
             self.feed_lost(cell, out);
         }
     }
@@ -279,7 +299,7 @@ impl Follow {
 
     /// Whether the replay can go on: the cell can run, no handler runs, and it is hot or a log is chosen.
     pub(super) fn can_replay(&self) -> bool {
-        self.standing && !self.busy && (self.hot || self.replays_held || self.chosen)
+        self.standing && !self.busy && (self.hot || self.holding.is_replayed() || self.chosen)
     }
 
     /// Whether the chosen log can be replayed to its end.
@@ -323,9 +343,9 @@ impl Follow {
             && self.arriving.is_none()
             && (meta.is_full() || self.standing)
             && !(self.hot && self.standing)
-            && !self.replays_held;
+            && !self.holding.is_replayed();
         let is_ahead = meta.log_offset > log.end();
-        if !fits || meta.log_offset < log.floor() || is_ahead && !self.holds {
+        if !fits || meta.log_offset < log.floor() || is_ahead && !self.may_skip_log() {
             return false;
         }
         if meta.is_full() {
@@ -342,7 +362,7 @@ impl Follow {
 
     /// Whether a checkpoint may be of a later place than the log that was fed.
     pub(super) fn may_skip_log(&self) -> bool {
-        self.holds
+        self.holding.is_some()
     }
 
     /// A part of the checkpoint is here. Returns what acknowledges it, if that is due. The last part is acknowledged
