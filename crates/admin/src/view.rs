@@ -6,8 +6,8 @@
 //! shown to operators only; fields may be added.
 
 use marram_shard::api::{
-    App, Backing, CheckpointHolder, EndRow, EpochForm, EpochPace, KeeperKind, KeeperRow, MoveOver, MovePlan,
-    MoveRow, MoveStage, Protect, SessionRow, WitnessMode,
+    App, Backing, BackupForm, CheckpointHolder, EndRow, EpochSettings, KeeperKind, KeeperRow, MoveOver,
+    MovePlan, MoveRow, MoveStage, Protect, SessionRow, WitnessMode,
 };
 use marram_shard::cache::CachePolicy;
 use marram_wire::id::ImageHash;
@@ -73,10 +73,10 @@ fn read_cache(value: &Value) -> Option<CachePolicy> {
 }
 
 /// `None` if a field is missing or has another type.
-fn read_pace(value: &Value) -> Option<EpochPace> {
+fn read_epoch(value: &Value) -> Option<EpochSettings> {
     let number = |field: &str| value[field].as_u64().and_then(|number| u32::try_from(number).ok());
-    let form = EpochForm::named(value["form"].as_str()?)?;
-    Some(EpochPace { every_us: number("every_us")?, alone_after_ms: number("alone_after_ms")?, form })
+    let form = BackupForm::named(value["form"].as_str()?)?;
+    Some(EpochSettings { every_us: number("every_us")?, alone_after_ms: number("alone_after_ms")?, form })
 }
 
 /// Reads what [`app`] writes.
@@ -131,7 +131,7 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
         },
         epoch: match &value["epoch"] {
             Value::Null => None,
-            pace => Some(read_pace(pace)?),
+            pace => Some(read_epoch(pace)?),
         },
     })
 }
@@ -238,7 +238,7 @@ pub(super) fn row(row: &SessionRow) -> Value {
         "keepers": row.keepers.iter().map(keeper).collect::<Vec<_>>(),
         "backup": row.backing.map(Backing::name),
         "form": row.form.as_ref().map(|form| form.asked.name()),
-        "form_now": row.form.as_ref().and_then(|form| form.now).map(EpochForm::name),
+        "form_now": row.form.as_ref().and_then(|form| form.now).map(BackupForm::name),
         "moving": row.moving.as_ref().map(move_text),
         "ends": row.ends.iter().map(end).collect::<Vec<_>>(),
         "busy": row.busy,
@@ -392,10 +392,10 @@ mod tests {
                     timeout_ms: 5,
                     bytes_max: u64::MAX,
                 }),
-                epoch: (protect == Protect::Epoch).then_some(EpochPace {
+                epoch: (protect == Protect::Epoch).then_some(EpochSettings {
                     every_us: 0,
                     alone_after_ms: 1,
-                    form: EpochForm::Pages,
+                    form: BackupForm::Pages,
                 }),
             };
             let value = app(&shown);

@@ -21,7 +21,7 @@ pub use stages::{Stage, read_parts};
 
 use crate::source::{Problem, Source};
 use crate::units::{Name, Time};
-use marram_shard::api::{App, CheckpointHolder, EpochForm, EpochPace, Protect, WitnessMode};
+use marram_shard::api::{App, BackupForm, CheckpointHolder, EpochSettings, Protect, WitnessMode};
 use marram_shard::cache::CachePolicy;
 use marram_wire::id::ImageHash;
 use serde::Deserialize;
@@ -75,7 +75,7 @@ pub struct Manifest {
     /// The origin that its cells read objects from, and how these are cached; none if they cannot read.
     pub cache: Option<CachePolicy>,
     /// When outputs leave that wait for a backup; none for every other protection.
-    pub epoch: Option<EpochPace>,
+    pub epoch: Option<EpochSettings>,
 }
 
 impl Manifest {
@@ -286,7 +286,7 @@ impl WrittenSchedule {
 
 impl WrittenKeep {
     /// Under `epoch` the backup has all that a recovery needs.
-    fn suits_epochs(&self, source: &Source, form: EpochForm) -> Result<(), Problem> {
+    fn suits_epochs(&self, source: &Source, form: BackupForm) -> Result<(), Problem> {
         let (span, what) = if let Some(written) = &self.checkpoint {
             (written.span(), "the backup holds the cell, and ends keep no checkpoints")
         } else if let Some(written) = &self.witness {
@@ -294,7 +294,7 @@ impl WrittenKeep {
                 written.span(),
                 "the backup keeps how far the session came, and no session continues from what a client keeps",
             )
-        } else if let Some(written) = self.recovery_target.as_ref().filter(|_| form == EpochForm::Log) {
+        } else if let Some(written) = self.recovery_target.as_ref().filter(|_| form == BackupForm::Log) {
             (written.span(), "the backup replays the log while the session runs")
         } else {
             return Ok(());

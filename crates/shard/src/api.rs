@@ -19,8 +19,9 @@ use bytes::Bytes;
 pub(crate) use claims::name_of;
 pub use claims::{ClaimAnswer, GroupClaim};
 pub use destination::{Destination, NoDestination};
-pub use epochs::{EpochForm, EpochPace};
+pub use epochs::EpochSettings;
 use marram_session::cell::{CellId, CheckpointBase, Ran, Run, Seed};
+pub use marram_session::owner::BackupForm;
 use marram_session::replay::Gathered;
 pub use marram_session::{
     agent::Target,
@@ -377,7 +378,7 @@ record! {
         /// Where its cells read objects from; none if they may not.
         cache: Option<crate::cache::CachePolicy>,
         /// When outputs leave, if it is protected by epochs.
-        epoch: Option<EpochPace>,
+        epoch: Option<EpochSettings>,
     }
 }
 

@@ -27,7 +27,7 @@ pub use liar::Liar;
 pub use renewal::{Renewal, RenewalStep};
 
 use crate::random::Random;
-use marram_shard::api::{App, CheckpointHolder, EpochPace, Protect, WitnessMode};
+use marram_shard::api::{App, CheckpointHolder, EpochSettings, Protect, WitnessMode};
 use marram_wire::{
     id::ImageHash,
     limits::{CHECKPOINTS_SIZE, RETAINED_MAX},
@@ -667,7 +667,7 @@ fn checkpoints_max(seed: u64) -> u64 {
 fn apps(
     random: &mut Random,
     linger_ms: u64,
-    (delayed, standby, witness, epoch): (bool, Option<Protect>, &Option<Memory>, Option<EpochPace>),
+    (delayed, standby, witness, epoch): (bool, Option<Protect>, &Option<Memory>, Option<EpochSettings>),
 ) -> Vec<App> {
     let keep = random.pick(&[CheckpointHolder::Client, CheckpointHolder::Server, CheckpointHolder::Both]);
     let recovery_target_ns = random.pick(&[0, 20 * US, 200 * US, 5 * MS]);

@@ -5,12 +5,12 @@
 //! form  := "log", "auto" or "pages"
 //! ```
 //!
-//! The values become an `EpochPace`. Some other fields have no meaning under `epoch` and are refused: the backup has what ends would
+//! The values become an `EpochSettings`. Some other fields have no meaning under `epoch` and are refused: the backup has what ends would
 //! keep. A backup that gets the log alone replays it as it comes, so that no replay is ever long.
 
 use crate::source::{Problem, Source};
 use crate::units::Time;
-use marram_shard::api::{EpochForm, EpochPace, Protect};
+use marram_shard::api::{BackupForm, EpochSettings, Protect};
 use serde::Deserialize;
 use std::str::FromStr;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(super) fn resolve(
     source: &Source,
     written: Option<Spanned<Written>>,
     protect: Protect,
-) -> Result<Option<EpochPace>, Problem> {
+) -> Result<Option<EpochSettings>, Problem> {
     match (written, protect) {
         (written, Protect::Epoch) => {
             written.map(Spanned::into_inner).unwrap_or_default().resolve(source).map(Some)
@@ -55,7 +55,7 @@ pub(super) fn resolve(
 }
 
 impl Written {
-    fn resolve(self, source: &Source) -> Result<EpochPace, Problem> {
+    fn resolve(self, source: &Source) -> Result<EpochSettings, Problem> {
         let every_us = match &self.every {
             None => us(EVERY),
             Some(written) => every(written.get_ref()).ok_or_else(|| {
@@ -73,15 +73,15 @@ impl Written {
             return Err(source.problem(&written.span(), what));
         }
         let form = match &self.form {
-            None => EpochForm::default(),
-            Some(written) => EpochForm::named(written.get_ref()).ok_or_else(|| {
+            None => BackupForm::default(),
+            Some(written) => BackupForm::named(written.get_ref()).ok_or_else(|| {
                 let what = "what the backup gets is \"log\" (it replays the cell's inputs), \"pages\" (it holds the memory that changed) \
                             or \"auto\" (whichever is fewer bytes)";
                 source.problem(&written.span(), what)
             })?,
         };
         let alone_after_ms = u32::try_from(alone_after.as_millis()).unwrap_or(u32::MAX);
-        Ok(EpochPace { every_us, alone_after_ms, form })
+        Ok(EpochSettings { every_us, alone_after_ms, form })
     }
 }
 
@@ -103,9 +103,9 @@ fn us(time: Duration) -> u32 {
 mod tests {
     use crate::manifest::Manifest;
     use crate::source::Source;
-    use marram_shard::api::{EpochForm, EpochPace};
+    use marram_shard::api::{BackupForm, EpochSettings};
 
-    fn parse(rest: &str) -> Result<Option<EpochPace>, String> {
+    fn parse(rest: &str) -> Result<Option<EpochSettings>, String> {
         let text = format!("name = \"a\"\nmodule = \"a.wasm\"\n{rest}\n");
         let parsed = Manifest::parse(&Source::new("marram.toml", text));
         parsed.map(|manifest| manifest.epoch).map_err(|problem| problem.to_string())
@@ -113,8 +113,9 @@ mod tests {
 
     #[test]
     fn epochs_have_a_pace() {
-        let pace =
-            |every_us, alone_after_ms| Ok(Some(EpochPace { every_us, alone_after_ms, form: EpochForm::Log }));
+        let pace = |every_us, alone_after_ms| {
+            Ok(Some(EpochSettings { every_us, alone_after_ms, form: BackupForm::Log }))
+        };
         for (epoch, expected) in [
             ("", pace(1_000, 3_000)),
             ("[epoch]", pace(1_000, 3_000)),
@@ -126,10 +127,10 @@ mod tests {
         }
         assert_eq!(parse("protect = \"none\""), Ok(None));
         for (written, form) in
-            [("log", EpochForm::Log), ("auto", EpochForm::Auto), ("pages", EpochForm::Pages)]
+            [("log", BackupForm::Log), ("auto", BackupForm::Auto), ("pages", BackupForm::Pages)]
         {
             let epoch = format!("protect = \"epoch\"\n[epoch]\nform = \"{written}\"");
-            let expected = EpochPace { every_us: 1_000, alone_after_ms: 3_000, form };
+            let expected = EpochSettings { every_us: 1_000, alone_after_ms: 3_000, form };
             assert_eq!(parse(&epoch), Ok(Some(expected)));
         }
         let target = "protect = \"epoch\"\n[epoch]\nform = \"auto\"\n[keep]\nrecovery_target = \"1ms\"";

@@ -2,7 +2,11 @@
 
 use super::Witnessing;
 use alloc::string::String;
-use marram_wire::frame::Keeps;
+use bytes::{Bytes, BytesMut};
+use marram_wire::{
+    codec::{Error, Field},
+    frame::Keeps,
+};
 
 /// Which end keeps checkpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,6 +21,7 @@ pub enum Holder {
 
 /// In which form a backup gets what the cell did (docs/protocol-epochs.md, "Log or pages").
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
 pub enum BackupForm {
     /// The log, which the backup replays as it comes.
     #[default]
@@ -25,6 +30,37 @@ pub enum BackupForm {
     Auto,
     /// Pages of memory. The backup replays nothing.
     Pages,
+}
+
+impl BackupForm {
+    /// In the order of their encoding.
+    const ALL: [Self; 3] = [Self::Log, Self::Auto, Self::Pages];
+
+    /// Its name, in manifests, in listings and in the admin API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Log => "log",
+            Self::Auto => "auto",
+            Self::Pages => "pages",
+        }
+    }
+
+    /// The one with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|form| form.name() == name)
+    }
+}
+
+impl Field for BackupForm {
+    fn put(&self, out: &mut BytesMut) {
+        (*self as u8).put(out);
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, Error> {
+        Self::ALL.get(usize::from(u8::take(from)?)).copied().ok_or(Error::Unknown)
+    }
 }
 
 /// The app manifest's settings for its sessions.

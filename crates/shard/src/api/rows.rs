@@ -1,6 +1,6 @@
 //! What listings show of sessions: who keeps each, and where it moves.
 
-use super::{Destination, EpochForm, Protect};
+use super::{BackupForm, Destination, Protect};
 use crate::byte_enum::byte_enum;
 use alloc::{string::String, vec::Vec};
 use marram_session::owner::OwnerPhase;
@@ -194,9 +194,9 @@ record! {
     /// In which form the backup of a session gets what the cell did.
     FormRow {
         /// What the app asks for.
-        asked: EpochForm,
+        asked: BackupForm,
         /// What the backup gets now, log or pages; none while no edge is fed.
-        now: Option<EpochForm>,
+        now: Option<BackupForm>,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The control, driven by shards and operators of the test.
 
 use super::*;
-use crate::api::{EpochForm, EpochPace};
+use crate::api::{BackupForm, EpochSettings};
 
 fn app(name: &str, image: u8) -> App {
     App { image: ImageHash([image; 32]), ..crate::api::tests::app(name, 0) }
@@ -200,7 +200,7 @@ fn epochs_need_a_coordinator() {
     for (coordinator, says) in [(false, "[coordinator]"), (true, "")] {
         let app = App {
             protect: Protect::Epoch,
-            epoch: Some(EpochPace { every_us: 1_000, alone_after_ms: 0, form: EpochForm::Log }),
+            epoch: Some(EpochSettings { every_us: 1_000, alone_after_ms: 0, form: BackupForm::Log }),
             ..app("a", 1)
         };
         let request = ControlRequest::Deploy(app);

@@ -12,7 +12,9 @@ use super::{
     },
 };
 use crate::{
-    api::{ClaimAnswer, EpochPace, FromShard, GroupClaim, NoteLevel, Now, ShardOutput, ShardWireId, name_of},
+    api::{
+        ClaimAnswer, EpochSettings, FromShard, GroupClaim, NoteLevel, Now, ShardOutput, ShardWireId, name_of,
+    },
     coordinator::contents::Claimed,
 };
 use alloc::{
@@ -32,7 +34,7 @@ use marram_wire::{
 /// A backup may take so many heartbeat timeouts to confirm an epoch. Then it counts as lost.
 const CONFIRM_TIMEOUTS: u64 = 2;
 
-impl EpochPace {
+impl EpochSettings {
     pub(super) fn pace(&self) -> Pace {
         Pace {
             every_ns: u64::from(self.every_us) * 1_000,
@@ -67,7 +69,7 @@ impl Shard {
 
     /// The pace of a session's app, if it asks for epochs.
     fn pace_of(&self, session: &Session) -> Option<Pace> {
-        self.apps.of_owner(&session.owner)?.epoch.as_ref().map(EpochPace::pace)
+        self.apps.of_owner(&session.owner)?.epoch.as_ref().map(EpochSettings::pace)
     }
 
     /// Puts a session into a group, and feeds it to the group's target.

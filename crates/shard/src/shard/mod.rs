@@ -29,8 +29,8 @@ pub use state::plans::{ASKED_MAX, PLAN_NS, PLANS_MAX};
 pub use state::refused::REMEMBERED_MAX;
 
 use crate::api::{
-    App, CheckpointHolder, Configure, EpochForm, FromShard, Killed, NoteLevel, Now, Protect, ShardInput,
-    ShardOutput, ToShard,
+    App, CheckpointHolder, Configure, FromShard, Killed, NoteLevel, Now, Protect, ShardInput, ShardOutput,
+    ToShard,
 };
 use alloc::{
     string::{String, ToString},
@@ -40,7 +40,7 @@ use marram_session::{
     budget::{BudgetChange, Memory},
     cell::CellId,
     invariant,
-    owner::{BackupForm, Holder, Owner, OwnerEffect, OwnerPolicy},
+    owner::{Holder, Owner, OwnerEffect, OwnerPolicy},
     trace::{TraceContext, TraceRole},
 };
 use marram_wire::{
@@ -414,11 +414,7 @@ fn policy(app: &App, config: &Configure) -> OwnerPolicy {
             Protect::Epoch => Keeps::Messages,
             Protect::Endpoints | Protect::Warm | Protect::Hot => Keeps::All,
         },
-        form: match app.epoch.as_ref().map(|epoch| epoch.form) {
-            None | Some(EpochForm::Log) => BackupForm::Log,
-            Some(EpochForm::Auto) => BackupForm::Auto,
-            Some(EpochForm::Pages) => BackupForm::Pages,
-        },
+        form: app.epoch.as_ref().map_or_else(Default::default, |epoch| epoch.form),
         holder: match app.keep {
             CheckpointHolder::Client => Holder::Client,
             CheckpointHolder::Server => Holder::Server,

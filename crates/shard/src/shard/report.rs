@@ -2,7 +2,7 @@
 
 use super::{Session, Shard};
 use crate::api::{
-    Backing, Configure, Counted, Counter, DrainRow, EndRow, EpochForm, FormRow, FromShard, Label, Note,
+    Backing, BackupForm, Configure, Counted, Counter, DrainRow, EndRow, FormRow, FromShard, Label, Note,
     NoteLevel, Now, Protect, Rows, SessionRow, ShardOutput,
 };
 use alloc::{
@@ -167,7 +167,7 @@ impl Shard {
     fn form(&self, id: SessionId, session: &Session) -> Option<FormRow> {
         self.groups.of_session(id)?;
         let asked = self.apps.of_owner(&session.owner)?.epoch.as_ref()?.form;
-        let now = if session.owner.sends_pages() { EpochForm::Pages } else { EpochForm::Log };
+        let now = if session.owner.sends_pages() { BackupForm::Pages } else { BackupForm::Log };
         Some(FormRow { asked, now: session.placing.backup().map(|_| now) })
     }
 

@@ -5,15 +5,15 @@ use super::{
     talk,
 };
 use crate::random::Random;
-use marram_shard::api::{EpochForm, EpochPace, WitnessMode};
+use marram_shard::api::{BackupForm, EpochSettings, WitnessMode};
 
 /// In a quarter of all seeds.
-pub(super) fn draw(seed: u64) -> Option<EpochPace> {
+pub(super) fn draw(seed: u64) -> Option<EpochSettings> {
     let mut random = Random::new(seed, 190);
-    random.percent(25).then(|| EpochPace {
+    random.percent(25).then(|| EpochSettings {
         every_us: random.pick(&[0, 500, 1_000, 10_000]),
         alone_after_ms: random.pick(&[0, 20, 200, 1_000]),
-        form: random.pick(&[EpochForm::Log, EpochForm::Auto, EpochForm::Pages]),
+        form: random.pick(&[BackupForm::Log, BackupForm::Auto, BackupForm::Pages]),
     })
 }
 
