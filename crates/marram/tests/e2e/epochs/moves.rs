@@ -2,8 +2,7 @@
 
 use super::world::World;
 use crate::support::{
-    self,
-    store_server::marram,
+    self, marram,
     stream::{Stream, until},
 };
 
