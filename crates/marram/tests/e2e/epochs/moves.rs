@@ -33,7 +33,7 @@ fn operators_move_sessions_to_their_backups_and_to_no_other_edge() {
         assert!(planned.contains(&**session), "{planned}");
         world.marram(owner, &["move", session, "--to", &world.name(backup)]);
         until(
-            || (world.seen_by(&world.all())[session].owner == backup).then_some(()),
+            || world.seen_by(&world.all()).get(session).filter(|seen| seen.owner == backup).map(drop),
             || format!("not moved: {}", world.cluster.logs.tail(60)),
         );
         hear(&streams);
