@@ -356,6 +356,15 @@ fn app_of(
     };
     match apps.of_image(&hello.app, image) {
         Some(app) => Ok(app.clone()),
+        // That one may be protected otherwise.
+        None if let Some(other) = apps.any_of_image(image) => refuse(
+            Code::UnknownApp,
+            alloc::format!(
+                "no app `{}` is deployed on this edge, and `{}` runs its image: `marram deploy` it here too",
+                hello.app,
+                other.name
+            ),
+        ),
         // Without a proof, no image is fetched from peers.
         None if !proven => refuse(
             Code::UnknownImage,

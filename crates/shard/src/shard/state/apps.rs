@@ -11,8 +11,8 @@ use marram_wire::id::ImageHash;
 pub(crate) struct Apps {
     /// The image and settings of new sessions, by app.
     by_name: BTreeMap<String, App>,
-    /// The settings of sessions by image; kept after the app was redeployed, since a session keeps its image for life.
-    images: BTreeMap<ImageHash, App>,
+    /// The settings of sessions by image and app; kept after the app was redeployed, since a session keeps its image for life.
+    images: BTreeMap<(ImageHash, String), App>,
     /// Images that sessions named and that are not in `images`.
     missing: MissingImages,
 }
@@ -27,7 +27,7 @@ impl Apps {
     /// Sessions may run this image.
     pub(crate) fn know(&mut self, app: App) {
         self.missing.found(app.image);
-        self.images.insert(app.image, app);
+        self.images.insert((app.image, app.name.clone()), app);
     }
 
     /// The app begins no new session. Its sessions go on.
@@ -44,14 +44,26 @@ impl Apps {
         self.by_name.keys().map(String::as_str)
     }
 
-    /// The app of an image. Two apps may run one image: the name decides between them if that app runs the image.
+    /// The app of this name and image. Two apps may run one image, and be protected differently: a session gets the settings of its own
+    /// app, or none.
     pub(crate) fn of_image(&self, name: &str, image: ImageHash) -> Option<&App> {
-        self.by_name.get(name).filter(|app| app.image == image).or_else(|| self.images.get(&image))
+        let deployed = self.by_name.get(name).filter(|app| app.image == image);
+        deployed.or_else(|| self.images.get(&(image, name.into())))
     }
 
-    /// The settings that hold for a session now: those of its app as it is deployed, else those of its image.
+    /// An app that runs this image.
+    pub(crate) fn any_of_image(&self, image: ImageHash) -> Option<&App> {
+        self.images
+            .range((image, String::new())..)
+            .next()
+            .filter(|((of, _), _)| *of == image)
+            .map(|(_, app)| app)
+    }
+
+    /// The settings that hold for a session now: those of its app as it is deployed, else those of its app and image.
     pub(crate) fn of_owner(&self, owner: &Owner) -> Option<&App> {
-        self.by_name.get(&owner.policy().app).or_else(|| self.images.get(&owner.image()))
+        let name = &owner.policy().app;
+        self.by_name.get(name).or_else(|| self.images.get(&(owner.image(), name.clone())))
     }
 
     /// How a session is protected now.
@@ -81,8 +93,36 @@ impl Apps {
     /// Checks I39 of docs/protocol.md, as far as it concerns apps and images.
     pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
         for (name, app) in &self.by_name {
-            holds!("I39", app.name == *name && self.images.contains_key(&app.image));
+            holds!("I39", app.name == *name && self.images.contains_key(&(app.image, name.clone())));
         }
-        self.missing.invariants(|image| self.images.contains_key(image))
+        self.missing.invariants(|image| self.any_of_image(*image).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_gets_the_settings_of_its_own_app_or_none() {
+        let image = ImageHash([7; 32]);
+        let app = |name: &str, protect| App {
+            name: name.into(),
+            image,
+            protect,
+            ..crate::api::tests::app(name, 0)
+        };
+        let mut apps = Apps::default();
+        apps.deploy(app("careless", Protect::None));
+        assert!(apps.of_image("careful", image).is_none());
+        assert_eq!(apps.any_of_image(image).map(|app| &app.name[..]), Some("careless"));
+        apps.deploy(app("careful", Protect::Endpoints));
+        // After another deployment older sessions keep the settings of their image.
+        let newer = App { image: ImageHash([8; 32]), ..app("careful", Protect::Hot) };
+        apps.deploy(newer);
+        assert_eq!(apps.of_image("careful", image).map(|app| app.protect), Some(Protect::Endpoints));
+        assert_eq!(apps.of_image("careless", image).map(|app| app.protect), Some(Protect::None));
+        assert!(apps.any_of_image(ImageHash([6; 32])).is_none());
+        assert!(apps.invariants().is_ok());
     }
 }
