@@ -43,7 +43,11 @@ mod tests {
         for long in [None, Some(Duration::ZERO), Some(FINE)] {
             assert_eq!(wait_finely(&sockets, long), long, "is left to the poll");
         }
-        let wakes = thread::spawn(move || waker.wake());
+        // What wakes must outlive the wait: its event goes with it.
+        let wakes = thread::spawn({
+            let waker = Arc::clone(&waker);
+            move || waker.wake()
+        });
         let mut events = Events::with_capacity(1);
         while events.is_empty() {
             let timeout = wait_finely(&sockets, Some(FINE - Duration::from_nanos(1)));
