@@ -1,14 +1,7 @@
 //! The edge that runs a session is killed, or stopped and woken, again and again.
 
-use super::world::World;
+use super::world::{World, hear};
 use crate::support::{self, stream::Stream};
-
-/// Bytes that every stream must have got back before and after each fault.
-const SOME: u64 = 20_000;
-
-fn hear(streams: &[Stream]) {
-    streams.iter().for_each(|stream| stream.hear(SOME));
-}
 
 /// Kills the edge of a session, again and again. The backups take over, and the sessions go on.
 fn killed(purpose: &'static str, kills: usize, epoch: &str) {

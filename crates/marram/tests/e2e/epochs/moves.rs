@@ -1,17 +1,10 @@
 //! Sessions move to their backups: by an operator's command, and because their edge stops.
 
-use super::world::World;
+use super::world::{World, hear};
 use crate::support::{
     self, marram,
     stream::{Stream, until},
 };
-
-/// Bytes that every stream must have got back before and after each move.
-const SOME: u64 = 20_000;
-
-fn hear(streams: &[Stream]) {
-    streams.iter().for_each(|stream| stream.hear(SOME));
-}
 
 #[test]
 fn operators_move_sessions_to_their_backups_and_to_no_other_edge() {

@@ -20,6 +20,14 @@ pub(super) struct World {
     names: BTreeMap<String, usize>,
 }
 
+/// Bytes that every stream must have got back before and after each fault or move.
+const SOME: u64 = 20_000;
+
+/// Waits until each of them has got some bytes back.
+pub(super) fn hear(streams: &[Stream]) {
+    streams.iter().for_each(|stream| stream.hear(SOME));
+}
+
 /// What the edge that runs a session lists of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Seen {

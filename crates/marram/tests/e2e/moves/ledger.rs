@@ -195,8 +195,8 @@ impl Ledger {
     /// Whether an edge was killed that has the session, had it before, or is the one to which it moves.
     fn met_kill(&self, known: &Known) -> bool {
         let is_killed = |edge: &String| self.killed.contains(edge);
-        let others = known.former.iter().chain(&known.moves_to).chain(&known.given_up);
-        is_killed(&known.owner) || others.into_iter().any(is_killed)
+        let mut others = known.former.iter().chain(&known.moves_to).chain(&known.given_up);
+        is_killed(&known.owner) || others.any(is_killed)
     }
 
     fn ended(&mut self, event: &LogEvent) {
