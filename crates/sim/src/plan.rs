@@ -625,7 +625,7 @@ fn witness(seed: u64) -> Option<Memory> {
 /// A session that moves slowly keeps much meanwhile: where agents have hardly any memory, it would wait for the whole move.
 fn move_bytes_per_s(seed: u64) -> u64 {
     let drawn = Random::new(seed, 81).pick(&[0, 2 << 10, 8 << 10, 1 << 20]);
-    if memory(seed) < UNLIMITED { drawn / (1 << 20) * (1 << 20) } else { drawn }
+    if memory(seed) < UNLIMITED && drawn < 1 << 20 { 0 } else { drawn }
 }
 
 /// More than any seed keeps.

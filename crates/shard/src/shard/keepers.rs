@@ -106,11 +106,7 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) {
         // The owner is informed before the shard forgets it.
-        self.with_owner(now, id, out, |owner, effects| {
-            owner.remove_replica(keeper, effects);
-            // Its cell may have waited for that one.
-            owner.tick(now, effects);
-        });
+        self.with_owner(now, id, out, |owner, effects| owner.remove_replica(keeper, effects));
         self.unplace(now, id, keeper, out);
     }
 

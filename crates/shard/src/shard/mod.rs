@@ -1,10 +1,10 @@
 //! One shard: wires from agents, and the owners of its sessions. It does no I/O.
 
-mod copies;
 mod drain;
 mod edges;
 mod effects;
 mod groups;
+mod handed_over;
 mod hello;
 mod images;
 mod invariants;
