@@ -38,7 +38,7 @@ impl Owner {
         holds!("I49", !lent || !(self.about.policy.keeps.anything() || self.about.policy.shared));
         self.state.invariants()?;
         self.witness.invariants()?;
-        self.checkpointer.invariants(&self.log)?;
+        self.checkpointer.invariants(&self.about, &self.log)?;
         self.recordings.invariants()?;
         self.replicas.invariants()
     }

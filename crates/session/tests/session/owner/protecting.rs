@@ -1,8 +1,16 @@
 //! Protection of a session whose app has none, while the session moves.
 
-use crate::owner::bench::{Bench, CLIENT, SERVER, policy};
-use marram_session::owner::OwnerPolicy;
-use marram_wire::frame::{Keeps, Protected};
+use crate::owner::bench::{Bench, CLIENT, SERVER, charged, policy};
+use marram_session::{
+    cell::CheckpointBase,
+    owner::{Feed, KeeperId, OwnerPolicy},
+};
+use marram_wire::{
+    frame::{Credit, Keeps, Protected},
+    limits::FEED_WINDOW,
+};
+
+const KEEPER: KeeperId = KeeperId(7);
 
 /// A move begins: the ends keep the session from here on, and say so.
 fn begin(bench: &mut Bench) -> Vec<String> {
@@ -40,4 +48,32 @@ fn protection_ends_after_each_move_that_is_given_up_also_after_two_in_one_genera
     // A second move begins in that generation, and another edge is fed in it.
     assert_eq!(begin(&mut bench), ["client: protect", "server: protect"]);
     assert_eq!(end(&mut bench), ["again 2"]);
+}
+
+/// The edge to which the session moves has acknowledged all that it was fed.
+fn acknowledge_all(bench: &mut Bench) {
+    let behind = bench.owner.keepers().next().expect("it is fed").behind;
+    let credit = Credit { channel: 15, received: 1, bytes: behind };
+    bench.step(|owner, now, out| owner.from_keeper(now, KEEPER, credit.into(), out));
+}
+
+#[test]
+fn ends_forget_what_the_next_edge_was_fed_also_while_its_copy_is_made() {
+    let mut bench = Bench::begun(OwnerPolicy { keeps: Keeps::Nothing, ..policy() });
+    begin(&mut bench);
+    bench.step(|owner, _, out| owner.add_replica(KEEPER, 15, Feed::Moved, out));
+    assert_eq!(bench.copied, Some(CheckpointBase::Image));
+    let copied_at = bench.taken.as_ref().expect("it is sealed at once").log_offset;
+    bench.look();
+    bench.consume(CLIENT, charged(FEED_WINDOW / 8), 0);
+    acknowledge_all(&mut bench);
+    let lines = bench.look();
+    let client: Vec<_> = lines.iter().filter(|line| line.starts_with("client: ")).collect();
+    assert!(client.contains(&&format!("client: forget log {} sent 1", bench.log_end())), "{client:?}");
+    assert!(bench.log_end() > copied_at);
+    // What was fed follows the copy, wherever the ends' log begins.
+    assert_eq!(bench.checkpointed(&b"apart"[..]), None);
+    let lines = bench.look();
+    let base = lines.iter().find(|line| line.starts_with("to keeper 7: Base")).expect("the copy is sent");
+    assert!(base.contains(&format!("log_offset: {copied_at},")), "{base}");
 }
