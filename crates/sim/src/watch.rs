@@ -279,7 +279,12 @@ impl Watch {
             (PeerSide::Edge, Frame::Standby(standby)) => {
                 self.standby = standby.edge.strip_prefix("edge-").and_then(|index| index.parse().ok());
             }
-            (PeerSide::Edge, Frame::Truncate(_)) => self.see(Moment::Truncate, Some(position)),
+            (PeerSide::Edge, Frame::Truncate(truncate)) => {
+                self.see(Moment::Truncate, Some(position));
+                let bound = self.channels.get(&(wire, truncate.channel));
+                let is_bare = bound.is_some_and(|bound| bound.keeps == Keeps::Nothing);
+                self.counts.add(Rare::BareForgotten, u64::from(is_bare));
+            }
             (PeerSide::Edge, Frame::Unprotect(_)) => self.counts.add(Rare::Unprotected, 1),
             (PeerSide::Edge, Frame::Finish(_)) => self.see(Moment::Finish, Some(position)),
             (PeerSide::Agent, Frame::Finished(_)) => self.see(Moment::Finished, Some(position)),

@@ -7,7 +7,7 @@
 //! They begin with a message, as the first fault does, and do not wait for that one: many moves meet no fault, others are under
 //! way when it comes.
 
-use super::{Absence, Fault, FaultKind, FaultTarget, MS, Moment, On, Plan, S, Service, US};
+use super::{Absence, Fault, FaultKind, FaultTarget, Load, MS, Moment, On, Plan, S, Service, US, script};
 use crate::random::Random;
 use marram_shard::api::WitnessMode;
 
@@ -60,13 +60,25 @@ pub(super) fn divide(plan: &mut Plan) {
     }
 }
 
-/// In some seeds with moves most sessions are unprotected: they are protected while they move.
+/// In some seeds with moves most sessions are unprotected: they are protected while they move. In some of these clients send so much that
+/// ends are told meanwhile to forget what the next edge has.
 pub(super) fn expose(plan: &mut Plan) {
     if plan.moves.is_empty() || !Random::new(plan.seed, 67).percent(30) {
         return;
     }
     for visit in plan.visits.iter_mut().filter(|visit| visit.service == Service::Paired) {
         visit.service = Service::Bare;
+    }
+    let mut random = Random::new(plan.seed, 77);
+    if random.percent(50) {
+        // So much does not have room in datagrams.
+        (plan.ballast, plan.move_bytes_per_s, plan.datagrams) = (300_000, 2 << 20, [false; 2]);
+        for visit in plan.visits.iter_mut().filter(|visit| visit.service == Service::Bare) {
+            visit.script = script(&mut random, Load::Bulky);
+            // Outputs in flight delay the seal of a copy.
+            visit.script.slowness_ns = random.magnitude(20 * US, 20 * MS);
+            visit.script.chunks.iter_mut().for_each(|chunk| chunk.after_ns = random.below(2 * MS));
+        }
     }
 }
 

@@ -148,6 +148,8 @@ pub enum Rare {
     BareMoved,
     /// The move of a session of the unprotected app failed.
     BareNotMoved,
+    /// An end of a session of the unprotected app was told to forget what the next edge has.
+    BareForgotten,
     /// An end of a session of the unprotected app gave up: its edge was gone, and no other edge had all of it.
     BareAbandoned,
     /// The ends of a session of the unprotected app were told to keep it no more.
@@ -239,7 +241,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 113] = [
+    pub const ALL: [Self; 114] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -310,6 +312,7 @@ impl Rare {
         Self::MoveUnwitnessed,
         Self::BareMoved,
         Self::BareNotMoved,
+        Self::BareForgotten,
         Self::BareAbandoned,
         Self::Unprotected,
         Self::Recalled,
