@@ -50,7 +50,7 @@ pub use app::ImageFile;
 pub use buffers::CopyBuffers;
 pub use cells::{Cells, CellsConfig, Progress, ReadyStats, Reset, StageState, WarmPoolStats};
 pub use chain::{Chain, ChainError, Image};
-pub use checkpoint::{CheckpointReader, Decoded, Filling, RestoreError, Snapshot, SnapshotError};
+pub use checkpoint::{CheckpointReader, Decoded, Filling, PageCounts, RestoreError, Snapshot, SnapshotError};
 pub use debugging::DebugError;
 pub use deploy::DeployError;
 pub use dirty::Tracking;

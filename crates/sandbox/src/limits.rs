@@ -62,6 +62,13 @@ pub const COPY_AT_ONCE_BYTES: usize = 4 << 20;
 /// Bytes of a cell's memory that are copied for a checkpoint at a time: about a tenth of a millisecond.
 pub const COPY_PIECE_BYTES: usize = 512 << 10;
 
+/// A cell keeps earlier versions of pages for its backup's checkpoints in this fraction of its memory.
+pub const VERSIONS_MEMORY_PART: usize = 10;
+/// Or in so many bytes, if that is more.
+pub const VERSIONS_BYTES_MIN: usize = 64 << 10;
+/// Bytes that all cells of a shard keep of earlier versions.
+pub const VERSIONS_BYTES_MAX: usize = 64 << 20;
+
 /// Bytes of ended cells that go back to the kernel at a time: a tenth of a millisecond if all were written.
 pub const DEFERRED_FREE_PIECE_BYTES: usize = 1 << 20;
 /// Or this fraction of all bytes that wait for it, if that is more.

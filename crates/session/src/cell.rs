@@ -261,11 +261,22 @@ pub enum CheckpointBase {
     Image,
     /// The checkpoint taken or restored last on this cell: only what changed since.
     Previous,
+    /// As [`Self::Previous`], for one backup whose cell has exactly that checkpoint: pages may be differences from what they were
+    /// in it.
+    Backup,
     /// The last full checkpoint taken or restored: what changed since, also what deltas contain of it.
     Full,
     /// The app's image, and the cell's own checkpoints go on as if this one had not been taken. It says what changed since the last full
     /// one, so that a cell which is restored from it can go on with checkpoints on that one.
     Apart,
+}
+
+impl CheckpointBase {
+    /// Whether it is the checkpoint taken or restored last.
+    #[must_use]
+    pub fn is_previous(self) -> bool {
+        matches!(self, Self::Previous | Self::Backup)
+    }
 }
 
 /// Identifies the image that a cell starts from.

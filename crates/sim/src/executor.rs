@@ -335,9 +335,9 @@ impl Cells {
         let Some(cell) = self.cells.get_mut(&id) else { return false };
         let prepared = cell.preparing.take().is_some_and(|(on, events)| on == base && events < cell.events);
         let state = cell.save();
-        let on = if base == CheckpointBase::Previous { &cell.saved } else { &cell.full };
+        let on = if base.is_previous() { &cell.saved } else { &cell.full };
         let mut sections = match (base, on) {
-            (CheckpointBase::Previous | CheckpointBase::Full, Some(saved)) => {
+            (CheckpointBase::Previous | CheckpointBase::Backup | CheckpointBase::Full, Some(saved)) => {
                 let mut sections = vec![DELTA];
                 sections.extend_from_slice(&(state.len() as u64).to_le_bytes());
                 sections.extend_from_slice(&fingerprint(saved));
@@ -354,7 +354,13 @@ impl Cells {
                 sections.resize(sections.len() + self.habits.ballast, 0xba);
                 sections
             }
-            (CheckpointBase::Previous | CheckpointBase::Full | CheckpointBase::Apart, None) => {
+            (
+                CheckpointBase::Previous
+                | CheckpointBase::Backup
+                | CheckpointBase::Full
+                | CheckpointBase::Apart,
+                None,
+            ) => {
                 past.violations.push(format!("{id:?} has no checkpoint for a delta to build on"));
                 return false;
             }

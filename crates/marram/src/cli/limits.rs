@@ -253,6 +253,16 @@ fn on_an_edge() -> Vec<Row> {
         ("messages not covered by a checkpoint", size64(wire::CHECKPOINT_AFTER_BYTES), "one is taken"),
         ("log not covered by a checkpoint", size64(wire::COVER_LOG), "one is taken"),
         (
+            "earlier versions of pages that a cell keeps for its backup",
+            format!(
+                "1/{} of its memory, and {} at least",
+                sandbox::VERSIONS_MEMORY_PART,
+                size(sandbox::VERSIONS_BYTES_MIN)
+            ),
+            "a page that was not written for the longest time is sent whole the next time",
+        ),
+        ("the same, of all cells", size(sandbox::VERSIONS_BYTES_MAX), "as above"),
+        (
             "outputs of a shared cell that wait for one client",
             size64(wire::UNSENT_SHARED_MAX),
             "its connection is reset, and the log says why: the others do not wait",

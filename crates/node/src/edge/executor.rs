@@ -375,7 +375,7 @@ impl Executor {
     /// Metrics of cells, slots and images, beside those of the shard.
     pub(super) fn counters(&self) -> Vec<Counter> {
         let (count, gauge) = (Counter::count, Counter::gauge);
-        let stats = self.cells.ready_stats();
+        let (stats, pages) = (self.cells.ready_stats(), self.cells.page_counts());
         let mut counters = vec![
             gauge("cells", self.cells.len()),
             gauge("cells_ready", stats.ready),
@@ -385,6 +385,11 @@ impl Executor {
             gauge("slots_warm", self.cells.warm_slots()),
             gauge("images_loaded", self.loaded_count()),
             count("memory_reclaims_total", self.reclaims),
+            count("epoch_pages_written_total", pages.written),
+            count("epoch_pages_whole_total", pages.whole),
+            count("epoch_pages_difference_total", pages.differences),
+            count("epoch_pages_unchanged_total", pages.unchanged),
+            gauge("epoch_page_versions_bytes", self.cells.version_bytes()),
         ];
         for (app, image) in &self.deployed {
             let pool = self.cells.pool_stats(*image).unwrap_or_default();

@@ -12,7 +12,7 @@
 use super::Cells;
 use super::live::{Live, Stage};
 use crate::buffers::{CopyBuffers, Spares};
-use crate::checkpoint::{Copied, Snapshot, SnapshotError};
+use crate::checkpoint::{Copied, PageCounts, Snapshot, SnapshotError, Versions};
 use crate::dirty::{PageSet, parts};
 use crate::limits::{COPY_PIECE_BYTES, PAGE};
 use marram_session::cell::{CellId, CheckpointBase};
@@ -146,6 +146,18 @@ impl Cells {
         CopyBuffers(self.spares.clone())
     }
 
+    /// What became of the pages that were written between two checkpoints of a backup.
+    #[must_use]
+    pub fn page_counts(&self) -> PageCounts {
+        self.versions.counts()
+    }
+
+    /// Bytes of earlier versions of pages that are kept for such checkpoints.
+    #[must_use]
+    pub fn version_bytes(&self) -> usize {
+        self.versions.bytes()
+    }
+
     /// Makes a piece of a snapshot on `base`; the snapshot when it is whole. The cell must not run between the calls.
     ///
     /// # Errors
@@ -188,7 +200,7 @@ impl Cells {
         // Without tracking since the last checkpoint, the writes after it are not known, so it is no base.
         let has_base = |stage: &Stage| {
             let (last, full) = (stage.checkpoint.is_some(), stage.full_checkpoint.is_some());
-            last && (full || base == CheckpointBase::Previous) && stage.tracker.is_armed()
+            last && (full || base.is_previous()) && stage.tracker.is_armed()
         };
         if base != CheckpointBase::Image && !parts.iter().all(has_base) {
             return Err(SnapshotError::NoBase);
@@ -217,6 +229,10 @@ impl Cells {
             let Some(Copying { copied, .. }) = stage.copying.take() else {
                 return Err(SnapshotError::NoBase);
             };
+            // Only a backup's reader has exactly the checkpoint before.
+            let versions = stage.versions.take().filter(|_| base == CheckpointBase::Backup);
+            stage.versions = (base == CheckpointBase::Backup)
+                .then(|| versions.unwrap_or_else(|| Versions::new(&self.versions)));
             taken.push(stage.snapshot(store, at, base, copied));
         }
         Ok(Snapshot::new(stages.image(), taken))

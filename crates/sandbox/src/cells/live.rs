@@ -19,7 +19,7 @@ use super::copying::Copying;
 use super::driver::{self, Drive, Drivers};
 use super::reason;
 use crate::buffers::{discard, prefer_small_pages};
-use crate::checkpoint::CheckpointId;
+use crate::checkpoint::{CheckpointId, Versions};
 use crate::dirty::{Method, Tracker};
 use crate::generator::{Generator, of_stage};
 use crate::host::{Blamed, Host, Hosts, Next, Order, Phase, Refusal};
@@ -66,6 +66,8 @@ pub(crate) struct Stage {
     pub(crate) checkpoint: Option<CheckpointId>,
     /// The last full one of these; a merged delta builds on it.
     pub(crate) full_checkpoint: Option<CheckpointId>,
+    /// What a backup has of some pages, if the last checkpoint went to one.
+    pub(crate) versions: Option<Versions>,
     pub(crate) bound: Rc<Bound>,
     /// Whether some of its memory prefers huge pages.
     pub(crate) has_huge_pages: bool,
@@ -169,6 +171,7 @@ impl Live {
             globals,
             checkpoint: None,
             full_checkpoint: None,
+            versions: None,
             bound,
             has_huge_pages: false,
             handlers,

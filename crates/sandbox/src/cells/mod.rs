@@ -32,6 +32,7 @@ pub use ready::{ReadyStats, WarmPoolStats};
 
 use crate::buffers::Spares;
 use crate::chain::Image;
+use crate::checkpoint::VersionPool;
 use crate::dirty::Method;
 use crate::engine;
 use crate::host::{Hosts, Print, linker};
@@ -79,6 +80,8 @@ pub struct Cells {
     keyring: Keyring,
     /// Buffers of snapshots; shared with the threads that encode them.
     spares: Spares,
+    /// Earlier versions of pages, for the checkpoints of backups.
+    versions: VersionPool,
     /// What the cell that stopped last printed before it stopped.
     last_prints: Option<(CellId, Vec<Print>)>,
 }
@@ -122,6 +125,7 @@ impl Cells {
             method,
             keyring: Keyring::default(),
             spares: Spares::default(),
+            versions: VersionPool::default(),
             last_prints: None,
         })
     }

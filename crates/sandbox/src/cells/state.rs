@@ -174,12 +174,21 @@ struct Before<'a> {
     /// The full one before that, on which a merged delta may build as well.
     full: Option<CheckpointId>,
     memory_len: usize,
+    /// None if it has the image's.
+    memory: Option<&'a [u8]>,
     files: &'a Files,
 }
 
 impl<'a> Before<'a> {
     fn new(image: &'a StageImage) -> Self {
-        Self { image, on: None, full: None, memory_len: image.memory.len(), files: &image.files }
+        Self {
+            image,
+            on: None,
+            full: None,
+            memory_len: image.memory.len(),
+            memory: None,
+            files: &image.files,
+        }
     }
 }
 
@@ -221,7 +230,9 @@ impl Before<'_> {
         if !alike {
             return Err(RestoreError::Misfit("its globals are not the image's"));
         }
-        Ok(())
+        // Those of later checkpoints are checked as they are written.
+        let first = self.memory.map(|memory| from.first().writes.iter().map(move |write| write.fits(memory)));
+        first.into_iter().flatten().collect()
     }
 
     /// Works on a copy, which shares all pages with the original. The order within a checkpoint is
@@ -268,7 +279,7 @@ impl Stage {
     ) -> StageSnapshot {
         let on = match base {
             CheckpointBase::Image | CheckpointBase::Apart => None,
-            CheckpointBase::Previous => self.checkpoint,
+            CheckpointBase::Previous | CheckpointBase::Backup => self.checkpoint,
             CheckpointBase::Full => self.full_checkpoint,
         };
         let memory_len = self.memory.data_size(&*store);
@@ -284,6 +295,7 @@ impl Stage {
             id: [0; 16],
             memory_len,
             memory,
+            versions: self.versions.clone(),
             globals,
             ports: host.ports.clone(),
             seed: *host.generator.seed(),
@@ -291,7 +303,7 @@ impl Stage {
             files: if is_apart {
                 host.files.differences()
             } else {
-                host.files.take_changes(base != CheckpointBase::Previous)
+                host.files.take_changes(!base.is_previous())
             },
         };
         snapshot.id = name(host, &snapshot);
@@ -323,6 +335,7 @@ impl Stage {
             on: Some(self.checkpoint?),
             full: self.full_checkpoint,
             memory_len: self.memory.data_size(store),
+            memory: Some(self.memory.data(store)),
             files: &store.data().stage(at).files,
         })
     }
@@ -406,6 +419,11 @@ impl Stage {
                         populate(target);
                     }
                     target.copy_from_slice(bytes);
+                }
+                Write::Difference(at, bytes, _) => {
+                    write.fits(memory)?;
+                    let target = memory[*at..*at + bytes.len()].iter_mut();
+                    target.zip(bytes).for_each(|(byte, change)| *byte ^= change);
                 }
                 Write::Awaited(range) => {
                     prefer_huge_pages(&mut memory[range.clone()]);

@@ -1,7 +1,9 @@
 //! Encodes a snapshot.
 
 use super::pages::Writer;
-use super::{CHECKSUM_BYTES, HEADER_BYTES, Kind, MAGIC, Since, StageSnapshot, VERSION, image_id};
+use super::{
+    CHECKSUM_BYTES, DIFFERENCES_VERSION, HEADER_BYTES, Kind, MAGIC, Since, StageSnapshot, VERSION, image_id,
+};
 use crate::bytes_io::{put_u32, put_u64};
 use crate::limits::PAGE;
 use bytes::BytesMut;
@@ -11,24 +13,24 @@ impl StageSnapshot {
     /// Appends the stage's part of a checkpoint.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
+        let pages = self.memory_pages();
         out.extend_from_slice(&MAGIC);
-        put_u32(out, VERSION);
+        put_u32(out, if pages.has_differences() { DIFFERENCES_VERSION } else { VERSION });
         // Length and checksum are filled in when the body is complete.
         out.resize(start + HEADER_BYTES, 0);
         out.extend_from_slice(&self.image.hash.0);
         out.extend_from_slice(&self.base.unwrap_or_else(|| image_id(self.image.hash)));
         out.extend_from_slice(&self.id);
         out.push(u8::from(self.base.is_some()) + u8::from(self.is_merged));
-        self.sections(out);
+        self.sections(&pages, out);
 
         let (header, body) = out[start..].split_at_mut(HEADER_BYTES);
         header[8..16].copy_from_slice(&(body.len() as u64).to_le_bytes());
         header[16..].copy_from_slice(&blake3::hash(body).as_bytes()[..CHECKSUM_BYTES]);
     }
 
-    fn sections(&self, out: &mut Vec<u8>) {
+    fn sections(&self, pages: &Writer<'_>, out: &mut Vec<u8>) {
         section(out, Kind::MemorySize, 0, |out| put_u64(out, self.memory_len as u64));
-        let pages = self.memory_pages();
         if !pages.is_empty() {
             section(out, Kind::MemoryPages, 0, |out| pages.write(out));
         }
@@ -87,6 +89,9 @@ impl StageSnapshot {
 
     /// The copied pages that the reader does not have: a full checkpoint leaves out pages that equal the image's.
     fn memory_pages(&self) -> Writer<'_> {
+        if let Some((versions, base)) = self.versions.as_ref().zip(self.base) {
+            return versions.changes(&self.memory, (base, self.id), self.memory_len);
+        }
         let mut writer = Writer::default();
         let full = self.base.is_none();
         for (index, contents) in self.memory.pages() {

@@ -11,12 +11,15 @@ mod pages;
 mod pieces;
 mod reading;
 mod stage;
+mod versions;
 
 pub use chain::{Decoded, Snapshot};
 pub(crate) use copied::Copied;
 pub(crate) use decode::StageDecoded;
 pub use reading::{CheckpointReader, Filling};
 pub(crate) use stage::Write;
+pub use versions::PageCounts;
+pub(crate) use versions::{VersionPool, Versions};
 
 use crate::dirty::PageSet;
 use crate::files::FilesChange;
@@ -33,6 +36,8 @@ use std::sync::Arc;
 const MAGIC: [u8; 4] = *b"MRCK";
 /// Version of the layout.
 const VERSION: u32 = 1;
+/// Version of a delta that has differences of pages: a reader that knows none refuses it.
+const DIFFERENCES_VERSION: u32 = 2;
 /// Bytes before the body: magic, version, length, checksum.
 const HEADER_BYTES: usize = 4 + 4 + 8 + CHECKSUM_BYTES;
 /// Bytes of a BLAKE3 digest that detects damage. Against attackers, checkpoints are encrypted and authenticated in transit.
@@ -96,6 +101,8 @@ pub(crate) struct StageSnapshot {
     pub(crate) memory_len: usize,
     /// The pages of linear memory that were copied.
     pub(crate) memory: Copied,
+    /// What the reader of a delta has of some pages, if it has exactly the base.
+    pub(crate) versions: Option<Versions>,
     pub(crate) globals: Vec<GlobalValue>,
     pub(crate) ports: Ports,
     pub(crate) seed: Seed,
@@ -171,6 +178,11 @@ pub enum RestoreError {
     },
     /// The list is empty.
     Empty,
+    /// A page of the cell is not the one that a difference was made against.
+    Page {
+        /// Its number.
+        page: usize,
+    },
     /// They do not fit the image's quotas or layout, or the target cell.
     Misfit(&'static str),
     /// There is no room for the cell.
@@ -188,7 +200,8 @@ impl fmt::Display for RestoreError {
             Self::Version(version) => {
                 write!(
                     f,
-                    "the checkpoint has format version {version}, and this edge reads {VERSION}; recover elsewhere"
+                    "the checkpoint has format version {version}, and this edge reads {VERSION} to \
+                     {DIFFERENCES_VERSION}; recover elsewhere"
                 )
             }
             Self::Image { found, expected } => {
@@ -198,6 +211,12 @@ impl fmt::Display for RestoreError {
                 write!(
                     f,
                     "checkpoint {index} of the list does not build on the one before it; fetch the whole list again"
+                )
+            }
+            Self::Page { page } => {
+                write!(
+                    f,
+                    "page {page} of the cell is not the one that the delta was made against; fetch a full checkpoint"
                 )
             }
             Self::Empty => f.write_str("no checkpoint was given"),

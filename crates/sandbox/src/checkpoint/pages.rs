@@ -1,17 +1,40 @@
-//! The layout of pages in a section: runs of page numbers, then the pages that are not zero, in chunks that are compressed
-//! if that makes them smaller.
+//! The layout of pages in a section: runs of page numbers, what differences are made against, then the pages that are not
+//! zero, in chunks that are compressed if that makes them smaller.
 
 use crate::bytes_io::{Reader, put_u32};
 use crate::limits::PAGE;
 use bytes::Bytes;
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Bytes that are compressed together.
 const CHUNK: usize = 16 * PAGE;
 /// Marks a chunk that is stored uncompressed.
 const RAW: u32 = 1 << 31;
-const ZERO: u8 = 0;
-const DATA: u8 = 1;
+
+/// What a section has of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum PageKind {
+    /// Nothing: it is zero.
+    Zero = 0,
+    /// Its contents.
+    Whole = 1,
+    /// Its contents XOR those that the reader's page has, whose digest is given.
+    Difference = 2,
+}
+
+/// Bytes of the digest of a page that a difference is made against.
+pub(crate) const PAGE_DIGEST_BYTES: usize = 8;
+/// The first bytes of BLAKE3 over a page. It detects that the reader has another page; the seal detects manipulation.
+pub(crate) type PageDigest = [u8; PAGE_DIGEST_BYTES];
+
+/// The digest of a page.
+pub(crate) fn page_digest(page: &[u8]) -> PageDigest {
+    let mut digest = PageDigest::default();
+    digest.copy_from_slice(&blake3::hash(page).as_bytes()[..PAGE_DIGEST_BYTES]);
+    digest
+}
 
 /// Pages that were read from a file section: their numbers, and the contents of those that are not zero.
 #[derive(Default, Debug)]
@@ -21,8 +44,8 @@ pub(crate) struct Pages {
     chunks: Vec<Bytes>,
 }
 
-/// Consecutive pages, and whether they have contents.
-pub(super) type Run = (Range<u32>, bool);
+/// Consecutive pages of one kind.
+pub(super) type Run = (Range<u32>, PageKind);
 
 impl Pages {
     /// Every page with its contents; `None` for zero.
@@ -30,27 +53,50 @@ impl Pages {
         let mut contents = self.chunks.iter().flat_map(|chunk| chunk.chunks_exact(PAGE));
         self.runs
             .iter()
-            .flat_map(|(run, data)| run.clone().map(move |page| (page, *data)))
-            .map(move |(page, data)| (page, if data { contents.next() } else { None }))
+            .flat_map(|(run, kind)| run.clone().map(move |page| (page, *kind)))
+            .map(move |(page, kind)| (page, if kind == PageKind::Zero { None } else { contents.next() }))
     }
 }
 
 /// Collects pages in order, then writes them.
 #[derive(Default)]
 pub(super) struct Writer<'a> {
-    runs: Vec<(Range<u32>, bool)>,
-    data: Vec<&'a [u8]>,
+    runs: Vec<Run>,
+    /// Of differences: what each is made against.
+    bases: Vec<PageDigest>,
+    data: Vec<(PageKind, Cow<'a, [u8]>)>,
 }
 
 impl<'a> Writer<'a> {
     /// Adds a page; `None` for zero. Numbers must be ascending.
     pub(super) fn page(&mut self, index: u32, contents: Option<&'a [u8]>) {
-        let contents = contents.filter(|page| *page != [0; PAGE]);
-        match self.runs.last_mut() {
-            Some((run, data)) if run.end == index && *data == contents.is_some() => run.end += 1,
-            _ => self.runs.push((index..index + 1, contents.is_some())),
+        match contents.filter(|page| *page != [0; PAGE]) {
+            Some(page) => self.data(index, PageKind::Whole, Cow::Borrowed(page)),
+            None => self.run(index, PageKind::Zero),
         }
-        self.data.extend(contents);
+    }
+
+    /// Adds a page that is this XOR the page with that digest.
+    pub(super) fn difference(&mut self, index: u32, difference: Vec<u8>, base: PageDigest) {
+        self.bases.push(base);
+        self.data(index, PageKind::Difference, Cow::Owned(difference));
+    }
+
+    fn data(&mut self, index: u32, kind: PageKind, contents: Cow<'a, [u8]>) {
+        self.run(index, kind);
+        self.data.push((kind, contents));
+    }
+
+    fn run(&mut self, index: u32, kind: PageKind) {
+        match self.runs.last_mut() {
+            Some((run, of)) if run.end == index && *of == kind => run.end += 1,
+            _ => self.runs.push((index..index + 1, kind)),
+        }
+    }
+
+    /// Whether some pages are differences.
+    pub(super) fn has_differences(&self) -> bool {
+        !self.bases.is_empty()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -58,23 +104,25 @@ impl<'a> Writer<'a> {
     }
 
     /// ```text
-    /// | run count 4 | (first page 4 | pages 4 | 0 zero, 1 data)* | (stored length 4, bit 31 = as it is | chunk)* |
+    /// | run count 4 | (first page 4 | pages 4 | kind 1)* | (digest 8, of a difference)* | (stored length 4, bit 31 = as it is | chunk)* |
     /// ```
-    pub(super) fn write(self, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
         put_u32(out, u32::try_from(self.runs.len()).expect("fewer runs than pages"));
-        for (run, data) in &self.runs {
+        for (run, kind) in &self.runs {
             put_u32(out, run.start);
             put_u32(out, run.end - run.start);
-            out.push(if *data { DATA } else { ZERO });
+            out.push(*kind as u8);
         }
+        out.extend(self.bases.iter().flatten());
         let mut chunk = Vec::with_capacity(CHUNK);
         let mut packed = vec![0; lz4_flex::block::get_maximum_output_size(CHUNK)];
         for pages in self.data.chunks(CHUNK / PAGE) {
             // One page decides whether the others are compressed: this makes data that is already compressed or encrypted cost a
-            // sixteenth of the time.
-            let worth = shrinks(pages[0], &mut packed);
+            // sixteenth of the time. Differences are mostly zeros.
+            let has_difference = pages.iter().any(|(kind, _)| *kind == PageKind::Difference);
+            let worth = has_difference || shrinks(&pages[0].1, &mut packed);
             chunk.clear();
-            for page in pages {
+            for (_, page) in pages {
                 chunk.extend_from_slice(page);
             }
             match worth.then(|| lz4_flex::block::compress_into(&chunk, &mut packed)) {
@@ -102,8 +150,12 @@ pub(super) const RUN_BYTES: usize = 4 + 4 + 1;
 /// Bytes before a chunk.
 pub(super) const CHUNK_HEADER_BYTES: usize = 4;
 
-/// Reads `count` runs of pages below `end`.
-pub(super) fn read_runs(mut reader: Reader<'_>, count: u32, end: u64) -> Result<Vec<Run>, &'static str> {
+/// Reads `count` runs of pages below `end`. Only some sections may have differences.
+pub(super) fn read_runs(
+    mut reader: Reader<'_>,
+    (count, end): (u32, u64),
+    may_differ: bool,
+) -> Result<Vec<Run>, &'static str> {
     let mut runs = Vec::new();
     let mut next = 0;
     for _ in 0..count {
@@ -115,18 +167,23 @@ pub(super) fn read_runs(mut reader: Reader<'_>, count: u32, end: u64) -> Result<
             return Err("page numbers are out of order or beyond the end");
         }
         next = last;
-        match kind {
-            ZERO => runs.push((first..last, false)),
-            DATA => runs.push((first..last, true)),
-            _ => return Err("a run of pages is of unknown kind"),
-        }
+        let kind = [PageKind::Zero, PageKind::Whole, PageKind::Difference]
+            .into_iter()
+            .find(|known| *known as u8 == kind && (may_differ || *known != PageKind::Difference));
+        runs.push((first..last, kind.ok_or("a run of pages is of unknown kind")?));
     }
     Ok(runs)
 }
 
 /// Bytes of contents that follow these runs.
 pub(super) fn data_bytes(runs: &[Run]) -> usize {
-    runs.iter().filter(|(_, data)| *data).map(|(run, _)| run.len() * PAGE).sum()
+    runs.iter().filter(|(_, kind)| *kind != PageKind::Zero).map(|(run, _)| run.len() * PAGE).sum()
+}
+
+/// Bytes of digests that follow these runs.
+pub(super) fn digest_bytes(runs: &[Run]) -> usize {
+    let differences = runs.iter().filter(|(_, kind)| *kind == PageKind::Difference);
+    differences.map(|(run, _)| run.len() * PAGE_DIGEST_BYTES).sum()
 }
 
 /// How a chunk is stored.
@@ -150,30 +207,33 @@ impl Chunk {
         Ok(Self { stored, unpacked, is_packed })
     }
 
-    /// The pages of a compressed chunk.
-    pub(super) fn unpack(self, stored: &[u8]) -> Result<Bytes, &'static str> {
+    /// The pages of a chunk.
+    pub(super) fn unpack(self, stored: Bytes) -> Result<Bytes, &'static str> {
+        if !self.is_packed {
+            return Ok(stored);
+        }
         let mut pages = vec![0; self.unpacked];
-        match lz4_flex::block::decompress_into(stored, &mut pages) {
+        match lz4_flex::block::decompress_into(&stored, &mut pages) {
             Ok(len) if len == self.unpacked => Ok(pages.into()),
             _ => Err("a chunk of pages does not decompress"),
         }
     }
 }
 
-/// Reads what [`Writer::write`] wrote, for pages below `end`.
+/// Reads what [`Writer::write`] wrote, for pages below `end`. There are no differences of files.
 pub(super) fn read(section: &Bytes, end: u64) -> Result<Pages, &'static str> {
     let cut = "a page section is truncated";
     let mut reader = Reader::new(section);
     let count = reader.u32().ok_or(cut)?;
     let runs = reader.take((count as usize).saturating_mul(RUN_BYTES)).ok_or(cut)?;
-    let runs = read_runs(Reader::new(runs), count, end)?;
+    let runs = read_runs(Reader::new(runs), (count, end), false)?;
     let (mut left, mut chunks) = (data_bytes(&runs), Vec::new());
     while left > 0 {
         let cut = "a chunk of pages is truncated";
         let chunk = Chunk::read(reader.u32().ok_or(cut)?, left)?;
         let stored = reader.take(chunk.stored).ok_or(cut)?;
         left -= chunk.unpacked;
-        chunks.push(if chunk.is_packed { chunk.unpack(stored)? } else { section.slice_ref(stored) });
+        chunks.push(chunk.unpack(section.slice_ref(stored))?);
     }
     if reader.is_empty() { Ok(Pages { runs, chunks }) } else { Err("a page section is too long") }
 }

@@ -1,9 +1,13 @@
 //! Reads one stage's checkpoint as its bytes arrive: memory contents can be taken while the rest is in flight.
 
 use super::decode::{Envelope, Fields};
-use super::pages::{self, CHUNK_HEADER_BYTES, COUNT_BYTES, Chunk, RUN_BYTES, Run};
+use super::pages::{
+    self, CHUNK_HEADER_BYTES, COUNT_BYTES, Chunk, PAGE_DIGEST_BYTES, PageKind, RUN_BYTES, Run,
+};
 use super::pieces::Pieces;
-use super::{CHECKSUM_BYTES, CheckpointId, HEADER_BYTES, Kind, MAGIC, RestoreError, VERSION};
+use super::{
+    CHECKSUM_BYTES, CheckpointId, DIFFERENCES_VERSION, HEADER_BYTES, Kind, MAGIC, RestoreError, VERSION,
+};
 use crate::bytes_io::Reader;
 use crate::limits::{CHECKPOINT_BYTES_MAX, PAGE};
 use bytes::Bytes;
@@ -25,6 +29,8 @@ pub(crate) enum Write {
     Zeros(Range<usize>),
     /// Bytes from this offset on.
     Bytes(usize, Bytes),
+    /// Whole pages from this offset on, each XOR what memory has there, and the digests of what it must have there.
+    Difference(usize, Bytes, Bytes),
     /// No bytes yet: contents for this range come later.
     Awaited(Range<usize>),
 }
@@ -34,8 +40,20 @@ impl Write {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Zeros(range) => range.len(),
-            Self::Bytes(_, bytes) => bytes.len(),
+            Self::Bytes(_, bytes) | Self::Difference(_, bytes, _) => bytes.len(),
             Self::Awaited(_) => 0,
+        }
+    }
+
+    /// Whether memory has what this is a difference to. Anything may be overwritten.
+    pub(crate) fn fits(&self, memory: &[u8]) -> Result<(), RestoreError> {
+        let Self::Difference(at, bytes, bases) = self else { return Ok(()) };
+        let targets = memory.get(*at..*at + bytes.len()).unwrap_or_default().chunks_exact(PAGE);
+        let mut digests = targets.map(pages::page_digest);
+        let is_other = |base: &[u8]| digests.next().is_none_or(|digest| digest != base);
+        match bases.chunks_exact(PAGE_DIGEST_BYTES).position(is_other) {
+            Some(index) => Err(RestoreError::Page { page: at / PAGE + index }),
+            None => Ok(()),
         }
     }
 }
@@ -49,17 +67,28 @@ enum Awaited {
     Payload(Kind, u64),
     RunCount,
     Runs(u32),
+    /// What the differences among the pages are made against.
+    Bases,
     ChunkHeader,
     /// This many bytes of uncompressed pages.
     Raw(usize),
-    Packed(Chunk),
+    /// A chunk that is taken as a whole.
+    Whole(Chunk),
     Nothing,
+}
+
+/// A memory range of which contents are still to come.
+struct Target {
+    range: Range<usize>,
+    /// Of differences: the digests of what they are made against.
+    bases: Option<Bytes>,
 }
 
 /// A stage's checkpoint that is arriving.
 pub(super) struct StageReading {
     come: Pieces,
     awaited: Awaited,
+    version: u32,
     /// Bytes of the body that were not taken yet.
     left: usize,
     /// Bytes of the current section that were not taken yet.
@@ -68,8 +97,10 @@ pub(super) struct StageReading {
     checksum: Option<(blake3::Hasher, [u8; CHECKSUM_BYTES])>,
     envelope: Option<(ImageHash, CheckpointId, CheckpointId, Base)>,
     fields: Fields,
-    /// The memory ranges of contents that are still to come.
-    targets: VecDeque<Range<usize>>,
+    /// Runs of pages, until the digests behind them are here.
+    runs: Vec<Run>,
+    /// Where contents that are still to come belong.
+    targets: VecDeque<Target>,
     /// Total bytes of these ranges.
     contents: usize,
 }
@@ -80,11 +111,13 @@ impl StageReading {
         Self {
             come: Pieces::default(),
             awaited: Awaited::Header,
+            version: VERSION,
             left: 0,
             section: 0,
             checksum: is_checked.then(|| (blake3::Hasher::new(), [0; CHECKSUM_BYTES])),
             envelope: None,
             fields: Fields::default(),
+            runs: Vec::new(),
             targets: VecDeque::new(),
             contents: 0,
         }
@@ -147,7 +180,7 @@ impl StageReading {
             return Err(RestoreError::Corrupt("it does not begin with the header of a checkpoint"));
         }
         match header.u32() {
-            Some(VERSION) => {}
+            Some(version @ (VERSION | DIFFERENCES_VERSION)) => self.version = version,
             version => return Err(RestoreError::Version(version.unwrap_or(0))),
         }
         let len = header.u64().and_then(|len| usize::try_from(len).ok()).unwrap_or(usize::MAX);
@@ -215,10 +248,16 @@ impl StageReading {
             Awaited::Runs(count) => {
                 let size = (count as usize).saturating_mul(RUN_BYTES);
                 let Some(runs) = self.take_of_section(size, pages_cut)? else { return Ok(false) };
-                let pages = self.fields.memory_len.unwrap_or(0) / PAGE;
-                let runs = pages::read_runs(Reader::new(&runs), count, pages as u64)?;
-                self.contents = pages::data_bytes(&runs);
-                self.place_runs(runs);
+                let end = (self.fields.memory_len.unwrap_or(0) / PAGE) as u64;
+                let may_differ = self.version == DIFFERENCES_VERSION;
+                self.runs = pages::read_runs(Reader::new(&runs), (count, end), may_differ)?;
+                self.contents = pages::data_bytes(&self.runs);
+                Awaited::Bases
+            }
+            Awaited::Bases => {
+                let size = pages::digest_bytes(&self.runs);
+                let Some(bases) = self.take_of_section(size, pages_cut)? else { return Ok(false) };
+                self.place_runs(bases);
                 self.behind_chunk()?
             }
             Awaited::ChunkHeader => {
@@ -227,11 +266,13 @@ impl StageReading {
                 };
                 let header = Reader::new(&header).u32().ok_or(chunk_cut)?;
                 let chunk = Chunk::read(header, self.contents)?;
-                if chunk.is_packed { Awaited::Packed(chunk) } else { Awaited::Raw(chunk.stored) }
+                // A difference is put over whole pages.
+                let is_whole = chunk.is_packed || self.targets.iter().any(|target| target.bases.is_some());
+                if is_whole { Awaited::Whole(chunk) } else { Awaited::Raw(chunk.stored) }
             }
-            Awaited::Packed(chunk) => {
+            Awaited::Whole(chunk) => {
                 let Some(stored) = self.take_of_section(chunk.stored, chunk_cut)? else { return Ok(false) };
-                self.place(chunk.unpack(&stored)?);
+                self.place(chunk.unpack(stored)?);
                 self.behind_chunk()?
             }
             Awaited::Raw(missing) => {
@@ -263,6 +304,9 @@ impl StageReading {
             Some(2) => Base::Full,
             _ => return Err("it is neither full nor a delta"),
         };
+        if self.version == DIFFERENCES_VERSION && kind != Base::Previous {
+            return Err("only a delta can have differences of pages");
+        }
         self.envelope = Some((image, base, id, kind));
         Ok(())
     }
@@ -298,32 +342,43 @@ impl StageReading {
         }
     }
 
-    fn place_runs(&mut self, runs: Vec<Run>) {
-        for (run, data) in runs {
+    fn place_runs(&mut self, mut bases: Bytes) {
+        for (run, kind) in std::mem::take(&mut self.runs) {
             self.fields.pages.add(run.clone());
             let range = run.start as usize * PAGE..run.end as usize * PAGE;
-            if data {
-                if range.len() >= LONG {
-                    self.fields.writes.push(Write::Awaited(range.clone()));
+            let bases = match kind {
+                PageKind::Zero => {
+                    self.fields.writes.push(Write::Zeros(range));
+                    continue;
                 }
-                self.targets.push_back(range);
-            } else {
-                self.fields.writes.push(Write::Zeros(range));
+                PageKind::Whole => None,
+                PageKind::Difference => Some(bases.split_to(run.len() * PAGE_DIGEST_BYTES)),
+            };
+            if bases.is_none() && range.len() >= LONG {
+                self.fields.writes.push(Write::Awaited(range.clone()));
             }
+            self.targets.push_back(Target { range, bases });
         }
     }
 
-    /// Schedules the next contents to be written to their ranges. Chunks hold no more than runs need.
+    /// Schedules the next contents to be written to their ranges. Chunks hold no more than runs need, and whole pages where
+    /// there are differences.
     fn place(&mut self, mut bytes: Bytes) {
         self.contents -= bytes.len();
-        while let Some(target) = self.targets.front_mut().filter(|_| !bytes.is_empty()) {
-            let now = bytes.split_to(bytes.len().min(target.len()));
-            let at = target.start;
-            target.start += now.len();
-            if target.start == target.end {
+        while let Some(Target { range, bases }) = self.targets.front_mut().filter(|_| !bytes.is_empty()) {
+            let now = bytes.split_to(bytes.len().min(range.len()));
+            let at = range.start;
+            range.start += now.len();
+            self.fields.writes.push(match bases {
+                Some(bases) => {
+                    let of_these = bases.split_to(now.len() / PAGE * PAGE_DIGEST_BYTES);
+                    Write::Difference(at, now, of_these)
+                }
+                None => Write::Bytes(at, now),
+            });
+            if range.start == range.end {
                 self.targets.pop_front();
             }
-            self.fields.writes.push(Write::Bytes(at, now));
         }
     }
 }

@@ -190,7 +190,7 @@ impl Tracker {
     pub(crate) fn pages(&self, base: CheckpointBase) -> PageSet {
         let mut pages = self.pending.clone();
         match (base, &self.state) {
-            (CheckpointBase::Previous, _) | (_, State::Inactive(_)) => {}
+            (CheckpointBase::Previous | CheckpointBase::Backup, _) | (_, State::Inactive(_)) => {}
             (CheckpointBase::Full, _) => pages.add_all(&self.in_deltas),
             (CheckpointBase::Image | CheckpointBase::Apart, State::Kernel(armed)) => {
                 pages.add_all(&armed.ever)
@@ -207,7 +207,9 @@ impl Tracker {
         let pending = std::mem::take(&mut self.pending);
         match base {
             CheckpointBase::Image => self.in_deltas = PageSet::default(),
-            CheckpointBase::Previous | CheckpointBase::Full => self.in_deltas.add_all(&pending),
+            CheckpointBase::Previous | CheckpointBase::Backup | CheckpointBase::Full => {
+                self.in_deltas.add_all(&pending);
+            }
             CheckpointBase::Apart => return self.pending = pending,
         }
         if let State::Kernel(armed) = &mut self.state {

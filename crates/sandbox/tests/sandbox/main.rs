@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod allocations;
+mod backup_pages;
 mod cache;
 mod chains;
 mod checkpoint;

@@ -354,7 +354,7 @@ impl Checkpointer {
         if self.is_apart_due(about, awaited) {
             // Where the ends keep no checkpoints there is none of theirs to name.
             return Some(match awaited {
-                Awaited::Pages if self.apart_base.is_some() => CheckpointBase::Previous,
+                Awaited::Pages if self.apart_base.is_some() => CheckpointBase::Backup,
                 _ if about.keeps_checkpoints() => CheckpointBase::Apart,
                 _ => CheckpointBase::Image,
             });
@@ -497,7 +497,7 @@ impl Checkpointer {
         let is_apart = self.is_apart_due(about, awaited);
         let kind = match next {
             CheckpointBase::Image | CheckpointBase::Apart => CheckpointKind::Full,
-            CheckpointBase::Previous => CheckpointKind::Delta,
+            CheckpointBase::Previous | CheckpointBase::Backup => CheckpointKind::Delta,
             CheckpointBase::Full => CheckpointKind::Merged,
         };
         if !is_apart {

@@ -85,7 +85,7 @@ fn entries_wait_and_outputs_leave_when_the_pages_that_stand_for_them_are_applied
     backed.pass("b");
     assert_eq!(backed.look(), (0, vec![]), "entries wait");
     backed.epoch();
-    assert_eq!(backed.bench.copied, Some(CheckpointBase::Previous));
+    assert_eq!(backed.bench.copied, Some(CheckpointBase::Backup));
     let header = backed.bench.taken.clone().expect("it is sealed at once");
     assert_eq!((header.log_offset, header.ports[1].outbox.0.len()), (backed.bench.log_end(), 2));
     let number = backed.sealed();

@@ -127,6 +127,7 @@ fn name_of(base: CheckpointBase) -> &'static str {
     match base {
         CheckpointBase::Image => "full",
         CheckpointBase::Previous => "delta",
+        CheckpointBase::Backup => "backup",
         CheckpointBase::Full => "merged",
         CheckpointBase::Apart => "apart",
     }
