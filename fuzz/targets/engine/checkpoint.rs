@@ -1,15 +1,15 @@
 //! A cell's checkpoint and a delta on it, as an end returns them after decryption. The first two bytes say where
-//! the delta begins; both get a valid envelope for their bytes, since no input would guess a checksum.
+//! the delta begins, and whether it may have differences of pages; both get a valid envelope for their bytes, since no input would guess a checksum.
 #![no_main]
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use marram_sandbox::{CheckpointReader, Decoded};
 
-/// `MRCK`, version 1, length, the first half of BLAKE3.
-fn envelope(body: &[u8]) -> Vec<u8> {
+/// `MRCK`, version, length, the first half of BLAKE3.
+fn envelope(version: u32, body: &[u8]) -> Vec<u8> {
     let checksum = blake3::hash(body);
-    [&b"MRCK"[..], &1_u32.to_le_bytes(), &(body.len() as u64).to_le_bytes(), &checksum.as_bytes()[..16], body]
+    [&b"MRCK"[..], &version.to_le_bytes(), &(body.len() as u64).to_le_bytes(), &checksum.as_bytes()[..16], body]
         .concat()
 }
 
@@ -38,8 +38,9 @@ fn arrive(chain: &[Vec<u8>], piece: usize) -> bool {
 
 fuzz_target!(|data: &[u8]| {
     let Some((cut, rest)) = data.split_first_chunk() else { return };
-    let (full, delta) = rest.split_at(rest.len().min(usize::from(u16::from_le_bytes(*cut))));
-    let chain = [envelope(full), envelope(delta)];
+    let first = u16::from_le_bytes(*cut);
+    let (full, delta) = rest.split_at(rest.len().min(usize::from(first & 0x7fff)));
+    let chain = [envelope(1, full), envelope(1 + u32::from(first >> 15), delta)];
     let alone = Decoded::decode(&chain[..1]);
     if let Ok(both) = Decoded::decode(&chain) {
         let alone = alone.expect("what is built on must be sound by itself");

@@ -191,7 +191,7 @@ impl Live {
     pub(super) fn disarm(&mut self) {
         for stage in &mut self.stages {
             stage.tracker.disarm();
-            stage.copying = None;
+            (stage.copying, stage.versions) = (None, None);
             if std::mem::take(&mut stage.has_huge_pages) {
                 prefer_small_pages(stage.memory.data_mut(&mut self.store));
             }

@@ -266,8 +266,8 @@ impl StageReading {
                 };
                 let header = Reader::new(&header).u32().ok_or(chunk_cut)?;
                 let chunk = Chunk::read(header, self.contents)?;
-                // A difference is put over whole pages.
-                let is_whole = chunk.is_packed || self.targets.iter().any(|target| target.bases.is_some());
+                // Differences are put over whole pages.
+                let is_whole = chunk.is_packed || self.version == DIFFERENCES_VERSION;
                 if is_whole { Awaited::Whole(chunk) } else { Awaited::Raw(chunk.stored) }
             }
             Awaited::Whole(chunk) => {
@@ -380,5 +380,46 @@ impl StageReading {
                 self.targets.pop_front();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a checkpoint of one stage writes to memory: places, and bytes or digests.
+    fn writes(checkpoint: &'static [u8]) -> Vec<(usize, usize, Option<Bytes>)> {
+        let mut reading = StageReading::new(true);
+        reading.push(Bytes::from_static(checkpoint)).unwrap();
+        let (memory_len, writes) = reading.take_writes().unwrap();
+        assert_eq!(memory_len, 40 * 65_536);
+        let (_, _, is_full, _) = reading.finish().unwrap();
+        assert!(!is_full);
+        let mut found = Vec::new();
+        for write in writes {
+            let (at, bytes, bases) = match write {
+                Write::Bytes(at, bytes) => (at, bytes, None),
+                Write::Difference(at, bytes, bases) => (at, bytes, Some(bases)),
+                Write::Zeros(_) | Write::Awaited(_) => panic!("there are none"),
+            };
+            assert_eq!(bytes.len(), PAGE);
+            let set = bytes.iter().filter(|byte| **byte > 0).count();
+            assert_eq!(set, if at == 0 { set } else { 1 }, "at {at}");
+            found.push((at / PAGE, usize::from(bytes[1000]), bases));
+        }
+        found
+    }
+
+    /// Two pages in which one byte became 1, and then 2. Page 0 has messages.
+    #[test]
+    fn deltas_of_both_versions_are_read_as_they_were_written() {
+        let first = writes(include_bytes!("golden/1-delta.bin"));
+        let of = |page: usize| first.iter().find(|found| found.0 == page).cloned();
+        assert_eq!([of(32), of(40)], [Some((32, 1, None)), Some((40, 1, None))]);
+        let mut page = [0; PAGE];
+        page[1000] = 1;
+        let base = Some(Bytes::copy_from_slice(&pages::page_digest(&page)));
+        let second = writes(include_bytes!("golden/2-delta.bin"));
+        assert_eq!(second[1..], [(32, 1 ^ 2, base.clone()), (40, 1 ^ 2, base)]);
     }
 }

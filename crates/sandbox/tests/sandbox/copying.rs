@@ -154,7 +154,7 @@ impl World {
         self.chain.truncate(match base {
             CheckpointBase::Image => 0,
             CheckpointBase::Full => 1,
-            CheckpointBase::Previous => self.chain.len(),
+            CheckpointBase::Previous | CheckpointBase::Backup => self.chain.len(),
             CheckpointBase::Apart => return self.go_on_from(&snapshot),
         });
         self.from_apart = false;
@@ -183,7 +183,8 @@ fn a_copy_is_that_of_the_moment_of_its_completion_whatever_happens_between_its_p
                 5 | 8 => CheckpointBase::Full,
                 3 | 6 | 10 => CheckpointBase::Apart,
                 _ if world.from_apart => CheckpointBase::Full,
-                _ => CheckpointBase::Previous,
+                1 | 9 => CheckpointBase::Previous,
+                _ => CheckpointBase::Backup,
             };
             world.checkpoint(base);
         }
