@@ -387,6 +387,9 @@ impl StageReading {
 mod tests {
     use super::*;
 
+    /// The page with the messages, which was written too.
+    const MESSAGE_AT: usize = 1 << 20;
+
     /// What a checkpoint of one stage writes to memory: places, and bytes or digests.
     fn writes(checkpoint: &'static [u8]) -> Vec<(usize, usize, Option<Bytes>)> {
         let mut reading = StageReading::new(true);
@@ -404,13 +407,13 @@ mod tests {
             };
             assert_eq!(bytes.len(), PAGE);
             let set = bytes.iter().filter(|byte| **byte > 0).count();
-            assert_eq!(set, if at == 0 { set } else { 1 }, "at {at}");
+            assert!(set == 1 || at == MESSAGE_AT, "at {at}");
             found.push((at / PAGE, usize::from(bytes[1000]), bases));
         }
         found
     }
 
-    /// Two pages in which one byte became 1, and then 2. Page 0 has messages.
+    /// Two pages in which one byte became 1, and then 2.
     #[test]
     fn deltas_of_both_versions_are_read_as_they_were_written() {
         let first = writes(include_bytes!("golden/1-delta.bin"));
@@ -420,6 +423,6 @@ mod tests {
         page[1000] = 1;
         let base = Some(Bytes::copy_from_slice(&pages::page_digest(&page)));
         let second = writes(include_bytes!("golden/2-delta.bin"));
-        assert_eq!(second[1..], [(32, 1 ^ 2, base.clone()), (40, 1 ^ 2, base)]);
+        assert_eq!(second[..2], [(32, 1 ^ 2, base.clone()), (40, 1 ^ 2, base)]);
     }
 }

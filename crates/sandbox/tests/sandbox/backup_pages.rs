@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The backup's cell.
 const BACKUP: CellId = CellId(2);
 
-/// Writes bytes: a message is `| page 1 | byte 1 |` for each, and lies in page 0. Page 255 stands for noise in the pages 32 to 39.
+/// Writes bytes: a message is `| page 1 | byte 1 |` for each, and is in another page. Page 255 stands for noise in the pages 32 to 39.
 fn writer() -> Arc<Image> {
     deploy(&guest(
         r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
@@ -131,7 +131,7 @@ fn what_was_written_once_is_sent_once_and_what_was_written_back_is_not_sent() {
     pair.ask(&[255, 0, 20, 1]);
     let whole = pair.send();
     assert!(whole > 8 * PAGE, "noise: {whole}");
-    // Page 0 has the message.
+    // And the page with the message.
     let counts = pair.counts_of(|pair| {
         pair.ask(&[32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8]);
         assert!(pair.send() < whole / 20);
