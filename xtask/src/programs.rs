@@ -54,7 +54,7 @@ fn verdict(code: Option<i32>) -> Result<&'static str> {
 }
 
 /// The benchmarks, each with the programs that it is compared with or needs.
-const BENCHES: [(&str, &[setup::Program]); 19] = [
+const BENCHES: [(&str, &[setup::Program]); 20] = [
     ("forward", setup::HAPROXY),
     ("recover", &[]),
     ("standby", &[]),
@@ -74,6 +74,7 @@ const BENCHES: [(&str, &[setup::Program]); 19] = [
     ("apps", setup::APPS),
     ("epoch", &[]),
     ("takeover", &[]),
+    ("log_or_pages", &[]),
 ];
 
 /// Failed benchmarks.

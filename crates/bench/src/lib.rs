@@ -29,6 +29,7 @@ mod faults;
 mod forward;
 mod large;
 mod load;
+mod log_or_pages;
 mod machine;
 mod mass;
 mod memcached;
@@ -163,6 +164,9 @@ enum BenchName {
     Epoch,
     /// How long flows wait when the edge that runs them is lost, and two others are their backups.
     Takeover,
+    /// How many bytes an epoch is as log, as pages, and as whichever the edge chooses.
+    #[value(name = "log_or_pages")]
+    LogOrPages,
     /// What protection costs whole applications, and what they gain from an edge.
     Apps,
 }
@@ -178,7 +182,7 @@ struct BenchOptions {
     /// Measure little: checks that the benchmark works; the figures mean nothing.
     #[arg(long)]
     pub quick: bool,
-    /// Of `apps`, `classify`, `crowd`, `density`, `epoch`, `faults`, `forward`, `large`, `middlebox`, `move`, `recover`, `standby`, `start`, `takeover` and `tls`, only the
+    /// Of `apps`, `classify`, `crowd`, `density`, `epoch`, `faults`, `forward`, `large`, `log_or_pages`, `middlebox`, `move`, `recover`, `standby`, `start`, `takeover` and `tls`, only the
     /// parts whose name contains this, as compress, c500, n300, sigkill.mid-message, throughput, state_10mib, drain_1000, ping or encrypted.
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
@@ -258,6 +262,7 @@ fn run(options: &BenchOptions) -> Result<(), Failure> {
         BenchName::Apps => apps::run(&plan)?,
         BenchName::Epoch => epoch::run(&plan)?,
         BenchName::Takeover => takeover::run(&plan)?,
+        BenchName::LogOrPages => log_or_pages::run(&plan)?,
         BenchName::Move => moves::run(&plan)?,
         BenchName::Noisy => noisy::run(&plan)?,
         BenchName::Density => density::run(&plan)?,

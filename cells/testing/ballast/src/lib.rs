@@ -1,12 +1,12 @@
 //! A cell with a configurable amount of state, for measuring checkpoints and recoveries.
 //!
-//! The client's stream is a sequence of commands, split anywhere. Each begins with 17 bytes, and each except `F` is
+//! The client's stream is a sequence of commands, split anywhere. Each begins with 17 bytes, and each except `D` and `F` is
 //! answered with 17 bytes in the same format (numbers are little-endian):
 //!
 //! ```text
 //! 0        1                9                17
 //! +--------+----------------+----------------+- - - - - - - -+
-//! | op     | a: u64         | b: u64         | a bytes, E, F |
+//! | op     | a: u64         | b: u64         | a bytes: D..F |
 //! +--------+----------------+----------------+- - - - - - - -+
 //! ```
 //!
@@ -14,8 +14,10 @@
 //! |---|---|---|
 //! | `B` | holds `a` bytes of incompressible state made from seed `b` | `a` held, `b` their checksum |
 //! | `T` | changes one word in each of `a` pages of 4 KiB, from page `b` on, cyclically | `a` changed, `b` checksum of the new words |
+//! | `W` | changes these words, and then makes them what they were | `a` changed, `b` checksum of the words |
 //! | `S` | sums the state | `a` held, `b` checksum |
 //! | `E` | echoes the `a` bytes that follow | the command and the bytes |
+//! | `D` | drops the `a` bytes that follow | none |
 //! | `F` | forwards the `a` bytes that follow to the server | none |
 //!
 //! Data from the server passes to the client unchanged. An unknown op closes the client's port, since the stream is out of step.
@@ -29,7 +31,7 @@ mod state;
 
 use state::State;
 
-/// Bytes before the payload of `E` and `F`.
+/// Bytes before the payload of `D`, `E` and `F`.
 const HEADER_SIZE: usize = 17;
 
 /// The ballast and the client's stream.
@@ -46,7 +48,8 @@ pub struct Ballast {
 /// Bytes that follow a header and are not held: they pass on as they come, so `a` may exceed the
 /// memory.
 struct Tail {
-    to: Port,
+    /// None if they are dropped.
+    to: Option<Port>,
     /// At least 1.
     left: u64,
 }
@@ -78,7 +81,9 @@ impl Ballast {
         if let Some(tail) = &mut self.tail {
             let len = usize::try_from(tail.left).map_or(bytes.len(), |left| left.min(bytes.len()));
             let (piece, rest) = bytes.split_at(len);
-            context.send(tail.to, piece);
+            if let Some(to) = tail.to {
+                context.send(to, piece);
+            }
             tail.left -= len as u64;
             if tail.left == 0 {
                 self.tail = None;
@@ -95,7 +100,7 @@ impl Ballast {
         rest
     }
 
-    /// Carries out a command and answers it; for `E` and `F`, from the next byte on.
+    /// Carries out a command and answers it; for `D`, `E` and `F`, from the next byte on.
     fn obey(&mut self, context: &mut Context, command: &Command) {
         let Command { op, a, b } = *command;
         let answer = match op {
@@ -104,12 +109,14 @@ impl Ballast {
                 Command { op, a: self.state.size(), b: self.state.checksum() }
             }
             b'T' => Command { op, a, b: self.state.touch(a, b) },
+            b'W' => Command { op, a, b: self.state.write_back(a, b) },
             b'S' => Command { op, a: self.state.size(), b: self.state.checksum() },
             b'E' => {
-                self.expect_tail(Port::CLIENT, a);
+                self.expect_tail(Some(Port::CLIENT), a);
                 Command { op, a, b }
             }
-            b'F' => return self.expect_tail(Port::SERVER, a),
+            b'D' => return self.expect_tail(None, a),
+            b'F' => return self.expect_tail(Some(Port::SERVER), a),
             _ => {
                 context.print(Level::Error, format_args!("no such command: {op:#04x}; see the cell ballast"));
                 return context.close(Port::CLIENT);
@@ -119,7 +126,7 @@ impl Ballast {
     }
 
     /// A tail of no bytes is none: there would be no byte that ends it.
-    fn expect_tail(&mut self, to: Port, left: u64) {
+    fn expect_tail(&mut self, to: Option<Port>, left: u64) {
         self.tail = (left > 0).then_some(Tail { to, left });
     }
 }
@@ -171,6 +178,9 @@ mod tests {
             command(b'E', 5, 1),
             b"hello".to_vec(),
             command(b'T', 3, 24),
+            command(b'D', 4, 0),
+            b"gone".to_vec(),
+            command(b'W', 2, 24),
             command(b'F', 2, 0),
             b"ok".to_vec(),
             command(b'S', 0, 0),
@@ -180,9 +190,10 @@ mod tests {
         let mut state = State::filled(100_000, 7);
         let filled = command(b'B', 100_000, state.checksum());
         let touched = command(b'T', 3, state.touch(3, 24));
+        let back = command(b'W', 2, state.write_back(2, 24));
         let sum = command(b'S', 100_000, state.checksum());
         let echo = [command(b'E', 5, 1), b"hello".to_vec()].concat();
-        let client = [filled, echo, touched, sum, command(b'E', 0, 9)].concat();
+        let client = [filled, echo, touched, back, sum, command(b'E', 0, 9)].concat();
         for piece in [1, 16, 17, 18, stream.len()] {
             assert_eq!(received(&stream, piece), [client.clone(), b"ok".to_vec()], "pieces of {piece}");
         }

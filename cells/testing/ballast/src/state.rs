@@ -3,6 +3,8 @@
 //! Words are drawn from the seed in the command and not from the host's generator: the same
 //! commands make the same state, on every edge and in every run.
 
+use std::hint::black_box;
+
 /// Bytes of a word.
 const WORD_SIZE: u64 = 8;
 /// Words of 4 KiB, the unit in which checkpoints find out what has changed.
@@ -44,12 +46,27 @@ impl State {
     /// Changes one word in each of `count` pages from page `first` on, cyclically; returns the
     /// checksum of the new words. The word is the page's first.
     pub(crate) fn touch(&mut self, count: u64, first: u64) -> u64 {
+        self.on_pages(count, first, |word| *word = xorshift((*word).max(1)))
+    }
+
+    /// Writes to the same words, and then what they were; returns their checksum.
+    pub(crate) fn write_back(&mut self, count: u64, first: u64) -> u64 {
+        self.on_pages(count, first, |word| {
+            let was = *word;
+            // Not left out by the compiler.
+            *black_box(&mut *word) = !was;
+            *black_box(word) = was;
+        })
+    }
+
+    /// Does this to the first word of each of these pages; returns the checksum of the words after it.
+    fn on_pages(&mut self, count: u64, first: u64, mut change: impl FnMut(&mut u64)) -> u64 {
         let pages = (self.words.len() as u64).div_ceil(PAGE_WORDS);
         let mut sum = 0_u64;
         for page in 0..count.min(pages) {
             let index = (first % pages + page) % pages * PAGE_WORDS;
             let index = usize::try_from(index).expect("below the number of words");
-            self.words[index] = xorshift(self.words[index].max(1));
+            change(&mut self.words[index]);
             sum = sum.rotate_left(5) ^ self.words[index];
         }
         sum
@@ -77,6 +94,13 @@ mod tests {
             let changed = before.words.iter().zip(&after.words).filter(|(a, b)| a != b).count();
             assert_eq!(changed, expected, "{count} from {first}");
         }
+    }
+
+    #[test]
+    fn what_is_written_back_is_what_it_was() {
+        let (before, mut after) = (State::filled(100_000, 3), State::filled(100_000, 3));
+        assert_ne!(after.write_back(7, 20), 0);
+        assert_eq!(before.words, after.words);
     }
 
     #[test]
