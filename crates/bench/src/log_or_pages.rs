@@ -35,10 +35,10 @@ const MESSAGES: u64 = 10;
 const APART: Duration = Duration::from_millis(1);
 /// Rounds after which every page that a message writes has gone to the backup once.
 const WARM_ROUNDS: u64 = 6;
-/// Log after which the edge has tried pages, if it is to choose: twenty times what the first trial counts as.
-const TRIAL_BYTES: u64 = 400 << 10;
-/// What an entry with its message counts as, at least.
-const ENTRY_BYTES: u64 = 80;
+/// After so many rounds the edge has tried pages, if it is to choose: the log of the shortest messages is as much as twenty first trials.
+const TRIED_ROUNDS: u64 = 1_000;
+/// Where the edge chooses, so many times as many rounds are measured: it tries the other form now and then.
+const AUTO_ROUNDS: u64 = 4;
 /// Bytes of an answer.
 const ANSWER: usize = 17;
 
@@ -136,6 +136,16 @@ impl Scene {
         }
         Ok(self.sent()?.since(before))
     }
+
+    /// Rounds until pages have been sent.
+    fn until_tried(&self, client: &mut Client, message: Message) -> anyhow::Result<()> {
+        for _ in 0..TRIED_ROUNDS {
+            if self.rounds(client, 1, message)?.written > 0 {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("the edge has not tried pages in {TRIED_ROUNDS} rounds")
+    }
 }
 
 /// What each message does.
@@ -198,7 +208,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     }
     report.note(format!(
         "bytes of an epoch of {MESSAGES} messages that reached the backup, with their seals; `whole` counts 4 KiB for each page that was \
-         written, since none of them compresses. What a trial of the other form costs, a twentieth at most, is not a part of `auto`"
+         written, since none of them compresses. `auto` is measured after its first trial of pages"
     ));
     Ok(report)
 }
@@ -213,12 +223,12 @@ fn forms(plan: &Plan, scene: &Scene, rounds: u64, report: &mut Report) -> anyhow
             let mut bytes = [0.0; FORMS.len()];
             for (form, name) in FORMS.iter().enumerate() {
                 let mut client = scene.session(form)?;
-                let until_tried = if form == AUTO && !plan.quick {
-                    TRIAL_BYTES / (MESSAGES * (size + ENTRY_BYTES))
-                } else {
-                    0
-                };
-                scene.rounds(&mut client, WARM_ROUNDS + until_tried, message)?;
+                let chooses = form == AUTO && !plan.quick;
+                if chooses {
+                    scene.until_tried(&mut client, message)?;
+                }
+                scene.rounds(&mut client, WARM_ROUNDS, message)?;
+                let rounds = rounds * if chooses { AUTO_ROUNDS } else { 1 };
                 let sent = scene.rounds(&mut client, rounds, message)?;
                 bytes[form] = ratio(sent.bytes(), rounds);
                 report.metric(&format!("size{size}.dirty{pages}.{name}_bytes"), bytes[form]);

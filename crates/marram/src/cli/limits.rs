@@ -253,6 +253,19 @@ fn on_an_edge() -> Vec<Row> {
         ("messages not covered by a checkpoint", size64(wire::CHECKPOINT_AFTER_BYTES), "one is taken"),
         ("log not covered by a checkpoint", size64(wire::COVER_LOG), "one is taken"),
         (
+            "outputs of a shared cell that wait for one client",
+            size64(wire::UNSENT_SHARED_MAX),
+            "its connection is reset, and the log says why: the others do not wait",
+        ),
+    ];
+    rows.extend(of_backups());
+    rows.extend(of_moves());
+    rows
+}
+
+fn of_backups() -> [Row; 2] {
+    [
+        (
             "earlier versions of pages that a cell keeps for its backup",
             format!(
                 "1/{} of its memory, and {} at least",
@@ -262,14 +275,7 @@ fn on_an_edge() -> Vec<Row> {
             "a page that was not written for the longest time is sent whole the next time",
         ),
         ("the same, of all cells", size(sandbox::VERSIONS_BYTES_MAX), "as above"),
-        (
-            "outputs of a shared cell that wait for one client",
-            size64(wire::UNSENT_SHARED_MAX),
-            "its connection is reset, and the log says why: the others do not wait",
-        ),
-    ];
-    rows.extend(of_moves());
-    rows
+    ]
 }
 
 fn of_moves() -> [Row; 5] {

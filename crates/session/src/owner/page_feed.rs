@@ -26,12 +26,14 @@ pub(super) struct PageFeed {
     /// Entries that wait, each with what it costs of the feed's window; none while the log is sent.
     waiting: Option<VecDeque<(u64, Fed)>>,
     waiting_bytes: u64,
+    /// What these would be, if they were sent: without what an entry counts as in the window beyond its bytes.
+    waiting_size: u64,
     /// Whether the entries that wait begin where the last copy was made.
     is_whole: bool,
     /// Entries, and messages with them, since the last copy: what a backup would replay.
     entries: u64,
     charge: u64,
-    /// Of the present epoch.
+    /// Of the present epoch, as they are sent.
     pub(super) epoch_bytes: u64,
     /// Whether pages are to be copied as soon as the cell stands between two entries.
     is_due: bool,
@@ -45,10 +47,12 @@ impl PageFeed {
     pub(super) fn entry(&mut self, entry: u64, cost: u64, fed: Fed) -> Option<Fed> {
         self.entries += entry;
         self.charge += cost;
-        self.epoch_bytes += cost;
+        let size = (fed.entry.len() + fed.payload.len()) as u64;
+        self.epoch_bytes += size;
         let Some(waiting) = &mut self.waiting else { return Some(fed) };
         waiting.push_back((cost, fed));
         self.waiting_bytes += cost;
+        self.waiting_size += size;
         None
     }
 
@@ -76,11 +80,11 @@ impl PageFeed {
     /// Pages are copied, at the end of the last entry.
     pub(super) fn copy(&mut self, number: u32, at: Boundary) {
         let waits = self.waiting.is_some();
-        let instead_of = (waits && self.is_whole).then_some(self.waiting_bytes);
+        let instead_of = (waits && self.is_whole).then_some(self.waiting_size);
         self.copied = Some(CopiedPages { number, at, size: 0, waits, instead_of });
         if let Some(waiting) = &mut self.waiting {
             waiting.clear();
-            self.waiting_bytes = 0;
+            (self.waiting_bytes, self.waiting_size) = (0, 0);
             self.is_whole = true;
         }
         self.is_due = false;
@@ -111,7 +115,7 @@ impl PageFeed {
 
     /// Entries that waited, if the backup gets the log from now on. Only when it has the last copy, and so stands where they begin.
     pub(super) fn leave_pages(&mut self) -> VecDeque<(u64, Fed)> {
-        (self.waiting_bytes, self.is_due) = (0, false);
+        (self.waiting_bytes, self.waiting_size, self.is_due) = (0, 0, false);
         self.waiting.take().unwrap_or_default()
     }
 
