@@ -35,7 +35,9 @@ const MESSAGES: u64 = 10;
 const APART: Duration = Duration::from_millis(1);
 /// Rounds after which every page that a message writes has gone to the backup once.
 const WARM_ROUNDS: u64 = 6;
-/// After so many rounds the edge has tried pages, if it is to choose: the log of the shortest messages is as much as twenty first trials.
+/// Log after which the edge tries pages for the first time, if it is to choose.
+const TRIED_BYTES: u64 = 20 * (16 << 10);
+/// And after so many rounds at the latest.
 const TRIED_ROUNDS: u64 = 1_000;
 /// Where the edge chooses, so many times as many rounds are measured: it tries the other form now and then.
 const AUTO_ROUNDS: u64 = 4;
@@ -137,10 +139,12 @@ impl Scene {
         Ok(self.sent()?.since(before))
     }
 
-    /// Rounds until pages have been sent.
+    /// Rounds until the edge has tried pages. Before that it may have sent some, to bound what its backup would replay.
     fn until_tried(&self, client: &mut Client, message: Message) -> anyhow::Result<()> {
+        let mut log = 0;
         for _ in 0..TRIED_ROUNDS {
-            if self.rounds(client, 1, message)?.written > 0 {
+            log += self.rounds(client, 1, message)?.log;
+            if log >= TRIED_BYTES {
                 return Ok(());
             }
         }
