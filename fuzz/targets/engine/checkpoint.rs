@@ -9,8 +9,14 @@ use marram_sandbox::{CheckpointReader, Decoded};
 /// `MRCK`, version, length, the first half of BLAKE3.
 fn envelope(version: u32, body: &[u8]) -> Vec<u8> {
     let checksum = blake3::hash(body);
-    [&b"MRCK"[..], &version.to_le_bytes(), &(body.len() as u64).to_le_bytes(), &checksum.as_bytes()[..16], body]
-        .concat()
+    [
+        &b"MRCK"[..],
+        &version.to_le_bytes(),
+        &(body.len() as u64).to_le_bytes(),
+        &checksum.as_bytes()[..16],
+        body,
+    ]
+    .concat()
 }
 
 /// A chain of two equal stages.
