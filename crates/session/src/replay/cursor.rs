@@ -48,6 +48,8 @@ pub(crate) struct ReplayCursor {
     rest: Bytes,
     /// Log that was added later, in whole entries.
     later: VecDeque<Bytes>,
+    /// How much that is. One that lags has much of it, and is asked after each entry what it holds.
+    later_bytes: u64,
     cursor: Cursor,
     known: Known,
     underway: Option<Underway>,
@@ -57,20 +59,20 @@ impl ReplayCursor {
     /// Starts at the beginning of these entries.
     pub(crate) fn new(log: Bytes, cursor: Cursor) -> Self {
         let later = VecDeque::new();
-        Self { rest: log, later, cursor, known: Known::default(), underway: None }
+        Self { rest: log, later, later_bytes: 0, cursor, known: Known::default(), underway: None }
     }
 
     /// Appends log: whole entries.
     pub(crate) fn extend(&mut self, entries: Bytes) {
         if !entries.is_empty() {
+            self.later_bytes += entries.len() as u64;
             self.later.push_back(entries);
         }
     }
 
     /// Bytes of the remaining log, and of the objects that it has read.
     pub(crate) fn held_bytes(&self) -> u64 {
-        let later = self.later.iter().map(|entries| entries.len() as u64).sum::<u64>();
-        self.rest.len() as u64 + later + self.known.size()
+        self.rest.len() as u64 + self.later_bytes + self.known.size()
     }
 
     /// The time that the running handler observes, or observed, in nanoseconds.
@@ -87,6 +89,7 @@ impl ReplayCursor {
         if self.underway.is_none() {
             if self.rest.is_empty() {
                 let Some(later) = self.later.pop_front() else { return Ok(None) };
+                self.later_bytes -= later.len() as u64;
                 self.rest = later;
             }
             let mut entry = self.cursor.take(&mut self.rest).map_err(|_| LogReplayError::Unreadable)?;
