@@ -1,9 +1,18 @@
 //! The owner's local invariants, by their numbers in docs/protocol.md: those that relate its parts, and those of each
 //! part.
 
-use super::{Owner, OwnerPhase, end_state::EndState, phase::Phase, protection::Protection};
+use super::{
+    Owner, OwnerPhase,
+    end_state::{EndState, Message},
+    phase::Phase,
+    protection::Protection,
+};
 use crate::invariant::{BrokenInvariant, holds};
+use alloc::collections::VecDeque;
 use marram_wire::limits::charge;
+
+/// Queues of more messages are not summed: an edge that has a long one to replay would never come to its end.
+const SUMMED_MAX: usize = 1_024;
 
 impl Owner {
     /// Checks I15, I19, I23, I28 to I30, I35, I37, I38, I42 and I49 of docs/protocol.md, as far as they relate fields of this
@@ -47,12 +56,13 @@ impl Owner {
 impl EndState {
     /// I15 and I30 of docs/protocol.md.
     fn invariants(&self, stands_by: bool) -> Result<(), BrokenInvariant> {
-        let charge_of = |messages: &mut dyn Iterator<Item = &super::end_state::Message>| {
-            messages.map(|message| charge(message.payload.len())).sum::<u64>()
+        let is_sum = |counted: u64, messages: &VecDeque<Message>| {
+            let sum = || messages.iter().map(|message| charge(message.payload.len())).sum::<u64>();
+            messages.len() > SUMMED_MAX || counted == sum()
         };
         holds!("I30", self.outbox.len() as u64 <= self.produced && self.sent <= self.outbox.len());
-        holds!("I30", self.inputs_charge == charge_of(&mut self.inputs.iter()));
-        holds!("I30", self.outbox_charge == charge_of(&mut self.outbox.iter()));
+        holds!("I30", is_sum(self.inputs_charge, &self.inputs));
+        holds!("I30", is_sum(self.outbox_charge, &self.outbox));
         holds!("I15", stands_by || self.logged <= self.produced);
         holds!("I15", stands_by || self.acknowledged() + self.sent as u64 <= self.logged);
         Ok(())
