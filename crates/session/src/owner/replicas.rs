@@ -125,8 +125,8 @@ struct ReplicaStream {
     streaming: bool,
     /// The log offset from which on they are.
     begins_at: u64,
-    /// Whether it was told to take the session over.
-    handed_over: bool,
+    /// Once it was told to take the session over: the entries that it has been fed since.
+    handed_over: Option<u64>,
     /// The checkpoint that it begins with, until that is sealed.
     base: Option<u32>,
     /// Whether it has stored that checkpoint.
@@ -210,12 +210,15 @@ impl ReplicaStream {
 
     /// Whether the session waits for it, instead of doing without it: outputs wait for it, or it is about to take the session over.
     fn is_needed(&self) -> bool {
-        self.feed.is_backup() || self.handed_over
+        self.feed.is_backup() || self.handed_over.is_some()
     }
 
     /// Whether it is needed, and so far behind that the cell waits.
     fn is_full(&self) -> bool {
-        let lags = self.behind > FEED_WINDOW / 2 || self.fell_behind() > REPLAY_LAG_MAX;
+        // It takes over once it has replayed everything. If it is slower than this edge, it gets so far only because the cell waits.
+        // A backup may also be handed nothing in the end, and goes on to be fed.
+        let follows = !self.feed.is_backup() && self.handed_over.is_some_and(|fed| fed >= REPLAY_LAG_MAX);
+        let lags = follows || self.behind > FEED_WINDOW / 2 || self.fell_behind() > REPLAY_LAG_MAX;
         let is_full = lags || self.pages.as_ref().is_some_and(|pages| pages.is_full());
         self.is_needed() && self.streaming && is_full
     }
@@ -250,7 +253,7 @@ impl Replicas {
             feed,
             streaming: false,
             begins_at: 0,
-            handed_over: false,
+            handed_over: None,
             base: None,
             ready: false,
             transfers: VecDeque::new(),
@@ -286,7 +289,8 @@ impl Replicas {
         }
     }
 
-    /// Tells a keeper to take the session over. False if it has not all that it needs.
+    /// Tells a keeper to take the session over. False if it has not all that it needs, or has too much of it to replay: while a
+    /// large checkpoint is sent, much is logged.
     pub(super) fn hand_over(
         &mut self,
         keeper: KeeperId,
@@ -294,11 +298,13 @@ impl Replicas {
         out: &mut Vec<OwnerEffect>,
     ) -> bool {
         // A warm backup replays what it holds first.
-        let is_ready =
-            |stream: &&ReplicaStream| stream.keeper == keeper && stream.feed.begins_apart() && stream.ready;
+        let is_ready = |stream: &&ReplicaStream| {
+            let replays = stream.feed.begins_apart() && stream.unreplayed <= REPLAY_LAG_MAX;
+            stream.keeper == keeper && stream.ready && replays
+        };
         let Some(at) = self.streams.iter().position(|stream| is_ready(&stream)) else { return false };
         let stream = &mut self.streams[at];
-        stream.handed_over = true;
+        stream.handed_over.get_or_insert(0);
         let hand_over = HandOver { channel: stream.channel, session_ns };
         out.push(OwnerEffect::ToKeeper(keeper, hand_over.into()));
         true
@@ -402,7 +408,7 @@ impl Replicas {
 
     /// Whether a keeper was told to take the session over.
     pub(super) fn has_handed_over(&self) -> bool {
-        self.streams.iter().any(|stream| stream.handed_over)
+        self.streams.iter().any(|stream| stream.handed_over.is_some())
     }
 
     /// The log offset from which on a keeper is fed; none if it is not fed yet.
@@ -612,6 +618,7 @@ impl Replicas {
                 stream.note_place(place);
             }
             stream.unreplayed += u64::from(stream.feed.is_replayed());
+            stream.handed_over = stream.handed_over.map(|fed| fed + 1);
             if stream.fell_behind() > REPLAY_LAG_MAX && !stream.is_needed() {
                 let reason = format!("it replays too slowly: {} entries behind", stream.unreplayed);
                 out.push(OwnerEffect::StandbySlow(stream.keeper));

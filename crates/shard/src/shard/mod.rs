@@ -371,8 +371,8 @@ impl Shard {
                 let why = if session.moving.as_ref().is_some_and(|moving| moving.is_handed_over()) {
                     "the edge did not take the session over in time"
                 } else {
-                    "it did not come to an end in time: the session changes faster than its state can be sent, or its ends cannot keep \
-                     another full checkpoint"
+                    "it did not come to an end in time: the session changes faster than its state can be sent or its log replayed, or its \
+                     ends cannot keep another full checkpoint"
                 };
                 self.give_up_move(now, id, why, out);
             }

@@ -1,9 +1,9 @@
 //! Hot standbys: their reports of replayed entries, and what happens to one that falls behind.
 
-use crate::owner::bench::{Bench, CLIENT, policy};
+use crate::owner::bench::{Bench, CLIENT, SERVER, policy};
 use marram_session::owner::{Feed, KeeperId};
 use marram_wire::{
-    frame::{Credit, Frame, Replayed, Stored},
+    frame::{Credit, Frame, Protected, Replayed, Stored},
     limits::{REPLAY_LAG_MAX, REPLAYED_EVERY},
 };
 
@@ -143,25 +143,52 @@ fn one_that_stored_what_it_was_not_sent_is_dropped() {
     }
 }
 
-#[test]
-fn the_session_waits_for_one_that_was_told_to_take_it_over() {
-    let mut bench = kept(true);
+/// Tells the keeper to take the session over, if it can be told.
+fn hands_over(bench: &mut Bench) -> bool {
     let mut is_done = false;
     bench.step(|owner, now, out| is_done = owner.hand_over(now, KEEPER, out));
-    assert!(is_done);
-    consume(&mut bench, REPLAY_LAG_MAX);
+    is_done
+}
+
+#[test]
+fn one_that_was_told_to_take_the_session_over_gets_to_the_end_of_what_it_is_fed() {
+    let mut bench = kept(true);
+    assert!(hands_over(&mut bench));
+    // As many entries as it replays: alone by that, it would never have replayed everything.
+    for _ in 0..REPLAY_LAG_MAX / REPLAYED_EVERY {
+        consume(&mut bench, REPLAYED_EVERY);
+        replays(&mut bench, REPLAYED_EVERY);
+    }
     bench.say(CLIENT, "waits");
-    assert!(bench.run.is_none(), "it lags");
-    assert_eq!((unreplayed(&bench), lost(&mut bench)), (Some(REPLAY_LAG_MAX + 1), Vec::new()));
+    assert!(bench.run.is_none(), "the cell waits");
+    assert_eq!((unreplayed(&bench), lost(&mut bench)), (Some(1), Vec::new()));
     replays(&mut bench, 1);
-    assert!(bench.run.is_some(), "it has caught up far enough");
-    bench.ran_with(|_| {});
-    bench.say(CLIENT, "waits again");
-    assert!(bench.run.is_none());
+    assert!(bench.run.is_none(), "until the ends promise the other edge");
     // It is given up.
     bench.step(|owner, now, out| {
         owner.remove_replica(KEEPER, out);
         owner.tick(now, out);
     });
     assert!(bench.run.is_some(), "nothing is waited for");
+}
+
+#[test]
+fn a_session_is_handed_over_when_little_is_left_to_replay() {
+    let mut bench = Bench::begun(policy());
+    consume(&mut bench, 1);
+    bench.step(|owner, _, out| owner.add_replica(KEEPER, CHANNEL, Feed::Replayed, out));
+    consume(&mut bench, REPLAY_LAG_MAX + 2 * REPLAYED_EVERY);
+    let number = bench.taken.as_ref().expect("it begins with a checkpoint").number;
+    assert_eq!(bench.checkpointed(&b"sealed"[..]), None);
+    says(&mut bench, Stored { channel: CHANNEL, bytes: 6, complete: Some(number) });
+    assert!(!hands_over(&mut bench), "the ends are asked whether they have the log up to there");
+    for port in [CLIENT, SERVER] {
+        bench.frame(port, Protected { channel: port.0 + 1, sent_start: 0, received: 0 });
+    }
+    assert!(!hands_over(&mut bench), "too much is left");
+    replays(&mut bench, REPLAYED_EVERY);
+    assert!(!hands_over(&mut bench));
+    replays(&mut bench, REPLAYED_EVERY);
+    assert!(hands_over(&mut bench));
+    assert_eq!((unreplayed(&bench), lost(&mut bench)), (Some(REPLAY_LAG_MAX), Vec::new()));
 }
