@@ -5,9 +5,10 @@ use crate::support::{
     services::{Service, Site, servers::Servers},
 };
 use hyper::Method;
-use marram_cluster::{AgentSide, Layout, TestCluster, free_address};
+use marram_cluster::{AgentSide, Layout, LogEvent, TestCluster, free_address};
 use serde_json::Value;
 use std::{
+    fs,
     net::SocketAddr,
     process::Command,
     thread,
@@ -16,6 +17,8 @@ use std::{
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) const SHARDS: u8 = 2;
+/// Log lines of each kind that are shown if a test fails.
+const SHOWN: usize = 200;
 /// `forward`, with the server of [`support::traffic`].
 const BULK: &str = "bulk";
 
@@ -143,5 +146,28 @@ impl World {
     /// The name that an edge has.
     pub(super) fn name(&self, edge: usize) -> String {
         self.ask(edge, Method::GET, "/v1/edge").unwrap()["edge"].as_str().unwrap().to_owned()
+    }
+}
+
+/// What a program saw says little of why a test failed. What agents and edges said of their sessions, or wrote as they died, says more.
+impl Drop for World {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            return;
+        }
+        let is_about_session = |event: &LogEvent| !event.text("session").is_empty();
+        let is_warning = |event: &LogEvent| matches!(event.text("level"), "WARN" | "ERROR");
+        eprintln!("of sessions:\n{}", self.cluster.logs.tail_of(SHOWN, is_about_session));
+        let others = |event: &LogEvent| is_warning(event) && !is_about_session(event);
+        eprintln!("warnings:\n{}", self.cluster.logs.tail_of(SHOWN, others));
+        for entry in fs::read_dir(self.cluster.directory.path()).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let is_errors = path.extension().is_some_and(|extension| extension == "stderr");
+            match fs::read_to_string(&path) {
+                Ok(text) if is_errors && !text.is_empty() => eprintln!("{}:\n{text}", path.display()),
+                Err(error) if is_errors => eprintln!("{}: {error}", path.display()),
+                _ => {}
+            }
+        }
     }
 }
