@@ -8,10 +8,11 @@
 //! Bytes are counted where they are sent to the backup, with their seals; times do not matter. The messages' bytes are random, and so is the
 //! cell's state: neither log nor whole pages compress.
 
-use crate::epoch::scene::{figures, wait_until};
+use crate::ballast::xorshift;
+use crate::epoch::scene::{Owner, figures, start_owner, wait_until};
 use crate::pinger::{self, Pinger};
 use crate::report::{Bar, Report};
-use crate::{Plan, peer, progress, standby};
+use crate::{Plan, progress};
 use anyhow::Context;
 use hyper::Method;
 use marram_cluster::{TestCluster, TestStore};
@@ -88,14 +89,7 @@ impl Scene {
             };
             FORMS.iter().map(manifest).collect()
         })?;
-        let store = TestStore::start(&plan.program, &cluster.logs)?;
-        let extra = format!("{}\n{}", standby::stand_by(&cluster), store.field());
-        cluster.start_edge(0, &extra)?;
-        // Agents know the first edge only, so that no session begins at the other one.
-        let edge = [cluster.edges[0].address()];
-        cluster.start_server_agent(&edge, &[(SERVER, peer::echo_server()?)])?;
-        let listens = cluster.start_client_agent(&edge, &FORMS)?;
-        let listens = listens.iter().map(|listen| listen.address).collect();
+        let Owner { extra, listens, store } = start_owner(plan, &mut cluster, SERVER, &FORMS)?;
         cluster.start_edge(1, &extra)?;
         let scene = Self { cluster, listens, _store: store };
         let owner = scene.cluster.edges[0].client()?;
@@ -174,7 +168,10 @@ impl Client {
             let due = begun + APART * u32::try_from(number).unwrap_or(u32::MAX);
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             let mut bytes = pinger::command(b'D', message.size, 0).to_vec();
-            bytes.extend((0..message.size).map(|_| self.random_byte()));
+            bytes.extend((0..message.size).map(|_| {
+                self.random = xorshift(self.random);
+                self.random.to_le_bytes()[0]
+            }));
             bytes.extend(pinger::command(message.op, message.pages, 0));
             self.stream.write_all(&bytes)?;
         }
@@ -189,13 +186,6 @@ impl Client {
             );
         }
         Ok(())
-    }
-
-    fn random_byte(&mut self) -> u8 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random.to_le_bytes()[0]
     }
 }
 

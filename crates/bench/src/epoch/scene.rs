@@ -7,7 +7,7 @@
 //! Agents know the first edge only, so that no session begins at the other one.
 
 use super::flows::{Flows, Server};
-use crate::{Plan, cpu};
+use crate::{Plan, cpu, peer, standby};
 use anyhow::Context;
 use hyper::Method;
 use marram_admin::client::ApiClient;
@@ -165,6 +165,31 @@ pub(crate) fn figures<const N: usize>(edge: &ApiClient, names: [&str; N]) -> any
         line.rsplit_once(' ')?.1.parse().ok()
     };
     Ok(names.map(|name| value(name).unwrap_or(0)))
+}
+
+/// What [`start_owner`] has started.
+pub(crate) struct Owner {
+    /// What the configuration of an edge needs to be its backup.
+    pub(crate) extra: String,
+    /// Where clients of each app connect.
+    pub(crate) listens: Vec<SocketAddr>,
+    pub(crate) store: TestStore,
+}
+
+/// Starts a store, the first edge, and agents that know only this edge, so that no session begins at another one. The server echoes.
+pub(crate) fn start_owner(
+    plan: &Plan,
+    cluster: &mut TestCluster,
+    server: &str,
+    apps: &[&str],
+) -> anyhow::Result<Owner> {
+    let store = TestStore::start(&plan.program, &cluster.logs)?;
+    let extra = format!("{}\n{}", standby::stand_by(cluster), store.field());
+    cluster.start_edge(0, &extra)?;
+    let edge = [cluster.edges[0].address()];
+    cluster.start_server_agent(&edge, &[(server, peer::echo_server()?)])?;
+    let listens = cluster.start_client_agent(&edge, apps)?;
+    Ok(Owner { extra, listens: listens.iter().map(|listen| listen.address).collect(), store })
 }
 
 /// Waits until so many sessions of an edge have a backup that a claim names.

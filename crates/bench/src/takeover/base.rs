@@ -6,14 +6,14 @@
 //! ```
 //! An epoch ends with each message, so that no wait is for the end of an epoch. The client asks again a millisecond after each answer.
 
-use crate::epoch::scene::{run_first, wait_for_backups, wait_until};
+use crate::epoch::scene::{Owner, run_first, start_owner, wait_for_backups, wait_until};
 use crate::pinger::{self, Pinger};
 use crate::report::{Bar, Report};
-use crate::{Plan, cpu, peer, progress, standby, stats};
+use crate::{Plan, cpu, progress, stats};
 use anyhow::Context;
 use hyper::Method;
 use marram_admin::client::ApiClient;
-use marram_cluster::{TestCluster, TestStore};
+use marram_cluster::TestCluster;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -34,13 +34,8 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         );
         Ok(vec![plan.cells.manifest(place, APP, "ballast", &rest)?])
     })?;
-    let store = TestStore::start(&plan.program, &cluster.logs)?;
-    let extra = format!("{}\n{}", standby::stand_by(&cluster), store.field());
-    cluster.start_edge(0, &extra)?;
-    let edge = [cluster.edges[0].address()];
-    cluster.start_server_agent(&edge, &[(SERVER, peer::echo_server()?)])?;
-    let listens = cluster.start_client_agent(&edge, &[APP])?;
-    let mut stream = Pinger::fill(listens.first().context("one app has one listener")?.address, BYTES)?;
+    let Owner { extra, listens, store: _store } = start_owner(plan, &mut cluster, SERVER, &[APP])?;
+    let mut stream = Pinger::fill(*listens.first().context("one app has one listener")?, BYTES)?;
     cluster.start_edge(1, &extra)?;
     let owner = cluster.edges[0].client()?;
     wait_for_backups(&owner, 1)?;
