@@ -265,6 +265,7 @@ fn written(scene: &Scene, rounds: u64, report: &mut Report) -> anyhow::Result<()
     // The pages of the messages themselves are sent with and without.
     let sent = (written.whole + written.differences).saturating_sub(after.whole + after.differences);
     report.metric("written_back.written", ratio(written.written, rounds));
+    report.metric("written_back.sent", ratio(sent, rounds));
     report.metric_with_bar("written_back_pages", ratio(sent, rounds).floor(), Bar::Most(0.0));
     Ok(())
 }
