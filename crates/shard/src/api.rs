@@ -135,7 +135,8 @@ pub enum ShardInput {
     },
     /// A message from control.
     Control(ToShard),
-    /// A time asked for by [`ShardOutput::WakeAt`] has come.
+    /// A time asked for by [`ShardOutput::WakeAt`] has come. The shell gives this behind all that came together, and before it writes:
+    /// epochs that are due end here.
     Wake,
 }
 

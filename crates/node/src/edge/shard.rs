@@ -37,7 +37,7 @@ use marram_transport::{
     IdleTasks, IpcChannel, LogLimiter, Socket, Wire, WireAcceptor, WireError, WireEvent, WireTable,
     cannot_wait, random, token, wait_finely,
 };
-use marram_wire::{id::HostId, seal::DomainSecret};
+use marram_wire::{frame::Frame, id::HostId, seal::DomainSecret};
 use mio::{
     Events, Interest, Poll, Waker,
     net::{TcpStream, UnixStream},
@@ -100,6 +100,8 @@ struct Process {
     looks: bool,
     /// On the shard's clock, `Now::mono_ns`.
     wake_at: Option<u64>,
+    /// Whether a confirmation is to be written: outputs of another edge wait for it, and it waits for no handler.
+    is_awaited: bool,
     idle_tasks: IdleTasks,
     /// For lines that a peer can cause.
     failures: LogLimiter,
@@ -182,6 +184,7 @@ impl Process {
             pause_max: Duration::ZERO,
             looks: false,
             wake_at: None,
+            is_awaited: false,
             idle_tasks: IdleTasks::default(),
             failures: LogLimiter::new(at),
             poll,
@@ -256,7 +259,14 @@ impl Process {
     /// gives turns to handlers. Returns after some time of that, to poll again. The result is whether there was work.
     fn work(&mut self) -> bool {
         let mut worked = false;
-        while self.take_inputs() + self.give_turns() > 0 {
+        loop {
+            let taken = self.take_inputs();
+            if std::mem::take(&mut self.is_awaited) {
+                self.table.flush();
+            }
+            if taken + self.give_turns() == 0 {
+                break;
+            }
             worked = true;
             if self.spent >= FLUSH_AFTER || self.looks || self.at.elapsed() >= LOOK_AFTER {
                 break;
@@ -264,14 +274,20 @@ impl Process {
         }
         self.spent = Duration::ZERO;
         // Only after reading what has arrived, so that unread data counts as activity.
-        if self.wake_at.is_some_and(|at| at <= self.now.mono_ns) {
-            self.wake_at = None;
-            self.step(ShardInput::Wake);
-            worked = true;
-        }
+        worked |= self.end_turn();
         self.looks &= self.executor.is_busy();
-        self.table.flush();
         worked
+    }
+
+    /// Passes on what was done until now: the epochs that are due end with it, and then all is written. Whether something was due.
+    fn end_turn(&mut self) -> bool {
+        let is_due = self.wake_at.take_if(|at| *at <= self.now.mono_ns).is_some();
+        if is_due {
+            self.step(ShardInput::Wake);
+        }
+        self.is_awaited = false;
+        self.table.flush();
+        is_due
     }
 
     /// Takes some inputs; returns how many.
@@ -288,7 +304,7 @@ impl Process {
         for given in 0..TURNS_BETWEEN_INPUTS {
             if self.executor.next_may_be_long() {
                 // Ready output does not wait for a long turn.
-                self.table.flush();
+                self.end_turn();
                 // Nor does data that arrived during other turns; but only before every other long turn: before each, a flood
                 // would be processed twice as often as handlers run.
                 self.looks = !self.looks && self.at.elapsed() >= FLUSH_AFTER;
@@ -478,7 +494,10 @@ impl Process {
     /// steps.
     fn perform(&mut self, out: ShardOutput) {
         match out {
-            ShardOutput::Send { wire, frame } => self.table.send(wire.0, frame),
+            ShardOutput::Send { wire, frame } => {
+                self.is_awaited |= matches!(frame, Frame::Confirmed(_));
+                self.table.send(wire.0, frame);
+            }
             ShardOutput::Run(run) => self.executor.run(run),
             ShardOutput::CloseWire { wire } => {
                 // The table does not report a close that was asked for; the shard counts on hearing

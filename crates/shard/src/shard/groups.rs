@@ -152,10 +152,15 @@ impl Shard {
             self.retell_group(now, name, out);
             self.claim_group(now, name, out);
         }
+        self.claim_backups(now, out);
+    }
+
+    /// Ends the epochs that are due. The shell asks for this when it has passed on all that came together, before it writes: what would
+    /// leave in one write needs one confirmation.
+    pub(super) fn epochs_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         for name in self.groups.ending(now.mono_ns) {
             self.end_epoch(now, name, false, out);
         }
-        self.claim_backups(now, out);
     }
 
     /// Something of a session is in no epoch of its group.

@@ -184,7 +184,10 @@ impl Shard {
             }
             ShardInput::Recorded { session, tag, result } => self.recorded(session, tag, result, out),
             ShardInput::Control(message) => self.control(now, message, out),
-            ShardInput::Wake => {}
+            ShardInput::Wake => {
+                self.wake_ns = None;
+                self.epochs_due(now, out);
+            }
         }
         self.all_due(now, out);
         self.ask_to_wake(out);
