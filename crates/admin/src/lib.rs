@@ -24,7 +24,7 @@
 //! | `GET /v1/drain` | | how each session would leave, if the edge stopped |
 //! | `POST /v1/drain`, `/v1/drain/force` | moves all sessions away, accepts no new ones; the first not if some would have no standby | |
 //! | `GET /v1/images/HASH` | | the module, files and quotas behind an image, for another edge |
-//! | `GET /v1/images/HASH/app` | | the settings of its app, which is or was deployed, for another edge |
+//! | `GET /v1/images/HASH/app?name=APP` | | the settings of this app with this image, which is or was deployed, for another edge; without `name`, those of one such app |
 //!
 //! A recorder answers `/healthz`, `/metrics`, `/v1/sessions` and `/v1/logs` in the same way, an agent `/healthz` and `/v1/logs`.
 //!

@@ -2,10 +2,12 @@
 //! verified by its digest; the app's settings are trusted as the peer sends them.
 //!
 //! ```text
-//! session needs image H ─▶ fetch(H) ─▶ edges registered with H at the coordinator (8), then `admin.peers`
-//!                                       GET /v1/images/H/app   the settings
-//!                                       GET /v1/images/H       module, files, quotas; for a chain the list of stages
+//! session needs image H of X ─▶ fetch ─▶ edges registered with them at the coordinator (8), then `admin.peers`
+//!                                         GET /v1/images/H/app?name=X   the settings
+//!                                         GET /v1/images/H              module, files, quotas; for a chain the list of stages
 //! ```
+//!
+//! An edge of before the parameter `name` answers with the settings of any app of that image; those of another app are not used.
 //!
 //! Edges of a domain trust each other completely (`SECURITY.md`), so settings need no proof. The
 //! digest still is checked, because a session's ends name the image and must not get another one.
@@ -18,14 +20,16 @@ use super::state::AdminState;
 use super::view::{self, parse_hex};
 use super::{apps, chains, kept};
 use hyper::Method;
+use marram_config::units::Name;
 use marram_http::Refusal;
 use marram_http::tls::HttpsError;
 use marram_node::coordinator::Coordinator;
 use marram_sandbox::{Chain, ChainError, DeployError, Images, LoadError};
-use marram_shard::api::App;
+use marram_shard::api::{App, AppVersion};
 use marram_wire::id::ImageHash;
 use serde_json::Value;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::PoisonError;
 use std::time::Instant;
 
@@ -181,7 +185,7 @@ fn bring(client: &ApiClient, images: &Images, image: ImageHash) -> Result<(), Pe
     Ok(())
 }
 
-/// Fetches an image into the image cache from the first peer that has it.
+/// Fetches the settings of a version of an app from the first peer that has it, and its image into the image cache.
 ///
 /// # Errors
 /// In a few words for the session that needs it; the log has each peer's error.
@@ -189,11 +193,11 @@ fn bring(client: &ApiClient, images: &Images, image: ImageHash) -> Result<(), Pe
 /// Sessions of any app can cause this, each attempt again, so the errors of peers are logged
 /// through a limiter. A peer that does not have the image is not a failure of that peer and is
 /// counted apart.
-pub fn fetch(state: &AdminState, image: ImageHash) -> Result<App, FetchError> {
+pub fn fetch(state: &AdminState, version: &AppVersion) -> Result<App, FetchError> {
     let mut unknown = 0;
-    let peers = asked_for(state, image);
+    let peers = asked_for(state, version);
     for peer in &peers {
-        match fetch_from(state, peer, image) {
+        match fetch_from(state, peer, version) {
             Ok(app) => return Ok(app),
             Err(error) => {
                 let is_unknown = matches!(&error, PeerError::Client(error) if error.is_not_found());
@@ -201,7 +205,7 @@ pub fn fetch(state: &AdminState, image: ImageHash) -> Result<App, FetchError> {
                 // Any client of an edge can cause requests for images that do not exist.
                 let mut log_limiter = state.log_limiter.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(suppressed) = log_limiter.pass(Instant::now()) {
-                    tracing::warn!(peer, %image, suppressed, "an image could not be fetched: {error}");
+                    tracing::warn!(peer, %version, suppressed, "an app could not be fetched: {error}");
                 }
             }
         }
@@ -210,22 +214,28 @@ pub fn fetch(state: &AdminState, image: ImageHash) -> Result<App, FetchError> {
     Err(FetchError { peers: peers.len(), unknown, is_coordinator_away: away.is_some() })
 }
 
-/// Admin URLs: first of edges that are registered with the image, then those in the configuration.
-fn asked_for(state: &AdminState, image: ImageHash) -> Vec<String> {
-    let holders = state.coordinator.as_ref().map(|coordinator| coordinator.holders(image));
+/// Admin URLs: first of edges that are registered with the version, then those in the configuration.
+fn asked_for(state: &AdminState, version: &AppVersion) -> Vec<String> {
+    let holders = state.coordinator.as_ref().map(|coordinator| coordinator.holders(version));
     let mut urls: Vec<String> = holders.into_iter().flatten().take(HOLDERS_MAX).map(|(_, url)| url).collect();
     let named: Vec<String> = state.peers.iter().filter(|peer| !urls.contains(peer)).cloned().collect();
     urls.extend(named);
     urls
 }
 
-fn fetch_from(state: &AdminState, peer: &str, image: ImageHash) -> Result<App, PeerError> {
+fn fetch_from(state: &AdminState, peer: &str, version: &AppVersion) -> Result<App, PeerError> {
+    let image = version.image;
+    // A client gives the name, as its session's key allows it to: any text.
+    let name = Name::from_str(&version.app).map_err(|_| PeerError::Answer("no app can have this name"))?;
     let client = client(state, peer)?;
-    let app = client.json(Method::GET, &format!("/v1/images/{image}/app")).map_err(of_this_domain)?;
+    let path = format!("/v1/images/{image}/app?name={}", name.0);
+    let app = client.json(Method::GET, &path).map_err(of_this_domain)?;
     let app = view::read_app(&app)
         .ok_or(PeerError::Answer("the peer describes the app in another version's format"))?;
-    if app.image != image {
-        return Err(PeerError::Answer("the peer describes another image"));
+    if app.version() != *version {
+        return Err(PeerError::Answer(
+            "the peer describes another app of this image: has it an older version of Marram?",
+        ));
     }
     let images = Images::open(&state.images)?;
     bring(&client, &images, image)?;

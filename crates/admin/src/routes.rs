@@ -76,7 +76,7 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "drain"]) if method == post => drain(state, false),
         (method, ["v1", "drain", "force"]) if method == post => drain(state, true),
         (method, ["v1", "images", hash]) if method == get => image(state, hash),
-        (method, ["v1", "images", hash, "app"]) if method == get => image_app(state, hash),
+        (method, ["v1", "images", hash, "app"]) if method == get => image_app(state, hash, &call.query),
         (method, _) => {
             let what = format!("the admin API has no {method} {}", call.path);
             Err(Refusal::new(StatusCode::NOT_FOUND, what, "docs/operating-monitor.md lists the admin API"))
@@ -356,12 +356,29 @@ fn image(state: &AdminState, hash: &str) -> Result<Answer, Refusal> {
     }
 }
 
-fn image_app(state: &AdminState, hash: &str) -> Result<Answer, Refusal> {
-    match ask(state, ControlRequest::Image(ImageHash(bytes_of(hash)?)))? {
-        control::ControlAnswer::Apps(apps) if !apps.is_empty() => Ok(Answer::json(&view::app(&apps[0]))),
-        _ => Err(Refusal::new(
+/// For another edge. Edges of before the parameter `name` take the settings of any app of that image, and use them only for that
+/// app.
+fn image_app(state: &AdminState, hash: &str, query: &str) -> Result<Answer, Refusal> {
+    let name = match query.split_once('=') {
+        None if query.is_empty() => None,
+        Some(("name", name)) => Some(name),
+        _ => {
+            let what = "the only parameter is `name`, an app's";
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, what, "ask with `?name=APP`, or without"));
+        }
+    };
+    let control::ControlAnswer::Apps(apps) = ask(state, ControlRequest::OfImage(ImageHash(bytes_of(hash)?)))?
+    else {
+        return Err(unexpected());
+    };
+    match apps.iter().find(|app| name.is_none_or(|name| app.name == name)) {
+        Some(app) => Ok(Answer::json(&view::app(app))),
+        None => Err(Refusal::new(
             StatusCode::NOT_FOUND,
-            format!("no app of this edge runs or ran image {hash}"),
+            format!(
+                "no app{} of this edge runs or ran image {hash}",
+                name.map_or(String::new(), |name| format!(" `{name}`"))
+            ),
             "ask an edge that has it deployed",
         )),
     }

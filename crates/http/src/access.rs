@@ -255,6 +255,7 @@ mod tests {
             ("GET /v1/apps", [401, 401, 403, 200]),
             ("GET /v1/images/00", [401, 401, 403, 200]),
             ("GET /v1/images/00/app", [401, 401, 403, 200]),
+            ("GET /v1/images/00/app?name=a", [401, 401, 403, 200]),
             ("GET /v1/images/00/app/x", [401, 401, 403, 403]),
             ("GET /v1/sessions", [401, 401, 403, 403]),
             ("DELETE /v1/apps", [401, 401, 403, 403]),

@@ -8,6 +8,7 @@ mod moves;
 mod parts;
 mod rows;
 
+pub use crate::app_version::AppVersion;
 pub use crate::note_level::NoteLevel;
 use crate::{
     byte_enum::byte_enum,
@@ -383,6 +384,14 @@ record! {
     }
 }
 
+impl App {
+    /// Its name and image.
+    #[must_use]
+    pub fn version(&self) -> AppVersion {
+        AppVersion { app: self.name.clone(), image: self.image }
+    }
+}
+
 record! {
     /// What an edge's operator grants a tenant. Tenants that are not named get the defaults.
     Grant {
@@ -417,7 +426,7 @@ pub enum ToShard {
     Deploy(App),
     /// Sessions that began with this app's image may continue here; new ones may not begin with it.
     Know(App),
-    /// The answer to [`FromShard::Want`] if no peer has the image; [`ToShard::Know`] is the other answer.
+    /// The answer to [`FromShard::Want`] if no peer has that version of the app; [`ToShard::Know`] is the other answer.
     Missing(Missing),
     /// New sessions of this app are refused; existing ones continue.
     Undeploy(AppName),
@@ -469,7 +478,7 @@ pub enum FromShard {
     /// No session is left, after a drain.
     Drained,
     /// A session names an image that this edge does not have. A peer may have it.
-    Want(Want),
+    Want(AppVersion),
     /// How much of a session was its client seen to have?
     WitnessQuery(WitnessQuery),
     /// What a client has of its session. Not answered.
@@ -560,19 +569,10 @@ impl Default for Configure {
 }
 
 record! {
-    /// An image that a session names.
-    Want {
-        /// The image that is missing.
-        image: ImageHash,
-        /// The session's app, for people.
-        app: String,
-    }
-}
-record! {
-    /// Why an image cannot be had from peers.
+    /// Why a version of an app cannot be had from peers.
     Missing {
-        /// The image that no peer gave.
-        image: ImageHash,
+        /// The version that no peer gave.
+        version: AppVersion,
         /// The reason, for people.
         why: String,
     }
@@ -886,7 +886,7 @@ messages!(FromShard {
     3u8 Note(Note),
     4u8 Killed(Killed),
     5u8 Drained,
-    6u8 Want(Want),
+    6u8 Want(AppVersion),
     7u8 Recorded(Recorded),
     8u8 WitnessQuery(WitnessQuery),
     9u8 WitnessReport(WitnessReport),

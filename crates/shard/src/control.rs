@@ -8,9 +8,9 @@ pub use moves::MOVES_REMEMBERED;
 mod tests;
 
 use crate::api::{
-    App, AppName, CheckpointHolder, ClaimAnswer, Configure, Counter, FromShard, Grant, GroupClaim, Missing,
-    MoveOver, MovePlan, MoveSession, MoveWish, NoteLevel, OwnerPhase, PlanMoves, Protect, SessionRow, Tag,
-    Tagged, ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport,
+    App, AppName, AppVersion, CheckpointHolder, ClaimAnswer, Configure, Counter, FromShard, Grant,
+    GroupClaim, Missing, MoveOver, MovePlan, MoveSession, MoveWish, NoteLevel, OwnerPhase, PlanMoves,
+    Protect, SessionRow, Tag, Tagged, ToShard, WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport,
 };
 use crate::coordinator::{Parts, Placements, StoreEdge, contents::EdgeStoreSeen};
 use alloc::{
@@ -63,9 +63,9 @@ pub enum ControlInput {
     },
     /// The answer to [`ControlOutput::Fetch`].
     Fetched {
-        /// The image that was fetched.
-        image: ImageHash,
-        /// Its app, with the image on disk; or why no peer gave it.
+        /// The version that was to be fetched.
+        version: AppVersion,
+        /// The app, with the image on disk; or why no peer gave it.
         result: Result<App, String>,
     },
     /// The answer to [`ControlOutput::AskWitness`].
@@ -98,10 +98,10 @@ pub enum ControlRequest {
     Undeploy(String),
     /// The apps deployed now.
     Apps,
-    /// The app of an image that sessions here may run, deployed now or earlier.
-    Image(ImageHash),
-    /// The apps of all images that sessions here may run, and whether the edge drains.
-    Images,
+    /// The apps with this image that sessions here may run, deployed now or earlier.
+    OfImage(ImageHash),
+    /// All versions of apps that sessions here may run, and whether the edge drains.
+    Versions,
     /// All sessions.
     Sessions,
     /// One session; the edge that has the only copy of the coordinator's store, if one has it.
@@ -141,8 +141,8 @@ pub enum ControlAnswer {
     Refused(String),
     /// Apps.
     Apps(Vec<App>),
-    /// Apps by image, and whether the edge drains.
-    Images(Vec<App>, bool),
+    /// All versions of apps, and whether the edge drains.
+    Versions(Vec<App>, bool),
     /// Sessions, and the counters that shards send with them.
     Sessions(Vec<SessionRow>, Vec<MetricSample>),
     /// One session and an explanation of which failures it survives (docs/protocol.md, "Failure model").
@@ -185,11 +185,8 @@ pub enum ControlOutput {
         /// The answer.
         answer: ControlAnswer,
     },
-    /// Fetch an image and its app's settings from the peers; answered by [`ControlInput::Fetched`].
-    Fetch {
-        /// The image to fetch.
-        image: ImageHash,
-    },
+    /// Fetch an app's settings, and its image, from the peers; answered by [`ControlInput::Fetched`].
+    Fetch(AppVersion),
     /// Ask the coordinator what a client was seen to have. [`ControlInput::WitnessAnswer`] always answers, after a bounded time.
     AskWitness {
         /// The shard that asks.
@@ -275,10 +272,10 @@ pub struct Control {
     gate: Option<HostId>,
     /// The image and settings of new sessions, by app.
     apps: BTreeMap<String, App>,
-    /// Everything deployed or fetched since the edge started: sessions may name an image long after its app was redeployed.
-    images: BTreeMap<ImageHash, App>,
-    /// Images that are being fetched, and the shards that need them.
-    fetching: BTreeMap<ImageHash, BTreeSet<u8>>,
+    /// Everything deployed or fetched since the edge started: sessions may name a version long after its app was redeployed.
+    versions: BTreeMap<AppVersion, App>,
+    /// Versions that are being fetched, and the shards that need them.
+    fetching: BTreeMap<AppVersion, BTreeSet<u8>>,
     up: BTreeSet<u8>,
     drained: BTreeSet<u8>,
     draining: bool,
@@ -300,7 +297,7 @@ impl Control {
             config,
             gate: None,
             apps: BTreeMap::new(),
-            images: BTreeMap::new(),
+            versions: BTreeMap::new(),
             fetching: BTreeMap::new(),
             up: BTreeSet::new(),
             drained: BTreeSet::new(),
@@ -326,7 +323,7 @@ impl Control {
                 up.into_iter().for_each(|shard| self.configure(shard, out));
             }
             ControlInput::Request { tag, request } => self.request(tag, request, out),
-            ControlInput::Fetched { image, result } => self.fetched(image, result, out),
+            ControlInput::Fetched { version, result } => self.fetched(&version, result, out),
             // If the shard has restarted since, it ignores the answer: it has no such attempt.
             ControlInput::ClaimAnswer { shard, answer } => {
                 out.push(ControlOutput::ToShard { shard, message: ToShard::ClaimAnswer(answer) });
@@ -380,8 +377,8 @@ impl Control {
         if let Some(seen) = self.store_seen.clone() {
             out.push(ControlOutput::ToShard { shard, message: ToShard::StoreSeen(seen) });
         }
-        let current: BTreeSet<ImageHash> = self.apps.values().map(|app| app.image).collect();
-        for app in self.images.values().filter(|app| !current.contains(&app.image)) {
+        let is_current = |app: &&App| self.apps.get(&app.name).is_some_and(|now| now.image == app.image);
+        for app in self.versions.values().filter(|app| !is_current(app)) {
             out.push(ControlOutput::ToShard { shard, message: ToShard::Know(app.clone()) });
         }
         for app in self.apps.values() {
@@ -462,7 +459,7 @@ impl Control {
                 ));
             }
             FromShard::Drained => self.drained(shard, out),
-            FromShard::Want(want) => self.want(shard, &want, out),
+            FromShard::Want(version) => self.want(shard, version, out),
             FromShard::Claim(claim) => out.push(ControlOutput::AskClaim { shard, claim }),
             FromShard::WitnessQuery(seek) => out.push(ControlOutput::AskWitness { shard, seek }),
             FromShard::WitnessReport(saw) => out.push(ControlOutput::TellWitness(saw)),
@@ -474,50 +471,38 @@ impl Control {
         }
     }
 
-    fn want(&mut self, shard: u8, want: &Want, out: &mut Vec<ControlOutput>) {
-        let image = want.image;
-        if let Some(app) = self.images.get(&image) {
+    fn want(&mut self, shard: u8, version: AppVersion, out: &mut Vec<ControlOutput>) {
+        if let Some(app) = self.versions.get(&version) {
             // The request crossed with a deployment.
             return out.push(ControlOutput::ToShard { shard, message: ToShard::Know(app.clone()) });
         }
-        if self.fetching.len() >= FETCHES_MAX && !self.fetching.contains_key(&image) {
+        let is_new = !self.fetching.contains_key(&version);
+        if is_new && self.fetching.len() >= FETCHES_MAX {
             let why = "it already requests the maximum number of images from its peers".to_string();
-            return out
-                .push(ControlOutput::ToShard { shard, message: ToShard::Missing(Missing { image, why }) });
+            return out.push(missing(shard, version, why));
         }
-        let new = !self.fetching.contains_key(&image);
-        self.fetching.entry(image).or_default().insert(shard);
-        if new {
-            let text = alloc::format!(
-                "a session runs image {image} of `{}`: requesting it from the peers",
-                want.app
-            );
+        if is_new {
+            let text = alloc::format!("a session runs {version}: requesting it from the peers");
             out.push(ControlOutput::Log(NoteLevel::Info, text));
-            out.push(ControlOutput::Fetch { image });
+            out.push(ControlOutput::Fetch(version.clone()));
         }
+        self.fetching.entry(version).or_default().insert(shard);
     }
 
-    fn fetched(&mut self, image: ImageHash, result: Result<App, String>, out: &mut Vec<ControlOutput>) {
-        let shards = self.fetching.remove(&image).unwrap_or_default();
+    fn fetched(&mut self, version: &AppVersion, result: Result<App, String>, out: &mut Vec<ControlOutput>) {
+        let shards = self.fetching.remove(version).unwrap_or_default();
         match result {
             Ok(app) => {
-                let text = alloc::format!(
-                    "image {image} of `{}` is fetched: its sessions can continue here",
-                    app.name
-                );
+                let text = alloc::format!("{version} is fetched: its sessions can continue here");
                 out.push(ControlOutput::Log(NoteLevel::Info, text));
-                self.images.insert(image, app.clone());
+                self.versions.insert(app.version(), app.clone());
                 self.tell_all(&ToShard::Know(app), out);
             }
             Err(why) => {
-                out.push(ControlOutput::Log(
-                    NoteLevel::Warning,
-                    alloc::format!("image {image} cannot be fetched: {why}"),
-                ));
-                for shard in shards.intersection(&self.up) {
-                    let missing = Missing { image, why: why.clone() };
-                    out.push(ControlOutput::ToShard { shard: *shard, message: ToShard::Missing(missing) });
-                }
+                let text = alloc::format!("{version} cannot be fetched: {why}");
+                out.push(ControlOutput::Log(NoteLevel::Warning, text));
+                let up = shards.intersection(&self.up);
+                out.extend(up.map(|shard| missing(*shard, version.clone(), why.clone())));
             }
         }
     }
@@ -538,12 +523,12 @@ impl Control {
                 if known { ControlAnswer::Done } else { ControlAnswer::NotFound }
             }
             ControlRequest::Apps => ControlAnswer::Apps(self.apps.values().cloned().collect()),
-            ControlRequest::Image(image) => match self.images.get(&image) {
-                Some(app) => ControlAnswer::Apps(alloc::vec![app.clone()]),
-                None => ControlAnswer::NotFound,
-            },
-            ControlRequest::Images => {
-                ControlAnswer::Images(self.images.values().cloned().collect(), self.draining)
+            ControlRequest::OfImage(image) => {
+                let having = self.versions.values().filter(|app| app.image == image);
+                ControlAnswer::Apps(having.cloned().collect())
+            }
+            ControlRequest::Versions => {
+                ControlAnswer::Versions(self.versions.values().cloned().collect(), self.draining)
             }
             ControlRequest::Placements(version) => {
                 let (version, parts) = self.placements.since(version);
@@ -620,7 +605,7 @@ impl Control {
                     .into(),
             );
         }
-        self.images.insert(app.image, app.clone());
+        self.versions.insert(app.version(), app.clone());
         self.apps.insert(app.name.clone(), app.clone());
         self.tell_all(&ToShard::Deploy(app), out);
         ControlAnswer::Done
@@ -704,6 +689,10 @@ impl Control {
         };
         out.push(ControlOutput::Answer { tag, answer });
     }
+}
+
+fn missing(shard: u8, version: AppVersion, why: String) -> ControlOutput {
+    ControlOutput::ToShard { shard, message: ToShard::Missing(Missing { version, why }) }
 }
 
 /// The row of a session: the one of its owner, if it moves between two shards of this edge.

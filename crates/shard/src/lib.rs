@@ -6,6 +6,7 @@
 extern crate alloc;
 
 pub mod api;
+mod app_version;
 mod byte_enum;
 pub mod cache;
 pub mod control;

@@ -238,8 +238,12 @@ fn on_an_edge() -> Vec<Row> {
         ),
         ("cells on a shard (c)", limits.cells_max.to_string(), "new sessions go to another edge"),
         ("unproved connections (c)", limits.half_open_max.to_string(), "further ones are closed"),
-        ("images asked of peers at a time", control::FETCHES_MAX.to_string(), "the end asks again later"),
-        ("missing images that a shard remembers", shard::MISSING_MAX.to_string(), "as above"),
+        (
+            "versions of apps asked of peers at a time",
+            control::FETCHES_MAX.to_string(),
+            "the end asks again later",
+        ),
+        ("missing versions that a shard remembers", shard::MISSING_MAX.to_string(), "as above"),
         (
             "credentials of an edge",
             marram_transport::CREDENTIALS_MAX.to_string(),

@@ -82,7 +82,7 @@ fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
     tracing::info!(target: "marram_admin", address = %listen, "listening for operators");
     let fetch = (!state.peers.is_empty() || coordinator.is_some()).then(|| {
         let fetch: edge::Fetch =
-            Arc::new(move |image| marram_admin::fetch(&state, image).map_err(edge::PeersError::from));
+            Arc::new(move |version| marram_admin::fetch(&state, version).map_err(edge::PeersError::from));
         fetch
     });
     let coordinating = coordinator.clone().map(|coordinator| {

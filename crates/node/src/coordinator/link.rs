@@ -15,12 +15,12 @@ use super::http::Store;
 use super::remembered::RememberedFile;
 use super::{View, http};
 use crate::edge::{AdminClient, Answered};
-use marram_shard::api::NoteLevel;
+use marram_shard::api::{App, AppVersion, NoteLevel};
 use marram_shard::control::{ControlAnswer, ControlRequest};
 use marram_shard::coordinator::{
     Ask, AskAnswer, CoordinatorClient, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Parts,
     StoreChange, StoreFailure, StoreReply,
-    contents::{HELD_MAX, HeldImage, Registration},
+    contents::{HELD_MAX, Registration},
 };
 use marram_transport::LogLimiter;
 use marram_wire::frame::{EdgeEntry, StoreMark};
@@ -51,7 +51,7 @@ pub(super) enum Event {
     /// The edge stops, and asks to be deregistered.
     Leave(SyncSender<()>),
     /// The images that the edge has, and whether it drains.
-    Has(Vec<HeldImage>, bool),
+    Has(Vec<AppVersion>, bool),
     /// The number of its sessions.
     Sessions(u64),
     /// The standbys of its sessions, for the parts of the list that changed.
@@ -128,11 +128,10 @@ fn ask_control(control: &AdminClient, events: &mpsc::Sender<Event>, view: &Mutex
         if edges != told && control.ask(ControlRequest::Edges(edges.clone()), CONTROL_PATIENCE).is_ok() {
             told = edges;
         }
-        if let Ok(ControlAnswer::Images(apps, draining)) =
-            control.ask(ControlRequest::Images, CONTROL_PATIENCE)
+        if let Ok(ControlAnswer::Versions(apps, draining)) =
+            control.ask(ControlRequest::Versions, CONTROL_PATIENCE)
         {
-            let held = |app: &marram_shard::api::App| HeldImage { app: app.name.clone(), image: app.image };
-            let held = apps.iter().take(HELD_MAX).map(held).collect();
+            let held = apps.iter().take(HELD_MAX).map(App::version).collect();
             if events.blocking_send(Event::Has(held, draining)).is_err() {
                 return;
             }

@@ -30,13 +30,13 @@ pub use server::{ANSWER_PATIENCE, CONNECTIONS_MAX, REQUEST_BYTES_MAX, REQUEST_PA
 use crate::edge::{AdminClient, Answered};
 use keeping::StoreHandle;
 use marram_http::tls::{Acceptor, Connector};
+use marram_shard::api::AppVersion;
 use marram_shard::coordinator::{
     Ask, AskAnswer, CoordinatorConfig, CoordinatorMetrics, CoordinatorState, LEFTOVERS_AFTER_NS, Remembers,
-    StoreEdge, StoreFigures,
-    contents::{HeldImage, Registration},
+    StoreEdge, StoreFigures, contents::Registration,
 };
 use marram_transport::Identity;
-use marram_wire::{frame::StoreMark, id::ImageHash};
+use marram_wire::frame::StoreMark;
 use remembered::RememberedFile;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -133,7 +133,7 @@ pub struct View {
     /// The store's address.
     pub store: String,
     /// Edges: name, registration, images that they have.
-    pub edges: Vec<(String, Registration, Vec<HeldImage>)>,
+    pub edges: Vec<(String, Registration, Vec<AppVersion>)>,
     /// Counted since the start.
     pub figures: CoordinatorMetrics,
     /// Witness reports that wait to be sent, and those that were dropped.
@@ -258,12 +258,12 @@ impl Coordinator {
         has_it.map(|(name, ..)| StoreEdge::Other(name.clone()))
     }
 
-    /// Other edges that are registered as having an image, by name and admin URL.
+    /// Other edges that are registered as having a version of an app, by name and admin URL.
     #[must_use]
-    pub fn holders(&self, image: ImageHash) -> Vec<(String, String)> {
+    pub fn holders(&self, version: &AppVersion) -> Vec<(String, String)> {
         let view = self.view.lock().expect("no holder panics");
         let others = view.edges.iter().filter(|(name, ..)| *name != self.edge);
-        let having = others.filter(|(_, _, holds)| holds.iter().any(|held| held.image == image));
+        let having = others.filter(|(_, _, holds)| holds.contains(version));
         having
             .filter_map(|(name, registration, _)| Some((name.clone(), registration.admin.clone()?)))
             .collect()

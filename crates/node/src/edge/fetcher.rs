@@ -1,12 +1,11 @@
-//! Fetches images from peers, in threads beside the supervisor's, which never blocks. Knows no HTTP and no peer: the caller
+//! Fetches apps and their images from peers, in threads beside the supervisor's, which never blocks. Knows no HTTP and no peer: the caller
 //! passes a function that fetches.
 //!
-//! An image that a session needs and this edge does not have is fetched while the session's end
+//! A version of an app that a session needs and this edge does not have is fetched while the session's end
 //! waits and asks again. A thread for each fetch is wasteful but simple: fetches are rare, and the
 //! function blocks on sockets.
 
-use marram_shard::api::App;
-use marram_wire::id::ImageHash;
+use marram_shard::api::{App, AppVersion};
 use std::{
     error::Error,
     fmt, io,
@@ -18,15 +17,15 @@ use std::{
     thread,
 };
 
-/// Fetches an image into the image cache and returns the app's settings; or the reason why no peer has it. May take
-/// long.
-pub type Fetch = Arc<dyn Fn(ImageHash) -> Result<App, PeersError> + Send + Sync>;
+/// Fetches an app's image into the image cache and returns the app's settings; or the reason why no peer has this version of it. May
+/// take long.
+pub type Fetch = Arc<dyn Fn(&AppVersion) -> Result<App, PeersError> + Send + Sync>;
 
 /// Why no peer has sent an image: an error of the function that asks them.
 pub type PeersError = Box<dyn Error + Send + Sync>;
 
 /// The result of a fetch.
-pub(super) type Fetched = (ImageHash, Result<App, FetchFailure>);
+pub(super) type Fetched = (AppVersion, Result<App, FetchFailure>);
 
 /// Why an image was not fetched.
 #[derive(Debug)]
@@ -74,19 +73,19 @@ impl Fetcher {
     }
 
     /// Starts a fetch. Each one has a result.
-    pub(super) fn start(&self, image: ImageHash) {
-        let fetch = self.fetch.clone();
+    pub(super) fn start(&self, version: AppVersion) {
+        let (fetch, wanted) = (self.fetch.clone(), version.clone());
         let (sender, waker) = (self.sender.clone(), Arc::clone(&self.waker));
         let answer = move |result| {
             // Fails only when the supervisor has stopped.
-            let _ = sender.send((image, result));
+            let _ = sender.send((version, result));
             if let Some(waker) = waker.get() {
                 let _ = waker.wake();
             }
         };
         let unasked = answer.clone();
         let thread = thread::Builder::new().name("fetch".into()).spawn(move || {
-            let ask = |fetch: Fetch| fetch(image).map_err(FetchFailure::Peers);
+            let ask = |fetch: Fetch| fetch(&wanted).map_err(FetchFailure::Peers);
             // The control counts fetches in progress: one without a result would stay counted.
             let asked = catch_unwind(AssertUnwindSafe(|| fetch.map_or(Err(FetchFailure::NoPeers), ask)));
             answer(asked.unwrap_or(Err(FetchFailure::Panicked)));
@@ -111,23 +110,25 @@ impl fmt::Debug for Fetcher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use marram_wire::id::ImageHash;
 
     #[test]
     fn every_ask_is_answered_even_one_that_panics() {
-        let fetch: Fetch = Arc::new(|image| {
-            assert_ne!(image.0[0], 1, "this one is to fail");
-            Err(format!("no peer has {}", image.0[0]).into())
+        let fetch: Fetch = Arc::new(|version| {
+            assert_ne!(version.app, "b", "this one is to fail");
+            Err(format!("no peer has {}", version.app).into())
         });
         let fetcher = Fetcher::new(Some(fetch), Arc::default());
-        let failures = [("no peer has 0", 0), ("asking its peers failed; the edge's log says why", 1)];
-        for (failure, image) in failures {
-            fetcher.start(ImageHash([image; 32]));
+        let version = |app: &str| AppVersion { app: app.into(), image: ImageHash([1; 32]) };
+        let failures = [("no peer has a", "a"), ("asking its peers failed; the edge's log says why", "b")];
+        for (failure, app) in failures {
+            fetcher.start(version(app));
             let (about, result) = fetcher.fetched.recv().unwrap();
-            assert_eq!(about.0[0], image);
+            assert_eq!(about, version(app));
             assert_eq!(result.unwrap_err().to_string(), failure);
         }
         let alone = Fetcher::new(None, Arc::default());
-        alone.start(ImageHash([2; 32]));
+        alone.start(version("c"));
         assert!(matches!(alone.fetched.recv().unwrap().1, Err(FetchFailure::NoPeers)));
     }
 }

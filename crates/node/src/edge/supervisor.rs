@@ -391,9 +391,9 @@ impl Supervisor {
         while let Some(answer) = self.witnesses.take() {
             self.step(answer);
         }
-        while let Some((image, result)) = self.fetcher.take() {
+        while let Some((version, result)) = self.fetcher.take() {
             let result = result.map_err(|failure| failure.to_string());
-            self.step(control::ControlInput::Fetched { image, result });
+            self.step(control::ControlInput::Fetched { version, result });
         }
         while let Some((host, (shard, socket))) =
             self.gate.as_ref().and_then(|gate| Some((gate.host, gate.sockets.try_recv().ok()?)))
@@ -478,7 +478,7 @@ impl Supervisor {
                     let _ = reply.try_send(answer);
                 }
             }
-            control::ControlOutput::Fetch { image } => self.fetcher.start(image),
+            control::ControlOutput::Fetch(version) => self.fetcher.start(version),
             control::ControlOutput::AskWitness { shard, seek } => self.witnesses.ask(shard, seek),
             control::ControlOutput::AskClaim { shard, claim } => self.witnesses.claim(shard, claim),
             control::ControlOutput::TellWitness(saw) => self.witnesses.tell(saw),

@@ -13,12 +13,12 @@ impl Control {
         let exists = |shard: &u8| *shard < self.config.shards;
         holds!("I40", self.up.iter().chain(&self.drained).all(exists));
         holds!("I40", self.drained.is_empty() || self.draining);
-        for (image, app) in &self.images {
-            holds!("I40", app.image == *image);
+        for (version, app) in &self.versions {
+            holds!("I40", app.version() == *version);
         }
         for (name, app) in &self.apps {
-            // A session may name the image of any deployed app, here or on a shard that starts later.
-            holds!("I40", app.name == *name && self.images.contains_key(&app.image));
+            // A session may name the version of any deployed app, here or on a shard that starts later.
+            holds!("I40", app.name == *name && self.versions.contains_key(&app.version()));
         }
         holds!("I40", self.fetching.len() <= FETCHES_MAX);
         for shards in self.fetching.values() {

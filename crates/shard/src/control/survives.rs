@@ -2,7 +2,7 @@
 
 use super::Control;
 use crate::{
-    api::{Backing, KeeperKind, KeeperRow, Protect, SessionRow, WitnessMode},
+    api::{AppVersion, Backing, KeeperKind, KeeperRow, Protect, SessionRow, WitnessMode},
     coordinator::StoreEdge,
 };
 use alloc::{
@@ -73,7 +73,8 @@ impl Control {
     }
 
     fn witnessed(&self, row: &SessionRow) -> &'static str {
-        if self.images.get(&row.image).is_some_and(|app| app.witness != WitnessMode::None) {
+        let version = AppVersion { app: row.app.clone(), image: row.image };
+        if self.versions.get(&version).is_some_and(|app| app.witness != WitnessMode::None) {
             "note: there is no server end, and the coordinator is the witness: a client can go back only by what \
              it acknowledged in the last second, or did not acknowledge"
         } else {

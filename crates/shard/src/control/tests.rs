@@ -64,15 +64,31 @@ fn a_restarted_shard_receives_every_image_and_which_are_current() {
     assert_eq!(told, [ToShard::Know(old), ToShard::Know(gone), ToShard::Deploy(current)]);
 }
 
-fn want(control: &mut Control, shard: u8, image: u8) -> Vec<ControlOutput> {
-    let want = Want { image: ImageHash([image; 32]), app: "a".into() };
-    let mut out = step(control, ControlInput::FromShard { shard, message: FromShard::Want(want) });
+#[test]
+fn apps_of_one_image_keep_their_own_settings_in_a_shard_that_restarts() {
+    let mut control = control();
+    let slow = |image| App { linger_ms: 90_000, ..app("slow", image) };
+    for app in [app("a", 1), slow(1), slow(2)] {
+        step(&mut control, ControlInput::Request { tag: 0, request: ControlRequest::Deploy(app) });
+    }
+    let mut told = step(&mut control, ControlInput::ShardUp { shard: 0 });
+    told.remove(0);
+    let expected = [ToShard::Know(slow(1)), ToShard::Deploy(app("a", 1)), ToShard::Deploy(slow(2))];
+    assert_eq!(told, expected.map(|message| ControlOutput::ToShard { shard: 0, message }));
+}
+
+fn version(name: &str, image: u8) -> AppVersion {
+    app(name, image).version()
+}
+
+fn want(control: &mut Control, shard: u8, version: AppVersion) -> Vec<ControlOutput> {
+    let mut out = step(control, ControlInput::FromShard { shard, message: FromShard::Want(version) });
     out.retain(|out| !matches!(out, ControlOutput::Log(..)));
     out
 }
 
-fn fetched(control: &mut Control, image: u8, result: Result<App, &str>) -> Vec<(u8, ToShard)> {
-    let fetched = ControlInput::Fetched { image: ImageHash([image; 32]), result: result.map_err(Into::into) };
+fn fetched(control: &mut Control, version: AppVersion, result: Result<App, &str>) -> Vec<(u8, ToShard)> {
+    let fetched = ControlInput::Fetched { version, result: result.map_err(Into::into) };
     let told = step(control, fetched).into_iter();
     told.filter_map(|out| match out {
         ControlOutput::ToShard { shard, message } => Some((shard, message)),
@@ -85,20 +101,20 @@ fn fetched(control: &mut Control, image: u8, result: Result<App, &str>) -> Vec<(
 fn an_image_that_several_shards_need_is_fetched_once_and_announced_to_all() {
     let mut control = control();
     (0..3).for_each(|shard| drop(step(&mut control, ControlInput::ShardUp { shard })));
-    let fetch = ControlOutput::Fetch { image: ImageHash([7; 32]) };
-    assert_eq!(want(&mut control, 0, 7), core::slice::from_ref(&fetch));
-    assert_eq!(want(&mut control, 1, 7), []);
-    let missing = ToShard::Missing(Missing { image: ImageHash([7; 32]), why: "none".into() });
-    let told = fetched(&mut control, 7, Err("none"));
+    let fetch = ControlOutput::Fetch(version("a", 7));
+    assert_eq!(want(&mut control, 0, version("a", 7)), core::slice::from_ref(&fetch));
+    assert_eq!(want(&mut control, 1, version("a", 7)), []);
+    let missing = ToShard::Missing(Missing { version: version("a", 7), why: "none".into() });
+    let told = fetched(&mut control, version("a", 7), Err("none"));
     assert_eq!(told, [(0, missing.clone()), (1, missing)], "the third did not ask");
-    assert_eq!(want(&mut control, 1, 7), [fetch]);
+    assert_eq!(want(&mut control, 1, version("a", 7)), [fetch]);
     let know = ToShard::Know(app("a", 7));
-    let told = fetched(&mut control, 7, Ok(app("a", 7)));
+    let told = fetched(&mut control, version("a", 7), Ok(app("a", 7)));
     assert_eq!(told, [0, 1, 2].map(|shard| (shard, know.clone())));
-    let told = want(&mut control, 2, 7);
+    let told = want(&mut control, 2, version("a", 7));
     assert_eq!(told, [ControlOutput::ToShard { shard: 2, message: know }], "it asked before it was told");
     // New sessions do not begin with it, and peers that ask for it get it.
-    let request = ControlRequest::Image(ImageHash([7; 32]));
+    let request = ControlRequest::OfImage(ImageHash([7; 32]));
     let answers = step(&mut control, ControlInput::Request { tag: 1, request });
     assert_eq!(
         answers,
@@ -106,6 +122,27 @@ fn an_image_that_several_shards_need_is_fetched_once_and_announced_to_all() {
     );
     let answers = step(&mut control, ControlInput::Request { tag: 2, request: ControlRequest::Apps });
     assert_eq!(answers, [ControlOutput::Answer { tag: 2, answer: ControlAnswer::Apps(Vec::new()) }]);
+}
+
+#[test]
+fn apps_of_one_image_are_fetched_each_for_itself() {
+    let mut control = control();
+    step(&mut control, ControlInput::ShardUp { shard: 0 });
+    let slow = App { linger_ms: 90_000, ..app("slow", 7) };
+    let deploy = ControlRequest::Deploy(app("a", 7));
+    step(&mut control, ControlInput::Request { tag: 0, request: deploy });
+    // The image is here, and the settings of this app are not.
+    assert_eq!(want(&mut control, 0, slow.version()), [ControlOutput::Fetch(slow.version())]);
+    assert_eq!(want(&mut control, 0, version("b", 7)), [ControlOutput::Fetch(version("b", 7))]);
+    assert_eq!(fetched(&mut control, slow.version(), Ok(slow.clone())), [(0, ToShard::Know(slow.clone()))]);
+    let missing = ToShard::Missing(Missing { version: version("b", 7), why: "none".into() });
+    assert_eq!(fetched(&mut control, version("b", 7), Err("none")), [(0, missing)]);
+    let request = ControlRequest::OfImage(ImageHash([7; 32]));
+    let answer = ControlAnswer::Apps(alloc::vec![app("a", 7), slow]);
+    assert_eq!(
+        step(&mut control, ControlInput::Request { tag: 1, request }),
+        [ControlOutput::Answer { tag: 1, answer }]
+    );
 }
 
 #[test]
@@ -127,14 +164,14 @@ fn an_app_with_a_witness_needs_a_coordinator() {
 fn only_so_many_images_are_fetched_at_a_time() {
     let mut control = control();
     step(&mut control, ControlInput::ShardUp { shard: 0 });
-    let fetches = |out: Vec<ControlOutput>| matches!(out[..], [ControlOutput::Fetch { .. }]);
+    let fetches = |out: Vec<ControlOutput>| matches!(out[..], [ControlOutput::Fetch(_)]);
     for image in 1..=u8::try_from(FETCHES_MAX).unwrap() {
-        assert!(fetches(want(&mut control, 0, image)));
+        assert!(fetches(want(&mut control, 0, version("a", image))));
     }
-    let out = want(&mut control, 0, 99);
+    let out = want(&mut control, 0, version("a", 99));
     assert!(matches!(&out[..], [ControlOutput::ToShard { message: ToShard::Missing(_), .. }]), "{out:?}");
-    fetched(&mut control, 1, Err("none"));
-    assert!(fetches(want(&mut control, 0, 99)));
+    fetched(&mut control, version("a", 1), Err("none"));
+    assert!(fetches(want(&mut control, 0, version("a", 99))));
 }
 
 #[test]

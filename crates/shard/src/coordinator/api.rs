@@ -1,9 +1,10 @@
 //! What goes into an edge's client and what comes out of it: events, questions, and their answers.
 
-use super::contents::{Claimed, EdgeStoreSeen, HeldImage, Registration, Stands, Subject, Witnessed};
+use super::contents::{Claimed, EdgeStoreSeen, Registration, Stands, Subject, Witnessed};
 use super::placements::Parts;
 use super::store::StoreChange;
 use super::{StoreFailure, StoreReply, StoreRequest};
+use crate::app_version::AppVersion;
 use crate::note_level::NoteLevel;
 use alloc::{string::String, vec::Vec};
 use marram_wire::{frame::StoreMark, id::SessionId};
@@ -16,7 +17,7 @@ pub enum CoordinatorInput {
     /// The edge's registration, as of now.
     Here(Registration),
     /// The images that the edge has.
-    Holds(Vec<HeldImage>),
+    Holds(Vec<AppVersion>),
     /// The parts of the list of standbys that changed.
     Listed(Parts),
     /// The answer to [`CoordinatorOutput::Send`].

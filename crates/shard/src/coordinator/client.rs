@@ -9,13 +9,13 @@ mod deciding;
 use super::api::{Ask, CoordinatorInput, CoordinatorOutput};
 use super::asks::Asks;
 use super::contents::{
-    HeldImage, LIVE, LiveKey, Registration, STORE, about, decode, edge_key, encode, images_key, named,
-    part_key,
+    LIVE, LiveKey, Registration, STORE, about, decode, edge_key, encode, images_key, named, part_key,
 };
 use super::leftovers::Leftovers;
 use super::memory::{Remembers, StoreMemory};
 use super::store::StoreChange;
 use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
+use crate::app_version::AppVersion;
 use crate::note_level::NoteLevel;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -112,7 +112,7 @@ enum Step {
 pub struct CoordinatorClient {
     config: CoordinatorConfig,
     here: Option<Registration>,
-    holds: Vec<HeldImage>,
+    holds: Vec<AppVersion>,
     /// The list of standbys of its sessions, by key.
     listed: BTreeMap<String, Bytes>,
     /// When the next part of the list may be written.
@@ -139,7 +139,7 @@ pub struct CoordinatorClient {
     leaving: bool,
     left: bool,
     registrations: BTreeMap<String, Registration>,
-    images: BTreeMap<String, Vec<HeldImage>>,
+    images: BTreeMap<String, Vec<AppVersion>>,
     /// Values under [`LIVE`] that this version cannot read. Only the first one is logged.
     unread: u64,
     usurped: bool,
@@ -219,7 +219,7 @@ impl CoordinatorClient {
     }
 
     /// The registered edges, including this one. While the coordinator is away, the last known ones.
-    pub fn edges(&self) -> impl Iterator<Item = (&str, &Registration, &[HeldImage])> {
+    pub fn edges(&self) -> impl Iterator<Item = (&str, &Registration, &[AppVersion])> {
         self.registrations.iter().map(|(name, registration)| {
             (name.as_str(), registration, self.images.get(name).map_or(&[][..], Vec::as_slice))
         })

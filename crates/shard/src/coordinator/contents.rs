@@ -7,7 +7,7 @@ use core::fmt::Write;
 use marram_wire::{
     codec::{self, Field},
     frame::{GroupId, StoreMark},
-    id::{Generation, HostId, ImageHash, SessionId},
+    id::{Generation, HostId, SessionId},
     record,
 };
 
@@ -24,7 +24,7 @@ pub const GROUPS: &str = "/marram/v1/generations/group/";
 const STANDBYS: &str = "/marram/v1/standbys/";
 /// Marks in the store's record. The oldest ones are dropped.
 pub const ACCEPTED_MAX: usize = 16;
-/// Images that an edge lists. It may have more, but does not list them.
+/// Versions of apps that an edge lists. It may have more, but does not list them.
 pub const HELD_MAX: usize = 512;
 
 const _: () = assert!(
@@ -64,16 +64,6 @@ record! {
         draining: bool,
         /// Whether the store at which it is registered is in this edge.
         has_store: bool,
-    }
-}
-
-record! {
-    /// An image that an edge has, and its app.
-    HeldImage {
-        /// The app's name.
-        app: String,
-        /// The image.
-        image: ImageHash,
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
         wires::{Bound, Wire, Wires},
     },
 };
-use crate::api::{App, Configure, Now, Protect, ShardOutput, ShardWireId};
+use crate::api::{App, AppVersion, Configure, Now, Protect, ShardOutput, ShardWireId};
 use crate::suggest;
 use alloc::{
     string::{String, ToString},
@@ -356,23 +356,17 @@ fn app_of(
     };
     match apps.of_image(&hello.app, image) {
         Some(app) => Ok(app.clone()),
-        // That one may be protected otherwise.
-        None if let Some(other) = apps.any_of_image(image) => refuse(
-            Code::UnknownApp,
-            alloc::format!(
-                "no app `{}` is deployed on this edge, and `{}` runs its image: `marram deploy` it here too",
-                hello.app,
-                other.name
-            ),
-        ),
-        // Without a proof, no image is fetched from peers.
+        // Without a proof, nothing is fetched from peers.
         None if !proven => refuse(
             Code::UnknownImage,
             "this edge does not have that image, and the session's key \
             was not proved",
         ),
         // The end retries, also at this edge if no other edge has the image.
-        None => refuse(Code::UnknownImage, images::want((apps, config), now, &hello.app, image, out)),
+        None => {
+            let version = AppVersion { app: hello.app.clone(), image };
+            refuse(Code::UnknownImage, images::want((apps, config), now, version, out))
+        }
     }
 }
 

@@ -1,16 +1,12 @@
-//! Images that sessions name and this edge does not have: requests them from peers, and tells the session what happens.
+//! Versions of apps that sessions name and this edge does not have: requests them from peers, and tells the session what happens.
 
 use super::state::{apps::Apps, missing::Verdict};
-use crate::api::{Configure, FromShard, Now, ShardOutput, Want};
-use alloc::{
-    string::{String, ToString},
-    vec::Vec,
-};
-use marram_wire::id::ImageHash;
+use crate::api::{AppVersion, Configure, FromShard, Now, ShardOutput};
+use alloc::{string::String, vec::Vec};
 
-/// Why a session cannot run here whose image this edge does not have. It would be requested from peers, if there are some.
-pub(super) fn missing(config: &Configure, app: &str, image: ImageHash) -> String {
-    let what = lacks(app, image);
+/// Why a session cannot run here whose version this edge does not have. It would be requested from peers, if there are some.
+pub(super) fn missing(config: &Configure, version: &AppVersion) -> String {
+    let what = lacks(version);
     if config.peers {
         alloc::format!(
             "{what}: it requests it from its peers when a session needs it, and can take the session after that"
@@ -20,26 +16,25 @@ pub(super) fn missing(config: &Configure, app: &str, image: ImageHash) -> String
     }
 }
 
-fn lacks(app: &str, image: ImageHash) -> String {
-    alloc::format!("the session runs image {image} of `{app}`, which this edge does not have")
+fn lacks(version: &AppVersion) -> String {
+    alloc::format!("the session runs {version}, which this edge does not have")
 }
 
-/// Fetches an image that a session names, if it is time, and returns the answer to the session. The session tries again
+/// Fetches a version that a session names, if it is time, and returns the answer to the session. The session tries again
 /// by itself.
 pub(super) fn want(
     (apps, config): (&mut Apps, &Configure),
     now: Now,
-    app: &str,
-    image: ImageHash,
+    version: AppVersion,
     out: &mut Vec<ShardOutput>,
 ) -> String {
     if !config.peers {
-        return missing(config, app, image);
+        return missing(config, &version);
     }
-    let what = lacks(app, image);
-    let (ask, verdict) = apps.miss(now.mono_ns, image);
+    let what = lacks(&version);
+    let (ask, verdict) = apps.miss(now.mono_ns, &version);
     if ask {
-        out.push(ShardOutput::Control(FromShard::Want(Want { image, app: app.to_string() })));
+        out.push(ShardOutput::Control(FromShard::Want(version)));
     }
     match verdict {
         Verdict::Asked => alloc::format!("{what} yet: it is requesting it from its peers"),

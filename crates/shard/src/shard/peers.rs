@@ -9,7 +9,7 @@ use super::{
     roles,
     state::peers::{Peer, Peers},
 };
-use crate::api::{App, NoteLevel, Now, ShardOutput, ShardWireId};
+use crate::api::{App, AppVersion, NoteLevel, Now, ShardOutput, ShardWireId};
 use alloc::{
     string::{String, ToString},
     vec::Vec,
@@ -28,6 +28,11 @@ use marram_wire::{
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
     seal::{KeeperKey, SessionKeys},
 };
+
+/// What an edge needs to stand by for a session.
+fn version_of(keep: &Keep) -> AppVersion {
+    AppVersion { app: keep.app.clone(), image: keep.image }
+}
 
 /// A wire to a peer is up: greets it, or closes it if this shard dials none.
 pub(super) fn dialled(
@@ -266,7 +271,7 @@ impl Shard {
             Ok(app) => app.clone(),
             Err(StandbyError(Code::UnknownImage, _)) => {
                 let apps = (&mut self.apps, &self.config);
-                let reason = images::want(apps, now, &keep.app, keep.image, out);
+                let reason = images::want(apps, now, version_of(keep), out);
                 return Err(StandbyError(Code::UnknownImage, reason));
             }
             Err(why) => return Err(why),
@@ -328,10 +333,7 @@ impl Shard {
             return error(Code::Busy, SESSIONS_MAX_REACHED);
         }
         let Some(app) = self.apps.of_image(&keep.app, keep.image) else {
-            return Err(StandbyError(
-                Code::UnknownImage,
-                images::missing(&self.config, &keep.app, keep.image),
-            ));
+            return Err(StandbyError(Code::UnknownImage, images::missing(&self.config, &version_of(keep))));
         };
         if keep.moves {
             let server = app.server.as_deref();

@@ -5,7 +5,7 @@ use super::{
     report::note,
     state::wires::{Wire, Wires},
 };
-use crate::api::{NoteLevel, Now, ShardOutput, ShardWireId};
+use crate::api::{AppVersion, NoteLevel, Now, ShardOutput, ShardWireId};
 use crate::suggest;
 use alloc::{
     string::{String, ToString},
@@ -34,7 +34,11 @@ impl Shard {
         let hint = match code {
             // A hello without any proof is from no session of this domain.
             Code::WrongKey if hello.proof.is_some() => String::new(),
-            Code::UnknownImage if hello.image.is_some_and(|image| self.apps.is_being_fetched(image)) => {
+            Code::UnknownImage
+                if hello.image.is_some_and(|image| {
+                    self.apps.is_being_fetched(&AppVersion { app: hello.app.clone(), image })
+                }) =>
+            {
                 return;
             }
             Code::UnknownImage | Code::UnknownApp | Code::Forbidden => String::new(),

@@ -22,12 +22,12 @@ use crate::{
 };
 use bytes::Bytes;
 use marram_shard::{
-    api::{ClaimAnswer, GroupClaim, WitnessAnswer, WitnessQuery, WitnessReport},
+    api::{App, AppVersion, ClaimAnswer, GroupClaim, WitnessAnswer, WitnessQuery, WitnessReport},
     control,
     coordinator::{
         Ask, AskAnswer, Changes, CoordinatorClient, CoordinatorConfig, CoordinatorInput, CoordinatorOutput,
         CoordinatorState, Parts, Store, StoreChange, StoreFailure, StoreReply, StoreRequest,
-        contents::{Claimed, HeldImage, Registration, Subject, edge_key, encode, images_key},
+        contents::{Claimed, Registration, Subject, edge_key, encode, images_key},
     },
 };
 use marram_wire::frame::StoreMark;
@@ -101,7 +101,7 @@ pub(super) enum QueryPurpose {
 pub(crate) struct ClientNode {
     pub(super) client: CoordinatorClient,
     here: Registration,
-    held: Vec<HeldImage>,
+    held: Vec<AppVersion>,
     asked: BTreeMap<u64, QueryPurpose>,
     /// What the client was told of other edges' memories.
     pub(super) told: Known,
@@ -192,8 +192,7 @@ impl World {
             draining: false,
             has_store: false,
         };
-        let held =
-            self.plan.apps.iter().map(|app| HeldImage { app: app.name.clone(), image: app.image }).collect();
+        let held = self.plan.apps.iter().map(App::version).collect();
         let node = ClientNode {
             client: CoordinatorClient::new(config, self.queue.now_ns()),
             here,

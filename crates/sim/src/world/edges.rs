@@ -333,7 +333,9 @@ impl World {
             match out {
                 control::ControlOutput::ToShard { shard, message } => self.tell_shard(edge, shard, &message),
                 control::ControlOutput::Answer { tag, answer } => self.answered(edge, tag, answer),
-                control::ControlOutput::Fetch { image } => unreachable!("no one is there to ask for {image}"),
+                control::ControlOutput::Fetch(version) => {
+                    unreachable!("no one is there to ask for {version}")
+                }
                 control::ControlOutput::AskWitness { shard, seek } => self.ask_witness(edge, shard, seek),
                 control::ControlOutput::AskClaim { shard, claim } => self.claim_group(edge, shard, claim),
                 control::ControlOutput::TellWitness(saw) => self.tell_witness(edge, saw),

@@ -2,6 +2,9 @@
 
 use crate::support;
 use marram_cluster::{LogEvent, TestCluster, TestEdge};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
@@ -28,7 +31,12 @@ fn url(edge: &TestEdge) -> String {
 /// Deploys a version of the app with this `quotas.scratch` and this `keep.linger`.
 fn deploy(cluster: &TestCluster, [scratch, linger]: [&str; 2], edges: &[&TestEdge]) {
     let rest = format!("[quotas]\nscratch = \"{scratch}\"\n[keep]\nlinger = \"{linger}\"\n");
-    let manifest = support::cells().manifest(&cluster.directory, "moving", "counter", &rest).unwrap();
+    deploy_as(cluster, "moving", &rest, edges);
+}
+
+/// Deploys an app of this name with these settings.
+fn deploy_as(cluster: &TestCluster, name: &str, rest: &str, edges: &[&TestEdge]) {
+    let manifest = support::cells().manifest(&cluster.directory, name, "counter", rest).unwrap();
     let edges = edges.iter().map(|edge| format!("--edge={}", url(edge)));
     let output =
         Command::new(env!("CARGO_BIN_EXE_marram")).arg("deploy").arg(manifest).args(edges).output().unwrap();
@@ -92,6 +100,63 @@ fn an_edge_fetches_the_image_of_a_session_that_comes_to_it() {
     let path = format!("/v1/images/{old}/app");
     let app = cluster.edges[1].client().unwrap().json(hyper::Method::GET, &path).unwrap();
     assert_eq!((app["name"].as_str(), app["image"].as_str()), (Some("moving"), Some(&*old)));
+}
+
+/// Sessions by app, and how each is protected.
+fn protections(edge: &TestEdge) -> BTreeMap<String, String> {
+    let list = edge.client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
+    let text = |row: &Value, field: &str| row[field].as_str().unwrap().to_owned();
+    list["sessions"].as_array().unwrap().iter().map(|row| (text(row, "app"), text(row, "protect"))).collect()
+}
+
+fn kill_shards(cluster: &TestCluster, edge: &TestEdge) {
+    let started =
+        cluster.logs.all(0, |event| *event.who == *edge.who() && event.text("message") == "shard started");
+    for event in &started {
+        let pid = Pid::from_raw(i32::try_from(event.number("pid")).unwrap()).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+    }
+    assert!(!started.is_empty());
+}
+
+#[test]
+fn sessions_of_two_apps_of_one_image_keep_each_its_own_settings() {
+    let keeper = empty("fetch-two-keeper", 1, &[], None);
+    let keeper_edge = &keeper.edges[0];
+    let mut cluster = empty("fetch-two", 2, &[url(keeper_edge)], Some(&keeper));
+    // In both orders of deployment and of names.
+    let apps = [("two", "endpoints"), ("one", "standby"), ("three", "endpoints")];
+    for (app, protect) in apps {
+        deploy_as(&cluster, app, &format!("protect = \"{protect}\"\n"), &[&cluster.edges[0], keeper_edge]);
+    }
+    let addresses = cluster.edge_addresses();
+    let listens = cluster.start_client_agent(&addresses, &apps.map(|(app, _)| app)).unwrap();
+    let mut clients: Vec<_> = listens.iter().map(|listen| Client::connect(listen.address)).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.count().unwrap(), "count=1"));
+    let before = protections(&cluster.edges[0]);
+    assert_eq!((before.len(), before["one"].as_str()), (3, "standby (warm)"), "{before:?}");
+    let image = image(keeper_edge);
+    cluster.edges[0].kill();
+    clients.iter_mut().for_each(|client| assert_eq!(client.count().unwrap(), "count=2"));
+    assert_eq!(protections(&cluster.edges[1]), before, "at the edge that had none of the apps");
+    let client = cluster.edges[1].client().unwrap();
+    let of = |query: &str| client.json(hyper::Method::GET, &format!("/v1/images/{image}/app{query}"));
+    for (app, protect) in &before {
+        let settings = of(&format!("?name={app}")).unwrap();
+        assert_eq!(
+            (settings["name"].as_str(), settings["protect"].as_str()),
+            (Some(&**app), Some(&**protect))
+        );
+    }
+    assert_eq!(of("").unwrap()["name"], "one", "an edge of the version before names no app");
+    assert!(of("?name=four").unwrap_err().is_not_found());
+    // A shard that restarts learns all of them from its supervisor, and asks no peer.
+    let start = cluster.logs.end();
+    kill_shards(&cluster, &cluster.edges[1]);
+    clients.iter_mut().for_each(|client| assert_eq!(client.count().unwrap(), "count=3"));
+    assert_eq!(protections(&cluster.edges[1]), before, "after a restart");
+    let asks = |event: &LogEvent| event.text("message").contains("requesting it from the peers");
+    assert_eq!(cluster.logs.count(start, asks), 0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! The apps of a shard: what new sessions run, what older sessions may still run, and the images that are missing.
+//! The apps of a shard: what new sessions run, what older sessions may still run, and the versions that are missing.
 
-use super::missing::{MissingImages, Verdict};
-use crate::api::{App, Missing, Protect};
+use super::missing::{MissingVersions, Verdict};
+use crate::api::{App, AppVersion, Missing, Protect};
 use alloc::{collections::BTreeMap, string::String};
 use marram_session::{holds, invariant::BrokenInvariant, owner::Owner};
 use marram_wire::id::ImageHash;
@@ -11,10 +11,10 @@ use marram_wire::id::ImageHash;
 pub(crate) struct Apps {
     /// The image and settings of new sessions, by app.
     by_name: BTreeMap<String, App>,
-    /// The settings of sessions by image and app; kept after the app was redeployed, since a session keeps its image for life.
-    images: BTreeMap<(ImageHash, String), App>,
-    /// Images that sessions named and that are not in `images`.
-    missing: MissingImages,
+    /// The settings of sessions by version; kept after the app was redeployed, since a session keeps its image for life.
+    versions: BTreeMap<AppVersion, App>,
+    /// Versions that sessions named and that are not in `versions`.
+    missing: MissingVersions,
 }
 
 impl Apps {
@@ -24,10 +24,10 @@ impl Apps {
         self.know(app);
     }
 
-    /// Sessions may run this image.
+    /// Sessions may run this version.
     pub(crate) fn know(&mut self, app: App) {
-        self.missing.found(app.image);
-        self.images.insert((app.image, app.name.clone()), app);
+        self.missing.found(&app.version());
+        self.versions.insert(app.version(), app);
     }
 
     /// The app begins no new session. Its sessions go on.
@@ -48,22 +48,13 @@ impl Apps {
     /// app, or none.
     pub(crate) fn of_image(&self, name: &str, image: ImageHash) -> Option<&App> {
         let deployed = self.by_name.get(name).filter(|app| app.image == image);
-        deployed.or_else(|| self.images.get(&(image, name.into())))
-    }
-
-    /// An app that runs this image.
-    pub(crate) fn any_of_image(&self, image: ImageHash) -> Option<&App> {
-        self.images
-            .range((image, String::new())..)
-            .next()
-            .filter(|((of, _), _)| *of == image)
-            .map(|(_, app)| app)
+        deployed.or_else(|| self.versions.get(&AppVersion { app: name.into(), image }))
     }
 
     /// The settings that hold for a session now: those of its app as it is deployed, else those of its app and image.
     pub(crate) fn of_owner(&self, owner: &Owner) -> Option<&App> {
         let name = &owner.policy().app;
-        self.by_name.get(name).or_else(|| self.images.get(&(owner.image(), name.clone())))
+        self.by_name.get(name).or_else(|| self.of_image(name, owner.image()))
     }
 
     /// How a session is protected now.
@@ -75,27 +66,27 @@ impl Apps {
         }
     }
 
-    /// A session names an image that is not here: whether to fetch it now, and the answer to the session.
-    pub(crate) fn miss(&mut self, now_ns: u64, image: ImageHash) -> (bool, Verdict) {
-        self.missing.miss(now_ns, image)
+    /// A session names a version that is not here: whether to fetch it now, and the answer to the session.
+    pub(crate) fn miss(&mut self, now_ns: u64, version: &AppVersion) -> (bool, Verdict) {
+        self.missing.miss(now_ns, version)
     }
 
     /// A fetch failed.
     pub(crate) fn fetch_failed(&mut self, now_ns: u64, missing: Missing) {
-        self.missing.failed(now_ns, missing.image, missing.why);
+        self.missing.failed(now_ns, &missing.version, missing.why);
     }
 
-    /// Whether the first fetch of an image is in flight, so that it may arrive soon.
-    pub(crate) fn is_being_fetched(&self, image: ImageHash) -> bool {
-        self.missing.asks_first(image)
+    /// Whether the first fetch of a version is in flight, so that it may arrive soon.
+    pub(crate) fn is_being_fetched(&self, version: &AppVersion) -> bool {
+        self.missing.asks_first(version)
     }
 
     /// Checks I39 of docs/protocol.md, as far as it concerns apps and images.
     pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
         for (name, app) in &self.by_name {
-            holds!("I39", app.name == *name && self.images.contains_key(&(app.image, name.clone())));
+            holds!("I39", app.name == *name && self.versions.contains_key(&app.version()));
         }
-        self.missing.invariants(|image| self.any_of_image(*image).is_some())
+        self.missing.invariants(|version| self.versions.contains_key(version))
     }
 }
 
@@ -115,14 +106,17 @@ mod tests {
         let mut apps = Apps::default();
         apps.deploy(app("careless", Protect::None));
         assert!(apps.of_image("careful", image).is_none());
-        assert_eq!(apps.any_of_image(image).map(|app| &app.name[..]), Some("careless"));
+        // The image is here, and this app's settings are not.
+        let careful = AppVersion { app: "careful".into(), image };
+        assert_eq!(apps.miss(0, &careful), (true, Verdict::Asked));
+        assert!(apps.invariants().is_ok() && apps.is_being_fetched(&careful));
         apps.deploy(app("careful", Protect::Endpoints));
         // After another deployment older sessions keep the settings of their image.
         let newer = App { image: ImageHash([8; 32]), ..app("careful", Protect::Hot) };
         apps.deploy(newer);
         assert_eq!(apps.of_image("careful", image).map(|app| app.protect), Some(Protect::Endpoints));
         assert_eq!(apps.of_image("careless", image).map(|app| app.protect), Some(Protect::None));
-        assert!(apps.any_of_image(ImageHash([6; 32])).is_none());
+        assert!(!apps.is_being_fetched(&careful));
         assert!(apps.invariants().is_ok());
     }
 }

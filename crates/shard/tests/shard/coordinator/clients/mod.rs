@@ -5,13 +5,14 @@ mod losses;
 mod standbys;
 
 use bytes::Bytes;
+use marram_shard::api::AppVersion;
 use marram_shard::coordinator::{
     Ask, AskAnswer, BACKOFF_MAX_NS, Changes, CoordinatorClient, CoordinatorConfig, CoordinatorInput,
     CoordinatorOutput, CoordinatorState, LISTING_NS, Lease, Placements, STORE_BYTES_MAX, StandsBy, Store,
     StoreFailure, StoreReply, StoreRequest, VALUE_BYTES_MAX,
     contents::{
-        Claimed, HeldImage, NAME_BYTES_MAX, PART_SESSIONS_MAX, PARTS, Registration, Stands, Subject,
-        Witnessed, decode, edge_key,
+        Claimed, NAME_BYTES_MAX, PART_SESSIONS_MAX, PARTS, Registration, Stands, Subject, Witnessed, decode,
+        edge_key,
     },
 };
 use marram_wire::frame::StoreMark;
@@ -37,8 +38,8 @@ fn registration(life: u64) -> Registration {
     }
 }
 
-fn held(image: u8) -> HeldImage {
-    HeldImage { app: format!("app-{image}"), image: ImageHash([image; 32]) }
+fn held(image: u8) -> AppVersion {
+    AppVersion { app: format!("app-{image}"), image: ImageHash([image; 32]) }
 }
 
 struct Edge {
