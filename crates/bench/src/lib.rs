@@ -41,6 +41,7 @@ mod noisy;
 mod peer;
 mod pinger;
 mod plan;
+mod received;
 mod recover;
 mod replay;
 mod report;

@@ -7,7 +7,7 @@
 //! Agents know the first edge only, so that no session begins at the other one.
 
 use super::flows::{Flows, Server};
-use crate::{Plan, cpu, peer, standby};
+use crate::{Plan, cpu, peer, received, standby};
 use anyhow::Context;
 use hyper::Method;
 use marram_admin::client::ApiClient;
@@ -87,18 +87,22 @@ impl Scene {
         let names = [
             "epochs_total",
             "epoch_log_bytes_total",
+            "epoch_page_bytes_total",
             "epochs_confirmed_total",
             "epoch_confirm_us_total",
             "epoch_confirm_p50_us_max",
         ];
-        let [epochs, log_bytes, confirmed, confirm_us, confirm_p50_us] =
+        let [epochs, log_bytes, page_bytes, confirmed, confirm_us, confirm_p50_us] =
             figures(&self.cluster.edges[0].client()?, names)?;
+        let sent_bytes = received::bytes(self.groups[1], self.cluster.edges[0].address());
         let [primary_ns, backup_ns] = self.groups.map(|group| cpu::spent_ns(&[group]));
         let (busy, ticks) = cpu::machine_ticks();
         let shard_ns = cpu::of_process_ns(self.shard);
         Ok(Totals {
             epochs,
             log_bytes,
+            page_bytes,
+            sent_bytes,
             confirmed,
             confirm_us,
             confirm_p50_us,
@@ -116,6 +120,9 @@ impl Scene {
 pub(super) struct Totals {
     pub(super) epochs: u64,
     pub(super) log_bytes: u64,
+    pub(super) page_bytes: u64,
+    /// What the backup has received from the owner, on the wire; none if the kernel cannot be asked.
+    pub(super) sent_bytes: Option<u64>,
     pub(super) confirmed: u64,
     pub(super) confirm_us: u64,
     /// The median wait of the latest epochs for their confirmation.

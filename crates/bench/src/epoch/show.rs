@@ -97,6 +97,10 @@ pub(super) fn workload(name: &str, measured: &Measured, closed: &Measured, repor
         metric("cpu_added_pct", measured.added_pct(mode, |block| block.each(|it| it.shard_ns)));
         metric("achieved_hz", measured.median(mode, rate));
         metric("bytes_log", measured.median(mode, |block| block.each(|it| it.log_bytes)));
+        metric("bytes_pages", measured.median(mode, |block| block.each(|it| it.page_bytes)));
+        if measured.modes[mode].iter().all(|block| block.ended.sent_bytes.is_some()) {
+            metric("bytes_sent", measured.median(mode, |block| block.each(|it| it.sent_bytes.unwrap_or(0))));
+        }
         metric("confirm_mean_us", measured.median(mode, confirm_us));
     }
 }
@@ -139,8 +143,8 @@ pub(super) fn describe(report: &mut Report) {
          about 54 ms, as in the paper",
     );
     report.note(
-        "cpu_us, bytes_log: of a transaction; cpu_us is of the owner's shard, bytes_log of log and messages to the backup; cpu_primary and cpu_backup \
-         are of whole edges",
+        "cpu_us, bytes: of a transaction; cpu_us is of the owner's shard, cpu_primary and cpu_backup are of whole edges; bytes_log is log and messages \
+         to the backup, bytes_pages checkpoints of changed memory there, bytes_sent all that the backup has read from the owner's wires (ss)",
     );
     report.note(
         "over_budget_us: added p50, less one and a half epochs and backup_rtt_p50_us; over_rtt_us: less two of those. backup_rtt_p50_us is from the end \
