@@ -45,6 +45,8 @@ pub struct TestEdge {
     process: Option<TestProcess>,
     /// The output of each shard in which one bit is flipped in its next life.
     sabotage: Option<u64>,
+    /// Whether all sessions with one backup are copied at one moment, where it gets pages.
+    whole: bool,
     /// Its network namespace, if it is not beside its agents.
     namespace: Option<Namespace>,
 }
@@ -64,6 +66,7 @@ impl TestEdge {
             lives: 0,
             process: None,
             sabotage: None,
+            whole: false,
             namespace,
         })
     }
@@ -116,6 +119,12 @@ impl TestEdge {
         self.sabotage = Some(output);
     }
 
+    /// From its next life on it copies all sessions with one backup at one moment, where that gets pages, and releases their outputs
+    /// together.
+    pub fn copy_whole(&mut self) {
+        self.whole = true;
+    }
+
     /// The directory of its configuration and state in this life, relative to the run's.
     #[must_use]
     pub fn directory(&self) -> String {
@@ -152,6 +161,7 @@ impl TestEdge {
             None => Command::new(program),
         };
         match self.sabotage.take() {
+            None if self.whole => command.args(["demo-edge", "--whole"]),
             None => command.arg("edge"),
             Some(output) => command.args(["demo-edge", "--sabotage", &output.to_string()]),
         };

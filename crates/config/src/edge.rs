@@ -297,8 +297,9 @@ impl Written {
             standby_learns: self.standby.learn.unwrap_or(!self.standby.edges.is_empty()),
             standby: self.standby.edges.into_iter().map(|edge| edge.0).collect(),
             limits: self.limits.resolve(source, tenants(source, self.tenant)?)?,
-            // No configuration can ask for faults; `marram demo --sabotage` does.
+            // No configuration can ask for faults, or for the baseline of a benchmark; `marram demo-edge` does.
             sabotage: 0,
+            whole: false,
         };
         if let Some(span) = listens.filter(|_| edge.lacks_authentication()) {
             let what = "is not on loopback, and agents elsewhere cannot authenticate this edge, so they refuse it; \

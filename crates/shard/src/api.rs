@@ -537,6 +537,9 @@ record! {
         heartbeat_timeout_ms: u32,
         /// Flip one bit of the n-th output, counted from 1; 0 for never. For `marram demo --sabotage`.
         sabotage: u64,
+        /// Copy all sessions of a group at one moment, and release their outputs together, where an app's backup gets pages. For
+        /// benchmarks, whose baseline it is.
+        whole: bool,
     }
 }
 
@@ -564,6 +567,7 @@ impl Default for Configure {
             heartbeat_interval_ms: 50,
             heartbeat_timeout_ms: 200,
             sabotage: 0,
+            whole: false,
         }
     }
 }

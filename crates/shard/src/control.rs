@@ -250,6 +250,8 @@ pub struct ControlConfig {
     pub heartbeat_ms: [u32; 2],
     /// See [`crate::api::Configure::sabotage`].
     pub sabotage: u64,
+    /// See [`crate::api::Configure::whole`].
+    pub whole: bool,
 }
 
 /// A question to all shards that waits for their answers.
@@ -363,6 +365,7 @@ impl Control {
             heartbeat_interval_ms: self.config.heartbeat_ms[0],
             heartbeat_timeout_ms: self.config.heartbeat_ms[1],
             sabotage: self.config.sabotage,
+            whole: self.config.whole,
         };
         out.push(ControlOutput::ToShard { shard, message: ToShard::Configure(configure) });
     }

@@ -4,10 +4,10 @@
 //! ```text
 //! fixed25, 50, 75   1,400 B each way, an open loop at that share of what the unprotected app does in the closed loop of the same run
 //! http              about 10 KB each way, a closed loop; the server is so far away that the unprotected p95 is that of the paper
-//! blocks:  none hz100 hz200 hz1000 hz2000 message | hz100 hz200 ... none | ...        one after the other; the rest is idle meanwhile
+//! blocks:  none hz100 hz200 hz1000 hz2000 message whole40 whole100 | hz100 hz200 ... none | ...     one after the other; the rest is idle
 //! ```
-//! Added time is by differences within a round of blocks, medians over rounds. The paper's other side, Remus, copies all cells
-//! together; that needs pages in place of the log, and is not measured yet.
+//! Added time is by differences within a round of blocks, medians over rounds. The paper's other side is Remus: `whole40` and `whole100`
+//! copy all cells together.
 
 pub(crate) mod flows;
 pub(crate) mod scene;
@@ -16,7 +16,7 @@ mod show;
 use crate::report::Report;
 use crate::{Plan, progress, stats};
 use flows::{Heard, Sizes};
-use scene::{MODES, Scene, Totals};
+use scene::{MESSAGE, MODES, Scene, Totals};
 use std::time::Duration;
 
 /// Connections of each mode: enough that in a closed loop they keep the machine busy although outputs are held.
@@ -97,8 +97,8 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
 /// The median time from the end of an epoch to its confirmation, with little load and an epoch for each message.
 fn backup_rtt_us(scene: &Scene, amount: &Amount) -> anyhow::Result<f64> {
     progress("epoch: the round trip to the backup");
-    let mode = MODES.len() - 1;
-    let block = block(scene, mode, Load::Open(CALM_PER_S), amount.block.max(Duration::from_millis(500)), 1)?;
+    let block =
+        block(scene, MESSAGE, Load::Open(CALM_PER_S), amount.block.max(Duration::from_millis(500)), 1)?;
     #[expect(clippy::cast_precision_loss, reason = "microseconds")]
     Ok(block.ended.confirm_p50_us as f64)
 }

@@ -23,23 +23,37 @@ pub(super) const SERVER: &str = "origin";
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How often epochs end.
+/// How often epochs end, and what is copied then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mode {
     pub(super) name: &'static str,
-    /// The field `every` of its manifest; `None` without protection.
-    every: Option<&'static str>,
+    /// The fields of the table `epoch` of its manifest; `None` without protection.
+    epoch: Option<&'static str>,
 }
 
 /// All modes; the first is the baseline of the others.
-pub(super) const MODES: [Mode; 6] = [
-    Mode { name: "none", every: None },
-    Mode { name: "hz100", every: Some("10ms") },
-    Mode { name: "hz200", every: Some("5ms") },
-    Mode { name: "hz1000", every: Some("1ms") },
-    Mode { name: "hz2000", every: Some("500us") },
-    Mode { name: "message", every: Some("message") },
+pub(super) const MODES: [Mode; 8] = [
+    Mode { name: "none", epoch: None },
+    Mode { name: "hz100", epoch: Some("every = \"10ms\"") },
+    Mode { name: "hz200", epoch: Some("every = \"5ms\"") },
+    Mode { name: "hz1000", epoch: Some("every = \"1ms\"") },
+    Mode { name: "hz2000", epoch: Some("every = \"500us\"") },
+    Mode { name: "message", epoch: Some("every = \"message\"") },
+    Mode { name: "whole40", epoch: Some(WHOLE_40) },
+    Mode { name: "whole100", epoch: Some("every = \"10ms\"\nform = \"pages\"") },
 ];
+/// Those that are bars, or measure the round trip to the backup, by their place.
+pub(super) const HZ1000: usize = 3;
+pub(super) const MESSAGE: usize = 5;
+/// All cells with one backup are copied together 40 times a second, if the edge does that ([`TestEdge::copy_whole`]).
+pub(crate) const WHOLE_40: &str = "every = \"25ms\"\nform = \"pages\"";
+
+impl Mode {
+    /// Whether all cells are copied together.
+    pub(super) fn is_whole(self) -> bool {
+        self.name.starts_with("whole")
+    }
+}
 
 /// The processes, and the connections of each mode.
 pub(super) struct Scene {
@@ -62,6 +76,7 @@ impl Scene {
             MODES.iter().map(|mode| manifest(plan, place, *mode)).collect()
         })?;
         cluster.agent_level = "info";
+        cluster.edges.iter_mut().for_each(TestEdge::copy_whole);
         let store = TestStore::start(&plan.program, &cluster.logs)?;
         let extra = format!("{}\n{}", crate::standby::stand_by(&cluster), store.field());
         cluster.start_edge(0, &extra)?;
@@ -135,9 +150,9 @@ pub(super) struct Totals {
 }
 
 fn manifest(plan: &Plan, place: &marram_cluster::TempDir, mode: Mode) -> anyhow::Result<PathBuf> {
-    let protect = match mode.every {
+    let protect = match mode.epoch {
         None => String::from("protect = \"none\"\n"),
-        Some(every) => format!("protect = \"epoch\"\n[epoch]\nevery = \"{every}\"\n"),
+        Some(epoch) => format!("protect = \"epoch\"\n[epoch]\n{epoch}\n"),
     };
     plan.cells.manifest(place, mode.name, "inspector", &format!("server = \"{SERVER}\"\n{protect}"))
 }

@@ -52,7 +52,7 @@ enum Command {
     // Hidden: it reads its setup from a socket as its standard input.
     #[command(hide = true)]
     Shard,
-    /// An edge that flips one bit on purpose; started by `marram demo --sabotage`.
+    /// An edge that flips one bit on purpose, or copies all sessions together; started by `marram demo --sabotage` and `marram bench`.
     #[command(hide = true)]
     DemoEdge(serve::DemoEdge),
     /// Create the project of a cell.

@@ -37,33 +37,36 @@ pub(super) struct Edge {
     log: Option<logging::Format>,
 }
 
-/// `marram demo-edge`: an edge that makes a mistake on purpose. It is a separate command, so that no configuration and no
-/// environment variable of a production edge can turn this on.
+/// `marram demo-edge`: an edge that makes a mistake on purpose, or is the baseline of a benchmark. It is a separate command, so that
+/// no configuration and no environment variable of a production edge can turn this on.
 #[derive(Args)]
 pub(super) struct DemoEdge {
     #[command(flatten)]
     edge: Edge,
     /// Flip one bit of the N-th output of each shard.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    sabotage: u64,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), required_unless_present = "whole")]
+    sabotage: Option<u64>,
+    /// Copy all sessions that have one backup at one moment, where that gets pages, and release their outputs together.
+    #[arg(long)]
+    whole: bool,
 }
 
 pub(super) fn edge(arguments: &Edge) -> Result<(), Failure> {
-    run_edge(arguments, 0)
+    run_edge(arguments, (0, false))
 }
 
 pub(super) fn demo_edge(arguments: &DemoEdge) -> Result<(), Failure> {
-    run_edge(&arguments.edge, arguments.sabotage)
+    run_edge(&arguments.edge, (arguments.sabotage.unwrap_or(0), arguments.whole))
 }
 
 /// The parts of an edge know each other only through the handles and callbacks that are made here.
-fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
+fn run_edge(arguments: &Edge, demonstrates: (u64, bool)) -> Result<(), Failure> {
     // The supervisor compiles modules.
     marram_node::memory::use_single_arena();
     let usage = |problem: marram_config::source::Problem| Failure::Usage(problem.into());
     let source = Source::read(&arguments.config).map_err(usage)?.with_own_environment();
     let mut config = marram_config::edge::EdgeSettings::parse(&source).map_err(usage)?;
-    config.edge.sabotage = sabotage;
+    (config.edge.sabotage, config.edge.whole) = demonstrates;
     start_logging(&config.log, arguments.log)?;
     warn_of(&source, environment::EDGE);
     raise_descriptor_limit();

@@ -100,6 +100,8 @@ pub struct EdgeOptions {
     pub limits: EdgeLimits,
     /// Flip one bit of the n-th output of a shard, counting from 1; 0 for never. For `marram demo --sabotage`.
     pub sabotage: u64,
+    /// Copy all sessions of a group at one moment where the backup of an app gets pages. For the baseline of benchmarks.
+    pub whole: bool,
 }
 
 impl EdgeOptions {

@@ -84,6 +84,11 @@ pub(super) struct Epochs {
     confirmed: Generation,
     /// Whether the session was handed over to the backup, which has not given it back by being fed again.
     pub(super) given: bool,
+    /// Whether what pages stand for waits for the pages of the group's other sessions, and up to where it does now.
+    pub(super) is_whole: bool,
+    pub(super) stored: Option<Boundary>,
+    /// Whether no entry begins, since all sessions of the group are to be copied at one moment.
+    pub(super) is_halted: bool,
 }
 
 impl Epochs {
@@ -94,6 +99,7 @@ impl Epochs {
     /// What was in epochs that had ended is in none: the backup that was to confirm them is gone.
     fn begin_again(&mut self) {
         self.ended.clear();
+        self.stored = None;
         (self.is_due, self.is_told) = (true, false);
     }
 
@@ -109,7 +115,7 @@ impl Epochs {
     /// Ends were told to forget messages of this charge.
     fn forgot(&mut self, charge: [u64; 2]) {
         let marks = self.ended.iter_mut().map(|ended| &mut ended.at).chain([&mut self.last, &mut self.kept]);
-        marks.for_each(|at| at.forgot(charge));
+        marks.chain(&mut self.stored).for_each(|at| at.forgot(charge));
     }
 
     /// The end of the last entry.
@@ -133,6 +139,7 @@ impl Owner {
         out: &mut Vec<OwnerEffect>,
     ) {
         self.epochs.group = Some(group);
+        self.epochs.is_halted = false;
         self.release_as(now, release, out);
     }
 

@@ -56,6 +56,7 @@ mod share;
 mod state;
 mod takeover;
 mod uncovered;
+mod whole;
 mod witness;
 
 use crate::{

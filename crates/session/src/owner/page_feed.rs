@@ -157,6 +157,11 @@ impl PageFeed {
         self.copied.is_none() && (self.waiting.is_none() || self.is_whole)
     }
 
+    /// Whether pages are to be copied, or were and the backup has not applied them.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.is_due || self.copied.is_some()
+    }
+
     /// Whether pages were copied that the backup has not applied.
     pub(super) fn is_copied(&self) -> bool {
         self.copied.is_some()

@@ -14,10 +14,7 @@ use super::{
     replicas::{KeeperId, Replicas},
 };
 use alloc::vec::Vec;
-use marram_wire::{
-    id::Generation,
-    limits::{COVER_LOG, RETAINED_MAX},
-};
+use marram_wire::limits::{COVER_LOG, RETAINED_MAX};
 
 /// A backup that holds the log gets pages after so many bytes of messages at the latest.
 const HELD_CHARGE: u64 = RETAINED_MAX / 2;
@@ -80,7 +77,7 @@ impl Owner {
         }
         // Before its claim names the backup, another one may still go on, without these pages.
         if self.epoch_release() == EpochRelease::Confirmed {
-            self.kept(now, Generation::NONE, &copied.at, out);
+            self.pages_kept(now, copied.at, out);
         }
         if hands_over && let Some(keeper) = self.replicas.backup_keeper() {
             self.hand_over(now, keeper, out);

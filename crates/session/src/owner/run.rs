@@ -19,7 +19,7 @@ impl Owner {
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
         let is_running = self.phase() == OwnerPhase::Running;
-        let may_run = is_running && !self.replicas.waits_for_one();
+        let may_run = is_running && !self.awaits_backup_or_group();
         let timer_ns = self.runner.timer_due_ns(&self.ends, &self.log, &self.state).filter(|_| may_run);
         let witness_ns = self.witness.report_due_ns();
         [timer_ns, self.recordings.until_ns(), witness_ns].into_iter().flatten().min()
@@ -41,12 +41,17 @@ impl Owner {
             return;
         }
         // Ends refuse log beyond `LOG_SIZE_MAX`: the cell waits for a checkpoint to be stored, or for a keeper.
-        if self.log.is_full() || self.replicas.waits_for_one() {
+        if self.log.is_full() || self.awaits_backup_or_group() {
             return;
         }
         if self.runner.begin_next(now, &mut self.ends, &self.log, &mut self.state) {
             self.runner.run_next(self.cell, out);
         }
+    }
+
+    /// Whether no entry begins until a keeper has caught up, or all sessions of the group are copied.
+    fn awaits_backup_or_group(&self) -> bool {
+        self.replicas.waits_for_one() || self.epochs.is_halted
     }
 
     /// A handler finished.

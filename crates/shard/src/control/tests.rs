@@ -33,6 +33,7 @@ fn control_with(coordinator: bool) -> Control {
         move_bytes_per_s: 0,
         heartbeat_ms: [50, 200],
         sabotage,
+        whole: false,
     })
 }
 

@@ -35,10 +35,12 @@ use marram_wire::{
 const CONFIRM_TIMEOUTS: u64 = 2;
 
 impl EpochSettings {
-    pub(super) fn pace(&self) -> Pace {
+    /// `whole` as in [`crate::api::Configure::whole`].
+    fn pace(&self, whole: bool) -> Pace {
         Pace {
             every_ns: u64::from(self.every_us) * 1_000,
             alone_after_ns: u64::from(self.alone_after_ms) * 1_000_000,
+            whole: whole && self.form == BackupForm::Pages,
         }
     }
 }
@@ -69,7 +71,7 @@ impl Shard {
 
     /// The pace of a session's app, if it asks for epochs.
     fn pace_of(&self, session: &Session) -> Option<Pace> {
-        self.apps.of_owner(&session.owner)?.epoch.as_ref().map(EpochSettings::pace)
+        self.apps.of_owner(&session.owner)?.epoch.as_ref().map(|epoch| epoch.pace(self.config.whole))
     }
 
     /// Puts a session into a group, and feeds it to the group's target.
@@ -105,7 +107,9 @@ impl Shard {
     fn join_a_group(&mut self, now: Now, id: SessionId, new: bool, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(id) else { return };
         let Some(pace) = self.pace_of(session) else { return };
-        let target = self.target_for(id, |_| true);
+        // Those that are copied together have one backup.
+        let key = if pace.whole { SessionId::default() } else { id };
+        let target = self.target_for(key, |_| true);
         let name = match self.groups.find(pace, target.as_ref()).filter(|_| !new) {
             Some(name) => name,
             None => {
@@ -152,6 +156,7 @@ impl Shard {
             self.retell_group(now, name, out);
             self.claim_group(now, name, out);
         }
+        self.snapshots_due(now, out);
         self.claim_backups(now, out);
     }
 
@@ -159,7 +164,7 @@ impl Shard {
     /// leave in one write needs one confirmation.
     pub(super) fn epochs_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         for name in self.groups.ending(now.mono_ns) {
-            self.end_epoch(now, name, false, out);
+            self.epoch_ends(now, name, out);
         }
     }
 
@@ -172,7 +177,7 @@ impl Shard {
     }
 
     /// An epoch of a group ends, also if nothing is in it if it `must`.
-    fn end_epoch(&mut self, now: Now, name: GroupId, must: bool, out: &mut Vec<ShardOutput>) {
+    pub(super) fn end_epoch(&mut self, now: Now, name: GroupId, must: bool, out: &mut Vec<ShardOutput>) {
         let Some(group) = self.groups.get_mut(name) else { return };
         let Some(wire) = group.target.as_ref().map(|target| target.wire) else { return };
         let (number, due) = group.end_epoch(now.mono_ns);

@@ -20,6 +20,7 @@ mod roles;
 mod shared;
 mod state;
 mod store_seen;
+mod whole;
 mod wires;
 mod witness;
 

@@ -17,6 +17,13 @@ pub(super) fn draw(seed: u64) -> Option<EpochSettings> {
     })
 }
 
+impl Plan {
+    /// Whether sessions whose backup gets pages are copied and released together, in a third of all seeds.
+    pub(crate) fn copies_whole(&self) -> bool {
+        Random::new(self.seed, 193).percent(33)
+    }
+}
+
 /// In a fifth of these seeds a primary first sleeps for so long that its backup claims its sessions meanwhile, and wakes. In others
 /// it loses its backup, and dies as soon as its next claim names one.
 pub(super) fn prepare(plan: &mut Plan) {

@@ -270,6 +270,7 @@ const SETTINGS: &[Mistake] = &[
     ("apps = [\"x\"\nshards = 1", &[":5", "or a `]` is missing above"]),
     ("shards = \"two\"", &[":4", "`shards`", "invalid type"]),
     ("sabotage = 5", &["unknown field `sabotage`"]),
+    ("whole = true", &["unknown field `whole`"]),
     ("[[gate]]\nlisten = \"0.0.0.0:80\"", &[":4", "gate", "missing field `app`"]),
     ("[timeouts]\nheartbeat = \"150ms\"", &[":5", "`timeouts.heartbeat`", "twice"]),
     ("[timeouts]\nbackoff_max = \"1ms\"", &[":5", "`timeouts.backoff_max`", "backoff_min"]),

@@ -1,6 +1,6 @@
 //! A backup that holds what it is fed: pages instead of the log, and what confirms them.
 
-use crate::owner::bench::{Bench, CLIENT, SERVER, policy};
+use crate::owner::bench::{Bench, CLIENT, SERVER, policy, set};
 use marram_session::{
     cell::CheckpointBase,
     owner::{BackupForm, EpochRelease, Feed, KeeperId, OwnerPhase, OwnerPolicy},
@@ -158,4 +158,42 @@ fn the_log_is_sent_until_pages_are_tried() {
     backed.pass("a");
     assert_eq!(backed.look().0, 1);
     assert!(!backed.bench.owner.sends_pages());
+}
+
+#[test]
+fn a_session_that_is_copied_with_its_group_goes_on_and_releases_with_it() {
+    let mut backed = Backed::new(BackupForm::Pages);
+    backed.bench.credit(SERVER, 0, 4 * charge(1));
+    backed.pass("a");
+    backed.bench.say(CLIENT, "later");
+    backed.bench.ran_with(|ran| ran.timers = vec![set(1, 1_000_000_000)]);
+    assert!(backed.bench.owner.due_ns().is_some());
+    backed.bench.step(|owner, _, _| owner.halt());
+    backed.bench.say(CLIENT, "b");
+    assert!(!backed.bench.owner.is_busy(), "no entry begins");
+    assert_eq!(backed.bench.owner.due_ns(), None, "nor that of a timer");
+    backed.epoch();
+    let number = backed.sealed();
+    assert!(!backed.bench.owner.is_busy() && backed.bench.owner.has_pages_under_way());
+    backed.bench.step(|owner, now, out| owner.resume(now, out));
+    backed.bench.ran(&[(SERVER, "b")]);
+    backed.applied(number);
+    assert!(!backed.bench.owner.has_pages_under_way());
+    assert_eq!(backed.look(), (0, vec![]), "the pages of other sessions may be missing");
+    backed.bench.step(|owner, now, out| owner.release_stored(now, out));
+    assert_eq!(backed.look().1.len(), 1, "what was copied, and no more");
+}
+
+#[test]
+fn pages_that_a_lost_backup_has_stored_release_nothing() {
+    let mut backed = Backed::new(BackupForm::Pages);
+    backed.bench.credit(SERVER, 0, 4 * charge(1));
+    backed.pass("a");
+    backed.bench.step(|owner, _, _| owner.halt());
+    backed.epoch();
+    let number = backed.sealed();
+    backed.applied(number);
+    backed.bench.step(|owner, now, out| owner.release_as(now, EpochRelease::Held, out));
+    backed.bench.step(|owner, now, out| owner.release_stored(now, out));
+    assert_eq!(backed.look(), (0, vec![]));
 }

@@ -4,7 +4,7 @@
 //! A group decides by its claims alone. Until one is decided that names the backup, or none, nothing leaves. A claim that may have
 //! been written, or not, is asked for again until it is known.
 
-use super::asked::AskedClaim;
+use super::{asked::AskedClaim, snapshot::Snapshot};
 use crate::{
     api::{GroupClaim, ShardWireId},
     coordinator::contents::Claimed,
@@ -43,6 +43,8 @@ pub(crate) struct Pace {
     /// The minimum time between two ends of epochs, in nanoseconds; 0 ends one with every message.
     pub(crate) every_ns: u64,
     pub(crate) alone_after_ns: u64,
+    /// Whether all members are copied at one moment, and their outputs leave together.
+    pub(crate) whole: bool,
 }
 
 /// An epoch that has ended and is not confirmed.
@@ -90,6 +92,8 @@ pub(crate) struct Group {
     told: EpochRelease,
     /// When it was looked last whether all members could go over to the target.
     looked_ns: u64,
+    /// How far the copy of all members is.
+    pub(crate) snapshot: Snapshot,
 }
 
 impl Group {
@@ -114,6 +118,7 @@ impl Group {
             contested: None,
             told: EpochRelease::Held,
             looked_ns: 0,
+            snapshot: Snapshot::None,
         }
     }
 
@@ -285,9 +290,10 @@ impl Group {
         self.due.insert(session);
     }
 
-    /// Whether an epoch is to end now.
-    fn ends_epoch(&self, now_ns: u64) -> bool {
-        !self.due.is_empty() && self.target.is_some() && now_ns >= self.ended_ns + self.pace.every_ns
+    /// When an epoch is to end; none if nothing happened in it, or all members are being copied.
+    fn epoch_ends_ns(&self) -> Option<u64> {
+        let is_open = !self.due.is_empty() && self.target.is_some() && !self.snapshot.is_under_way();
+        is_open.then_some(self.ended_ns + self.pace.every_ns)
     }
 
     /// An epoch ends: its number, and the members that may have something in it.
@@ -382,8 +388,7 @@ impl Group {
 
     /// When something of it is due, if no frame and no answer comes before. `confirm_ns` is how long a backup may take.
     fn due_ns(&self, confirm_ns: u64) -> Option<u64> {
-        let epoch =
-            (!self.due.is_empty() && self.target.is_some()).then_some(self.ended_ns + self.pace.every_ns);
+        let epoch = self.epoch_ends_ns();
         let again = self.asked.as_ref().and_then(AskedClaim::again_ns);
         let may_run_alone = self.record.as_ref().is_some_and(|record| record.backup.is_none())
             && self.told == EpochRelease::Held
@@ -517,7 +522,14 @@ impl Groups {
 
     /// Groups of which an epoch is to end.
     pub(crate) fn ending(&self, now_ns: u64) -> Vec<GroupId> {
-        self.by_name.iter().filter(|(_, group)| group.ends_epoch(now_ns)).map(|(name, _)| *name).collect()
+        let ends = |group: &Group| group.epoch_ends_ns().is_some_and(|ends_ns| now_ns >= ends_ns);
+        self.by_name.iter().filter(|(_, group)| ends(group)).map(|(name, _)| *name).collect()
+    }
+
+    /// Groups of which all members are being copied.
+    pub(crate) fn copied_together(&self) -> Vec<GroupId> {
+        let is_it = |group: &Group| group.snapshot.is_under_way();
+        self.by_name.iter().filter(|(_, group)| is_it(group)).map(|(name, _)| *name).collect()
     }
 
     /// When something is due.
