@@ -1,11 +1,11 @@
 //! Three edges, the first of which owns all flows, a store, and agents that know all edges; and the faults.
 
 use crate::epoch::flows::{Flows, Server};
-use crate::epoch::scene::{figures, run_first, wait_for_backups, wait_until};
+use crate::epoch::scene::{WHOLE_40, figures, run_first, wait_for_backups, wait_until};
 use crate::{Plan, standby};
 use anyhow::Context;
 use hyper::Method;
-use marram_cluster::{AgentSide, TestCluster, TestStore, free_address};
+use marram_cluster::{AgentSide, TestCluster, TestEdge, TestStore, free_address};
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,9 +17,9 @@ const OWNER: usize = 0;
 /// Attempts to have all flows at that edge.
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(300);
-/// The apps, and how they are protected.
-const APPS: [(&str, &str); 2] =
-    [("none", "protect = \"none\""), ("groups", "protect = \"epoch\"\n[epoch]\nevery = \"1ms\"")];
+/// The apps, and how they are protected: their tables `epoch`.
+const APPS: [(&str, Option<&str>); 3] =
+    [("none", None), ("whole", Some(WHOLE_40)), ("groups", Some("every = \"1ms\""))];
 
 /// What happens to the owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,11 +50,14 @@ pub(super) struct Scene {
 impl Scene {
     pub(super) fn start(plan: &Plan) -> anyhow::Result<Self> {
         let mut cluster = TestCluster::new(plan.layout("bench-takeover", EDGES, ""), |place| {
-            let manifest = |(name, protect): (&str, &str)| {
+            let manifest = |(name, epoch): (&str, Option<&str>)| {
+                let none = String::from("protect = \"none\"");
+                let protect = epoch.map_or(none, |table| format!("protect = \"epoch\"\n[epoch]\n{table}"));
                 plan.cells.manifest(place, name, "inspector", &format!("server = \"{SERVER}\"\n{protect}\n"))
             };
             APPS.into_iter().map(manifest).collect()
         })?;
+        cluster.edges.iter_mut().for_each(TestEdge::copy_whole);
         let store = TestStore::start(&plan.program, &cluster.logs)?;
         let extra = format!("{}\n{}", standby::stand_by(&cluster), store.field());
         cluster.start_edges(&extra)?;
