@@ -16,33 +16,37 @@
 //! compared with the same cell on another: same seed, same event, same result.
 
 mod cache;
+mod memory;
 mod pauses;
 mod replay;
+mod restoring;
 mod stages;
 mod tasks;
 
 use cache::{Reader, SimulatedCache};
+use memory::{Memory, PAGES};
 use pauses::Pauses;
 pub(crate) use replay::play;
+pub(crate) use restoring::Restoring;
+use restoring::{Restored, apply, fingerprint, tampered};
 use stages::Stages;
 use tasks::Tasks;
 
 use crate::plan::{Poison, Service, Shape};
 use crate::program::LENGTH;
 use bytes::Bytes;
-use marram_session::cell::SealedCheckpoint;
 use marram_session::cell::{
     CellId, CellInput, CellStop, CheckpointBase, PortKind, Ran, Run, RunOutcome, Seed, TimerChange,
 };
 use marram_shard::api::CellError;
 use marram_wire::{
-    frame::{CheckpointKind, CheckpointMeta, Code},
+    frame::{CheckpointMeta, Code},
     header::{self, Header},
-    id::{Generation, ImageHash, Port, SessionId},
+    id::{ImageHash, Port, SessionId},
     peer::Peer,
-    seal::{Seal, SessionKeys},
+    seal::Seal,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Bytes of a saved cell before its tasks and stages: seed, clock, events.
@@ -141,14 +145,29 @@ pub(crate) struct Seen {
 pub(crate) struct Habits {
     /// Which handler fails.
     pub(crate) poison: Option<Poison>,
-    /// Extra bytes in every full checkpoint.
+    /// Extra bytes in every full checkpoint, and in the pages of a backup.
     pub(crate) ballast: usize,
+    /// Whether cells have a memory: the sessions of this seed have a backup.
+    pub(crate) has_memory: bool,
     /// Replay cost that a handler reports, in nanoseconds.
     pub(crate) cost_ns: u64,
     /// Whether clients, and whether servers, use datagrams.
     pub(crate) datagrams: [bool; 2],
     /// Whether cells read from their edge's cache. Wasm twins have no cache.
     pub(crate) reads: bool,
+}
+
+impl Habits {
+    /// Sections of this kind, each part behind its length, and the extra bytes.
+    fn with_ballast(&self, kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+        let mut sections = vec![kind];
+        for part in parts {
+            sections.extend_from_slice(&(part.len() as u64).to_le_bytes());
+            sections.extend_from_slice(part);
+        }
+        sections.resize(sections.len() + self.ballast, 0xba);
+        sections
+    }
 }
 
 /// One simulated cell. All fields but `session`, `twin`, `saved` and `copied` are its state, and
@@ -159,6 +178,8 @@ struct Cell {
     stages: Stages,
     tasks: Tasks,
     pauses: Pauses,
+    /// Of a session with a backup.
+    memory: Option<Memory>,
     seed: Seed,
     /// The last time that a handler read: the next must not be earlier.
     clock_ns: i64,
@@ -178,48 +199,6 @@ struct Cell {
     copied: Option<Vec<u8>>,
 }
 
-/// A cell whose checkpoints are arriving.
-#[derive(Clone, Debug)]
-pub(crate) struct Restoring {
-    pub(crate) session: SessionId,
-    image: ImageHash,
-    keys: SessionKeys,
-    /// Those that are still to come, in order: the parts have no names, so only the sizes tell
-    /// where one ends.
-    expected: VecDeque<CheckpointMeta>,
-    /// Parts of the first expected checkpoint.
-    arriving: Vec<u8>,
-    /// Checkpoints that have arrived.
-    pub(crate) checkpoints: Vec<SealedCheckpoint>,
-}
-
-impl Restoring {
-    /// No checkpoint has arrived.
-    pub(crate) fn new(
-        session: SessionId,
-        image: ImageHash,
-        keys: SessionKeys,
-        expected: Vec<CheckpointMeta>,
-    ) -> Self {
-        let (expected, arriving, checkpoints) = (expected.into(), Vec::new(), Vec::new());
-        Self { session, image, keys, expected, arriving, checkpoints }
-    }
-
-    /// Takes a part; true when all parts have arrived.
-    fn take(&mut self, bytes: &[u8]) -> bool {
-        self.arriving.extend_from_slice(bytes);
-        let arrived = self.arriving.len() as u64;
-        if let Some(meta) = self.expected.pop_front_if(|meta| meta.size == arrived) {
-            let bytes = std::mem::take(&mut self.arriving).into();
-            if meta.kind == CheckpointKind::Merged {
-                self.checkpoints.truncate(1);
-            }
-            self.checkpoints.push(SealedCheckpoint { meta, bytes });
-        }
-        self.expected.is_empty()
-    }
-}
-
 /// The cells of one shard.
 #[derive(Debug)]
 pub(crate) struct Cells {
@@ -229,7 +208,7 @@ pub(crate) struct Cells {
     /// standbys.
     restoring: BTreeMap<CellId, Restoring>,
     /// Cells that were restored and have not run since: they may be standbys.
-    restored: BTreeMap<CellId, Restoring>,
+    restored: BTreeMap<CellId, Restored>,
     /// State hashes when last requested: they survive if the handler fails meanwhile.
     hashes: BTreeMap<CellId, [u8; 32]>,
     habits: Habits,
@@ -258,7 +237,7 @@ impl Cells {
             return Err(CellError { code: Code::UnknownImage, reason: format!("no image {image}") });
         };
         #[cfg_attr(not(feature = "wasm"), expect(unused_mut, reason = "only a twin is put in"))]
-        let mut cell = Cell::new(session, shape, seed);
+        let mut cell = Cell::new(session, shape, seed, self.habits.has_memory);
         #[cfg(feature = "wasm")]
         (cell.twin = past.twins.as_mut().map(|twins| twins.start(shape, seed)));
         let _ = past;
@@ -327,6 +306,7 @@ impl Cells {
     /// full   | 0 | length 8 | state | ballast, 0xba |
     /// delta  | 1 | length 8 | fingerprint of the base 8 | state XOR base |    the base of a merged one is the full one
     /// apart  | 2 | length 8 | state | length 8 | state of the full one on which merged deltas build | ballast |
+    /// pages  | 3 |    a backup's, see `memory`
     /// ```
     /// With twins, each is followed by the twin's own checkpoint and its length. The fingerprint
     /// makes a delta on the wrong base an error here, so that a mistake in the owner's bookkeeping
@@ -337,7 +317,11 @@ impl Cells {
         let state = cell.save();
         let on = if base.is_previous() { &cell.saved } else { &cell.full };
         let mut sections = match (base, on) {
-            (CheckpointBase::Previous | CheckpointBase::Backup | CheckpointBase::Full, Some(saved)) => {
+            (CheckpointBase::Backup, Some(saved)) => {
+                let pages = memory::pages(saved, &state).expect("a cell with a backup has a memory");
+                self.habits.with_ballast(PAGES, &[&pages])
+            }
+            (CheckpointBase::Previous | CheckpointBase::Full, Some(saved)) => {
                 let mut sections = vec![DELTA];
                 sections.extend_from_slice(&(state.len() as u64).to_le_bytes());
                 sections.extend_from_slice(&fingerprint(saved));
@@ -345,15 +329,7 @@ impl Cells {
                 sections.extend(state.iter().zip(saved).map(|(now, then)| now ^ then));
                 sections
             }
-            (CheckpointBase::Apart, Some(full)) => {
-                let mut sections = vec![APART];
-                for part in [&state, full] {
-                    sections.extend_from_slice(&(part.len() as u64).to_le_bytes());
-                    sections.extend_from_slice(part);
-                }
-                sections.resize(sections.len() + self.habits.ballast, 0xba);
-                sections
-            }
+            (CheckpointBase::Apart, Some(full)) => self.habits.with_ballast(APART, &[&state, full]),
             (
                 CheckpointBase::Previous
                 | CheckpointBase::Backup
@@ -364,13 +340,7 @@ impl Cells {
                 past.violations.push(format!("{id:?} has no checkpoint for a delta to build on"));
                 return false;
             }
-            (CheckpointBase::Image, _) => {
-                let mut sections = vec![FULL];
-                sections.extend_from_slice(&(state.len() as u64).to_le_bytes());
-                sections.extend_from_slice(&state);
-                sections.resize(sections.len() + self.habits.ballast, 0xba);
-                sections
-            }
+            (CheckpointBase::Image, _) => self.habits.with_ballast(FULL, &[&state]),
         };
         // Also after a full copy: the next delta builds on what was copied last, whatever its kind.
         if base == CheckpointBase::Image {
@@ -421,62 +391,32 @@ impl Cells {
         restoring: Restoring,
         past: &mut Past,
     ) -> Result<Box<Header>, CellError> {
-        let Restoring { session, image, keys, checkpoints, .. } = &restoring;
-        let tampered = |reason: &str| CellError { code: Code::Tampered, reason: reason.into() };
-        let (mut state, mut full): (Option<Vec<u8>>, Option<Vec<u8>>) = (None, None);
-        let mut last: Option<Header> = None;
+        let (session, is_first) = (restoring.session, restoring.count() == 1);
+        let (restored, header) = restoring.open()?;
+        let Some(mut cell) = Cell::load(session, restored.state(), self.habits.has_memory) else {
+            return Err(tampered("a cell that was not saved"));
+        };
+        cell.full = restored.full();
         #[cfg(feature = "wasm")]
-        let mut twin_parts: Vec<Bytes> = Vec::new();
-        for sealed in checkpoints {
-            let (meta, seal) = (&sealed.meta, keys.seal(sealed.meta.generation));
-            let plain = seal
-                .open_checkpoint(meta.number, &sealed.bytes)
-                .map_err(|error| tampered(&error.to_string()))?;
-            let (header, sections) =
-                header::split(plain.into()).map_err(|error| tampered(&error.to_string()))?;
-            let base = last.as_ref().filter(|_| !meta.is_full()).map(|base| (base.generation, base.number));
-            let named = (header.base_generation, header.base_number);
-            let fits = header.session == *session
-                && header.image == *image
-                && (header.generation, header.number) == (meta.generation, meta.number)
-                && header.log_offset == meta.log_offset
-                && (meta.is_full() || named == base.unwrap_or((Generation::NONE, 0)));
-            if !fits {
-                return Err(tampered("a checkpoint is not the one that its place names"));
-            }
-            #[cfg(feature = "wasm")]
-            twin_parts.push(sections.clone());
-            let on_full = full_of(&sections).map(<[u8]>::to_vec);
-            state = Some(apply(state, &sections).map_err(tampered)?);
-            if meta.is_full() {
-                full = on_full.or_else(|| state.clone());
-            }
-            last = Some(header);
-        }
-        let (Some(state), Some(header)) = (state, last) else { return Err(tampered("no checkpoint")) };
-        let mut cell = Cell::load(*session, state).ok_or_else(|| tampered("a cell that was not saved"))?;
-        cell.full = full;
-        #[cfg(feature = "wasm")]
-        cell.restore_twin(*image, &twin_parts, past);
+        cell.restore_twin(header.image, restored.twin_parts(), past);
         let before = self.cells.insert(id, cell);
-        assert!(before.is_none() || checkpoints.len() > 1, "cell {id:?} was started twice");
+        assert!(before.is_none() || !is_first, "cell {id:?} was started twice");
         // The old cell of a standby had a twin in a slot of the pool.
         #[cfg(feature = "wasm")]
         if let (Some(twins), Some(twin)) = (&mut past.twins, before.and_then(|before| before.twin)) {
             twins.remove(twin);
         }
         let _ = past;
-        self.restored.insert(id, restoring);
-        Ok(Box::new(header))
+        self.restored.insert(id, restored);
+        Ok(header)
     }
 
-    /// Prepares for the next checkpoint of a cell that was restored as a standby. Begins with the
-    /// checkpoints that were restored before: the fake restores the whole list again, where the
-    /// sandbox advances its cell. The result must be the same.
+    /// Prepares for the next checkpoint of a cell that was restored as a standby. Begins with the state that was restored before:
+    /// the fake makes a cell of it again, where the sandbox advances its cell. The result must be the same.
     pub(crate) fn expect_more(&mut self, id: CellId, meta: CheckpointMeta) {
-        let Some(restored) = self.restored.get(&id) else { return };
-        let expected = [meta].into_iter().collect();
-        self.restoring.insert(id, Restoring { expected, arriving: Vec::new(), ..restored.clone() });
+        if let Some(restored) = self.restored.get(&id) {
+            self.restoring.insert(id, Restoring::after(restored.clone(), meta));
+        }
     }
 
     /// Forgets a cell.
@@ -545,51 +485,11 @@ fn judge_datagrams(input: &CellInput, datagrams: [bool; 2], past: &mut Past) -> 
     }
 }
 
-/// Identifies the state that a delta builds on.
-fn fingerprint(state: &[u8]) -> [u8; 8] {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&blake3::hash(state).as_bytes()[..8]);
-    bytes
-}
-
-/// Opens one checkpoint on the state before it. Fails rather than to guess: a wrong state would
-/// show up much later, as a contradiction of the oracle's.
-fn apply(base: Option<Vec<u8>>, sections: &[u8]) -> Result<Vec<u8>, &'static str> {
-    let (kind, rest) = sections.split_first().ok_or("an empty checkpoint")?;
-    let (len, rest) = rest.split_first_chunk::<8>().ok_or("a short checkpoint")?;
-    let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| "a large checkpoint")?;
-    match (*kind, base) {
-        (FULL | APART, None) => Ok(rest.get(..len).ok_or("a short checkpoint")?.to_vec()),
-        (DELTA, Some(mut base)) => {
-            let (wanted, delta) = rest.split_first_chunk::<8>().ok_or("a short delta")?;
-            if *wanted != fingerprint(&base) {
-                return Err("a delta on another state");
-            }
-            base.resize(len, 0);
-            base.iter_mut().zip(delta).for_each(|(byte, change)| *byte ^= change);
-            Ok(base)
-        }
-        _ => Err("a full checkpoint on another, or a delta on nothing"),
-    }
-}
-
-/// The state of the full checkpoint that one apart names.
-fn full_of(sections: &[u8]) -> Option<&[u8]> {
-    let (_, parts) = sections.split_first().filter(|(kind, _)| **kind == APART)?;
-    let (_, parts) = split_part(parts)?;
-    Some(split_part(parts)?.0)
-}
-
-/// Splits off bytes behind their length.
-fn split_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (len, rest) = bytes.split_first_chunk::<8>()?;
-    rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)
-}
-
 impl Cell {
-    fn new(session: SessionId, shape: Shape, seed: Seed) -> Self {
+    fn new(session: SessionId, shape: Shape, seed: Seed, has_memory: bool) -> Self {
         Self {
             session,
+            memory: has_memory.then(Memory::new),
             stages: Stages::new(shape, seed),
             tasks: Tasks::default(),
             pauses: Pauses::default(),
@@ -617,6 +517,13 @@ impl Cell {
     fn run(&mut self, run: &Run, (reads, datagrams): (bool, [bool; 2]), ran: &mut Ran, past: &mut Past) {
         if matches!(run.input, CellInput::Gone { .. }) {
             return;
+        }
+        if let Some(memory) = &mut self.memory {
+            if !memory.is_after(self.events) {
+                past.violations
+                    .push(format!("the memory of a cell is not that after its event {}", self.events));
+            }
+            memory.write(self.events + 1);
         }
         self.events += 1;
         if let CellInput::Timer { stage, token } = run.input
@@ -662,9 +569,10 @@ impl Cell {
         let _ = past;
     }
 
-    /// `| seed 32 | clock 8 | events 8 | tasks | pauses | stages |`, all little-endian.
+    /// `| memory, if it has one | seed 32 | clock 8 | events 8 | tasks | pauses | stages |`, all little-endian.
     fn save(&self) -> Vec<u8> {
-        let mut bytes = self.seed.0.to_vec();
+        let mut bytes = self.memory.as_ref().map(Memory::save).unwrap_or_default();
+        bytes.extend_from_slice(&self.seed.0);
         bytes.extend_from_slice(&self.clock_ns.to_le_bytes());
         bytes.extend_from_slice(&self.events.to_le_bytes());
         bytes.extend_from_slice(&self.tasks.save());
@@ -675,8 +583,12 @@ impl Cell {
 
     /// Reads what [`Self::save`] wrote; `None` for anything else. The twin is restored by the
     /// caller.
-    fn load(session: SessionId, bytes: Vec<u8>) -> Option<Self> {
-        let (head, stages) = bytes.split_first_chunk::<HEAD_SIZE>()?;
+    fn load(session: SessionId, bytes: Vec<u8>, has_memory: bool) -> Option<Self> {
+        let (memory, rest) = match Memory::load(&bytes).filter(|_| has_memory) {
+            Some((memory, rest)) => (Some(memory), rest),
+            None => (None, &bytes[..]),
+        };
+        let (head, stages) = rest.split_first_chunk::<HEAD_SIZE>()?;
         let (seed, words) = head.split_first_chunk::<32>()?;
         let (clock, events) = words.split_first_chunk::<8>()?;
         let seed = Seed(*seed);
@@ -687,6 +599,7 @@ impl Cell {
             stages: Stages::restore(stages, seed)?,
             tasks,
             pauses,
+            memory,
             seed,
             clock_ns: i64::from_le_bytes(*clock),
             events: u64::from_le_bytes(events.try_into().ok()?),

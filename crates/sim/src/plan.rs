@@ -218,7 +218,7 @@ pub struct Plan {
     pub open_ns: u64,
     /// Replay cost that a handler reports, in nanoseconds.
     pub cost_ns: u64,
-    /// Extra bytes in every full checkpoint.
+    /// Extra bytes in every full checkpoint, and in the pages of a backup.
     pub ballast: usize,
     /// Whether cells count as large: their copies are prepared while they run.
     pub large: bool,

@@ -74,7 +74,7 @@ pub(crate) fn play(recording: &Recording, habits: Habits, past: &Past) -> Result
     let mut cells = Cells::new(habits);
     let mut player = Player::new(recording, CELL).map_err(|error| error.to_string())?;
     let restored = player.beginning() == ReplayStart::Checkpoints;
-    let begun = begin(recording, player.beginning(), player.image())?;
+    let begun = begin(recording, player.beginning(), (player.image(), habits.has_memory))?;
     cells.cells.insert(CELL, begun);
     while let Some(next) = player.next_handler().map_err(|error| error.to_string())? {
         let (ran, _) = cells.run(&next.run, &mut past).ok_or("the cell is gone")?;
@@ -98,15 +98,19 @@ pub(crate) fn play(recording: &Recording, habits: Habits, past: &Past) -> Result
 }
 
 /// Makes the cell from the seed, or from the checkpoints, each on the one before it.
-fn begin(recording: &Recording, beginning: ReplayStart, image: CellImage) -> Result<Cell, String> {
+fn begin(
+    recording: &Recording,
+    beginning: ReplayStart,
+    (image, has_memory): (CellImage, bool),
+) -> Result<Cell, String> {
     let ReplayStart::Seed(seed) = beginning else {
-        let mut state = None;
+        let mut state: Option<Vec<u8>> = None;
         for sections in &recording.checkpoints {
-            state = Some(apply(state, sections)?);
+            state = Some(apply(state.as_deref(), sections)?);
         }
-        return Cell::load(recording.about.session, state.unwrap_or_default())
+        return Cell::load(recording.about.session, state.unwrap_or_default(), has_memory)
             .ok_or_else(|| "a cell that was not saved".to_string());
     };
     let shape = Service::shape_of(image).ok_or("no such image")?;
-    Ok(Cell::new(recording.about.session, shape, seed))
+    Ok(Cell::new(recording.about.session, shape, seed, has_memory))
 }

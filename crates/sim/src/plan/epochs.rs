@@ -31,6 +31,7 @@ pub(super) fn prepare(plan: &mut Plan) {
     if !plan.has_epochs() {
         return;
     }
+    enlarge_pages(plan);
     match random.below(100) {
         0..20 => {
             let when = On { moment: Moment::Message, skip: random.below(8), delay_ns: random.below(MS) };
@@ -49,6 +50,15 @@ pub(super) fn prepare(plan: &mut Plan) {
     if let Some(coordinator) = &mut plan.witness {
         coordinator.away.clear();
         coordinator.losses = None;
+    }
+}
+
+/// In a fifth of the seeds that send pages, these have so many parts that an edge which dies has often sent only some of them.
+fn enlarge_pages(plan: &mut Plan) {
+    let mut random = Random::new(plan.seed, 193);
+    let are_sent = plan.apps.iter().filter_map(|app| app.epoch.as_ref()).any(|it| it.form != BackupForm::Log);
+    if are_sent && plan.load == Load::Usual && random.percent(20) {
+        plan.ballast = usize::try_from(random.between(140_000, 400_000)).unwrap_or(0);
     }
 }
 

@@ -113,6 +113,7 @@ impl EdgeNode {
         let habits = Habits {
             poison: plan.poison,
             ballast: plan.ballast,
+            has_memory: plan.has_epochs(),
             cost_ns: plan.cost_ns,
             datagrams: plan.datagrams,
             reads: plan.reads,
@@ -572,7 +573,7 @@ impl World {
             ShardOutput::Advance { cell, meta } => cells.expect_more(cell, meta),
             ShardOutput::Part { cell, bytes } => {
                 if let Some(restoring) = cells.gather(cell, &bytes) {
-                    let (session, count) = (restoring.session, restoring.checkpoints.len());
+                    let (session, count) = (restoring.session, restoring.count());
                     let result = cells.restore(cell, restoring, &mut self.past);
                     self.watch.restored(position, cell, session, count);
                     self.answer(position, cell, ShardInput::Restored { cell, result });
