@@ -522,13 +522,7 @@ impl Shard {
             return Ok(());
         };
         if self.groups.of_session(id).is_some() {
-            // It is this edge's own by a claim.
-            let (_, is_able) = session.owner.standing_by().unwrap_or_default();
-            return if session.owner.is_caught_up() || !is_able {
-                Ok(())
-            } else {
-                refuse(Code::Waiting, "the session is being replayed: its end is asked when that is done")
-            };
+            return self.may_open_own(id);
         }
         let (feeder, channel) = (wire_of(session.feeder), session.feeder.map(|(_, channel)| channel));
         match self.backups.asked(now.mono_ns, id) {
@@ -544,10 +538,22 @@ impl Shard {
                 "this edge is the session's backup, and claims its group at the coordinator",
             ),
             Some(AskedFor::Unclaimed) => {
+                // A claim may name it that was not heard of here. Then it has all that has left, and perhaps has not replayed that.
                 self.take_as_own(now, id, out);
-                Ok(())
+                self.with_owner(now, id, out, |owner, effects| owner.promote(now, effects));
+                self.may_open_own(id)
             }
         }
+    }
+
+    /// An end asks for a session that was fed here, and is this edge's own now.
+    fn may_open_own(&self, id: SessionId) -> Result<(), Refusal> {
+        let Some(session) = self.sessions.get(id) else { return Ok(()) };
+        let (_, is_able) = session.owner.standing_by().unwrap_or_default();
+        if session.is_following() && (session.owner.is_caught_up() || !is_able) {
+            return Ok(());
+        }
+        refuse(Code::Waiting, "the session is being replayed: its end is asked when that is done")
     }
 
     /// A session that this shard was fed is in a group of its own from now on: its owner has handed it over, or never was allowed to

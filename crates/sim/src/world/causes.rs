@@ -23,10 +23,14 @@ pub(crate) struct Causes {
     pub(crate) killed: BTreeSet<SessionId>,
     /// Sessions of the unprotected app.
     pub(crate) bare: BTreeSet<SessionId>,
-    /// Sessions whose outputs wait for a backup: those of which the owner died without one, the owner died, and the backup died.
+    /// Sessions whose outputs wait for a backup, and whose owner died without one.
     pub(crate) unbacked_died: BTreeSet<SessionId>,
-    pub(crate) owner_died: BTreeSet<SessionId>,
-    pub(crate) backup_died: BTreeSet<SessionId>,
+    /// As above, and whose owner died: with the edge that was its backup.
+    pub(crate) owner_died: BTreeSet<(SessionId, usize)>,
+    /// As above, of which a backup has claimed the group.
+    pub(crate) owner_replaced: BTreeSet<SessionId>,
+    /// As above, and what an edge was fed of them died there.
+    pub(crate) backup_died: BTreeSet<(SessionId, usize)>,
 }
 
 impl World {
@@ -44,7 +48,11 @@ impl World {
             |struck: &BTreeSet<SessionId>| session.map_or(!struck.is_empty(), |id| struck.contains(&id));
         let (refused, broke) = (is_in(&causes.server_refused), is_in(&causes.program_broke));
         // A move alone costs no session.
-        let both = |id: SessionId| causes.owner_died.contains(&id) && causes.backup_died.contains(&id);
+        let both = |id: SessionId| {
+            let died = |(of, _): &&(SessionId, usize)| *of == id;
+            let mut backups = causes.backup_died.iter().filter(died);
+            backups.any(|at| causes.owner_replaced.contains(&id) || causes.owner_died.contains(at))
+        };
         // A primary may have run alone by a claim that the store has lost.
         let forgotten =
             self.plan.has_epochs() && self.coordinator.as_ref().is_some_and(|store| store.has_lost());

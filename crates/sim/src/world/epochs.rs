@@ -13,16 +13,17 @@ impl World {
         for owner in machine.owners().filter(|owner| owner.has_backup()) {
             let id = owner.session();
             if owner.group().is_none() {
-                self.causes.backup_died.insert(id);
+                self.causes.backup_died.insert((id, position.edge));
                 continue;
             }
             let has_backup = owner.keepers().any(|keeper| keeper.ready);
-            let is_claimed = machine.backup_of(id).is_some();
-            let is_backed = owner.epoch_release() == EpochRelease::Confirmed && has_backup && is_claimed;
+            let claimed = machine.backup_of(id).and_then(edge_of);
+            let backup = claimed.filter(|_| has_backup && owner.epoch_release() == EpochRelease::Confirmed);
+            let is_backed = backup.is_some();
             self.watch.count_if(Rare::BackedOwnerDied, is_backed);
             self.watch.count_if(Rare::PagesOwnerDied, is_backed && owner.sends_pages());
-            if is_backed {
-                self.causes.owner_died.insert(id);
+            if let Some(backup) = backup {
+                self.causes.owner_died.insert((id, backup));
             } else {
                 self.causes.unbacked_died.insert(id);
             }
@@ -38,7 +39,7 @@ impl World {
             .flat_map(|shard| shard.owners());
         for owner in owners.filter(|owner| owner.has_backup()) {
             match owner.group() {
-                None => self.causes.backup_died.insert(owner.session()),
+                None => self.causes.backup_died.insert((owner.session(), edge)),
                 // It has no other edge to go to.
                 Some(_) if owner.standing_by().is_some() => self.causes.unbacked_died.insert(owner.session()),
                 Some(_) => continue,
@@ -51,7 +52,7 @@ impl World {
         self.trace.say(self.queue.now_ns(), || format!("{position} notes {text}"));
         if text.contains("has claimed the session's group") {
             // The claim decides, even if its edge has died since, and the replaced primary lives.
-            self.causes.owner_died.extend(session);
+            self.causes.owner_replaced.extend(session);
         }
         for (rare, said) in [
             (Rare::CheckpointRefused, "no checkpoint of session"),
@@ -65,4 +66,9 @@ impl World {
             self.watch.count_if(rare, text.contains(said));
         }
     }
+}
+
+/// The number of an edge with this name.
+fn edge_of(name: &str) -> Option<usize> {
+    name.strip_prefix("edge-")?.parse().ok()
 }
