@@ -25,7 +25,7 @@ impl Plan {
 }
 
 /// In a fifth of these seeds a primary first sleeps for so long that its backup claims its sessions meanwhile, and wakes. In others
-/// it loses its backup, and dies as soon as its next claim names one.
+/// it loses its backup, and dies as soon as its next claim names one, or both claim while no claim is decided.
 pub(super) fn prepare(plan: &mut Plan) {
     let mut random = Random::new(plan.seed, 192);
     if !plan.has_epochs() {
@@ -44,6 +44,9 @@ pub(super) fn prepare(plan: &mut Plan) {
             } else {
                 late_claim(plan, &mut random);
             }
+        }
+        45..55 if plan.load == Load::Usual && !plan.short_linger && plan.shards.len() == 2 => {
+            undecided_claim(plan, &mut random);
         }
         _ => return,
     }
@@ -104,6 +107,25 @@ fn late_claim(plan: &mut Plan, random: &mut Random) {
     let dies_ns = random.magnitude(10 * MS, S);
     let soon = soon.map(|kind| Fault { when: When::After(random.below(MS)), kind });
     plan.faults = soon.chain([dies_at_next_backup(dies_ns)]).collect();
+}
+
+/// Primary and backup do not hear each other for a moment, on wires that stay, and both claim the group while the coordinator is away.
+/// That lasts until the primary may choose the same backup again. If it wins, it feeds that edge before this one has its answer.
+fn undecided_claim(plan: &mut Plan, random: &mut Random) {
+    let pace_ns = random.between(60 * MS, 100 * MS);
+    talk(plan, random, 300, pace_ns);
+    let away =
+        FaultKind::CoordinatorAway { absence: Absence::Cut, for_ns: random.between(6_500 * MS, 9_500 * MS) };
+    plan.first =
+        Fault { when: On { moment: Moment::Message, skip: random.between(10, 40), delay_ns: 0 }, kind: away };
+    let (agents, edges) = (plan.agents(), plan.shards.len());
+    let silent = |agent, place, for_ns| FaultKind::Silence { agent, place, up: true, down: true, for_ns };
+    let between_ns = random.between(900 * MS, 1_500 * MS);
+    let mut soon = vec![silent(0, FaultTarget::Owner, random.between(600 * MS, 2 * S))];
+    soon.extend((0..edges).map(|edge| silent(agents + edge, FaultTarget::Edge(1 - edge), between_ns)));
+    let soon = soon.into_iter().map(|kind| Fault { when: When::After(random.below(MS)), kind });
+    plan.faults = soon.collect();
+    plan.faults.push(dies_at_next_backup(random.magnitude(10 * MS, S)));
 }
 
 /// The only session sends so many messages, each at most so long after the one before.
