@@ -99,6 +99,8 @@ struct Attempt {
     /// Ends that the chosen log has reached. All of them: the attempt is complete, and its opener
     /// is the owner (I11, I12).
     chosen: [bool; 2],
+    /// Whether an end was sent the chosen log.
+    is_sent: bool,
     /// Its shard died: it cannot go on.
     dead: bool,
     /// Whether its app has a witness, and it is not the first attempt of the session.
@@ -622,12 +624,18 @@ impl Watch {
         let Some((track, generation, _)) = self.attempt(wire, channel) else { return };
         let Some(attempt) = track.attempts.get_mut(&generation) else { return };
         let (log_ends, truncated) = (std::mem::take(&mut attempt.log_ends), attempt.truncated);
-        attempt.truncated = false;
+        (attempt.truncated, attempt.is_sent) = (false, true);
         self.counts.add(Rare::TruncatedLogUsed, u64::from(truncated));
         if let [Some(client), Some(server)] = log_ends {
             self.counts.add(Rare::ClientLogChosen, u64::from(client > server));
             self.counts.add(Rare::ServerLogChosen, u64::from(server > client));
         }
+    }
+
+    /// Whether an end was sent the log that was chosen in this generation.
+    pub(crate) fn was_chosen(&self, session: SessionId, generation: Generation) -> bool {
+        let attempts = self.sessions.get(&session).map(|track| &track.attempts);
+        attempts.and_then(|attempts| attempts.get(&generation)).is_some_and(|attempt| attempt.is_sent)
     }
 
     /// The chosen log reached an end.

@@ -17,17 +17,16 @@ impl Shard {
     /// Tells the edge that handed a session over that its copy is not needed, once this edge has a backup for the session or may run
     /// it alone. While it runs, that backup has confirmed its generation.
     pub(super) fn release_giver(&mut self, id: SessionId, out: &mut Vec<ShardOutput>) {
-        let Some(session) = self.sessions.get(id) else { return };
-        let is_safe = match session.owner.epoch_release() {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if session.owner.phase() != OwnerPhase::Running {
+            return;
+        }
+        debug_assert!(match session.owner.epoch_release() {
             EpochRelease::Held => false,
             EpochRelease::Confirmed => session.placing.has_ready_backup(&session.owner),
             EpochRelease::Alone => true,
-        };
-        if !is_safe || session.owner.phase() != OwnerPhase::Running {
-            return;
-        }
-        let generation = session.owner.generation();
-        let wire = self.sessions.get_mut(id).and_then(|session| session.taken_from.take());
+        });
+        let (wire, generation) = (session.taken_from.take(), session.owner.generation());
         self.tell_giver(id, (wire, generation), out);
     }
 
