@@ -245,6 +245,11 @@ fn on_an_edge() -> Vec<Row> {
         ),
         ("missing versions that a shard remembers", shard::MISSING_MAX.to_string(), "as above"),
         (
+            "copies at former owners that a shard reports as not needed until they certainly know",
+            shard::UNNEEDED_MAX.to_string(),
+            "further ones are reported once; a copy that is not reported stays until `keep.linger` is over",
+        ),
+        (
             "credentials of an edge",
             marram_transport::CREDENTIALS_MAX.to_string(),
             "its configuration is refused",

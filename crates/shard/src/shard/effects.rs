@@ -77,7 +77,7 @@ impl Shard {
                 out,
             );
         }
-        let (moves, was_taken) = (session.moving.is_some(), session.taken_from.is_some());
+        let (moves, was_taken) = (session.moving.is_some(), session.former_owner.is_some());
         if let Some((asked_ns, stood)) = session.recovered() {
             self.counters.recovered(now.mono_ns.saturating_sub(asked_ns), stood);
         }
@@ -90,7 +90,7 @@ impl Shard {
         self.place_if_chosen(now, id, out);
         self.list_standby(id, out);
         if was_taken {
-            self.release_giver(id, out);
+            self.release_copy(now, id, out);
         }
     }
 
@@ -223,7 +223,8 @@ impl Shard {
         self.unlink(id, Port::SERVER);
         let Some(mut session) = self.sessions.remove(id) else { return };
         if code == Code::Finished {
-            self.tell_giver(id, (session.taken_from, session.owner.generation()), out);
+            let copy = session.take_unneeded_copy(now.mono_ns);
+            self.send_forget_copy(now, copy, out);
         }
         self.leave_groups(now, id);
         if let Some(moving) = session.moving.take() {

@@ -573,7 +573,7 @@ impl Shard {
             // What its former owner still says there does not count any more.
             if let Some(session) = self.sessions.get_mut(id) {
                 (session.feeder, session.feed_lost_ns) = (None, Some(now.mono_ns));
-                session.taken_from = Some(wire);
+                session.former_owner = self.peers.as_ref().and_then(|peers| Some(peers.get(wire)?.target));
             }
             self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
         }

@@ -1,8 +1,11 @@
 //! Copies that an edge keeps of sessions which it has handed over to their backups (docs/protocol-epochs.md, "Going over to the
 //! backup"). The new owner has no backup at first, so that a copy is worth keeping; later it keeps a draining edge from stopping.
 
-use super::{SHARD, Shard, state::sessions::Session};
-use crate::api::{Now, ShardOutput, ShardWireId};
+use super::{
+    SHARD, Shard,
+    state::{sessions::Session, unneeded::UnneededCopy},
+};
+use crate::api::{Now, ShardOutput};
 use alloc::{string::ToString, vec::Vec};
 use marram_session::{
     owner::{EpochRelease, OwnerPhase},
@@ -10,13 +13,13 @@ use marram_session::{
 };
 use marram_wire::{
     frame::{Code, ForgetCopy},
-    id::{Generation, SessionId},
+    id::SessionId,
 };
 
 impl Shard {
-    /// Tells the edge that handed a session over that its copy is not needed, once this edge has a backup for the session or may run
-    /// it alone. While it runs, that backup has confirmed its generation.
-    pub(super) fn release_giver(&mut self, id: SessionId, out: &mut Vec<ShardOutput>) {
+    /// The former owner of a session, which handed it over to this edge, may drop its copy once this edge has a backup for the session
+    /// or may run it alone. While it runs, that backup has confirmed its generation.
+    pub(super) fn release_copy(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         if session.owner.phase() != OwnerPhase::Running {
             return;
@@ -26,8 +29,8 @@ impl Shard {
             EpochRelease::Confirmed => session.placing.has_ready_backup(&session.owner),
             EpochRelease::Alone => true,
         });
-        let (wire, generation) = (session.taken_from.take(), session.owner.generation());
-        self.tell_giver(id, (wire, generation), out);
+        let copy = session.take_unneeded_copy(now.mono_ns);
+        self.send_forget_copy(now, copy, out);
     }
 
     /// A session that was handed over is kept where it went, or by the backup there.
@@ -42,17 +45,18 @@ impl Shard {
         });
     }
 
-    /// Tells the edge that handed this session over that its copy is not needed. If the wire broke, the copy stays until the linger time
-    /// is over.
-    pub(super) fn tell_giver(
-        &self,
-        session: SessionId,
-        (wire, generation): (Option<ShardWireId>, Generation),
+    /// Tells the former owner that its copy is not needed: now, if there is a wire to it, and again on each new wire until it has certainly
+    /// got that.
+    pub(super) fn send_forget_copy(
+        &mut self,
+        now: Now,
+        copy: Option<UnneededCopy>,
         out: &mut Vec<ShardOutput>,
     ) {
-        let is_up = |wire: &ShardWireId| self.peers.as_ref().is_some_and(|peers| peers.has(*wire));
-        if let Some(wire) = wire.filter(is_up) {
-            out.push(ShardOutput::Send { wire, frame: ForgetCopy { session, generation }.into() });
+        let Some((peers, copy)) = self.peers.as_mut().zip(copy) else { return };
+        let frame = copy.frame.clone();
+        if let Some(wire) = peers.unneeded(now.mono_ns, copy) {
+            out.push(ShardOutput::Send { wire, frame: frame.into() });
         }
     }
 }

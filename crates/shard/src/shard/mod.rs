@@ -29,6 +29,7 @@ pub use state::missing::{MISSING_MAX, RETRY_MAX_NS, RETRY_MIN_NS};
 pub use state::moves::MOVES_MAX;
 pub use state::plans::{ASKED_MAX, PLAN_NS, PLANS_MAX};
 pub use state::refused::REMEMBERED_MAX;
+pub use state::unneeded::UNNEEDED_MAX;
 
 use crate::api::{
     App, CheckpointHolder, Configure, FromShard, Killed, NoteLevel, Now, Protect, ShardInput, ShardOutput,

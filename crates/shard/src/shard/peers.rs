@@ -237,7 +237,7 @@ impl Shard {
             return out.push(ShardOutput::CloseWire { wire });
         }
         // Also tells how many shards to dial there.
-        peers.welcomed(now.mono_ns, wire, welcome);
+        let unneeded = peers.welcomed(now.mono_ns, wire, welcome);
         let keeper = Keeper {
             proof: KeeperKey::derive(&self.secret).proof(&welcome.challenge, &self.config.edge),
             name: self.config.edge.clone(),
@@ -246,6 +246,8 @@ impl Shard {
             shards: self.config.shards,
         };
         out.push(ShardOutput::Send { wire, frame: keeper.into() });
+        // Perhaps the former wire broke before they arrived.
+        out.extend(unneeded.into_iter().map(|frame| ShardOutput::Send { wire, frame: frame.into() }));
         if !own {
             self.tell_itself(wire, out);
             self.tell_store_seen(wire, out);

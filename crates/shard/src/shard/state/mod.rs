@@ -21,5 +21,6 @@ pub(super) mod sessions;
 pub(super) mod shared;
 pub(super) mod snapshot;
 pub(super) mod tenants;
+pub(super) mod unneeded;
 pub(super) mod waiting;
 pub(super) mod wires;

@@ -1,7 +1,10 @@
 //! Wires that this shard dialled to stand by for its peers' sessions: which peer each leads to, the sessions that it
 //! feeds, and when to dial again.
 
-use super::sessions::At;
+use super::{
+    sessions::At,
+    unneeded::{UnneededCopies, UnneededCopy},
+};
 use crate::api::{Configure, OWN_EDGE, ShardWireId};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +18,7 @@ use marram_session::{
     learned::{LearnedEdges, NotAsTold, Teller, Told},
 };
 use marram_wire::{
-    frame::{Channel, EdgeEntry, Welcome},
+    frame::{Channel, EdgeEntry, ForgetCopy, Welcome},
     id::SessionId,
     random::Random,
 };
@@ -61,6 +64,8 @@ pub(crate) struct Peers {
     wires: BTreeMap<ShardWireId, Peer>,
     /// Sessions of broken wires, by target. The next connection shows whether their owner is alive.
     orphans: BTreeMap<Target, BTreeSet<SessionId>>,
+    /// Copies of sessions that peers have handed over to this shard.
+    unneeded: UnneededCopies,
     /// Empty between calls; kept so that a heartbeat allocates nothing.
     acts: Vec<DialerAction>,
 }
@@ -91,6 +96,7 @@ impl Peers {
             dialer,
             wires: BTreeMap::new(),
             orphans: BTreeMap::new(),
+            unneeded: UnneededCopies::default(),
             acts: Vec::new(),
         })
     }
@@ -166,7 +172,7 @@ impl Peers {
         let Told { evicted, new } = self.learned.told(now_ns, teller, edges, in_use);
         for edge in &evicted {
             self.dialer.remove(*edge);
-            self.orphans.retain(|target, _| target.edge != *edge);
+            self.forget_sessions(*edge);
         }
         // By then, configured peers have answered as well.
         let dial_ns = now_ns.saturating_add(self.heartbeat_timeout_ns);
@@ -222,9 +228,15 @@ impl Peers {
         let removed = self.dialer.remove(edge);
         if removed {
             self.learned.forget(edge);
-            self.orphans.retain(|target, _| target.edge != edge);
+            self.forget_sessions(edge);
         }
         removed
+    }
+
+    /// An edge is not dialled any more.
+    fn forget_sessions(&mut self, edge: u16) {
+        self.orphans.retain(|target, _| target.edge != edge);
+        self.unneeded.forget(edge);
     }
 
     /// The wires to the shards of a peer.
@@ -240,6 +252,7 @@ impl Peers {
 
     /// Checks I48 of docs/protocol.md, as far as it concerns peers.
     pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
+        self.unneeded.invariants()?;
         self.learned.invariants()
     }
 
@@ -251,16 +264,30 @@ impl Peers {
     /// A frame has arrived on a wire; `stamp` is the time of the heartbeat which it answers, if it is an answer.
     pub(crate) fn heard(&mut self, now_ns: u64, wire: ShardWireId, stamp: Option<u64>) {
         self.dialer.heard(now_ns, wire.0, stamp);
+        if let Some(stamp_ns) = stamp {
+            self.unneeded.answered(wire, stamp_ns);
+        }
     }
 
-    /// A peer answers. The owners there are alive, and restart the feeds of the sessions that they have.
-    pub(crate) fn welcomed(&mut self, now_ns: u64, wire: ShardWireId, welcome: &Welcome) {
-        let Some(peer) = self.wires.get_mut(&wire) else { return };
+    /// A copy that a peer has is not needed any more. Returns the wire on which the peer is to be told now; otherwise
+    /// [`Peers::welcomed`] says when.
+    pub(crate) fn unneeded(&mut self, now_ns: u64, copy: UnneededCopy) -> Option<ShardWireId> {
+        let mut wires = self.wires.iter().filter(|(_, peer)| peer.target == copy.at && peer.name.is_some());
+        let wire = wires.next_back().map(|(wire, _)| *wire);
+        self.unneeded.add(now_ns, copy, wire);
+        wire
+    }
+
+    /// A peer answers. The owners there are alive, and restart the feeds of the sessions that they have. Returns which copies are
+    /// not needed there, as far as it may not know that.
+    pub(crate) fn welcomed(&mut self, now_ns: u64, wire: ShardWireId, welcome: &Welcome) -> Vec<ForgetCopy> {
+        let Some(peer) = self.wires.get_mut(&wire) else { return Vec::new() };
         // The shards of this edge are known, and this one is among them.
         let shards = if peer.is_own() { 0 } else { welcome.shards };
         self.dialer.welcomed(now_ns, wire.0, shards);
         peer.name = Some(welcome.edge.clone());
         self.orphans.remove(&peer.target);
+        self.unneeded.again(now_ns, peer.target, wire)
     }
 
     /// The session that the owner at the other side feeds on a channel.

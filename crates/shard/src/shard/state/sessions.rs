@@ -5,6 +5,7 @@ use super::{
     moves::Move,
     placing::Placing,
     replay::{ReplayBudget, ReplayCount},
+    unneeded::UnneededCopy,
 };
 use crate::api::{Now, SchedulingParams, ShardWireId};
 use alloc::{
@@ -14,6 +15,7 @@ use alloc::{
 };
 use core::ops::Bound::{Excluded, Unbounded};
 use marram_session::{
+    agent::Target,
     budget::{Budget, BudgetChange, Memory},
     cell::CellId,
     holds,
@@ -21,7 +23,7 @@ use marram_session::{
     owner::{Owner, OwnerPhase, OwnerShare},
 };
 use marram_wire::{
-    frame::Channel,
+    frame::{Channel, ForgetCopy},
     id::{Port, SessionId},
     peer::Origin,
 };
@@ -78,8 +80,8 @@ pub(crate) struct Session {
     pub(crate) feeder: Option<At>,
     /// Whether an operator has moved it to this shard, so that it does not fail back to its home.
     pub(crate) assigned: bool,
-    /// The wire to the edge that handed it over as its backup, until the copy there is not needed.
-    pub(crate) taken_from: Option<ShardWireId>,
+    /// The shard that handed it over to this one as its backup, until the copy there is not needed.
+    pub(crate) former_owner: Option<Target>,
     /// Since when it has no feed.
     pub(crate) feed_lost_ns: Option<u64>,
     /// The move that an operator asked for.
@@ -117,7 +119,7 @@ impl Session {
             placing: Placing::default(),
             feeder: None,
             assigned: false,
-            taken_from: None,
+            former_owner: None,
             feed_lost_ns: None,
             moving: None,
             stood: false,
@@ -153,6 +155,13 @@ impl Session {
     /// Its cells that were not removed yet.
     pub(crate) fn into_cells(self) -> Vec<CellId> {
         self.cells
+    }
+
+    /// The copy at the shard that handed it over, if there is one: it is not needed from now on.
+    pub(crate) fn take_unneeded_copy(&mut self, now_ns: u64) -> Option<UnneededCopy> {
+        let at = self.former_owner.take()?;
+        let frame = ForgetCopy { session: self.owner.session(), generation: self.owner.generation() };
+        Some(UnneededCopy { at, frame, until_ns: now_ns.saturating_add(self.linger_ns()) })
     }
 
     /// The app's linger time: how long a missing end, or a standby's feed, is waited for.
