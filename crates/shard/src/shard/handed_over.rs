@@ -21,14 +21,15 @@ impl Shard {
     /// or may run it alone. While it runs, that backup has confirmed its generation.
     pub(super) fn release_copy(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        if session.owner.phase() != OwnerPhase::Running {
-            return;
-        }
-        debug_assert!(match session.owner.epoch_release() {
+        let has_another = match session.owner.epoch_release() {
             EpochRelease::Held => false,
             EpochRelease::Confirmed => session.placing.has_ready_backup(&session.owner),
             EpochRelease::Alone => true,
-        });
+        };
+        let is_safe = has_another && session.owner.phase() == OwnerPhase::Running;
+        if !is_safe {
+            return;
+        }
         let copy = session.take_unneeded_copy(now.mono_ns);
         self.send_forget_copy(now, copy, out);
     }
