@@ -19,6 +19,17 @@ pub(super) struct CopiedPages {
     instead_of: Option<u64>,
 }
 
+/// What a backup that holds lacks, beside entries that wait and can be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lacking {
+    /// Nothing: it gets the log, or all that waits begins at the pages that it has.
+    Nothing,
+    /// Pages that are on their way to it.
+    Copied,
+    /// Pages that are not copied yet: what waits begins later than what it has.
+    Pages,
+}
+
 /// What a backup that holds is fed, beside the checkpoint with which it begins.
 #[derive(Debug, Default)]
 pub(super) struct PageFeed {
@@ -119,9 +130,13 @@ impl PageFeed {
         self.waiting.take().unwrap_or_default()
     }
 
-    /// Whether nothing but waiting entries is missing at the backup.
-    pub(super) fn is_stored(&self) -> bool {
-        self.copied.is_none() && self.is_whole
+    /// What the backup lacks. Entries that wait can be sent as log once that is nothing.
+    pub(super) fn lacking(&self) -> Lacking {
+        match (&self.copied, &self.waiting) {
+            (Some(_), _) => Lacking::Copied,
+            (None, Some(_)) if !self.is_whole => Lacking::Pages,
+            (None, _) => Lacking::Nothing,
+        }
     }
 
     /// The copy with this number is sealed. False if that is no copy of pages.
@@ -152,19 +167,9 @@ impl PageFeed {
         (self.entries, self.charge)
     }
 
-    /// Whether everything is at the backup or can be sent to it as log. Otherwise pages are due first.
-    pub(super) fn can_leave_pages(&self) -> bool {
-        self.copied.is_none() && (self.waiting.is_none() || self.is_whole)
-    }
-
     /// Whether pages are to be copied, or were and the backup has not applied them.
     pub(super) fn is_under_way(&self) -> bool {
         self.is_due || self.copied.is_some()
-    }
-
-    /// Whether pages were copied that the backup has not applied.
-    pub(super) fn is_copied(&self) -> bool {
-        self.copied.is_some()
     }
 
     /// Ends were told to forget messages of this charge.

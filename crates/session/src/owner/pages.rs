@@ -11,6 +11,7 @@
 use super::{
     BackupForm, EpochRelease, Now, Owner, OwnerEffect,
     epochs::Boundary,
+    page_feed::Lacking,
     replicas::{KeeperId, Replicas},
 };
 use alloc::vec::Vec;
@@ -69,7 +70,7 @@ impl Owner {
         let Some(copied) = number.and_then(|number| feed.stored(number)) else { return };
         let wants_log = self.about.policy.form == BackupForm::Auto && feed.choice.wants_log();
         let hands_over = core::mem::take(&mut feed.hands_over);
-        let is_over = feed.is_stored() && (wants_log || hands_over);
+        let is_over = feed.waits() && feed.lacking() == Lacking::Nothing && (wants_log || hands_over);
         self.checkpointer.pages_held(copied.size);
         // Before anything else is copied.
         if is_over {
@@ -99,9 +100,10 @@ impl Owner {
     /// way to it; the session is handed over when they have arrived.
     pub(super) fn may_leave_pages(&mut self, keeper: KeeperId, out: &mut Vec<OwnerEffect>) -> bool {
         let Some(feed) = self.replicas.page_feed_of(keeper) else { return true };
-        if !feed.can_leave_pages() {
+        let lacking = feed.lacking();
+        if lacking != Lacking::Nothing {
             feed.hands_over = true;
-            if !feed.is_copied() {
+            if lacking == Lacking::Pages {
                 feed.ask();
             }
             if self.may_copy() {
