@@ -245,11 +245,6 @@ fn on_an_edge() -> Vec<Row> {
         ),
         ("missing versions that a shard remembers", shard::MISSING_MAX.to_string(), "as above"),
         (
-            "copies at former owners that a shard reports as not needed until they certainly know",
-            shard::UNNEEDED_MAX.to_string(),
-            "further ones are reported once; a copy that is not reported stays until `keep.linger` is over",
-        ),
-        (
             "credentials of an edge",
             marram_transport::CREDENTIALS_MAX.to_string(),
             "its configuration is refused",
@@ -272,8 +267,13 @@ fn on_an_edge() -> Vec<Row> {
     rows
 }
 
-fn of_backups() -> [Row; 2] {
+fn of_backups() -> [Row; 3] {
     [
+        (
+            "copies at former owners that a shard reports as not needed until they certainly know",
+            shard::UNNEEDED_MAX.to_string(),
+            "further ones are reported once; a copy that is not reported stays until `keep.linger` is over",
+        ),
         (
             "earlier versions of pages that a cell keeps for its backup",
             format!(

@@ -491,9 +491,7 @@ impl World {
                         self.send(wire, Direction::Down, &frame);
                     }
                     Caller::Shard(caller) => {
-                        if let Frame::ForgetCopy(forget) = &frame {
-                            self.judge_forgotten(position, forget);
-                        }
+                        self.judge_forgotten(position, &frame);
                         let slow = matches!(&frame, Frame::Ended(it) if it.reason.starts_with(TOO_SLOW));
                         self.watch.count_if(Rare::StandbyLagged, slow);
                         let direction = direction_from(position, caller);

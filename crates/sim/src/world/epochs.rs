@@ -3,7 +3,10 @@
 use super::World;
 use crate::{position::ShardPosition, watch::Rare};
 use marram_session::owner::EpochRelease;
-use marram_wire::{frame::ForgetCopy, id::SessionId};
+use marram_wire::{
+    frame::{ForgetCopy, Frame},
+    id::SessionId,
+};
 
 impl World {
     /// A shard dies. A session that it owned is lost with it, unless a backup has all that has left; a backup that dies counts only
@@ -49,8 +52,8 @@ impl World {
 
     /// An edge says that another one need not keep its copy of a session. Until the ends are sent the log that this edge has chosen, the
     /// copy is what goes on if this edge dies. A session that is over needs none.
-    pub(super) fn judge_forgotten(&mut self, position: ShardPosition, forget: &ForgetCopy) {
-        let ForgetCopy { session, generation } = *forget;
+    pub(super) fn judge_forgotten(&mut self, position: ShardPosition, frame: &Frame) {
+        let Frame::ForgetCopy(ForgetCopy { session, generation }) = *frame else { return };
         let machine = self.shard(position).machine();
         let is_here = machine.is_some_and(|machine| machine.owners().any(|owner| owner.session() == session));
         if is_here && !self.watch.was_chosen(session, generation) {
