@@ -30,6 +30,7 @@ mod lies;
 mod memory;
 mod moves;
 mod recorders;
+mod recordings;
 mod renewal;
 mod replay;
 mod stale;

@@ -22,22 +22,19 @@ use super::{
     replay::ReplayJudge,
 };
 use crate::{
-    executor::{Cells, Habits, Restoring, play},
+    executor::{Cells, Habits, Restoring},
     plan::{MS, Plan, S, US},
     position::ShardPosition,
     random::Random,
     watch::{PeerSide, Rare},
 };
-use marram_session::{
-    cell::{CellId, CellInput},
-    replay::Gathered,
-};
+use marram_session::cell::{CellId, CellInput};
 use marram_shard::{
-    api::{FromShard, Now, RecordRequest, ShardInput, ShardOutput, ToShard},
+    api::{FromShard, Now, ShardInput, ShardOutput, ToShard},
     control::{self, Control, ControlAnswer, ControlRequest},
     shard::Shard,
 };
-use marram_wire::{frame::Frame, id::Port, limits::LOG_SIZE_MAX, recording::Recording, seal::DomainSecret};
+use marram_wire::{frame::Frame, id::Port, limits::LOG_SIZE_MAX, seal::DomainSecret};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Messages between the processes of one edge take this long.
@@ -94,7 +91,7 @@ impl ShardNode {
 pub(crate) struct EdgeNode {
     /// Kept over restarts, as a configuration file is.
     config: control::ControlConfig,
-    habits: Habits,
+    pub(super) habits: Habits,
     control: Option<Control>,
     pub(crate) life: u32,
     frozen: bool,
@@ -615,7 +612,11 @@ impl World {
             ShardOutput::Hash { cell } => cells.hash(cell),
             ShardOutput::Record { request, gathered, edge, unix_ns } => {
                 let state = gathered.cell.and_then(|cell| cells.hashed(cell));
-                self.keep_recording(position, request, *gathered, (edge, unix_ns, state));
+                let session = gathered.session;
+                let result = self.keep_recording(position, *gathered, (edge, unix_ns, state));
+                let life = self.shard(position).life;
+                let input = ShardInput::Recorded { session, tag: request.tag, result };
+                self.queue.after(PIPE_NS, Event::Shard(position, life, Box::new(input)));
             }
             ShardOutput::Remove { cell } => {
                 cells.remove(cell, &mut self.past);
@@ -624,44 +625,6 @@ impl World {
             // Not for the executor.
             _ => {}
         }
-    }
-
-    /// Encodes, decodes and replays a recording: it must end in the state of the session's cell.
-    ///
-    /// The file is checked as a user would use it: written, read back, run. It must give the state
-    /// hash that the shard computed when the recording began.
-    fn keep_recording(
-        &mut self,
-        position: ShardPosition,
-        request: RecordRequest,
-        gathered: Gathered,
-        (edge, unix_ns, state): (String, i64, Option<[u8; 32]>),
-    ) {
-        let session = gathered.session;
-        let assembled = gathered.assemble(edge, unix_ns, state);
-        // What an end that lies shows is refused, and no recording is made of it.
-        let refused_a_lie = assembled.is_err() && self.is_lied_about(session);
-        let result = assembled.map_err(|error| error.to_string()).and_then(|recording| {
-            let file = recording.encode();
-            let read = Recording::decode(&file).map_err(|error| error.to_string())?;
-            let played = play(&read, self.edges[position.edge].habits, &self.past)?;
-            if played.state != read.about.state {
-                return Err(format!("its replay ends elsewhere after {} entries", played.entries));
-            }
-            self.watch.count_if(Rare::RecordingReplayed, true);
-            self.watch.count_if(Rare::RecordingFromCheckpoint, played.restored && played.entries > 0);
-            self.watch.count_if(Rare::StopRecorded, read.stop.is_some());
-            self.note(&[7, played.entries], &file, || format!("{position} recorded {session}: {played:?}"));
-            Ok("a file".to_string())
-        });
-        if let Err(why) = &result
-            && !refused_a_lie
-        {
-            self.violations.push(format!("{position}: a recording of {session} is of no use: {why}"));
-        }
-        let life = self.shard(position).life;
-        let input = ShardInput::Recorded { session, tag: request.tag, result };
-        self.queue.after(PIPE_NS, Event::Shard(position, life, Box::new(input)));
     }
 
     /// In some seeds all cells are large.
