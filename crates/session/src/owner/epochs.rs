@@ -84,8 +84,8 @@ pub(super) struct Epochs {
     confirmed: Generation,
     /// Whether the session was handed over to the backup, which has not given it back by being fed again.
     pub(super) given: bool,
-    /// Whether what pages stand for waits for the pages of the group's other sessions, and up to where it does now.
-    pub(super) is_whole: bool,
+    /// Whether what pages stand for waits for the pages of the group's other sessions, and up to where it does.
+    pub(super) awaits_group: bool,
     pub(super) stored: Option<Boundary>,
     /// Whether no entry begins, since all sessions of the group are to be copied at one moment.
     pub(super) is_halted: bool,
@@ -141,6 +141,7 @@ impl Owner {
         self.epochs.group = Some(group);
         self.epochs.is_halted = false;
         self.release_as(now, release, out);
+        self.release_stored(now, out);
     }
 
     /// The session's group, if it has one.

@@ -11,9 +11,9 @@ use alloc::vec::Vec;
 use marram_wire::id::Generation;
 
 impl Owner {
-    /// No entry begins until [`Self::resume`]; one that runs ends. From now on pages release outputs with the group alone.
+    /// No entry begins until [`Self::resume`]; one that runs ends. Pages release nothing until [`Self::release_stored`].
     pub fn halt(&mut self) {
-        (self.epochs.is_whole, self.epochs.is_halted) = (true, true);
+        (self.epochs.awaits_group, self.epochs.is_halted) = (true, true);
     }
 
     /// Entries begin again.
@@ -24,21 +24,22 @@ impl Owner {
 
     /// Whether its backup lacks pages that are due or copied, and gets them soon.
     pub fn has_pages_under_way(&mut self) -> bool {
-        let is_running = self.phase() == OwnerPhase::Running;
-        is_running && self.replicas.page_feed_mut().is_some_and(|feed| feed.is_under_way())
+        let may_copy = self.phase() == OwnerPhase::Running && !self.replicas.has_handed_over();
+        may_copy && self.replicas.page_feed_mut().is_some_and(|feed| feed.is_under_way())
     }
 
     /// The backup has stored pages up to here.
     pub(super) fn pages_kept(&mut self, now: Now, at: Boundary, out: &mut Vec<OwnerEffect>) {
-        if self.epochs.is_whole {
+        if self.epochs.awaits_group {
             self.epochs.stored = Some(at);
         } else {
             self.kept(now, Generation::NONE, &at, out);
         }
     }
 
-    /// The pages of all sessions of the group are stored.
+    /// The pages of all sessions of the group are stored, or this one is in another group.
     pub fn release_stored(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+        self.epochs.awaits_group = false;
         if let Some(at) = self.epochs.stored.take() {
             self.kept(now, Generation::NONE, &at, out);
         }
