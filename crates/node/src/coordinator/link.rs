@@ -50,7 +50,7 @@ pub(super) enum Event {
     Ask(Ask, Answered),
     /// The edge stops, and asks to be deregistered.
     Leave(SyncSender<()>),
-    /// The images that the edge has, and whether it drains.
+    /// The versions of apps that the edge has, and whether it drains.
     Has(Vec<AppVersion>, bool),
     /// The number of its sessions.
     Sessions(u64),

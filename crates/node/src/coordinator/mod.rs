@@ -132,7 +132,7 @@ pub struct View {
     pub cannot: Vec<&'static str>,
     /// The store's address.
     pub store: String,
-    /// Edges: name, registration, images that they have.
+    /// Edges: name, registration, versions of apps that they have.
     pub edges: Vec<(String, Registration, Vec<AppVersion>)>,
     /// Counted since the start.
     pub figures: CoordinatorMetrics,
