@@ -123,10 +123,11 @@ impl Agent {
     /// Records whether a session that has an owner now is at its home.
     pub(super) fn note_home(&mut self, now_ns: u64, id: EndId, wire: WireId) {
         self.forget_home(id);
-        let keeps = !self.sessions.is_lost_with_its_owner(id);
-        let assigned = self.sessions.get(id).is_some_and(|session| session.assigned);
+        let Some(session) = self.sessions.get(id) else { return };
+        // One that is kept only while it moves cannot be recovered by another owner once the move is over.
+        let keeps = session.end.terms().is_some_and(|terms| terms.keeps.anything());
         // Only clients' sessions fail back, and only those that another owner can recover.
-        let may = keeps && !id.server && !assigned;
+        let may = keeps && !id.server && !session.assigned;
         let Some(wire) = self.wires.get(wire).filter(|_| may) else { return };
         let home = Target { edge: wire.target.edge, shard: wire.home(id.session) };
         // If an edge restarts with fewer shards, the wires of the missing shards lead to others.

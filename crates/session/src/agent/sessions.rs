@@ -344,7 +344,7 @@ impl Agent {
         if session.asking == Some((wire_id, channel)) {
             return match frame {
                 Frame::Reject(reject) => self.rejected(now_ns, id, wire_id, &reject, out),
-                Frame::Ended(ended) => self.end_session(now_ns, id, ended.code, ended.reason, out),
+                Frame::Ended(ended) => self.ended_by_another(now_ns, id, ended, out),
                 other => {
                     trace!(session.end.context(), "ignores {}: its edge has no promise yet", other.name());
                 }
@@ -374,6 +374,18 @@ impl Agent {
             }
             other => self.owner_frame(now_ns, id, wire_id, channel, other, out),
         }
+    }
+
+    /// An edge that was asked ends the session. An owner that is left must end it as well, for the other end.
+    fn ended_by_another(&mut self, now_ns: u64, id: EndId, ended: Ended, out: &mut Vec<AgentOutput>) {
+        let Some(session) = self.sessions.known(id) else { return };
+        let Ended { code, reason, .. } = ended;
+        let owners = [session.attached, session.silent].into_iter().flatten();
+        for (wire, channel) in owners.filter(|owner| self.wires.bound(*owner).is_some()) {
+            let ended = Ended { channel, code, reason: reason.clone() };
+            out.push(AgentOutput::Send { wire, frame: ended.into() });
+        }
+        self.end_session(now_ns, id, code, reason, out);
     }
 
     fn owner_frame(

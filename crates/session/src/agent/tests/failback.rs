@@ -3,10 +3,10 @@
 use super::{
     super::{AgentInput, Target, WireId},
     Stage, chosen, promise,
-    stage::{FAILBACK_DELAY, INTERVAL, MS, TIMEOUT, asking, config, only, welcome},
+    stage::{FAILBACK_DELAY, INTERVAL, MS, TIMEOUT, asking, config, generation, only, welcome},
 };
 use alloc::{format, string::String, vec::Vec};
-use marram_wire::frame::{Code, Keeps, Promise, Welcome};
+use marram_wire::frame::{Chosen, Code, Ended, Keeps, Live, Promise, ProtectNow, Welcome};
 
 /// An agent with a wire to each shard of an edge with two: wire 1 to the home shard of the session of connection 1, wire 2 to
 /// the other. The session is owned by g1 at its home.
@@ -223,6 +223,32 @@ fn an_unprotected_session_or_one_of_a_draining_agent_stays() {
     let mut stage = away();
     stage.step(AgentInput::Drain);
     assert_eq!(only(stage.wait(100 * FAILBACK_DELAY), "hello"), [""; 0]);
+}
+
+/// Its ends keep it only until the move is over, and refuse any other owner from then on.
+#[test]
+fn an_unprotected_session_that_moves_stays() {
+    let mut stage = at_home();
+    let session = stage.session(1);
+    let unprotected = |count| Promise { keeps: Keeps::Nothing, ..promise(session, 1, count) };
+    stage.frame(1, unprotected(2));
+    stage.frame(1, chosen(1));
+    stage.frame(1, ProtectNow { channel: 1, log_offset: 7, tag: [0; 8] });
+    stage.wire_down(1);
+    let live = Some(Live { generation: generation(2), took: 0, produced: 0, log_end: 7 });
+    stage.frame(2, Promise { live, ..unprotected(3) });
+    assert_eq!(only(stage.frame(2, Chosen { log_offset: 7, ..chosen(1) }), "owned").len(), 1);
+    stage.shard(3, 0, 0, 2);
+    assert_eq!(only(stage.wait(100 * FAILBACK_DELAY), "hello"), [""; 0]);
+}
+
+/// What the home shard says of the session must reach the other end, which only the owner can tell.
+#[test]
+fn an_owner_learns_that_the_home_shard_has_ended_the_session() {
+    let mut stage = away();
+    goes(&mut stage);
+    let lines = stage.frame(3, Ended { channel: 2, code: Code::Lost, reason: "no".into() });
+    assert_eq!(lines, ["w2 ended c2 Lost: no", "p1 is reset", "s1 over, Lost: no"]);
 }
 
 #[test]
