@@ -151,7 +151,7 @@ impl Asks {
         }
     }
 
-    /// Sends what may be sent. While the coordinator is away, questions are answered so at once; reports wait.
+    /// Sends what may be sent. While the coordinator is away, questions are answered so at once, except for one claim; reports wait.
     pub(super) fn go_on(
         &mut self,
         away: Option<&str>,
@@ -159,6 +159,7 @@ impl Asks {
         tag: &mut dyn FnMut() -> u64,
     ) {
         if let Some(why) = away {
+            self.probe(out, tag);
             for pending in self.held.drain(..).chain(self.waiting.drain(..)) {
                 answer(&pending, AskAnswer::Away(why.into()), out);
             }
@@ -175,13 +176,7 @@ impl Asks {
                 (Ask::Claim { .. }, Deciding::Not(why)) => {
                     answer(&pending, AskAnswer::Refused(why.clone()), out);
                 }
-                _ => {
-                    if let Ask::Claim { subject, .. } = &pending.ask {
-                        self.leftovers.claims(subject);
-                    }
-                    let request = first(&pending.ask);
-                    self.send(pending, request, out, tag);
-                }
+                _ => self.begin(pending, out, tag),
             }
         }
         if !self.reports.is_empty() && self.lease.is_none() && self.lending.is_none() {
@@ -198,6 +193,27 @@ impl Asks {
             let request = first(&ask);
             self.send(Pending::new(None, ask), request, out, tag);
         }
+    }
+
+    /// The coordinator counts as away: one claim is asked for all the same. Sessions wait for it, and the next attempt of the client
+    /// may be seconds away. A store that has lost decisions meanwhile refuses it.
+    fn probe(&mut self, out: &mut Vec<CoordinatorOutput>, tag: &mut dyn FnMut() -> u64) {
+        if !self.sent.is_empty() || !matches!(self.deciding, Deciding::May(..)) {
+            return;
+        }
+        let is_claim = |pending: &Pending| matches!(pending.ask, Ask::Claim { .. });
+        if let Some(pending) = self.waiting.iter().position(is_claim).and_then(|at| self.waiting.remove(at)) {
+            self.begin(pending, out, tag);
+        }
+    }
+
+    /// Sends the first request of a question.
+    fn begin(&mut self, pending: Pending, out: &mut Vec<CoordinatorOutput>, tag: &mut dyn FnMut() -> u64) {
+        if let Ask::Claim { subject, .. } = &pending.ask {
+            self.leftovers.claims(subject);
+        }
+        let request = first(&pending.ask);
+        self.send(pending, request, out, tag);
     }
 
     fn send(

@@ -72,7 +72,7 @@ impl Asks {
         let (waiting, sent, lending) = self.counts();
         holds!("I41", sent <= ASKS_MAX);
         holds!("I41", self.held() == 0 || is_there);
-        // Other questions wait only for others in flight: while the coordinator is away, they are answered at once.
+        // Other questions wait only for others in flight: while the coordinator is away, all but one claim are answered at once.
         holds!("I41", waiting == 0 || (is_there && sent == ASKS_MAX));
         // Reports in flight are put back if their write fails.
         holds!("I41", self.reports_waiting() <= REPORTS_MAX + ASKS_MAX);

@@ -1,6 +1,6 @@
 //! Whether the store has lost decisions, as the client learns it with everything else (see `memory.rs`).
 
-use super::{CoordinatorClient, CoordinatorOutput};
+use super::{CoordinatorClient, CoordinatorOutput, CoordinatorState};
 use crate::{
     coordinator::{
         StoreEntry, StoreFailure, StoreReply,
@@ -22,6 +22,13 @@ impl CoordinatorClient {
         result: Result<StoreReply, StoreFailure>,
         out: &mut Vec<CoordinatorOutput>,
     ) {
+        if result.is_ok() {
+            // The store is reachable: what the client itself waits to ask is asked now.
+            self.failures = 0;
+            if matches!(self.state, CoordinatorState::Away { .. }) {
+                self.retry_ns = now_ns;
+            }
+        }
         // What a decision makes true must be remembered before its answer is used.
         let mut said = Vec::new();
         match self.asks.answered(now_ns, tag, result, &mut said) {

@@ -2,6 +2,7 @@
 //! restarts.
 
 mod losses;
+mod returns;
 mod standbys;
 
 use bytes::Bytes;
