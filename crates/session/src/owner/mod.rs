@@ -468,7 +468,9 @@ impl Owner {
         let session_ns = self.runner.session_ns(now, &self.log);
         let is_able = self.about.policy.keeps.anything() || self.can_hand_over_for_good();
         let is_able = is_able && self.may_leave_pages(keeper, out);
-        let is_done = is_able && self.replicas.hand_over(keeper, session_ns, out);
+        let leaves_backup = self.about.has_backup() && !self.replicas.is_backup(keeper);
+        let runs = leaves_backup && self.runner.is_busy();
+        let is_done = is_able && self.replicas.hand_over(keeper, session_ns, runs, out);
         self.epochs.given |= is_done;
         is_done
     }
@@ -515,12 +517,12 @@ impl Owner {
     /// A frame from a keeper.
     pub fn from_keeper(&mut self, now: Now, keeper: KeeperId, frame: Frame, out: &mut Vec<OwnerEffect>) {
         let was_handed_over = self.is_handed_over();
-        let was_full = self.replicas.waits_for_one();
+        let has_waited = self.awaits_keeper_or_group();
         self.replicas.receive(self.about.context(), keeper, frame, out);
         self.pages_stored(now, out);
         self.confirmed(out);
         self.backup_changed(out);
-        if was_full {
+        if has_waited {
             self.pump(now, out);
         }
         self.stays(was_handed_over, out);

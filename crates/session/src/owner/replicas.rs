@@ -127,6 +127,8 @@ struct ReplicaStream {
     begins_at: u64,
     /// Once it was told to take the session over: the entries that it has been fed since.
     handed_over: Option<u64>,
+    /// It is told to take the session over when the handler that runs has ended; no other one begins before.
+    awaits_boundary: bool,
     /// The checkpoint that it begins with, until that is sealed.
     base: Option<u32>,
     /// Whether it has stored that checkpoint.
@@ -254,6 +256,7 @@ impl Replicas {
             streaming: false,
             begins_at: 0,
             handed_over: None,
+            awaits_boundary: false,
             base: None,
             ready: false,
             transfers: VecDeque::new(),
@@ -290,13 +293,18 @@ impl Replicas {
     }
 
     /// Tells a keeper to take the session over. False if it has not all that it needs, or has too much of it to replay: while a
-    /// large checkpoint is sent, much is logged.
+    /// large checkpoint is sent, much is logged. Also if it must have what a handler does that `runs`: then no other one begins.
     pub(super) fn hand_over(
         &mut self,
         keeper: KeeperId,
         session_ns: i64,
+        runs: bool,
         out: &mut Vec<OwnerEffect>,
     ) -> bool {
+        let is_another = |stream: &ReplicaStream| stream.keeper != keeper && stream.handed_over.is_some();
+        if self.streams.iter().any(is_another) {
+            return false;
+        }
         // A warm backup replays what it holds first.
         let is_ready = |stream: &&ReplicaStream| {
             let replays = stream.feed.begins_apart() && stream.unreplayed <= REPLAY_LAG_MAX;
@@ -304,6 +312,10 @@ impl Replicas {
         };
         let Some(at) = self.streams.iter().position(|stream| is_ready(&stream)) else { return false };
         let stream = &mut self.streams[at];
+        stream.awaits_boundary = runs;
+        if runs {
+            return false;
+        }
         stream.handed_over.get_or_insert(0);
         let hand_over = HandOver { channel: stream.channel, session_ns };
         out.push(OwnerEffect::ToKeeper(keeper, hand_over.into()));
@@ -409,6 +421,17 @@ impl Replicas {
     /// Whether a keeper was told to take the session over.
     pub(super) fn has_handed_over(&self) -> bool {
         self.streams.iter().any(|stream| stream.handed_over.is_some())
+    }
+
+    /// Whether this keeper is the backup.
+    pub(super) fn is_backup(&self, keeper: KeeperId) -> bool {
+        self.streams.iter().any(|stream| stream.keeper == keeper && stream.feed.is_backup())
+    }
+
+    /// Whether a keeper other than the backup takes the session over, or does so when a handler has ended.
+    pub(super) fn leaves_backup(&self) -> bool {
+        let takes = |stream: &ReplicaStream| stream.handed_over.is_some() || stream.awaits_boundary;
+        self.streams.iter().any(|stream| !stream.feed.is_backup() && takes(stream))
     }
 
     /// The log offset from which on a keeper is fed; none if it is not fed yet.

@@ -19,7 +19,7 @@ impl Owner {
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
         let is_running = self.phase() == OwnerPhase::Running;
-        let may_run = is_running && !self.awaits_backup_or_group();
+        let may_run = is_running && !self.awaits_keeper_or_group();
         let timer_ns = self.runner.timer_due_ns(&self.ends, &self.log, &self.state).filter(|_| may_run);
         let witness_ns = self.witness.report_due_ns();
         [timer_ns, self.recordings.until_ns(), witness_ns].into_iter().flatten().min()
@@ -41,7 +41,7 @@ impl Owner {
             return;
         }
         // Ends refuse log beyond `LOG_SIZE_MAX`: the cell waits for a checkpoint to be stored, or for a keeper.
-        if self.log.is_full() || self.awaits_backup_or_group() {
+        if self.log.is_full() || self.awaits_keeper_or_group() {
             return;
         }
         if self.runner.begin_next(now, &mut self.ends, &self.log, &mut self.state) {
@@ -49,9 +49,11 @@ impl Owner {
         }
     }
 
-    /// Whether no entry begins until a keeper has caught up, or all sessions of the group are copied.
-    fn awaits_backup_or_group(&self) -> bool {
-        self.replicas.waits_for_one() || self.epochs.is_halted
+    /// Whether no entry begins until a keeper has caught up, all sessions of the group are copied, or another edge than the backup has
+    /// taken the session over: what the backup confirms would be released, and that edge would lack it.
+    pub(super) fn awaits_keeper_or_group(&self) -> bool {
+        let leaves_backup = self.about.has_backup() && self.replicas.leaves_backup();
+        self.replicas.waits_for_one() || self.epochs.is_halted || leaves_backup
     }
 
     /// A handler finished.

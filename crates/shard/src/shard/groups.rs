@@ -524,6 +524,12 @@ impl Shard {
         if self.groups.of_session(id).is_some() {
             return self.may_open_own(id);
         }
+        if !self.backups.has(id) {
+            return refuse(
+                Code::Waiting,
+                "the session is about to move to this edge, and is at its owner until then",
+            );
+        }
         let (feeder, channel) = (wire_of(session.feeder), session.feeder.map(|(_, channel)| channel));
         match self.backups.asked(now.mono_ns, id) {
             None => Ok(()),
@@ -563,7 +569,14 @@ impl Shard {
         if !session.owner.has_backup() || self.groups.of_session(id).is_some() {
             return;
         }
-        if let Some((wire, channel)) = session.feeder {
+        let (feeder, is_backup) = (session.feeder, self.backups.has(id));
+        if let Some((wire, _)) = feeder
+            && let Some(session) = self.sessions.get_mut(id)
+        {
+            session.former_owner = self.peers.as_ref().and_then(|peers| Some(peers.get(wire)?.target));
+        }
+        // An owner that another edge backs runs nothing until its ends have promised this one.
+        if let Some((wire, channel)) = feeder.filter(|_| is_backup) {
             // Before anything more of it can be confirmed.
             let reason = "the session is opened here".to_string();
             out.push(ShardOutput::Send {
@@ -573,7 +586,6 @@ impl Shard {
             // What its former owner still says there does not count any more.
             if let Some(session) = self.sessions.get_mut(id) {
                 (session.feeder, session.feed_lost_ns) = (None, Some(now.mono_ns));
-                session.former_owner = self.peers.as_ref().and_then(|peers| Some(peers.get(wire)?.target));
             }
             self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
         }

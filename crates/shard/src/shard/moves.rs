@@ -118,8 +118,10 @@ impl Shard {
         if owner.policy().shared {
             return Err("the app has cell = \"shared\": a shared cell cannot be moved yet".into());
         }
-        if owner.has_backup() {
-            self.is_backup(id, to)?;
+        if owner.has_backup() && self.backup_of(id).is_none() {
+            return Err(
+                "the app has protect = \"epoch\", and the session has no backup now: try again".into()
+            );
         }
         if owner.is_recording() {
             return Err("the session is being recorded: try again when that is done".into());
@@ -130,20 +132,6 @@ impl Shard {
         match self.wires.of_standby(&to.edge, to.shard, id) {
             Some(_) => Ok(()),
             None => Err(self.is_not_connected(to)),
-        }
-    }
-
-    /// Whether a destination is the backup of a session: only that one has what was released, and is to be told of a claim.
-    fn is_backup(&self, id: SessionId, to: &Destination) -> Result<(), String> {
-        let backup = self.backup_of(id);
-        let placed = self.sessions.get(id).and_then(|session| session.placing.backup());
-        match backup.zip(placed.map(|placed| &placed.role)) {
-            Some((backup, role)) if backup == to.edge && to.shard.is_none_or(|shard| shard == role.shard) => Ok(()),
-            Some((backup, role)) => Err(format!(
-                "the app has protect = \"epoch\": its sessions move to their backups only, and this one has `{backup}`, shard {}",
-                role.shard
-            )),
-            None => Err("the app has protect = \"epoch\": its sessions move to their backups only, and this one has none now: try again".into()),
         }
     }
 
@@ -239,14 +227,9 @@ impl Shard {
             .of_standby(&to.edge, to.shard, id)
             .ok_or_else(|| format!("`{to}` is not connected to this shard any more"))?;
         let placed = session.placing.at_destination(&to);
-        if session.owner.has_backup() {
-            let backup = placed.filter(|placed| placed.feed.is_backup());
-            return backup
-                .map(|placed| placed.id)
-                .ok_or_else(|| format!("`{to}` is not its backup any more"));
-        }
+        let is_backup = placed.is_some_and(|placed| placed.feed.is_backup());
         if let Some(keeper) = placed.map(|placed| placed.id) {
-            if session.placing.moves_to(keeper) {
+            if is_backup || session.placing.moves_to(keeper) {
                 return Ok(keeper);
             }
             self.remove_replica(now, id, keeper, out);
@@ -340,8 +323,9 @@ impl Shard {
         keeper: Option<KeeperId>,
         out: &mut Vec<ShardOutput>,
     ) {
-        let is_fed = self.sessions.get(id).is_some_and(|session| !session.owner.has_backup());
-        if let Some(keeper) = keeper.filter(|_| is_fed) {
+        let backup =
+            self.sessions.get(id).and_then(|session| session.placing.backup()).map(|placed| placed.id);
+        if let Some(keeper) = keeper.filter(|keeper| backup != Some(*keeper)) {
             self.remove_replica(now, id, keeper, out);
             // It may be the edge that should stand by.
             self.place(now, id, out);

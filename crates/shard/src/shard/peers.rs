@@ -73,6 +73,9 @@ impl Shard {
             session.feed_lost_ns = Some(now.mono_ns);
             // What was arriving stays incomplete.
             self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
+            if self.was_to_move_here(id) {
+                self.drop_standby(now, id, out);
+            }
             if self.sessions.is_following(id)
                 && let Some(peers) = &mut self.peers
             {
@@ -89,6 +92,13 @@ impl Shard {
             }
         }
         self.peers_due(now, out);
+    }
+
+    /// Whether a session was fed here only to move here, and has not: its backup, which is another edge, may know more of it.
+    fn was_to_move_here(&self, id: SessionId) -> bool {
+        let is_fed = |session: &Session| session.is_following() && session.owner.has_backup();
+        let is_mine = self.backups.has(id) || self.groups.of_session(id).is_some();
+        self.sessions.get(id).is_some_and(is_fed) && !is_mine
     }
 
     /// Opens a generation of a session without an owner, if both of its ends can be reached.

@@ -48,6 +48,9 @@ pub(super) fn prepare(plan: &mut Plan) {
         45..55 if plan.load == Load::Usual && !plan.short_linger && plan.shards.len() == 2 => {
             undecided_claim(plan, &mut random);
         }
+        55..75 if plan.load == Load::Usual && !plan.short_linger && plan.shards.len() > 2 => {
+            past_backup(plan, &mut random);
+        }
         _ => return,
     }
     if let Some(coordinator) = &mut plan.witness {
@@ -83,6 +86,20 @@ fn next_backup(plan: &mut Plan, random: &mut Random) {
         Fault { when: On { moment: Moment::Message, skip: random.between(10, 60), delay_ns: 0 }, kind };
     let dies_ns = random.between(2 * MS, 22 * MS);
     plan.faults = vec![dies_at_next_backup(dies_ns)];
+}
+
+/// Sessions move while much is said: with three edges half of the moves are to another one than the backup. Where the seed has faults at
+/// the steps of moves, they stay.
+fn past_backup(plan: &mut Plan, random: &mut Random) {
+    let pace_ns = random.magnitude(100 * US, 5 * MS);
+    talk(plan, random, 300, pace_ns);
+    plan.moves.retain(|fault| !matches!(fault.kind, FaultKind::Move { .. }));
+    for _ in 0..random.between(1, 3) {
+        let when = On { moment: Moment::Message, skip: random.between(5, 200), delay_ns: random.below(MS) };
+        let by = random.between(1, 2);
+        let kind = FaultKind::Move { place: FaultTarget::Owner, by, cancel_ns: None, replaces: false };
+        plan.moves.push(Fault { when, kind });
+    }
 }
 
 /// The connection between primary and backup breaks while the coordinator is away, and a client's agent loses the primary: both claim

@@ -224,6 +224,8 @@ pub enum Rare {
     HandOverAsked,
     /// An edge was told that the copy is not needed of a session which it had handed over to its backup.
     CopyForgotten,
+    /// As above, of a session that had moved to another edge than its backup.
+    MovedPastBackup,
     /// An end refused an edge which was behind what the end had received or forgotten.
     AskerBehind,
     /// An edge, or a shard, died that was the owner of a session with a backup which had all that had left.
@@ -241,7 +243,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 114] = [
+    pub const ALL: [Self; 115] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -350,6 +352,7 @@ impl Rare {
         Self::PrimaryReplaced,
         Self::HandOverAsked,
         Self::CopyForgotten,
+        Self::MovedPastBackup,
         Self::AskerBehind,
         Self::BackedOwnerDied,
         Self::PagesOwnerDied,

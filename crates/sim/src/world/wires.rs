@@ -13,7 +13,7 @@
 //! A silence is not a loss: TCP would send again, so what is held arrives when it ends, and
 //! possibly after the wire was given up.
 
-use super::{Event, ShardPosition, World, stale::Receiver};
+use super::{Event, ShardPosition, World, learning::address_of, stale::Receiver};
 use crate::{
     plan::{MS, S, SERVER, US},
     watch::{Keeper, PeerSide, Rare},
@@ -24,6 +24,7 @@ use marram_shard::api;
 use marram_wire::{
     frame::{Frame, Reader},
     id::HostId,
+    id::SessionId,
     rights::{Rights, Verified},
 };
 use std::collections::VecDeque;
@@ -462,6 +463,13 @@ impl World {
         self.give_frame(to, stale, wire, frame);
     }
 
+    /// Whether another edge than this keeper's is the backup of a session of this shard.
+    fn is_backed_elsewhere(&self, at: ShardPosition, keeper: Keeper, session: SessionId) -> bool {
+        let Keeper::Standby(keeper) = keeper else { return false };
+        let machine = self.shard(at).machine().and_then(|machine| machine.backup_of(session));
+        machine.is_some_and(|backup| *backup != *address_of(keeper.edge))
+    }
+
     /// A frame between an owner's shard and a keeper.
     fn deliver_of_keeper(
         &mut self,
@@ -475,7 +483,11 @@ impl World {
         if direction == Direction::Up {
             self.watch.count_if(Rare::Recalled, matches!(frame, Frame::Recalled(_)));
             self.watch.count_if(Rare::HandOverAsked, matches!(frame, Frame::AskHandOver(_)));
-            self.watch.count_if(Rare::CopyForgotten, matches!(frame, Frame::ForgetCopy(_)));
+            if let Frame::ForgetCopy(forget) = &frame {
+                self.watch.count_if(Rare::CopyForgotten, true);
+                let is_past = self.is_backed_elsewhere(self.wires[wire].position, keeper, forget.session);
+                self.watch.count_if(Rare::MovedPastBackup, is_past);
+            }
             let stale = self.watch.stale_for_owner(wire, &frame);
             self.give_frame(to, stale, wire, frame);
             self.watch.reached_owner(wire, &taken);

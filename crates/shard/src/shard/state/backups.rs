@@ -166,6 +166,11 @@ impl Backups {
         }
     }
 
+    /// Whether this shard backs a session.
+    pub(crate) fn has(&self, session: SessionId) -> bool {
+        self.of_session.contains_key(&session)
+    }
+
     /// An end asks for a session.
     pub(crate) fn asked(&mut self, now_ns: u64, session: SessionId) -> Option<AskedFor> {
         let group = self.by_name.get_mut(self.of_session.get(&session)?)?;
