@@ -410,6 +410,24 @@ impl Agent {
         out.push(AgentOutput::Report(AgentReport::Ended { session: id.session, code, reason, lingered }));
     }
 
+    /// An edge that was asked ends the session. An owner that is left must end it as well, for the other end.
+    pub(super) fn ended_by_another(
+        &mut self,
+        now_ns: u64,
+        id: EndId,
+        ended: Ended,
+        out: &mut Vec<AgentOutput>,
+    ) {
+        let Some(session) = self.sessions.known(id) else { return };
+        let Ended { code, reason, .. } = ended;
+        let owners = [session.attached, session.silent].into_iter().flatten();
+        for (wire, channel) in owners.filter(|owner| self.wires.bound(*owner).is_some()) {
+            let ended = Ended { channel, code, reason: reason.clone() };
+            out.push(AgentOutput::Send { wire, frame: ended.into() });
+        }
+        self.end_session(now_ns, id, code, reason, out);
+    }
+
     fn by_connection(&mut self, connection: ConnectionId) -> Option<(EndId, &mut Session)> {
         let id = self.connections.end(connection)?;
         self.sessions.get_mut(id).map(|session| (id, session))

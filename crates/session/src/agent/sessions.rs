@@ -376,18 +376,6 @@ impl Agent {
         }
     }
 
-    /// An edge that was asked ends the session. An owner that is left must end it as well, for the other end.
-    fn ended_by_another(&mut self, now_ns: u64, id: EndId, ended: Ended, out: &mut Vec<AgentOutput>) {
-        let Some(session) = self.sessions.known(id) else { return };
-        let Ended { code, reason, .. } = ended;
-        let owners = [session.attached, session.silent].into_iter().flatten();
-        for (wire, channel) in owners.filter(|owner| self.wires.bound(*owner).is_some()) {
-            let ended = Ended { channel, code, reason: reason.clone() };
-            out.push(AgentOutput::Send { wire, frame: ended.into() });
-        }
-        self.end_session(now_ns, id, code, reason, out);
-    }
-
     fn owner_frame(
         &mut self,
         now_ns: u64,

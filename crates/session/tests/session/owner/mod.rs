@@ -8,6 +8,7 @@ mod covering;
 mod ending;
 mod keeping;
 mod kept;
+mod leaving;
 mod live;
 mod opening;
 mod pages;

@@ -1,0 +1,74 @@
+//! A session with a backup moves to another edge: what its backup confirms must be at that edge as well.
+
+use crate::owner::bench::{Bench, CLIENT, SERVER, policy};
+use marram_session::owner::{BackupForm, EpochRelease, Feed, KeeperId, OwnerPolicy};
+use marram_wire::frame::{Frame, Keeps, Stored};
+
+const BACKUP: KeeperId = KeeperId(7);
+const NEXT: KeeperId = KeeperId(8);
+const CHANNEL: u32 = 5;
+
+/// A session that runs, whose outputs wait for a backup, and of which the next edge has the base.
+fn moving() -> Bench {
+    let mut bench = Bench::new(OwnerPolicy { keeps: Keeps::Messages, form: BackupForm::Log, ..policy() });
+    bench.step(|owner, now, out| owner.join_group(now, [5; 16], EpochRelease::Confirmed, out));
+    bench.step(|owner, _, out| owner.add_replica(BACKUP, 3, Feed::Backup, out));
+    bench.open();
+    bench.hand_over();
+    bench.started();
+    epoch(&mut bench, 1);
+    bench.opened();
+    bench.step(|owner, _, out| owner.add_replica(NEXT, CHANNEL, Feed::Moved, out));
+    let number = bench.taken.as_ref().expect("a base for the next edge").number;
+    assert_eq!(bench.checkpointed(&b"sealed"[..]), None);
+    bench.step(|owner, _, out| assert_eq!(owner.allow_copy(NEXT, u64::MAX, out), 6));
+    let stored = Stored { channel: CHANNEL, bytes: 6, complete: Some(number) };
+    bench.step(|owner, now, out| owner.from_keeper(now, NEXT, Frame::from(stored), out));
+    bench.look();
+    bench
+}
+
+/// An epoch ends, and the backup has all that was sent before.
+fn epoch(bench: &mut Bench, number: u64) {
+    bench.step(|owner, _, out| assert!(owner.end_epoch(number, out), "something happened in it"));
+    bench.step(|owner, now, out| owner.epoch_confirmed(now, number, out));
+}
+
+fn hands_over(bench: &mut Bench, keeper: KeeperId) -> bool {
+    let mut is_done = false;
+    bench.step(|owner, now, out| is_done = owner.hand_over(now, keeper, out));
+    is_done
+}
+
+#[test]
+fn nothing_runs_behind_a_hand_over_to_another_edge_than_the_backup() {
+    let mut bench = moving();
+    bench.say(CLIENT, "a");
+    assert!(!hands_over(&mut bench, NEXT), "a handler runs");
+    bench.say(CLIENT, "b");
+    bench.ran(&[(SERVER, "a")]);
+    assert!(bench.run.is_none(), "no other one begins");
+    assert!(hands_over(&mut bench, NEXT));
+    let last = bench.look().into_iter().rfind(|line| line.starts_with("to keeper 8"));
+    assert!(last.as_ref().is_some_and(|line| line.contains("HandOver")), "behind all entries: {last:?}");
+    epoch(&mut bench, 2);
+    assert!(bench.run.is_none(), "nor when the backup has confirmed");
+    assert!(!hands_over(&mut bench, BACKUP), "one edge takes it over");
+    // The next edge is lost.
+    bench.step(|owner, now, out| {
+        owner.remove_replica(NEXT, out);
+        owner.tick(now, out);
+    });
+    assert!(bench.run.is_some(), "it goes on here");
+}
+
+#[test]
+fn a_move_that_is_given_up_while_a_handler_runs_holds_nothing_up() {
+    let mut bench = moving();
+    bench.say(CLIENT, "a");
+    assert!(!hands_over(&mut bench, NEXT));
+    bench.say(CLIENT, "b");
+    bench.step(|owner, _, out| owner.remove_replica(NEXT, out));
+    bench.ran(&[(SERVER, "a")]);
+    assert!(bench.run.is_some());
+}
