@@ -664,7 +664,11 @@ impl Watch {
     /// An agent refused a frame of an owner that its end has left. The log that arrived with it is not the end's.
     pub(crate) fn zombie_refused(&mut self, refused: SessionId) {
         self.counts.add(Rare::ZombieRefused, 1);
-        match self.chosen_last.take().filter(|((session, _), _)| *session == refused) {
+        let last = self.chosen_last.take().filter(|((session, _), _)| *session == refused);
+        if last.is_some() {
+            self.clocks.refused();
+        }
+        match last {
             Some((end, Some(before))) => _ = self.chosen_at.insert(end, before),
             Some((end, None)) => _ = self.chosen_at.remove(&end),
             None => {}

@@ -2,7 +2,7 @@
 //! An owner may be behind, since what it is told was on its way meanwhile.
 
 use marram_wire::id::SessionId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 /// Session times less the time of the history, in nanoseconds.
 #[derive(Debug, Default)]
@@ -11,6 +11,8 @@ pub(crate) struct Clocks {
     sent: BTreeMap<(usize, u32), i64>,
     /// What an end of the session has first accepted.
     accepted: BTreeMap<SessionId, i64>,
+    /// The session that is in there since the last time.
+    is_new: Option<SessionId>,
 }
 
 impl Clocks {
@@ -30,10 +32,21 @@ impl Clocks {
         })
     }
 
-    /// The end at this channel has accepted it.
+    /// It has reached the end at this channel, which accepts it unless [`Self::refused`] is called next.
     pub(crate) fn accepted(&mut self, channel: (usize, u32), session: SessionId) {
-        if let Some(offset_ns) = self.sent.get(&channel) {
-            self.accepted.entry(session).or_insert(*offset_ns);
+        self.is_new = None;
+        if let Some(offset_ns) = self.sent.get(&channel)
+            && let Entry::Vacant(first) = self.accepted.entry(session)
+        {
+            first.insert(*offset_ns);
+            self.is_new = Some(session);
+        }
+    }
+
+    /// The end has left the owner whose word reached it last.
+    pub(crate) fn refused(&mut self) {
+        if let Some(session) = self.is_new.take() {
+            self.accepted.remove(&session);
         }
     }
 }
