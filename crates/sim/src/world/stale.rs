@@ -14,6 +14,8 @@ use std::fmt::{self, Debug};
 
 /// A machine that keeps more bytes is not compared: it takes too long.
 const LOOKED_AT_BYTES_MAX: u64 = 64 << 10;
+/// In so many steps a machine has done what is due.
+const STEPS_MAX: usize = 8;
 
 /// The machine that a frame reaches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,10 +41,7 @@ impl World {
         let Some(stale) = stale.filter(|stale| self.watch.looks_at(*stale, &frame)) else {
             return self.take_frame(to, wire, frame);
         };
-        // First do what is due anyway; an agent or shard that is short of memory looks at few sessions in a step.
-        let steps = if self.plan.is_short_of_memory() { 8 } else { 1 };
-        (0..steps).for_each(|_| self.wake(to));
-        let before = self.shows(to, stale);
+        let before = self.do_what_is_due(to, stale);
         // A keeper that has forgotten the newer generation may accept an older one.
         let is_absent = before.as_deref() == Some("");
         let may_begin = is_absent && matches!(frame, Frame::Keep(_));
@@ -55,6 +54,23 @@ impl World {
             let session = stale.session;
             self.violations.push(format!("{to} heeds a stale frame of {session}: {text}"));
         }
+    }
+
+    /// What a machine has to do in any case is not the frame's doing. Returns what it has of the session then.
+    fn do_what_is_due(&mut self, who: Receiver, stale: Stale) -> Option<String> {
+        // An agent or shard that is short of memory looks at few sessions in a step. One that slept has more to do than one step does.
+        let least = if self.plan.is_short_of_memory() { STEPS_MAX } else { 1 };
+        let mut before = self.shows(who, stale);
+        for step in 1..=STEPS_MAX {
+            self.wake(who);
+            let after = self.shows(who, stale);
+            let is_done = step >= least && after == before;
+            before = after;
+            if is_done {
+                break;
+            }
+        }
+        before
     }
 
     fn take_frame(&mut self, to: Receiver, wire: usize, frame: Frame) {
