@@ -87,6 +87,8 @@ impl Owner {
         if awaited == Awaited::Pages {
             self.replicas.pages_copied(number, self.epochs.last());
         } else if awaited != Awaited::Nothing && (is_apart || base == CheckpointBase::Image) {
+            // A backup that holds gets it too, since the next pages build on it.
+            self.replicas.pages_copied(number, self.epochs.last());
             let keep = self.keep_frame();
             self.replicas.start_waiting(Some(number), &keep, out);
         }

@@ -454,7 +454,7 @@ impl Owner {
 
     /// A checkpoint may have waited for a take-over that will not come; ends may have stopped reading until there is one.
     fn stays(&mut self, was_handed_over: bool, out: &mut Vec<OwnerEffect>) {
-        if was_handed_over && !self.is_handed_over() && self.phase() == OwnerPhase::Running {
+        if was_handed_over && !self.is_handed_over() && self.may_copy() {
             self.checkpoint_if_due(out);
         }
     }

@@ -308,7 +308,9 @@ impl Replicas {
         // A warm backup replays what it holds first.
         let is_ready = |stream: &&ReplicaStream| {
             let replays = stream.feed.begins_apart() && stream.unreplayed <= REPLAY_LAG_MAX;
-            stream.keeper == keeper && stream.ready && replays
+            // It could not be advanced once it replays.
+            let is_still = stream.pages.is_none() || stream.transfers.is_empty();
+            stream.keeper == keeper && stream.ready && replays && is_still
         };
         let Some(at) = self.streams.iter().position(|stream| is_ready(&stream)) else { return false };
         let stream = &mut self.streams[at];
@@ -553,7 +555,12 @@ impl Replicas {
     /// the session has not begun.
     pub(super) fn renew(&mut self, about: &About, continued: bool, out: &mut Vec<OwnerEffect>) {
         let reason = "the session is opened again";
-        self.lose_all(about.context(), |stream| stream.base.is_some() || !continued, reason, out);
+        // What goes on here is not what another edge than the backup was handed.
+        let is_left = |stream: &ReplicaStream| {
+            about.has_backup() && !stream.feed.is_backup() && stream.handed_over.is_some()
+        };
+        let ends = |stream: &ReplicaStream| stream.base.is_some() || !continued || is_left(stream);
+        self.lose_all(about.context(), ends, reason, out);
         for stream in &mut self.streams {
             let renewed = Renewed { channel: stream.channel, generation: about.generation() };
             out.extend(stream.streaming.then(|| OwnerEffect::ToKeeper(stream.keeper, renewed.into())));

@@ -119,7 +119,7 @@ impl Shard {
             // Its cell may have waited for that one.
             owner.tick(now, effects);
         });
-        self.move_lost(now, id, (keeper, Code::Waiting, "the connection to that edge broke"), out);
+        self.move_lost(now, id, (keeper, false, "the connection to that edge broke"), out);
     }
 
     /// Adds the missing replicas of a session, and removes those that it does not need.
@@ -263,7 +263,8 @@ impl Shard {
         at.into_iter().for_each(|at| self.keepers.close(at));
         let was_backup = session.placing.backup().is_some_and(|placed| placed.id == keeper);
         let Some(name) = session.placing.lose(now.mono_ns, keeper, code) else { return };
-        self.move_lost(now, id, (keeper, code, reason), out);
+        let may_be_taken = was_backup && code == Code::Superseded;
+        self.move_lost(now, id, (keeper, may_be_taken, reason), out);
         if let Some((wire, _)) = at.filter(|_| was_backup && code != Code::Superseded) {
             self.backup_refused(now, id, wire, reason, out);
         }

@@ -291,18 +291,18 @@ impl Shard {
         }
     }
 
-    /// The replica at the edge to which a session moves is gone: the session stays, unless that was its backup and has taken it over.
+    /// The replica at the edge to which a session moves is gone: the session stays, unless that was its backup and may have taken it over.
     pub(super) fn move_lost(
         &mut self,
         now: Now,
         id: SessionId,
-        (keeper, code, why): (KeeperId, Code, &str),
+        (keeper, may_be_taken, why): (KeeperId, bool, &str),
         out: &mut Vec<ShardOutput>,
     ) {
         let Some(session) = self.sessions.get(id) else { return };
         let moving = session.moving.as_deref().filter(|moving| moving.keeper() == Some(keeper));
         if let Some(moving) = moving {
-            let is_taken = session.owner.has_backup() && moving.is_handed_over() && code == Code::Superseded;
+            let is_taken = may_be_taken && moving.is_handed_over();
             self.move_over(now, id, (!is_taken).then_some(why), out);
         }
     }

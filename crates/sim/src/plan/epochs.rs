@@ -48,7 +48,7 @@ pub(super) fn prepare(plan: &mut Plan) {
         45..55 if plan.load == Load::Usual && !plan.short_linger && plan.shards.len() == 2 => {
             undecided_claim(plan, &mut random);
         }
-        55..75 if plan.load == Load::Usual && !plan.short_linger && plan.shards.len() > 2 => {
+        55..90 if plan.load == Load::Usual && !plan.short_linger && plan.shards.len() > 2 => {
             past_backup(plan, &mut random);
         }
         _ => return,
