@@ -433,6 +433,11 @@ impl Watch {
         self.feeds.sent_by_keeper(wire, frame);
     }
 
+    /// The session that a keeper is fed on this channel.
+    pub(crate) fn fed_on(&self, wire: usize, channel: u32) -> Option<SessionId> {
+        self.feeds.session_of(wire, channel)
+    }
+
     /// A keeper has taken a frame.
     pub(crate) fn reached_keeper(&mut self, keeper: Keeper, wire: usize, frame: &Frame) {
         self.feeds.reached_keeper(keeper, wire, frame);

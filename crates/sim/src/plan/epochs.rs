@@ -48,8 +48,8 @@ pub(super) fn prepare(plan: &mut Plan) {
         45..55 if plan.load == Load::Usual && !plan.short_linger && plan.shards.len() == 2 => {
             undecided_claim(plan, &mut random);
         }
-        55..90 if plan.load == Load::Usual && !plan.short_linger && plan.shards.len() > 2 => {
-            past_backup(plan, &mut random);
+        45..100 if plan.load == Load::Usual && !plan.short_linger && plan.shards.len() > 2 => {
+            return past_backup(plan, &mut random);
         }
         _ => return,
     }
@@ -94,7 +94,7 @@ fn past_backup(plan: &mut Plan, random: &mut Random) {
     let pace_ns = random.magnitude(100 * US, 5 * MS);
     talk(plan, random, 300, pace_ns);
     plan.moves.retain(|fault| !matches!(fault.kind, FaultKind::Move { .. }));
-    for _ in 0..random.between(1, 3) {
+    for _ in 0..random.between(2, 4) {
         let when = On { moment: Moment::Message, skip: random.between(5, 200), delay_ns: random.below(MS) };
         let by = random.between(1, 2);
         let kind = FaultKind::Move { place: FaultTarget::Owner, by, cancel_ns: None, replaces: false };

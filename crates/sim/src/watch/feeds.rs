@@ -82,6 +82,11 @@ impl Feeds {
         }
     }
 
+    /// The session for which the shard of an owner has opened this channel.
+    pub(super) fn session_of(&self, wire: usize, channel: u32) -> Option<SessionId> {
+        self.channels.get(&(wire, channel)).map(|channel| channel.session)
+    }
+
     fn open(&mut self, at: At, session: SessionId, position: ShardPosition, generation: Option<Generation>) {
         let (over_for_owner, over_for_keeper) = (false, false);
         self.channels.insert(at, Channel { session, position, generation, over_for_owner, over_for_keeper });

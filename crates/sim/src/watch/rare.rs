@@ -224,8 +224,8 @@ pub enum Rare {
     HandOverAsked,
     /// An edge was told that the copy is not needed of a session which it had handed over to its backup.
     CopyForgotten,
-    /// As above, of a session that had moved to another edge than its backup.
-    MovedPastBackup,
+    /// A session was handed over to another edge than its backup.
+    HandedPastBackup,
     /// An end refused an edge which was behind what the end had received or forgotten.
     AskerBehind,
     /// An edge, or a shard, died that was the owner of a session with a backup which had all that had left.
@@ -352,7 +352,7 @@ impl Rare {
         Self::PrimaryReplaced,
         Self::HandOverAsked,
         Self::CopyForgotten,
-        Self::MovedPastBackup,
+        Self::HandedPastBackup,
         Self::AskerBehind,
         Self::BackedOwnerDied,
         Self::PagesOwnerDied,

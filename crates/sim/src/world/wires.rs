@@ -483,15 +483,17 @@ impl World {
         if direction == Direction::Up {
             self.watch.count_if(Rare::Recalled, matches!(frame, Frame::Recalled(_)));
             self.watch.count_if(Rare::HandOverAsked, matches!(frame, Frame::AskHandOver(_)));
-            if let Frame::ForgetCopy(forget) = &frame {
-                self.watch.count_if(Rare::CopyForgotten, true);
-                let is_past = self.is_backed_elsewhere(self.wires[wire].position, keeper, forget.session);
-                self.watch.count_if(Rare::MovedPastBackup, is_past);
-            }
+            self.watch.count_if(Rare::CopyForgotten, matches!(frame, Frame::ForgetCopy(_)));
             let stale = self.watch.stale_for_owner(wire, &frame);
             self.give_frame(to, stale, wire, frame);
             self.watch.reached_owner(wire, &taken);
         } else {
+            if let Frame::HandOver(hand_over) = &frame
+                && let Some(session) = self.watch.fed_on(wire, hand_over.channel)
+            {
+                let is_past = self.is_backed_elsewhere(self.wires[wire].position, keeper, session);
+                self.watch.count_if(Rare::HandedPastBackup, is_past);
+            }
             let wires = &self.wires;
             let is_open = |wire: usize| wires[wire].is_open(Direction::Down);
             let stale = self.watch.stale_for_keeper(keeper, wire, &frame, is_open);
