@@ -119,9 +119,7 @@ fn fixed(
         if plan.wants(name) {
             let measured = measure(scene, name, Load::Open(capacity * share), amount)?;
             show::workload(name, &measured, &closed, report);
-            if name == "fixed50" {
-                show::fixed_bars(name, &measured, rtt_us, report);
-            }
+            show::beyond_epochs(name, &measured, rtt_us, report);
         }
     }
     Ok(())
