@@ -2,7 +2,7 @@
 
 use super::pages::Writer;
 use super::{
-    CHECKSUM_BYTES, DIFFERENCES_VERSION, HEADER_BYTES, Kind, MAGIC, Since, StageSnapshot, VERSION, image_id,
+    CHECKSUM_BYTES, HEADER_BYTES, Kind, MAGIC, Since, StageSnapshot, VERSION, ZERO_RUNS_VERSION, image_id,
 };
 use crate::bytes_io::{put_u32, put_u64};
 use crate::limits::PAGE;
@@ -15,7 +15,7 @@ impl StageSnapshot {
         let start = out.len();
         let pages = self.memory_pages();
         out.extend_from_slice(&MAGIC);
-        put_u32(out, if pages.has_differences() { DIFFERENCES_VERSION } else { VERSION });
+        put_u32(out, if pages.has_differences() { ZERO_RUNS_VERSION } else { VERSION });
         // Length and checksum are filled in when the body is complete.
         out.resize(start + HEADER_BYTES, 0);
         out.extend_from_slice(&self.image.hash.0);

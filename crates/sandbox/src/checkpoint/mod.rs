@@ -12,6 +12,7 @@ mod pieces;
 mod reading;
 mod stage;
 mod versions;
+mod zero_runs;
 
 pub use chain::{Decoded, Snapshot};
 pub(crate) use copied::Copied;
@@ -38,6 +39,8 @@ const MAGIC: [u8; 4] = *b"MRCK";
 const VERSION: u32 = 1;
 /// Version of a delta that has differences of pages: a reader that knows none refuses it.
 const DIFFERENCES_VERSION: u32 = 2;
+/// The same, with differences as runs of zeros and of other bytes.
+const ZERO_RUNS_VERSION: u32 = 3;
 /// Bytes before the body: magic, version, length, checksum.
 const HEADER_BYTES: usize = 4 + 4 + 8 + CHECKSUM_BYTES;
 /// Bytes of a BLAKE3 digest that detects damage. Against attackers, checkpoints are encrypted and authenticated in transit.
@@ -201,7 +204,7 @@ impl fmt::Display for RestoreError {
                 write!(
                     f,
                     "the checkpoint has format version {version}, and this edge reads {VERSION} to \
-                     {DIFFERENCES_VERSION}; recover elsewhere"
+                     {ZERO_RUNS_VERSION}; recover elsewhere"
                 )
             }
             Self::Image { found, expected } => {

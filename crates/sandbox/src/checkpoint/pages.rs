@@ -1,6 +1,7 @@
 //! The layout of pages in a section: runs of page numbers, what differences are made against, then the pages that are not
 //! zero, in chunks that are compressed if that makes them smaller.
 
+use super::zero_runs;
 use crate::bytes_io::{Reader, put_u32};
 use crate::limits::PAGE;
 use bytes::Bytes;
@@ -11,6 +12,8 @@ use std::ops::Range;
 const CHUNK: usize = 16 * PAGE;
 /// Marks a chunk that is stored uncompressed.
 const RAW: u32 = 1 << 31;
+/// Marks a chunk in which zeros are counted, before it is compressed.
+const ZERO_RUNS: u32 = 1 << 30;
 
 /// What a section has of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,8 +107,10 @@ impl<'a> Writer<'a> {
     }
 
     /// ```text
-    /// | run count 4 | (first page 4 | pages 4 | kind 1)* | (digest 8, of a difference)* | (stored length 4, bit 31 = as it is | chunk)* |
+    /// | run count 4 | (first page 4 | pages 4 | kind 1)* | (digest 8, of a difference)*
+    ///   | (stored length 4, bit 31: not compressed, bit 30: as runs of zeros | chunk)* |
     /// ```
+    /// A chunk with a difference is stored as [`zero_runs`], which are compressed as other chunks are.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         put_u32(out, u32::try_from(self.runs.len()).expect("fewer runs than pages"));
         for (run, kind) in &self.runs {
@@ -116,6 +121,7 @@ impl<'a> Writer<'a> {
         out.extend(self.bases.iter().flatten());
         let mut chunk = Vec::with_capacity(CHUNK);
         let mut packed = vec![0; lz4_flex::block::get_maximum_output_size(CHUNK)];
+        let mut runs = Vec::new();
         for pages in self.data.chunks(CHUNK / PAGE) {
             // One page decides whether the others are compressed: this makes data that is already compressed or encrypted cost a
             // sixteenth of the time. Differences are mostly zeros.
@@ -125,14 +131,20 @@ impl<'a> Writer<'a> {
             for (_, page) in pages {
                 chunk.extend_from_slice(page);
             }
-            match worth.then(|| lz4_flex::block::compress_into(&chunk, &mut packed)) {
-                Some(Ok(len)) if len < chunk.len() => {
-                    put_u32(out, u32::try_from(len).expect("less than a chunk"));
+            runs.clear();
+            if has_difference {
+                zero_runs::encode(&chunk, &mut runs);
+            }
+            let are_runs = has_difference && runs.len() < chunk.len();
+            let (contents, coding) = if are_runs { (&runs, ZERO_RUNS) } else { (&chunk, 0) };
+            match worth.then(|| lz4_flex::block::compress_into(contents, &mut packed)) {
+                Some(Ok(len)) if len < contents.len() => {
+                    put_u32(out, coding | u32::try_from(len).expect("less than a chunk"));
                     out.extend_from_slice(&packed[..len]);
                 }
                 _ => {
-                    put_u32(out, RAW | u32::try_from(chunk.len()).expect("at most a chunk"));
-                    out.extend_from_slice(&chunk);
+                    put_u32(out, RAW | coding | u32::try_from(contents.len()).expect("at most a chunk"));
+                    out.extend_from_slice(contents);
                 }
             }
         }
@@ -193,30 +205,40 @@ pub(super) struct Chunk {
     pub(super) stored: usize,
     /// Bytes of pages that it holds.
     pub(super) unpacked: usize,
+    /// Whether these are not the bytes that follow: they are compressed, or its zeros are counted, or both.
     pub(super) is_packed: bool,
+    is_compressed: bool,
+    are_runs: bool,
 }
 
 impl Chunk {
-    /// Reads a chunk header; `left` bytes of contents are still to come.
-    pub(super) fn read(header: u32, left: usize) -> Result<Self, &'static str> {
-        let (stored, is_packed) = ((header & !RAW) as usize, header & RAW == 0);
-        let unpacked = left.min(CHUNK);
-        if !is_packed && stored != unpacked {
+    /// Reads a chunk header; `left` bytes of contents are still to come. Only some sections may have runs of zeros.
+    pub(super) fn read(header: u32, left: usize, may_be_runs: bool) -> Result<Self, &'static str> {
+        let stored = (header & !(RAW | ZERO_RUNS)) as usize;
+        let (is_compressed, are_runs) = (header & RAW == 0, header & ZERO_RUNS != 0);
+        let (unpacked, is_packed) = (left.min(CHUNK), is_compressed || are_runs);
+        // Runs that are as long as what they stand for are not written.
+        let is_wrong =
+            if are_runs { !may_be_runs || stored >= unpacked } else { !is_packed && stored != unpacked };
+        if is_wrong {
             return Err("a chunk of pages has a wrong length");
         }
-        Ok(Self { stored, unpacked, is_packed })
+        Ok(Self { stored, unpacked, is_packed, is_compressed, are_runs })
     }
 
     /// The pages of a chunk.
     pub(super) fn unpack(self, stored: Bytes) -> Result<Bytes, &'static str> {
-        if !self.is_packed {
-            return Ok(stored);
+        let mut contents = stored;
+        if self.is_compressed {
+            let mut unpacked = vec![0; self.unpacked];
+            let len = lz4_flex::block::decompress_into(&contents, &mut unpacked).unwrap_or(0);
+            if len == 0 || (len != self.unpacked && !self.are_runs) {
+                return Err("a chunk of pages does not decompress");
+            }
+            unpacked.truncate(len);
+            contents = unpacked.into();
         }
-        let mut pages = vec![0; self.unpacked];
-        match lz4_flex::block::decompress_into(&stored, &mut pages) {
-            Ok(len) if len == self.unpacked => Ok(pages.into()),
-            _ => Err("a chunk of pages does not decompress"),
-        }
+        if self.are_runs { Ok(zero_runs::decode(&contents, self.unpacked)?.into()) } else { Ok(contents) }
     }
 }
 
@@ -230,7 +252,7 @@ pub(super) fn read(section: &Bytes, end: u64) -> Result<Pages, &'static str> {
     let (mut left, mut chunks) = (data_bytes(&runs), Vec::new());
     while left > 0 {
         let cut = "a chunk of pages is truncated";
-        let chunk = Chunk::read(reader.u32().ok_or(cut)?, left)?;
+        let chunk = Chunk::read(reader.u32().ok_or(cut)?, left, false)?;
         let stored = reader.take(chunk.stored).ok_or(cut)?;
         left -= chunk.unpacked;
         chunks.push(chunk.unpack(section.slice_ref(stored))?);
@@ -270,6 +292,34 @@ mod tests {
         assert_eq!(read.iter().collect::<Vec<_>>(), expected);
         assert!(written(&[(0, Some(&text))]).len() < 100);
         assert!(written(&[(0, Some(&noise))]).len() < PAGE + 32);
+    }
+
+    /// A chunk of pages of which each had one byte changed, as it is stored.
+    fn stored(pages: u32) -> Vec<u8> {
+        let mut writer = Writer::default();
+        for index in 0..pages {
+            let mut difference = vec![0; PAGE];
+            difference[100 + index as usize] = 7;
+            writer.difference(index, difference, [1; PAGE_DIGEST_BYTES]);
+        }
+        let mut out = Vec::new();
+        writer.write(&mut out);
+        out.split_off(COUNT_BYTES + RUN_BYTES + pages as usize * PAGE_DIGEST_BYTES)
+    }
+
+    #[test]
+    fn differences_cost_a_few_bytes_and_are_read_in_their_version_alone() {
+        let stored = stored(16);
+        assert!(stored.len() < 16 * 8, "{}", stored.len());
+        let header = u32::from_le_bytes(stored[..4].try_into().unwrap());
+        assert!(Chunk::read(header, CHUNK, false).is_err());
+        let chunk = Chunk::read(header, CHUNK, true).unwrap();
+        let bytes = chunk.unpack(Bytes::copy_from_slice(&stored[4..])).unwrap();
+        let places: Vec<usize> = (0..CHUNK).filter(|at| bytes[*at] == 7).collect();
+        assert_eq!((bytes.len(), places.len(), places[1] - places[0]), (CHUNK, 16, PAGE + 1));
+        for end in 4..stored.len() - 1 {
+            assert!(chunk.unpack(Bytes::copy_from_slice(&stored[4..end])).is_err(), "{end}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::pages::{
 use super::pieces::Pieces;
 use super::{
     CHECKSUM_BYTES, CheckpointId, DIFFERENCES_VERSION, HEADER_BYTES, Kind, MAGIC, RestoreError, VERSION,
+    ZERO_RUNS_VERSION,
 };
 use crate::bytes_io::Reader;
 use crate::limits::{CHECKPOINT_BYTES_MAX, PAGE};
@@ -180,7 +181,7 @@ impl StageReading {
             return Err(RestoreError::Corrupt("it does not begin with the header of a checkpoint"));
         }
         match header.u32() {
-            Some(version @ (VERSION | DIFFERENCES_VERSION)) => self.version = version,
+            Some(version @ (VERSION | DIFFERENCES_VERSION | ZERO_RUNS_VERSION)) => self.version = version,
             version => return Err(RestoreError::Version(version.unwrap_or(0))),
         }
         let len = header.u64().and_then(|len| usize::try_from(len).ok()).unwrap_or(usize::MAX);
@@ -192,6 +193,11 @@ impl StageReading {
             *expected = found;
         }
         Ok(())
+    }
+
+    /// Whether it may have differences of pages.
+    fn may_differ(&self) -> bool {
+        self.version != VERSION
     }
 
     /// Takes `len` bytes of the body, once they have arrived.
@@ -249,8 +255,7 @@ impl StageReading {
                 let size = (count as usize).saturating_mul(RUN_BYTES);
                 let Some(runs) = self.take_of_section(size, pages_cut)? else { return Ok(false) };
                 let end = (self.fields.memory_len.unwrap_or(0) / PAGE) as u64;
-                let may_differ = self.version == DIFFERENCES_VERSION;
-                self.runs = pages::read_runs(Reader::new(&runs), (count, end), may_differ)?;
+                self.runs = pages::read_runs(Reader::new(&runs), (count, end), self.may_differ())?;
                 self.contents = pages::data_bytes(&self.runs);
                 Awaited::Bases
             }
@@ -265,9 +270,9 @@ impl StageReading {
                     return Ok(false);
                 };
                 let header = Reader::new(&header).u32().ok_or(chunk_cut)?;
-                let chunk = Chunk::read(header, self.contents)?;
+                let chunk = Chunk::read(header, self.contents, self.version == ZERO_RUNS_VERSION)?;
                 // Differences are put over whole pages.
-                let is_whole = chunk.is_packed || self.version == DIFFERENCES_VERSION;
+                let is_whole = chunk.is_packed || self.may_differ();
                 if is_whole { Awaited::Whole(chunk) } else { Awaited::Raw(chunk.stored) }
             }
             Awaited::Whole(chunk) => {
@@ -304,7 +309,7 @@ impl StageReading {
             Some(2) => Base::Full,
             _ => return Err("it is neither full nor a delta"),
         };
-        if self.version == DIFFERENCES_VERSION && kind != Base::Previous {
+        if self.may_differ() && kind != Base::Previous {
             return Err("only a delta can have differences of pages");
         }
         self.envelope = Some((image, base, id, kind));
@@ -415,14 +420,18 @@ mod tests {
 
     /// Two pages in which one byte became 1, and then 2.
     #[test]
-    fn deltas_of_both_versions_are_read_as_they_were_written() {
+    fn deltas_of_all_versions_are_read_as_they_were_written() {
         let first = writes(include_bytes!("golden/1-delta.bin"));
         let of = |page: usize| first.iter().find(|found| found.0 == page).cloned();
         assert_eq!([of(32), of(40)], [Some((32, 1, None)), Some((40, 1, None))]);
         let mut page = [0; PAGE];
         page[1000] = 1;
         let base = Some(Bytes::copy_from_slice(&pages::page_digest(&page)));
-        let second = writes(include_bytes!("golden/2-delta.bin"));
-        assert_eq!(second[..2], [(32, 1 ^ 2, base.clone()), (40, 1 ^ 2, base)]);
+        for differences in
+            [include_bytes!("golden/2-delta.bin").as_slice(), include_bytes!("golden/3-delta.bin")]
+        {
+            let second = writes(differences);
+            assert_eq!(second[..2], [(32, 1 ^ 2, base.clone()), (40, 1 ^ 2, base.clone())]);
+        }
     }
 }
