@@ -524,15 +524,12 @@ impl Shard {
         if self.groups.of_session(id).is_some() {
             return self.may_open_own(id);
         }
-        if !self.backups.has(id) {
-            return refuse(
-                Code::Waiting,
-                "the session is about to move to this edge, and is at its owner until then",
-            );
-        }
         let (feeder, channel) = (wire_of(session.feeder), session.feeder.map(|(_, channel)| channel));
         match self.backups.asked(now.mono_ns, id) {
-            None => Ok(()),
+            None => refuse(
+                Code::Waiting,
+                "the session is about to move to this edge, and is at its owner until then",
+            ),
             Some(AskedFor::Primary { wire, now: is_now }) => {
                 if let Some(channel) = channel.filter(|_| is_now && feeder == Some(wire)) {
                     out.push(ShardOutput::Send { wire, frame: AskHandOver { channel }.into() });
