@@ -11,8 +11,8 @@ use marram_session::{
     bug,
     cell::{CellId, CellOutput, CheckpointBase, Ran, Run, RunOutcome, Seed, TimerChange},
     owner::{
-        Attempt, BackupForm, ClientProgress, Holder, Now, Owner, OwnerEffect, OwnerPhase, OwnerPolicy,
-        RecordRequest,
+        Attempt, BackupForm, ClientProgress, Holder, KeeperId, Now, Owner, OwnerEffect, OwnerPhase,
+        OwnerPolicy, RecordRequest,
     },
     replay::Gathered,
 };
@@ -255,6 +255,19 @@ impl Bench {
         for frame in self.kept[index].handed_over(channel) {
             self.frame([CLIENT, SERVER][index], frame);
         }
+    }
+
+    /// An epoch ends, and the backup has all that was sent before.
+    pub(crate) fn epoch(&mut self, number: u64) {
+        self.step(|owner, _, out| assert!(owner.end_epoch(number, out), "something happened in it"));
+        self.step(|owner, now, out| owner.epoch_confirmed(now, number, out));
+    }
+
+    /// Tells a keeper to take the session over, if it can be told.
+    pub(crate) fn hands_over(&mut self, keeper: KeeperId) -> bool {
+        let mut is_done = false;
+        self.step(|owner, now, out| is_done = owner.hand_over(now, keeper, out));
+        is_done
     }
 
     pub(crate) fn frame(&mut self, port: Port, frame: impl Into<Frame>) {

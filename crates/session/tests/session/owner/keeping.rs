@@ -143,17 +143,10 @@ fn one_that_stored_what_it_was_not_sent_is_dropped() {
     }
 }
 
-/// Tells the keeper to take the session over, if it can be told.
-fn hands_over(bench: &mut Bench) -> bool {
-    let mut is_done = false;
-    bench.step(|owner, now, out| is_done = owner.hand_over(now, KEEPER, out));
-    is_done
-}
-
 #[test]
 fn one_that_was_told_to_take_the_session_over_gets_to_the_end_of_what_it_is_fed() {
     let mut bench = kept(true);
-    assert!(hands_over(&mut bench));
+    assert!(bench.hands_over(KEEPER));
     // As many entries as it replays: alone by that, it would never have replayed everything.
     for _ in 0..REPLAY_LAG_MAX / REPLAYED_EVERY {
         consume(&mut bench, REPLAYED_EVERY);
@@ -181,14 +174,14 @@ fn a_session_is_handed_over_when_little_is_left_to_replay() {
     let number = bench.taken.as_ref().expect("it begins with a checkpoint").number;
     assert_eq!(bench.checkpointed(&b"sealed"[..]), None);
     says(&mut bench, Stored { channel: CHANNEL, bytes: 6, complete: Some(number) });
-    assert!(!hands_over(&mut bench), "the ends are asked whether they have the log up to there");
+    assert!(!bench.hands_over(KEEPER), "the ends are asked whether they have the log up to there");
     for port in [CLIENT, SERVER] {
         bench.frame(port, Protected { channel: port.0 + 1, sent_start: 0, received: 0 });
     }
-    assert!(!hands_over(&mut bench), "too much is left");
+    assert!(!bench.hands_over(KEEPER), "too much is left");
     replays(&mut bench, REPLAYED_EVERY);
-    assert!(!hands_over(&mut bench));
+    assert!(!bench.hands_over(KEEPER));
     replays(&mut bench, REPLAYED_EVERY);
-    assert!(hands_over(&mut bench));
+    assert!(bench.hands_over(KEEPER));
     assert_eq!((unreplayed(&bench), lost(&mut bench)), (Some(REPLAY_LAG_MAX), Vec::new()));
 }

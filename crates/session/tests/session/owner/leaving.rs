@@ -16,7 +16,7 @@ fn moving() -> Bench {
     bench.open();
     bench.hand_over();
     bench.started();
-    epoch(&mut bench, 1);
+    bench.epoch(1);
     bench.opened();
     bench.step(|owner, _, out| owner.add_replica(NEXT, CHANNEL, Feed::Moved, out));
     let number = bench.taken.as_ref().expect("a base for the next edge").number;
@@ -28,32 +28,20 @@ fn moving() -> Bench {
     bench
 }
 
-/// An epoch ends, and the backup has all that was sent before.
-fn epoch(bench: &mut Bench, number: u64) {
-    bench.step(|owner, _, out| assert!(owner.end_epoch(number, out), "something happened in it"));
-    bench.step(|owner, now, out| owner.epoch_confirmed(now, number, out));
-}
-
-fn hands_over(bench: &mut Bench, keeper: KeeperId) -> bool {
-    let mut is_done = false;
-    bench.step(|owner, now, out| is_done = owner.hand_over(now, keeper, out));
-    is_done
-}
-
 #[test]
 fn nothing_runs_behind_a_hand_over_to_another_edge_than_the_backup() {
     let mut bench = moving();
     bench.say(CLIENT, "a");
-    assert!(!hands_over(&mut bench, NEXT), "a handler runs");
+    assert!(!bench.hands_over(NEXT), "a handler runs");
     bench.say(CLIENT, "b");
     bench.ran(&[(SERVER, "a")]);
     assert!(bench.run.is_none(), "no other one begins");
-    assert!(hands_over(&mut bench, NEXT));
+    assert!(bench.hands_over(NEXT));
     let last = bench.look().into_iter().rfind(|line| line.starts_with("to keeper 8"));
     assert!(last.as_ref().is_some_and(|line| line.contains("HandOver")), "behind all entries: {last:?}");
-    epoch(&mut bench, 2);
+    bench.epoch(2);
     assert!(bench.run.is_none(), "nor when the backup has confirmed");
-    assert!(!hands_over(&mut bench, BACKUP), "one edge takes it over");
+    assert!(!bench.hands_over(BACKUP), "one edge takes it over");
     // The next edge is lost.
     bench.step(|owner, now, out| {
         owner.remove_replica(NEXT, out);
@@ -66,7 +54,7 @@ fn nothing_runs_behind_a_hand_over_to_another_edge_than_the_backup() {
 fn a_move_that_is_given_up_while_a_handler_runs_holds_nothing_up() {
     let mut bench = moving();
     bench.say(CLIENT, "a");
-    assert!(!hands_over(&mut bench, NEXT));
+    assert!(!bench.hands_over(NEXT));
     bench.say(CLIENT, "b");
     bench.step(|owner, _, out| owner.remove_replica(NEXT, out));
     bench.ran(&[(SERVER, "a")]);
