@@ -109,17 +109,21 @@ pub(super) fn workload(name: &str, measured: &Measured, closed: &Measured, repor
 /// busy all the time, so other loads show the same.
 pub(super) fn beyond_epochs(name: &str, measured: &Measured, rtt_us: f64, report: &mut Report) {
     let budget_us = EPOCHS * EPOCH_US + rtt_us;
+    let has_bars = name == "fixed50";
     for (figure, value, bar) in [
-        ("hz1000.over_budget_us", measured.added(HZ1000, p50) - budget_us, Bar::Most(200.0)),
-        ("message.over_rtt_us", measured.added(MESSAGE, p50) - 2.0 * rtt_us, Bar::Most(100.0)),
-        ("hz1000.achieved_hz", measured.median(HZ1000, rate), Bar::Least(950.0)),
+        ("hz1000.over_budget_us", measured.added(HZ1000, p50) - budget_us, 200.0),
+        ("message.over_rtt_us", measured.added(MESSAGE, p50) - 2.0 * rtt_us, 100.0),
     ] {
         let figure = format!("{name}.{figure}");
-        if name == "fixed50" {
-            report.metric_with_bar(&figure, value, bar);
+        if has_bars {
+            report.metric_with_bar(&figure, value, Bar::Most(bar));
         } else {
             report.metric(&figure, value);
         }
+    }
+    if has_bars {
+        let achieved_hz = measured.median(HZ1000, rate);
+        report.metric_with_bar(&format!("{name}.hz1000.achieved_hz"), achieved_hz, Bar::Least(950.0));
     }
 }
 
