@@ -81,6 +81,8 @@ pub(crate) enum Event {
     AgentWake(usize, u32, u64),
     Shard(ShardPosition, u32, Box<api::ShardInput>),
     ShardWake(ShardPosition, u32, u64),
+    /// What came together for this shard is complete.
+    ShardSettle(ShardPosition, u32),
     Control(usize, u32, control::ControlInput),
     Arrive(usize, Direction, Item),
     Deliver(usize, Direction, Item),
@@ -407,7 +409,9 @@ impl World {
     fn target_of(&self, event: &Event) -> EventTarget {
         match event {
             Event::Agent(agent, ..) | Event::AgentWake(agent, ..) => EventTarget::Agent(*agent),
-            Event::Shard(position, ..) | Event::ShardWake(position, ..) => EventTarget::Shard(*position),
+            Event::Shard(position, ..) | Event::ShardWake(position, ..) | Event::ShardSettle(position, ..) => {
+                EventTarget::Shard(*position)
+            }
             Event::Control(edge, ..)
             | Event::FromStore { edge, .. }
             | Event::News(edge, ..)
@@ -459,6 +463,9 @@ impl World {
             Event::ShardWake(position, life, at_ns) if self.shard(position).is_due(life, at_ns) => {
                 self.give_shard(position, api::ShardInput::Wake);
             }
+            Event::ShardSettle(position, life) if self.shard(position).life == life => {
+                self.settle_shard(position);
+            }
             Event::Control(edge, life, input) if self.edges[edge].life == life => {
                 self.give_control(edge, input)
             }
@@ -467,6 +474,7 @@ impl World {
             | Event::AgentWake(..)
             | Event::Shard(..)
             | Event::ShardWake(..)
+            | Event::ShardSettle(..)
             | Event::Control(..) => {}
             Event::Arrive(wire, direction, item) => self.arrive(wire, direction, item),
             Event::Deliver(wire, direction, item) => self.deliver(wire, direction, item),

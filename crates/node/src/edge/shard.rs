@@ -1,12 +1,12 @@
-//! A shard process: one loop around `Shard::step`, with the wires that the supervisor passes to it and the cells that it
+//! A shard process: one loop around `Shard::handle`, with the wires that the supervisor passes to it and the cells that it
 //! runs. There is one busy thread in each address space.
 //!
 //! ```text
 //! poll ─▶ events ─▶ timeouts, resolved names, answers of helper threads
 //!   ▲                     │
 //!   │     ┌───────────────▼───────────────────────────────────┐
-//!   │     │ take_inputs (16) ─▶ Shard::step ─▶ outputs queued │ until 100 us of handlers,
-//!   │     │ give_turns  (16) ─▶ handlers ─▶ Ran ─▶ step       │ 500 us in all, or nothing is left
+//!   │     │ take_inputs (16) ─▶ handle ─▶ outputs queued      │ until 100 us of handlers, 500 us in all, or
+//!   │     │ give_turns  (16) ─▶ handlers ─▶ Ran ─▶ handle     │ nothing is left; behind each 16 `settle`
 //!   │     └───────────────┬───────────────────────────────────┘
 //!   │                     ▼
 //!   └── flush the supervisor's socket ◀─ free memory, prewarm if idle ◀─ flush wires
@@ -283,7 +283,8 @@ impl Process {
     fn end_turn(&mut self) -> bool {
         let is_due = self.wake_at.take_if(|at| *at <= self.now.mono_ns).is_some();
         if is_due {
-            self.step(ShardInput::Wake);
+            self.handle(ShardInput::Wake);
+            self.settle();
         }
         self.is_awaited = false;
         self.table.flush();
@@ -292,15 +293,29 @@ impl Process {
 
     /// Takes some inputs; returns how many.
     fn take_inputs(&mut self) -> usize {
-        for taken in 0..INPUTS_BETWEEN_TURNS {
-            let Some(input) = self.next_input() else { return taken };
-            self.step(input);
+        let mut taken = 0;
+        while taken < INPUTS_BETWEEN_TURNS
+            && let Some(input) = self.next_input()
+        {
+            self.handle(input);
+            taken += 1;
         }
-        INPUTS_BETWEEN_TURNS
+        if taken > 0 {
+            self.settle();
+        }
+        taken
     }
 
     /// Gives some turns; returns how many.
     fn give_turns(&mut self) -> usize {
+        let given = self.run_handlers();
+        if given > 0 {
+            self.settle();
+        }
+        given
+    }
+
+    fn run_handlers(&mut self) -> usize {
         for given in 0..TURNS_BETWEEN_INPUTS {
             if self.executor.next_may_be_long() {
                 // Ready output does not wait for a long turn.
@@ -314,11 +329,11 @@ impl Process {
             }
             let Some((ran, spent)) = self.executor.next_turn() else { return given };
             if let Some(ran) = ran {
-                // Before the step, which may take a checkpoint.
+                // Before the shard handles it, and may take a checkpoint.
                 if let Some(large) = self.executor.notice_size(ran.cell) {
-                    self.step(large);
+                    self.handle(large);
                 }
-                self.step(ShardInput::Ran(ran));
+                self.handle(ShardInput::Ran(ran));
             }
             self.spent += spent;
             if self.spent >= FLUSH_AFTER {
@@ -481,9 +496,18 @@ impl Process {
         }
     }
 
-    fn step(&mut self, input: ShardInput) {
+    fn handle(&mut self, input: ShardInput) {
+        self.with_shard(|shard, now, outs| shard.handle(now, input, outs));
+    }
+
+    /// Behind all that was handled together: what is due is looked for once, since each look takes as long as an input does.
+    fn settle(&mut self) {
+        self.with_shard(|shard, now, outs| shard.settle(now, outs));
+    }
+
+    fn with_shard(&mut self, call: impl FnOnce(&mut Shard, Now, &mut Vec<ShardOutput>)) {
         let mut outs = std::mem::take(&mut self.outs);
-        self.shard.step(self.now, input, &mut outs);
+        call(&mut self.shard, self.now, &mut outs);
         for out in outs.drain(..) {
             self.perform(out);
         }

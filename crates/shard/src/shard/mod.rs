@@ -144,8 +144,15 @@ impl Shard {
         }
     }
 
-    /// Handles one event and appends the outputs.
+    /// [`Self::handle`] for one event that comes alone, and then [`Self::settle`].
     pub fn step(&mut self, now: Now, input: ShardInput, out: &mut Vec<ShardOutput>) {
+        self.handle(now, input, out);
+        self.settle(now, out);
+    }
+
+    /// Handles one of the events that came together, and appends the outputs. [`Self::settle`] must follow behind the last of them,
+    /// before the caller waits for others.
+    pub fn handle(&mut self, now: Now, input: ShardInput, out: &mut Vec<ShardOutput>) {
         let is_peer = |wire| self.peers.as_ref().is_some_and(|peers| peers.has(wire));
         match input {
             ShardInput::WireUp { wire, verified, address } => {
@@ -191,6 +198,10 @@ impl Shard {
                 self.epochs_due(now, out);
             }
         }
+    }
+
+    /// Does everything that is due after the events that came together, and asks to be called again when more is.
+    pub fn settle(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         self.all_due(now, out);
         self.ask_to_wake(out);
         invariant::after_step(|| self.invariants());

@@ -39,6 +39,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Messages between the processes of one edge take this long.
 const PIPE_NS: u64 = 5 * US;
+/// Every so many inputs of a shard begin a batch: what comes within that time is settled together.
+const BATCH_EACH: u64 = 8;
+const BATCH_NS: u64 = 50 * US;
 /// Unix time when the simulation begins.
 const EPOCH_NS: i64 = 1_800_000_000_000_000_000;
 /// Tag of a request for a sample of sessions. The world's own questions have a tag of one high bit
@@ -62,6 +65,9 @@ pub(crate) struct ShardNode {
     frozen: bool,
     inbox: VecDeque<Event>,
     wake_ns: u64,
+    /// Inputs that it has handled, and whether the last ones belong to a batch that is not settled yet.
+    handled: u64,
+    unsettled: bool,
     /// Origin of its monotonic clock: arbitrary, and another one for each process.
     origin_ns: u64,
     cells: Cells,
@@ -121,6 +127,8 @@ impl EdgeNode {
             frozen: false,
             inbox: VecDeque::new(),
             wake_ns: u64::MAX,
+            handled: 0,
+            unsettled: false,
             origin_ns: chance.below(1_000 * S),
             cells: Cells::new(habits),
             replay: ReplayJudge::default(),
@@ -226,6 +234,7 @@ impl World {
         node.machine = Some(Shard::new(DomainSecret::from_material(b"simulated domain"), entropy));
         node.origin_ns = origin_ns;
         node.wake_ns = u64::MAX;
+        node.unsettled = false;
         node.cells = Cells::new(habits);
         node.replay = ReplayJudge::default();
         node.learned = LearnedPlaces::default();
@@ -431,14 +440,20 @@ impl World {
         }
     }
 
-    /// One step of a shard's machine, with the checks that every step gets, and then its outputs.
+    /// Gives a shard's machine an input. As in its shell several can come together; the last of them settles what is due.
     pub(crate) fn give_shard(&mut self, position: ShardPosition, input: ShardInput) {
         let now_ns = self.queue.now_ns();
-        let edge = &mut self.edges[position.edge];
-        let node = &mut edge.shards[position.shard];
-        let Some(machine) = &mut node.machine else { return };
-        let elapsed_ns = i64::try_from(now_ns).expect("a short history");
-        let now = Now { mono_ns: now_ns + node.origin_ns, unix_ns: EPOCH_NS + elapsed_ns + edge.skew_ns };
+        let node = self.shard_mut(position);
+        if node.machine.is_none() {
+            return;
+        }
+        node.handled += 1;
+        let ends_batch = matches!(input, ShardInput::Wake);
+        if node.handled % BATCH_EACH == 0 && !node.unsettled && !ends_batch {
+            node.unsettled = true;
+            let life = node.life;
+            self.queue.after(BATCH_NS, Event::ShardSettle(position, life));
+        }
         if !matches!(
             input,
             ShardInput::Frame { .. }
@@ -448,19 +463,21 @@ impl World {
         ) {
             self.trace.say(now_ns, || format!("{position} <- {}", words(&input)));
         }
-        node.replay.gets(&input);
-        let mut out = Vec::new();
-        let limited = machine.copies_waiting();
-        machine.step(now, input, &mut out);
-        self.watch.count_if(Rare::MoveLimited, machine.copies_waiting() > limited);
-        self.trace.collect(now_ns, || position.to_string());
+        self.shard_mut(position).replay.gets(&input);
+        self.drive_shard(position, |machine, now, out| machine.handle(now, input, out));
+        if ends_batch || !self.shard(position).unsettled {
+            self.settle_shard(position);
+        }
+    }
+
+    /// The end of what came together, with the checks that each gets.
+    pub(crate) fn settle_shard(&mut self, position: ShardPosition) {
+        self.shard_mut(position).unsettled = false;
+        self.drive_shard(position, Shard::settle);
         if self.checks_invariants
-            && let Err(broken) = machine.invariants()
+            && let Some(Err(broken)) = self.shard(position).machine().map(Shard::invariants)
         {
             self.violations.push(format!("{position}: {broken}"));
-        }
-        for out in out {
-            self.shard_out(position, out);
         }
         let node = self.shard(position);
         if let Some(wrong) = node.machine().and_then(|machine| node.replay.judge(machine, &self.plan)) {
@@ -470,6 +487,28 @@ impl World {
         let (slowed, excess) = judged.unwrap_or_default();
         self.watch.counts.add(Rare::CellSlowed, slowed as u64);
         self.violations.extend(excess.map(|excess| format!("{position}: {excess}")));
+    }
+
+    /// Calls a shard's machine, and carries out what it wants.
+    fn drive_shard(
+        &mut self,
+        position: ShardPosition,
+        call: impl FnOnce(&mut Shard, Now, &mut Vec<ShardOutput>),
+    ) {
+        let now_ns = self.queue.now_ns();
+        let edge = &mut self.edges[position.edge];
+        let node = &mut edge.shards[position.shard];
+        let Some(machine) = &mut node.machine else { return };
+        let elapsed_ns = i64::try_from(now_ns).expect("a short history");
+        let now = Now { mono_ns: now_ns + node.origin_ns, unix_ns: EPOCH_NS + elapsed_ns + edge.skew_ns };
+        let mut out = Vec::new();
+        let limited = machine.copies_waiting();
+        call(machine, now, &mut out);
+        self.watch.count_if(Rare::MoveLimited, machine.copies_waiting() > limited);
+        self.trace.collect(now_ns, || position.to_string());
+        for out in out {
+            self.shard_out(position, out);
+        }
     }
 
     /// Carries one output out; what concerns a cell goes to the executor.

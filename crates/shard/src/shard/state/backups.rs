@@ -198,8 +198,8 @@ impl Backups {
     ) -> Vec<(GroupId, u64, Option<Claimed>, Claimed)> {
         let mut claims = Vec::new();
         for (name, group) in &mut self.by_name {
-            let Some(from) = group.record.clone() else { continue };
             let must_claim = group.must_claim(now_ns);
+            let Some(from) = &group.record else { continue };
             let (asked, tag) = match &mut group.asked {
                 Some(asked) if asked.is_due(now_ns) => {
                     let (tag, _) = tag();
@@ -215,7 +215,7 @@ impl Backups {
                 }
                 _ => continue,
             };
-            let from = (!group.is_forgotten).then_some(from);
+            let from = (!group.is_forgotten).then(|| from.clone());
             claims.push((*name, tag, from, asked.to.clone()));
         }
         claims
