@@ -4,11 +4,12 @@
 //! docs/figures/NAME.json           the last result of each benchmark, as `marram bench NAME --json` prints it
 //! docs/figures/benchmarks.md.in    the words of the tables, with a place for each figure
 //!   '--> docs/benchmarks.md        between two comments of the page
-//! docs/figures/faults.json         its field `markdown` is the table
+//! docs/figures/faults.json         the runs of which the table has cells
 //!   '--> docs/faults.md            likewise
 //! ```
 //! Nothing between those comments is written by hand. The text around them is.
 
+mod faults;
 mod results;
 mod template;
 
@@ -63,16 +64,22 @@ impl Page {
 
 /// Keeps what a benchmark printed, and writes the pages again.
 ///
-/// The result is kept even if the pages cannot be written: it took long, and a template is mended quickly.
+/// The result is kept even if the pages cannot be written: it took long, and a template is mended quickly. One of `faults` replaces
+/// the table cells that it measured completely.
 ///
 /// # Errors
-/// If this is no result of that benchmark; or if the template names a figure that it does not have.
+/// If this is no result of that benchmark, or one of `faults` without such a table cell; or if the template names a figure that it does
+/// not have.
 pub(crate) fn write(name: &str, printed: &str, stamp: &Stamp) -> Result<()> {
     let mut result: Value = serde_json::from_str(printed).context("the benchmark printed no JSON")?;
     ensure!(result["bench"] == name && result["metrics"].is_object(), "that is no result of `{name}`");
     result["date"] = stamp.date.as_str().into();
     result["commit"] = stamp.commit.as_str().into();
     let file = format!("{FOLDER}/{name}.json");
+    if name == "faults" {
+        let before = serde_json::from_str(&project::read(file.as_ref())?).context(file.clone())?;
+        faults::add_earlier(&mut result, &before)?;
+    }
     fs::write(project::root().join(&file), format!("{result:#}\n"))
         .with_context(|| format!("cannot write {file}"))?;
     say(format!("{file} has the result"));
@@ -114,12 +121,10 @@ pub(crate) fn check() -> Vec<String> {
 /// Each page: its file, its text, and the text that it should have.
 fn pages() -> Result<Vec<(&'static str, String, String)>> {
     let results = load()?;
-    let table = results.markdown("faults").with_context(|| format!("{FOLDER}/faults.json has no table"))?;
-    let lines = table.trim().strip_prefix(FAULTS.begin).and_then(|rest| rest.strip_suffix(FAULTS.end));
-    let faults = lines.with_context(|| format!("the table of {FOLDER}/faults.json lacks its comments"))?;
+    let faults = results.get("faults").context("there is no result of `faults`").and_then(faults::render)?;
     let benchmarks = template::render(&project::read(TEMPLATE.as_ref())?, &results).context(TEMPLATE)?;
     let mut pages = Vec::new();
-    for (page, generated) in [(BENCHMARKS, benchmarks.as_str()), (FAULTS, faults.trim())] {
+    for (page, generated) in [(BENCHMARKS, benchmarks.as_str()), (FAULTS, faults.as_str())] {
         let before = project::read(page.file.as_ref())?;
         let after = page.with(&before, generated)?;
         pages.push((page.file, before, after));

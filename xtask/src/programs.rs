@@ -102,7 +102,7 @@ const MISSED: u8 = 6;
 /// `cargo xtask bench [NAME ...] [OPTIONS]`: one after another, all if none is named. With `--json` only they write to standard
 /// output.
 ///
-/// With `--write` the result of each goes to `docs/figures` and into the pages as soon as it is there. `--render` alone writes the
+/// With `--write` the result of each goes to `docs/figures` and into the pages as soon as it is there; of `faults` also a part. `--render` alone writes the
 /// pages again and runs nothing.
 ///
 /// Programs to compare with are installed for the named benchmarks only. All of them run, also
@@ -114,7 +114,7 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     }
     let (names, mut flags) = bench_arguments(arguments)?;
     // The tree may change while they run.
-    let stamp = take_write(&mut flags)?.then(Stamp::now).transpose()?;
+    let stamp = take_write(&names, &mut flags)?.then(Stamp::now).transpose()?;
     if flags.iter().any(|flag| flag == "--json") {
         reserve_stdout();
     }
@@ -169,6 +169,7 @@ fn keep(name: &str, status: u8, printed: &str, stamp: &Stamp) -> u8 {
     match figures::write(name, printed, stamp) {
         Ok(()) => status,
         Err(error) => {
+            print!("{printed}");
             eprintln!("xtask bench {name}: {error:#}");
             1
         }
@@ -178,16 +179,17 @@ fn keep(name: &str, status: u8, printed: &str, stamp: &Stamp) -> u8 {
 /// Removes `--write`, and returns whether it was there.
 ///
 /// # Errors
-/// If another option makes a result that is no whole one, or that is printed.
-fn take_write(flags: &mut Vec<String>) -> Result<bool> {
-    const UNFIT: [&str; 4] = ["--quick", "--only", "--json", "--markdown"];
+/// If another option makes a result that is no whole one, except for a part of `faults` alone, or that is printed.
+fn take_write(names: &[&str], flags: &mut Vec<String>) -> Result<bool> {
+    const UNFIT: [&str; 4] = ["--quick", "--json", "--markdown", "--only"];
+    let unfit = if names == ["faults"] { &UNFIT[..3] } else { &UNFIT };
     let count = flags.len();
     flags.retain(|flag| flag != "--write");
     if flags.len() == count {
         return Ok(false);
     }
     // A value may follow after `=`.
-    match flags.iter().find(|flag| flag.split('=').next().is_some_and(|option| UNFIT.contains(&option))) {
+    match flags.iter().find(|flag| flag.split('=').next().is_some_and(|option| unfit.contains(&option))) {
         Some(flag) => bail!("--write keeps whole results: leave out {flag}"),
         None => Ok(true),
     }
@@ -278,19 +280,23 @@ mod tests {
     }
 
     #[test]
-    fn whole_results_alone_are_written() {
+    fn whole_results_and_parts_of_the_fault_table_alone_are_written() {
         let taken = |line: &str| {
-            let (_, mut flags) = arguments(line).unwrap();
-            super::take_write(&mut flags).map(|is_written| (is_written, flags.len()))
+            let (names, mut flags) = arguments(line).unwrap();
+            super::take_write(&names, &mut flags).map(|is_written| (is_written, flags.len()))
         };
         assert_eq!(taken("forward recover --write").unwrap(), (true, 0));
         assert_eq!(taken("--write --cells elsewhere").unwrap(), (true, 2));
         assert_eq!(taken("--quick").unwrap(), (false, 1));
+        assert_eq!(taken("faults --only epoch --write").unwrap(), (true, 2));
         for line in [
             "--write --quick",
             "forward --only latency --write",
             "--only=latency --write",
             "faults --write --markdown",
+            "faults --only epoch --quick --write",
+            "faults move --only epoch --write",
+            "--only epoch --write",
         ] {
             assert!(taken(line).is_err(), "{line}");
         }

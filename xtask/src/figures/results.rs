@@ -67,18 +67,9 @@ impl Results {
         Ok(found.flatten().is_some_and(|bar| !bar.held))
     }
 
-    /// The table that a benchmark made itself.
-    pub(super) fn markdown(&self, name: &str) -> Option<&str> {
-        self.by_name.get(name)?["markdown"].as_str()
-    }
-
-    /// Date, commit and machine of a run; `None` without a result, or if that was recorded by hand.
-    pub(super) fn run(&self, name: &str) -> Option<[String; 3]> {
-        let result = self.by_name.get(name).filter(|result| result["date"].is_string())?;
-        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let machine = |field: &str| text(&result["machine"][field]);
-        let what = format!("{} cores, {}, Linux {}", machine("cores"), machine("cpu"), machine("kernel"));
-        Some([text(&result["date"]), text(&result["commit"]), what])
+    /// The result of a benchmark.
+    pub(super) fn get(&self, name: &str) -> Option<&Value> {
+        self.by_name.get(name)
     }
 
     /// The result that has a figure, and the figure's key in it.
@@ -86,6 +77,19 @@ impl Results {
         let (bench, key) = name.split_once('.').with_context(|| format!("`{name}` is no figure"))?;
         Ok(self.by_name.get(bench).map(|result| (result, key)))
     }
+}
+
+/// The runs of a result, the newest first: several if its table has cells of several.
+pub(super) fn parts(result: &Value) -> impl Iterator<Item = &Value> {
+    std::iter::once(result).chain(result["earlier"].as_array().into_iter().flatten())
+}
+
+/// Date, commit and machine of a run; `None` if it was recorded by hand.
+pub(super) fn run(result: &Value) -> Option<[String; 3]> {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let machine = |field: &str| text(&result["machine"][field]);
+    let what = format!("{} cores, {}, Linux {}", machine("cores"), machine("cpu"), machine("kernel"));
+    result["date"].is_string().then(|| [text(&result["date"]), text(&result["commit"]), what])
 }
 
 /// The bar with this key, if there is one.

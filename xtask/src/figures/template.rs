@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::results::Results;
+use super::results::{Results, parts as parts_of, run};
 
 /// Instead of a figure.
 pub(super) const NOT_MEASURED: &str = "not measured yet";
@@ -189,16 +189,21 @@ pub(super) fn benchmarks(template: &str, results: &Results) -> Result<BTreeSet<S
     Ok(named.chain(results.names()).map(str::to_owned).collect())
 }
 
-/// When each benchmark was run, and where. Those that were recorded by hand share a row.
+/// When each benchmark was run, and where; each run if its table has cells of several. Those that were recorded by hand share a row.
 fn runs(names: &BTreeSet<String>, results: &Results) -> String {
     let mut rows = "| figures of | date | commit | machine |\n|---|---|---|---|\n".to_owned();
     let mut by_hand = Vec::new();
     for name in names {
-        match results.run(name) {
-            Some([date, commit, machine]) => {
-                rows += &format!("| `{name}` | {date} | {commit} | {machine} |\n")
+        let runs: Vec<_> =
+            results.get(name).map_or_else(|| vec![None], |result| parts_of(result).map(run).collect());
+        let what = format!("`{name}`{}", if runs.len() > 1 { " (in part)" } else { "" });
+        for run in runs {
+            match run {
+                Some([date, commit, machine]) => {
+                    rows += &format!("| {what} | {date} | {commit} | {machine} |\n")
+                }
+                None => by_hand.push(what.clone()),
             }
-            None => by_hand.push(format!("`{name}`")),
         }
     }
     if !by_hand.is_empty() {
@@ -281,5 +286,10 @@ mod tests {
         assert_eq!(changed[0], ("| `c` | 1 to 2 |", "| `c` | 7 |"));
         assert_eq!(changed.len(), 2, "and the row of its run: {changed:?}");
         assert!(before.contains("| `c` | recorded by hand") && after.contains("| `c` | 2026-01-02 | abc |"));
+        results.insert("c", serde_json::json!({ "metrics": { "x": 7 }, "date": "2026-01-03", "commit": "def", "earlier": [{}] }));
+        let of_two = render(template, &results).unwrap();
+        for row in ["| `c` (in part) | 2026-01-03 | def |", "| `c` (in part) | recorded by hand"] {
+            assert!(of_two.contains(row), "{of_two}");
+        }
     }
 }
