@@ -1,6 +1,6 @@
 //! Identifiers. Each has its own type, so that two of them cannot be confused.
 
-use core::fmt;
+use core::{cmp::Ordering, fmt};
 
 /// Formats bytes as lower-case hexadecimal.
 fn hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
@@ -8,8 +8,21 @@ fn hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
 }
 
 /// Names one client's conversation with an app, from open to close: 128 random bits.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SessionId(pub [u8; 16]);
+
+impl Ord for SessionId {
+    /// The order of the bytes. As numbers, since each message looks its session up many times.
+    fn cmp(&self, other: &Self) -> Ordering {
+        u128::from_be_bytes(self.0).cmp(&u128::from_be_bytes(other.0))
+    }
+}
+
+impl PartialOrd for SessionId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 /// Names an image: a digest over the module, its quotas and the determinism version.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
