@@ -168,8 +168,8 @@ impl Moment {
         Self::Coordinator,
     ];
 
-    /// Whether there is this moment under a policy. With `epoch` ends keep no checkpoints, sessions are not moved by operators yet, and a session
-    /// that loses its owner and its backup at once is lost.
+    /// Whether there is this moment under a policy. With `epoch` ends keep no checkpoints, a session that loses its owner and its backup at
+    /// once is lost, and faults during a move are not among the combinations yet.
     fn is_of(self, policy: Policy) -> bool {
         match self {
             Self::Idle | Self::Message => true,
