@@ -6,6 +6,8 @@
 
 /// Pages are tried when they cost a twentieth of the log that was sent since, as far as the last trial says.
 const TRIAL_SHARE: u64 = 20;
+/// Each trial in a row that the log wins doubles what is sent until the next one, so many times at most.
+const DOUBLED_MAX: u32 = 2;
 /// What the first trial counts as, in bytes.
 const FIRST_TRIAL: u64 = 16 << 10;
 
@@ -23,16 +25,18 @@ pub(super) struct FormChoice {
     log_since: u64,
     /// What the last trial cost.
     last_trial: Option<u64>,
+    /// Trials in a row that the log has won.
+    lost: u32,
 }
 
 impl FormChoice {
     /// An epoch ended that was sent as log. True if pages are to be tried.
     pub(super) fn log_sent(&mut self, bytes: u64) -> bool {
         self.log_since = self.log_since.saturating_add(bytes);
-        let trial = self.last_trial.unwrap_or(FIRST_TRIAL);
-        let is_due = self.log_since >= trial.saturating_mul(TRIAL_SHARE);
+        let share = TRIAL_SHARE << self.lost.min(DOUBLED_MAX);
+        let is_due = self.log_since >= self.last_trial.unwrap_or(FIRST_TRIAL).saturating_mul(share);
         if is_due {
-            *self = Self { last_trial: self.last_trial, ..Self::default() };
+            *self = Self { last_trial: self.last_trial, lost: self.lost, ..Self::default() };
         }
         is_due
     }
@@ -52,7 +56,9 @@ impl FormChoice {
     pub(super) fn wants_log(&mut self) -> bool {
         let wants = self.compared > 0 && self.log < self.pages;
         if wants {
-            *self = Self { last_trial: Some(self.trial), ..Self::default() };
+            // If pages were sent for longer, what the session does has changed, and may change again.
+            let lost = if self.compared == 1 { self.lost + 1 } else { 0 };
+            *self = Self { last_trial: Some(self.trial), lost, ..Self::default() };
         }
         wants
     }
@@ -88,7 +94,7 @@ mod tests {
         {
             let (total, cheaper) = sent(100_000, log, pages, backlog);
             let percent = total * 100 / cheaper;
-            assert!(percent <= 110, "log {log}, pages {pages}: {percent} % of the cheaper form");
+            assert!(percent <= 105, "log {log}, pages {pages}: {percent} % of the cheaper form");
         }
     }
 
