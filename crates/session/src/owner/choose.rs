@@ -7,7 +7,7 @@
 use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::EndState, log::LogMismatch, phase::Phase};
 use crate::bug;
 use crate::cell::{CellError, CellId, Seed};
-use crate::replay::ReplayCursor;
+use crate::replay::{Consumed, ReplayCursor};
 use crate::trace;
 use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
@@ -194,7 +194,8 @@ impl Owner {
         let mut places = self.ends.held_behind(from.offset, self.about.keeps_checkpoints());
         places.extend(seen);
         places.sort_unstable();
-        let followed = self.log.follow_through(&self.about.keys, &self.ends, from, [0; 2], &places);
+        let followed =
+            self.log.follow_through(&self.about.keys, &self.ends, from, Consumed::default(), &places);
         let reason = match followed {
             Ok(end) => {
                 let whole = Bytes::copy_from_slice(self.log.since(from.offset));

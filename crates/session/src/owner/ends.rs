@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     cell::{CellInput, CellOutput},
-    replay::{newest, opens},
+    replay::{Consumed, newest, opens},
 };
 use alloc::{sync::Arc, vec::Vec};
 use core::ops::{Deref, DerefMut};
@@ -29,9 +29,10 @@ const UNSENT_MAX: u64 = 256 << 10;
 /// never has as much.
 pub(super) const OUTBOX_MAX: u64 = UNSENT_MAX + 2 * OUTPUT_WINDOW;
 
-/// The sides of a session: one, or two if its app has a server. They never become more or fewer.
+/// The sides of a session, by port: one, or two if its app has a server. They never become more or fewer.
 #[derive(Debug)]
 pub(super) struct Ends {
+    /// In ascending order of their ports.
     sides: Vec<EndState>,
     /// Index of the side that is considered first for the next message, so that no end waits for another that always
     /// sends.
@@ -95,28 +96,25 @@ impl Ends {
         })
     }
 
-    /// `hosts` are the agents of the client's end and, if the app has one, of the server's.
-    pub(super) fn new(hosts: &[HostId]) -> Self {
-        let sides = hosts.iter().zip([Port::CLIENT, Port::SERVER]);
-        Self {
-            sides: sides.map(|(host, port)| EndState::new(port, *host)).collect(),
-            turn: 0,
-            share: OwnerShare::largest(),
-        }
+    /// The agent of the end at each port, in ascending order of ports.
+    pub(super) fn new(sides: impl Iterator<Item = (Port, HostId)>) -> Self {
+        let sides: Vec<_> = sides.map(|(port, host)| EndState::new(port, host)).collect();
+        assert!(sides.is_sorted_by(|one, next| one.port < next.port), "ports ascend");
+        Self { sides, turn: 0, share: OwnerShare::largest() }
     }
 
-    /// Index of the side at this port.
-    pub(super) fn index(&self, port: Port) -> usize {
-        usize::from(port != Port::CLIENT).min(self.sides.len() - 1)
+    /// Index of the side at this port, if the session has one.
+    pub(super) fn index(&self, port: Port) -> Option<usize> {
+        self.sides.binary_search_by_key(&port, |side| side.port).ok()
     }
 
     /// The end at this port, if the session has one.
     pub(super) fn at(&self, port: Port) -> Option<&EndState> {
-        self.sides.iter().find(|side| side.port == port)
+        self.index(port).map(|index| &self.sides[index])
     }
 
     pub(super) fn has_server(&self) -> bool {
-        self.sides.len() > 1
+        self.index(Port::SERVER).is_some()
     }
 
     pub(super) fn are_all_linked(&self) -> bool {
@@ -165,13 +163,12 @@ impl Ends {
     }
 
     /// How many messages of each end were fed and wait behind those that the cell consumed.
-    pub(super) fn fed_behind(&self) -> Option<[usize; 2]> {
-        let mut fed = [0; 2];
-        for (side, fed) in self.sides.iter().zip(&mut fed) {
+    pub(super) fn fed_behind(&self) -> Option<Consumed> {
+        let behind = |side: &EndState| {
             let behind = side.promised.as_ref()?.sent_start.checked_sub(side.took)?;
-            *fed = usize::try_from(behind).ok()?;
-        }
-        Some(fed)
+            Some((side.port, usize::try_from(behind).ok()?))
+        };
+        self.sides.iter().map(behind).collect()
     }
 
     /// Whether an end was informed before that the same input was stopped at the same offset.
@@ -215,13 +212,12 @@ impl Ends {
 
     /// Records to which sides the messages of this port are answered.
     pub(super) fn learn(&mut self, port: Port, outputs: &[CellOutput]) {
-        let place = |port: Port| self.sides.iter().position(|side| side.port == port);
         let outputs = outputs.iter().filter_map(|made| match made {
-            CellOutput::Message { port, .. } | CellOutput::Close { port } => place(*port),
+            CellOutput::Message { port, .. } | CellOutput::Close { port } => self.index(*port),
             CellOutput::Pause { .. } | CellOutput::Resume { .. } => None,
         });
         let reaches = outputs.fold(0, |all, index| all | bit(index));
-        if let Some(index) = place(port) {
+        if let Some(index) = self.index(port) {
             self.sides[index].reaches |= reaches;
         }
     }
@@ -229,11 +225,11 @@ impl Ends {
     /// Ports in turn. Skips ports with messages that were answered to a `full` side, and messages beyond the credit of
     /// a paused port.
     pub(super) fn next_message(&mut self, full: u64, pauses: &Pauses) -> Option<(Port, Message)> {
-        let count = self.sides.len();
+        let (count, has_server) = (self.sides.len(), self.has_server());
         for step in 0..count {
             let index = (self.turn + step) % count;
             let side = &self.sides[index];
-            let is_paused = || pauses.stops(side.port, count > 1);
+            let is_paused = || pauses.stops(side.port, has_server);
             if side.reaches & full != 0 || (side.is_beyond_credit() && is_paused()) {
                 continue;
             }
@@ -353,6 +349,25 @@ impl Ends {
             let chosen = Chosen { channel, log_offset: offset, log: tail, tag, credit, session_ns };
             out.push(OwnerEffect::Send(side.port, chosen.into()));
             (side.known, side.known_tag) = (end, tag);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn a_port_that_a_session_does_not_have_has_no_side() {
+        for ports in [vec![], vec![0], vec![0, 1], vec![0, 2, 3, 7], vec![3, 9]] {
+            let ends = Ends::new(ports.iter().map(|port| (Port(*port), HostId([0; 16]))));
+            for port in 0..10 {
+                let expected = ports.iter().position(|at| *at == port);
+                assert_eq!(ends.index(Port(port)), expected, "{port} of {ports:?}");
+                assert_eq!(ends.at(Port(port)).map(|side| side.port.0), expected.map(|_| port));
+            }
+            assert_eq!(ends.has_server(), ports.contains(&1), "{ports:?}");
         }
     }
 }

@@ -4,11 +4,11 @@
 //! stood when an epoch ended. Once that epoch is confirmed, what it has produced up to there may leave, and ends forget what it has
 //! consumed. What a handler that runs has consumed belongs to a later epoch, whatever it has produced so far.
 
-use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::EndState, ends::Ends, log::Log};
+use super::{Now, Owner, OwnerEffect, OwnerPhase, boundary::Boundary, end_state::EndState};
 use alloc::{collections::VecDeque, vec::Vec};
 use marram_wire::{
     frame::{GroupId, Keep, Truncate},
-    id::Generation,
+    id::{Generation, Port},
 };
 
 /// An end forgets messages, and all forget log, in steps of so many bytes.
@@ -24,36 +24,6 @@ pub enum EpochRelease {
     Confirmed,
     /// All: by its claim, this edge runs alone.
     Alone,
-}
-
-/// Where an owner stood between two entries.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Boundary {
-    pub(super) log_offset: u64,
-    tag: [u8; 8],
-    /// By the index of the end: messages consumed, outputs produced, and the charge of the consumed messages that the end was not told
-    /// to forget.
-    took: [u64; 2],
-    produced: [u64; 2],
-    uncovered: [u64; 2],
-}
-
-impl Boundary {
-    fn of(log: &Log, ends: &Ends) -> Self {
-        let mut at = Self { log_offset: log.end(), tag: log.tag(), ..Self::default() };
-        for (index, side) in ends.iter().enumerate().take(2) {
-            (at.took[index], at.produced[index], at.uncovered[index]) =
-                (side.took, side.produced, side.uncovered);
-        }
-        at
-    }
-
-    /// Ends were told to forget messages of this charge.
-    pub(super) fn forgot(&mut self, charge: [u64; 2]) {
-        for (left, charge) in self.uncovered.iter_mut().zip(charge) {
-            *left = left.saturating_sub(charge);
-        }
-    }
 }
 
 /// An epoch that has ended, and is not confirmed.
@@ -87,6 +57,8 @@ pub(super) struct Epochs {
     /// Whether what pages stand for waits for the pages of the group's other sessions, and up to where it does.
     pub(super) awaits_group: bool,
     pub(super) stored: Option<Boundary>,
+    /// Empty: what ends are told to forget is gathered here.
+    told: Vec<(Port, u64)>,
     /// Whether no entry begins, since all sessions of the group are to be copied at one moment.
     pub(super) is_halted: bool,
 }
@@ -112,20 +84,20 @@ impl Epochs {
         last
     }
 
-    /// Ends were told to forget messages of this charge.
-    fn forgot(&mut self, charge: [u64; 2]) {
+    /// These ends were told to forget messages of this charge.
+    fn forgot(&mut self, told: &[(Port, u64)]) {
         let marks = self.ended.iter_mut().map(|ended| &mut ended.at).chain([&mut self.last, &mut self.kept]);
-        marks.chain(&mut self.stored).for_each(|at| at.forgot(charge));
+        marks.chain(&mut self.stored).for_each(|at| at.forgot(told));
     }
 
     /// The end of the last entry.
-    pub(super) fn last(&self) -> Boundary {
-        self.last
+    pub(super) fn last(&self) -> &Boundary {
+        &self.last
     }
 
     /// Up to where everything is at the backup, or need not be.
-    pub(super) fn kept(&self) -> Boundary {
-        self.kept
+    pub(super) fn kept(&self) -> &Boundary {
+        &self.kept
     }
 }
 
@@ -184,7 +156,7 @@ impl Owner {
                 self.epoch_is_due(out);
             }
             EpochRelease::Alone => {
-                let (generation, at) = (self.about.generation(), self.epochs.last);
+                let (generation, at) = (self.about.generation(), self.epochs.last.clone());
                 self.epochs.begin_again();
                 self.kept(now, generation, &at, out);
             }
@@ -200,9 +172,9 @@ impl Owner {
         }
         self.epochs.is_due = false;
         // What the backup gets as pages it confirms when it has them.
-        let at = if self.epoch_is_pages(out) { self.epochs.kept } else { self.epochs.last };
+        let at = if self.epoch_is_pages(out) { &self.epochs.kept } else { &self.epochs.last };
         let generation = self.about.generation();
-        self.epochs.ended.push_back(Ended { number, generation, at });
+        self.epochs.ended.push_back(Ended { number, generation, at: at.clone() });
         true
     }
 
@@ -221,13 +193,13 @@ impl Owner {
         at: &Boundary,
         out: &mut Vec<OwnerEffect>,
     ) {
-        for (side, produced) in self.ends.iter_mut().zip(at.produced) {
-            side.logged = side.logged.max(produced);
+        for side in self.ends.iter_mut() {
+            side.logged = side.logged.max(at.mark(side.port).produced);
         }
         self.epochs.confirmed = self.epochs.confirmed.max(generation);
         // Pages may have come since this epoch ended.
         if at.log_offset >= self.epochs.kept.log_offset {
-            self.epochs.kept = *at;
+            self.epochs.kept.clone_from(at);
         }
         match self.phase() {
             OwnerPhase::Confirming => self.tell_chosen(now, out),
@@ -262,12 +234,12 @@ impl Owner {
         if !self.about.has_backup() {
             return self.ends.iter_mut().for_each(EndState::mark_logged);
         }
-        self.epochs.last = Boundary::of(&self.log, &self.ends);
+        self.epochs.last.set(&self.log, &self.ends);
         self.ask_pages_if_much();
         if self.epochs.release == EpochRelease::Alone {
             self.ends.iter_mut().for_each(EndState::mark_logged);
             self.epochs.is_due = true;
-            self.epochs.kept = self.epochs.last;
+            self.epochs.kept.clone_from(&self.epochs.last);
             if self.phase() == OwnerPhase::Running {
                 self.forget_if_much(out);
             }
@@ -278,9 +250,9 @@ impl Owner {
 
     /// The cell has replayed all that this owner was fed, or has chosen.
     pub(super) fn stands_at_end(&mut self) {
-        self.epochs.last = Boundary::of(&self.log, &self.ends);
+        self.epochs.last.set(&self.log, &self.ends);
         if self.epochs.release == EpochRelease::Alone {
-            self.epochs.kept = self.epochs.last;
+            self.epochs.kept.clone_from(&self.epochs.last);
         }
     }
 
@@ -312,11 +284,10 @@ impl Owner {
 
     /// Ends forget what was consumed, and all forget the log, up to where everything is kept, if that is much.
     pub(super) fn forget_if_much(&mut self, out: &mut Vec<OwnerEffect>) {
-        let at = self.epochs.kept;
+        let at = &self.epochs.kept;
         let allowed = |side: &EndState| FORGET_BYTES.min(side.allowance() / 2);
-        let mut charges = self.ends.iter().zip(at.uncovered);
         let is_much = at.log_offset.saturating_sub(self.log.floor()) >= FORGET_BYTES
-            || charges.any(|(side, charge)| charge >= allowed(side));
+            || self.ends.iter().any(|side| at.mark(side.port).uncovered >= allowed(side));
         if is_much {
             self.forget_kept(out);
         }
@@ -324,20 +295,26 @@ impl Owner {
 
     /// As above, whether or not it is much: an end that was away was not told.
     pub(super) fn forget_kept(&mut self, out: &mut Vec<OwnerEffect>) {
-        let at = self.epochs.kept;
-        for (index, side) in self.ends.iter_mut().enumerate().take(2) {
-            side.uncovered = side.uncovered.saturating_sub(at.uncovered[index]);
-            let (log_offset, tag, sent) = (0, [0; 8], at.took[index]);
+        let mut told = core::mem::take(&mut self.epochs.told);
+        let at = &self.epochs.kept;
+        let (kept_to, kept_tag) = (at.log_offset, at.tag);
+        for side in self.ends.iter_mut() {
+            let mark = at.mark(side.port);
+            side.uncovered = side.uncovered.saturating_sub(mark.uncovered);
+            told.push((side.port, mark.uncovered));
+            let (log_offset, tag, sent) = (0, [0; 8], mark.took);
             // An end that is away is told when it is back.
             out.extend(side.channel.map(|channel| {
                 OwnerEffect::Send(side.port, Truncate { channel, log_offset, tag, sent }.into())
             }));
         }
-        self.epochs.forgot(at.uncovered);
-        self.replicas.forgot(at.uncovered);
+        self.epochs.forgot(&told);
+        self.replicas.forgot(&told);
+        told.clear();
+        self.epochs.told = told;
         if self.checkpointer.apart.is_none() {
-            self.log.truncate(at.log_offset);
+            self.log.truncate(kept_to);
         }
-        self.replicas.feed_covered(at.log_offset, at.tag, &self.ends, out);
+        self.replicas.feed_covered(kept_to, kept_tag, &self.ends, out);
     }
 }

@@ -88,7 +88,7 @@ impl Owner {
         }
         self.about.renew(generation);
         self.enter(Phase::Following, "it is fed");
-        self.follow = Some(Box::new(Follow::new(self.state.seed, ports)));
+        self.follow = Some(Box::new(Follow::new(self.state.seed, &self.ends)));
         Ok(self)
     }
 
@@ -190,8 +190,10 @@ impl Owner {
         let cost = charge(fed.payload.len()) + entry.len() as u64;
         let message = match event {
             Event::Message(port) => {
+                let Some(index) = self.ends.index(port) else {
+                    return standby_error(Code::Protocol, "an entry is of a port that does not exist");
+                };
                 let message = Message { close: fed.close, payload: fed.payload };
-                let index = self.ends.index(port);
                 push(&mut self.ends[index], message.clone())?;
                 Some(message)
             }

@@ -21,7 +21,7 @@ use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{Acknowledged, Channel, CheckpointMeta, Code, Credit, Frame, Keep, Replayed, Stored, Truncate},
-    id::Generation,
+    id::{Generation, Port},
     limits::{CHECKPOINT_WINDOW, CHECKPOINTS_SIZE_MAX, FEED_WINDOW, REPLAYED_EVERY},
     log::Cursor,
 };
@@ -115,7 +115,7 @@ pub(super) struct Follow {
     /// Whether a log has been chosen: what follows is replayed to its end.
     chosen: bool,
     /// Outputs that the ends have received, by port.
-    received: Vec<u64>,
+    received: Vec<(Port, u64)>,
     /// Entries and bytes received and not acknowledged.
     unacknowledged: (u64, u64),
     /// Entries replayed and not reported.
@@ -139,8 +139,8 @@ pub(super) struct Follow {
 }
 
 impl Follow {
-    /// Of an owner with so many ends, and with this seed of its own.
-    pub(super) fn new(own_seed: Seed, ports: usize) -> Self {
+    /// Of an owner with these ends, and with this seed of its own.
+    pub(super) fn new(own_seed: Seed, ends: &Ends) -> Self {
         Self {
             own_seed,
             hot: false,
@@ -154,7 +154,7 @@ impl Follow {
             busy: false,
             covered: (0, [0; 8]),
             chosen: false,
-            received: alloc::vec![0; ports],
+            received: ends.iter().map(|side| (side.port, 0)).collect(),
             unacknowledged: (0, 0),
             replayed: 0,
             stored: 0,
@@ -397,13 +397,16 @@ impl Follow {
     /// The ends have received these outputs, by port.
     pub(super) fn take_received(&mut self, acknowledged: &Acknowledged) {
         if acknowledged.received.len() == self.received.len() {
-            self.received.clone_from(&acknowledged.received);
+            let counts = self.received.iter_mut().zip(&acknowledged.received);
+            counts.for_each(|((_, received), count)| *received = *count);
         }
     }
 
     /// Drops outputs that the ends have received.
     pub(super) fn drop_received(&self, ends: &mut Ends) {
-        for (side, received) in ends.iter_mut().zip(&self.received) {
+        for (port, received) in &self.received {
+            let Some(index) = ends.index(*port) else { continue };
+            let side = &mut ends[index];
             while side.acknowledged() < *received && !side.outbox.is_empty() {
                 side.sent = 1;
                 side.acknowledge(1);
@@ -487,7 +490,7 @@ impl Follow {
 
     /// I38 of docs/protocol.md.
     pub(super) fn invariants(&self, ends: &Ends, log: &Log) -> Result<(), BrokenInvariant> {
-        holds!("I38", self.received.len() == ends.len());
+        holds!("I38", self.received.iter().map(|(port, _)| *port).eq(ends.iter().map(|side| side.port)));
         holds!("I38", self.base.offset <= log.end());
         holds!("I38", self.arriving.as_ref().is_none_or(|(meta, got)| *got <= meta.size));
         holds!("I38", self.former.is_none() || self.arriving.is_some());

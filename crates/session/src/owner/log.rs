@@ -4,11 +4,11 @@
 //! running digest that came with them before any of it runs (I20 and I21 of docs/protocol.md).
 
 use super::{about::About, end_state::Message, ends::Ends};
-use crate::replay::{LogReplayError, follow};
+use crate::replay::{Consumed, LogReplayError, follow};
 use alloc::vec::Vec;
 use bytes::{Bytes, BytesMut};
 use marram_wire::{
-    id::SessionId,
+    id::{Port, SessionId},
     limits::{ENTRY_SIZE_MAX, LOG_SIZE_MAX},
     log::{Cursor, Entry, Event, Known, Read},
     seal::{Digest, LOG_OFFSET_MAX, Seal, SessionKeys},
@@ -265,7 +265,7 @@ impl Log {
         keys: &SessionKeys,
         ends: &Ends,
         from: Position,
-        mut consumed: [usize; 2],
+        mut consumed: Consumed,
         places: &[Checkmark],
     ) -> Result<(Digest, Cursor), LogMismatch> {
         let Position { offset: mut at, mut digest, mut cursor } = from;
@@ -273,17 +273,9 @@ impl Log {
         for (offset, tag) in stages.chain([(self.end(), None)]) {
             let size = offset.checked_sub(at).and_then(|size| usize::try_from(size).ok());
             let log = size.and_then(|size| self.since(at).get(..size)).ok_or(LogMismatch::Short)?;
-            let before = consumed;
-            let furthest = core::cell::Cell::new(consumed);
-            let message = |index: usize, number: usize| {
-                let mut reached = furthest.get();
-                reached[index] = before[index] + number + 1;
-                furthest.set(reached);
-                ends.get(index)?.inputs.get(before[index] + number)
-            };
+            let message = |port: Port, number: usize| ends.at(port)?.inputs.get(number);
             let log = Bytes::copy_from_slice(log);
-            (digest, cursor) = follow(keys, (digest, cursor), &log, message).map_err(LogMismatch::from)?;
-            consumed = furthest.get();
+            (digest, cursor) = follow(keys, (digest, cursor), &log, &mut consumed, message)?;
             at = offset;
             if tag.is_some_and(|tag| digest.tag() != tag) {
                 return Err(LogMismatch::Altered(offset));

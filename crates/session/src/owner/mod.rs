@@ -23,6 +23,7 @@
 
 mod about;
 mod apart;
+mod boundary;
 mod checkpoint;
 mod checkpointer;
 mod choose;
@@ -135,7 +136,7 @@ impl Owner {
         hosts: &[HostId],
         seed: Seed,
     ) -> Self {
-        let ends = Ends::new(hosts);
+        let ends = Ends::new([Port::CLIENT, Port::SERVER].into_iter().zip(hosts.iter().copied()));
         Self {
             about: About::new(session, image, keys, policy),
             phase: Phase::Detached,
@@ -293,7 +294,9 @@ impl Owner {
     /// A frame from the end at `port`, on the channel of the current generation: the shard drops those of older ones
     /// (I4). What is accepted in which phase is listed in docs/protocol.md, "Opening a generation".
     pub fn receive(&mut self, now: Now, port: Port, frame: Frame, out: &mut Vec<OwnerEffect>) {
-        let index = self.ends.index(port);
+        let Some(index) = self.ends.index(port) else {
+            return trace!(self.context(), "ignores {} of the absent port {}", frame.name(), port.0);
+        };
         let promising = self.phase() == OwnerPhase::Promising;
         match frame {
             Frame::Promised(promised) if promising => self.promised(now, index, promised, out),
@@ -335,7 +338,9 @@ impl Owner {
 
     /// The link to the end at `port` is gone.
     pub fn unlinked(&mut self, port: Port, out: &mut Vec<OwnerEffect>) {
-        let index = self.ends.index(port);
+        let Some(index) = self.ends.index(port) else {
+            return trace!(self.context(), "ignores that a link of the absent port {} broke", port.0);
+        };
         self.ends[index].channel = None;
         if matches!(self.phase, Phase::Detached | Phase::Following) {
             return trace!(self.context(), "ignores that a link broke: it is {}", self.phase().name());

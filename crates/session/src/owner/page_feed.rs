@@ -1,9 +1,10 @@
 //! What a backup is fed that holds it: which entries wait at the owner, and which pages are on their way (see [`super::pages`]).
 
-use super::{epochs::Boundary, forms::FormChoice};
+use super::{boundary::Boundary, forms::FormChoice};
 use alloc::collections::VecDeque;
 use marram_wire::{
     frame::Fed,
+    id::Port,
     limits::{FEED_WINDOW, LOG_SIZE_MAX, RETAINED_MAX},
 };
 
@@ -172,10 +173,10 @@ impl PageFeed {
         self.is_due || self.copied.is_some()
     }
 
-    /// Ends were told to forget messages of this charge.
-    pub(super) fn forgot(&mut self, charge: [u64; 2]) {
+    /// These ends were told to forget messages of this charge.
+    pub(super) fn forgot(&mut self, told: &[(Port, u64)]) {
         if let Some(copied) = &mut self.copied {
-            copied.at.forgot(charge);
+            copied.at.forgot(told);
         }
     }
 }

@@ -10,7 +10,7 @@
 
 use super::{
     BackupForm, EpochRelease, Now, Owner, OwnerEffect,
-    epochs::Boundary,
+    boundary::Boundary,
     page_feed::Lacking,
     replicas::{KeeperId, Replicas},
 };
@@ -29,7 +29,8 @@ impl Owner {
 
     /// An epoch ends: whether the backup gets pages for it. Then they are copied now, or when the handler that runs has ended.
     pub(super) fn epoch_is_pages(&mut self, out: &mut Vec<OwnerEffect>) -> bool {
-        let (form, last, kept) = (self.about.policy.form, self.epochs.last(), self.epochs.kept());
+        let has_more = self.epochs.last().log_offset > self.epochs.kept().log_offset;
+        let form = self.about.policy.form;
         let Some(feed) = self.replicas.page_feed_mut() else { return false };
         let epoch_bytes = core::mem::take(&mut feed.epoch_bytes);
         if !feed.waits() {
@@ -43,7 +44,7 @@ impl Owner {
             }
             return false;
         }
-        if last.log_offset > kept.log_offset {
+        if has_more {
             feed.ask();
         }
         if self.may_copy() {
@@ -118,9 +119,9 @@ impl Owner {
 
 impl Replicas {
     /// Pages are copied for the backup, at the end of the last entry.
-    pub(super) fn pages_copied(&mut self, number: u32, at: Boundary) {
+    pub(super) fn pages_copied(&mut self, number: u32, at: &Boundary) {
         if let Some(feed) = self.page_feed_mut() {
-            feed.copy(number, at);
+            feed.copy(number, at.clone());
         }
     }
 

@@ -17,10 +17,14 @@ use marram_wire::{
 pub(super) struct Pauses(BTreeSet<(u8, Port)>);
 
 impl Pauses {
-    /// Whether the port was not paused before.
-    pub(super) fn pause(&mut self, stage: u8, port: Port) -> bool {
-        // A session has no other ports. This keeps its header small.
-        (port == Port::CLIENT || port == Port::SERVER) && self.0.insert((stage, port))
+    /// Whether the port was not paused before. `is_port` says whether the session has it.
+    pub(super) fn pause(&mut self, stage: u8, port: Port, is_port: bool) -> bool {
+        // Further stages have the ports of a chain. Others are not listed: this keeps the session's header small.
+        let is_kept = match stage {
+            0 => is_port || port == Port::SERVER,
+            _ => port == Port::CLIENT || port == Port::SERVER,
+        };
+        is_kept && self.0.insert((stage, port))
     }
 
     /// Whether the port was paused before.
@@ -99,10 +103,11 @@ mod tests {
     #[test]
     fn a_side_flows_again_when_every_stage_has_resumed_it() {
         let mut pauses = Pauses::default();
-        pauses.pause(0, Port::SERVER);
-        pauses.pause(2, Port::SERVER);
-        pauses.pause(2, Port::SERVER);
-        pauses.pause(1, Port(7));
+        pauses.pause(0, Port::SERVER, true);
+        pauses.pause(2, Port::SERVER, true);
+        pauses.pause(2, Port::SERVER, true);
+        pauses.pause(1, Port(7), true);
+        pauses.pause(0, Port(7), false);
         let mut pauses = Pauses::restore(&pauses.to_header());
         assert_eq!(pauses.to_header().0.len(), 2);
         assert!(!pauses.stops(Port::CLIENT, true));

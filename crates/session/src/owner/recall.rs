@@ -15,6 +15,7 @@ use super::{
     follow::Point,
     log::{Checkmark, Log, Position},
 };
+use crate::replay::Consumed;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use marram_wire::{
@@ -141,7 +142,7 @@ impl Recall {
         let from = Position { offset: base.offset, digest: log.digest(), cursor: base.cursor() };
         // The ends' log may end before the checkpoint that an end holds: then the ends are asked for everything.
         let leads_there = owed.last().is_some_and(|(offset, _)| *offset == log.end());
-        let followed = log.follow_through(&about.keys, ends, from, [0; 2], &owed);
+        let followed = log.follow_through(&about.keys, ends, from, Consumed::default(), &owed);
         let Some(end) = followed.ok().filter(|_| leads_there) else { return false };
         log.prove(end);
         true
@@ -157,7 +158,7 @@ impl Recall {
         while !rest.is_empty() {
             let Ok(entry) = cursor.take(&mut rest) else { return false };
             if let Event::Message(port) = entry.event {
-                let at = ends.iter().position(|side| side.port == port);
+                let at = ends.index(port);
                 let Some(took) = at.and_then(|at| took.get_mut(at)) else { return false };
                 *took += 1;
             }

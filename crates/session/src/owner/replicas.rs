@@ -399,12 +399,12 @@ impl Replicas {
         self.streams.iter().filter_map(|stream| stream.pages.as_ref()).map(|pages| pages.held_bytes()).sum()
     }
 
-    /// Ends were told to forget messages of this charge.
-    pub(super) fn forgot(&mut self, charge: [u64; 2]) {
+    /// These ends were told to forget messages of this charge.
+    pub(super) fn forgot(&mut self, told: &[(Port, u64)]) {
         self.streams
             .iter_mut()
             .filter_map(|stream| stream.pages.as_mut())
-            .for_each(|pages| pages.forgot(charge));
+            .for_each(|pages| pages.forgot(told));
     }
 
     /// A copy that was not sealed is lost.

@@ -86,7 +86,7 @@ impl CellState {
     pub(super) fn inputs_of(&mut self, event: Event, ends: &mut Ends) -> Option<Vec<CellInput>> {
         Some(match event {
             Event::Message(port) => {
-                let index = ends.index(port);
+                let index = ends.index(port)?;
                 let message = ends[index].take_input()?;
                 alloc::vec![input_of(port, message)]
             }
@@ -113,7 +113,8 @@ impl CellState {
                 CellOutput::Message { port, payload } => (*port, false, payload.clone()),
                 CellOutput::Close { port } => (*port, true, Bytes::new()),
                 CellOutput::Pause { stage, port } => {
-                    if self.pauses.pause(*stage, *port) {
+                    let is_port = ends.index(*port).is_some();
+                    if self.pauses.pause(*stage, *port, is_port) {
                         trace!(context, "stage {stage} pauses port {}", port.0);
                     }
                     continue;
@@ -125,8 +126,8 @@ impl CellState {
                     continue;
                 }
             };
-            let side = ends.iter_mut().find(|side| side.port == port);
-            if !side.is_some_and(|side| side.produce(close, payload)) {
+            let index = ends.index(port);
+            if !index.is_some_and(|index| ends[index].produce(close, payload)) {
                 trace!(context, "drops an output to port {}, which is closed or absent", port.0);
             }
         }

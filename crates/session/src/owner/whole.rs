@@ -6,7 +6,7 @@
 //! ```
 //! The shard makes each of these steps for all sessions of the group (`crates/shard/src/shard/whole.rs`).
 
-use super::{Now, Owner, OwnerEffect, OwnerPhase, epochs::Boundary};
+use super::{Now, Owner, OwnerEffect, OwnerPhase, boundary::Boundary};
 use alloc::vec::Vec;
 use marram_wire::id::Generation;
 

@@ -136,25 +136,60 @@ pub(crate) fn opens(ports: impl DoubleEndedIterator<Item = Port>, peers: &Peers)
     ports.map(|port| CellInput::Open { port, kind: kind(port), peer: peer(port) }).rev().collect()
 }
 
+/// How many messages of each port were consumed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Consumed(Vec<(Port, usize)>);
+
+impl Consumed {
+    /// How many of this port.
+    pub(crate) fn get(&self, port: Port) -> usize {
+        self.place(port).map_or(0, |index| self.0[index].1)
+    }
+
+    /// One more of this port. Returns how many there were.
+    pub(crate) fn take(&mut self, port: Port) -> usize {
+        let index = self.place(port).unwrap_or_else(|index| {
+            self.0.insert(index, (port, 0));
+            index
+        });
+        let count = &mut self.0[index].1;
+        *count += 1;
+        *count - 1
+    }
+
+    /// Where the port is, or belongs.
+    fn place(&self, port: Port) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&port, |(at, _)| *at)
+    }
+}
+
+impl FromIterator<(Port, usize)> for Consumed {
+    /// The counts of these ports, each of which occurs once.
+    fn from_iter<T: IntoIterator<Item = (Port, usize)>>(counts: T) -> Self {
+        let mut counts: Vec<_> = counts.into_iter().collect();
+        counts.sort_unstable();
+        Self(counts)
+    }
+}
+
 /// Follows a log and the messages that it consumes without running anything, from one running digest and time to those at its
-/// end. `message` returns an end's message, by the end's index and the message's number from 0.
+/// end, and counts the messages. `message` returns a message of a port, by its number: so many of that port were consumed before.
 pub(crate) fn follow<'a>(
     keys: &SessionKeys,
     (mut digest, mut cursor): (Digest, Cursor),
     log: &Bytes,
-    message: impl Fn(usize, usize) -> Option<&'a Unacknowledged>,
+    consumed: &mut Consumed,
+    message: impl Fn(Port, usize) -> Option<&'a Unacknowledged>,
 ) -> Result<(Digest, Cursor), LogReplayError> {
     let mut rest = log.clone();
-    let mut consumed = [0; 2];
     while !rest.is_empty() {
         let before = rest.clone();
         let entry = cursor.take(&mut rest).map_err(|_| LogReplayError::Unreadable)?;
         let bytes = before.slice(..before.len() - rest.len());
         let message = match entry.event {
             Event::Message(port) => {
-                let index = usize::from(port != Port::CLIENT);
-                let message = message(index, consumed[index]).ok_or(LogReplayError::Missing)?;
-                consumed[index] += 1;
+                let message = message(port, consumed.get(port)).ok_or(LogReplayError::Missing)?;
+                consumed.take(port);
                 Some((message.close, &message.payload[..]))
             }
             Event::Timer | Event::Task | Event::Start { .. } => None,
@@ -203,5 +238,16 @@ mod tests {
             assert!(previous.is_none_or(|previous| previous.is_unique()), "{number}");
             previous = Some(entry);
         }
+    }
+
+    #[test]
+    fn messages_are_counted_by_port() {
+        let mut consumed: Consumed = [(Port(5), 2), (Port(1), 7)].into_iter().collect();
+        let order = [5, 0, 1, 9, 5, 3, 0, 5];
+        let numbers: Vec<usize> = order.iter().map(|port| consumed.take(Port(*port))).collect();
+        assert_eq!(numbers, [2, 0, 7, 0, 3, 0, 1, 4]);
+        let counts = |consumed: &Consumed| (0..10).map(|port| consumed.get(Port(port))).collect::<Vec<_>>();
+        assert_eq!(counts(&consumed), [2, 8, 0, 1, 0, 5, 0, 0, 0, 1]);
+        assert_eq!(counts(&Consumed::default()), [0; 10]);
     }
 }

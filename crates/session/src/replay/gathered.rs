@@ -1,7 +1,7 @@
 //! Makes a recording from what an owner gathered of its session: decrypts checkpoints, cuts the log where they begin, and
 //! selects the messages that it consumes. Not done in the owner, since decryption takes time.
 
-use super::cursor::{LogReplayError, follow};
+use super::cursor::{Consumed, LogReplayError, follow};
 use crate::cell::{CellId, CellImage, SealedCheckpoint};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
@@ -204,9 +204,11 @@ impl Gathered {
         let begin = header.map_or((start, Cursor::default()), |header| {
             (Digest(header.head), Cursor { last_ns: header.last_ns })
         });
-        let message =
-            |index: usize, number: usize| inputs.get(index).and_then(|(.., messages)| messages.get(number));
-        match follow(&self.keys, begin, log, message) {
+        let message = |port: Port, number: usize| {
+            let (.., messages) = inputs.iter().find(|(at, ..)| *at == port)?;
+            messages.get(number)
+        };
+        match follow(&self.keys, begin, log, &mut Consumed::default(), message) {
             Ok((digest, _)) if digest.tag() == self.tag => Ok(()),
             Ok(_) => Err(AssembleError::Altered),
             Err(LogReplayError::Missing) => Err(AssembleError::MissingMessages),

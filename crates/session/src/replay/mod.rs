@@ -5,7 +5,7 @@
 mod cursor;
 mod gathered;
 
-pub(crate) use cursor::{Handler, LogReplayError, ReplayCursor, follow, opens};
+pub(crate) use cursor::{Consumed, Handler, LogReplayError, ReplayCursor, follow, opens};
 pub(crate) use gathered::newest;
 pub use gathered::{AssembleError, Gathered, Shown};
 

@@ -72,10 +72,15 @@ struct History {
 
 impl History {
     fn new(said: &[&'static str]) -> Self {
+        Self::of(Port::CLIENT, said)
+    }
+
+    /// As above, with the messages of this port.
+    fn of(port: Port, said: &[&'static str]) -> Self {
         let (mut log, mut cursor, mut digest) = (BytesMut::new(), Cursor::default(), Digest::start(SESSION));
         let (mut offsets, mut digests) = (vec![0], vec![digest]);
         let start = Event::Start { seed: [3; 32], peers: Peers { server: true, ..Peers::default() } };
-        let messages = said.iter().map(|text| (Event::Message(Port::CLIENT), Some(*text)));
+        let messages = said.iter().map(|text| (Event::Message(port), Some(*text)));
         for (event, text) in core::iter::once((start, None)).chain(messages) {
             let now_ns = text.is_none().then_some(0);
             cursor.put(&Entry { event, now_ns, reads: Reads::default() }, &mut log);
@@ -146,6 +151,25 @@ impl History {
     }
 }
 
+/// How the owner begins to feed a standby from an entry on.
+fn keep(history: &History, first: usize, hot: bool) -> Keep {
+    Keep {
+        channel: 9,
+        session: SESSION,
+        generation: OLD,
+        app: "echo".into(),
+        image: IMAGE,
+        hosts: HOSTS.to_vec(),
+        hot,
+        moves: false,
+        log_offset: history.offset(first),
+        head: history.digests[first].0,
+        last_ns: 0,
+        took: vec![first.saturating_sub(1) as u64, 0],
+        group: None,
+    }
+}
+
 /// An end's answer to the request for its promise.
 #[derive(Clone)]
 struct Says {
@@ -201,21 +225,7 @@ impl Standby {
     /// A hot or warm standby, fed from an entry on.
     fn new(first: usize, hot: bool) -> Self {
         let history = History::new(&SAID);
-        let keep = Keep {
-            channel: 9,
-            session: SESSION,
-            generation: OLD,
-            app: "echo".into(),
-            image: IMAGE,
-            hosts: HOSTS.to_vec(),
-            hot,
-            moves: false,
-            log_offset: history.offset(first),
-            head: history.digests[first].0,
-            last_ns: 0,
-            took: vec![first.saturating_sub(1) as u64, 0],
-            group: None,
-        };
+        let keep = keep(&history, first, hot);
         let owner = Owner::standby(keys(), policy(), &keep, Seed([4; 32])).expect("it makes sense");
         let mut standby =
             Self { history, owner, out: Vec::new(), done: 0, restoring: None, consumed: Vec::new() };

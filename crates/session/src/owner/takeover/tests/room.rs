@@ -1,4 +1,4 @@
-//! Takeovers of sessions whose ends may have no room for a further checkpoint.
+//! Takeovers of sessions whose ends may have no room for a further checkpoint, and of sessions without an end.
 
 use super::*;
 use alloc::string::String;
@@ -85,4 +85,45 @@ fn it_ends_so_if_no_further_checkpoint_is_due() {
 #[test]
 fn it_goes_on_where_one_fits_exactly() {
     assert_eq!(continues(&mut taken_over(2 * SIZE)), (1, None));
+}
+
+#[test]
+fn a_feed_with_an_entry_of_an_absent_port_is_refused() {
+    for (port, hot) in
+        [(Port::CLIENT, false), (Port::CLIENT, true), (Port::SERVER, false), (Port::SERVER, true)]
+    {
+        let history = History::of(port, &SAID);
+        // The session has no server.
+        let keep = Keep { hosts: HOSTS[..1].to_vec(), took: vec![0], ..keep(&history, 0, hot) };
+        let policy = OwnerPolicy { server: None, ..policy() };
+        let owner = Owner::standby(keys(), policy, &keep, Seed([4; 32])).expect("it makes sense");
+        let (out, consumed) = (Vec::new(), Vec::new());
+        let standby = Standby { history, owner, out, done: 0, restoring: None, consumed }.fed(0..2);
+        let refusal = "an entry is of a port that does not exist";
+        let says = |effect: &&OwnerEffect| match effect {
+            OwnerEffect::ToFeeder(Frame::Reject(it)) => it.code == Code::Protocol && it.reason == refusal,
+            OwnerEffect::Done(code, reason) => *code == Code::Protocol && reason == refusal,
+            _ => false,
+        };
+        let is_refused = port == Port::SERVER;
+        let said = standby.out.iter().filter(says).count();
+        assert_eq!(
+            said,
+            if is_refused { 2 } else { 0 },
+            "its feeder and this shard: {port:?}: {:?}",
+            standby.out
+        );
+        assert_eq!(standby.heard(), if hot && !is_refused { &SAID[..1] } else { &[] });
+    }
+}
+
+#[test]
+fn what_concerns_an_absent_port_changes_nothing() {
+    let mut standby = taken_over(2 * SIZE);
+    let before = standby.out.len();
+    let ended = marram_wire::frame::Ended { channel: 1, code: Code::Guest, reason: String::new() };
+    standby.say(Port(2), ended);
+    standby.owner.unlinked(Port(2), &mut standby.out);
+    assert_eq!(standby.out.len(), before, "{:?}", standby.out);
+    assert!(standby.goes_on() && !standby.owner.incomplete());
 }
