@@ -103,7 +103,8 @@ impl Shard {
     /// A group for a session that is in none: with the backup that the ring gives it.
     ///
     /// A session that has released something elsewhere needs a `new` group. A backup may have claimed an older one, and its former
-    /// primary not know that yet: what joins then goes when the claim is lost. A session that begins can begin again.
+    /// primary not know that yet: what joins then goes when the claim is lost. A session that begins can begin again. Until its next
+    /// backup has a copy of it, it is one that has lost its backup: outputs wait for that, but no longer than for any backup.
     fn join_a_group(&mut self, now: Now, id: SessionId, new: bool, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(id) else { return };
         let Some(pace) = self.pace_of(session) else { return };
@@ -114,7 +115,7 @@ impl Shard {
             Some(name) => name,
             None => {
                 let name = self.random.bytes();
-                self.groups.begin(name, pace, target, now.mono_ns);
+                self.groups.begin(name, (pace, target, new), now.mono_ns);
                 name
             }
         };

@@ -439,9 +439,18 @@ impl Groups {
         self.by_name.iter().find(|(_, group)| fits(group)).map(|(name, _)| *name)
     }
 
-    /// A new group.
-    pub(crate) fn begin(&mut self, name: GroupId, pace: Pace, target: Option<Target>, now_ns: u64) {
-        self.by_name.insert(name, Group::new(pace, target, now_ns));
+    /// A new group, for a session that begins or one that `has_released` something.
+    pub(crate) fn begin(
+        &mut self,
+        name: GroupId,
+        (pace, target, has_released): (Pace, Option<Target>, bool),
+        now_ns: u64,
+    ) {
+        let mut group = Group::new(pace, target, now_ns);
+        if has_released {
+            group.switch = None;
+        }
+        self.by_name.insert(name, group);
     }
 
     /// This shard was the backup of this group, and has claimed it: it runs alone, since its sessions have waited long enough. The
@@ -561,3 +570,6 @@ impl Group {
         self.asked.as_ref().is_some_and(|asked| asked.to.is_none())
     }
 }
+
+#[cfg(test)]
+mod tests;

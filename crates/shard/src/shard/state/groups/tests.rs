@@ -1,0 +1,42 @@
+use super::*;
+
+const ALONE_AFTER: u64 = 3_000 * MS;
+
+/// A group of one session, that has released something before or begins, with a target; and what it claims first.
+fn begun(has_released: bool) -> (Groups, Option<Claimed>) {
+    let name = [7; 16];
+    let pace = Pace { every_ns: MS, alone_after_ns: ALONE_AFTER, whole: false };
+    let target = Target { wire: ShardWireId(1), edge: "b".into() };
+    let mut groups = Groups::default();
+    groups.begin(name, (pace, Some(target), has_released), 0);
+    groups.join(name, SessionId([1; 16]), 0);
+    let claim = groups.next_claim(0, name, "a", || 1).expect("it is in no claim yet");
+    groups.get_mut(name).expect("it has begun").won(claim.tag);
+    (groups, claim.to)
+}
+
+#[test]
+fn a_session_that_begins_waits_for_the_confirmations_of_its_target() {
+    let (groups, first) = begun(false);
+    assert_eq!(first.and_then(|claim| claim.backup).as_deref(), Some("b"));
+    let group = groups.get([7; 16]).expect("it has begun");
+    assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Confirmed, "it has all that there is");
+}
+
+#[test]
+fn a_session_that_was_handed_over_waits_for_a_copy_no_longer_than_for_any_backup() {
+    let (mut groups, first) = begun(true);
+    assert_eq!(first.and_then(|claim| claim.backup), None, "the target has nothing yet");
+    let group = groups.get_mut([7; 16]).expect("it has begun");
+    assert_eq!(group.release(ALONE_AFTER - 1), EpochRelease::Held);
+    assert_eq!(group.release(ALONE_AFTER), EpochRelease::Alone);
+    assert!(group.looks(LOOK_NS), "whether the target has a copy by now");
+    group.switch();
+    let (number, _) = group.end_epoch(LOOK_NS);
+    group.confirm(ShardWireId(1), number).expect("it is the target");
+    let next = groups.next_claim(LOOK_NS, [7; 16], "a", || 2).expect("the backup is to be named");
+    assert_eq!(next.to.and_then(|claim| claim.backup).as_deref(), Some("b"));
+    let group = groups.get_mut([7; 16]).expect("it has begun");
+    assert!(group.won(next.tag));
+    assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Confirmed);
+}
