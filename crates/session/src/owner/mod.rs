@@ -228,6 +228,11 @@ impl Owner {
         self.ends.at(port).map(|side| side.host)
     }
 
+    /// The port and the agent of each end, in ascending order of ports.
+    pub fn hosts(&self) -> impl Iterator<Item = (Port, HostId)> {
+        self.ends.iter().map(|side| (side.port, side.host))
+    }
+
     /// What has passed between this owner and each end.
     pub fn ends(&self) -> impl Iterator<Item = EndProgress> {
         self.ends.progress()

@@ -19,10 +19,10 @@ use marram_wire::{
 pub struct Attempt<'a> {
     /// The generation: unique to this attempt.
     pub generation: Generation,
-    /// The attempt's channel to each end, client first.
-    pub channels: &'a [Channel],
-    /// The agents of the ends, client first.
-    pub hosts: &'a [HostId],
+    /// The attempt's channels to the ends.
+    pub channels: &'a [(Port, Channel)],
+    /// The agents of the ends.
+    pub hosts: &'a [(Port, HostId)],
     /// Whether an end that does not know the session may accept it as a new one.
     pub fresh: bool,
     /// Whether the requester has proved that it has the session's key.
@@ -58,10 +58,10 @@ impl Owner {
         if self.live.is_none() {
             self.remove_cell(out);
         }
-        for (index, side) in self.ends.iter_mut().enumerate() {
-            side.ask(attempt.channels.get(index).copied(), is_fed);
-            if let Some(host) = attempt.hosts.get(index) {
-                side.host = *host;
+        for side in self.ends.iter_mut() {
+            side.ask(of_port(attempt.channels, side.port), is_fed);
+            if let Some(host) = of_port(attempt.hosts, side.port) {
+                side.host = host;
             }
             let identity = attempt.client_identity.filter(|_| side.port == Port::CLIENT);
             side.identity = identity.map(Into::into);
@@ -202,6 +202,11 @@ impl Owner {
             self.choose(now, out);
         }
     }
+}
+
+/// What is given for this port.
+fn of_port<T: Copy>(given: &[(Port, T)], port: Port) -> Option<T> {
+    given.iter().find(|(at, _)| *at == port).map(|(_, value)| *value)
 }
 
 /// Asks every linked end for its promise. `live` is the generation of this owner's cell that lives, and the end of its

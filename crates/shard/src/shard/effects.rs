@@ -218,10 +218,9 @@ impl Shard {
         if let Some(session) = self.sessions.get_mut(id) {
             tell_former(session, &self.wires, (code, reason), out);
         }
-        // The owner has told its ends. What they still send finds no channel.
-        self.unlink(id, Port::CLIENT);
-        self.unlink(id, Port::SERVER);
         let Some(mut session) = self.sessions.remove(id) else { return };
+        // The owner has told its ends. What they still send finds no channel.
+        session.links().for_each(|(_, at)| self.wires.unbind(at));
         if code == Code::Finished {
             let copy = session.take_unneeded_copy(now.mono_ns);
             self.send_forget_copy(now, copy, out);

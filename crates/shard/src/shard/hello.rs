@@ -203,8 +203,8 @@ impl Shard {
     }
 
     /// An owner of a session with these ends that knows nothing of it yet.
-    pub(super) fn new_owner(&mut self, id: SessionId, app: &App, ends: &[Reached]) -> Owner {
-        let hosts: Vec<HostId> = ends.iter().map(|(.., host)| *host).collect();
+    pub(super) fn new_owner(&mut self, id: SessionId, app: &App, ends: &[(Port, Reached)]) -> Owner {
+        let hosts: Vec<HostId> = ends.iter().map(|(_, (.., host))| *host).collect();
         let (keys, seed) = (SessionKeys::derive(&self.secret, id), Seed(self.random.bytes()));
         Owner::new(id, app.image, keys, policy(app, &self.config), &hosts, seed)
     }
@@ -218,7 +218,7 @@ impl Shard {
         hello: &Hello,
         proven: bool,
         out: &mut Vec<ShardOutput>,
-    ) -> Result<(App, Vec<Reached>), Refusal> {
+    ) -> Result<(App, Vec<(Port, Reached)>), Refusal> {
         let app = app_of((&mut self.apps, &self.config), now, hello, proven, out)?;
         let wire = self.wires.get(id);
         if let Some(wire) = wire {
@@ -236,12 +236,10 @@ impl Shard {
             return refuse(Code::Superseded, "the session's end is at another agent");
         }
         let other = other_end(&self.wires, &self.sessions, hello, &app)?;
-        let mut ends = alloc::vec![(id, Some(hello.channel), host)];
-        ends.extend(other.map(|(wire, host)| (wire, None, host)));
-        if hello.server {
-            // The client first, whichever end asks.
-            ends.reverse();
-        }
+        let mut ends = alloc::vec![(port_of(hello), (id, Some(hello.channel), host))];
+        ends.extend(other);
+        // The client first, whichever end asks.
+        ends.sort_unstable_by_key(|(port, _)| *port);
         gate_promises_enough(&app, &ends, &self.config)?;
         Ok((app, ends))
     }
@@ -252,7 +250,7 @@ impl Shard {
         now: Now,
         id: SessionId,
         count: u64,
-        ends: &[Reached],
+        ends: &[(Port, Reached)],
         out: &mut Vec<ShardOutput>,
     ) {
         let Some(last) = self.sessions.get(id).map(|session| session.owner.generation().count) else {
@@ -268,15 +266,15 @@ impl Shard {
         // Two shards can choose one count: the opener makes the generations differ (I2).
         let generation = Generation { count, opener: self.random.number() };
         let mut channels = Vec::new();
-        for ((wire, channel, _), port) in ends.iter().zip([Port::CLIENT, Port::SERVER]) {
+        for &(port, (wire, channel, _)) in ends {
             // From now on frames of the former generation find no channel (I4).
             let former = self.unlink(id, port);
             let Some(session) = self.sessions.get_mut(id) else { return };
             session.add_former(former.map(|(wire, channel)| (port, wire, channel)));
             let bound = Bound { session: id, port, generation };
-            let Some(channel) = self.wires.bind(*wire, *channel, bound) else { continue };
-            session.relink(port, Some((*wire, channel)));
-            channels.push(channel);
+            let Some(channel) = self.wires.bind(wire, channel, bound) else { continue };
+            session.relink(port, Some((wire, channel)));
+            channels.push((port, channel));
         }
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.attempted(now.mono_ns);
@@ -286,11 +284,12 @@ impl Shard {
         }
         let (fresh, proven, origin) = (session.fresh, session.proven, session.origin.clone());
         let assigned = session.assigned;
-        let client = ends.first().and_then(|(wire, ..)| self.wires.get(*wire));
+        let client = ends.iter().find(|(port, _)| *port == Port::CLIENT);
+        let client = client.and_then(|(_, (wire, ..))| self.wires.get(*wire));
         let identity = client.and_then(|wire| wire.verified.certificate.clone());
         self.counters.attempts += 1;
         self.drop_recall(id);
-        let hosts: Vec<HostId> = ends.iter().map(|(.., host)| *host).collect();
+        let hosts: Vec<_> = ends.iter().map(|(port, (.., host))| (*port, *host)).collect();
         self.with_owner(now, id, out, |owner, effects| {
             let attempt = Attempt {
                 generation,
@@ -370,13 +369,13 @@ fn app_of(
     }
 }
 
-/// Where the other end is; none if the app has no server.
+/// How the other end is reached; none if the app has no server.
 fn other_end(
     wires: &Wires,
     sessions: &Sessions,
     hello: &Hello,
     app: &App,
-) -> Result<Option<(ShardWireId, HostId)>, Refusal> {
+) -> Result<Option<(Port, Reached)>, Refusal> {
     let Some(server) = &app.server else { return Ok(None) };
     let port = if hello.server { Port::CLIENT } else { Port::SERVER };
     let known = sessions.get(hello.session).and_then(|session| session.owner.host(port));
@@ -384,14 +383,14 @@ fn other_end(
         // The hello of an end that began elsewhere names the other end; this shard may know neither.
         // An agent that may not hold that end is not asked, even if the hello names it.
         return match roles::wire_to(wires, peer, port, Some(server)) {
-            Some(wire) => Ok(Some((wire, peer))),
+            Some(wire) => Ok(Some((port, (wire, None, peer)))),
             None => {
                 refuse(Code::Waiting, "the agent of the session's other end is not connected to this edge")
             }
         };
     }
     match wires.of_server(server) {
-        Some(found) => Ok(Some(found)),
+        Some((wire, host)) => Ok(Some((port, (wire, None, host)))),
         None => refuse(
             Code::NoServerAgent,
             alloc::format!(
@@ -404,8 +403,8 @@ fn other_end(
 
 /// An end in the edge's own gate dies with the edge, so every protection would promise too much (docs/protocol.md, "Failure
 /// model").
-fn gate_promises_enough(app: &App, ends: &[Reached], config: &Configure) -> Result<(), Refusal> {
-    let in_gate = ends.iter().any(|(.., host)| config.gate == Some(*host));
+fn gate_promises_enough(app: &App, ends: &[(Port, Reached)], config: &Configure) -> Result<(), Refusal> {
+    let in_gate = ends.iter().any(|(_, (.., host))| config.gate == Some(*host));
     if app.protect != Protect::None && in_gate {
         return refuse(
             Code::Protocol,

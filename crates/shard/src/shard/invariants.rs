@@ -4,7 +4,6 @@
 
 use super::{Shard, state::wires::Bound};
 use marram_session::{holds, invariant::BrokenInvariant, owner::Feed};
-use marram_wire::id::Port;
 
 impl Shard {
     /// Checks I36, I39, I43, I47 and I48 of docs/protocol.md, and the invariants of all owners. Takes as long as there are sessions
@@ -42,8 +41,7 @@ impl Shard {
     fn link_invariants(&self) -> Result<(), BrokenInvariant> {
         for (id, session) in self.sessions.iter() {
             let generation = session.owner.generation();
-            for port in [Port::CLIENT, Port::SERVER] {
-                let Some((wire, channel)) = session.link(port) else { continue };
+            for (port, (wire, channel)) in session.links() {
                 let bound = self.wires.get(wire).and_then(|wire| wire.bound(channel));
                 holds!("I36", bound == Some(Bound { session: id, port, generation }));
             }

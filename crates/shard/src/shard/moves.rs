@@ -386,8 +386,8 @@ impl Shard {
     /// Whether this shard can take a session over that another edge wants to hand to it: a move must fail before anything is
     /// copied, if it must.
     pub(super) fn can_be_moved_here(&self, keep: &Keep, server: Option<&str>) -> Result<(), String> {
-        let away = self.away(keep.hosts.iter().copied(), server);
-        away.map_or(Ok(()), |port| Err(self.end_is_away(port)))
+        let hosts = [Port::CLIENT, Port::SERVER].into_iter().zip(keep.hosts.iter().copied());
+        self.away(hosts, server).map_or(Ok(()), |port| Err(self.end_is_away(port)))
     }
 
     fn end_is_away(&self, port: Port) -> String {
@@ -406,8 +406,7 @@ impl Shard {
             Some((Code::Busy, "the edge is shutting down".to_string()))
         } else {
             let owner = &session.owner;
-            let hosts = [Port::CLIENT, Port::SERVER].into_iter().filter_map(|port| owner.host(port));
-            self.away(hosts, owner.policy().server.as_deref())
+            self.away(owner.hosts(), owner.policy().server.as_deref())
                 .map(|port| (Code::Waiting, self.end_is_away(port)))
         };
         let feeder = session.feeder;
@@ -429,11 +428,10 @@ impl Shard {
         self.drop_standby(now, id, out);
     }
 
-    /// The port of an end that cannot be asked from here. `hosts` are the agents of the ends, client first.
-    fn away(&self, hosts: impl Iterator<Item = HostId>, server: Option<&str>) -> Option<Port> {
-        let mut ends = hosts.zip([Port::CLIENT, Port::SERVER]);
-        let away = ends.find(|(host, port)| roles::wire_to(&self.wires, *host, *port, server).is_none());
-        away.map(|(_, port)| port)
+    /// The port of an end that cannot be asked from here. `hosts` are the agents of the ends.
+    fn away(&self, mut hosts: impl Iterator<Item = (Port, HostId)>, server: Option<&str>) -> Option<Port> {
+        let away = hosts.find(|(port, host)| roles::wire_to(&self.wires, *host, *port, server).is_none());
+        away.map(|(port, _)| port)
     }
 }
 

@@ -50,12 +50,11 @@ pub(super) fn wire_to(wires: &Wires, host: HostId, port: Port, server: Option<&s
     wires.of_agent(host, |wire| may_hold(wire, port, server))
 }
 
-/// The wires and channels of a known session's ends, client first; none if one cannot be reached.
-pub(super) fn known_ends(wires: &Wires, session: &Session) -> Option<Vec<Reached>> {
+/// How each of a known session's ends is reached, client first; none if one cannot be.
+pub(super) fn known_ends(wires: &Wires, session: &Session) -> Option<Vec<(Port, Reached)>> {
     let server = session.owner.policy().server.as_deref();
-    let end = |port| session.owner.host(port).map(|host| (host, wire_to(wires, host, port, server)));
-    let ends = [Port::CLIENT, Port::SERVER].into_iter().filter_map(end);
-    ends.map(|(host, wire)| wire.map(|wire| (wire, None, host))).collect()
+    let reached = |(port, host)| Some((port, (wire_to(wires, host, port, server)?, None, host)));
+    session.owner.hosts().map(reached).collect()
 }
 
 /// Whether the agent may hold the end that its hello asks for, with any server.

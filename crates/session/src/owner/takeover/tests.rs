@@ -308,13 +308,14 @@ impl Standby {
     /// The owner is gone: the standby asks the ends, which give these answers.
     fn opens(&mut self, client: &Says, server: &Says) {
         (self.out, self.done) = (Vec::new(), 0);
-        let (channels, fresh, proven) = (&[1, 2][..], false, true);
+        let channels = [(Port::CLIENT, 1), (Port::SERVER, 2)];
+        let hosts = [(Port::CLIENT, HOSTS[0]), (Port::SERVER, HOSTS[1])];
         let attempt = Attempt {
             generation: NEW,
-            channels,
-            hosts: &HOSTS,
-            fresh,
-            proven,
+            channels: &channels,
+            hosts: &hosts,
+            fresh: false,
+            proven: true,
             origin: None,
             assigned: false,
             client_identity: None,

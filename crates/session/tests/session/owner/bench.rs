@@ -218,15 +218,17 @@ impl Bench {
     pub(crate) fn open_with(&mut self, channels: &[u32]) {
         self.generation = Generation { count: self.generation.count + 1, opener: 40 };
         let generation = self.generation;
-        let channels = &channels[..self.kept.len().min(channels.len())];
+        // One for each end.
+        let ports = || [CLIENT, SERVER].into_iter().take(self.kept.len());
+        let channels: Vec<_> = ports().zip(channels.iter().copied()).collect();
+        let hosts: Vec<_> = ports().zip(HOSTS).take(channels.len()).collect();
         let fresh = self.fresh;
         self.step(|owner, _, out| {
-            let hosts = &HOSTS[..channels.len()];
             owner.open(
                 &Attempt {
                     generation,
-                    channels,
-                    hosts,
+                    channels: &channels,
+                    hosts: &hosts,
                     fresh,
                     proven: true,
                     origin: None,

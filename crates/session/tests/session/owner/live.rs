@@ -467,8 +467,8 @@ fn an_end_may_have_moved_to_another_agent() {
     bench.step(|owner, _, out| {
         let attempt = Attempt {
             generation,
-            channels: &[1, 2],
-            hosts: &hosts,
+            channels: &[(CLIENT, 1), (SERVER, 2)],
+            hosts: &[(CLIENT, hosts[0]), (SERVER, hosts[1])],
             fresh: false,
             proven: true,
             origin: None,

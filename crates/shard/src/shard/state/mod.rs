@@ -9,6 +9,7 @@ pub(super) mod drain;
 pub(super) mod edges;
 pub(super) mod groups;
 pub(super) mod keepers;
+pub(super) mod links;
 pub(super) mod missing;
 pub(super) mod moves;
 pub(super) mod peers;

@@ -2,6 +2,7 @@
 //! replay budget (I36 and I43 of docs/protocol.md). What relates sessions to wires, keepers or tenants is the shard's own business.
 
 use super::{
+    links::Links,
     moves::Move,
     placing::Placing,
     replay::{ReplayBudget, ReplayCount},
@@ -42,7 +43,7 @@ pub(crate) const FORMER_MAX: usize = 8;
 pub(crate) struct Session {
     pub(crate) owner: Owner,
     /// The wire and channel of each end, by port.
-    links: [Option<At>; 2],
+    links: Links,
     /// The previous channels of ends that have not answered the current attempt. If the attempt fails, these ends must
     /// learn that the owner on the old channel is gone.
     /// At most [`FORMER_MAX`], the newest: an end that stays silent while the other one forces attempts adds one for each.
@@ -90,17 +91,12 @@ pub(crate) struct Session {
     pub(crate) stood: bool,
 }
 
-/// The port's index in a session's links.
-fn index(port: Port) -> usize {
-    usize::from(port != Port::CLIENT)
-}
-
 impl Session {
     /// A session with this owner, which is scheduled like this and has no end yet.
     pub(crate) fn new(now: Now, owner: Owner, place: SchedulingParams) -> Self {
         Self {
             owner,
-            links: [None; 2],
+            links: Links::default(),
             former: Vec::new(),
             cells: Vec::new(),
             fresh: false,
@@ -128,7 +124,7 @@ impl Session {
 
     /// The channel of its end at this port, if the end is linked.
     pub(crate) fn link(&self, port: Port) -> Option<At> {
-        self.links[index(port)]
+        self.links.get(port)
     }
 
     /// Remembers the channel that an end had before the present attempt.
@@ -140,7 +136,12 @@ impl Session {
 
     /// Replaces the channel of an end, and returns the former one.
     pub(crate) fn relink(&mut self, port: Port, at: Option<At>) -> Option<At> {
-        core::mem::replace(&mut self.links[index(port)], at)
+        self.links.replace(port, at)
+    }
+
+    /// The channels of its ends that are linked, client first.
+    pub(crate) fn links(&self) -> impl Iterator<Item = (Port, At)> {
+        self.links.iter()
     }
 
     /// Whether this shard only stands by for it.
