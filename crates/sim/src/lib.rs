@@ -8,7 +8,7 @@
 //! seed --Plan--> what will happen: machines, scripts, faults           plan
 //!                World: queue of events, one at a time                 world, queue, random
 //!                  AgentNode: Agent::step      programs beside it      world/agents, program
-//!                  EdgeNode: Control::step, Shard::step, cells         world/edges, executor
+//!                  EdgeNode: Control::step, Shard::handle, cells       world/edges, executor
 //!                  StoreNode, RecorderNode                             world/coordinator, world/recorders
 //!                  Wire: delay, cut, silence                           world/wires
 //!                Watch: rare states and bounds, from frames alone      watch

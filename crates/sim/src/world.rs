@@ -18,6 +18,7 @@
 //! machine cannot be used by another.
 
 mod agents;
+mod batches;
 mod causes;
 mod claims;
 mod coordinator;
@@ -409,9 +410,9 @@ impl World {
     fn target_of(&self, event: &Event) -> EventTarget {
         match event {
             Event::Agent(agent, ..) | Event::AgentWake(agent, ..) => EventTarget::Agent(*agent),
-            Event::Shard(position, ..) | Event::ShardWake(position, ..) | Event::ShardSettle(position, ..) => {
-                EventTarget::Shard(*position)
-            }
+            Event::Shard(position, ..)
+            | Event::ShardWake(position, ..)
+            | Event::ShardSettle(position, ..) => EventTarget::Shard(*position),
             Event::Control(edge, ..)
             | Event::FromStore { edge, .. }
             | Event::News(edge, ..)

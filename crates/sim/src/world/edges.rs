@@ -17,7 +17,6 @@ use super::{
     Caller, Direction, Event, World,
     coordinator::ClientNode,
     learning::{LearnedPlaces, address_of},
-    memory,
     moves::MOVE_TAG,
     replay::ReplayJudge,
 };
@@ -30,7 +29,7 @@ use crate::{
 };
 use marram_session::cell::{CellId, CellInput};
 use marram_shard::{
-    api::{FromShard, Now, ShardInput, ShardOutput, ToShard},
+    api::{FromShard, ShardInput, ShardOutput, ToShard},
     control::{self, Control, ControlAnswer, ControlRequest},
     shard::Shard,
 };
@@ -39,11 +38,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Messages between the processes of one edge take this long.
 const PIPE_NS: u64 = 5 * US;
-/// Every so many inputs of a shard begin a batch: what comes within that time is settled together.
-const BATCH_EACH: u64 = 8;
-const BATCH_NS: u64 = 50 * US;
 /// Unix time when the simulation begins.
-const EPOCH_NS: i64 = 1_800_000_000_000_000_000;
+pub(super) const EPOCH_NS: i64 = 1_800_000_000_000_000_000;
 /// Tag of a request for a sample of sessions. The world's own questions have a tag of one high bit
 /// each; deployments count from 0.
 const SAMPLE_TAG: u64 = 1 << 32;
@@ -60,18 +56,18 @@ const RECORD_TAG: u64 = 1 << 34;
 #[derive(Debug)]
 pub(crate) struct ShardNode {
     /// `None` while the process is down.
-    machine: Option<Shard>,
+    pub(super) machine: Option<Shard>,
     pub(crate) life: u32,
     frozen: bool,
     inbox: VecDeque<Event>,
     wake_ns: u64,
     /// Inputs that it has handled, and whether the last ones belong to a batch that is not settled yet.
-    handled: u64,
-    unsettled: bool,
+    pub(super) handled: u64,
+    pub(super) unsettled: bool,
     /// Origin of its monotonic clock: arbitrary, and another one for each process.
-    origin_ns: u64,
+    pub(super) origin_ns: u64,
     cells: Cells,
-    replay: ReplayJudge,
+    pub(super) replay: ReplayJudge,
     /// Where its learned peers are.
     pub(crate) learned: LearnedPlaces,
     /// Time of the last reply of each cell: replies arrive in order.
@@ -198,7 +194,7 @@ impl World {
         &self.edges[position.edge].shards[position.shard]
     }
 
-    fn shard_mut(&mut self, position: ShardPosition) -> &mut ShardNode {
+    pub(super) fn shard_mut(&mut self, position: ShardPosition) -> &mut ShardNode {
         &mut self.edges[position.edge].shards[position.shard]
     }
 
@@ -440,79 +436,8 @@ impl World {
         }
     }
 
-    /// Gives a shard's machine an input. As in its shell several can come together; the last of them settles what is due.
-    pub(crate) fn give_shard(&mut self, position: ShardPosition, input: ShardInput) {
-        let now_ns = self.queue.now_ns();
-        let node = self.shard_mut(position);
-        if node.machine.is_none() {
-            return;
-        }
-        node.handled += 1;
-        let ends_batch = matches!(input, ShardInput::Wake);
-        if node.handled % BATCH_EACH == 0 && !node.unsettled && !ends_batch {
-            node.unsettled = true;
-            let life = node.life;
-            self.queue.after(BATCH_NS, Event::ShardSettle(position, life));
-        }
-        if !matches!(
-            input,
-            ShardInput::Frame { .. }
-                | ShardInput::Ran(_)
-                | ShardInput::Wake
-                | ShardInput::Control(ToShard::List(_))
-        ) {
-            self.trace.say(now_ns, || format!("{position} <- {}", words(&input)));
-        }
-        self.shard_mut(position).replay.gets(&input);
-        self.drive_shard(position, |machine, now, out| machine.handle(now, input, out));
-        if ends_batch || !self.shard(position).unsettled {
-            self.settle_shard(position);
-        }
-    }
-
-    /// The end of what came together, with the checks that each gets.
-    pub(crate) fn settle_shard(&mut self, position: ShardPosition) {
-        self.shard_mut(position).unsettled = false;
-        self.drive_shard(position, Shard::settle);
-        if self.checks_invariants
-            && let Some(Err(broken)) = self.shard(position).machine().map(Shard::invariants)
-        {
-            self.violations.push(format!("{position}: {broken}"));
-        }
-        let node = self.shard(position);
-        if let Some(wrong) = node.machine().and_then(|machine| node.replay.judge(machine, &self.plan)) {
-            self.violations.push(format!("{position}: {wrong}"));
-        }
-        let judged = self.shard(position).machine().map(|machine| memory::judge(machine, &self.plan));
-        let (slowed, excess) = judged.unwrap_or_default();
-        self.watch.counts.add(Rare::CellSlowed, slowed as u64);
-        self.violations.extend(excess.map(|excess| format!("{position}: {excess}")));
-    }
-
-    /// Calls a shard's machine, and carries out what it wants.
-    fn drive_shard(
-        &mut self,
-        position: ShardPosition,
-        call: impl FnOnce(&mut Shard, Now, &mut Vec<ShardOutput>),
-    ) {
-        let now_ns = self.queue.now_ns();
-        let edge = &mut self.edges[position.edge];
-        let node = &mut edge.shards[position.shard];
-        let Some(machine) = &mut node.machine else { return };
-        let elapsed_ns = i64::try_from(now_ns).expect("a short history");
-        let now = Now { mono_ns: now_ns + node.origin_ns, unix_ns: EPOCH_NS + elapsed_ns + edge.skew_ns };
-        let mut out = Vec::new();
-        let limited = machine.copies_waiting();
-        call(machine, now, &mut out);
-        self.watch.count_if(Rare::MoveLimited, machine.copies_waiting() > limited);
-        self.trace.collect(now_ns, || position.to_string());
-        for out in out {
-            self.shard_out(position, out);
-        }
-    }
-
     /// Carries one output out; what concerns a cell goes to the executor.
-    fn shard_out(&mut self, position: ShardPosition, out: ShardOutput) {
+    pub(super) fn shard_out(&mut self, position: ShardPosition, out: ShardOutput) {
         let life = self.shard(position).life;
         match out {
             ShardOutput::Send { wire, mut frame } => {
@@ -701,7 +626,7 @@ fn direction_from(position: ShardPosition, caller: ShardPosition) -> Direction {
 }
 
 /// An input as short text.
-fn words(input: &ShardInput) -> String {
+pub(super) fn words(input: &ShardInput) -> String {
     match input {
         ShardInput::Checkpointed { cell, number, result } => {
             format!("Checkpointed {cell:?} #{number}: {:?}", result.as_ref().map(bytes::Bytes::len))

@@ -1,3 +1,5 @@
+//! Which claims a group asks for, and what it releases; no session and no wire is here.
+
 use super::*;
 
 const ALONE_AFTER: u64 = 3_000 * MS;
