@@ -222,6 +222,8 @@ pub struct Plan {
     pub ballast: usize,
     /// Whether cells count as large: their copies are prepared while they run.
     pub large: bool,
+    /// Whether inputs of a shard come together, and what is due is done behind the last of them.
+    pub batches: bool,
     /// Bytes of checkpoints that ends keep of one session. In some seeds too few for a second full one, or for any.
     pub checkpoints_max: u64,
     /// Which handler fails.
@@ -374,6 +376,7 @@ impl Plan {
             cost_ns: random.magnitude(100, 50 * US),
             ballast: ballast(random),
             large: Random::new(seed, 37).percent(30),
+            batches: Random::new(seed, 83).percent(12),
             checkpoints_max: checkpoints_max(seed),
             poison: None,
             server_down: 0,

@@ -11,21 +11,23 @@ use marram_shard::{
     shard::Shard,
 };
 
-/// Every so many inputs of a shard begin a batch: what comes within that time is settled together.
-const BATCH_EACH: u64 = 8;
+/// Every so many inputs of a shard begin a batch, in seeds with batches: what comes within that time is settled together.
+const BATCH_EACH: u64 = 3;
 const BATCH_NS: u64 = 50 * US;
 
 impl World {
     /// Gives a shard's machine an input. As in its shell several can come together; the last of them settles what is due.
     pub(crate) fn give_shard(&mut self, position: ShardPosition, input: ShardInput) {
         let now_ns = self.queue.now_ns();
+        let has_batches = self.plan.batches;
         let node = self.shard_mut(position);
         if node.machine.is_none() {
             return;
         }
         node.handled += 1;
         let ends_batch = matches!(input, ShardInput::Wake);
-        if node.handled.is_multiple_of(BATCH_EACH) && !node.unsettled && !ends_batch {
+        let begins = has_batches && node.handled.is_multiple_of(BATCH_EACH) && !ends_batch;
+        if begins && !node.unsettled {
             node.unsettled = true;
             let life = node.life;
             self.queue.after(BATCH_NS, Event::ShardSettle(position, life));
