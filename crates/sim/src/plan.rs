@@ -376,7 +376,7 @@ impl Plan {
             cost_ns: random.magnitude(100, 50 * US),
             ballast: ballast(random),
             large: Random::new(seed, 37).percent(30),
-            batches: Random::new(seed, 83).percent(12),
+            batches: Random::new(seed, 87).percent(12),
             checkpoints_max: checkpoints_max(seed),
             poison: None,
             server_down: 0,
