@@ -210,6 +210,8 @@ impl Owner {
             self.forget_if_much(out);
             self.checkpoint_if_due(out);
             self.pump(now, out);
+        } else if self.phase() == OwnerPhase::Detached && self.may_copy() {
+            self.checkpoint_if_due(out);
         }
     }
 

@@ -449,9 +449,18 @@ impl Owner {
         }
     }
 
-    /// Whether checkpoints are taken in this phase.
-    fn may_copy(&self) -> bool {
-        matches!(self.phase, Phase::Running | Phase::Confirming)
+    /// Whether its state can be copied now: its cell is here, and so is all that it did. A session with a backup is copied to the next
+    /// one while none of its ends is linked, too.
+    #[must_use]
+    pub fn may_copy(&self) -> bool {
+        match self.phase {
+            Phase::Running | Phase::Confirming => true,
+            Phase::Detached => {
+                let is_here = self.cell.is_some() && self.follow.is_none() && !self.epochs.given;
+                self.about.has_backup() && self.state.is_opened && is_here
+            }
+            _ => false,
+        }
     }
 
     /// A keeper is disconnected, or not needed any more.

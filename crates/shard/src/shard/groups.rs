@@ -209,10 +209,12 @@ impl Shard {
         let waits = |id: &SessionId| {
             sessions.get(*id).is_some_and(|session| {
                 match session.owner.phase() {
-                    OwnerPhase::Running => !session.placing.has_ready_backup(&session.owner),
                     // It goes on soon, and need not wait for the whole of its state to be copied.
-                    OwnerPhase::Promising | OwnerPhase::Restoring | OwnerPhase::Replaying => true,
-                    _ => false,
+                    OwnerPhase::Following
+                    | OwnerPhase::Promising
+                    | OwnerPhase::Restoring
+                    | OwnerPhase::Replaying => true,
+                    _ => session.owner.may_copy() && !session.placing.has_ready_backup(&session.owner),
                 }
             })
         };

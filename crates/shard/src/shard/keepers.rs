@@ -131,7 +131,7 @@ impl Shard {
         let begins = session.fresh
             && owner.standing_by().is_none()
             && matches!(owner.phase(), OwnerPhase::Promising | OwnerPhase::Detached);
-        let runs = matches!(owner.phase(), OwnerPhase::Running | OwnerPhase::Confirming);
+        let runs = owner.may_copy();
         if !owner.policy().keeps.anything() || !(runs || begins) {
             return;
         }

@@ -195,7 +195,7 @@ impl Session {
         let since_ns = self.end_missing_since_ns.unwrap_or(now_ns);
         self.end_missing_since_ns = self.owner.incomplete().then_some(since_ns);
         let feed_lost_until_ns = self.feed_lost_until_ns().filter(|_| self.is_following());
-        let has_keepers = matches!(self.owner.phase(), OwnerPhase::Running | OwnerPhase::Confirming);
+        let has_keepers = self.owner.may_copy();
         let again_ns = self.placing.again_ns.filter(|_| has_keepers);
         let due_ns = [
             self.owner.due_ns(),
