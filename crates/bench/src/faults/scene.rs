@@ -383,7 +383,7 @@ impl Scene {
         Ok(others[round % others.len()])
     }
 
-    /// The edge that a session is moved to: one that does not stand by for it, since that one needs no copy.
+    /// The edge that a session is moved to: one that is not its standby or backup, since that one needs no copy.
     pub(super) fn target_of_move(
         &self,
         session: &Session,
