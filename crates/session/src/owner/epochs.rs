@@ -130,6 +130,12 @@ impl Owner {
         !self.about.has_backup() || self.epochs.given || is_same || keep.log_offset >= self.log.end()
     }
 
+    /// Whether the session was handed over to its backup, which was not fed since.
+    #[must_use]
+    pub fn was_handed_over(&self) -> bool {
+        self.epochs.given
+    }
+
     /// Whether this owner is about to begin the session: its ends were told of no log.
     #[must_use]
     pub fn is_beginning(&self) -> bool {

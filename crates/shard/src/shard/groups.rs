@@ -593,6 +593,22 @@ impl Shard {
         self.join_a_group(now, id, true, out);
     }
 
+    /// An end asks for a session that was handed over to its backup, which has no copy of it that could be confirmed any more. It goes on
+    /// here as one that has lost its backup: the others of its group have theirs, and its outputs must not wait for a full copy, however
+    /// long that takes.
+    pub(super) fn take_back(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
+        let Some(session) = self.sessions.get(id).filter(|session| session.owner.was_handed_over()) else {
+            return;
+        };
+        if session.is_following() || self.groups.of_session(id).is_none() {
+            return;
+        }
+        let text = "goes on here, though it was handed over to its backup".to_string();
+        note(NoteLevel::Info, Some(id), text, out);
+        self.groups.leave(id, now.mono_ns);
+        self.join_a_group(now, id, true, out);
+    }
+
     /// A backup asks for a session, since an end reaches only that one.
     pub(super) fn hand_over_to_backup(
         &mut self,

@@ -197,6 +197,7 @@ impl Shard {
         if hello.fresh {
             self.place(now, id, out);
         }
+        self.take_back(now, id, out);
         self.sessions.recount(id);
         self.attempt(now, id, hello.promised.count, &ends, out);
         Ok(())

@@ -226,6 +226,8 @@ pub enum Rare {
     CopyForgotten,
     /// A session was handed over to another edge than its backup.
     HandedPastBackup,
+    /// A session that was handed over to its backup went on at its former owner.
+    TakenBack,
     /// An end refused an edge which was behind what the end had received or forgotten.
     AskerBehind,
     /// An edge, or a shard, died that was the owner of a session with a backup which had all that had left.
@@ -243,7 +245,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 115] = [
+    pub const ALL: [Self; 116] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -353,6 +355,7 @@ impl Rare {
         Self::HandOverAsked,
         Self::CopyForgotten,
         Self::HandedPastBackup,
+        Self::TakenBack,
         Self::AskerBehind,
         Self::BackedOwnerDied,
         Self::PagesOwnerDied,

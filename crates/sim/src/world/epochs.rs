@@ -76,6 +76,7 @@ impl World {
             (Rare::Promoted, "whose backup it was"),
             (Rare::PromotionWaited, "its sessions wait:"),
             (Rare::PrimaryReplaced, "has claimed the session's group"),
+            (Rare::TakenBack, "goes on here, though it was handed over"),
         ] {
             self.watch.count_if(rare, text.contains(said));
         }
