@@ -454,6 +454,11 @@ impl Stage {
             hasher.update(&port.0.to_le_bytes());
             hasher.update(&encoded);
         }
+        if host.ports.past() > 0 {
+            // Behind a number that is no port's, so that this is never read as a port or a peer.
+            hasher.update(&u32::MAX.to_le_bytes());
+            hasher.update(&host.ports.past().to_le_bytes());
+        }
         hasher.update(&host.generator.seed().0);
         hasher.update(&host.generator.position().to_le_bytes());
         host.files.hash(&mut hasher);

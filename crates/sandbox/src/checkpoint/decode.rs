@@ -101,6 +101,7 @@ pub(super) struct Fields {
     globals: Option<Vec<GlobalValue>>,
     ports: Option<Ports>,
     peers: Option<Vec<(Port, Peer)>>,
+    past_ports: Option<u32>,
     generator: Option<(Seed, u64)>,
     directory: Option<Vec<u8>>,
     descriptors: Option<Vec<u8>>,
@@ -146,6 +147,7 @@ impl Fields {
             Kind::Globals => once(&mut self.globals, globals(payload)?),
             Kind::Ports => once(&mut self.ports, ports(payload)?),
             Kind::Peers => once(&mut self.peers, peers(payload)?),
+            Kind::PastPorts => once(&mut self.past_ports, past_ports(payload)?),
             Kind::Generator => once(&mut self.generator, generator(payload)?),
             Kind::Directory => once(&mut self.directory, payload.to_vec()),
             Kind::Descriptors => once(&mut self.descriptors, payload.to_vec()),
@@ -162,7 +164,8 @@ impl Fields {
     pub(super) fn finish(self, id: CheckpointId, is_merged: bool) -> Result<Parsed, &'static str> {
         let missing = "a section is missing";
         let (seed, position) = self.generator.ok_or(missing)?;
-        let ports = self.ports.ok_or(missing)?.with_peers(self.peers.unwrap_or_default());
+        let ports = self.ports.ok_or(missing)?.with_past(self.past_ports.unwrap_or(0));
+        let ports = ports.with_peers(self.peers.unwrap_or_default());
         Ok(Parsed {
             id,
             is_merged,
@@ -231,6 +234,12 @@ fn ports(payload: &[u8]) -> Result<Ports, &'static str> {
     Ports::from_list(list).ok_or(wrong)
 }
 
+/// The section is missing if no port was ever gone.
+fn past_ports(payload: &[u8]) -> Result<u32, &'static str> {
+    let past = payload.try_into().map(u32::from_le_bytes).unwrap_or(0);
+    if past > 0 { Ok(past) } else { Err("the number of ports that are gone is damaged") }
+}
+
 /// What is known of clients; the section is missing if nothing is known.
 fn peers(payload: &Bytes) -> Result<Vec<(Port, Peer)>, &'static str> {
     let wrong = "the peers are damaged";
@@ -251,4 +260,25 @@ fn generator(payload: &[u8]) -> Result<(Seed, u64), &'static str> {
     let seed = Seed(reader.array().ok_or(wrong)?);
     let position = reader.u64().filter(|position| *position <= GENERATOR_BYTES_MAX).ok_or(wrong)?;
     if reader.is_empty() { Ok((seed, position)) } else { Err(wrong) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn past_ports_are_a_number_above_zero() {
+        assert_eq!(past_ports(&[3, 0, 0, 0]), Ok(3));
+        assert_eq!(past_ports(&[255; 4]), Ok(u32::MAX));
+        for wrong in [&[][..], &[0; 4], &[1, 0, 0], &[1, 0, 0, 0, 0]] {
+            assert!(past_ports(wrong).is_err(), "{wrong:?}");
+        }
+        let section = |fields: &mut Fields, index| {
+            fields.section(Kind::PastPorts, index, &Bytes::from_static(&[1, 0, 0, 0]))
+        };
+        let mut fields = Fields::default();
+        assert!(section(&mut fields, 1).is_err());
+        assert_eq!(section(&mut fields, 0), Ok(()));
+        assert_eq!(section(&mut fields, 0), Err(TWICE));
+    }
 }

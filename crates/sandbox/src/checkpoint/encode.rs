@@ -68,6 +68,9 @@ impl StageSnapshot {
                 }
             });
         }
+        if self.ports.past() > 0 {
+            section(out, Kind::PastPorts, 0, |out| put_u32(out, self.ports.past()));
+        }
         section(out, Kind::Generator, 0, |out| {
             out.extend_from_slice(&self.seed.0);
             put_u64(out, self.position);

@@ -71,6 +71,7 @@ enum Kind {
     FilePages = 8,
     Peers = 9,
     Since = 10,
+    PastPorts = 11,
 }
 
 impl Kind {
@@ -86,6 +87,7 @@ impl Kind {
             8 => Self::FilePages,
             9 => Self::Peers,
             10 => Self::Since,
+            11 => Self::PastPorts,
             _ => return None,
         })
     }

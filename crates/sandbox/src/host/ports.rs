@@ -12,7 +12,8 @@ pub(crate) struct Ports {
     list: Vec<(Port, bool)>,
     /// What is known of clients.
     peers: BTreeMap<Port, Arc<Peer>>,
-    /// At least one of the ports with lower numbers is gone.
+    /// The number above the highest port that was ever gone; 0 if none was. What the cell sends to lower numbers that are not
+    /// open is dropped.
     past: u32,
 }
 
@@ -84,6 +85,11 @@ impl Ports {
         self.peers.iter().map(|(port, peer)| (*port, &**peer))
     }
 
+    /// The number above the highest port that was ever gone; 0 if none was.
+    pub(crate) fn past(&self) -> u32 {
+        self.past
+    }
+
     /// Builds the ports from [`Ports::list`]; refuses a wrong order.
     pub(crate) fn from_list(list: Vec<(Port, bool)>) -> Option<Self> {
         let ordered = list.windows(2).all(|pair| pair[0].0 < pair[1].0);
@@ -97,6 +103,11 @@ impl Ports {
         let known = peers.iter().all(|(port, _)| self.find(*port).is_ok());
         self.peers = peers.into_iter().map(|(port, peer)| (port, Arc::new(peer))).collect();
         (ordered && known).then_some(self)
+    }
+
+    /// Adds the result of [`Ports::past`].
+    pub(crate) fn with_past(self, past: u32) -> Self {
+        Self { past, ..self }
     }
 
     fn find(&self, port: Port) -> Result<usize, usize> {
@@ -128,6 +139,8 @@ mod tests {
         assert_eq!(Ports::from_list(ports.list().to_vec()).as_ref(), Some(&ports));
         ports.forget(Port::CLIENT);
         assert_eq!(ports.state(Port::CLIENT), PortState::Gone);
+        let again = Ports::from_list(ports.list().to_vec()).map(|again| again.with_past(ports.past()));
+        assert_eq!((again.as_ref(), ports.past()), (Some(&ports), 1));
         assert_eq!(ports.open(Port::CLIENT, None), Ok(()));
         assert_eq!(ports.state(Port::CLIENT), PortState::Open);
         assert_eq!(ports.state(Port(2)), PortState::Unknown);

@@ -19,6 +19,7 @@ mod languages;
 #[path = "../../../marram/tests/e2e/support/own_process.rs"]
 mod own_process;
 mod peer;
+mod ports;
 mod processes;
 mod ready;
 mod red_team;
