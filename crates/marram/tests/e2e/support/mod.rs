@@ -19,6 +19,7 @@ pub(crate) mod skip;
 pub(crate) mod stream;
 pub(crate) mod traffic;
 pub(crate) mod turns;
+pub(crate) mod websocket;
 
 use marram_cluster::{CellFiles, Layout, LogCollector, SharedImages, TestCluster, TestStore};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
