@@ -4,10 +4,9 @@
 //! fails later, such as a build, has status 1.
 
 use super::{Failure, emit};
-use crate::project::{self, Language, dev};
+use crate::project::{self, Language, Template, dev};
 use clap::Args;
-use marram_config::units::{Address, Name};
-use std::net::SocketAddr;
+use marram_config::units::{Address, ListenAddress, Name};
 use std::path::PathBuf;
 
 /// `marram new`
@@ -18,6 +17,9 @@ pub(super) struct New {
     /// The cell's language.
     #[arg(long, value_enum, default_value = "rust")]
     lang: Language,
+    /// What the cell is at first.
+    #[arg(long, value_enum, default_value = "lines")]
+    template: Template,
     /// The project's directory; one with the app's name if left out.
     #[arg(long)]
     directory: Option<PathBuf>,
@@ -29,9 +31,10 @@ pub(super) struct Dev {
     /// The project: the directory of marram.toml.
     #[arg(default_value = ".")]
     directory: PathBuf,
-    /// Where clients connect.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8088")]
-    listen: SocketAddr,
+    /// Where clients connect; as often as there are listeners. With `ws://`, browsers, also from pages that the app's listeners
+    /// without it serve.
+    #[arg(long, value_name = "[udp://|ws://]ADDRESS", default_value = "127.0.0.1:8088")]
+    listen: Vec<ListenAddress>,
     /// The server that the app's sessions connect to.
     #[arg(long, value_name = "ADDRESS")]
     server: Option<Address>,
@@ -45,7 +48,8 @@ pub(super) struct Dev {
 
 pub(super) fn new(arguments: &New) -> Result<(), Failure> {
     let directory = arguments.directory.clone().unwrap_or_else(|| PathBuf::from(&arguments.name.0));
-    project::create(&arguments.name, arguments.lang, &directory).map_err(Failure::Usage)?;
+    project::create(&arguments.name, arguments.lang, arguments.template, &directory)
+        .map_err(Failure::Usage)?;
     let shown = directory.display();
     emit(&format!(
         "{shown} is created; the next steps are in {shown}/README.md, in short:\n\n    cd {shown} && marram dev\n"
@@ -56,7 +60,7 @@ pub(super) fn new(arguments: &New) -> Result<(), Failure> {
 pub(super) fn dev(arguments: &Dev) -> Result<(), Failure> {
     let options = dev::DevOptions {
         directory: arguments.directory.clone(),
-        listen: arguments.listen,
+        listen: arguments.listen.clone(),
         server: arguments.server.clone(),
         build: arguments.build.clone(),
         once: arguments.once,

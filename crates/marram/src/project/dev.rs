@@ -17,9 +17,10 @@ use marram_admin::{self, body::Upload};
 use marram_cluster::{AgentSide, Layout, LogEvent, TestCluster};
 use marram_config::manifest::Manifest;
 use marram_config::source::Source;
-use marram_config::units::Address;
+use marram_config::units::{Address, ListenAddress};
+use marram_session::agent::routes::RouteProtocol;
 use marram_transport::cannot_listen;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -32,8 +33,8 @@ const LOOK: Duration = Duration::from_millis(200);
 pub struct DevOptions {
     /// The project: the directory of `marram.toml`.
     pub directory: PathBuf,
-    /// Where clients connect.
-    pub listen: SocketAddr,
+    /// Where clients connect: at least one.
+    pub listen: Vec<ListenAddress>,
     /// The server, if the app has one.
     pub server: Option<Address>,
     /// The shell command that builds it; if none is given, the project's files decide.
@@ -49,9 +50,12 @@ pub struct DevOptions {
 pub fn run(options: &DevOptions) -> anyhow::Result<()> {
     let mut project = Project::open(options)?;
     // Checked here, since the agent would find out only after the build.
-    TcpListener::bind(options.listen).map_err(|error| {
-        anyhow!("{}; or `marram dev --listen ADDRESS`", cannot_listen(options.listen, "for clients", error))
-    })?;
+    for listen in options.listen.iter().filter(|listen| listen.protocol != RouteProtocol::Udp) {
+        TcpListener::bind(listen.address).map_err(|error| {
+            let why = cannot_listen(listen.address, "for clients", error);
+            anyhow!("{why}; or `marram dev --listen ADDRESS`")
+        })?;
+    }
     // Before the build: a source that is saved during the build counts as changed after it.
     let mut seen = project.look();
     project.build()?;
@@ -62,10 +66,9 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
     // made by the build.
     let mut built = project.look();
     say(&format!(
-        "{} is ready: clients connect to {}, as in `curl -sN telnet://{}`; operators: --edge http://{}",
+        "{} is ready: clients connect to {}; operators: --edge http://{}",
         project.name,
-        options.listen,
-        options.listen,
+        options.listen.iter().map(clients).collect::<Vec<_>>().join(" and "),
         cluster.edges[0].admin()
     ));
     if options.once {
@@ -122,9 +125,39 @@ fn start(options: &DevOptions, project: &Project, upload: &Upload) -> anyhow::Re
             &format!("[servers]\n{name:?} = {:?}\n", server.0),
         )?;
     }
-    let listen = format!("[[listen]]\naddress = \"{}\"\napp = {:?}\n", options.listen, project.name);
-    cluster.start_agent_with(AgentSide::Client, &edges, &listen).with_context(|| errors(&cluster))?;
+    let listeners: String =
+        options.listen.iter().map(|listen| listener(listen, &options.listen, &project.name)).collect();
+    cluster.start_agent_with(AgentSide::Client, &edges, &listeners).with_context(|| errors(&cluster))?;
     Ok(cluster)
+}
+
+/// Where clients of a listener connect, and how to try it.
+fn clients(listen: &ListenAddress) -> String {
+    let address = listen.address;
+    match listen.protocol {
+        RouteProtocol::Tcp => format!("{address}, as in `curl -sN telnet://{address}`"),
+        RouteProtocol::Udp => format!("udp://{address}"),
+        RouteProtocol::WebSocket => format!("ws://{address}"),
+    }
+}
+
+/// The agent's table for a listener. Pages that come from one of `all` may connect to it: a cell may serve the page of its app.
+fn listener(listen: &ListenAddress, all: &[ListenAddress], app: &str) -> String {
+    let ListenAddress { address, protocol } = listen;
+    let name = match protocol {
+        RouteProtocol::Tcp => "tcp",
+        RouteProtocol::Udp => "udp",
+        RouteProtocol::WebSocket => "websocket",
+    };
+    let mut table = format!("[[listen]]\naddress = \"{address}\"\nprotocol = \"{name}\"\napp = {app:?}\n");
+    if *protocol == RouteProtocol::WebSocket {
+        let served = |other: &ListenAddress| {
+            [format!("http://{}", other.address), format!("http://localhost:{}", other.address.port())]
+        };
+        let origins: Vec<String> = all.iter().flat_map(served).collect();
+        table += &format!("origins = {origins:?}\n");
+    }
+    table
 }
 
 /// Shows the log lines of the next 200 ms, and those that wait. Takes and returns the place in the log.

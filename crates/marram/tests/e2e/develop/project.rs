@@ -1,6 +1,9 @@
 //! A cell's project, from `marram new` to sessions that run a version that was just edited.
 
-use crate::support;
+use crate::support::{
+    self,
+    websocket::{Raw, request},
+};
 use marram_cluster::{TempDir, free_address};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
@@ -17,10 +20,11 @@ fn marram(arguments: &[&str]) -> Output {
 }
 
 /// Creates a project and returns its directory.
-fn new(place: &TempDir, name: &str, language: &str) -> PathBuf {
+fn new(place: &TempDir, name: &str, language: &str, more: &[&str]) -> PathBuf {
     support::begin();
     let directory = place.path().join(name);
-    let output = marram(&["new", name, "--lang", language, "--directory", directory.to_str().unwrap()]);
+    let arguments = ["new", name, "--lang", language, "--directory", directory.to_str().unwrap()];
+    let output = marram(&[&arguments, more].concat());
     assert!(output.status.success(), "{output:?}");
     directory
 }
@@ -113,7 +117,7 @@ fn a_project_in_c_is_built_deployed_and_deployed_again_when_it_changes() {
         return;
     }
     let place = TempDir::new("project-c").unwrap();
-    let directory = new(&place, "my-lines", "c");
+    let directory = new(&place, "my-lines", "c", &[]);
     let listen = free_address().unwrap();
     let mut dev = Dev::start(&mut shell(&directory, &format!("marram dev --listen {listen}")));
     dev.until("is ready");
@@ -142,7 +146,7 @@ fn a_project_in_c_is_built_by_zig_with_the_line_of_its_makefile() {
         return support::skip::skip("there is no zig on this machine");
     }
     let place = TempDir::new("project-zig").unwrap();
-    let directory = new(&place, "my-lines", "c");
+    let directory = new(&place, "my-lines", "c", &[]);
     let makefile = std::fs::read_to_string(directory.join("Makefile")).unwrap();
     let line = makefile.lines().next().unwrap().split_once("or: ").expect("it says how with zig").1;
     assert!(line.starts_with("make CC=\"zig cc "), "{line}");
@@ -162,7 +166,7 @@ fn a_project_in_c_is_built_by_zig_with_the_line_of_its_makefile() {
 #[test]
 fn a_project_in_rust_goes_by_its_own_readme() {
     let place = TempDir::new("project-rust").unwrap();
-    let directory = new(&place, "my-lines", "rust");
+    let directory = new(&place, "my-lines", "rust", &[]);
     let readme = std::fs::read_to_string(directory.join("README.md")).unwrap();
     let commands: Vec<&str> = readme.lines().filter_map(|line| line.strip_prefix("    ")).collect();
     let [dev, client, build, deploy] = commands[..] else { panic!("{readme}") };
@@ -204,6 +208,36 @@ fn a_project_in_rust_goes_by_its_own_readme() {
     }
     let address = cluster.start_client_agent(&cluster.edge_addresses(), &["my-lines"]).unwrap()[0].address;
     assert_eq!(ask(address, "hello"), "10: hello\n");
+}
+
+#[test]
+fn a_room_from_the_template_has_its_page_and_talks() {
+    let place = TempDir::new("project-room").unwrap();
+    let directory = new(&place, "our-room", "rust", &["--template", "room"]);
+    let readme = std::fs::read_to_string(directory.join("README.md")).unwrap();
+    let dev = readme.lines().find_map(|line| line.strip_prefix("    marram dev ")).unwrap();
+    let output = shell(&directory, "cargo test --quiet").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("14 passed"));
+    if !can_build_cells() {
+        return support::skip::skip("the Rust compiler in use has no target wasm32-wasip1");
+    }
+
+    // As in the README, except for the addresses.
+    let [plain, web] = [(); 2].map(|()| free_address().unwrap().to_string());
+    let options = dev.replace("127.0.0.1:8088", &plain).replace("127.0.0.1:8081", &web);
+    let mut dev = Dev::start(&mut shell(&directory, &format!("marram dev {options}")));
+    dev.until(&format!("and ws://{web}; operators"));
+    let page = ask(plain.parse().unwrap(), "GET / HTTP/1.1\r\nHost: room\r\n\r");
+    assert_eq!(page, "HTTP/1.1 200 OK\r\n");
+    // A page that the room serves may connect.
+    let mut client = Raw::new(web.parse().unwrap());
+    let head = client.ask(&request("/", &format!("Origin: http://{plain}\r\n")));
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    client.send(0x81, b"/name ann\n");
+    assert_eq!(client.frame(), (0x81, b"* you are ann; here: ann\n".to_vec()));
+    assert_eq!(ask(plain.parse().unwrap(), "/name ann"), "error the name ann is taken\n");
+    dev.interrupt();
 }
 
 /// Whether cargo can build cells here.
