@@ -88,7 +88,7 @@ impl Room {
     fn line(&mut self, context: &mut Context, port: Port, line: &str) -> Result<(), String> {
         let (word, rest) = line.split_once(' ').map_or((line, ""), |(word, rest)| (word, rest.trim_start()));
         match word {
-            // A sign of life. The room's page sends it while somebody looks at it.
+            // A sign of life. The room's page sends it while its tab is visible.
             "" => {}
             "/name" => self.join(context, port, rest)?,
             "/who" => {

@@ -3,10 +3,6 @@
 /// The page. It connects to a listener for WebSocket and speaks in lines, as `nc` does.
 const PAGE: &str = include_str!("room.html");
 
-/// The page runs its own script, and connects to WebSockets. Nothing else.
-const POLICY: &str =
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src ws: wss:";
-
 /// The answer to a first line, if it is a request of HTTP. The connection ends with it.
 pub(crate) fn answer(line: &str) -> Option<String> {
     let mut words = line.split(' ');
@@ -23,7 +19,7 @@ pub(crate) fn answer(line: &str) -> Option<String> {
     let len = body.len();
     Some(format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {len}\r\nConnection: close\r\n\
-         Cache-Control: no-cache\r\nContent-Security-Policy: {POLICY}\r\nX-Content-Type-Options: nosniff\r\n\r\n{body}"
+         Cache-Control: no-cache\r\nContent-Security-Policy: frame-ancestors 'none'\r\nX-Content-Type-Options: nosniff\r\n\r\n{body}"
     ))
 }
 

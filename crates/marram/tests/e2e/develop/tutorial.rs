@@ -33,14 +33,12 @@ fn blocks(step: &str) -> Vec<String> {
     blocks
 }
 
-/// The line of Rust that the reader adds, and the line after which it goes.
-fn edit() -> (String, &'static str) {
-    const AFTER: &str = "self.count += 1;";
-    assert!(TUTORIAL.contains(&format!("on the line after `{AFTER}`")));
-    let (_, rest) =
-        TUTORIAL.split_once("lets the cell say").or(TUTORIAL.split_once("let the cell say")).unwrap();
+/// The line of Rust that the reader adds in the text behind `heading`, and the line after which it goes.
+fn edit(heading: &str, after: &'static str) -> (String, &'static str) {
+    let (_, rest) = TUTORIAL.split_once(heading).unwrap();
+    let (_, rest) = rest.split_once(&format!("on the line after `{after}`")).unwrap();
     let (_, code) = rest.split_once("```rust\n").unwrap();
-    (code.split("\n```").next().unwrap().to_owned(), AFTER)
+    (code.split("\n```").next().unwrap().to_owned(), after)
 }
 
 /// Bash functions for what a reader waits for and checks.
@@ -56,14 +54,14 @@ ip link set lo up
 
 /// The script: the tutorial's blocks, with checks between them.
 fn script() -> String {
-    [BY_HAND, &while_it_is_written(), &while_it_runs()].concat()
+    [BY_HAND, &while_it_is_written(), &while_it_runs(), &with_many_clients(), "echo 'the end'\n"].concat()
 }
 
 /// Steps 2 and 3, in which the reader writes a cell.
 fn while_it_is_written() -> String {
     let [cell] = &blocks("2. A cell")[..] else { panic!("step 2") };
     let [dev, curl] = &blocks("3. Work on it")[..] else { panic!("step 3") };
-    let (line, behind) = edit();
+    let (line, behind) = edit("## 3. Work on it", "self.count += 1;");
     let (dev, curl) = (dev.trim_end(), curl.trim_end());
     format!(
         r#"
@@ -147,7 +145,49 @@ grep -q 'the same run' ../7.out || fail 'another run'
 echo "== 8"
 {end}
 until_done sh -c '! pgrep -f "[e]dge --config|[a]gent client|[c]lient.py"'
-echo "the end"
+"#
+    )
+}
+
+/// The steps from 9 on: a room.
+fn with_many_clients() -> String {
+    let [new, dev, client] = &blocks("9. A room")[..] else { panic!("step 9") };
+    let (line, behind) = edit("## 11. Change it", "\"\" => {}");
+    let (dev, client) = (dev.trim_end(), client.trim_end());
+    format!(
+        r#"
+echo "== 9"
+cd "$TOP"
+( set -e
+{new}
+) > 9.out 2>&1 || fail step 9
+cd chat
+{dev} > ../9-dev.out 2>&1 &
+DEV=$!
+until_done grep -q 'chat is ready' ../9-dev.out
+curl -s --noproxy '*' http://127.0.0.1:8088 | grep -q '<title>room</title>' || fail 'the page'
+mkfifo ../ann ../bob
+{client} < ../ann > ../ann.out 2>&1 &
+ANN=$!
+exec 5> ../ann
+until_done grep -q '^. welcome' ../ann.out
+echo /name ann >&5; until_done grep -q 'you are ann; here: ann' ../ann.out
+echo hello >&5; until_done grep -q '^ann: hello' ../ann.out
+
+echo "== 11"
+sed -i '/{behind}/r /dev/stdin' src/lib.rs <<'LINE'
+{line}
+LINE
+until_done grep -q 'deployed: new sessions use it' ../9-dev.out
+{client} < ../bob > ../bob.out 2>&1 &
+BOB=$!
+exec 6> ../bob
+echo /name bob >&6; until_done grep -q 'you are bob; here: bob' ../bob.out
+echo /dice >&6; until_done grep -q '^bob: rolls [1-6]' ../bob.out
+echo /dice >&5; until_done grep -q 'there is no /dice' ../ann.out
+exec 5>&- 6>&-
+kill -INT $ANN $BOB $DEV
+wait
 "#
     )
 }
@@ -155,7 +195,7 @@ echo "the end"
 #[test]
 fn every_command_of_the_tutorial_does_what_it_says() {
     support::begin();
-    for program in ["unshare", "pgrep", "curl", "python3", "ip"] {
+    for program in ["unshare", "pgrep", "curl", "nc", "python3", "ip"] {
         if !support::is_here(program) {
             return;
         }

@@ -93,7 +93,7 @@ impl Client {
         }
     }
 
-    /// The next lines that somebody said.
+    /// The next lines that were said.
     fn said(&mut self, count: usize) -> Vec<String> {
         let mut said = Vec::new();
         while said.len() < count {
