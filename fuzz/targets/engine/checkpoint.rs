@@ -1,5 +1,5 @@
 //! A cell's checkpoint and a delta on it, as an end returns them after decryption. The first two bytes say where
-//! the delta begins, and whether it may have differences of pages; both get a valid envelope for their bytes, since no input would guess a checksum.
+//! the delta begins, and its version; both get a valid envelope for their bytes, since no input would guess a checksum.
 #![no_main]
 
 use bytes::Bytes;
@@ -45,8 +45,9 @@ fn arrive(chain: &[Vec<u8>], piece: usize) -> bool {
 fuzz_target!(|data: &[u8]| {
     let Some((cut, rest)) = data.split_first_chunk() else { return };
     let first = u16::from_le_bytes(*cut);
-    let (full, delta) = rest.split_at(rest.len().min(usize::from(first & 0x7fff)));
-    let chain = [envelope(1, full), envelope(1 + u32::from(first >> 15), delta)];
+    let (full, delta) = rest.split_at(rest.len().min(usize::from(first & 0x3fff)));
+    let version = 1 + u32::from(first >> 15) + 2 * u32::from(first >> 14 & 1);
+    let chain = [envelope(1, full), envelope(version, delta)];
     let alone = Decoded::decode(&chain[..1]);
     if let Ok(both) = Decoded::decode(&chain) {
         let alone = alone.expect("what is built on must be sound by itself");

@@ -420,10 +420,12 @@ impl Stage {
                     }
                     target.copy_from_slice(bytes);
                 }
-                Write::Difference(at, bytes, _) => {
+                Write::Difference(pages, _) => {
                     write.fits(memory)?;
-                    let target = memory[*at..*at + bytes.len()].iter_mut();
-                    target.zip(bytes).for_each(|(byte, change)| *byte ^= change);
+                    for (at, bytes) in pages {
+                        let target = memory[*at..*at + bytes.len()].iter_mut();
+                        target.zip(bytes).for_each(|(byte, change)| *byte ^= change);
+                    }
                 }
                 Write::Awaited(range) => {
                     prefer_huge_pages(&mut memory[range.clone()]);

@@ -10,6 +10,7 @@ mod encode;
 mod pages;
 mod pieces;
 mod reading;
+mod runs;
 mod stage;
 mod versions;
 mod zero_runs;
@@ -27,24 +28,48 @@ use crate::files::FilesChange;
 use crate::globals::GlobalValue;
 use crate::host::Ports;
 use crate::image::StageImage;
+use crate::limits::CHECKPOINT_BYTES_MAX;
 use crate::start_error::CellStartError;
 use marram_session::cell::Seed;
 use marram_wire::id::ImageHash;
 use std::fmt;
 use std::sync::Arc;
 
+/// Bytes of a section's length in the short layout.
+const SHORT_LENGTH_BYTES: usize = 5;
+const _: () = assert!(
+    CHECKPOINT_BYTES_MAX < 1 << (8 * SHORT_LENGTH_BYTES),
+    "the length of any section fits in the short layout"
+);
 /// Begins every encoded checkpoint.
 const MAGIC: [u8; 4] = *b"MRCK";
-/// Version of the layout.
-const VERSION: u32 = 1;
-/// Version of a delta that has differences of pages: a reader that knows none refuses it.
-const DIFFERENCES_VERSION: u32 = 2;
-/// The same, with differences as runs of zeros and of other bytes.
-const ZERO_RUNS_VERSION: u32 = 3;
 /// Bytes before the body: magic, version, length, checksum.
 const HEADER_BYTES: usize = 4 + 4 + 8 + CHECKSUM_BYTES;
 /// Bytes of a BLAKE3 digest that detects damage. Against attackers, checkpoints are encrypted and authenticated in transit.
 const CHECKSUM_BYTES: usize = 16;
+
+/// Versions of the layout, by their numbers in the format. A delta with differences of pages has another one than all else, so that a
+/// reader that knows none refuses it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
+#[repr(u32)]
+enum Layout {
+    /// No differences.
+    Plain = 1,
+    /// Differences of pages, each with the digest of its base. Read, and not written any more, like the next one.
+    Differences = 2,
+    /// The same, as runs of zeros and of other bytes.
+    ZeroRuns = 3,
+    /// The same in fewer bytes: variable-length integers, and one digest for all bases of a chunk.
+    Short = 4,
+}
+
+impl Layout {
+    fn from_number(number: u32) -> Option<Self> {
+        [Self::Plain, Self::Differences, Self::ZeroRuns, Self::Short]
+            .into_iter()
+            .find(|layout| *layout as u32 == number)
+    }
+}
 
 /// Identifies a checkpoint within its cell, so that a delta can name its base.
 pub(crate) type CheckpointId = [u8; 16];
@@ -183,9 +208,9 @@ pub enum RestoreError {
     },
     /// The list is empty.
     Empty,
-    /// A page of the cell is not the one that a difference was made against.
+    /// Some pages of the cell are not those that differences were made against.
     Page {
-        /// Its number.
+        /// The number of the first page that was compared together with them.
         page: usize,
     },
     /// They do not fit the image's quotas or layout, or the target cell.
@@ -205,8 +230,9 @@ impl fmt::Display for RestoreError {
             Self::Version(version) => {
                 write!(
                     f,
-                    "the checkpoint has format version {version}, and this edge reads {VERSION} to \
-                     {ZERO_RUNS_VERSION}; recover elsewhere"
+                    "the checkpoint has format version {version}, and this edge reads {} to {}; recover elsewhere",
+                    Layout::Plain as u32,
+                    Layout::Short as u32
                 )
             }
             Self::Image { found, expected } => {
@@ -221,7 +247,8 @@ impl fmt::Display for RestoreError {
             Self::Page { page } => {
                 write!(
                     f,
-                    "page {page} of the cell is not the one that the delta was made against; fetch a full checkpoint"
+                    "the cell's pages from {page} on are not those that the delta was made against; fetch a full \
+                     checkpoint"
                 )
             }
             Self::Empty => f.write_str("no checkpoint was given"),

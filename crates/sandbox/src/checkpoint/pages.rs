@@ -1,41 +1,35 @@
 //! The layout of pages in a section: runs of page numbers, what differences are made against, then the pages that are not
 //! zero, in chunks that are compressed if that makes them smaller.
 
-use super::zero_runs;
+use super::runs::{self, PageKind, Run};
+use super::{Layout, zero_runs};
 use crate::bytes_io::{Reader, put_u32};
 use crate::limits::PAGE;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::borrow::Cow;
-use std::ops::Range;
 
-/// Bytes that are compressed together.
-const CHUNK: usize = 16 * PAGE;
+/// Pages that are compressed together.
+const CHUNK_PAGES: usize = 16;
+/// Bytes of these.
+const CHUNK: usize = CHUNK_PAGES * PAGE;
 /// Marks a chunk that is stored uncompressed.
 const RAW: u32 = 1 << 31;
 /// Marks a chunk in which zeros are counted, before it is compressed.
 const ZERO_RUNS: u32 = 1 << 30;
 
-/// What a section has of a page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub(super) enum PageKind {
-    /// Nothing: it is zero.
-    Zero = 0,
-    /// Its contents.
-    Whole = 1,
-    /// Its contents XOR those that the reader's page has, whose digest is given.
-    Difference = 2,
-}
+/// Bytes of the digest of pages that differences are made against.
+pub(crate) const BASE_DIGEST_BYTES: usize = 8;
+/// The first bytes of BLAKE3 over the pages. It detects that the reader has another page; the seal detects manipulation.
+pub(crate) type BaseDigest = [u8; BASE_DIGEST_BYTES];
 
-/// Bytes of the digest of a page that a difference is made against.
-pub(crate) const PAGE_DIGEST_BYTES: usize = 8;
-/// The first bytes of BLAKE3 over a page. It detects that the reader has another page; the seal detects manipulation.
-pub(crate) type PageDigest = [u8; PAGE_DIGEST_BYTES];
-
-/// The digest of a page.
-pub(crate) fn page_digest(page: &[u8]) -> PageDigest {
-    let mut digest = PageDigest::default();
-    digest.copy_from_slice(&blake3::hash(page).as_bytes()[..PAGE_DIGEST_BYTES]);
+/// The digest of pages, one behind the other.
+pub(crate) fn base_digest<'a>(pages: impl IntoIterator<Item = &'a [u8]>) -> BaseDigest {
+    let mut hasher = blake3::Hasher::new();
+    for page in pages {
+        hasher.update(page);
+    }
+    let mut digest = BaseDigest::default();
+    digest.copy_from_slice(&hasher.finalize().as_bytes()[..BASE_DIGEST_BYTES]);
     digest
 }
 
@@ -46,9 +40,6 @@ pub(crate) struct Pages {
     /// Contents, one page after the other, several pages per chunk. A chunk that was not compressed is not copied.
     chunks: Vec<Bytes>,
 }
-
-/// Consecutive pages of one kind.
-pub(super) type Run = (Range<u32>, PageKind);
 
 impl Pages {
     /// Every page with its contents; `None` for zero.
@@ -65,9 +56,11 @@ impl Pages {
 #[derive(Default)]
 pub(super) struct Writer<'a> {
     runs: Vec<Run>,
-    /// Of differences: what each is made against.
-    bases: Vec<PageDigest>,
     data: Vec<(PageKind, Cow<'a, [u8]>)>,
+    /// Of each chunk that is complete and has differences: what these are made against.
+    digests: Vec<BaseDigest>,
+    /// What the differences of the last chunk are made against.
+    bases: Vec<u8>,
 }
 
 impl<'a> Writer<'a> {
@@ -79,15 +72,24 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Adds a page that is this XOR the page with that digest.
-    pub(super) fn difference(&mut self, index: u32, difference: Vec<u8>, base: PageDigest) {
-        self.bases.push(base);
+    /// Adds a page that is this XOR `base`.
+    pub(super) fn difference(&mut self, index: u32, difference: Vec<u8>, base: &[u8]) {
+        self.bases.extend_from_slice(base);
         self.data(index, PageKind::Difference, Cow::Owned(difference));
     }
 
     fn data(&mut self, index: u32, kind: PageKind, contents: Cow<'a, [u8]>) {
         self.run(index, kind);
         self.data.push((kind, contents));
+        if self.data.len().is_multiple_of(CHUNK_PAGES) {
+            self.digests.extend(self.last_digest());
+            self.bases.clear();
+        }
+    }
+
+    /// Of the last chunk, if it has differences.
+    fn last_digest(&self) -> Option<BaseDigest> {
+        (!self.bases.is_empty()).then(|| base_digest([&self.bases[..]]))
     }
 
     fn run(&mut self, index: u32, kind: PageKind) {
@@ -99,7 +101,7 @@ impl<'a> Writer<'a> {
 
     /// Whether some pages are differences.
     pub(super) fn has_differences(&self) -> bool {
-        !self.bases.is_empty()
+        !(self.digests.is_empty() && self.bases.is_empty())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -107,22 +109,21 @@ impl<'a> Writer<'a> {
     }
 
     /// ```text
-    /// | run count 4 | (first page 4 | pages 4 | kind 1)* | (digest 8, of a difference)*
-    ///   | (stored length 4, bit 31: not compressed, bit 30: as runs of zeros | chunk)* |
+    /// | runs | (digest 8, of what a chunk's differences are made against)* | chunks
+    /// chunk: | stored length 4, bit 31: not compressed, bit 30: as runs of zeros | so many bytes |
     /// ```
-    /// A chunk with a difference is stored as [`zero_runs`], which are compressed as other chunks are.
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
-        put_u32(out, u32::try_from(self.runs.len()).expect("fewer runs than pages"));
-        for (run, kind) in &self.runs {
-            put_u32(out, run.start);
-            put_u32(out, run.end - run.start);
-            out.push(*kind as u8);
-        }
-        out.extend(self.bases.iter().flatten());
+    /// A chunk with a difference is stored as [`zero_runs`], which are compressed as other chunks are. Only short ones may have any.
+    pub(super) fn write(&self, layout: Layout, out: &mut Vec<u8>) {
+        runs::put(&self.runs, layout, out);
+        out.extend(self.digests.iter().copied().chain(self.last_digest()).flatten());
+        self.put_chunks(out);
+    }
+
+    fn put_chunks(&self, out: &mut Vec<u8>) {
         let mut chunk = Vec::with_capacity(CHUNK);
         let mut packed = vec![0; lz4_flex::block::get_maximum_output_size(CHUNK)];
-        let mut runs = Vec::new();
-        for pages in self.data.chunks(CHUNK / PAGE) {
+        let mut runs = BytesMut::new();
+        for pages in self.data.chunks(CHUNK_PAGES) {
             // One page decides whether the others are compressed: this makes data that is already compressed or encrypted cost a
             // sixteenth of the time. Differences are mostly zeros.
             let has_difference = pages.iter().any(|(kind, _)| *kind == PageKind::Difference);
@@ -136,7 +137,7 @@ impl<'a> Writer<'a> {
                 zero_runs::encode(&chunk, &mut runs);
             }
             let are_runs = has_difference && runs.len() < chunk.len();
-            let (contents, coding) = if are_runs { (&runs, ZERO_RUNS) } else { (&chunk, 0) };
+            let (contents, coding) = if are_runs { (&runs[..], ZERO_RUNS) } else { (&chunk[..], 0) };
             match worth.then(|| lz4_flex::block::compress_into(contents, &mut packed)) {
                 Some(Ok(len)) if len < contents.len() => {
                     put_u32(out, coding | u32::try_from(len).expect("less than a chunk"));
@@ -155,47 +156,23 @@ fn shrinks(page: &[u8], buffer: &mut [u8]) -> bool {
     lz4_flex::block::compress_into(page, buffer).is_ok_and(|len| len < PAGE - PAGE / 16)
 }
 
-/// Bytes of the run count.
-pub(super) const COUNT_BYTES: usize = 4;
-/// Bytes of a run.
-pub(super) const RUN_BYTES: usize = 4 + 4 + 1;
 /// Bytes before a chunk.
 pub(super) const CHUNK_HEADER_BYTES: usize = 4;
 
-/// Reads `count` runs of pages below `end`. Only some sections may have differences.
-pub(super) fn read_runs(
-    mut reader: Reader<'_>,
-    (count, end): (u32, u64),
-    may_differ: bool,
-) -> Result<Vec<Run>, &'static str> {
-    let mut runs = Vec::new();
-    let mut next = 0;
-    for _ in 0..count {
-        let (Some(first), Some(len), Some(kind)) = (reader.u32(), reader.u32(), reader.u8()) else {
-            return Err("a page section is truncated");
-        };
-        let last = first.checked_add(len).ok_or("a page number is too large")?;
-        if first < next || len == 0 || u64::from(last) > end {
-            return Err("page numbers are out of order or beyond the end");
+/// Bytes of digests that follow these runs: one for each chunk with differences, or for each difference.
+pub(super) fn digest_bytes(runs: &[Run], layout: Layout) -> usize {
+    // Pages with contents before this run, and chunks up to the last difference.
+    let (mut pages, mut chunks, mut digests) = (0, 0, 0);
+    for (run, kind) in runs.iter().filter(|(_, kind)| *kind != PageKind::Zero) {
+        let begin = pages;
+        pages += run.len();
+        if *kind == PageKind::Difference {
+            let (first, end) = (begin / CHUNK_PAGES, pages.div_ceil(CHUNK_PAGES));
+            digests += if layout == Layout::Short { end - first.max(chunks) } else { run.len() };
+            chunks = end;
         }
-        next = last;
-        let kind = [PageKind::Zero, PageKind::Whole, PageKind::Difference]
-            .into_iter()
-            .find(|known| *known as u8 == kind && (may_differ || *known != PageKind::Difference));
-        runs.push((first..last, kind.ok_or("a run of pages is of unknown kind")?));
     }
-    Ok(runs)
-}
-
-/// Bytes of contents that follow these runs.
-pub(super) fn data_bytes(runs: &[Run]) -> usize {
-    runs.iter().filter(|(_, kind)| *kind != PageKind::Zero).map(|(run, _)| run.len() * PAGE).sum()
-}
-
-/// Bytes of digests that follow these runs.
-pub(super) fn digest_bytes(runs: &[Run]) -> usize {
-    let differences = runs.iter().filter(|(_, kind)| *kind == PageKind::Difference);
-    differences.map(|(run, _)| run.len() * PAGE_DIGEST_BYTES).sum()
+    digests * BASE_DIGEST_BYTES
 }
 
 /// How a chunk is stored.
@@ -208,22 +185,26 @@ pub(super) struct Chunk {
     /// Whether these are not the bytes that follow: they are compressed, or its zeros are counted, or both.
     pub(super) is_packed: bool,
     is_compressed: bool,
-    are_runs: bool,
+    /// Of which layout its runs of zeros are.
+    runs: Option<Layout>,
 }
 
 impl Chunk {
-    /// Reads a chunk header; `left` bytes of contents are still to come. Only some sections may have runs of zeros.
-    pub(super) fn read(header: u32, left: usize, may_be_runs: bool) -> Result<Self, &'static str> {
+    /// Reads a chunk header; `left` bytes of contents are still to come. Not all layouts have runs of zeros.
+    pub(super) fn read(header: u32, left: usize, layout: Layout) -> Result<Self, &'static str> {
         let stored = (header & !(RAW | ZERO_RUNS)) as usize;
         let (is_compressed, are_runs) = (header & RAW == 0, header & ZERO_RUNS != 0);
         let (unpacked, is_packed) = (left.min(CHUNK), is_compressed || are_runs);
         // Runs that are as long as what they stand for are not written.
-        let is_wrong =
-            if are_runs { !may_be_runs || stored >= unpacked } else { !is_packed && stored != unpacked };
+        let is_wrong = if are_runs {
+            layout < Layout::ZeroRuns || stored >= unpacked
+        } else {
+            !is_packed && stored != unpacked
+        };
         if is_wrong {
             return Err("a chunk of pages has a wrong length");
         }
-        Ok(Self { stored, unpacked, is_packed, is_compressed, are_runs })
+        Ok(Self { stored, unpacked, is_packed, is_compressed, runs: are_runs.then_some(layout) })
     }
 
     /// The pages of a chunk.
@@ -232,27 +213,31 @@ impl Chunk {
         if self.is_compressed {
             let mut unpacked = vec![0; self.unpacked];
             let len = lz4_flex::block::decompress_into(&contents, &mut unpacked).unwrap_or(0);
-            if len == 0 || (len != self.unpacked && !self.are_runs) {
+            if len == 0 || (len != self.unpacked && self.runs.is_none()) {
                 return Err("a chunk of pages does not decompress");
             }
             unpacked.truncate(len);
             contents = unpacked.into();
         }
-        if self.are_runs { Ok(zero_runs::decode(&contents, self.unpacked)?.into()) } else { Ok(contents) }
+        match self.runs {
+            Some(Layout::Short) => zero_runs::decode(contents, self.unpacked).map(Bytes::from),
+            Some(_) => zero_runs::decode_wide(&contents, self.unpacked).map(Bytes::from),
+            None => Ok(contents),
+        }
     }
 }
 
-/// Reads what [`Writer::write`] wrote, for pages below `end`. There are no differences of files.
+/// Reads what [`Writer::write`] wrote in the plain layout, for pages below `end`. There are no differences of files.
 pub(super) fn read(section: &Bytes, end: u64) -> Result<Pages, &'static str> {
     let cut = "a page section is truncated";
     let mut reader = Reader::new(section);
     let count = reader.u32().ok_or(cut)?;
-    let runs = reader.take((count as usize).saturating_mul(RUN_BYTES)).ok_or(cut)?;
-    let runs = read_runs(Reader::new(runs), (count, end), false)?;
-    let (mut left, mut chunks) = (data_bytes(&runs), Vec::new());
+    let runs = reader.take(runs::size(count, Layout::Plain)).ok_or(cut)?;
+    let runs = runs::read(section.slice_ref(runs), end, Layout::Plain)?;
+    let (mut left, mut chunks) = (runs::data_bytes(&runs), Vec::new());
     while left > 0 {
         let cut = "a chunk of pages is truncated";
-        let chunk = Chunk::read(reader.u32().ok_or(cut)?, left, false)?;
+        let chunk = Chunk::read(reader.u32().ok_or(cut)?, left, Layout::Plain)?;
         let stored = reader.take(chunk.stored).ok_or(cut)?;
         left -= chunk.unpacked;
         chunks.push(chunk.unpack(section.slice_ref(stored))?);
@@ -276,7 +261,7 @@ mod tests {
             writer.page(*index, *contents);
         }
         let mut out = Vec::new();
-        writer.write(&mut out);
+        writer.write(Layout::Plain, &mut out);
         out
     }
 
@@ -294,32 +279,84 @@ mod tests {
         assert!(written(&[(0, Some(&noise))]).len() < PAGE + 32);
     }
 
-    /// A chunk of pages of which each had one byte changed, as it is stored.
-    fn stored(pages: u32) -> Vec<u8> {
+    /// Pages of which each had these bytes changed at this place.
+    fn changed(pages: &[u32], place: impl Fn(u32) -> usize, bytes: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
         let mut writer = Writer::default();
-        for index in 0..pages {
-            let mut difference = vec![0; PAGE];
-            difference[100 + index as usize] = 7;
-            writer.difference(index, difference, [1; PAGE_DIGEST_BYTES]);
+        for index in pages {
+            let (mut difference, at, bytes) = (vec![0; PAGE], place(*index), bytes(*index));
+            difference[at..at + bytes.len()].copy_from_slice(&bytes);
+            writer.difference(*index, difference, &[1; PAGE]);
         }
         let mut out = Vec::new();
-        writer.write(&mut out);
-        out.split_off(COUNT_BYTES + RUN_BYTES + pages as usize * PAGE_DIGEST_BYTES)
+        writer.write(Layout::Short, &mut out);
+        out
+    }
+
+    /// A chunk of such pages with one byte each, as it is stored.
+    fn stored(pages: u32) -> Vec<u8> {
+        let all: Vec<u32> = (0..pages).collect();
+        let mut out = changed(&all, |page| 100 + page as usize, |_| vec![7]);
+        // One run, of two integers.
+        assert_eq!(out[..runs::COUNT_BYTES], [2, 0, 0, 0]);
+        out.split_off(runs::COUNT_BYTES + 2 + BASE_DIGEST_BYTES)
+    }
+
+    #[test]
+    fn a_random_word_in_each_of_many_pages_costs_little_more_than_the_word() {
+        let all: Vec<u32> = (300..364).collect();
+        let word = |page: u32| noise(page.to_le_bytes()[0])[..8].to_vec();
+        let size = changed(&all, |_| 16, word).len();
+        assert!(size < 64 * 8 + 4 * 32, "{size}");
+        let apart: Vec<u32> = (0..64).map(|page| page * 100).collect();
+        let size = changed(&apart, |_| 16, word).len();
+        assert!(size < 64 * (8 + 2) + 4 * 32, "{size}");
+        // Counts do not compress if the places are random.
+        let size = changed(&apart, |page| page as usize * 577 % 4_000, word).len();
+        assert!(size < 64 * (8 + 2 + 3) + 4 * 16, "{size}");
     }
 
     #[test]
     fn differences_cost_a_few_bytes_and_are_read_in_their_version_alone() {
         let stored = stored(16);
-        assert!(stored.len() < 16 * 8, "{}", stored.len());
+        assert!(stored.len() < 16 * 2, "{}", stored.len());
         let header = u32::from_le_bytes(stored[..4].try_into().unwrap());
-        assert!(Chunk::read(header, CHUNK, false).is_err());
-        let chunk = Chunk::read(header, CHUNK, true).unwrap();
+        for layout in [Layout::Plain, Layout::Differences] {
+            assert!(Chunk::read(header, CHUNK, layout).is_err());
+        }
+        let chunk = Chunk::read(header, CHUNK, Layout::Short).unwrap();
         let bytes = chunk.unpack(Bytes::copy_from_slice(&stored[4..])).unwrap();
         let places: Vec<usize> = (0..CHUNK).filter(|at| bytes[*at] == 7).collect();
         assert_eq!((bytes.len(), places.len(), places[1] - places[0]), (CHUNK, 16, PAGE + 1));
         for end in 4..stored.len() - 1 {
             assert!(chunk.unpack(Bytes::copy_from_slice(&stored[4..end])).is_err(), "{end}");
         }
+    }
+
+    #[test]
+    fn each_chunk_with_differences_has_a_digest_and_in_older_layouts_each_difference() {
+        use PageKind::{Difference, Whole, Zero};
+        let digests = |runs: &[(u32, PageKind)]| {
+            let (mut writer, mut index) = (Writer::default(), 0);
+            for (len, kind) in runs {
+                for _ in 0..*len {
+                    match kind {
+                        Zero => writer.page(index, None),
+                        Whole => writer.page(index, Some(&[1; PAGE])),
+                        Difference => writer.difference(index, vec![2; PAGE], &[3; PAGE]),
+                    }
+                    index += 1;
+                }
+            }
+            let of = |layout| digest_bytes(&writer.runs, layout) / BASE_DIGEST_BYTES;
+            assert_eq!(of(Layout::Short), writer.digests.len() + usize::from(writer.last_digest().is_some()));
+            (of(Layout::Short), of(Layout::ZeroRuns))
+        };
+        assert_eq!(digests(&[(40, Whole)]), (0, 0));
+        assert_eq!(digests(&[(1, Difference)]), (1, 1));
+        assert_eq!(digests(&[(16, Difference), (3, Zero), (1, Whole)]), (1, 16));
+        assert_eq!(digests(&[(15, Whole), (9, Zero), (2, Difference)]), (2, 2));
+        assert_eq!(digests(&[(3, Difference), (4, Whole), (5, Difference), (40, Whole)]), (1, 8));
+        assert_eq!(digests(&[(33, Difference), (31, Whole), (1, Difference)]), (4, 34));
     }
 
     #[test]

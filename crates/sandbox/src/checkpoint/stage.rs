@@ -1,13 +1,11 @@
 //! Reads one stage's checkpoint as its bytes arrive: memory contents can be taken while the rest is in flight.
 
 use super::decode::{Envelope, Fields};
-use super::pages::{
-    self, CHUNK_HEADER_BYTES, COUNT_BYTES, Chunk, PAGE_DIGEST_BYTES, PageKind, RUN_BYTES, Run,
-};
+use super::pages::{self, BASE_DIGEST_BYTES, BaseDigest, CHUNK_HEADER_BYTES, Chunk};
 use super::pieces::Pieces;
+use super::runs::{self, COUNT_BYTES, PageKind, Run};
 use super::{
-    CHECKSUM_BYTES, CheckpointId, DIFFERENCES_VERSION, HEADER_BYTES, Kind, MAGIC, RestoreError, VERSION,
-    ZERO_RUNS_VERSION,
+    CHECKSUM_BYTES, CheckpointId, HEADER_BYTES, Kind, Layout, MAGIC, RestoreError, SHORT_LENGTH_BYTES,
 };
 use crate::bytes_io::Reader;
 use crate::limits::{CHECKPOINT_BYTES_MAX, PAGE};
@@ -19,8 +17,6 @@ use std::ops::Range;
 
 /// Bytes before the sections: image hash, base id, own id, and whether there is a base.
 const BODY_HEADER_BYTES: usize = 32 + 16 + 16 + 1;
-/// Bytes before a section's payload.
-const SECTION_HEADER_BYTES: usize = 1 + 8 + 4 + 8;
 
 /// Contiguous contents of at least this many bytes are announced, so that the receiver can prepare all of their pages.
 const LONG: usize = 4 << 20;
@@ -30,8 +26,8 @@ pub(crate) enum Write {
     Zeros(Range<usize>),
     /// Bytes from this offset on.
     Bytes(usize, Bytes),
-    /// Whole pages from this offset on, each XOR what memory has there, and the digests of what it must have there.
-    Difference(usize, Bytes, Bytes),
+    /// Whole pages from these offsets on, each XOR what memory has there, and the digest of what it must have at all of them.
+    Difference(Vec<(usize, Bytes)>, BaseDigest),
     /// No bytes yet: contents for this range come later.
     Awaited(Range<usize>),
 }
@@ -41,21 +37,21 @@ impl Write {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Zeros(range) => range.len(),
-            Self::Bytes(_, bytes) | Self::Difference(_, bytes, _) => bytes.len(),
+            Self::Bytes(_, bytes) => bytes.len(),
+            Self::Difference(pages, _) => pages.iter().map(|(_, bytes)| bytes.len()).sum(),
             Self::Awaited(_) => 0,
         }
     }
 
     /// Whether memory has what this is a difference to. Anything may be overwritten.
     pub(crate) fn fits(&self, memory: &[u8]) -> Result<(), RestoreError> {
-        let Self::Difference(at, bytes, bases) = self else { return Ok(()) };
-        let targets = memory.get(*at..*at + bytes.len()).unwrap_or_default().chunks_exact(PAGE);
-        let mut digests = targets.map(pages::page_digest);
-        let is_other = |base: &[u8]| digests.next().is_none_or(|digest| digest != base);
-        match bases.chunks_exact(PAGE_DIGEST_BYTES).position(is_other) {
-            Some(index) => Err(RestoreError::Page { page: at / PAGE + index }),
-            None => Ok(()),
+        let Self::Difference(pages, base) = self else { return Ok(()) };
+        let bases: Option<Vec<_>> =
+            pages.iter().map(|(at, bytes)| memory.get(*at..*at + bytes.len())).collect();
+        if bases.is_some_and(|bases| pages::base_digest(bases) == *base) {
+            return Ok(());
         }
+        Err(RestoreError::Page { page: pages.first().map_or(0, |(at, _)| at / PAGE) })
     }
 }
 
@@ -67,7 +63,8 @@ enum Awaited {
     /// The payload of a section that is read as a whole.
     Payload(Kind, u64),
     RunCount,
-    Runs(u32),
+    /// So many bytes of runs.
+    Runs(usize),
     /// What the differences among the pages are made against.
     Bases,
     ChunkHeader,
@@ -81,15 +78,14 @@ enum Awaited {
 /// A memory range of which contents are still to come.
 struct Target {
     range: Range<usize>,
-    /// Of differences: the digests of what they are made against.
-    bases: Option<Bytes>,
+    are_differences: bool,
 }
 
 /// A stage's checkpoint that is arriving.
 pub(super) struct StageReading {
     come: Pieces,
     awaited: Awaited,
-    version: u32,
+    layout: Layout,
     /// Bytes of the body that were not taken yet.
     left: usize,
     /// Bytes of the current section that were not taken yet.
@@ -100,6 +96,8 @@ pub(super) struct StageReading {
     fields: Fields,
     /// Runs of pages, until the digests behind them are here.
     runs: Vec<Run>,
+    /// The digests of what differences that are still to come are made against.
+    bases: Bytes,
     /// Where contents that are still to come belong.
     targets: VecDeque<Target>,
     /// Total bytes of these ranges.
@@ -112,13 +110,14 @@ impl StageReading {
         Self {
             come: Pieces::default(),
             awaited: Awaited::Header,
-            version: VERSION,
+            layout: Layout::Plain,
             left: 0,
             section: 0,
             checksum: is_checked.then(|| (blake3::Hasher::new(), [0; CHECKSUM_BYTES])),
             envelope: None,
             fields: Fields::default(),
             runs: Vec::new(),
+            bases: Bytes::new(),
             targets: VecDeque::new(),
             contents: 0,
         }
@@ -180,10 +179,8 @@ impl StageReading {
         if header.take(4) != Some(&MAGIC) {
             return Err(RestoreError::Corrupt("it does not begin with the header of a checkpoint"));
         }
-        match header.u32() {
-            Some(version @ (VERSION | DIFFERENCES_VERSION | ZERO_RUNS_VERSION)) => self.version = version,
-            version => return Err(RestoreError::Version(version.unwrap_or(0))),
-        }
+        let version = header.u32().unwrap_or(0);
+        self.layout = Layout::from_number(version).ok_or(RestoreError::Version(version))?;
         let len = header.u64().and_then(|len| usize::try_from(len).ok()).unwrap_or(usize::MAX);
         if len > CHECKPOINT_BYTES_MAX - HEADER_BYTES {
             return Err(RestoreError::Corrupt("it is too large"));
@@ -197,7 +194,7 @@ impl StageReading {
 
     /// Whether it may have differences of pages.
     fn may_differ(&self) -> bool {
-        self.version != VERSION
+        self.layout != Layout::Plain
     }
 
     /// Takes `len` bytes of the body, once they have arrived.
@@ -237,7 +234,7 @@ impl StageReading {
                 self.behind_section()
             }
             Awaited::Section => {
-                let Some(header) = self.take(SECTION_HEADER_BYTES, cut)? else { return Ok(false) };
+                let Some(header) = self.section_header(cut)? else { return Ok(false) };
                 self.section(&mut Reader::new(&header))?
             }
             Awaited::Payload(kind, index) => {
@@ -249,20 +246,21 @@ impl StageReading {
             }
             Awaited::RunCount => {
                 let Some(count) = self.take_of_section(COUNT_BYTES, pages_cut)? else { return Ok(false) };
-                Awaited::Runs(Reader::new(&count).u32().ok_or(pages_cut)?)
+                let count = Reader::new(&count).u32().ok_or(pages_cut)?;
+                Awaited::Runs(runs::size(count, self.layout))
             }
-            Awaited::Runs(count) => {
-                let size = (count as usize).saturating_mul(RUN_BYTES);
-                let Some(runs) = self.take_of_section(size, pages_cut)? else { return Ok(false) };
+            Awaited::Runs(size) => {
+                let Some(come) = self.take_of_section(size, pages_cut)? else { return Ok(false) };
                 let end = (self.fields.memory_len.unwrap_or(0) / PAGE) as u64;
-                self.runs = pages::read_runs(Reader::new(&runs), (count, end), self.may_differ())?;
-                self.contents = pages::data_bytes(&self.runs);
+                self.runs = runs::read(come, end, self.layout)?;
+                self.contents = runs::data_bytes(&self.runs);
                 Awaited::Bases
             }
             Awaited::Bases => {
-                let size = pages::digest_bytes(&self.runs);
+                let size = pages::digest_bytes(&self.runs, self.layout);
                 let Some(bases) = self.take_of_section(size, pages_cut)? else { return Ok(false) };
-                self.place_runs(bases);
+                self.bases = bases;
+                self.place_runs();
                 self.behind_chunk()?
             }
             Awaited::ChunkHeader => {
@@ -270,7 +268,7 @@ impl StageReading {
                     return Ok(false);
                 };
                 let header = Reader::new(&header).u32().ok_or(chunk_cut)?;
-                let chunk = Chunk::read(header, self.contents, self.version == ZERO_RUNS_VERSION)?;
+                let chunk = Chunk::read(header, self.contents, self.layout)?;
                 // Differences are put over whole pages.
                 let is_whole = chunk.is_packed || self.may_differ();
                 if is_whole { Awaited::Whole(chunk) } else { Awaited::Raw(chunk.stored) }
@@ -316,14 +314,30 @@ impl StageReading {
         Ok(())
     }
 
+    /// What comes before a section's payload, once it has arrived.
+    fn section_header(&mut self, cut: &'static str) -> Result<Option<Bytes>, &'static str> {
+        let Some([kind]) = self.come.peek() else { return Ok(None) };
+        let size = match self.layout {
+            Layout::Short if kind == Kind::FilePages as u8 => 1 + 8 + SHORT_LENGTH_BYTES,
+            Layout::Short => 1 + SHORT_LENGTH_BYTES,
+            _ => 1 + 8 + 4 + 8,
+        };
+        self.take(size, cut)
+    }
+
     fn section(&mut self, header: &mut Reader<'_>) -> Result<Awaited, &'static str> {
         let cut = "its fields are truncated";
         let kind = header.u8().and_then(Kind::from_number).ok_or("it has a section of unknown kind")?;
-        let index = header.u64().ok_or(cut)?;
-        if header.u32() != u32::try_from(PAGE).ok() {
+        let is_short = self.layout == Layout::Short;
+        let has_index = !is_short || kind == Kind::FilePages;
+        let index = if has_index { header.u64().ok_or(cut)? } else { 0 };
+        if !is_short && header.u32() != u32::try_from(PAGE).ok() {
             return Err("it has pages of another size");
         }
-        let len = header.u64().and_then(|len| usize::try_from(len).ok()).ok_or(cut)?;
+        // The rest of the header is the length.
+        let mut len = [0; 8];
+        header.rest().iter().zip(&mut len).for_each(|(from, to)| *to = *from);
+        let len = usize::try_from(u64::from_le_bytes(len)).map_err(|_| cut)?;
         if len > self.left {
             return Err("a section is truncated");
         }
@@ -347,22 +361,19 @@ impl StageReading {
         }
     }
 
-    fn place_runs(&mut self, mut bases: Bytes) {
+    fn place_runs(&mut self) {
         for (run, kind) in std::mem::take(&mut self.runs) {
             self.fields.pages.add(run.clone());
             let range = run.start as usize * PAGE..run.end as usize * PAGE;
-            let bases = match kind {
-                PageKind::Zero => {
-                    self.fields.writes.push(Write::Zeros(range));
-                    continue;
-                }
-                PageKind::Whole => None,
-                PageKind::Difference => Some(bases.split_to(run.len() * PAGE_DIGEST_BYTES)),
-            };
-            if bases.is_none() && range.len() >= LONG {
+            if kind == PageKind::Zero {
+                self.fields.writes.push(Write::Zeros(range));
+                continue;
+            }
+            let are_differences = kind == PageKind::Difference;
+            if !are_differences && range.len() >= LONG {
                 self.fields.writes.push(Write::Awaited(range.clone()));
             }
-            self.targets.push_back(Target { range, bases });
+            self.targets.push_back(Target { range, are_differences });
         }
     }
 
@@ -370,21 +381,47 @@ impl StageReading {
     /// there are differences.
     fn place(&mut self, mut bytes: Bytes) {
         self.contents -= bytes.len();
-        while let Some(Target { range, bases }) = self.targets.front_mut().filter(|_| !bytes.is_empty()) {
+        let mut differences = Vec::new();
+        while let Some(Target { range, are_differences }) =
+            self.targets.front_mut().filter(|_| !bytes.is_empty())
+        {
             let now = bytes.split_to(bytes.len().min(range.len()));
             let at = range.start;
             range.start += now.len();
-            self.fields.writes.push(match bases {
-                Some(bases) => {
-                    let of_these = bases.split_to(now.len() / PAGE * PAGE_DIGEST_BYTES);
-                    Write::Difference(at, now, of_these)
-                }
-                None => Write::Bytes(at, now),
-            });
+            if *are_differences {
+                differences.push((at, now));
+            } else {
+                self.fields.writes.push(Write::Bytes(at, now));
+            }
             if range.start == range.end {
                 self.targets.pop_front();
             }
         }
+        if !differences.is_empty() {
+            self.place_differences(differences);
+        }
+    }
+
+    /// The same, for the differences of a chunk: one digest is of them all, or each page has one.
+    fn place_differences(&mut self, differences: Vec<(usize, Bytes)>) {
+        if self.layout == Layout::Short {
+            let base = self.next_base();
+            self.fields.writes.push(Write::Difference(differences, base));
+            return;
+        }
+        for (at, mut bytes) in differences {
+            for offset in (0..bytes.len()).step_by(PAGE) {
+                let base = self.next_base();
+                let page = vec![(at + offset, bytes.split_to(PAGE))];
+                self.fields.writes.push(Write::Difference(page, base));
+            }
+        }
+    }
+
+    fn next_base(&mut self) -> BaseDigest {
+        let mut digest = BaseDigest::default();
+        digest.copy_from_slice(&self.bases.split_to(BASE_DIGEST_BYTES));
+        digest
     }
 }
 
@@ -396,7 +433,7 @@ mod tests {
     const MESSAGE_AT: usize = 1 << 20;
 
     /// What a checkpoint of one stage writes to memory: places, and bytes or digests.
-    fn writes(checkpoint: &'static [u8]) -> Vec<(usize, usize, Option<Bytes>)> {
+    fn writes(checkpoint: &'static [u8]) -> Vec<(usize, u8, Option<BaseDigest>)> {
         let mut reading = StageReading::new(true);
         reading.push(Bytes::from_static(checkpoint)).unwrap();
         let (memory_len, writes) = reading.take_writes().unwrap();
@@ -405,15 +442,17 @@ mod tests {
         assert!(!is_full);
         let mut found = Vec::new();
         for write in writes {
-            let (at, bytes, bases) = match write {
-                Write::Bytes(at, bytes) => (at, bytes, None),
-                Write::Difference(at, bytes, bases) => (at, bytes, Some(bases)),
+            let (pages, base) = match write {
+                Write::Bytes(at, bytes) => (vec![(at, bytes)], None),
+                Write::Difference(pages, base) => (pages, Some(base)),
                 Write::Zeros(_) | Write::Awaited(_) => panic!("there are none"),
             };
-            assert_eq!(bytes.len(), PAGE);
-            let set = bytes.iter().filter(|byte| **byte > 0).count();
-            assert!(set == 1 || at == MESSAGE_AT, "at {at}");
-            found.push((at / PAGE, usize::from(bytes[1000]), bases));
+            for (at, bytes) in pages {
+                assert_eq!(bytes.len(), PAGE);
+                let set = bytes.iter().filter(|byte| **byte > 0).count();
+                assert!(set == 1 || at == MESSAGE_AT, "at {at}");
+                found.push((at / PAGE, bytes[1000], base));
+            }
         }
         found
     }
@@ -422,16 +461,22 @@ mod tests {
     #[test]
     fn deltas_of_all_versions_are_read_as_they_were_written() {
         let first = writes(include_bytes!("golden/1-delta.bin"));
-        let of = |page: usize| first.iter().find(|found| found.0 == page).cloned();
+        let of = |page: usize| first.iter().find(|found| found.0 == page).copied();
         assert_eq!([of(32), of(40)], [Some((32, 1, None)), Some((40, 1, None))]);
         let mut page = [0; PAGE];
         page[1000] = 1;
-        let base = Some(Bytes::copy_from_slice(&pages::page_digest(&page)));
+        let base = Some(pages::base_digest([&page[..]]));
         for differences in
             [include_bytes!("golden/2-delta.bin").as_slice(), include_bytes!("golden/3-delta.bin")]
         {
             let second = writes(differences);
-            assert_eq!(second[..2], [(32, 1 ^ 2, base.clone()), (40, 1 ^ 2, base.clone())]);
+            assert_eq!(second[..2], [(32, 1 ^ 2, base), (40, 1 ^ 2, base)]);
         }
+        // One digest of both pages and of the one with the message.
+        let mut message = [0; PAGE];
+        message[..4].copy_from_slice(&[32, 1, 40, 1]);
+        let base = Some(pages::base_digest([&page[..], &page, &message]));
+        let second = writes(include_bytes!("golden/4-delta.bin"));
+        assert_eq!(second, [(32, 1 ^ 2, base), (40, 1 ^ 2, base), (MESSAGE_AT / PAGE, 0, base)]);
     }
 }

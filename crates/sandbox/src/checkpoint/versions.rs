@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! delta on base:  the page is what it was       nothing
-//!                 a version is known            digest of that version, page XOR version
+//!                 a version is known            page XOR version, and a digest of such versions
 //!                 none is                       the whole page
 //! ```
 //! What is known is what the reader of the last delta has, so it is of use only for a delta on exactly that one. For any other
@@ -11,7 +11,7 @@
 //!
 //! This is the checkpoint compression of Remus (Cully et al., NSDI 2008, 5.1), with a limit for what it may keep.
 
-use super::pages::{Writer, page_digest};
+use super::pages::Writer;
 use super::{CheckpointId, Copied};
 use crate::limits::{PAGE, VERSIONS_BYTES_MAX, VERSIONS_BYTES_MIN, VERSIONS_MEMORY_PART};
 use std::collections::{BTreeMap, BTreeSet};
@@ -164,7 +164,7 @@ impl Kept {
                 counts[0] += 1;
             } else {
                 let difference = version.contents.iter().zip(contents).map(|(then, now)| then ^ now);
-                writer.difference(page, difference.collect(), page_digest(&version.contents));
+                writer.difference(page, difference.collect(), &version.contents);
                 counts[1] += 1;
             }
             version.contents.copy_from_slice(contents);
@@ -207,8 +207,10 @@ impl Kept {
 mod tests {
     use super::*;
     use crate::buffers::Spares;
-    use crate::checkpoint::pages::PageKind;
+    use crate::checkpoint::Layout;
+    use crate::checkpoint::runs::PageKind;
     use crate::limits::WASM_PAGE;
+    use bytes::Bytes;
 
     /// A cell's memory, and what its backup is sent.
     struct Sender {
@@ -238,10 +240,10 @@ mod tests {
             self.last = id;
             let writer = self.versions.changes(&copied, (base, id), self.memory.len());
             let mut out = Vec::new();
-            writer.write(&mut out);
-            let count = u32::from_le_bytes(out[..4].try_into().unwrap());
-            let runs = crate::bytes_io::Reader::new(&out[4..]);
-            crate::checkpoint::pages::read_runs(runs, (count, 1 << 20), true).unwrap()
+            writer.write(Layout::Short, &mut out);
+            let size = u32::from_le_bytes(out[..4].try_into().unwrap()) as usize;
+            let runs = Bytes::copy_from_slice(&out[4..4 + size]);
+            crate::checkpoint::runs::read(runs, 1 << 20, Layout::Short).unwrap()
         }
 
         fn kept(&self) -> Vec<u32> {

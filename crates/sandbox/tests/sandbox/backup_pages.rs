@@ -1,6 +1,11 @@
 //! The deltas that go to one backup: pages as differences from what the backup has, and pages that are not sent at all.
 
-use crate::support::{CELL, ask_at, cells, deploy, guest, mixer, start_in};
+use crate::support::{
+    CELL, ask_at, cells, deploy,
+    files::{CREATE, READ, WRITE, open, write},
+    guest, mixer, start_in,
+    wasi::proxy,
+};
 use bytes::Bytes;
 use marram_sandbox::{
     Cells, CellsConfig, CheckpointReader, Decoded, Image, PageCounts, RestoreError, Tracking, limits::PAGE,
@@ -102,7 +107,7 @@ fn a_backup_that_gets_differences_has_the_cell_after_each_of_them() {
             pair.ask(input);
             pair.send();
         }
-        assert!(pair.sent.iter().any(|delta| version(delta) == 3), "{tracking:?}");
+        assert!(pair.sent.iter().any(|delta| version(delta) == 4), "{tracking:?}");
         assert!(pair.cells.page_counts().differences > 40, "{tracking:?}");
         // All of them at once, and filled as they arrive, in any pieces.
         let hash = pair.cells.state_hash(CELL);
@@ -122,6 +127,19 @@ fn a_backup_that_gets_differences_has_the_cell_after_each_of_them() {
             pair.cells.remove(other);
         }
     }
+}
+
+#[test]
+fn files_are_sent_beside_differences() {
+    let mut pair = Pair::new(deploy(&proxy()), Tracking::Auto);
+    let files = ["a", "b"].map(|name| open(&mut pair.cells, name, CREATE, READ | WRITE).unwrap());
+    for contents in 1..5 {
+        for file in files {
+            assert_eq!(write(&mut pair.cells, file, &[contents; 5000]), Ok(5000));
+        }
+        pair.send();
+    }
+    assert!(pair.sent[2..].iter().all(|delta| version(delta) == 4));
 }
 
 #[test]
@@ -206,24 +224,24 @@ fn a_difference_to_another_page_is_refused_and_changes_nothing() {
     pair.ask(&[32, 2, 40, 2]);
     let before = pair.cells.state_hash(BACKUP);
     let delta = pair.take(CheckpointBase::Backup);
-    assert_eq!(version(&delta), 3);
-    // The page as the backup has it.
-    let mut page = [0; PAGE];
+    assert_eq!(version(&delta), 4);
+    // The pages as the backup has them: these two, and the one with the message.
+    let (mut page, mut message) = ([0; PAGE], [0; PAGE]);
     page[1000] = 1;
-    let digest = blake3::hash(&page);
-    let digests = [&digest.as_bytes()[..8]; 2].concat();
-    // The digest of the last page is changed.
-    let mut other = digests.clone();
-    other[15] ^= 1;
-    let wrong = Decoded::decode(&[forged(&delta, &digests, &other)]).unwrap();
+    message[..4].copy_from_slice(&[32, 1, 40, 1]);
+    let digest = blake3::hash(&[page, page, message].concat());
+    let digest = &digest.as_bytes()[..8];
+    let mut other = digest.to_vec();
+    other[7] ^= 1;
+    let wrong = Decoded::decode(&[forged(&delta, digest, &other)]).unwrap();
     let refused = pair.cells.advance(BACKUP, &wrong).unwrap_err();
-    assert_eq!(refused, RestoreError::Page { page: 40 });
+    assert_eq!(refused, RestoreError::Page { page: 32 });
     assert!(refused.to_string().contains("fetch a full checkpoint"), "{refused}");
     assert_eq!(pair.cells.state_hash(BACKUP), before, "nothing was written");
     // In a list it is found only when the one before is applied: then the cell is gone.
-    let list = [pair.sent[0].clone(), pair.sent[1].clone(), forged(&delta, &digests, &other)];
+    let list = [pair.sent[0].clone(), pair.sent[1].clone(), forged(&delta, digest, &other)];
     let refused = pair.cells.restore(CellId(3), &pair.image, &Decoded::decode(&list).unwrap());
-    assert_eq!(refused, Err(RestoreError::Page { page: 40 }));
+    assert_eq!(refused, Err(RestoreError::Page { page: 32 }));
     assert_eq!(pair.cells.memory_bytes(CellId(3)), None);
     // The true one fits, once.
     let decoded = Decoded::decode(&[delta]).unwrap();
@@ -247,19 +265,15 @@ fn differences_are_refused_where_there_is_nothing_to_differ_from() {
         let why = refusal(signed(other));
         assert!(why.to_string().contains("only a delta"), "{why}");
     }
-    // A reader of version 1 knows no such run.
-    let mut old = delta.clone();
-    old[4] = 1;
-    let why = refusal(old);
-    assert!(why.to_string().contains("unknown kind"), "{why}");
-    // Nor does one of version 2 count zeros.
-    let mut old = delta.clone();
-    old[4] = 2;
-    let why = refusal(old);
-    assert!(why.to_string().contains("wrong length"), "{why}");
+    // What has other versions is laid out otherwise.
+    for version in 1..4 {
+        let mut old = delta.clone();
+        old[4] = version;
+        assert!(matches!(refusal(old), RestoreError::Corrupt(_)), "version {version}");
+    }
     let mut future = delta.clone();
-    future[4] = 4;
-    assert_eq!(refusal(future), RestoreError::Version(4));
+    future[4] = 5;
+    assert_eq!(refusal(future), RestoreError::Version(5));
     // Damage of each byte, with a valid checksum: refused, or another state. Never a panic.
     let mut cells = cells();
     let full = Decoded::decode(&pair.sent).unwrap();
