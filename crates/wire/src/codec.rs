@@ -203,6 +203,30 @@ impl<T: Field> Field for Vec<T> {
     }
 }
 
+/// A list without its own limit, bounded by the bytes that contain it; for what only edges write.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Many<T>(pub Vec<T>);
+
+impl<T> Default for Many<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Field> Field for Many<T> {
+    fn put(&self, out: &mut BytesMut) {
+        (self.0.len() as u64).put(out);
+        self.0.iter().for_each(|item| item.put(out));
+    }
+    fn take(from: &mut Bytes) -> Result<Self, Error> {
+        let count = usize::try_from(u64::take(from)?).map_err(|_| Error::TooLarge)?;
+        if count > from.len() {
+            return Err(Error::Truncated);
+        }
+        (0..count).map(|_| T::take(from)).collect::<Result<_, _>>().map(Self)
+    }
+}
+
 /// Declares a struct whose encoding is its fields in order.
 #[macro_export]
 macro_rules! record {

@@ -5,44 +5,23 @@
 //! ```
 //! All of it is sealed ([`crate::seal`]); ends see only [`crate::frame::CheckpointMeta`].
 
+pub use crate::codec::Many;
+
 use crate::{
     codec::{Error, Field},
     frame::CheckpointMeta,
     id::{Generation, ImageHash, Port, SessionId},
+    log::Client,
     record,
 };
 use alloc::vec::Vec;
 use bytes::{Bytes, BytesMut};
 use core::fmt;
 
-/// 2: timers name their stage. 3: tasks and locks. 4: paused ports.
-const VERSION: u8 = 4;
+/// 2: timers name their stage. 3: tasks and locks. 4: paused ports. 5: clients of a shared cell.
+const VERSION: u8 = 5;
 /// The oldest version that is decoded: an edge takes over sessions from edges that run the release before its own.
 const VERSION_OLDEST: u8 = 2;
-
-/// A list without its own limit, bounded by the bytes that contain it; for sealed headers, which only edges write.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Many<T>(pub Vec<T>);
-
-impl<T> Default for Many<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<T: Field> Field for Many<T> {
-    fn put(&self, out: &mut BytesMut) {
-        (self.0.len() as u64).put(out);
-        self.0.iter().for_each(|item| item.put(out));
-    }
-    fn take(from: &mut Bytes) -> Result<Self, Error> {
-        let count = usize::try_from(u64::take(from)?).map_err(|_| Error::TooLarge)?;
-        if count > from.len() {
-            return Err(Error::Truncated);
-        }
-        (0..count).map(|_| T::take(from)).collect::<Result<_, _>>().map(Self)
-    }
-}
 
 record! {
     /// An output that its end had not acknowledged.
@@ -121,6 +100,18 @@ record! {
 }
 
 record! {
+    /// The port of a client of a shared cell.
+    ClientState {
+        /// The port.
+        state: PortState,
+        /// The client.
+        client: Client,
+        /// Whether a handler of its input was stopped: it is to leave.
+        expelled: bool,
+    }
+}
+
+record! {
     /// The session at the checkpoint's position.
     Header {
         /// The session of the checkpoint.
@@ -153,6 +144,8 @@ record! {
         locks: Many<Lock>,
         /// Ports that are paused, each once.
         paused: Many<Paused>,
+        /// Clients of a shared cell, which has no `ports`.
+        clients: Many<ClientState>,
     }
 }
 
@@ -255,8 +248,9 @@ pub fn front(checkpoint: Bytes) -> Result<Option<(Header, Bytes)>, Error> {
         return Err(Error::Unknown);
     }
     let mut encoded = match Bytes::take(&mut rest) {
-        Ok(encoded) if version < 3 => with_empty_lists(&encoded, 3),
-        Ok(encoded) if version < 4 => with_empty_lists(&encoded, 1),
+        Ok(encoded) if version < 3 => with_empty_lists(&encoded, 4),
+        Ok(encoded) if version < 4 => with_empty_lists(&encoded, 2),
+        Ok(encoded) if version < 5 => with_empty_lists(&encoded, 1),
         Ok(encoded) => encoded,
         Err(Error::Truncated) => return Ok(None),
         Err(error) => return Err(error),
@@ -266,15 +260,26 @@ pub fn front(checkpoint: Bytes) -> Result<Option<(Header, Bytes)>, Error> {
 }
 
 /// Converts the header of an older version to the current one: adds this many empty lists at its end. The lists of tasks and
-/// locks came with version 3, that of paused ports with version 4.
+/// locks came with version 3, that of paused ports with version 4, that of clients with version 5.
 pub(crate) fn with_empty_lists(encoded: &[u8], count: usize) -> Bytes {
-    [encoded, &[0, 0, 0][..count.min(3)]].concat().into()
+    [encoded, &[0; 4][..count.min(4)]].concat().into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::HostId;
     use alloc::vec;
+
+    fn client(port: u32, expelled: bool) -> ClientState {
+        let port = Port(port);
+        let outbox = Many(vec![Unacknowledged { close: false, payload: Bytes::from_static(b"out") }]);
+        let state =
+            PortState { port, took: 3, input_closed: false, produced: 4, output_closed: false, outbox };
+        let generation = Generation { count: 1, opener: 9 };
+        let client = Client { session: SessionId([5; 16]), host: HostId([4; 16]), generation };
+        ClientState { state, client, expelled }
+    }
 
     fn header() -> Header {
         Header {
@@ -296,11 +301,12 @@ mod tests {
                 Paused { stage: 0, port: Port::CLIENT },
                 Paused { stage: 2, port: Port::SERVER },
             ]),
+            clients: Many(vec![client(0, false), client(300, true)]),
         }
     }
 
     #[test]
-    fn tasks_locks_and_pauses_survive() {
+    fn tasks_locks_pauses_and_clients_survive() {
         let joined = join(&header(), b"cell");
         let joined = Bytes::from(joined);
         assert_eq!(split(joined.clone()), Ok((header(), Bytes::from_static(b"cell"))));
@@ -313,10 +319,25 @@ mod tests {
     }
 
     #[test]
+    fn a_header_that_is_cut_anywhere_is_refused() {
+        let mut encoded = BytesMut::new();
+        header().put(&mut encoded);
+        for end in 0..encoded.len() {
+            let mut cut = BytesMut::new();
+            VERSION.put(&mut cut);
+            Bytes::copy_from_slice(&encoded[..end]).put(&mut cut);
+            assert!(split(cut.freeze()).is_err(), "{end}");
+        }
+    }
+
+    #[test]
     fn what_an_older_checkpoint_does_not_know_is_empty() {
-        let before_pauses = Header { paused: Many::default(), ..header() };
+        let before_clients = Header { clients: Many::default(), ..header() };
+        let before_pauses = Header { paused: Many::default(), ..before_clients.clone() };
         let before_tasks = Header { tasks: Many::default(), locks: Many::default(), ..before_pauses.clone() };
-        for (version, lists, expected) in [(3_u8, 1, before_pauses), (2, 3, before_tasks)] {
+        for (version, lists, expected) in
+            [(4_u8, 1, before_clients), (3, 2, before_pauses), (2, 4, before_tasks)]
+        {
             let mut encoded = BytesMut::new();
             expected.put(&mut encoded);
             encoded.truncate(encoded.len() - lists);
@@ -325,7 +346,7 @@ mod tests {
             encoded.freeze().put(&mut old);
             old.extend_from_slice(b"cell");
             assert_eq!(split(old.clone().freeze()), Ok((expected, Bytes::from_static(b"cell"))));
-            for other in (0..=5).filter(|other| *other != version) {
+            for other in (0..=6).filter(|other| *other != version) {
                 old[0] = other;
                 assert!(split(old.clone().freeze()).is_err(), "{version} as {other}");
             }

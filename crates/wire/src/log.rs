@@ -2,7 +2,7 @@
 //! and nothing else.
 //!
 //! ```text
-//! entry := kind (bits 0-2) | has time (bit 3) | has reads (bit 4)  [| seed (32) | peers]  [| time]  [| reads]
+//! entry := kind (bits 0-2) | has time (bit 3) | has reads (bit 4)  [| seed (32) | peers]  [| port]  [| event]  [| time]  [| reads]
 //! peers := has server (bit 0) | client by datagrams (bit 1) | server by datagrams (bit 2) | client is known (bit 3)  [| peer]
 //! time  := nanoseconds since the last logged time (LEB128); in a start entry absolute (8 bytes, little endian)
 //! reads := forgets (bit 0) | number of reads << 1 (LEB128) | reads, each
@@ -10,11 +10,14 @@
 //!          n: as the n-th of the first kind since the last entry that forgets, itself included (LEB128)
 //! ```
 //!
+//! Ports 0 and 1 have kinds of their own; `port` is another one, and `event` what happens to a port ([`PortEvent`]).
 //! A message needs no number: each port's messages are consumed in order. A timer needs no name: the earliest one fires. Tasks
 //! need none either: they run in the order of the queue. So the entry of a plain message is one byte.
 
+mod ports;
 mod reads;
 
+pub use ports::{Client, Joined, PortEvent};
 pub use reads::{Found, Known, Logged, Read, Reads};
 
 use crate::{
@@ -27,6 +30,10 @@ use bytes::{Bytes, BytesMut};
 
 const TIMED: u8 = 8;
 const READ: u8 = 16;
+/// A message of a port that is neither the client's nor the server's.
+const FURTHER: u8 = 5;
+/// Something happens to a port.
+const PORT_EVENT: u8 = 6;
 const SERVER: u8 = 1;
 const CLIENT_DATAGRAMS: u8 = 2;
 const SERVER_DATAGRAMS: u8 = 4;
@@ -87,6 +94,8 @@ pub enum Event {
         /// The peers that ports are opened for.
         peers: Peers,
     },
+    /// Something happens to a port of a shared cell.
+    Port(PortEvent),
 }
 
 /// An event, the time that its handlers observed, if any, and what they read from the cache.
@@ -111,18 +120,25 @@ impl Cursor {
     /// Appends an entry. A time before the last one is written as the last one: session time never runs backwards.
     pub fn put(&mut self, entry: &Entry, out: &mut BytesMut) {
         let kind = match &entry.event {
-            Event::Message(port) if *port == Port::CLIENT => 0,
-            Event::Message(_) => 1,
+            Event::Message(Port::CLIENT) => 0,
+            Event::Message(Port::SERVER) => 1,
             Event::Timer => 2,
-            Event::Task => 4,
             Event::Start { .. } => 3,
+            Event::Task => 4,
+            Event::Message(_) => FURTHER,
+            Event::Port(_) => PORT_EVENT,
         };
         let timed = if entry.now_ns.is_some() { TIMED } else { 0 };
         let read = if entry.reads.list.is_empty() { 0 } else { READ };
         (kind | timed | read).put(out);
-        if let Event::Start { seed, peers } = &entry.event {
-            seed.put(out);
-            peers.put(out);
+        match &entry.event {
+            Event::Start { seed, peers } => {
+                seed.put(out);
+                peers.put(out);
+            }
+            Event::Message(port) if kind == FURTHER => port.put(out),
+            Event::Port(event) => event.put(out),
+            Event::Message(_) | Event::Timer | Event::Task => {}
         }
         if let Some(now_ns) = entry.now_ns {
             if kind == 3 {
@@ -150,8 +166,14 @@ impl Cursor {
             0 => Event::Message(Port::CLIENT),
             1 => Event::Message(Port::SERVER),
             2 => Event::Timer,
-            4 => Event::Task,
             3 => Event::Start { seed: Field::take(from)?, peers: Field::take(from)? },
+            4 => Event::Task,
+            FURTHER => match Field::take(from)? {
+                // They have a kind of their own.
+                Port::CLIENT | Port::SERVER => return Err(Error::Unknown),
+                port => Event::Message(port),
+            },
+            PORT_EVENT => Event::Port(Field::take(from)?),
             _ => return Err(Error::Unknown),
         };
         let now_ns = if head & TIMED == 0 {
@@ -171,6 +193,8 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::{Generation, HostId, SessionId};
+    use alloc::{boxed::Box, vec, vec::Vec};
 
     #[test]
     fn times_however_far_apart_survive() {
@@ -216,6 +240,103 @@ mod tests {
         assert_eq!(reader, writer);
     }
 
+    /// What an entry of a further kind can be, in the order of the encoding.
+    fn of_further_ports() -> Vec<Event> {
+        let client =
+            Client { session: SessionId([3; 16]), host: HostId([4; 16]), generation: generation(1 << 40) };
+        let peers = [None, Peer::new(None, Some("web-1")).map(Arc::new)];
+        let mut events: Vec<_> = [2, 0x7f, 0x80, u32::MAX].map(|port| Event::Message(Port(port))).into();
+        for port in [0, 2, 0x80, u32::MAX].map(Port) {
+            let joins =
+                peers.iter().flat_map(|peer| [false, true].map(|datagrams| (peer.clone(), datagrams)));
+            let joined = |(peer, datagrams)| {
+                PortEvent::Joined(Box::new(Joined { port, client: client.clone(), datagrams, peer }))
+            };
+            let others = [
+                PortEvent::Resumed { port, generation: generation(7) },
+                PortEvent::Expelled { port },
+                PortEvent::Left { port, quietly: false },
+                PortEvent::Left { port, quietly: true },
+            ];
+            assert!(others.iter().all(|event| event.port() == port));
+            events.extend(joins.map(joined).chain(others).map(Event::Port));
+        }
+        events
+    }
+
+    fn generation(count: u64) -> Generation {
+        Generation { count, opener: 5 }
+    }
+
+    fn encoded(event: Event) -> Vec<u8> {
+        let mut out = BytesMut::new();
+        Cursor::default().put(&Entry { event, now_ns: None, reads: Reads::default() }, &mut out);
+        out.into()
+    }
+
+    /// The entry, if it is all of these bytes.
+    fn decoded(bytes: &[u8]) -> Option<Entry> {
+        let mut bytes = Bytes::copy_from_slice(bytes);
+        Cursor::default().take(&mut bytes).ok().filter(|_| bytes.is_empty())
+    }
+
+    #[test]
+    fn port_events_survive_and_each_has_one_encoding() {
+        let events = of_further_ports();
+        for event in &events {
+            let bytes = encoded(event.clone());
+            let entry = |event: &Event| Entry { event: event.clone(), now_ns: None, reads: Reads::default() };
+            assert_eq!(decoded(&bytes), Some(entry(event)));
+            // What is cut is no entry.
+            assert!((0..bytes.len()).all(|end| decoded(&bytes[..end]).is_none()), "{event:?}");
+            // Each other byte anywhere is refused, or is of another entry, which is encoded so. A time or a longer integer would
+            // need another byte.
+            for at in 0..bytes.len() {
+                for byte in (0..=u8::MAX).filter(|byte| *byte != bytes[at]) {
+                    let mut other = bytes.clone();
+                    other[at] = byte;
+                    let Some(read) = decoded(&other) else { continue };
+                    assert_ne!(read.event, *event, "byte {at} is {byte}");
+                    let again = encoded(read.event);
+                    let is_padded = again.len() < other.len();
+                    assert!(again == other || is_padded, "byte {at} is {byte}: {event:?}");
+                }
+            }
+        }
+        let all: alloc::collections::BTreeSet<_> = events.iter().cloned().map(encoded).collect();
+        assert_eq!(all.len(), events.len());
+    }
+
+    #[test]
+    fn further_kinds_have_no_second_form_of_what_others_say() {
+        let heads = |after: &[u8]| -> Vec<u8> {
+            (0..=u8::MAX).filter(|head| decoded(&[&[*head], after].concat()).is_some()).collect()
+        };
+        // Messages of ports 0 and 1 have a byte of their own, as all messages of ports above them have not.
+        assert_eq!(heads(&[]), [0, 1, 2, 4]);
+        assert_eq!([heads(&[0]), heads(&[1])], [[8, 9, 10, 12]; 2]);
+        assert_eq!(heads(&[2]), [5, 8, 9, 10, 12]);
+        // The server's port neither joins nor leaves, and no further thing happens to a port.
+        let whats = |after: &[u8]| -> Vec<u8> {
+            (0..=u8::MAX).filter(|what| decoded(&[&[PORT_EVENT, *what], after].concat()).is_some()).collect()
+        };
+        assert_eq!([whats(&[0]), whats(&[1]), whats(&[2])], [vec![2], vec![], vec![2]]);
+        let ends: [&[u8]; 5] = [&[0, 0], &[0, 1], &[1, 0], &[2, 1], &[2, 2]];
+        assert_eq!(ends.map(whats), [vec![3], vec![3], vec![], vec![3], vec![]]);
+        let generation = [&[0][..], &[0; 9]].concat();
+        assert_eq!(whats(&generation), [1]);
+        assert_eq!(whats(&[&[1][..], &[0; 9]].concat()), []);
+        let joined = |port: u8, flags: u8| whats(&[&[port][..], &[0; 32], &[0; 9], &[flags]].concat());
+        let flags = |port| (0..=u8::MAX).filter(move |flags| joined(port, *flags) == [0]).collect::<Vec<_>>();
+        assert_eq!([flags(0), flags(1), flags(2)], [vec![0, 1], vec![], vec![0, 1]]);
+    }
+
+    #[test]
+    fn a_message_of_a_further_port_is_not_the_servers() {
+        let messages = [0, 1, 2, 3, 0x80].map(|port| encoded(Event::Message(Port(port))));
+        assert_eq!(messages, [vec![0], vec![1], vec![5, 2], vec![5, 3], vec![5, 0x80, 1]]);
+    }
+
     #[test]
     fn every_pair_of_peers_has_a_byte_of_its_own_and_no_other_byte_has_a_meaning() {
         // Peers with a known client follow.
@@ -233,7 +354,7 @@ mod tests {
             peers.put(&mut out);
             out[0]
         });
-        assert_eq!(bytes.collect::<alloc::vec::Vec<u8>>(), [0, 1, 2, 3, 5, 7, 8, 9, 10, 11, 13, 15]);
+        assert_eq!(bytes.collect::<Vec<u8>>(), [0, 1, 2, 3, 5, 7, 8, 9, 10, 11, 13, 15]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use marram_session::{
 use marram_wire::{
     header::{Lock, Task},
     id::Port,
-    log::{Cursor, Event},
+    log::{Client, Cursor, Event, PortEvent},
     peer::Peer,
     recording::{RecordedMessage, Recording},
 };
@@ -139,7 +139,8 @@ pub fn step(step: &ReplayStep) -> String {
 #[must_use]
 pub fn listing(recording: &Recording) -> String {
     let mut out = String::new();
-    let mut said: Vec<_> = recording.inputs.iter().map(|inputs| inputs.messages.0.iter()).collect();
+    let mut said: Vec<_> =
+        recording.inputs.iter().map(|inputs| (inputs.port, inputs.messages.0.iter())).collect();
     // Times in the log are differences to the one before; the checkpoint's header has the last one.
     let mut cursor = Cursor { last_ns: recording.header.as_ref().map_or(0, |header| header.last_ns) };
     let mut entry = 0;
@@ -148,7 +149,8 @@ pub fn listing(recording: &Recording) -> String {
         while let Some(read) = (!rest.is_empty()).then(|| cursor.take(&mut rest)).and_then(Result::ok) {
             let what = match read.event {
                 Event::Message(at) => {
-                    let said = said.get_mut(usize::from(at != Port::CLIENT)).and_then(Iterator::next);
+                    let said =
+                        said.iter_mut().find(|(port, _)| *port == at).and_then(|(_, said)| said.next());
                     format!("{} {}", port(at), said.map_or_else(String::new, message))
                 }
                 Event::Timer => "a timer fires".into(),
@@ -156,6 +158,7 @@ pub fn listing(recording: &Recording) -> String {
                 Event::Start { peers, .. } => {
                     format!("the session starts{}", client(peers.client.as_deref()))
                 }
+                Event::Port(event) => port_event(&event),
             };
             let at =
                 read.now_ns.map_or_else(String::new, |now_ns| format!("session time {}  ", seconds(now_ns)));
@@ -171,6 +174,26 @@ pub fn listing(recording: &Recording) -> String {
         writeln!(out, "          is stopped: {}", plain(&stop.reason)).expect("a string takes it");
     }
     out
+}
+
+/// What happens to a port of a shared cell.
+fn port_event(event: &PortEvent) -> String {
+    let at = match event.port() {
+        Port::CLIENT => "port 0".into(),
+        at => port(at),
+    };
+    match event {
+        PortEvent::Joined(joined) => {
+            let Client { session, generation, .. } = &joined.client;
+            let how = if joined.datagrams { " by datagrams" } else { "" };
+            let known = client(joined.peer.as_deref());
+            format!("{at}: session {session} joins{how} in generation {generation}{known}")
+        }
+        PortEvent::Resumed { generation, .. } => format!("{at} resumes in generation {generation}"),
+        PortEvent::Expelled { .. } => format!("{at} is expelled: a handler of its input was stopped"),
+        PortEvent::Left { quietly: false, .. } => format!("{at} leaves"),
+        PortEvent::Left { quietly: true, .. } => format!("{at} leaves without a close"),
+    }
 }
 
 fn message(said: &RecordedMessage) -> String {
@@ -287,4 +310,82 @@ pub fn difference(index: usize, before: &StageState, after: &StageState, changes
         writeln!(out, "stage {index}: and {} more", changes.len() - CHANGES_MAX).expect("a string takes it");
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marram_wire::{
+        header::Many,
+        id::{Generation, HostId, ImageHash, SessionId},
+        log::{Entry, Joined, Reads},
+        recording::{About, Inputs},
+    };
+
+    fn recording(events: Vec<Event>) -> Recording {
+        let (mut cursor, mut log) = (Cursor::default(), bytes::BytesMut::new());
+        for event in events {
+            cursor.put(&Entry { event, now_ns: None, reads: Reads::default() }, &mut log);
+        }
+        let said = |port, text: &'static str| {
+            let messages = Many(vec![RecordedMessage::Payload(text.as_bytes().into())]);
+            Inputs { port: Port(port), first: 0, messages }
+        };
+        Recording {
+            about: About {
+                session: SessionId([1; 16]),
+                image: ImageHash([2; 32]),
+                app: "hall".into(),
+                edge: "edge-a".into(),
+                generation: Generation { count: 1, opener: 2 },
+                unix_ns: 0,
+                log_offset: 0,
+                state: None,
+                redacted: false,
+            },
+            header: None,
+            checkpoints: Vec::new(),
+            log: log.freeze(),
+            inputs: vec![said(0, "one"), said(3, "two")],
+            stop: None,
+            apps: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_listing_says_what_happens_to_ports() {
+        let generation = Generation { count: 4, opener: 0xab };
+        let client = Client { session: SessionId([0xc1; 16]), host: HostId([9; 16]), generation };
+        let joined = |port, datagrams, name| {
+            let peer = Peer::new(None, name).map(Into::into);
+            PortEvent::Joined(Box::new(Joined { port: Port(port), client: client.clone(), datagrams, peer }))
+        };
+        let port = Port(3);
+        let events = [
+            joined(0, false, None),
+            joined(3, true, Some("web-1")),
+            PortEvent::Resumed { port, generation },
+            PortEvent::Expelled { port },
+            PortEvent::Left { port, quietly: true },
+            PortEvent::Left { port: Port::CLIENT, quietly: false },
+        ];
+        let messages = [Port(3), Port(4), Port::CLIENT].map(Event::Message);
+        let listed = listing(&recording(events.map(Event::Port).into_iter().chain(messages).collect()));
+        let session = "c1".repeat(16);
+        let expected = [
+            format!("port 0: session {session} joins in generation 4.00000000000000ab"),
+            format!(
+                "port 3: session {session} joins by datagrams in generation 4.00000000000000ab, agent web-1"
+            ),
+            "port 3 resumes in generation 4.00000000000000ab".into(),
+            "port 3 is expelled: a handler of its input was stopped".into(),
+            "port 3 leaves without a close".into(),
+            "port 0 leaves".into(),
+            "port 3 sends 3 B \"two\"".into(),
+            "port 4 ".into(),
+            "client sends 3 B \"one\"".into(),
+        ];
+        let lines = (0..).zip(expected).map(|(entry, what)| format!("{entry:>6}  {what}\n"));
+        assert_eq!(listed, lines.collect::<String>());
+    }
 }

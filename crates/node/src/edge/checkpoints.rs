@@ -254,6 +254,7 @@ mod tests {
             tasks: Many::default(),
             locks: Many::default(),
             paused: Many::default(),
+            clients: Many::default(),
         };
         let log_offset = header.log_offset;
         change(&mut header);

@@ -28,7 +28,7 @@ use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{CheckpointKind, CheckpointMeta, CheckpointPart, Truncate},
-    header::Header,
+    header::{Header, Many},
     id::Generation,
     limits::{CHECKPOINT_WINDOW, COVER_LOG, COVER_READS, DELTAS_MAX, LOG_SIZE_MAX, PART_SIZE},
 };
@@ -793,5 +793,6 @@ fn header_of(
         tasks,
         locks,
         paused: state.pauses().to_header(),
+        clients: Many::default(),
     }
 }

@@ -15,6 +15,7 @@ use alloc::{sync::Arc, vec::Vec};
 use core::ops::{Deref, DerefMut};
 use marram_wire::{
     frame::{Channel, Chosen, Code, Ended, Failed, Failure, Finish, Frame, Increment, LogPart, Reject},
+    header::Header,
     id::{Generation, HostId, Port},
     limits::{OUTPUT_WINDOW, PART_SIZE},
     log::Peers,
@@ -106,6 +107,12 @@ impl Ends {
     /// Index of the side at this port, if the session has one.
     pub(super) fn index(&self, port: Port) -> Option<usize> {
         self.sides.binary_search_by_key(&port, |side| side.port).ok()
+    }
+
+    /// Whether the checkpoint with this header has the ports of these ends, and none of a client of a shared cell: no owner has
+    /// ports that come and go.
+    pub(super) fn are_in(&self, header: &Header) -> bool {
+        header.clients.0.is_empty() && header.ports.len() == self.sides.len()
     }
 
     /// The end at this port, if the session has one.

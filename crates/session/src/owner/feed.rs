@@ -205,6 +205,10 @@ impl Owner {
                 out.push(OwnerEffect::Start(self.about.image, self.state.seed));
                 None
             }
+            Event::Port(_) => {
+                let why = "an entry is of a client of a shared cell, which this edge cannot keep";
+                return standby_error(Code::Protocol, why);
+            }
             Event::Timer | Event::Task => None,
         };
         // A standby with another history than its owner could not take over.
@@ -254,8 +258,11 @@ impl Owner {
         let may_skip = self.follow.as_ref().is_some_and(|follow| follow.may_skip_log());
         let skips = header.log_offset > self.log.end();
         let place = header.log_offset >= self.log.floor() && (!skips || may_skip);
-        if header.session != self.about.session || header.ports.len() != self.ends.len() || !place {
+        if header.session != self.about.session || !place {
             return standby_error(Code::Tampered, "a checkpoint is of another session or position");
+        }
+        if !self.ends.are_in(&header) {
+            return standby_error(Code::Tampered, "a checkpoint has other ports than the session");
         }
         let recalled = self.follow.as_ref().is_some_and(|follow| follow.recall().is_some());
         let base = Point { offset: header.log_offset, last_ns: header.last_ns };

@@ -114,7 +114,7 @@ pub(super) struct Follow {
     covered: Checkmark,
     /// Whether a log has been chosen: what follows is replayed to its end.
     chosen: bool,
-    /// Outputs that the ends have received, by port.
+    /// Outputs that the ends have received, by port; ports ascend.
     received: Vec<(Port, u64)>,
     /// Entries and bytes received and not acknowledged.
     unacknowledged: (u64, u64),
@@ -396,9 +396,11 @@ impl Follow {
 
     /// The ends have received these outputs, by port.
     pub(super) fn take_received(&mut self, acknowledged: &Acknowledged) {
-        if acknowledged.received.len() == self.received.len() {
-            let counts = self.received.iter_mut().zip(&acknowledged.received);
-            counts.for_each(|((_, received), count)| *received = *count);
+        for told in &acknowledged.received.0 {
+            let at = self.received.binary_search_by_key(&told.port, |(port, _)| *port);
+            if let Ok(at) = at {
+                self.received[at].1 = told.count;
+            }
         }
     }
 

@@ -101,6 +101,7 @@ impl Owner {
             Event::Timer => 2,
             Event::Start { .. } => 3,
             Event::Task => 5,
+            Event::Port(_) => 6,
         };
         self.recordings.give_up("the cell was stopped meanwhile", out);
         let able = self.phase() == OwnerPhase::Running

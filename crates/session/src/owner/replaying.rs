@@ -9,7 +9,7 @@ use super::{Now, Owner, OwnerEffect, StandbyError, end_state::EndState, follow::
 use crate::{
     bug,
     cell::{CellStop, Ran, Run, RunOutcome},
-    replay::{Handler, LogReplayError},
+    replay::{Handler, LogReplayError, Step},
     trace,
 };
 use alloc::{
@@ -31,34 +31,50 @@ fn waits_for_more(follow: &Option<Box<Follow>>) -> bool {
 impl Owner {
     /// Runs the next handler of the replay, or finishes it at the end of the chosen log.
     pub(super) fn replay_next(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        let (Some(cursor), Some(cell)) = (replay_of(&mut self.phase, &mut self.follow), self.cell) else {
-            return self.end_for_bug(bug!("a replay has a log and a cell", self.phase(), self.cell), out);
-        };
-        // The handlers of one entry run one after the other; its timers, tasks and messages are taken when the first
-        // one begins.
-        match cursor.next_handler(|event| self.state.inputs_of(event, &mut self.ends)) {
-            Err(_) if self.follow.is_some() => {
-                let reason = "the log cannot be replayed".to_string();
-                self.fail_standby(StandbyError(Code::Guest, reason), out);
-            }
-            Err(LogReplayError::Unreadable) => self.tampered("the log cannot be decoded", out),
-            Err(_) => self.tampered("the log consumes messages that do not exist", out),
-            // More entries will follow, unless its owner has handed the session over.
-            Ok(None) if waits_for_more(&self.follow) => {
-                let takes_over = self.follow.as_mut().is_some_and(|follow| follow.takes_over());
-                if takes_over && !self.witness.ask_first(&self.about, out) {
-                    out.push(OwnerEffect::TakeOver);
+        loop {
+            let (Some(cursor), Some(cell)) = (replay_of(&mut self.phase, &mut self.follow), self.cell) else {
+                return self.end_for_bug(bug!("a replay has a log and a cell", self.phase(), self.cell), out);
+            };
+            // The handlers of one entry run one after the other; its timers, tasks and messages are taken when the first
+            // one begins.
+            match cursor.next_step(|event| self.state.inputs_of(event, &mut self.ends)) {
+                Err(lost) => return self.not_followed(lost, out),
+                // A log may have many of these in a row.
+                Ok(Step::Entry) => self.entry_replayed(out),
+                // More entries will follow, unless its owner has handed the session over.
+                Ok(Step::End) if waits_for_more(&self.follow) => {
+                    let takes_over = self.follow.as_mut().is_some_and(|follow| follow.takes_over());
+                    if takes_over && !self.witness.ask_first(&self.about, out) {
+                        out.push(OwnerEffect::TakeOver);
+                    }
+                    return;
                 }
-            }
-            Ok(None) => self.chosen(now, out),
-            Ok(Some(Handler { input, now_ns, reads })) => {
-                if let Some(follow) = &mut self.follow {
-                    follow.set_busy(true);
+                Ok(Step::End) => return self.chosen(now, out),
+                Ok(Step::Run(Handler { input, now_ns, reads })) => {
+                    if let Some(follow) = &mut self.follow {
+                        follow.set_busy(true);
+                    }
+                    // Logged reads are given to the handler: the cache of this edge has other contents.
+                    return out.push(OwnerEffect::Run(Run { cell, input, now_ns, logged: Some(reads) }));
                 }
-                // Logged reads are given to the handler: the cache of this edge has other contents.
-                out.push(OwnerEffect::Run(Run { cell, input, now_ns, logged: Some(reads) }));
             }
         }
+    }
+
+    /// The log cannot be replayed any further.
+    fn not_followed(&mut self, lost: LogReplayError, out: &mut Vec<OwnerEffect>) {
+        if self.follow.is_some() {
+            let reason = "the log cannot be replayed".to_string();
+            return self.fail_standby(StandbyError(Code::Guest, reason), out);
+        }
+        let what = match lost {
+            LogReplayError::Unreadable => "the log cannot be decoded",
+            LogReplayError::Reads => "an entry of the log has reads and runs nothing",
+            LogReplayError::Missing | LogReplayError::Clock => {
+                "the log consumes messages, or has ports, that do not exist"
+            }
+        };
+        self.tampered(what, out);
     }
 
     /// The cell did not do what the log says. A standby gives up; in the replay of a chosen log the handler counts as
@@ -105,13 +121,18 @@ impl Owner {
         }
         self.checkpointer.spent(ran.cost_ns);
         if whole {
-            self.totals.replayed += 1;
-            self.totals.pauses_ended += self.state.end_entry(&mut self.ends, &self.about);
-            // What this owner was fed, or what the ends keep, is logged.
-            self.ends.iter_mut().for_each(EndState::mark_logged);
-            let reported = self.follow.as_mut().and_then(|follow| follow.entry_replayed());
-            out.extend(reported.map(OwnerEffect::ToFeeder));
+            self.entry_replayed(out);
         }
         self.replay_next(now, out);
+    }
+
+    /// All handlers of an entry have run.
+    fn entry_replayed(&mut self, out: &mut Vec<OwnerEffect>) {
+        self.totals.replayed += 1;
+        self.totals.pauses_ended += self.state.end_entry(&mut self.ends, &self.about);
+        // What this owner was fed, or what the ends keep, is logged.
+        self.ends.iter_mut().for_each(EndState::mark_logged);
+        let reported = self.follow.as_mut().and_then(|follow| follow.entry_replayed());
+        out.extend(reported.map(OwnerEffect::ToFeeder));
     }
 }

@@ -29,8 +29,9 @@ use bytes::Bytes;
 use marram_wire::{
     frame::{
         Acknowledged, Base, Channel, CheckpointMeta, CheckpointPart, Code, Ended, Fed, Frame, HandOver, Keep,
-        Renewed, Standby, Stored, Truncate,
+        Received, Renewed, Standby, Stored, Truncate,
     },
+    header::Many,
     id::Port,
     limits::{CHECKPOINT_WINDOW, FEED_WINDOW, PART_SIZE, REPLAY_LAG_MAX, charge},
     log::Event,
@@ -618,10 +619,7 @@ impl Replicas {
             return;
         }
         let (entry, tag) = (log.sealed(offset, about.seal()), log.tag());
-        let from = match event {
-            Event::Message(port) => u8::from(*port != Port::CLIENT),
-            _ => 2,
-        };
+        let from = sender_of(event);
         let (close, payload) = message.map(|message| (message.close, message.payload)).unwrap_or_default();
         let cost = charge(payload.len()) + entry.len() as u64;
         for at in (0..self.streams.len()).rev() {
@@ -718,7 +716,8 @@ impl Replicas {
             return;
         }
         self.unreported_outputs = 0;
-        let received: Vec<u64> = ends.iter().map(EndState::acknowledged).collect();
+        let received = |side: &EndState| Received { port: side.port, count: side.acknowledged() };
+        let received = Many(ends.iter().map(received).collect());
         for stream in self.streams.iter().filter(|stream| stream.streaming && stream.feed.is_replayed()) {
             let reported = Acknowledged { channel: stream.channel, received: received.clone() };
             out.push(OwnerEffect::ToKeeper(stream.keeper, reported.into()));
@@ -735,6 +734,15 @@ impl Replicas {
             holds!("I35", stream.base.is_none() || stream.streaming);
         }
         Ok(())
+    }
+}
+
+/// The sender of the message that an event consumes, as [`Fed::from`] has it.
+fn sender_of(event: &Event) -> u32 {
+    match event {
+        Event::Message(Port(port @ 0..2)) => *port,
+        Event::Message(Port(port)) => port.saturating_add(1),
+        _ => 2,
     }
 }
 
@@ -768,5 +776,16 @@ fn send_parts(stream: &mut ReplicaStream, out: &mut Vec<OwnerEffect>) {
             stream.allowed = stream.allowed.saturating_sub(bytes.len() as u64);
         }
         out.push(OwnerEffect::ToKeeper(keeper, CheckpointPart { channel, bytes }.into()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_one_sender() {
+        let senders = [0, 1, 2, 3, 300].map(|port| sender_of(&Event::Message(Port(port))));
+        assert_eq!((senders, sender_of(&Event::Timer)), ([0, 1, 3, 4, 301], 2));
     }
 }

@@ -82,7 +82,7 @@ impl CellState {
         self.tasks.next()
     }
 
-    /// The handlers that an entry of the log runs, in reverse order; none if what it consumes does not exist.
+    /// The handlers that an entry of the log runs, in reverse order; none if what it consumes does not exist, or its port does not.
     pub(super) fn inputs_of(&mut self, event: Event, ends: &mut Ends) -> Option<Vec<CellInput>> {
         Some(match event {
             Event::Message(port) => {
@@ -93,6 +93,8 @@ impl CellState {
             Event::Timer => alloc::vec![self.timers.fire()?],
             Event::Task => alloc::vec![self.tasks.next()?],
             Event::Start { peers, .. } => ends.opens(&peers),
+            // No owner has ports that come and go.
+            Event::Port(_) => return None,
         })
     }
 

@@ -15,7 +15,7 @@ use marram_wire::{
 pub(crate) enum LogReplayError {
     /// Its bytes are not an entry.
     Unreadable,
-    /// An entry consumes a message, timer or task that does not exist.
+    /// An entry consumes a message, timer or task that does not exist, or is of a port that does not.
     Missing,
     /// A handler read the clock, and the log does not contain the time.
     Clock,
@@ -30,6 +30,17 @@ pub(crate) struct Handler {
     pub(crate) now_ns: i64,
     /// The logged results of its cache reads.
     pub(crate) reads: Vec<Read>,
+}
+
+/// What a log requires next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// A handler has to run.
+    Run(Handler),
+    /// An entry is done that runs no handler.
+    Entry,
+    /// The log ends here.
+    End,
 }
 
 /// The entry that runs.
@@ -81,14 +92,14 @@ impl ReplayCursor {
         logged.unwrap_or(self.cursor.last_ns)
     }
 
-    /// The next handler to run; none at the end of the log. `inputs_of` gives those of an entry, in reverse order.
-    pub(crate) fn next_handler(
+    /// What comes next in the log. `inputs_of` gives the handlers of an entry, in reverse order.
+    pub(crate) fn next_step(
         &mut self,
         inputs_of: impl FnOnce(Event) -> Option<Vec<CellInput>>,
-    ) -> Result<Option<Handler>, LogReplayError> {
+    ) -> Result<Step, LogReplayError> {
         if self.underway.is_none() {
             if self.rest.is_empty() {
-                let Some(later) = self.later.pop_front() else { return Ok(None) };
+                let Some(later) = self.later.pop_front() else { return Ok(Step::End) };
                 self.later_bytes -= later.len() as u64;
                 self.rest = later;
             }
@@ -96,12 +107,16 @@ impl ReplayCursor {
             let reads =
                 self.known.read(core::mem::take(&mut entry.reads)).map_err(|_| LogReplayError::Unreadable)?;
             let inputs = inputs_of(entry.event.clone()).ok_or(LogReplayError::Missing)?;
+            if inputs.is_empty() {
+                return if reads.is_empty() { Ok(Step::Entry) } else { Err(LogReplayError::Reads) };
+            }
             self.underway = Some(Underway { entry, inputs, reads: reads.into() });
         }
         let now_ns = self.now_ns();
-        let Some(underway) = &mut self.underway else { return Ok(None) };
+        let Some(underway) = &mut self.underway else { return Ok(Step::End) };
+        let Some(input) = underway.inputs.pop() else { return Ok(Step::End) };
         let reads = underway.reads.iter().cloned().collect();
-        Ok(underway.inputs.pop().map(|input| Handler { input, now_ns, reads }))
+        Ok(Step::Run(Handler { input, now_ns, reads }))
     }
 
     /// A handler finished. Returns whether it was its entry's last one.
@@ -192,7 +207,7 @@ pub(crate) fn follow<'a>(
                 consumed.take(port);
                 Some((message.close, &message.payload[..]))
             }
-            Event::Timer | Event::Task | Event::Start { .. } => None,
+            Event::Timer | Event::Task | Event::Start { .. } | Event::Port(_) => None,
         };
         digest.absorb(keys, &bytes, message);
     }
@@ -202,9 +217,9 @@ pub(crate) fn follow<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec;
+    use alloc::{string::String, vec};
     use bytes::BytesMut;
-    use marram_wire::log::Found;
+    use marram_wire::log::{Found, Reads};
 
     /// One entry for each message; each of them reads another object.
     fn entries(count: u8, size: usize) -> Vec<Bytes> {
@@ -231,13 +246,68 @@ mod tests {
         for (number, entry) in (1..).zip(entries) {
             left -= entry.len();
             let input = || CellInput::Close { port: Port::CLIENT };
-            let handler = cursor.next_handler(|_| Some(vec![input()])).unwrap().unwrap();
+            let Ok(Step::Run(handler)) = cursor.next_step(|_| Some(vec![input()])) else {
+                panic!("entry {number}")
+            };
             assert_eq!((handler.reads.len(), handler.reads[0].key), (1, [number; 8]));
             assert_eq!(cursor.held_bytes(), (left + usize::from(number) * 1_000) as u64);
             assert_eq!(cursor.ran(false, &handler.reads), Ok(true));
             assert!(previous.is_none_or(|previous| previous.is_unique()), "{number}");
             previous = Some(entry);
         }
+    }
+
+    /// Entries of `log`, in order: `m` runs two handlers, `-` none.
+    fn plain(log: &str) -> Bytes {
+        let (mut cursor, mut out) = (Cursor::default(), BytesMut::new());
+        for kind in log.chars() {
+            let event = if kind == 'm' { Event::Message(Port::CLIENT) } else { Event::Task };
+            cursor.put(&Entry { event, now_ns: None, reads: Reads::default() }, &mut out);
+        }
+        out.freeze()
+    }
+
+    /// The steps to the end of the log: `r` for each handler that runs, `e` for an entry without one.
+    fn steps(cursor: &mut ReplayCursor) -> String {
+        let mut steps = String::new();
+        loop {
+            let inputs = |event| match event {
+                Event::Message(port) => vec![CellInput::Close { port }, CellInput::Gone { port }],
+                _ => Vec::new(),
+            };
+            match cursor.next_step(|event| Some(inputs(event))).expect("each entry has its inputs") {
+                Step::Run(handler) => {
+                    let is_last = matches!(handler.input, CellInput::Close { .. });
+                    assert_eq!(cursor.ran(false, &[]), Ok(is_last));
+                    steps.push('r');
+                }
+                Step::Entry => steps.push('e'),
+                Step::End => return steps,
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_that_runs_nothing_is_an_entry() {
+        let expected = |log: &str| log.replace('m', "rr").replace('-', "e");
+        for log in ["", "-", "m", "-m", "m-", "m---m", "---", "-m--m-"] {
+            let mut cursor = ReplayCursor::new(plain(log), Cursor::default());
+            assert_eq!(steps(&mut cursor), expected(log), "{log}");
+            // A feed sends more, in parts of any size.
+            for later in ["-", "--m", "m-", "-m-", "m"] {
+                cursor.extend(plain(later));
+                assert_eq!(steps(&mut cursor), expected(later), "{log}, then {later}");
+            }
+            ["-m", "-", "m"].into_iter().for_each(|part| cursor.extend(plain(part)));
+            assert_eq!(steps(&mut cursor), expected("-m-m"), "{log}, then three parts");
+            assert_eq!(cursor.held_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn an_entry_that_runs_nothing_reads_nothing() {
+        let mut cursor = ReplayCursor::new(entries(1, 10).remove(0), Cursor::default());
+        assert_eq!(cursor.next_step(|_| Some(Vec::new())), Err(LogReplayError::Reads));
     }
 
     #[test]

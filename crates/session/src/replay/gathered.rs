@@ -188,7 +188,7 @@ impl Gathered {
             sections.push(body);
             last = Some(header);
         }
-        let last = last.filter(|last| last.ports.len() == self.ends.len());
+        let last = last.filter(|last| last.ports.len() == self.ends.len() && last.clients.0.is_empty());
         let last = last.ok_or(AssembleError::OtherPorts)?;
         Ok((Some(Box::new(last)), sections))
     }

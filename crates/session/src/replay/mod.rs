@@ -5,7 +5,7 @@
 mod cursor;
 mod gathered;
 
-pub(crate) use cursor::{Consumed, Handler, LogReplayError, ReplayCursor, follow, opens};
+pub(crate) use cursor::{Consumed, Handler, LogReplayError, ReplayCursor, Step, follow, opens};
 pub(crate) use gathered::newest;
 pub use gathered::{AssembleError, Gathered, Shown};
 
@@ -62,6 +62,8 @@ pub enum PlayError {
     Empty,
     /// Its parts do not fit together.
     Inconsistent,
+    /// It is of a shared cell with several clients.
+    Clients,
     /// A handler behaved differently than in the session.
     Diverged {
         /// The entry, counted from 0.
@@ -78,6 +80,9 @@ impl fmt::Display for PlayError {
                 "the record file is redacted: it contains no messages; record the session without --redact to run it",
             ),
             Self::Empty => f.write_str("the recording has neither a beginning nor a checkpoint: nothing had happened yet"),
+            Self::Clients => f.write_str(
+                "the recording is of a shared cell, which this version cannot run; `marram replay --list` shows its entries",
+            ),
             Self::Inconsistent => f.write_str("the recording's log, messages and checkpoint do not fit together"),
             Self::Diverged { entry, how } => {
                 write!(f, "the replay diverged from the session at entry {entry}: {how}")
@@ -116,7 +121,7 @@ impl Player {
     /// Starts at the beginning of the recording, for a cell with this id.
     ///
     /// # Errors
-    /// If it is redacted, or empty.
+    /// If it is redacted, empty, or of a shared cell.
     pub fn new(recording: &Recording, cell: CellId) -> Result<Self, PlayError> {
         if recording.about.redacted {
             return Err(PlayError::Redacted);
@@ -128,8 +133,10 @@ impl Player {
         let mut seed = None;
         let mut read = |cursor: &mut Cursor, from: &mut bytes::Bytes| {
             let entry = cursor.take(from).map_err(|_| PlayError::Inconsistent)?;
-            if let Event::Start { seed: drawn, .. } = entry.event {
-                seed = Some(Seed(drawn));
+            match entry.event {
+                Event::Start { seed: drawn, .. } => seed = Some(Seed(drawn)),
+                Event::Port(_) => return Err(PlayError::Clients),
+                Event::Message(_) | Event::Timer | Event::Task => {}
             }
             Ok(())
         };
@@ -207,12 +214,19 @@ impl Player {
     pub fn next_handler(&mut self) -> Result<Option<Next>, PlayError> {
         loop {
             let (peers, timers, tasks) = (&mut self.peers, &mut self.timers, &mut self.tasks);
-            let handler = self.cursor.next_handler(|event| inputs_of(event, peers, timers, tasks));
-            let handler = handler.map_err(|_| PlayError::Inconsistent)?;
-            if let Some(handler) = handler {
-                let Handler { input, now_ns, reads } = handler;
-                let run = Run { cell: self.cell, input, now_ns, logged: Some(reads) };
-                return Ok(Some(Next { entry: self.entry, run, stopped: self.stopping }));
+            let step = self.cursor.next_step(|event| inputs_of(event, peers, timers, tasks));
+            match step.map_err(|_| PlayError::Inconsistent)? {
+                Step::Run(Handler { input, now_ns, reads }) => {
+                    let run = Run { cell: self.cell, input, now_ns, logged: Some(reads) };
+                    return Ok(Some(Next { entry: self.entry, run, stopped: self.stopping }));
+                }
+                // A handler that was stopped is the first of its entry, or follows another one.
+                Step::Entry if self.stopping => return Err(PlayError::Inconsistent),
+                Step::Entry => {
+                    self.entry += 1;
+                    continue;
+                }
+                Step::End => {}
             }
             let Some(stop) = self.stop.take() else { return Ok(None) };
             self.cursor = stop;
@@ -275,7 +289,7 @@ impl Player {
     }
 }
 
-/// The handlers that an event runs, in reverse order.
+/// The handlers that an event runs, in reverse order; none if what it consumes does not exist.
 fn inputs_of(
     event: Event,
     peers: &mut [Peer],
@@ -294,5 +308,7 @@ fn inputs_of(
         Event::Timer => alloc::vec![timers.fire()?],
         Event::Task => alloc::vec![tasks.next()?],
         Event::Start { peers: said, .. } => opens(peers.iter().map(|peer| peer.port), &said),
+        // [`Player::new`] has refused it.
+        Event::Port(_) => return None,
     })
 }

@@ -22,8 +22,8 @@ pub use hot::{Increment, Input, Output};
 pub use reader::{ReadError, Reader};
 
 use crate::{
-    codec::{Error, Field},
-    id::{Generation, HostId, ImageHash, SessionId},
+    codec::{Error, Field, Many},
+    id::{Generation, HostId, ImageHash, Port, SessionId},
     peer::Origin,
     record,
 };
@@ -462,19 +462,19 @@ frames! {
         entry: Bytes,
         /// Keyed digest of the session up to it.
         tag: [u8; 8],
-        /// The sender of the consumed message: 0 the client, 1 the server, 2 none.
-        from: u8,
+        /// The sender of the consumed message: 0 the client, 1 the server, 2 none, n + 1 port n from 2 on.
+        from: u32,
         /// Whether it was the close; then it has no payload.
         close: bool,
         /// The payload.
         payload: Bytes,
     }
-    /// Owner to keeper: outputs that the ends have received since the session began, by port.
+    /// Owner to keeper: outputs that the ends have received since the session began.
     75 Acknowledged {
         /// The channel.
         channel: Channel,
-        /// By port.
-        received: Vec<u64>,
+        /// By port; of ports that are not here nothing new is known.
+        received: Many<Received>,
     }
     /// Owner to keeper: the owner starts a new generation with its cell alive. What follows belongs to it.
     76 Renewed {
@@ -645,6 +645,16 @@ record! {
         identity: [u8; 16],
         /// How often its record was written: once for each decision.
         decisions: u64,
+    }
+}
+
+record! {
+    /// What the end at a port has received.
+    Received {
+        /// The port.
+        port: Port,
+        /// Outputs since the session began.
+        count: u64,
     }
 }
 

@@ -3,6 +3,10 @@
 use super::*;
 use alloc::{string::ToString, vec};
 
+fn received(port: u32) -> Received {
+    Received { port: Port(port), count: 1 << (port % 64) }
+}
+
 fn samples() -> Vec<Frame> {
     let generation = Generation { count: 3, opener: 7 };
     let meta =
@@ -62,6 +66,16 @@ fn samples() -> Vec<Frame> {
             increment: Some(Increment { entries: Bytes::from_static(&[1, 2]), tag: [8; 8] }),
             close: false,
             payload: Bytes::from_static(&[4; 70_000]),
+        }
+        .into(),
+        Acknowledged { channel: 5, received: Many((0..2_000).map(received).collect()) }.into(),
+        Fed {
+            channel: 5,
+            entry: Bytes::from_static(&[5; 9]),
+            tag: [2; 8],
+            from: u32::MAX,
+            close: false,
+            payload: Bytes::from_static(&[4; 64]),
         }
         .into(),
         CheckpointPart { channel: 7, bytes: Bytes::from_static(&[6; 100]) }.into(),

@@ -12,7 +12,7 @@ use crate::{
     limits::{CHECKPOINTS_SIZE_MAX, DELTAS_MAX, LOG_SIZE_MAX},
     log::{Cursor, Event},
 };
-use alloc::{boxed::Box, vec::Vec};
+use alloc::{boxed::Box, vec, vec::Vec};
 use bytes::Bytes;
 
 /// One section of the file.
@@ -62,14 +62,19 @@ impl Recording {
         let mut header = None;
         if let Some(mut section) = next(kind::HEADER) {
             match version {
-                ..2 => section.payload = with_empty_lists(&section.payload, 3),
-                2 => section.payload = with_empty_lists(&section.payload, 1),
+                ..2 => section.payload = with_empty_lists(&section.payload, 4),
+                2 => section.payload = with_empty_lists(&section.payload, 2),
+                3 => section.payload = with_empty_lists(&section.payload, 1),
                 _ => {}
             }
             let read: Header = section.read()?;
             let same = read.session == about.session && read.image == about.image;
             if !same || read.log_offset != about.log_offset || about.redacted {
                 return Err(section.broken("the checkpoint is of another session or position"));
+            }
+            if !read.clients.0.is_empty() {
+                return Err(section
+                    .broken("the checkpoint is of a shared cell: this version does not read its clients"));
             }
             header = Some(Box::new(read));
         }
@@ -203,7 +208,7 @@ fn check_log(
         return Err(log.broken("the log is longer than the maximum"));
     }
     let (mut cursor, mut rest) = (Cursor { last_ns }, log.payload.clone());
-    let mut consumed = [0; 2];
+    let mut consumed = vec![0; inputs.len()];
     let mut first = about.log_offset == 0;
     while !rest.is_empty() {
         let offset = log.offset + (SECTION_HEAD + size - rest.len()) as u64;
@@ -228,14 +233,11 @@ fn check_log(
     consume(&mut consumed, entry.event, inputs).map_err(|what| section.broken(what))
 }
 
-fn consume(
-    consumed: &mut [usize; 2],
-    event: Event,
-    inputs: &[(Section, Inputs)],
-) -> Result<(), &'static str> {
+fn consume(consumed: &mut [usize], event: Event, inputs: &[(Section, Inputs)]) -> Result<(), &'static str> {
     let Event::Message(port) = event else { return Ok(()) };
-    let index = usize::from(port != Port::CLIENT);
-    let messages = inputs.get(index).map_or(&[][..], |(_, inputs)| &inputs.messages.0);
+    let index = inputs.iter().position(|(_, inputs)| inputs.port == port);
+    let index = index.ok_or("the log consumes a message of a port that does not exist")?;
+    let messages = &inputs[index].1.messages.0;
     let said = messages.get(consumed[index]).ok_or("the log consumes a message that does not exist")?;
     consumed[index] += 1;
     let last = matches!(said, RecordedMessage::Close);

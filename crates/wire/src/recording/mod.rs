@@ -18,7 +18,7 @@ use crate::{
     header::{Header, Many},
     id::{Generation, ImageHash, Port, SessionId},
     limits::{CHECKPOINTS_SIZE_MAX, LOG_SIZE_MAX, RETAINED_MAX, charge},
-    log::{Cursor, Event, Found, Logged, Read},
+    log::{Cursor, Event, Found, Logged, PortEvent, Read},
     record,
 };
 use alloc::{boxed::Box, string::String, vec::Vec};
@@ -27,8 +27,9 @@ use core::fmt;
 
 /// The magic of every record file.
 pub const MAGIC: [u8; 4] = *b"MRRC";
-/// The version of the layout that this build writes. 2: a header has tasks and locks. 3: and paused ports.
-pub const VERSION: u32 = 3;
+/// The version of the layout that this build writes. 2: a header has tasks and locks. 3: and paused ports. 4: and clients of a shared
+/// cell.
+pub const VERSION: u32 = 4;
 /// The oldest version that it reads.
 pub const VERSION_OLDEST: u32 = 1;
 /// Largest record file, in bytes: the largest chain of checkpoints, both ends' messages, and the apps to run them.
@@ -266,13 +267,17 @@ fn checksum(kind: u8, payload: &[u8]) -> [u8; CHECKSUM] {
 }
 
 /// The log without the cell's seed, which reveals what the cell drew and which keys may be derived from; without what the cell
-/// knew of its client; and without what it read from the cache, except for the lengths.
+/// knew of its clients; and without what it read from the cache, except for the lengths.
 fn without_secrets(log: &Bytes, cursor: &mut Cursor) -> Bytes {
     let (mut rest, mut out, mut put) = (log.clone(), BytesMut::new(), *cursor);
     while let Some(mut entry) = (!rest.is_empty()).then(|| cursor.take(&mut rest)).and_then(Result::ok) {
-        if let Event::Start { seed, peers } = &mut entry.event {
-            *seed = [0; 32];
-            peers.client = None;
+        match &mut entry.event {
+            Event::Start { seed, peers } => {
+                *seed = [0; 32];
+                peers.client = None;
+            }
+            Event::Port(PortEvent::Joined(joined)) => joined.peer = None,
+            _ => {}
         }
         for logged in &mut entry.reads.list {
             if let Logged::New(Read { key, found }) = logged {

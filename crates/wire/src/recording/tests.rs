@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::{
-    header::{Lock, Paused, PortState, Task, Timer, Unacknowledged},
-    log::{Cursor, Entry, Event, Peers, Reads},
+    header::{ClientState, Lock, Paused, PortState, Task, Timer, Unacknowledged},
+    id::HostId,
+    log::{Client, Cursor, Entry, Event, Joined, Peers, Reads},
 };
 use alloc::{string::ToString, vec};
 
@@ -99,6 +100,7 @@ fn stopped() -> Recording {
         tasks: Many(vec![Task { stage: 0, token: 6 }]),
         locks: Many(vec![Lock { stage: 0, id: 1, holder: 6, waiting: Many(vec![7]) }]),
         paused: Many(vec![Paused { stage: 0, port: Port::CLIENT }]),
+        clients: Many::default(),
     };
     Recording {
         about: About { log_offset: 70, state: None, ..about() },
@@ -134,10 +136,10 @@ fn files_survive() {
 #[test]
 fn the_layout_stays_as_it_was_written_down() {
     for (recording, golden) in samples().iter().zip([
-        &include_bytes!("golden/3-whole.marram")[..],
-        include_bytes!("golden/3-stopped.marram"),
-        include_bytes!("golden/3-whole-redacted.marram"),
-        include_bytes!("golden/3-stopped-redacted.marram"),
+        &include_bytes!("golden/4-whole.marram")[..],
+        include_bytes!("golden/4-stopped.marram"),
+        include_bytes!("golden/4-whole-redacted.marram"),
+        include_bytes!("golden/4-stopped-redacted.marram"),
     ]) {
         assert_eq!(recording.encode(), golden);
     }
@@ -183,6 +185,17 @@ fn files_from_before_ports_were_paused_are_read() {
 }
 
 #[test]
+fn files_from_before_cells_had_clients_are_read() {
+    let golden = [
+        &include_bytes!("golden/3-whole.marram")[..],
+        include_bytes!("golden/3-stopped.marram"),
+        include_bytes!("golden/3-whole-redacted.marram"),
+        include_bytes!("golden/3-stopped-redacted.marram"),
+    ];
+    reads_as_samples(golden, |_| {});
+}
+
+#[test]
 fn a_file_that_was_cut_short_or_changed_anywhere_is_refused_with_the_place() {
     for recording in samples() {
         let file = recording.encode();
@@ -207,10 +220,27 @@ fn a_file_that_was_cut_short_or_changed_anywhere_is_refused_with_the_place() {
     }
 }
 
+fn log_of(event: Event) -> Bytes {
+    entries(&mut Cursor { last_ns: 2_000 }, &[(event, None)])
+}
+
+fn client() -> Client {
+    let generation = Generation { count: 1, opener: 9 };
+    Client { session: SessionId([1; 16]), host: HostId([2; 16]), generation }
+}
+
+/// The header of a shared cell with one client.
+fn with_client(header: Option<Box<Header>>) -> Option<Box<Header>> {
+    let mut header = header?;
+    let state = header.ports[0].clone();
+    header.clients = Many(vec![ClientState { state, client: client(), expelled: false }]);
+    Some(header)
+}
+
 #[test]
 fn what_does_not_make_sense_is_refused_although_its_checksums_hold() {
     type Change = fn(&mut Recording);
-    let changes: [(Recording, Change, &str); 13] = [
+    let changes: [(Recording, Change, &str); 16] = [
         (stopped(), |it| it.about.session = SessionId([1; 16]), "another session"),
         (stopped(), |it| it.about.log_offset = 71, "another session or position"),
         (stopped(), |it| it.checkpoints.clear(), "the log continues is missing"),
@@ -218,6 +248,9 @@ fn what_does_not_make_sense_is_refused_although_its_checksums_hold() {
         (stopped(), |it| it.inputs[0].first = 12, "do not continue at the checkpoint"),
         (stopped(), |it| it.inputs[0].messages.0.truncate(1), "a message that does not exist"),
         (stopped(), |it| it.log = Bytes::from_static(&[7]), "cannot be decoded"),
+        (stopped(), |it| it.log = log_of(Event::Message(Port(2))), "a port that does not exist"),
+        (stopped(), |it| it.log = log_of(Event::Message(Port::SERVER)), "a port that does not exist"),
+        (stopped(), |it| it.header = with_client(it.header.take()), "of a shared cell"),
         (stopped(), |it| it.about.redacted = true, "another session or position"),
         (whole(), |it| it.about.redacted = true, "redacted and the file is not"),
         (whole(), |it| it.inputs[0].messages.0.swap(0, 1), "after its close"),
@@ -275,11 +308,18 @@ fn nothing_that_is_known_of_a_client_is_in_a_redacted_file() {
     let address = ([192, 0, 2, 33], 51_713).into();
     let origin = Origin { client: Some(address), local: None, listener: "front-door".into() };
     let client = Peer::new(Some(&origin), Some("agent-of-anna")).map(Into::into);
-    let start = Event::Start { seed: [9; 32], peers: Peers { client, ..Peers::default() } };
-    let mut log = BytesMut::new();
-    let entry = Entry { event: start, now_ns: Some(5), reads: crate::log::Reads::default() };
-    Cursor::default().put(&entry, &mut log);
-    let recording = Recording { log: log.freeze(), inputs: vec![inputs(Port::CLIENT, 0, &[])], ..whole() };
+    let start = |client| Event::Start { seed: [9; 32], peers: Peers { client, ..Peers::default() } };
+    let joined = |peer| Joined { port: Port(3), client: self::client(), datagrams: true, peer };
+    let joins = |peer| Event::Port(PortEvent::Joined(Box::new(joined(peer))));
+    for log in [vec![start(client.clone())], vec![start(None), joins(client.clone())]] {
+        let log: Vec<_> = log.into_iter().map(|event| (event, Some(5))).collect();
+        let log = entries(&mut Cursor::default(), &log);
+        let inputs = vec![inputs(Port::CLIENT, 0, &[])];
+        nothing_of_the_client_is_shown(&Recording { log, inputs, ..whole() });
+    }
+}
+
+fn nothing_of_the_client_is_shown(recording: &Recording) {
     let redacted = recording.clone().redacted(&[1; 32]);
     let holds = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
     for text in [&b"front-door"[..], b"agent-of-anna", &[192, 0, 2, 33]] {

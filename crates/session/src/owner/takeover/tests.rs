@@ -3,6 +3,7 @@
 
 mod half;
 mod moves;
+mod ports;
 mod recall;
 mod room;
 
@@ -17,7 +18,7 @@ use core::ops::Range;
 use marram_wire::{
     frame::{
         Acknowledged, Base, CheckpointKind, CheckpointMeta, CheckpointPart, Chosen, Fed, Frame, Keep, Keeps,
-        LogPart, Promised, Truncate,
+        LogPart, Promised, Received, Truncate,
     },
     header::{Header, Many, PortState},
     id::{Generation, HostId, ImageHash, Port, SessionId},
@@ -137,6 +138,7 @@ impl History {
             tasks: Many::default(),
             locks: Many::default(),
             paused: Many::default(),
+            clients: Many::default(),
         }
     }
 
@@ -168,6 +170,11 @@ fn keep(history: &History, first: usize, hot: bool) -> Keep {
         took: vec![first.saturating_sub(1) as u64, 0],
         group: None,
     }
+}
+
+/// What an owner tells a standby of outputs that the ends have received, by port.
+fn received(counts: &[(u32, u64)]) -> Many<Received> {
+    Many(counts.iter().map(|(port, count)| Received { port: Port(*port), count: *count }).collect())
 }
 
 /// An end's answer to the request for its promise.

@@ -19,6 +19,7 @@ fn what_does_not_fit_is_refused_and_nothing_else_suffers() {
         vec![
             fed(model, 1, b"").into(),
             fed(model, 3, b"").into(),
+            fed(model, u32::MAX, b"").into(),
             fed(model, 2, b"from no one").into(),
             closed.into(),
             Fed { entry: Bytes::new(), ..fed(model, 0, b"") }.into(),

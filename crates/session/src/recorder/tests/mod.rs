@@ -280,7 +280,7 @@ impl Model {
         }
         self.tag = random.bytes();
         self.log.extend(entry.iter().map(|byte| (*byte, self.generation)));
-        let from = u8::try_from(from).expect("at most 2");
+        let from = u32::try_from(from).expect("at most 2");
         world.hear(
             wire,
             Fed { channel: self.channel, entry: entry.into(), tag: self.tag, from, close, payload },
@@ -360,7 +360,7 @@ impl Model {
     }
 }
 
-fn fed(model: &Model, from: u8, payload: &'static [u8]) -> Fed {
+fn fed(model: &Model, from: u32, payload: &'static [u8]) -> Fed {
     let (channel, entry) = (model.channel, Bytes::from_static(b"e"));
     Fed { channel, entry, tag: [1; 8], from, close: false, payload: Bytes::from_static(payload) }
 }

@@ -4,8 +4,10 @@ use crate::owner::bench::{Bench, CLIENT, SERVER, TAMPERED, message, policy, set}
 use marram_session::cell::{CellError, CellId, CellOutput};
 use marram_session::owner::{Holder, Now, OwnerPhase, OwnerPolicy};
 use marram_wire::frame::Code;
-use marram_wire::header::Header;
+use marram_wire::header::{ClientState, Header, Many};
+use marram_wire::id::HostId;
 use marram_wire::limits::{DELTAS_MAX, charge};
+use marram_wire::log::Client;
 
 /// The client holds a checkpoint at 43; one message follows it, and all ends have deleted what it covers.
 fn covered(policy: OwnerPolicy) -> Bench {
@@ -438,4 +440,25 @@ fn an_answer_that_comes_twice_changes_nothing() {
     bench.look();
     bench.restored(43);
     assert_eq!(bench.look(), [""; 0]);
+}
+
+#[test]
+fn a_checkpoint_with_other_ports_than_the_ends_is_refused() {
+    type Change = fn(&mut Header);
+    let changes: [Change; 2] = [
+        |header| drop(header.ports.pop()),
+        |header| {
+            let (state, host) = (header.ports[0].clone(), HostId([3; 16]));
+            let client = Client { session: header.session, host, generation: header.generation };
+            header.clients = Many(vec![ClientState { state, client, expelled: false }]);
+        },
+    ];
+    for change in changes {
+        let mut bench = covered(policy());
+        bench.ask();
+        let mut header = bench.headers[0].clone();
+        change(&mut header);
+        bench.restored_as(header);
+        assert_eq!(bench.look()[1..], TAMPERED);
+    }
 }

@@ -9,9 +9,10 @@ use marram_wire::{
         CheckpointMeta, CheckpointPart, Chosen, Code, Credit, Drain, EdgeEntry, Edges, Ended, Failed,
         Failure, Fed, Fetch, Finish, Finished, Frame, Goodbye, HandOver, Input, Keep, Keeps, Kept, KeptInput,
         Live, LogOnly, LogPart, Output, Ping, Pong, Promise, Promised, ProtectNow, Protected, Recall,
-        Recalled, Reject, Renewed, Standby, Stored, Superseded, Truncate, Unprotect, Welcome,
+        Recalled, Received, Reject, Renewed, Standby, Stored, Superseded, Truncate, Unprotect, Welcome,
     },
-    id::{Generation, HostId, ImageHash, SessionId},
+    header::Many,
+    id::{Generation, HostId, ImageHash, Port, SessionId},
     rights::Rights,
 };
 
@@ -174,12 +175,13 @@ fn keep(channel: Channel, session: SessionId, n: u64) -> Keep {
 
 /// Of standbys and recorders.
 fn of_standbys(channel: Channel, session: SessionId, n: u64) -> Vec<Frame> {
+    let received = |port| Received { port: Port(port), count: n };
     vec![
         Standby { channel, edge: APP.into(), shard: 0 }.into(),
         keep(channel, session, n).into(),
         Base { channel, meta: meta(n), took: vec![n; 2] }.into(),
-        Fed { channel, entry: BYTES, tag: [7; 8], from: n as u8, close: true, payload: BYTES }.into(),
-        Acknowledged { channel, received: vec![n; 2] }.into(),
+        Fed { channel, entry: BYTES, tag: [7; 8], from: n as u32, close: true, payload: BYTES }.into(),
+        Acknowledged { channel, received: Many([0, n as u32].map(received).to_vec()) }.into(),
         Renewed { channel, generation: generation(n) }.into(),
         HandOver { channel, session_ns: i64::MIN }.into(),
         Recall { channel, session }.into(),

@@ -153,7 +153,7 @@ fn a_recorder_has_no_word_in_what_is_an_owners() {
     let (log_offset, tag) = (42, [1; 8]);
     let frames: [Frame; 5] = [
         Truncate { channel: 9, log_offset, tag, sent: 1 }.into(),
-        Acknowledged { channel: 9, received: vec![1, 0] }.into(),
+        Acknowledged { channel: 9, received: received(&[(0, 1), (1, 0)]) }.into(),
         marram_wire::frame::Renewed { channel: 9, generation: NEW }.into(),
         Base { channel: 9, meta: History::new(&SAID).meta(3), took: Vec::new() }.into(),
         History::new(&SAID).fed(4),
