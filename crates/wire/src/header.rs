@@ -20,6 +20,8 @@ use core::fmt;
 
 /// 2: timers name their stage. 3: tasks and locks. 4: paused ports. 5: clients of a shared cell.
 const VERSION: u8 = 5;
+/// That of a header without clients: edges of the release before know it.
+const VERSION_WITHOUT_CLIENTS: u8 = 4;
 /// The oldest version that is decoded: an edge takes over sessions from edges that run the release before its own.
 const VERSION_OLDEST: u8 = 2;
 
@@ -219,7 +221,12 @@ pub fn join(header: &Header, sections: &[u8]) -> Vec<u8> {
     let mut encoded = BytesMut::new();
     header.put(&mut encoded);
     let mut out = BytesMut::with_capacity(encoded.len() + sections.len() + 16);
-    VERSION.put(&mut out);
+    let version = if header.clients.0.is_empty() { VERSION_WITHOUT_CLIENTS } else { VERSION };
+    if version < VERSION {
+        // The empty list.
+        encoded.truncate(encoded.len() - 1);
+    }
+    version.put(&mut out);
     encoded.freeze().put(&mut out);
     out.extend_from_slice(sections);
     out.into()
@@ -256,6 +263,9 @@ pub fn front(checkpoint: Bytes) -> Result<Option<(Header, Bytes)>, Error> {
         Err(error) => return Err(error),
     };
     let header = Header::take(&mut encoded)?;
+    if version == VERSION && header.clients.0.is_empty() {
+        return Err(Error::Unknown);
+    }
     if encoded.is_empty() { Ok(Some((header, rest))) } else { Err(Error::Trailing) }
 }
 
@@ -316,6 +326,20 @@ mod tests {
             let expected = (!needs_more).then(|| (header(), rest(end)));
             assert_eq!(front(joined.slice(..end)), Ok(expected), "{end}");
         }
+    }
+
+    #[test]
+    fn a_header_without_clients_is_as_the_release_before_knows_it() {
+        let joined = join(&Header { clients: Many::default(), ..header() }, b"cell");
+        assert_eq!(joined[0], 4);
+        // It has no second form.
+        let mut encoded = BytesMut::new();
+        Header { clients: Many::default(), ..header() }.put(&mut encoded);
+        let mut other = BytesMut::new();
+        VERSION.put(&mut other);
+        encoded.freeze().put(&mut other);
+        assert_eq!(split(other.freeze()), Err(Error::Unknown));
+        assert_eq!(join(&header(), b"cell")[0], 5);
     }
 
     #[test]

@@ -98,6 +98,18 @@ pub enum Event {
     Port(PortEvent),
 }
 
+impl Event {
+    /// The sender of the message that it consumes, as [`Fed::from`](crate::frame::Fed::from) has it.
+    #[must_use]
+    pub fn sender(&self) -> u32 {
+        match self {
+            Self::Message(Port(port @ 0..2)) => *port,
+            Self::Message(Port(port)) => port.saturating_add(1),
+            _ => 2,
+        }
+    }
+}
+
 /// An event, the time that its handlers observed, if any, and what they read from the cache.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
@@ -335,6 +347,8 @@ mod tests {
     fn a_message_of_a_further_port_is_not_the_servers() {
         let messages = [0, 1, 2, 3, 0x80].map(|port| encoded(Event::Message(Port(port))));
         assert_eq!(messages, [vec![0], vec![1], vec![5, 2], vec![5, 3], vec![5, 0x80, 1]]);
+        let senders = [0, 1, 2, 3, 300].map(|port| Event::Message(Port(port)).sender());
+        assert_eq!((senders, Event::Timer.sender()), ([0, 1, 3, 4, 301], 2));
     }
 
     #[test]

@@ -619,7 +619,7 @@ impl Replicas {
             return;
         }
         let (entry, tag) = (log.sealed(offset, about.seal()), log.tag());
-        let from = sender_of(event);
+        let from = event.sender();
         let (close, payload) = message.map(|message| (message.close, message.payload)).unwrap_or_default();
         let cost = charge(payload.len()) + entry.len() as u64;
         for at in (0..self.streams.len()).rev() {
@@ -737,15 +737,6 @@ impl Replicas {
     }
 }
 
-/// The sender of the message that an event consumes, as [`Fed::from`] has it.
-fn sender_of(event: &Event) -> u32 {
-    match event {
-        Event::Message(Port(port @ 0..2)) => *port,
-        Event::Message(Port(port)) => port.saturating_add(1),
-        _ => 2,
-    }
-}
-
 /// Sends parts of checkpoints within the window, one checkpoint after the other.
 fn send_parts(stream: &mut ReplicaStream, out: &mut Vec<OwnerEffect>) {
     let (keeper, channel) = (stream.keeper, stream.channel);
@@ -776,16 +767,5 @@ fn send_parts(stream: &mut ReplicaStream, out: &mut Vec<OwnerEffect>) {
             stream.allowed = stream.allowed.saturating_sub(bytes.len() as u64);
         }
         out.push(OwnerEffect::ToKeeper(keeper, CheckpointPart { channel, bytes }.into()));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_has_one_sender() {
-        let senders = [0, 1, 2, 3, 300].map(|port| sender_of(&Event::Message(Port(port))));
-        assert_eq!((senders, sender_of(&Event::Timer)), ([0, 1, 3, 4, 301], 2));
     }
 }

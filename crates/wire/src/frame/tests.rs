@@ -8,6 +8,26 @@ fn received(port: u32) -> Received {
 }
 
 fn samples() -> Vec<Frame> {
+    // The last one is cut.
+    [of_feeds(), of_sessions()].concat()
+}
+
+fn of_feeds() -> Vec<Frame> {
+    vec![
+        Acknowledged { channel: 5, received: Many((0..2_000).map(received).collect()) }.into(),
+        Fed {
+            channel: 5,
+            entry: Bytes::from_static(&[5; 9]),
+            tag: [2; 8],
+            from: u32::MAX,
+            close: false,
+            payload: Bytes::from_static(&[4; 64]),
+        }
+        .into(),
+    ]
+}
+
+fn of_sessions() -> Vec<Frame> {
     let generation = Generation { count: 3, opener: 7 };
     let meta =
         CheckpointMeta { generation, number: 9, kind: CheckpointKind::Merged, log_offset: 77, size: 1 << 33 };
@@ -66,16 +86,6 @@ fn samples() -> Vec<Frame> {
             increment: Some(Increment { entries: Bytes::from_static(&[1, 2]), tag: [8; 8] }),
             close: false,
             payload: Bytes::from_static(&[4; 70_000]),
-        }
-        .into(),
-        Acknowledged { channel: 5, received: Many((0..2_000).map(received).collect()) }.into(),
-        Fed {
-            channel: 5,
-            entry: Bytes::from_static(&[5; 9]),
-            tag: [2; 8],
-            from: u32::MAX,
-            close: false,
-            payload: Bytes::from_static(&[4; 64]),
         }
         .into(),
         CheckpointPart { channel: 7, bytes: Bytes::from_static(&[6; 100]) }.into(),

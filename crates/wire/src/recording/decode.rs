@@ -59,25 +59,7 @@ impl Recording {
         let section = next(kind::ABOUT)
             .ok_or(RecordingError { offset: HEAD as u64, what: "the section `about` is missing" })?;
         let about: About = section.read()?;
-        let mut header = None;
-        if let Some(mut section) = next(kind::HEADER) {
-            match version {
-                ..2 => section.payload = with_empty_lists(&section.payload, 4),
-                2 => section.payload = with_empty_lists(&section.payload, 2),
-                3 => section.payload = with_empty_lists(&section.payload, 1),
-                _ => {}
-            }
-            let read: Header = section.read()?;
-            let same = read.session == about.session && read.image == about.image;
-            if !same || read.log_offset != about.log_offset || about.redacted {
-                return Err(section.broken("the checkpoint is of another session or position"));
-            }
-            if !read.clients.0.is_empty() {
-                return Err(section
-                    .broken("the checkpoint is of a shared cell: this version does not read its clients"));
-            }
-            header = Some(Box::new(read));
-        }
+        let header = next(kind::HEADER).map(|section| read_header(section, version, &about)).transpose()?;
         let mut checkpoints: Vec<Bytes> = Vec::new();
         while let Some(section) = next(kind::CHECKPOINT) {
             let size: u64 = checkpoints.iter().map(|checkpoint| checkpoint.len() as u64).sum();
@@ -160,6 +142,27 @@ fn sections(file: &Bytes) -> Result<(u32, Vec<Section>), RecordingError> {
         sections.push(Section { kind: head[0], offset: at as u64, payload });
     }
     Ok((version, sections))
+}
+
+/// The header, in the file's version.
+fn read_header(mut section: Section, version: u32, about: &About) -> Result<Box<Header>, RecordingError> {
+    section.payload = match version {
+        ..2 => with_empty_lists(&section.payload, 4),
+        2 => with_empty_lists(&section.payload, 2),
+        3 => with_empty_lists(&section.payload, 1),
+        _ => section.payload,
+    };
+    let read: Header = section.read()?;
+    let same = read.session == about.session && read.image == about.image;
+    if !same || read.log_offset != about.log_offset || about.redacted {
+        return Err(section.broken("the checkpoint is of another session or position"));
+    }
+    if !read.clients.0.is_empty() {
+        return Err(
+            section.broken("the checkpoint is of a shared cell: this version does not read its clients")
+        );
+    }
+    Ok(Box::new(read))
 }
 
 /// The messages continue where the checkpoint ends.

@@ -237,6 +237,7 @@ fn sealed(there: &mut Cells, image: &Image, before: u32) -> Sealed {
         tasks: Many::default(),
         locks: Many::default(),
         paused: Many::default(),
+        clients: Many::default(),
         ports: Vec::new(),
     };
     let bytes: Bytes = keys().seal(GENERATION).seal_checkpoint(number, header::join(&header, &body)).into();

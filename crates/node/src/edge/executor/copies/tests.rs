@@ -143,6 +143,7 @@ fn header() -> Box<Header> {
         tasks: Many::default(),
         locks: Many::default(),
         paused: Many::default(),
+        clients: Many::default(),
         ports: Vec::new(),
     })
 }
