@@ -64,6 +64,12 @@ impl About {
         self.policy.keeps == Keeps::Messages
     }
 
+    /// Whether it is a cell of many clients, which come and go as ports of it: it has no end of its own, and its group's claim alone
+    /// decides which edge runs it.
+    pub(super) fn is_shared_cell(&self) -> bool {
+        self.policy.shared && self.has_backup()
+    }
+
     /// Whether ends keep messages and log, and only because the session moves.
     pub(super) fn is_protected_for_now(&self) -> bool {
         !self.policy.keeps.anything() && matches!(self.protection, Protection::On | Protection::Ending)

@@ -775,8 +775,7 @@ fn header_of(
     log: &Log,
     state: &CellState,
 ) -> Header {
-    let (timers_set, timers) = state.timers().to_header();
-    let (tasks, locks) = state.tasks().to_header();
+    let ((timers_set, timers), (tasks, locks)) = (state.timers().to_header(), state.tasks().to_header());
     Header {
         session: about.session,
         image: about.image,

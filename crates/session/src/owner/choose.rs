@@ -10,7 +10,7 @@ use crate::cell::{CellError, CellId, Seed};
 use crate::replay::{Consumed, ReplayCursor};
 use crate::trace;
 use alloc::{boxed::Box, vec::Vec};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use marram_wire::{frame::Code, header::Header, id::Generation, log::Cursor, seal::Digest};
 
 impl Owner {
@@ -21,10 +21,11 @@ impl Owner {
         }
         // Every output that an end received depends on log that this end has. So the longest log has what all received
         // outputs depend on, and nothing that follows it was seen by an end.
-        let Some(best) = self.ends.longest() else {
+        let best = self.ends.longest();
+        if best.is_none() && !self.about.is_shared_cell() {
             return self.end_for_bug(bug!("an owner has at least one side", self.about.session), out);
-        };
-        let promised = self.ends[best].promised.as_ref();
+        }
+        let promised = best.and_then(|best| self.ends[best].promised.as_ref());
         let (start, log_end) = promised.map_or((0, 0), |promised| (promised.log_start, promised.log_end));
         if let Some(reason) = self.witness.refuses(log_end) {
             return self.terminate(Code::Tampered, reason, out);
@@ -36,7 +37,8 @@ impl Owner {
         let (source, early) = (opening.source(), opening.take_early());
         let checkpoints = source.map_or(Vec::new(), |at| self.ends[at].announced().to_vec());
         let base = checkpoints.last().map_or(0, |checkpoint| checkpoint.log_offset);
-        let mut bytes = opening.log(best).clone();
+        // A shared cell that has no log here begins: its group's claim has shown that no other edge has one.
+        let mut bytes = best.map_or_else(BytesMut::new, |best| opening.log(best).clone());
         // `Opening::gather` has refused a log that begins behind its checkpoint, or ends before it.
         let covered = base.checked_sub(start).and_then(|covered| usize::try_from(covered).ok());
         let Some(covered) = covered.filter(|covered| *covered <= bytes.len()) else {
@@ -266,6 +268,6 @@ impl Owner {
             return self.checkpoint_if_due(out);
         }
         self.runner.start(now, &self.ends, &self.log, &mut self.state);
-        self.runner.run_next(self.cell, out);
+        self.run_or_log(now, out);
     }
 }

@@ -297,7 +297,9 @@ impl Ends {
     /// session that is kept must be linked for this: the others cannot come back.
     pub(super) fn are_done(&self, policy: &OwnerPolicy) -> bool {
         let done = |side: &EndState| side.input_closed && side.output_closed && side.outbox.is_empty();
-        self.sides.iter().all(done) && (!policy.keeps.anything() || self.are_all_linked())
+        // A cell of many clients waits for the next one.
+        let has_any = !self.sides.is_empty();
+        has_any && self.sides.iter().all(done) && (!policy.keeps.anything() || self.are_all_linked())
     }
 
     /// Continues with a cell that never stopped: every end's last promise before this one was to this owner, so no

@@ -82,7 +82,9 @@ impl Owner {
 
     /// An owner that is fed with what that of this generation consumed.
     pub(super) fn following(mut self, generation: Generation) -> Result<Self, StandbyError> {
-        let ports = 1 + usize::from(self.about.policy.server.is_some());
+        // Those of a shared cell come with its log.
+        let is_shared = self.about.is_shared_cell();
+        let ports = if is_shared { 0 } else { 1 + usize::from(self.about.policy.server.is_some()) };
         if self.ends.len() != ports || !self.about.keeps() {
             return standby_error(Code::Protocol, "the app is deployed differently here and at the owner");
         }

@@ -38,7 +38,7 @@ pub struct Attempt<'a> {
 impl Owner {
     /// Asks every end for its promise. From here on nothing is released until all have promised and a log is chosen
     /// **\[M\]**.
-    pub fn open(&mut self, attempt: &Attempt<'_>, out: &mut Vec<OwnerEffect>) {
+    pub fn open(&mut self, now: Now, attempt: &Attempt<'_>, out: &mut Vec<OwnerEffect>) {
         // Before the generation changes: a standby asks as the owner of the generation that fed it.
         self.begin_takeover(out);
         self.about.renew(attempt.generation);
@@ -69,6 +69,10 @@ impl Owner {
         self.witness.ask(&self.about, attempt.fresh, out);
         let log_end = self.log.end();
         ask_ends(&self.ends, &self.about, attempt, self.live.map(|live| (live, log_end)), out);
+        // A shared cell has no end to wait for.
+        if self.ends.is_empty() {
+            self.choose_if_complete(now, out);
+        }
     }
 
     /// An end has promised this generation, and says what it keeps.

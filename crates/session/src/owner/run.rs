@@ -7,7 +7,7 @@ use crate::{
     cell::{CellOutput as Made, Ran, RunOutcome},
     trace,
 };
-use alloc::{format, vec::Vec};
+use alloc::{format, string::String, vec::Vec};
 use marram_wire::{
     frame::{Code, Increment, LogOnly, Output},
     limits::{LOG_AHEAD, READS_MAX, READS_SIZE_MAX, UNSENT_SHARED_MAX},
@@ -75,9 +75,28 @@ impl Owner {
         let sent = Made::count_sent(&ran.outputs);
         self.totals.produced += sent as u64;
         self.checkpointer.spent(ran.cost_ns);
-        let Some(running) = self.runner.complete(running) else {
-            return self.runner.run_next(self.cell, out);
-        };
+        match self.runner.complete(running) {
+            Some(running) => self.completed(now, running, (sent, applied), out),
+            None => self.runner.run_next(self.cell, out),
+        }
+    }
+
+    /// Runs the first handler of the entry that was begun. An entry that has none is complete at once: a shared cell begins without one.
+    pub(super) fn run_or_log(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+        match self.runner.take().and_then(|running| self.runner.complete(running)) {
+            Some(running) => self.completed(now, running, (0, Ok(())), out),
+            None => self.runner.run_next(self.cell, out),
+        }
+    }
+
+    /// All handlers of an entry have run. The last one `sent` so many messages, and did what is allowed or not.
+    fn completed(
+        &mut self,
+        now: Now,
+        running: Running,
+        (sent, applied): (usize, Result<(), String>),
+        out: &mut Vec<OwnerEffect>,
+    ) {
         let logged = if self.about.keeps() { self.log_entry(running, out) } else { Some(0) };
         let Some(logged) = logged else {
             let reason = format!(

@@ -97,13 +97,19 @@ impl Owner {
             side.promised.as_ref().filter(|it| it.live).map(|it| (it.log_start, it.log_end, it.tag))
         };
         let all_live = self.ends.iter().all(|side| promised(side).is_some());
-        let best = self.ends.longest().filter(|_| all_live).ok_or("an end promised another one since")?;
+        if !all_live {
+            return Err("an end promised another one since");
+        }
+        let best = self.ends.longest();
         // An end that lives goes on behind the messages that it was fed. With any other number, which a peer may claim,
         // all messages behind it would be out of order.
         if self.ends.iter().any(|side| side.next != side.fed_end()) {
             return Err("an end does not continue the messages that were fed");
         }
-        let (log_start, log_end, tag) = promised(&self.ends[best]).ok_or("no end has promised")?;
+        // A shared cell goes on with what it was fed.
+        let own = (self.log.floor(), self.log.end(), self.log.tag());
+        let longest = best.map_or(Some(own), |best| promised(&self.ends[best]));
+        let (log_start, log_end, tag) = longest.ok_or("no end has promised")?;
         // This owner cannot send log that only some of the ends have.
         let covered = self.follow.as_ref().map_or(0, |follow| follow.covered().0);
         let lacks = |side: &EndState| promised(side).is_none_or(|(_, end, _)| end < self.log.floor());
@@ -116,6 +122,7 @@ impl Owner {
             if log_start != self.log.end() {
                 return Err("the log of the ends does not continue what was fed");
             }
+            let best = best.ok_or("no end has promised")?;
             behind = opening.log(best).clone().freeze();
         }
         if let Some(reason) = self.witness.refuses(log_end.max(self.log.end())) {

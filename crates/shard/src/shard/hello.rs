@@ -302,7 +302,7 @@ impl Shard {
                 assigned,
                 client_identity: identity.as_deref(),
             };
-            owner.open(&attempt, effects);
+            owner.open(now, &attempt, effects);
         });
     }
 

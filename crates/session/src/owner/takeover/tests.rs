@@ -327,7 +327,7 @@ impl Standby {
             assigned: false,
             client_identity: None,
         };
-        self.owner.open(&attempt, &mut self.out);
+        self.owner.open(NOW, &attempt, &mut self.out);
         self.settle();
         for (port, says) in [(Port::CLIENT, client), (Port::SERVER, server)] {
             let channel = port.0 + 1;

@@ -114,7 +114,8 @@ impl Bench {
         if !own_process::is_child() {
             bug::panic_on_bugs();
         }
-        let ends = if policy.server.is_some() { 2 } else { 1 };
+        let is_shared_cell = policy.shared && policy.keeps == Keeps::Messages;
+        let ends = if is_shared_cell { 0 } else { 1 + usize::from(policy.server.is_some()) };
         Self {
             owner: Self::owner(policy, ends),
             kept: (0..ends).map(|_| Kept::default()).collect(),
@@ -223,8 +224,9 @@ impl Bench {
         let channels: Vec<_> = ports().zip(channels.iter().copied()).collect();
         let hosts: Vec<_> = ports().zip(HOSTS).take(channels.len()).collect();
         let fresh = self.fresh;
-        self.step(|owner, _, out| {
+        self.step(|owner, now, out| {
             owner.open(
+                now,
                 &Attempt {
                     generation,
                     channels: &channels,

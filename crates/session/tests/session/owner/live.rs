@@ -464,7 +464,7 @@ fn an_end_may_have_moved_to_another_agent() {
     let mut bench = Bench::new(OwnerPolicy { server: Some("database".into()), ..policy() });
     let hosts = [HOSTS[0], HostId([5; 16])];
     let generation = Generation { count: 1, opener: 1 };
-    bench.step(|owner, _, out| {
+    bench.step(|owner, now, out| {
         let attempt = Attempt {
             generation,
             channels: &[(CLIENT, 1), (SERVER, 2)],
@@ -475,7 +475,7 @@ fn an_end_may_have_moved_to_another_agent() {
             assigned: false,
             client_identity: None,
         };
-        owner.open(&attempt, out);
+        owner.open(now, &attempt, out);
     });
     assert_eq!(bench.look(), ["client: promise 1 beside 5", "server: promise 1 beside 1 to database"]);
     assert_eq!(bench.owner.host(SERVER), Some(hosts[1]));

@@ -4,6 +4,7 @@ mod allowance;
 mod apart;
 mod bench;
 mod budget;
+mod cell;
 mod covering;
 mod ending;
 mod keeping;
