@@ -94,7 +94,7 @@ fn a_killed_backup_or_coordinator_costs_no_client_anything() {
 
 #[test]
 fn an_edge_that_is_killed_while_it_moves_a_session_costs_no_client_anything() {
-    costs_no_one_anything("sigkill.mid-move", 4);
+    costs_no_one_anything("sigkill.mid-move", 7);
 }
 
 #[test]
