@@ -100,7 +100,7 @@ impl About {
             generation: self.generation,
             app: self.policy.app.clone(),
             image: self.image,
-            hosts: ends.iter().map(|side| side.host).collect(),
+            hosts: ends.lasting().map(|side| side.host).collect(),
             hot: false,
             moves: false,
             log_offset: log.end(),

@@ -11,6 +11,7 @@
 use super::{
     OwnerEffect, OwnerPolicy,
     about::About,
+    checkpoint_header::header_of,
     end_state::EndState,
     ends::Ends,
     log::Log,
@@ -560,8 +561,11 @@ impl Checkpointer {
         let Some(Waits { mut header, .. }) = taken.and_then(|taken| taken.waits.take()) else {
             return Ok(None);
         };
-        for (side, port) in ends.iter().zip(&mut header.ports) {
-            port.outbox = side.unacknowledged(port.produced);
+        let clients = header.clients.0.iter_mut().map(|client| &mut client.state);
+        for port in header.ports.iter_mut().chain(clients) {
+            // A client that has left since needs none of it.
+            let side = ends.at(port.port);
+            port.outbox = side.map_or(Many::default(), |side| side.unacknowledged(port.produced));
         }
         Ok(Some(header))
     }
@@ -764,34 +768,4 @@ impl Checkpointer {
 
 pub(super) fn name_of(checkpoint: &CheckpointMeta) -> Name {
     (checkpoint.generation, checkpoint.number)
-}
-
-/// The header of a checkpoint at the end of the log. Its outputs are added when it is sealed.
-fn header_of(
-    (generation, number): Name,
-    (base_generation, base_number): Name,
-    about: &About,
-    ends: &Ends,
-    log: &Log,
-    state: &CellState,
-) -> Header {
-    let ((timers_set, timers), (tasks, locks)) = (state.timers().to_header(), state.tasks().to_header());
-    Header {
-        session: about.session,
-        image: about.image,
-        generation,
-        number,
-        base_generation,
-        base_number,
-        log_offset: log.end(),
-        head: log.digest().0,
-        last_ns: log.last_ns(),
-        timers_set,
-        timers,
-        ports: ends.iter().map(EndState::to_header).collect(),
-        tasks,
-        locks,
-        paused: state.pauses().to_header(),
-        clients: Many::default(),
-    }
 }

@@ -154,7 +154,7 @@ impl Owner {
         result: Result<Box<Header>, CellError>,
         out: &mut Vec<OwnerEffect>,
     ) {
-        let header = match result {
+        let mut header = match result {
             Ok(header) => header,
             Err(error) => return self.not_restored(error, out),
         };
@@ -162,7 +162,7 @@ impl Owner {
         if header.session != self.about.session || header.log_offset != self.log.floor() {
             return self.tampered("a checkpoint is of another session or position", out);
         }
-        if !self.ends.are_in(&header) {
+        if !self.ends.are_in(&header) || !self.ends.restore_clients(&mut header) {
             return self.tampered("a checkpoint has other ports than the session", out);
         }
         self.log.verify_from(Digest(header.head), Cursor { last_ns: header.last_ns });
@@ -222,7 +222,9 @@ impl Owner {
     /// The cell has reached the end of the chosen log. What the ends have received of it is dropped, and the rest is
     /// sent again (I14).
     pub(super) fn chosen(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        let resumed = self.ends.iter_mut().all(|side| {
+        // Clients of a shared cell say later what they have received.
+        let mut ends = self.ends.iter_mut().filter(|side| side.client.is_none());
+        let resumed = ends.all(|side| {
             let (received, window) = side.promised.as_ref().map_or((0, 0), |p| (p.received, p.window));
             side.resume(received, window)
         });
@@ -260,6 +262,7 @@ impl Owner {
         }
         self.confirm_to_end(out);
         self.replicas.tell_standby_again(&self.ends, out);
+        self.ask_all_ports(out);
         if self.state.is_opened {
             self.release(out);
             // The ends waited without an owner: the next message goes before a checkpoint.
@@ -268,6 +271,8 @@ impl Owner {
             return self.checkpoint_if_due(out);
         }
         self.runner.start(now, &self.ends, &self.log, &mut self.state);
-        self.run_or_log(now, out);
+        if !self.run_or_log(now, out) {
+            self.pump(now, out);
+        }
     }
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use marram_wire::{
     frame::{CheckpointMeta, Code, Frame},
     header::Header,
-    id::{Generation, Port},
+    id::{Generation, Port, SessionId},
     seal::Seal,
 };
 
@@ -81,6 +81,9 @@ pub enum OwnerEffect {
     Remove(CellId),
     /// Open another generation, newer than this count: another attempt interfered, or the cell cannot be kept.
     Reopen(u64),
+    /// Ask the end of the shared cell's client with this session for its promise, if it can be reached, under a generation that is newer than
+    /// this count.
+    AskPort(SessionId, u64),
     /// The owner no longer has the session. The next request for the session opens a new generation.
     Done(Code, String),
 }

@@ -1,5 +1,6 @@
 //! The owner's state for one end: what it sent, what it received, and what may be sent to it.
 
+use super::client_port::ClientPort;
 use crate::credit::InputCredit;
 use alloc::{boxed::Box, collections::VecDeque};
 use bytes::Bytes;
@@ -21,7 +22,9 @@ pub(super) struct EndState {
     /// The verified identity of the end's agent, if it was verified. Of the client's only: the cell is told of its
     /// client.
     pub(super) identity: Option<Box<str>>,
-    /// Of the current generation; none while the end is disconnected.
+    /// Of a shared cell: the client at this port.
+    pub(super) client: Option<Box<ClientPort>>,
+    /// Of the current generation; none while the end is disconnected. That of a client is set once its port is linked.
     pub(super) channel: Option<Channel>,
     pub(super) promised: Option<Promised>,
     /// Bytes of the checkpoints that the end keeps, and of those that it may keep.
@@ -82,6 +85,7 @@ impl EndState {
             port,
             host,
             identity: None,
+            client: None,
             channel: None,
             promised: None,
             checkpoint_bytes: 0,
@@ -161,10 +165,15 @@ impl EndState {
         if self.took >= self.credited_from {
             self.input_credit.spend(cost);
         }
-        self.took += 1;
-        self.uncovered += cost;
-        self.input_closed |= message.close;
+        self.consumed(&message);
         Some(message)
+    }
+
+    /// The cell consumes this message.
+    pub(super) fn consumed(&mut self, message: &Message) {
+        self.took += 1;
+        self.uncovered += charge(message.payload.len());
+        self.input_closed |= message.close;
     }
 
     /// Sequence number after the last message that is here, consumed or not.

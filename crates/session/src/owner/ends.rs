@@ -5,13 +5,14 @@ use super::{
     end_state::{EndState, Message},
     log::{Checkmark, Log},
     pauses::Pauses,
+    port_list::PortList,
     share::OwnerShare,
 };
 use crate::{
     cell::{CellInput, CellOutput},
     replay::{Consumed, newest, opens},
 };
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::ops::{Deref, DerefMut};
 use marram_wire::{
     frame::{Channel, Chosen, Code, Ended, Failed, Failure, Finish, Frame, Increment, LogPart, Reject},
@@ -30,11 +31,13 @@ const UNSENT_MAX: u64 = 256 << 10;
 /// never has as much.
 pub(super) const OUTBOX_MAX: u64 = UNSENT_MAX + 2 * OUTPUT_WINDOW;
 
-/// The sides of a session, by port: one, or two if its app has a server. They never become more or fewer.
+/// The sides of a session, by port: one, or two if its app has a server. Only those of a shared cell become more and fewer.
 #[derive(Debug)]
 pub(super) struct Ends {
     /// In ascending order of their ports.
-    sides: Vec<EndState>,
+    pub(super) sides: Vec<EndState>,
+    /// Of a shared cell: clients that are about to join, and what only such a cell needs.
+    pub(super) ports: Option<Box<PortList>>,
     /// Index of the side that is considered first for the next message, so that no end waits for another that always
     /// sends.
     turn: usize,
@@ -101,7 +104,12 @@ impl Ends {
     pub(super) fn new(sides: impl Iterator<Item = (Port, HostId)>) -> Self {
         let sides: Vec<_> = sides.map(|(port, host)| EndState::new(port, host)).collect();
         assert!(sides.is_sorted_by(|one, next| one.port < next.port), "ports ascend");
-        Self { sides, turn: 0, share: OwnerShare::largest() }
+        Self { sides, ports: None, turn: 0, share: OwnerShare::largest() }
+    }
+
+    /// Those of a shared cell that has no client.
+    pub(super) fn of_shared_cell() -> Self {
+        Self { ports: Some(Box::default()), ..Self::new(core::iter::empty()) }
     }
 
     /// Index of the side at this port, if the session has one.
@@ -109,10 +117,12 @@ impl Ends {
         self.sides.binary_search_by_key(&port, |side| side.port).ok()
     }
 
-    /// Whether the checkpoint with this header has the ports of these ends, and none of a client of a shared cell: no owner has
-    /// ports that come and go.
+    /// Whether the checkpoint with this header has the ports of these ends. A shared cell has those that the header says.
     pub(super) fn are_in(&self, header: &Header) -> bool {
-        header.clients.0.is_empty() && header.ports.len() == self.sides.len()
+        match &self.ports {
+            Some(_) => header.ports.is_empty(),
+            None => header.clients.0.is_empty() && header.ports.len() == self.sides.len(),
+        }
     }
 
     /// The end at this port, if the session has one.
@@ -124,21 +134,32 @@ impl Ends {
         self.index(Port::SERVER).is_some()
     }
 
+    /// Whether an attempt to own the session waits for no end: those of a shared cell promise one by one, while it runs.
+    pub(super) fn decide_nothing(&self) -> bool {
+        self.ports.is_some()
+    }
+
     pub(super) fn are_all_linked(&self) -> bool {
-        self.sides.iter().all(|side| side.channel.is_some())
+        self.decide_nothing() || self.sides.iter().all(|side| side.channel.is_some())
     }
 
     pub(super) fn have_all_promised(&self) -> bool {
-        self.sides.iter().all(|side| side.promised.is_some())
+        self.decide_nothing() || self.sides.iter().all(|side| side.promised.is_some())
     }
 
     pub(super) fn held_bytes(&self) -> u64 {
-        self.sides.iter().map(EndState::held_bytes).sum()
+        let ports = self.ports.as_ref().map_or(0, |ports| ports.held_bytes());
+        ports + self.sides.iter().map(EndState::held_bytes).sum::<u64>()
     }
 
-    /// How many messages of each the cell has consumed.
+    /// Those that a session has from its start to its end: none of a shared cell's.
+    pub(super) fn lasting(&self) -> impl Iterator<Item = &EndState> {
+        self.sides.iter().filter(|side| side.client.is_none())
+    }
+
+    /// How many messages of each of these the cell has consumed.
     pub(super) fn took(&self) -> Vec<u64> {
-        self.sides.iter().map(|side| side.took).collect()
+        self.lasting().map(|side| side.took).collect()
     }
 
     /// The least that an end, or this edge, may keep before a checkpoint is due.
@@ -148,6 +169,9 @@ impl Ends {
 
     /// The end with the longest log, the first of those with equal ones.
     pub(super) fn longest(&self) -> Option<usize> {
+        if self.decide_nothing() {
+            return None;
+        }
         let ends =
             self.sides.iter().map(|side| side.promised.as_ref().map_or(0, |promised| promised.log_end));
         ends.enumerate().max_by_key(|(index, end)| (*end, core::cmp::Reverse(*index))).map(|(index, _)| index)
@@ -210,11 +234,20 @@ impl Ends {
     ///
     /// The cell does not stop completely: a server that answers before it continues to read takes nothing more until
     /// its answer is read.
+    ///
+    /// A client of a shared cell that takes nothing delays itself alone.
     pub(super) fn full(&self) -> u64 {
-        let full =
-            |side: &EndState| side.unsent_charge > UNSENT_MAX || side.outbox_charge > self.share.outbox();
+        if self.ports.is_some() {
+            return 0;
+        }
+        let full = |side: &EndState| self.is_full(side);
         let bits = self.sides.iter().enumerate().map(|(index, side)| if full(side) { bit(index) } else { 0 });
         bits.fold(0, |all, bit| all | bit)
+    }
+
+    /// Whether the end of a side must take more first.
+    fn is_full(&self, side: &EndState) -> bool {
+        side.unsent_charge > UNSENT_MAX || side.outbox_charge > self.share.outbox()
     }
 
     /// Records to which sides the messages of this port are answered.
@@ -237,7 +270,9 @@ impl Ends {
             let index = (self.turn + step) % count;
             let side = &self.sides[index];
             let is_paused = || pauses.stops(side.port, has_server);
-            if side.reaches & full != 0 || (side.is_beyond_credit() && is_paused()) {
+            let client = side.client.as_ref();
+            let rests = client.is_some_and(|client| client.rests() || self.is_full(side));
+            if rests || side.reaches & full != 0 || (side.is_beyond_credit() && is_paused()) {
                 continue;
             }
             if let Some(message) = self.sides[index].take_input() {
@@ -268,9 +303,13 @@ impl Ends {
 
     /// Sends each linked end its last frame of this generation.
     fn send_last(&mut self, frame: impl Fn(Channel) -> Frame, out: &mut Vec<OwnerEffect>) {
-        for side in &mut self.sides {
-            out.extend(side.channel.take().map(|channel| OwnerEffect::Send(side.port, frame(channel))));
+        let entering = self.ports.iter_mut().flat_map(|list| &mut list.entering);
+        for side in self.sides.iter_mut().chain(entering) {
+            let linked = side.channel.take();
+            let channel = side.client.as_ref().map_or(linked, |client| client.channel(linked));
+            out.extend(channel.map(|channel| OwnerEffect::Send(side.port, frame(channel))));
         }
+        self.all_away();
     }
 
     /// This owner is not, or no longer, the one of the session; the ends may ask again.
@@ -297,9 +336,9 @@ impl Ends {
     /// session that is kept must be linked for this: the others cannot come back.
     pub(super) fn are_done(&self, policy: &OwnerPolicy) -> bool {
         let done = |side: &EndState| side.input_closed && side.output_closed && side.outbox.is_empty();
-        // A cell of many clients waits for the next one.
-        let has_any = !self.sides.is_empty();
-        has_any && self.sides.iter().all(done) && (!policy.keeps.anything() || self.are_all_linked())
+        // A shared cell waits for its next client.
+        let is_shared = self.ports.is_some();
+        !is_shared && self.sides.iter().all(done) && (!policy.keeps.anything() || self.are_all_linked())
     }
 
     /// Continues with a cell that never stopped: every end's last promise before this one was to this owner, so no

@@ -207,9 +207,14 @@ impl Owner {
         if at.log_offset >= self.epochs.kept.log_offset {
             self.epochs.kept.clone_from(at);
         }
+        let kept_to = at.log_offset;
         match self.phase() {
             OwnerPhase::Confirming => self.tell_chosen(now, out),
-            OwnerPhase::Running => self.release(out),
+            OwnerPhase::Running => {
+                self.link_ports(now, kept_to, out);
+                self.release(out);
+                self.look_at_clients(now, out);
+            }
             _ => {}
         }
         if self.phase() == OwnerPhase::Running {

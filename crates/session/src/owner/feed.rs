@@ -148,7 +148,7 @@ impl Owner {
                 }
             }
             Frame::Acknowledged(acknowledged) => {
-                follow.take_received(&acknowledged);
+                follow.take_received(&acknowledged, self.ends.ports.is_some());
                 follow.drop_received(&mut self.ends);
             }
             Frame::Renewed(renewed) => {
@@ -191,6 +191,14 @@ impl Owner {
         };
         let cost = charge(fed.payload.len()) + entry.len() as u64;
         let message = match event {
+            Event::Message(port) if self.ends.ports.is_some() => {
+                let message = Message { close: fed.close, payload: fed.payload };
+                let list = self.ends.ports.as_mut();
+                if !list.is_some_and(|list| list.tape.push(offset, port, message.clone())) {
+                    return standby_error(Code::Busy, "the messages exceed the limit without a checkpoint");
+                }
+                Some(message)
+            }
             Event::Message(port) => {
                 let Some(index) = self.ends.index(port) else {
                     return standby_error(Code::Protocol, "an entry is of a port that does not exist");
@@ -207,6 +215,7 @@ impl Owner {
                 out.push(OwnerEffect::Start(self.about.image, self.state.seed));
                 None
             }
+            Event::Port(_) if self.ends.ports.is_some() => None,
             Event::Port(_) => {
                 let why = "an entry is of a client of a shared cell, which this edge cannot keep";
                 return standby_error(Code::Protocol, why);
@@ -256,7 +265,7 @@ impl Owner {
 
     /// Takes the state of a checkpoint of the feed. It may be older than the log here: then the cell replays from
     /// there.
-    fn restore_at(&mut self, header: Header) -> Result<(), StandbyError> {
+    fn restore_at(&mut self, mut header: Header) -> Result<(), StandbyError> {
         let may_skip = self.follow.as_ref().is_some_and(|follow| follow.may_skip_log());
         let skips = header.log_offset > self.log.end();
         let place = header.log_offset >= self.log.floor() && (!skips || may_skip);
@@ -265,6 +274,9 @@ impl Owner {
         }
         if !self.ends.are_in(&header) {
             return standby_error(Code::Tampered, "a checkpoint has other ports than the session");
+        }
+        if !self.ends.restore_clients(&mut header) {
+            return standby_error(Code::Tampered, "a checkpoint has ports in another order");
         }
         let recalled = self.follow.as_ref().is_some_and(|follow| follow.recall().is_some());
         let base = Point { offset: header.log_offset, last_ns: header.last_ns };

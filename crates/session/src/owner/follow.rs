@@ -395,13 +395,20 @@ impl Follow {
     }
 
     /// The ends have received these outputs, by port.
-    pub(super) fn take_received(&mut self, acknowledged: &Acknowledged) {
+    pub(super) fn take_received(&mut self, acknowledged: &Acknowledged, has_ports: bool) {
         for told in &acknowledged.received.0 {
             let at = self.received.binary_search_by_key(&told.port, |(port, _)| *port);
-            if let Ok(at) = at {
-                self.received[at].1 = told.count;
+            match at {
+                Ok(at) => self.received[at].1 = told.count,
+                Err(at) if has_ports => self.received.insert(at, (told.port, told.count)),
+                Err(_) => {}
             }
         }
+    }
+
+    /// The client at this port has left: the next one with that number has received nothing.
+    pub(super) fn port_left(&mut self, port: Port) {
+        self.received.retain(|(at, _)| *at != port);
     }
 
     /// Drops outputs that the ends have received.
@@ -492,7 +499,8 @@ impl Follow {
 
     /// I38 of docs/protocol.md.
     pub(super) fn invariants(&self, ends: &Ends, log: &Log) -> Result<(), BrokenInvariant> {
-        holds!("I38", self.received.iter().map(|(port, _)| *port).eq(ends.iter().map(|side| side.port)));
+        let has_all = self.received.iter().map(|(port, _)| *port).eq(ends.iter().map(|side| side.port));
+        holds!("I38", ends.ports.is_some() || has_all);
         holds!("I38", self.base.offset <= log.end());
         holds!("I38", self.arriving.as_ref().is_none_or(|(meta, got)| *got <= meta.size));
         holds!("I38", self.former.is_none() || self.arriving.is_some());

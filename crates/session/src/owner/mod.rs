@@ -25,8 +25,11 @@ mod about;
 mod apart;
 mod boundary;
 mod checkpoint;
+mod checkpoint_header;
 mod checkpointer;
 mod choose;
+mod client_port;
+mod clients;
 mod effect;
 mod end_state;
 mod ends;
@@ -44,6 +47,8 @@ mod pages;
 mod pauses;
 mod phase;
 mod policy;
+mod port_list;
+mod ports;
 mod protection;
 mod recall;
 mod record;
@@ -56,6 +61,7 @@ mod runner;
 mod share;
 mod state;
 mod takeover;
+mod tape;
 mod uncovered;
 mod whole;
 mod witness;
@@ -80,6 +86,7 @@ pub use feed::StandbyError;
 pub use open::Attempt;
 pub use phase::OwnerPhase;
 pub use policy::{BackupForm, Holder, OwnerPolicy, OwnerTotals};
+pub use ports::PortAttempt;
 pub use record::{RECORD_NS, RECORD_STOPPED_NS, RecordRequest};
 pub use replicas::{CopyProgress, Feed, KeeperId, ReplicaProgress};
 pub use share::OwnerShare;
@@ -136,9 +143,14 @@ impl Owner {
         hosts: &[HostId],
         seed: Seed,
     ) -> Self {
-        let ends = Ends::new([Port::CLIENT, Port::SERVER].into_iter().zip(hosts.iter().copied()));
+        let about = About::new(session, image, keys, policy);
+        let ends = if about.is_shared_cell() {
+            Ends::of_shared_cell()
+        } else {
+            Ends::new([Port::CLIENT, Port::SERVER].into_iter().zip(hosts.iter().copied()))
+        };
         Self {
-            about: About::new(session, image, keys, policy),
+            about,
             phase: Phase::Detached,
             recordings: Recordings::new(ends.len()),
             ends,
@@ -299,6 +311,9 @@ impl Owner {
     /// A frame from the end at `port`, on the channel of the current generation: the shard drops those of older ones
     /// (I4). What is accepted in which phase is listed in docs/protocol.md, "Opening a generation".
     pub fn receive(&mut self, now: Now, port: Port, frame: Frame, out: &mut Vec<OwnerEffect>) {
+        if self.about.is_shared_cell() {
+            return self.receive_at_port(now, port, frame, out);
+        }
         let Some(index) = self.ends.index(port) else {
             return trace!(self.context(), "ignores {} of the absent port {}", frame.name(), port.0);
         };
@@ -343,6 +358,9 @@ impl Owner {
 
     /// The link to the end at `port` is gone.
     pub fn unlinked(&mut self, port: Port, out: &mut Vec<OwnerEffect>) {
+        if self.about.is_shared_cell() {
+            return self.port_away(port, "its connection broke");
+        }
         let Some(index) = self.ends.index(port) else {
             return trace!(self.context(), "ignores that a link of the absent port {} broke", port.0);
         };

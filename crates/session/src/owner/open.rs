@@ -70,7 +70,7 @@ impl Owner {
         let log_end = self.log.end();
         ask_ends(&self.ends, &self.about, attempt, self.live.map(|live| (live, log_end)), out);
         // A shared cell has no end to wait for.
-        if self.ends.is_empty() {
+        if self.ends.decide_nothing() {
             self.choose_if_complete(now, out);
         }
     }

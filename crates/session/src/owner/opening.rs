@@ -72,7 +72,8 @@ impl Opening {
 
     /// Whether every end has promised, and has sent all that its promise announced.
     pub(super) fn is_complete(&self, ends: &Ends) -> bool {
-        ends.iter().zip(&self.arrivals).all(|(side, arrival)| arrival.is_complete(side))
+        let waits_for_none = ends.decide_nothing();
+        waits_for_none || ends.iter().zip(&self.arrivals).all(|(side, arrival)| arrival.is_complete(side))
     }
 
     /// The log that arrived from an end.

@@ -39,6 +39,11 @@ impl Pauses {
         self.0.iter().any(|(_, paused)| *paused == port || !has_server)
     }
 
+    /// Whether the end of a shared cell's client at this port is granted no credit: a pause between stages concerns all clients.
+    pub(super) fn stops_client(&self, port: Port) -> bool {
+        self.0.iter().any(|(stage, paused)| *paused == port || *stage > 0)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

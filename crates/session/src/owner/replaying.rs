@@ -128,6 +128,11 @@ impl Owner {
 
     /// All handlers of an entry have run.
     fn entry_replayed(&mut self, out: &mut Vec<OwnerEffect>) {
+        if let Some(port) = self.ends.port_entry_ended(0)
+            && let Some(follow) = &mut self.follow
+        {
+            follow.port_left(port);
+        }
         self.totals.replayed += 1;
         self.totals.pauses_ended += self.state.end_entry(&mut self.ends, &self.about);
         // What this owner was fed, or what the ends keep, is logged.

@@ -22,7 +22,8 @@ impl Owner {
         let may_run = is_running && !self.awaits_keeper_or_group();
         let timer_ns = self.runner.timer_due_ns(&self.ends, &self.log, &self.state).filter(|_| may_run);
         let witness_ns = self.witness.report_due_ns();
-        [timer_ns, self.recordings.until_ns(), witness_ns].into_iter().flatten().min()
+        let clients_ns = self.clients_due_ns().filter(|_| is_running);
+        [timer_ns, self.recordings.until_ns(), witness_ns, clients_ns].into_iter().flatten().min()
     }
 
     /// Handles timeouts. Each is checked against the clock again, since a tick may be late or for another one.
@@ -32,20 +33,24 @@ impl Owner {
             self.fail_if_stopped(out);
         }
         self.witness.report(now, &self.ends, out);
+        self.clients_due(now, out);
         self.pump(now, out);
     }
 
     /// Gives the cell its next input, if the cell is idle, an input waits, and the ends have room for its outputs.
     pub(super) fn pump(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        if self.phase() != OwnerPhase::Running || self.runner.is_busy() || self.cell.is_none() {
-            return;
-        }
-        // Ends refuse log beyond `LOG_SIZE_MAX`: the cell waits for a checkpoint to be stored, or for a keeper.
-        if self.log.is_full() || self.awaits_keeper_or_group() {
-            return;
-        }
-        if self.runner.begin_next(now, &mut self.ends, &self.log, &mut self.state) {
-            self.runner.run_next(self.cell, out);
+        // An entry that runs nothing is complete at once, and there may be many in a row.
+        while self.phase() == OwnerPhase::Running && !self.runner.is_busy() && self.cell.is_some() {
+            // Ends refuse log beyond `LOG_SIZE_MAX`: the cell waits for a checkpoint to be stored, or for a keeper.
+            if self.log.is_full() || self.awaits_keeper_or_group() {
+                return;
+            }
+            if !self.runner.begin_next(now, &mut self.ends, &self.log, &mut self.state) {
+                return;
+            }
+            if self.run_or_log(now, out) {
+                return;
+            }
         }
     }
 
@@ -76,62 +81,84 @@ impl Owner {
         self.totals.produced += sent as u64;
         self.checkpointer.spent(ran.cost_ns);
         match self.runner.complete(running) {
-            Some(running) => self.completed(now, running, (sent, applied), out),
+            Some(running) => {
+                if self.completed(now, running, (sent, applied), out) {
+                    self.pump(now, out);
+                }
+            }
             None => self.runner.run_next(self.cell, out),
         }
     }
 
-    /// Runs the first handler of the entry that was begun. An entry that has none is complete at once: a shared cell begins without one.
-    pub(super) fn run_or_log(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+    /// Runs the first handler of the entry that was begun. False if it has none: it is complete then, and more may follow.
+    pub(super) fn run_or_log(&mut self, now: Now, out: &mut Vec<OwnerEffect>) -> bool {
         match self.runner.take().and_then(|running| self.runner.complete(running)) {
-            Some(running) => self.completed(now, running, (0, Ok(())), out),
-            None => self.runner.run_next(self.cell, out),
+            Some(running) => {
+                self.completed(now, running, (0, Ok(())), out);
+                false
+            }
+            None => {
+                self.runner.run_next(self.cell, out);
+                true
+            }
         }
     }
 
-    /// All handlers of an entry have run. The last one `sent` so many messages, and did what is allowed or not.
+    /// All handlers of an entry have run. The last one `sent` so many messages, and did what is allowed or not. Returns whether the next
+    /// one may begin.
     fn completed(
         &mut self,
         now: Now,
         running: Running,
         (sent, applied): (usize, Result<(), String>),
         out: &mut Vec<OwnerEffect>,
-    ) {
+    ) -> bool {
+        let event = running.event.clone();
         let logged = if self.about.keeps() { self.log_entry(running, out) } else { Some(0) };
         let Some(logged) = logged else {
             let reason = format!(
                 "more than {READS_MAX} reads from the cache, or {READS_SIZE_MAX} bytes of objects, at the session's start"
             );
-            return self.terminate(Code::Guest, reason, out);
+            self.terminate(Code::Guest, reason, out);
+            return false;
         };
         self.totals.consumed += 1;
         self.totals.pauses_ended += self.state.end_entry(&mut self.ends, &self.about);
+        if let Event::Port(event) = &event {
+            self.port_logged(event);
+        }
+        self.ends.port_entry_ended(self.log.end());
         self.entry_ended(out);
+        if self.runs_alone() {
+            self.link_ports(now, self.log.end(), out);
+        }
         // The quota is of a log that the app asked for.
         self.runner.count(now, sent, if self.about.policy.keeps.anything() { logged } else { 0 });
         let broken = self.runner.broken_quota(&self.about.policy, &self.log, sent);
         if let Some(reason) = broken.or(applied.err()) {
-            return self.terminate(Code::Guest, reason, out);
+            self.terminate(Code::Guest, reason, out);
+            return false;
         }
         if self.phase() != OwnerPhase::Running {
             // A new generation is being opened: outputs wait in the outbox. A backup may wait for a checkpoint.
             if self.may_copy() {
                 self.checkpoint_if_due(out);
             }
-            return;
+            return false;
         }
         self.release(out);
         self.ends.give_credit(self.state.pauses(), out);
         // The release may have finished the session.
-        if self.phase() == OwnerPhase::Running {
+        let goes_on = self.phase() == OwnerPhase::Running;
+        if goes_on {
             // A recording and a checkpoint take their position here, between two entries and before the next one
             // begins.
             self.ask_if_between(out);
             self.protect_if_between(now, out);
             self.open_to_end(out);
             self.checkpoint_if_due(out);
-            self.pump(now, out);
         }
+        goes_on
     }
 
     /// A shared cell sent something to this session in a handler of another session's input. Nothing of it is logged:
@@ -225,23 +252,8 @@ impl Owner {
         bytes: u64,
         out: &mut Vec<OwnerEffect>,
     ) {
-        let side = &mut self.ends[index];
-        let Some(credit) = side.credit.checked_add(bytes) else {
-            return self.terminate(
-                Code::Protocol,
-                "an end grants more credit than can be counted".into(),
-                out,
-            );
-        };
-        side.credit = credit;
-        // What was received before an end kept anything, and is acknowledged late, is not here.
-        let counts = self.about.policy.keeps.anything() || side.kept_from.is_some();
-        if counts && !side.acknowledge(received) {
-            return self.terminate(
-                Code::Protocol,
-                "an end acknowledges outputs that it was not sent".into(),
-                out,
-            );
+        if let Err(why) = self.take_credit(index, received, bytes) {
+            return self.terminate(Code::Protocol, why.into(), out);
         }
         self.replicas.feed_received(received, &self.ends, out);
         self.witness.report(now, &self.ends, out);
@@ -250,6 +262,24 @@ impl Owner {
             self.release(out);
             self.pump(now, out);
         }
+    }
+
+    /// Counts what an end has received and grants. An error if it claims more than can be.
+    pub(super) fn take_credit(
+        &mut self,
+        index: usize,
+        received: u64,
+        bytes: u64,
+    ) -> Result<(), &'static str> {
+        let side = &mut self.ends[index];
+        side.credit =
+            side.credit.checked_add(bytes).ok_or("an end grants more credit than can be counted")?;
+        // What was received before an end kept anything, and is acknowledged late, is not here.
+        let counts = self.about.policy.keeps.anything() || side.kept_from.is_some();
+        if counts && !side.acknowledge(received) {
+            return Err("an end acknowledges outputs that it was not sent");
+        }
+        Ok(())
     }
 
     /// Both directions of every port are closed, and every end has received everything. The ends delete the session

@@ -153,7 +153,13 @@ impl Runner {
 
     /// Begins the entry of the next input that waits. False if there is none.
     pub(super) fn begin_next(&mut self, now: Now, ends: &mut Ends, log: &Log, state: &mut CellState) -> bool {
-        let (now_ns, full) = (self.session_ns(now, log), ends.full());
+        let now_ns = self.session_ns(now, log);
+        if let Some((event, rest)) = ends.next_port_event() {
+            let (message, reads) = (None, Vec::new());
+            self.running = Some(Running { event, now_ns, message, rest, clock_read: false, reads });
+            return true;
+        }
+        let full = ends.full();
         let found = self.last.others_first().into_iter().find_map(|kind| {
             let next = next_of(kind, now_ns, full, ends, state)?;
             Some((kind, next))

@@ -85,6 +85,10 @@ impl CellState {
     /// The handlers that an entry of the log runs, in reverse order; none if what it consumes does not exist, or its port does not.
     pub(super) fn inputs_of(&mut self, event: Event, ends: &mut Ends) -> Option<Vec<CellInput>> {
         Some(match event {
+            Event::Message(port) if ends.ports.is_some() => {
+                let message = ends.take_taped(port)?;
+                alloc::vec![input_of(port, message)]
+            }
             Event::Message(port) => {
                 let index = ends.index(port)?;
                 let message = ends[index].take_input()?;
@@ -93,8 +97,7 @@ impl CellState {
             Event::Timer => alloc::vec![self.timers.fire()?],
             Event::Task => alloc::vec![self.tasks.next()?],
             Event::Start { peers, .. } => ends.opens(&peers),
-            // No owner has ports that come and go.
-            Event::Port(_) => return None,
+            Event::Port(event) => ends.replay_port_event(&event)?,
         })
     }
 

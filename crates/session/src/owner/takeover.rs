@@ -96,14 +96,14 @@ impl Owner {
         let promised = |side: &EndState| {
             side.promised.as_ref().filter(|it| it.live).map(|it| (it.log_start, it.log_end, it.tag))
         };
-        let all_live = self.ends.iter().all(|side| promised(side).is_some());
+        let all_live = self.ends.lasting().all(|side| promised(side).is_some());
         if !all_live {
             return Err("an end promised another one since");
         }
         let best = self.ends.longest();
         // An end that lives goes on behind the messages that it was fed. With any other number, which a peer may claim,
         // all messages behind it would be out of order.
-        if self.ends.iter().any(|side| side.next != side.fed_end()) {
+        if self.ends.lasting().any(|side| side.next != side.fed_end()) {
             return Err("an end does not continue the messages that were fed");
         }
         // A shared cell goes on with what it was fed.
@@ -139,7 +139,7 @@ impl Owner {
         self.state.is_opened = true;
         if recalled {
             self.log.append_unverified(&behind);
-        } else {
+        } else if !self.ends.decide_nothing() {
             if !self.log.append_verified(&self.about, &self.ends, &behind) {
                 return Err("the log of the ends does not verify");
             }

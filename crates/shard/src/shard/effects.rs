@@ -1,7 +1,7 @@
 //! Carries out the owners' effects over this shard's wires and executor.
 
 use super::{
-    Session, Shard,
+    SHARD, Session, Shard,
     report::note,
     state::{sessions::At, wires::Wires},
     witness,
@@ -12,6 +12,7 @@ use bytes::Bytes;
 use marram_session::{
     cell::{CellId, CellImage, Seed},
     owner::{KeeperId, OwnerEffect, OwnerPhase},
+    trace,
 };
 use marram_wire::{
     frame::{Code, Ended, Frame, Reject},
@@ -26,6 +27,11 @@ struct Later {
     over: Option<(Code, String)>,
     joins: Option<(CellId, CellImage, Seed)>,
     again: Option<u64>,
+}
+
+fn not_taken(id: SessionId, what: &str, reason: &str, out: &mut Vec<ShardOutput>) {
+    let text = alloc::format!("no {what} of session {id} is taken: {reason}");
+    note(NoteLevel::Warning, None, text, out);
 }
 
 impl Shard {
@@ -155,14 +161,8 @@ impl Shard {
             OwnerEffect::Checkpoint(cell, header, seal) => {
                 out.push(ShardOutput::Checkpoint { cell, header, seal });
             }
-            OwnerEffect::NoCheckpoint(reason) => {
-                let text = alloc::format!("no checkpoint of session {id} is taken: {reason}");
-                note(NoteLevel::Warning, None, text, out);
-            }
-            OwnerEffect::MergesDeltas(reason) => {
-                let text = alloc::format!("no full checkpoint of session {id} is taken: {reason}");
-                note(NoteLevel::Warning, None, text, out);
-            }
+            OwnerEffect::NoCheckpoint(reason) => not_taken(id, "checkpoint", &reason, out),
+            OwnerEffect::MergesDeltas(reason) => not_taken(id, "full checkpoint", &reason, out),
             OwnerEffect::Hash(cell) => out.push(ShardOutput::Hash { cell }),
             OwnerEffect::Recorded(request, Ok(gathered)) => {
                 let (edge, unix_ns) = (self.config.edge.clone(), now.unix_ns);
@@ -174,6 +174,8 @@ impl Shard {
             OwnerEffect::AskWitness(generation) => witness::ask(&mut self.counters, id, generation, out),
             OwnerEffect::Report(seen) => witness::report(&mut self.counters, id, seen, out),
             OwnerEffect::WitnessMissing => witness::missing(&mut self.counters, id, out),
+            // No app has a shared cell with a backup yet: manifests that ask for one are refused.
+            OwnerEffect::AskPort(client, _) => trace!(SHARD, "asks no end of the client {client}"),
             OwnerEffect::Reopen(count) => later.again = Some(count),
             OwnerEffect::Done(code, reason) => later.over = Some((code, reason)),
         }

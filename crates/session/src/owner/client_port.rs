@@ -1,0 +1,73 @@
+//! A client of a shared cell, as the cell's owner knows it.
+
+use alloc::boxed::Box;
+use marram_wire::{
+    frame::Channel,
+    id::Generation,
+    log::{Client, PortEvent},
+};
+
+/// How far a client's end is.
+///
+/// ```text
+/// Away ──asked──▶ Asked ──it promised, and sent what it announced──▶ Entering ──logged──▶ Confirming ──kept──▶ Linked
+///  ▲                └──────── its connection breaks, or it has promised another edge ────────┴────────────────────┘
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PortPhase {
+    /// There is no connection to it.
+    Away,
+    /// It was asked for its promise.
+    Asked(Channel),
+    /// An entry is to say that it has promised.
+    Entering(Channel),
+    /// That entry ends at this log offset. Until the backup has it, the end must not be told that this owner goes on.
+    Confirming(Channel, u64),
+    /// Outputs go to it, on the channel of its side.
+    Linked,
+}
+
+/// The client at a port.
+#[derive(Debug)]
+pub(super) struct ClientPort {
+    /// As the log has it: its generation is the newest one that is logged.
+    pub(super) client: Client,
+    /// The newest generation that its end was asked for.
+    pub(super) asked: Generation,
+    pub(super) phase: PortPhase,
+    /// What the log is to say of it next.
+    pub(super) pending: Option<PortEvent>,
+    /// A handler of its input was stopped: it is to leave.
+    pub(super) expelled: bool,
+    /// Since when its end is away, in monotonic nanoseconds; none before a tick has seen it.
+    pub(super) away_since_ns: Option<u64>,
+}
+
+impl ClientPort {
+    /// Its end was not asked yet.
+    pub(super) fn new(client: Client) -> Box<Self> {
+        let (asked, phase) = (client.generation, PortPhase::Away);
+        Box::new(Self { client, asked, phase, pending: None, expelled: false, away_since_ns: None })
+    }
+
+    /// The channel to its end, linked or not; `linked` is that of the side.
+    pub(super) fn channel(&self, linked: Option<Channel>) -> Option<Channel> {
+        match self.phase {
+            PortPhase::Away => None,
+            PortPhase::Asked(channel) | PortPhase::Entering(channel) | PortPhase::Confirming(channel, _) => {
+                Some(channel)
+            }
+            PortPhase::Linked => linked,
+        }
+    }
+
+    /// Whether its messages wait: the log has to say something of it first, or it was expelled.
+    pub(super) fn rests(&self) -> bool {
+        self.expelled || self.pending.is_some()
+    }
+
+    /// Whether the log says, or is to say, that it leaves.
+    pub(super) fn leaves(&self) -> bool {
+        matches!(self.pending, Some(PortEvent::Left { .. }))
+    }
+}

@@ -1,0 +1,181 @@
+//! The clients of a shared cell: their numbers, who joins and leaves, and what the log says of them.
+
+use super::{
+    client_port::{ClientPort, PortPhase},
+    end_state::{EndState, Message},
+    ends::Ends,
+};
+use crate::cell::{CellInput, PortKind};
+use alloc::vec::Vec;
+use marram_wire::{
+    header::{ClientState, Header, Many},
+    id::{Port, SessionId},
+    log::{Event, Joined, PortEvent},
+};
+
+impl Ends {
+    /// The lowest free number, since a cell may keep a table by port. The server's number is never used.
+    pub(super) fn free_port(&self) -> Port {
+        let is_used = |port: Port| {
+            self.index(port).is_some() || self.ports.as_ref().is_some_and(|list| list.uses(port))
+        };
+        let mut numbers = (0..).map(Port).filter(|port| *port != Port::SERVER);
+        numbers.find(|port| !is_used(*port)).unwrap_or(Port(u32::MAX))
+    }
+
+    /// The side of a client, whether or not its port is open.
+    pub(super) fn client_at(&mut self, port: Port) -> Option<&mut EndState> {
+        match self.index(port) {
+            Some(index) => Some(&mut self.sides[index]),
+            None => self.ports.as_mut()?.entering.iter_mut().find(|side| side.port == port),
+        }
+    }
+
+    /// The port of the client with this session, if it has one.
+    pub(super) fn port_of(&self, session: SessionId) -> Option<Port> {
+        let entering = self.ports.iter().flat_map(|list| &list.entering);
+        let is_it = |side: &&EndState| side.client.as_ref().is_some_and(|it| it.client.session == session);
+        self.sides.iter().chain(entering).find(is_it).map(|side| side.port)
+    }
+
+    /// A client that will not join after all.
+    pub(super) fn forget_entering(&mut self, port: Port) {
+        if let Some(list) = &mut self.ports {
+            list.entering.retain(|side| side.port != port);
+        }
+    }
+
+    /// Opens the port of this side.
+    fn open_port(&mut self, side: EndState) {
+        let at = self.sides.partition_point(|other| other.port < side.port);
+        self.sides.insert(at, side);
+    }
+
+    /// What the log is to say next of a port, with the handlers that this runs, in reverse order.
+    pub(super) fn next_port_event(&mut self) -> Option<(Event, Vec<CellInput>)> {
+        let list = self.ports.as_mut()?;
+        let pends = |side: &EndState| side.client.as_ref().is_some_and(|client| client.pending.is_some());
+        if let Some(at) = list.entering.iter().position(pends) {
+            let side = list.entering.remove(at);
+            self.open_port(side);
+        }
+        let side = self.sides.iter_mut().find(|side| pends(side))?;
+        let event = side.client.as_mut()?.pending.take()?;
+        let inputs = self.run_port_event(&event)?;
+        Some((Event::Port(event), inputs))
+    }
+
+    /// An entry of the log is replayed that says this of a port. None if that cannot be.
+    pub(super) fn replay_port_event(&mut self, event: &PortEvent) -> Option<Vec<CellInput>> {
+        self.ports.as_ref()?;
+        match event {
+            PortEvent::Joined(joined) => {
+                let Joined { port, client, .. } = &**joined;
+                if self.index(*port).is_some() {
+                    return None;
+                }
+                let mut side = EndState::new(*port, client.host);
+                side.client = Some(ClientPort::new(client.clone()));
+                self.open_port(side);
+            }
+            PortEvent::Resumed { port, generation } => {
+                let client = self.client_at(*port)?.client.as_mut()?;
+                client.client.generation = *generation;
+                client.asked = client.asked.max(*generation);
+            }
+            PortEvent::Expelled { port } => self.client_at(*port)?.client.as_mut()?.expelled = true,
+            PortEvent::Left { port, .. } => {
+                self.index(*port)?;
+            }
+        }
+        self.run_port_event(event)
+    }
+
+    /// The handlers that this runs, in reverse order.
+    fn run_port_event(&mut self, event: &PortEvent) -> Option<Vec<CellInput>> {
+        let port = event.port();
+        let mut inputs = Vec::new();
+        match event {
+            PortEvent::Joined(joined) => {
+                let kind = PortKind::client(joined.datagrams);
+                inputs.push(CellInput::Open { port, kind, peer: joined.peer.clone() });
+            }
+            PortEvent::Resumed { .. } | PortEvent::Expelled { .. } => {}
+            PortEvent::Left { quietly, .. } => {
+                inputs.push(CellInput::Gone { port });
+                if !quietly && !self.at(port)?.input_closed {
+                    inputs.push(CellInput::Close { port });
+                }
+                self.ports.as_mut()?.leaving = Some(port);
+            }
+        }
+        Some(inputs)
+    }
+
+    /// The next message of the log is consumed in replay; none if it is not one of this port.
+    pub(super) fn take_taped(&mut self, port: Port) -> Option<Message> {
+        let message = self.ports.as_mut()?.tape.take(port)?;
+        let index = self.index(port)?;
+        self.sides[index].consumed(&message);
+        Some(message)
+    }
+
+    /// An entry that ends at this log offset is complete. Returns the port whose client has left with it.
+    pub(super) fn port_entry_ended(&mut self, log_end: u64) -> Option<Port> {
+        let list = self.ports.as_mut()?;
+        let port = list.leaving.take()?;
+        list.resting.push((port, log_end));
+        self.sides.retain(|side| side.port != port);
+        Some(port)
+    }
+
+    /// The log up to here is kept elsewhere.
+    pub(super) fn ports_kept(&mut self, log_offset: u64) {
+        if let Some(list) = &mut self.ports {
+            list.resting.retain(|(_, offset)| *offset > log_offset);
+        }
+    }
+
+    /// The connections to all ends are gone, or belong to another attempt.
+    pub(super) fn all_away(&mut self) {
+        let Some(list) = &mut self.ports else { return };
+        list.entering.clear();
+        for side in &mut self.sides {
+            side.channel = None;
+            if let Some(client) = &mut side.client {
+                client.phase = PortPhase::Away;
+                client.away_since_ns = None;
+                client.pending.take_if(|event| matches!(event, PortEvent::Resumed { .. }));
+            }
+        }
+    }
+
+    /// The clients as a checkpoint has them; their outputs are added when it is sealed.
+    pub(super) fn to_clients(&self) -> Many<ClientState> {
+        let state = |side: &EndState| {
+            let client = side.client.as_ref()?;
+            let (state, expelled) = (side.to_header(), client.expelled);
+            Some(ClientState { state, client: client.client.clone(), expelled })
+        };
+        Many(self.sides.iter().filter_map(state).collect())
+    }
+
+    /// As when a checkpoint of a shared cell was taken. False if its ports are out of order.
+    pub(super) fn restore_clients(&mut self, header: &mut Header) -> bool {
+        let Some(list) = &mut self.ports else { return true };
+        list.tape.skip_to(header.log_offset);
+        (list.entering, list.leaving, list.resting) = Default::default();
+        let clients = core::mem::take(&mut header.clients.0);
+        let ascend = clients.is_sorted_by(|one, next| one.state.port < next.state.port);
+        let sides = clients.into_iter().map(|ClientState { state, client, expelled }| {
+            let mut side = EndState::new(state.port, client.host);
+            let mut port = ClientPort::new(client);
+            port.expelled = expelled;
+            side.client = Some(port);
+            side.restore(state);
+            side
+        });
+        self.sides = sides.collect();
+        ascend && self.index(Port::SERVER).is_none()
+    }
+}

@@ -1,0 +1,456 @@
+//! A shared cell with its clients, on a primary and its backup: real owners and real ends, and a cell that tells everyone what happens.
+//!
+//! Nothing moves by itself. A test says what the backup is fed, what it confirms, and when the primary is lost.
+
+use crate::owner::bench::{IMAGE, SEED, SESSION, keys, policy};
+use bytes::Bytes;
+use marram_session::{
+    bug,
+    cell::{CellId, CellInput, CellOutput, Ran, Run, RunOutcome},
+    end::{End, EndEffect},
+    owner::{
+        Attempt, BackupForm, EpochRelease, Feed, KeeperId, Now, Owner, OwnerEffect, OwnerPhase, OwnerPolicy,
+        PortAttempt,
+    },
+};
+use marram_wire::{
+    frame::{Code, Frame, Keeps, Stored},
+    header::Header,
+    id::{Generation, HostId, Port, SessionId},
+    limits::charge,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+const BACKUP: KeeperId = KeeperId(7);
+const LINGER_MS: u32 = 1_000;
+
+fn shared(form: BackupForm) -> OwnerPolicy {
+    OwnerPolicy { form, server: None, keeps: Keeps::Messages, shared: true, linger_ms: LINGER_MS, ..policy() }
+}
+
+/// The cell: numbers what happens, and tells it to all whose ports are open.
+#[derive(Clone, Default)]
+struct Teller {
+    open: BTreeSet<Port>,
+    told: u64,
+}
+
+impl Teller {
+    fn run(&mut self, run: &Run) -> Ran {
+        let mut outputs = Vec::new();
+        let what = match &run.input {
+            CellInput::Open { port, .. } => {
+                self.open.insert(*port);
+                format!("{} joins", port.0)
+            }
+            CellInput::Message { port, payload } => {
+                format!("{}: {}", port.0, String::from_utf8_lossy(payload))
+            }
+            CellInput::Close { port } => {
+                outputs.push(CellOutput::Close { port: *port });
+                self.open.remove(port);
+                format!("{} closes", port.0)
+            }
+            CellInput::Gone { port } => {
+                self.open.remove(port);
+                format!("{} is gone", port.0)
+            }
+            other => panic!("the cell has no {other:?}"),
+        };
+        self.told += 1;
+        let line = Bytes::from(format!("{} {what}", self.told));
+        outputs
+            .extend(self.open.iter().map(|port| CellOutput::Message { port: *port, payload: line.clone() }));
+        Ran {
+            cell: run.cell,
+            outcome: RunOutcome::Idle,
+            clock_read: false,
+            outputs,
+            timers: Vec::new(),
+            tasks: Vec::new(),
+            reads: Vec::new(),
+            cost_ns: 1,
+        }
+    }
+}
+
+/// A client with its end.
+pub(crate) struct ClientEnd {
+    pub(crate) end: End,
+    session: SessionId,
+    /// Its channel, at the edge with which it is linked.
+    channel: Option<u32>,
+    /// What its program received.
+    pub(crate) heard: Vec<String>,
+    pub(crate) closed: bool,
+    pub(crate) ended: Option<Code>,
+}
+
+/// One edge's owner of the cell.
+pub(crate) struct Edge {
+    pub(crate) owner: Owner,
+    cell: Teller,
+    cells: u64,
+    /// Frames for the backup, in order.
+    pub(crate) feed: VecDeque<Frame>,
+    /// Clients whose ends are to be asked again.
+    pub(crate) asks: Vec<SessionId>,
+    epoch: u64,
+    /// The cell as it was copied last.
+    copied: Teller,
+    /// The number of the checkpoint that the backup is sent, and what it will say that it has stored.
+    sends: u32,
+    stored: VecDeque<Stored>,
+    takes_over: bool,
+}
+
+impl Edge {
+    fn new(owner: Owner) -> Self {
+        let (cell, copied) = (Teller::default(), Teller::default());
+        let (feed, stored) = (VecDeque::new(), VecDeque::new());
+        let (asks, takes_over) = (Vec::new(), false);
+        Self { owner, cell, cells: 0, feed, asks, epoch: 0, copied, sends: 0, stored, takes_over }
+    }
+}
+
+/// All of it.
+pub(crate) struct Hall {
+    pub(crate) edge: Edge,
+    pub(crate) clients: Vec<ClientEnd>,
+    pub(crate) now: Now,
+    generations: u64,
+    channels: u32,
+    /// Checkpoints by their number, as an executor decrypts them.
+    checkpoints: BTreeMap<u32, (Header, Teller)>,
+}
+
+impl Hall {
+    /// A cell that runs, whose outputs wait for a backup that has it from its start on.
+    pub(crate) fn new() -> Self {
+        let mut hall = Self::unopened(BackupForm::Log);
+        hall.step(|owner, now, out| owner.join_group(now, [5; 16], EpochRelease::Confirmed, out));
+        hall.step(|owner, _, out| owner.add_replica(BACKUP, 3, Feed::Backup, out));
+        hall.open(true);
+        hall
+    }
+
+    /// A cell that runs without a backup.
+    pub(crate) fn alone(form: BackupForm) -> Self {
+        let mut hall = Self::unopened(form);
+        hall.step(|owner, now, out| owner.join_group(now, [5; 16], EpochRelease::Alone, out));
+        hall.open(true);
+        hall
+    }
+
+    /// It gets a backup, which is sent a copy of it.
+    pub(crate) fn gets_backup(&mut self, feed: Feed) {
+        self.step(|owner, _, out| owner.add_replica(BACKUP, 3, feed, out));
+        assert!(!self.edge.stored.is_empty(), "the cell is copied");
+        self.stores();
+        self.step(|owner, now, out| owner.release_as(now, EpochRelease::Confirmed, out));
+        self.settles();
+    }
+
+    fn unopened(form: BackupForm) -> Self {
+        bug::panic_on_bugs();
+        let owner = Owner::new(SESSION, IMAGE, keys(), shared(form), &[], SEED);
+        Self {
+            edge: Edge::new(owner),
+            clients: Vec::new(),
+            now: Now { mono_ns: 5_000, unix_ns: 1_000_000 },
+            generations: 0,
+            channels: 0,
+            checkpoints: BTreeMap::new(),
+        }
+    }
+
+    fn generation(&mut self) -> Generation {
+        self.generations += 1;
+        Generation { count: self.generations, opener: 40 }
+    }
+
+    fn open(&mut self, fresh: bool) {
+        let generation = self.generation();
+        self.step(|owner, now, out| {
+            let attempt = Attempt {
+                generation,
+                channels: &[],
+                hosts: &[],
+                fresh,
+                proven: true,
+                origin: None,
+                assigned: false,
+                client_identity: None,
+            };
+            owner.open(now, &attempt, out);
+        });
+    }
+
+    /// Calls the owner, and plays the executor and the ends until nothing is left to do.
+    pub(crate) fn step(&mut self, does: impl FnOnce(&mut Owner, Now, &mut Vec<OwnerEffect>)) {
+        let (mut out, now) = (Vec::new(), self.now);
+        does(&mut self.edge.owner, now, &mut out);
+        let mut todo = VecDeque::from(out);
+        while let Some(effect) = todo.pop_front() {
+            let mut out = Vec::new();
+            self.effect(effect, &mut out);
+            assert_eq!(self.edge.owner.invariants(), Ok(()));
+            todo.extend(out);
+        }
+    }
+
+    fn effect(&mut self, effect: OwnerEffect, out: &mut Vec<OwnerEffect>) {
+        let now = self.now;
+        match effect {
+            OwnerEffect::Start(..) => {
+                self.edge.cells += 1;
+                let cell = CellId(self.edge.cells);
+                self.edge.cell = Teller::default();
+                self.edge.owner.name_cell(cell);
+                self.edge.owner.started(now, cell, Ok(()), out);
+            }
+            OwnerEffect::Run(run) => {
+                let ran = self.edge.cell.run(&run);
+                self.edge.owner.ran(now, ran, out);
+            }
+            OwnerEffect::Prepare(cell, _) => self.edge.owner.prepared(cell, out),
+            OwnerEffect::Copy(..) => self.edge.copied = self.edge.cell.clone(),
+            OwnerEffect::Checkpoint(cell, header, _) => {
+                let number = header.number;
+                self.checkpoints.insert(number, (*header, self.edge.copied.clone()));
+                let bytes = Bytes::copy_from_slice(&number.to_le_bytes());
+                self.edge.owner.checkpointed(cell, number, Ok(bytes), out);
+            }
+            OwnerEffect::Restore(..) => {
+                self.edge.cells += 1;
+                self.edge.owner.name_cell(CellId(self.edge.cells));
+            }
+            OwnerEffect::Part(bytes) => {
+                let number = u32::from_le_bytes(bytes[..].try_into().expect("a checkpoint is one part"));
+                let (header, cell) = self.checkpoints[&number].clone();
+                self.edge.cell = cell;
+                self.edge.owner.restored(now, CellId(self.edge.cells), Ok(Box::new(header)), out);
+            }
+            OwnerEffect::TakeOver => self.edge.takes_over = true,
+            OwnerEffect::ToKeeper(BACKUP, frame) => {
+                match &frame {
+                    Frame::Base(base) => self.edge.sends = base.meta.number,
+                    Frame::CheckpointPart(part) => {
+                        // Each is one part.
+                        let (bytes, complete) = (part.bytes.len() as u64, Some(self.edge.sends));
+                        self.edge.stored.push_back(Stored { channel: 3, bytes, complete });
+                    }
+                    _ => {}
+                }
+                self.edge.feed.push_back(frame);
+            }
+            OwnerEffect::AskPort(session, _) => self.edge.asks.push(session),
+            OwnerEffect::Send(port, frame) => self.reaches_end(port, frame, out),
+            OwnerEffect::Done(code, reason) => panic!("the cell is over: {code:?}: {reason}"),
+            _ => {}
+        }
+    }
+
+    /// A frame reaches the end of a client, whose answers reach the owner.
+    fn reaches_end(&mut self, port: Port, frame: Frame, out: &mut Vec<OwnerEffect>) {
+        let channel = channel_of(&frame);
+        let Some(client) = self.clients.iter_mut().find(|client| client.channel == Some(channel)) else {
+            return;
+        };
+        let mut effects = Vec::new();
+        match frame {
+            Frame::Promise(ask) => {
+                client.end.promise(self.now.mono_ns, &ask, &mut effects).expect("it promises")
+            }
+            Frame::Ended(ended) => {
+                (client.ended, client.channel) = (Some(ended.code), None);
+            }
+            frame => client
+                .end
+                .receive(self.now.mono_ns, frame, &mut effects)
+                .expect("the owner keeps to the protocol"),
+        }
+        let mut frames = Vec::new();
+        for effect in effects {
+            match effect {
+                EndEffect::Send(frame) => frames.push(frame),
+                EndEffect::Deliver(bytes) => {
+                    client.heard.push(String::from_utf8_lossy(&bytes).into_owned());
+                    let mut more = Vec::new();
+                    client.end.taken(charge(bytes.len()), &mut more);
+                    client.end.acknowledge(&mut more);
+                    frames.extend(more.into_iter().filter_map(|effect| match effect {
+                        EndEffect::Send(frame) => Some(frame),
+                        _ => None,
+                    }));
+                }
+                EndEffect::DeliverClose => client.closed = true,
+                EndEffect::Free(_) => {}
+            }
+        }
+        assert_eq!(client.end.invariants(), Ok(()));
+        for frame in frames {
+            self.edge.owner.receive(self.now, port, frame, out);
+        }
+    }
+
+    /// A client comes, with its first message.
+    pub(crate) fn joins(&mut self, text: &str) -> usize {
+        let number = self.clients.len();
+        let session = SessionId([100 + u8::try_from(number).expect("few clients"); 16]);
+        let mut end = End::new(session, false, "app".into());
+        end.send(Bytes::from(text.to_owned()), &mut Vec::new());
+        self.clients.push(ClientEnd {
+            end,
+            session,
+            channel: None,
+            heard: Vec::new(),
+            closed: false,
+            ended: None,
+        });
+        self.asks_owner(number);
+        number
+    }
+
+    /// A client's end asks for the cell, as after its connection broke.
+    pub(crate) fn asks_owner(&mut self, number: usize) {
+        self.channels += 1;
+        let (channel, generation) = (self.channels, self.generation());
+        let client = &mut self.clients[number];
+        client.end.drift();
+        client.channel = Some(channel);
+        let (session, fresh) = (client.session, !client.end.begun());
+        self.step(|owner, _, out| {
+            let attempt = PortAttempt {
+                client: session,
+                key: [3; 16],
+                generation,
+                channel,
+                host: HostId([9; 16]),
+                fresh,
+                proven: true,
+                identity: None,
+            };
+            owner.ask_port(&attempt, out);
+        });
+    }
+
+    pub(crate) fn port(&self, number: usize) -> Option<Port> {
+        self.edge.owner.port_of(self.clients[number].session)
+    }
+
+    /// A client's program says something.
+    pub(crate) fn says(&mut self, number: usize, text: &str) {
+        self.program_does(number, |end, out| end.send(Bytes::from(text.to_owned()), out));
+    }
+
+    /// A client's program closes its stream.
+    pub(crate) fn closes(&mut self, number: usize) {
+        self.program_does(number, End::close);
+    }
+
+    fn program_does(&mut self, number: usize, does: impl FnOnce(&mut End, &mut Vec<EndEffect>)) {
+        let mut effects = Vec::new();
+        does(&mut self.clients[number].end, &mut effects);
+        let Some(port) = self.port(number) else { return };
+        for effect in effects {
+            if let EndEffect::Send(frame) = effect {
+                self.step(|owner, now, out| owner.receive(now, port, frame, out));
+            }
+        }
+    }
+
+    /// The connection to a client breaks.
+    pub(crate) fn breaks(&mut self, number: usize) {
+        self.clients[number].channel = None;
+        self.clients[number].end.drift();
+        if let Some(port) = self.port(number) {
+            self.step(|owner, _, out| owner.unlinked(port, out));
+        }
+    }
+
+    /// An epoch ends. Returns its number, if the cell has something in it.
+    pub(crate) fn ends_epoch(&mut self) -> Option<u64> {
+        self.edge.epoch += 1;
+        let (number, mut has_some) = (self.edge.epoch, false);
+        self.step(|owner, _, out| has_some = owner.end_epoch(number, out));
+        has_some.then_some(number)
+    }
+
+    /// The backup has all that it was sent before this epoch ended.
+    pub(crate) fn confirmed(&mut self, number: u64) {
+        self.step(|owner, now, out| owner.epoch_confirmed(now, number, out));
+    }
+
+    /// The backup says what it has stored of checkpoints.
+    fn stores(&mut self) {
+        while let Some(stored) = self.edge.stored.pop_front() {
+            self.step(|owner, now, out| owner.from_keeper(now, BACKUP, stored.into(), out));
+        }
+    }
+
+    /// An epoch ends, and is confirmed at once.
+    fn confirms(&mut self) {
+        self.stores();
+        if let Some(number) = self.ends_epoch() {
+            self.confirmed(number);
+        }
+    }
+
+    /// Confirms until nothing is new.
+    pub(crate) fn settles(&mut self) {
+        for _ in 0..5 {
+            self.confirms();
+        }
+    }
+
+    /// The primary is lost. Its backup has the first `fed` frames, its edge has claimed the group, and it goes on alone.
+    pub(crate) fn promotes(&mut self, fed: usize) {
+        let mut frames = core::mem::take(&mut self.edge.feed);
+        frames.truncate(fed);
+        let Some(Frame::Keep(keep)) = frames.pop_front() else { panic!("a feed begins with its position") };
+        let policy = self.edge.owner.policy().clone();
+        let owner = Owner::standby(keys(), policy, &keep, SEED).expect("it can stand by");
+        self.edge = Edge::new(owner);
+        for client in &mut self.clients {
+            client.channel = None;
+            client.end.drift();
+        }
+        for frame in frames {
+            self.step(|owner, now, out| owner.fed(now, frame, out));
+        }
+        self.step(|owner, _, out| owner.feed_lost(out));
+        self.step(|owner, now, out| owner.join_group(now, [6; 16], EpochRelease::Alone, out));
+        self.step(|owner, now, out| owner.promote(now, out));
+        assert!(self.edge.takes_over, "it has replayed all");
+        self.open(false);
+        assert_eq!(self.edge.owner.phase(), OwnerPhase::Running);
+    }
+
+    /// The clients which the new owner wants to ask are asked.
+    pub(crate) fn asks_all(&mut self) {
+        for session in core::mem::take(&mut self.edge.asks) {
+            let number = self.clients.iter().position(|client| client.session == session);
+            self.asks_owner(number.expect("it asks for clients that there are"));
+        }
+    }
+
+    /// What a client heard, each line once and in order.
+    pub(crate) fn heard(&self, number: usize) -> &[String] {
+        &self.clients[number].heard
+    }
+}
+
+fn channel_of(frame: &Frame) -> u32 {
+    match frame {
+        Frame::Promise(it) => it.channel,
+        Frame::Chosen(it) => it.channel,
+        Frame::Output(it) => it.channel,
+        Frame::Credit(it) => it.channel,
+        Frame::Truncate(it) => it.channel,
+        Frame::Ended(it) => it.channel,
+        Frame::Reject(it) => it.channel,
+        Frame::Standby(it) => it.channel,
+        other => panic!("no end of a shared cell gets {}", other.name()),
+    }
+}
