@@ -120,11 +120,12 @@ impl Ends {
         Some(message)
     }
 
-    /// An entry that ends at this log offset is complete. Returns the port whose client has left with it.
-    pub(super) fn port_entry_ended(&mut self, log_end: u64) -> Option<Port> {
+    /// An entry is complete. Returns the port whose client has left with it. An owner that chooses numbers says where the entry ends in
+    /// the log; in replay the log has chosen them.
+    pub(super) fn port_entry_ended(&mut self, log_end: Option<u64>) -> Option<Port> {
         let list = self.ports.as_mut()?;
         let port = list.leaving.take()?;
-        list.resting.push((port, log_end));
+        list.resting.extend(log_end.map(|offset| (port, offset)));
         self.sides.retain(|side| side.port != port);
         Some(port)
     }

@@ -376,7 +376,7 @@ impl Owner {
         }
     }
 
-    /// Clients that were away for too long leave; returns when the next one will.
+    /// Clients that were away for too long leave.
     pub(super) fn clients_due(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if self.ends.ports.is_none() || self.phase() != OwnerPhase::Running {
             return;

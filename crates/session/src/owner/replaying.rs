@@ -128,7 +128,7 @@ impl Owner {
 
     /// All handlers of an entry have run.
     fn entry_replayed(&mut self, out: &mut Vec<OwnerEffect>) {
-        if let Some(port) = self.ends.port_entry_ended(0)
+        if let Some(port) = self.ends.port_entry_ended(None)
             && let Some(follow) = &mut self.follow
         {
             follow.port_left(port);

@@ -113,7 +113,10 @@ impl Owner {
         (sent, applied): (usize, Result<(), String>),
         out: &mut Vec<OwnerEffect>,
     ) -> bool {
-        let event = running.event.clone();
+        let event = match &running.event {
+            Event::Port(event) => Some(event.clone()),
+            _ => None,
+        };
         let logged = if self.about.keeps() { self.log_entry(running, out) } else { Some(0) };
         let Some(logged) = logged else {
             let reason = format!(
@@ -124,10 +127,8 @@ impl Owner {
         };
         self.totals.consumed += 1;
         self.totals.pauses_ended += self.state.end_entry(&mut self.ends, &self.about);
-        if let Event::Port(event) = &event {
-            self.port_logged(event);
-        }
-        self.ends.port_entry_ended(self.log.end());
+        event.into_iter().for_each(|event| self.port_logged(&event));
+        self.ends.port_entry_ended(Some(self.log.end()));
         self.entry_ended(out);
         if self.runs_alone() {
             self.link_ports(now, self.log.end(), out);

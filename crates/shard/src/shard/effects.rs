@@ -29,6 +29,7 @@ struct Later {
     again: Option<u64>,
 }
 
+/// Tells operators that such a checkpoint is not taken, and why.
 fn not_taken(id: SessionId, what: &str, reason: &str, out: &mut Vec<ShardOutput>) {
     let text = alloc::format!("no {what} of session {id} is taken: {reason}");
     note(NoteLevel::Warning, None, text, out);
