@@ -17,8 +17,7 @@ use crate::{
 };
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
-pub(crate) use claims::name_of;
-pub use claims::{ClaimAnswer, GroupClaim};
+pub use claims::{ClaimAnswer, GroupClaim, SlotAnswer, SlotQuery};
 pub use destination::{Destination, NoDestination};
 pub use epochs::EpochSettings;
 use marram_session::cell::{CellId, CheckpointBase, Ran, Run, Seed};
@@ -452,6 +451,8 @@ pub enum ToShard {
     StoreSeen(StoreSeen),
     /// The answer to [`FromShard::Claim`].
     ClaimAnswer(ClaimAnswer),
+    /// The answer to [`FromShard::Slot`].
+    SlotAnswer(SlotAnswer),
 }
 
 /// Shard to control.
@@ -489,6 +490,8 @@ pub enum FromShard {
     StoreSeen(EdgeStoreSeen),
     /// Claim a replication group at the coordinator. Always answered, by [`ToShard::ClaimAnswer`].
     Claim(GroupClaim),
+    /// Ask the coordinator for a slot, or take it. Always answered, by [`ToShard::SlotAnswer`].
+    Slot(SlotQuery),
 }
 
 record! {
@@ -882,6 +885,7 @@ messages!(ToShard {
     13u8 StoreSeen(StoreSeen),
     14u8 PlanMoves(PlanMoves),
     15u8 ClaimAnswer(ClaimAnswer),
+    16u8 SlotAnswer(SlotAnswer),
 });
 messages!(FromShard {
     0u8 Ready,
@@ -900,6 +904,7 @@ messages!(FromShard {
     13u8 StoreSeen(EdgeStoreSeen),
     14u8 Planned(Planned),
     15u8 Claim(GroupClaim),
+    16u8 Slot(SlotQuery),
 });
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ mod tests;
 use crate::api::{
     App, AppName, AppVersion, CheckpointHolder, ClaimAnswer, Configure, Counter, FromShard, Grant,
     GroupClaim, Missing, MoveOver, MovePlan, MoveSession, MoveWish, NoteLevel, OwnerPhase, PlanMoves,
-    Protect, SessionRow, Tag, Tagged, ToShard, WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport,
+    Protect, SessionRow, SlotAnswer, SlotQuery, Tag, Tagged, ToShard, WitnessAnswer, WitnessMode,
+    WitnessQuery, WitnessReport,
 };
 use crate::coordinator::{Parts, Placements, StoreEdge, contents::EdgeStoreSeen};
 use alloc::{
@@ -81,6 +82,13 @@ pub enum ControlInput {
         shard: u8,
         /// The answer for that shard.
         answer: ClaimAnswer,
+    },
+    /// The answer to [`ControlOutput::AskSlot`].
+    SlotAnswer {
+        /// The shard that asked.
+        shard: u8,
+        /// The answer for that shard.
+        answer: SlotAnswer,
     },
     /// An answer is overdue: answer with what has arrived. The shell sends this some time after a request.
     Overdue {
@@ -200,6 +208,13 @@ pub enum ControlOutput {
         shard: u8,
         /// The claim.
         claim: GroupClaim,
+    },
+    /// Ask the coordinator for a slot, or take it. [`ControlInput::SlotAnswer`] always answers, after a bounded time.
+    AskSlot {
+        /// The shard that asks.
+        shard: u8,
+        /// The question.
+        query: SlotQuery,
     },
     /// Report to the coordinator what a client has.
     TellWitness(WitnessReport),
@@ -329,6 +344,9 @@ impl Control {
             // If the shard has restarted since, it ignores the answer: it has no such attempt.
             ControlInput::ClaimAnswer { shard, answer } => {
                 out.push(ControlOutput::ToShard { shard, message: ToShard::ClaimAnswer(answer) });
+            }
+            ControlInput::SlotAnswer { shard, answer } => {
+                out.push(ControlOutput::ToShard { shard, message: ToShard::SlotAnswer(answer) });
             }
             ControlInput::WitnessAnswer { shard, testified } => {
                 out.push(ControlOutput::ToShard { shard, message: ToShard::WitnessAnswer(testified) });
@@ -464,6 +482,7 @@ impl Control {
             FromShard::Drained => self.drained(shard, out),
             FromShard::Want(version) => self.want(shard, version, out),
             FromShard::Claim(claim) => out.push(ControlOutput::AskClaim { shard, claim }),
+            FromShard::Slot(query) => out.push(ControlOutput::AskSlot { shard, query }),
             FromShard::WitnessQuery(seek) => out.push(ControlOutput::AskWitness { shard, seek }),
             FromShard::WitnessReport(saw) => out.push(ControlOutput::TellWitness(saw)),
             FromShard::StoreSeen(seen) => out.push(ControlOutput::StoreSeen(seen)),

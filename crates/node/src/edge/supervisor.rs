@@ -482,6 +482,7 @@ impl Supervisor {
             control::ControlOutput::Fetch(version) => self.fetcher.start(version),
             control::ControlOutput::AskWitness { shard, seek } => self.witnesses.ask(shard, seek),
             control::ControlOutput::AskClaim { shard, claim } => self.witnesses.claim(shard, claim),
+            control::ControlOutput::AskSlot { shard, query } => self.witnesses.slot(shard, query),
             control::ControlOutput::TellWitness(saw) => self.witnesses.tell(saw),
             control::ControlOutput::StoreSeen(seen) => self.witnesses.tell_store_seen(seen),
             control::ControlOutput::Log(level, text) => self.log(level, &text),

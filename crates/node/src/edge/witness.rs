@@ -1,11 +1,12 @@
-//! Asks the coordinator, beside the supervisor's thread, how much of their sessions clients were seen to have, and claims groups.
+//! Asks the coordinator, beside the supervisor's thread, how much of their sessions clients were seen to have, claims groups
+//! and asks for slots.
 //!
 //! The answer names the generation that asked, or the claim, so one that comes late is recognised. A
 //! question always has an answer, "away" if need be: an attempt, or a group, waits for it
 //! (`docs/protocol-keepers.md`, chapter 18; `docs/protocol-epochs.md`).
 
 use marram_shard::{
-    api::{ClaimAnswer, GroupClaim, WitnessAnswer, WitnessQuery, WitnessReport},
+    api::{ClaimAnswer, GroupClaim, SlotAnswer, SlotQuery, WitnessAnswer, WitnessQuery, WitnessReport},
     control::ControlInput,
     coordinator::{Ask, AskAnswer, contents::EdgeStoreSeen},
 };
@@ -66,6 +67,14 @@ impl Witnesses {
         let answered =
             move |answer| ControlInput::ClaimAnswer { shard, answer: ClaimAnswer::of(tag, answer) };
         self.ask_then(claim.ask(), answered);
+    }
+
+    /// Asks for a slot, or takes it, for a shard.
+    pub(super) fn slot(&self, shard: u8, query: SlotQuery) {
+        let asked = query.clone();
+        let answered =
+            move |answer| ControlInput::SlotAnswer { shard, answer: SlotAnswer::of(asked, answer) };
+        self.ask_then(query.ask(), answered);
     }
 
     fn ask_then(&self, ask: Ask, input: impl FnOnce(AskAnswer) -> ControlInput + Send + 'static) {

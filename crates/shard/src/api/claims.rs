@@ -1,11 +1,10 @@
-//! Claims on replication groups, between a shard and the coordinator (docs/protocol-epochs.md).
+//! Claims on replication groups and questions about slots, between a shard and the coordinator (docs/protocol-epochs.md).
 
 use crate::coordinator::{
-    Ask, AskAnswer,
+    Ask, AskAnswer, SlotHeld, SlotName, SlotRecord,
     contents::{Claimed, Subject},
 };
 use alloc::{format, string::String};
-use core::fmt::Write;
 use marram_wire::{frame::GroupId, record};
 
 record! {
@@ -15,6 +14,8 @@ record! {
         tag: u64,
         /// The group.
         group: GroupId,
+        /// Whether it is the group of a slot's cells, whose record has another key.
+        of_slot: bool,
         /// The record that it has, as far as the asker knows; none if it has none yet.
         from: Option<Claimed>,
         /// The record that it is to have; none if it is over.
@@ -22,20 +23,13 @@ record! {
     }
 }
 
-/// A group's name at the coordinator.
-pub(crate) fn name_of(group: GroupId) -> String {
-    let mut name = String::new();
-    for byte in group {
-        write!(name, "{byte:02x}").expect("writing to a string never fails");
-    }
-    name
-}
-
 impl GroupClaim {
     /// The question to the coordinator.
     #[must_use]
     pub fn ask(self) -> Ask {
-        Ask::Claim { subject: Subject::Group(name_of(self.group)), from: self.from, to: self.to }
+        let subject =
+            if self.of_slot { Subject::of_slot_group(self.group) } else { Subject::of_group(self.group) };
+        Ask::Claim { subject, from: self.from, to: self.to }
     }
 }
 
@@ -65,5 +59,55 @@ impl ClaimAnswer {
             other => (false, None, Some(format!("the coordinator answered {other:?}"))),
         };
         Self { tag, won, holder, away }
+    }
+}
+
+record! {
+    /// Which group has a slot's cell? The slot is taken if it has none, and the question says so.
+    SlotQuery {
+        /// The slot.
+        slot: SlotName,
+        /// The record that it is to have, if it has none.
+        take: Option<SlotRecord>,
+    }
+}
+
+impl SlotQuery {
+    /// The question to the coordinator.
+    #[must_use]
+    pub fn ask(self) -> Ask {
+        Ask::Slot { name: self.slot, take: self.take }
+    }
+}
+
+record! {
+    /// Which group has a slot's cell. It repeats the question: an incarnation is random, so a shard never takes the answer to a
+    /// former life's question for that to its own.
+    SlotAnswer {
+        /// The slot.
+        slot: SlotName,
+        /// The record that it was to have.
+        take: Option<SlotRecord>,
+        /// Whether it has that.
+        won: bool,
+        /// If not: the one that it has, and who holds its group; none if it has none.
+        held: Option<SlotHeld>,
+        /// Why it is not known; for people.
+        away: Option<String>,
+    }
+}
+
+impl SlotAnswer {
+    /// What the coordinator has answered to a question. A refusal is no decision, as for a claim.
+    #[must_use]
+    pub fn of(query: SlotQuery, answer: AskAnswer) -> Self {
+        let (won, held, away) = match answer {
+            AskAnswer::Won => (true, None, None),
+            AskAnswer::Slot(held) => (false, held, None),
+            AskAnswer::Away(why) | AskAnswer::Refused(why) => (false, None, Some(why)),
+            other => (false, None, Some(format!("the coordinator answered {other:?}"))),
+        };
+        let SlotQuery { slot, take } = query;
+        Self { slot, take, won, held, away }
     }
 }

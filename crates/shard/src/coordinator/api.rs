@@ -2,6 +2,7 @@
 
 use super::contents::{Claimed, EdgeStoreSeen, Registration, Stands, Subject, Witnessed};
 use super::placements::Parts;
+use super::slots::{SlotHeld, SlotName, SlotRecord};
 use super::store::StoreChange;
 use super::{StoreFailure, StoreReply, StoreRequest};
 use crate::app_version::AppVersion;
@@ -124,6 +125,16 @@ pub enum Ask {
     },
     /// The records of all groups. Only the client itself asks for them.
     Groups,
+    /// The records of all slots. Only the client itself asks for them.
+    Slots,
+    /// Which group has a slot's cell, and the newest claim of that group.
+    Slot {
+        /// The slot.
+        name: SlotName,
+        /// Its new record, if it has none: of all such questions exactly one succeeds. A retry is harmless. As a claim, it waits while
+        /// it is not known whether the store has lost decisions, and is refused if it has.
+        take: Option<SlotRecord>,
+    },
     /// The holder of the newest generation.
     Holder {
         /// The session or group.
@@ -162,12 +173,14 @@ pub struct StandsBy {
 /// The answer to a question.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AskAnswer {
-    /// The generation is the asker's.
+    /// The generation, or the slot, is the asker's.
     Won,
     /// Another edge holds it; none if there is no holder.
     Lost(Option<Claimed>),
     /// The holder, if there is one.
     Holder(Option<Claimed>),
+    /// The slot's record with its group's claim, if it has one.
+    Slot(Option<SlotHeld>),
     /// The standby, if one is listed.
     Standby(Option<StandsBy>),
     /// What was seen.

@@ -1,14 +1,16 @@
 //! Decisions and records that an edge asks its coordinator for. The holder of a generation and what a client was seen to have are
-//! one key each, changed by compare-and-swap on its revision. The standby of a session is in the list of its owner.
+//! one key each, changed by compare-and-swap on its revision; a slot's record is written once. The standby of a session is in the list of its owner.
+
+mod slots;
 
 use super::api::{Ask, AskAnswer, CoordinatorOutput, StandsBy};
-
 use super::contents::{
     Claimed, GROUPS, Listed, STORE, StoreRecord, Witnessed, decode, encode, part_of, part_owner, part_prefix,
     witness_key,
 };
 use super::leftovers::Leftovers;
 use super::memory::{Deciding, accepting};
+use super::slots::{SLOTS, SlotRecord};
 use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
 use alloc::{
     collections::{BTreeMap, VecDeque},
@@ -39,11 +41,18 @@ struct Pending {
     tries: u32,
     /// The store's record that the last write of a claim expected.
     under: Option<Bytes>,
+    /// The record of the slot that is asked for: what is read next is the claim of its group.
+    slot: Option<SlotRecord>,
 }
 
 impl Pending {
     fn new(asker: Option<u64>, ask: Ask) -> Self {
-        Self { asker, ask, tries: 0, under: None }
+        Self { asker, ask, tries: 0, under: None, slot: None }
+    }
+
+    /// Whether it may need a decision.
+    fn decides(&self) -> bool {
+        matches!(self.ask, Ask::Claim { .. } | Ask::Slot { take: Some(_), .. })
     }
 
     /// Counts a write. False, and answered, if others got in between too often.
@@ -100,11 +109,9 @@ impl Asks {
 
     /// The coordinator can be reached: asks for what a former life has left, and for its removal if that is due.
     pub(super) fn clean_up(&mut self, now_ns: u64) {
-        if self.leftovers.must_read() {
-            self.waiting.push_front(Pending::new(None, Ask::Groups));
+        if let Some(ask) = self.leftovers.next_ask(now_ns) {
+            self.waiting.push_front(Pending::new(None, ask));
         }
-        let due = self.leftovers.due(now_ns).into_iter();
-        self.waiting.extend(due.map(|ask| Pending::new(None, ask)));
     }
 
     pub(super) fn reports_waiting(&self) -> usize {
@@ -171,9 +178,9 @@ impl Asks {
         while self.sent.len() < ASKS_MAX
             && let Some(pending) = self.waiting.pop_front()
         {
-            match (&pending.ask, &self.deciding) {
-                (Ask::Claim { .. }, Deciding::Reading) => self.held.push_back(pending),
-                (Ask::Claim { .. }, Deciding::Not(why)) => {
+            match (pending.decides(), &self.deciding) {
+                (true, Deciding::Reading) => self.held.push_back(pending),
+                (true, Deciding::Not(why)) => {
                     answer(&pending, AskAnswer::Refused(why.clone()), out);
                 }
                 _ => self.begin(pending, out, tag),
@@ -248,7 +255,7 @@ impl Asks {
             Err(failure) => {
                 if let Ask::Witness { session, seen } = pending.ask {
                     self.reports.entry(session).or_insert(seen);
-                } else if pending.ask == Ask::Groups {
+                } else if matches!(pending.ask, Ask::Groups | Ask::Slots) {
                     self.leftovers.unread();
                 } else {
                     let said = match &failure {
@@ -260,15 +267,7 @@ impl Asks {
                 Some(Said::Failed(failure))
             }
             Ok(StoreReply::Entries { entries, .. }) => {
-                if let Ask::Standby { session } = pending.ask {
-                    answer(&pending, stands_by(session, &entries), out);
-                    return None;
-                }
-                if pending.ask == Ask::Groups {
-                    self.leftovers.read(now_ns, &entries);
-                    return None;
-                }
-                self.look(tag, pending, entries.into_iter().next(), out);
+                self.was_read(now_ns, (tag, pending), entries, out);
                 None
             }
             Ok(StoreReply::Conflict { entry }) => {
@@ -308,6 +307,25 @@ impl Asks {
         }
     }
 
+    /// Handles what was read: the value of a key, or those of all keys with a prefix.
+    fn was_read(
+        &mut self,
+        now_ns: u64,
+        (tag, pending): (u64, Pending),
+        entries: Vec<StoreEntry>,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
+        match pending.ask {
+            Ask::Standby { session } => answer(&pending, stands_by(session, &entries), out),
+            Ask::Groups => self.leftovers.read(now_ns, &entries),
+            Ask::Slots => {
+                let removals = self.leftovers.read_slots(&entries).into_iter();
+                self.waiting.extend(removals.map(|ask| Pending::new(None, ask)));
+            }
+            _ => self.look(tag, pending, entries.into_iter().next(), out),
+        }
+    }
+
     /// Handles the current value: answers, or starts a write if the question needs one.
     fn look(
         &mut self,
@@ -317,16 +335,17 @@ impl Asks {
         out: &mut Vec<CoordinatorOutput>,
     ) {
         let (revision, version) = entry.as_ref().map_or((0, 0), |entry| (entry.revision, entry.version));
-        let value = entry.map(|entry| entry.value);
+        let value = entry.as_ref().map(|entry| entry.value.clone());
         let write = match &pending.ask {
             Ask::Holder { .. } => return answer(&pending, read(value, AskAnswer::Holder), out),
             // Answered with the current values.
-            Ask::Groups => return,
+            Ask::Groups | Ask::Slots => return,
             Ask::Standby { .. } => return answer(&pending, AskAnswer::Standby(None), out),
             Ask::Witnessed { .. } => return answer(&pending, read(value, AskAnswer::Witnessed), out),
             // The client keeps it.
             Ask::StoreSeen(_) => return answer(&pending, AskAnswer::Done, out),
             Ask::Claim { .. } => return self.decide(tag, pending, revision, value, out),
+            Ask::Slot { .. } => return self.look_at_slot(tag, pending, entry, out),
             Ask::Accept { identity, lost } => {
                 match value.map(|value| decode::<StoreRecord>(&value)).transpose() {
                     // It was written, and the answer got lost.
@@ -413,13 +432,15 @@ fn key(ask: &Ask) -> String {
         Ask::Witness { session, .. } | Ask::Witnessed { session } => witness_key(*session),
         Ask::Standby { session } => part_prefix(part_of(*session)),
         Ask::Groups => GROUPS.into(),
+        Ask::Slots => SLOTS.into(),
+        Ask::Slot { name, .. } => name.key(),
     }
 }
 
 /// The first request of a question.
 fn first(ask: &Ask) -> StoreRequest {
     let key = key(ask);
-    if matches!(ask, Ask::Standby { .. } | Ask::Groups) {
+    if matches!(ask, Ask::Standby { .. } | Ask::Groups | Ask::Slots) {
         StoreRequest::Range { prefix: key }
     } else {
         StoreRequest::Get { key }

@@ -21,6 +21,8 @@ const EDGES: &str = "/marram/v1/live/edges/";
 const IMAGES: &str = "/marram/v1/live/images/";
 /// The prefix of the keys of groups' records.
 pub const GROUPS: &str = "/marram/v1/generations/group/";
+/// What the name of a slot's group begins with. No group of sessions is named so.
+const OF_SLOT: &str = "slot-";
 const STANDBYS: &str = "/marram/v1/standbys/";
 /// Marks in the store's record. The oldest ones are dropped.
 pub const ACCEPTED_MAX: usize = 16;
@@ -143,6 +145,18 @@ pub enum Subject {
 }
 
 impl Subject {
+    /// The group of sessions with this id.
+    #[must_use]
+    pub fn of_group(group: GroupId) -> Self {
+        Self::Group(group_name(group))
+    }
+
+    /// The group of a slot's cells with this id (docs/protocol-epochs.md, "Slots").
+    #[must_use]
+    pub fn of_slot_group(group: GroupId) -> Self {
+        Self::Group(format!("{OF_SLOT}{}", group_name(group)))
+    }
+
     fn key(&self, kind: &str) -> String {
         match self {
             Self::Session(session) => format!("{PREFIX}{kind}/session/{session}"),
@@ -157,13 +171,43 @@ impl Subject {
     }
 }
 
-/// The group that a key is the record of, if its name is one that shards give: hexadecimal digits.
+/// A group's name at the coordinator: hexadecimal digits.
+pub(crate) fn group_name(group: GroupId) -> String {
+    let mut name = String::new();
+    for byte in group {
+        write!(name, "{byte:02x}").expect("writing to a string never fails");
+    }
+    name
+}
+
+/// The group of sessions that a key is the record of, if its name is one that shards give. A slot's group is none.
 #[must_use]
 pub fn group_of(key: &str) -> Option<Subject> {
-    let name = key.strip_prefix(GROUPS)?;
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    let is_name = name.len() == 2 * size_of::<GroupId>() && name.bytes().all(is_digit);
-    is_name.then(|| Subject::Group(name.into()))
+    named_group(key.strip_prefix(GROUPS)?).map(Subject::of_group)
+}
+
+/// The slot's group that a key is the record of.
+#[must_use]
+pub fn slot_group_of(key: &str) -> Option<GroupId> {
+    named_group(key.strip_prefix(GROUPS)?.strip_prefix(OF_SLOT)?)
+}
+
+/// The group that has this name.
+fn named_group(name: &str) -> Option<GroupId> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let mut group = GroupId::default();
+    let (pairs, rest) = name.as_bytes().as_chunks::<2>();
+    if pairs.len() != group.len() || !rest.is_empty() {
+        return None;
+    }
+    for (byte, [high, low]) in group.iter_mut().zip(pairs) {
+        *byte = digit(*high)? << 4 | digit(*low)?;
+    }
+    Some(group)
 }
 
 /// The key of a session's witness report.

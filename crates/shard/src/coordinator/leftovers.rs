@@ -4,8 +4,12 @@
 //! ever. So an edge that has used the store before reads the groups once. A record that names this edge and no backup is of a former
 //! life, unless a shard of this one has asked for a claim of that group. It is removed by compare, and not before the ends of those
 //! sessions have ended them: until then it keeps out edges that know less of them.
+//!
+//! A slot's group is left if the edge died before it took the slot. Whether a slot names it is read just before the removal: what a
+//! former life had sent is written by then. The record of a group that a slot names stays.
 
-use super::contents::{Claimed, Subject, decode, group_of};
+use super::contents::{Claimed, Subject, decode, group_of, slot_group_of};
+use super::slots::SlotRecord;
 use super::{Ask, StoreEntry};
 use alloc::{collections::BTreeSet, string::String, vec::Vec};
 
@@ -21,6 +25,8 @@ enum Phase {
     Unread { is_asked: bool, claimed: BTreeSet<String> },
     /// They are to be removed at this time.
     Read { at_ns: u64, records: Vec<(Subject, Claimed)> },
+    /// They are to be removed, except for those of which a slot names the group.
+    Due { records: Vec<(Subject, Claimed)> },
     /// There is nothing to do.
     Over,
 }
@@ -54,19 +60,27 @@ impl Leftovers {
         }
     }
 
-    /// Whether the groups are to be read now. True once.
-    pub(super) fn must_read(&mut self) -> bool {
-        match &mut self.phase {
-            Phase::Unread { is_asked, .. } => !core::mem::replace(is_asked, true),
-            Phase::Read { .. } | Phase::Over => false,
+    /// What is to be read now, if anything is: the groups at first, the slots once it is time to remove something.
+    pub(super) fn next_ask(&mut self, now_ns: u64) -> Option<Ask> {
+        if let Phase::Unread { is_asked, .. } = &mut self.phase {
+            return (!core::mem::replace(is_asked, true)).then_some(Ask::Groups);
         }
+        if self.due_ns() > now_ns {
+            return None;
+        }
+        let Phase::Read { records, .. } = core::mem::replace(&mut self.phase, Phase::Over) else {
+            return None;
+        };
+        self.phase = Phase::Due { records };
+        Some(Ask::Slots)
     }
 
     /// All groups that the store has.
     pub(super) fn read(&mut self, now_ns: u64, entries: &[StoreEntry]) {
         let Phase::Unread { claimed, .. } = core::mem::replace(&mut self.phase, Phase::Over) else { return };
         let left = |entry: &StoreEntry| {
-            let subject = group_of(&entry.key)?;
+            let of_slot = || slot_group_of(&entry.key).map(Subject::of_slot_group);
+            let subject = group_of(&entry.key).or_else(of_slot)?;
             let record = decode::<Claimed>(&entry.value).ok()?;
             let is_left =
                 record.primary == self.edge && record.backup.is_none() && !claimed.contains(&entry.key);
@@ -83,23 +97,26 @@ impl Leftovers {
         self.phase = Phase::Over;
     }
 
-    /// What removes them, once it is time.
-    pub(super) fn due(&mut self, now_ns: u64) -> Vec<Ask> {
-        if self.due_ns() > now_ns {
-            return Vec::new();
-        }
-        let Phase::Read { records, .. } = core::mem::replace(&mut self.phase, Phase::Over) else {
+    /// All slots that the store has. Returns what removes the records that no slot names.
+    pub(super) fn read_slots(&mut self, entries: &[StoreEntry]) -> Vec<Ask> {
+        let Phase::Due { records } = core::mem::replace(&mut self.phase, Phase::Over) else {
             return Vec::new();
         };
-        let remove = |(subject, record)| Ask::Claim { subject, from: Some(record), to: None };
-        records.into_iter().map(remove).collect()
+        let slots: Result<Vec<SlotRecord>, _> = entries.iter().map(|entry| decode(&entry.value)).collect();
+        let is_named = |subject: &Subject| match &slots {
+            Ok(slots) => slots.iter().any(|slot| Subject::of_slot_group(slot.group) == *subject),
+            // A slot of another version may name any of them.
+            Err(_) => slot_group_of(&subject.generation_key()).is_some(),
+        };
+        let free = records.into_iter().filter(|(subject, _)| !is_named(subject));
+        free.map(|(subject, record)| Ask::Claim { subject, from: Some(record), to: None }).collect()
     }
 
     /// When some are to be removed.
     pub(super) fn due_ns(&self) -> u64 {
         match &self.phase {
             Phase::Read { at_ns, .. } => *at_ns,
-            Phase::Unread { .. } | Phase::Over => u64::MAX,
+            Phase::Unread { .. } | Phase::Due { .. } | Phase::Over => u64::MAX,
         }
     }
 
@@ -118,7 +135,7 @@ impl Leftovers {
 mod tests {
     use super::*;
     use crate::coordinator::contents::{GROUPS, encode};
-    use alloc::format;
+    use alloc::{format, vec};
     use marram_wire::id::Generation;
 
     fn record(primary: &str, backup: Option<&str>) -> Claimed {
@@ -138,7 +155,7 @@ mod tests {
     fn only_what_a_former_life_had_alone_is_removed_and_not_before_it_is_time() {
         let alone = record("a", None);
         let mut left = Leftovers::new("a".into(), 100);
-        assert!(left.must_read() && !left.must_read());
+        assert_eq!((left.next_ask(0), left.next_ask(0)), (Some(Ask::Groups), None));
         left.claims(&Subject::Group(name('b')));
         left.read(
             5,
@@ -154,19 +171,56 @@ mod tests {
                 entry("payments", &alone),
             ],
         );
-        assert_eq!((left.due_ns(), left.due(104)), (105, Vec::new()));
+        assert_eq!((left.due_ns(), left.next_ask(104)), (105, None));
+        assert_eq!((left.next_ask(105), left.next_ask(u64::MAX - 1)), (Some(Ask::Slots), None));
         let (subject, from) = (Subject::Group(name('a')), Some(alone));
-        assert_eq!(left.due(105), [Ask::Claim { subject, from, to: None }]);
-        assert_eq!((left.due_ns(), left.due(u64::MAX)), (u64::MAX, Vec::new()), "once");
+        assert_eq!(left.read_slots(&[]), [Ask::Claim { subject, from, to: None }]);
+        assert_eq!(left.due_ns(), u64::MAX);
+        assert_eq!((left.next_ask(u64::MAX), left.read_slots(&[])), (None, Vec::new()), "once");
+    }
+
+    #[test]
+    fn the_group_that_a_slot_names_stays() {
+        let alone = record("a", None);
+        let slot = |group| {
+            let value = encode(&SlotRecord { incarnation: [7; 16], group: [group; 16] });
+            StoreEntry { key: "/marram/v1/slots/x".into(), value, version: 1, revision: 9 }
+        };
+        let foreign =
+            StoreEntry { key: "/marram/v1/slots/y".into(), value: encode(&7_u64), version: 1, revision: 9 };
+        let of_slot = |group| Subject::of_slot_group([group; 16]);
+        let of_sessions = Subject::of_group([0xbb; 16]);
+        for (slots, removed) in [
+            (vec![], vec![of_sessions.clone(), of_slot(0xaa), of_slot(0xbb)]),
+            // The group of sessions with the id of a slot's group is another one.
+            (vec![slot(0xbb)], vec![of_sessions.clone(), of_slot(0xaa)]),
+            (vec![slot(0xaa), slot(0xbb), slot(0xcc)], vec![of_sessions.clone()]),
+            (vec![slot(0xbb), foreign], vec![of_sessions.clone()]),
+        ] {
+            let mut left = Leftovers::new("a".into(), 0);
+            left.next_ask(0);
+            let mut entries = vec![entry(&name('b'), &alone)];
+            entries.extend(['a', 'b'].map(|digit| entry(&format!("slot-{}", name(digit)), &alone)));
+            left.read(0, &entries);
+            assert_eq!(left.next_ask(0), Some(Ask::Slots));
+            let asks = left.read_slots(&slots).into_iter();
+            let subjects: Vec<Subject> = asks
+                .map(|ask| match ask {
+                    Ask::Claim { subject, from: Some(from), to: None } if from == alone => subject,
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            assert_eq!(subjects, removed);
+        }
     }
 
     #[test]
     fn what_cannot_be_read_is_left_to_the_next_life() {
         let mut left = Leftovers::new("a".into(), 0);
-        assert!(left.must_read());
+        assert_eq!(left.next_ask(0), Some(Ask::Groups));
         left.unread();
         left.read(0, &[entry(&name('a'), &record("a", None))]);
-        assert!(!left.must_read() && left.due(u64::MAX - 1).is_empty());
-        assert!(!Leftovers::default().must_read(), "the first life has nothing to read");
+        assert_eq!(left.next_ask(u64::MAX - 1), None);
+        assert_eq!(Leftovers::default().next_ask(0), None, "the first life has nothing to read");
     }
 }

@@ -12,10 +12,8 @@ use super::{
     },
 };
 use crate::{
-    api::{
-        ClaimAnswer, EpochSettings, FromShard, GroupClaim, NoteLevel, Now, ShardOutput, ShardWireId, name_of,
-    },
-    coordinator::contents::Claimed,
+    api::{ClaimAnswer, EpochSettings, FromShard, GroupClaim, NoteLevel, Now, ShardOutput, ShardWireId},
+    coordinator::contents::{Claimed, group_name},
 };
 use alloc::{
     format,
@@ -55,7 +53,7 @@ impl Shard {
     /// Whether it is the primary of the group with this name, as the store has it, and that has sessions; for inspection.
     #[must_use]
     pub fn leads_sessions_of(&self, name: &str) -> bool {
-        let is_it = |group: &GroupId| name_of(*group) == name;
+        let is_it = |group: &GroupId| group_name(*group) == name;
         let group = self.groups.names().into_iter().find(is_it).and_then(|name| self.groups.get(name));
         group.is_some_and(|group| group.members().next().is_some())
     }
@@ -289,7 +287,13 @@ impl Shard {
         let claims = self.backups.claims(now.mono_ns, &self.config.edge, || (groups.tag(), random.number()));
         for (group, tag, from, to) in claims {
             let to = Some(to);
-            out.push(ShardOutput::Control(FromShard::Claim(GroupClaim { tag, group, from, to })));
+            out.push(ShardOutput::Control(FromShard::Claim(GroupClaim {
+                tag,
+                group,
+                of_slot: false,
+                from,
+                to,
+            })));
         }
     }
 

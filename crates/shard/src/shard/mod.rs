@@ -362,6 +362,10 @@ impl Shard {
             ToShard::Edges(edges) => self.registered_edges(now, edges.edges, out),
             ToShard::StoreSeen(seen) => self.store_seen(seen, out),
             ToShard::ClaimAnswer(answer) => self.claim_answered(now, answer, out),
+            // No shard asks yet.
+            ToShard::SlotAnswer(answer) => {
+                marram_session::trace!(SHARD, "ignores the answer about slot {}", answer.slot)
+            }
         }
     }
 

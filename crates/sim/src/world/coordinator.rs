@@ -22,7 +22,10 @@ use crate::{
 };
 use bytes::Bytes;
 use marram_shard::{
-    api::{App, AppVersion, ClaimAnswer, GroupClaim, WitnessAnswer, WitnessQuery, WitnessReport},
+    api::{
+        App, AppVersion, ClaimAnswer, GroupClaim, SlotAnswer, SlotQuery, WitnessAnswer, WitnessQuery,
+        WitnessReport,
+    },
     control,
     coordinator::{
         Ask, AskAnswer, Changes, CoordinatorClient, CoordinatorConfig, CoordinatorInput, CoordinatorOutput,
@@ -91,6 +94,8 @@ pub(super) enum QueryPurpose {
     Shard(u8, WitnessQuery),
     /// A shard claims a group.
     Group(u8, u64),
+    /// A shard asks for a slot.
+    Slot(u8, SlotQuery),
     Unused,
     Claim(usize),
     Accept,
@@ -516,6 +521,11 @@ impl World {
         self.ask(edge, QueryPurpose::Group(shard, claim.tag), claim.ask());
     }
 
+    /// A shard asks for a slot, or takes it.
+    pub(crate) fn ask_slot(&mut self, edge: usize, shard: u8, query: SlotQuery) {
+        self.ask(edge, QueryPurpose::Slot(shard, query.clone()), query.ask());
+    }
+
     /// An edge reports what a client has.
     pub(crate) fn tell_witness(&mut self, edge: usize, saw: WitnessReport) {
         let WitnessReport { session, seen } = saw;
@@ -546,6 +556,10 @@ impl World {
             Some(QueryPurpose::Group(shard, tag)) => {
                 let answer = ClaimAnswer::of(tag, answer);
                 self.give_control(edge, control::ControlInput::ClaimAnswer { shard, answer });
+            }
+            Some(QueryPurpose::Slot(shard, query)) => {
+                let answer = SlotAnswer::of(query, answer);
+                self.give_control(edge, control::ControlInput::SlotAnswer { shard, answer });
             }
             Some(QueryPurpose::Claim(claim)) => self.claimed(claim, answer),
             Some(QueryPurpose::Accept) => {

@@ -342,6 +342,7 @@ impl World {
                 }
                 control::ControlOutput::AskWitness { shard, seek } => self.ask_witness(edge, shard, seek),
                 control::ControlOutput::AskClaim { shard, claim } => self.claim_group(edge, shard, claim),
+                control::ControlOutput::AskSlot { shard, query } => self.ask_slot(edge, shard, query),
                 control::ControlOutput::TellWitness(saw) => self.tell_witness(edge, saw),
                 control::ControlOutput::StoreSeen(seen) => self.store_seen(edge, seen),
                 control::ControlOutput::Log(level, text) => {

@@ -520,7 +520,7 @@ impl Groups {
             (*tags, opener())
         };
         let (tag, from, to) = self.by_name.get_mut(&name)?.next_claim(now_ns, edge, numbers)?;
-        Some(GroupClaim { tag, group: name, from, to })
+        Some(GroupClaim { tag, group: name, of_slot: false, from, to })
     }
 
     /// The group that waits for the answer with this tag.

@@ -19,7 +19,7 @@ impl World {
     }
 
     /// The store dies and comes back with this.
-    fn comes_back_with(&mut self, store: Store) {
+    pub(super) fn comes_back_with(&mut self, store: Store) {
         self.there = false;
         self.run(5);
         self.store = store;
@@ -35,7 +35,7 @@ impl World {
     }
 
     /// The edge starts again, with its disk or without.
-    fn starts_again(&mut self, edge: usize, keeps_disk: bool) {
+    pub(super) fn starts_again(&mut self, edge: usize, keeps_disk: bool) {
         if !keeps_disk {
             self.edges[edge].disk = None;
         }
@@ -56,14 +56,14 @@ impl World {
         self.edges[edge].client.doubts().collect()
     }
 
-    fn accepts(&mut self, edge: usize, identity: u8) {
+    pub(super) fn accepts(&mut self, edge: usize, identity: u8) {
         let lost = self.doubts(edge).into_iter().map(|doubt| doubt.mark).collect();
         assert_eq!(self.asked(edge, Ask::Accept { identity: [identity; 16], lost }), AskAnswer::Done);
         self.run(3);
     }
 }
 
-fn refused(answer: &AskAnswer, who: &str) -> bool {
+pub(super) fn refused(answer: &AskAnswer, who: &str) -> bool {
     matches!(answer, AskAnswer::Refused(why) if why.contains(who) && why.contains("marram coordinator accept"))
 }
 

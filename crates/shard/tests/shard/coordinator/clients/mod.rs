@@ -3,6 +3,7 @@
 
 mod losses;
 mod returns;
+mod slots;
 mod standbys;
 
 use bytes::Bytes;
