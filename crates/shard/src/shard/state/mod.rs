@@ -20,6 +20,7 @@ pub(super) mod refused;
 pub(super) mod replay;
 pub(super) mod sessions;
 pub(super) mod shared;
+pub(super) mod slots;
 pub(super) mod snapshot;
 pub(super) mod tenants;
 pub(super) mod unneeded;
