@@ -2,6 +2,7 @@
 
 use super::{
     AGENT, Agent, AgentConfig, AgentOutput, AgentReport, EndId, Target, WireId,
+    leads::Leads,
     local::{Local, reset},
     wire_table::{At, Bound},
 };
@@ -17,7 +18,7 @@ use alloc::{
     vec::Vec,
 };
 use marram_wire::{
-    frame::{Channel, Code, Ended, Frame, Hello, Keeps, Promise, Reject, Sender, Superseded},
+    frame::{Channel, Code, Ended, Frame, Hello, Keeps, Promise, Sender, Superseded},
     id::Generation,
 };
 
@@ -31,7 +32,7 @@ const ACTIVE_NS: u64 = 1_000_000_000;
 const WAITED_NS: u64 = 2_000_000_000;
 /// First backoff after a rejection; doubles up to [`RETRY_MAX_NS`].
 const RETRY_MIN_NS: u64 = 10_000_000;
-const RETRY_MAX_NS: u64 = 500_000_000;
+pub(super) const RETRY_MAX_NS: u64 = 500_000_000;
 
 /// One session as its agent sees it.
 #[derive(Debug)]
@@ -64,15 +65,17 @@ pub(super) struct Session {
     pub(super) lead_ns: Option<u64>,
     /// Whether its last owner left because the other end has promised a newer one, which is about to ask here too.
     is_followed: bool,
-    retry_ns: u64,
+    pub(super) retry_ns: u64,
     /// Targets that rejected it recently, and the codes.
-    rejected: Vec<(Target, Code)>,
+    pub(super) rejected: Vec<(Target, Code)>,
+    /// Where its cell is, as edges say.
+    pub(super) leads: Leads,
     /// Shards that cannot go on with it since it lost its owner: it is kept only because it was moving, and they have not all of it.
     pub(super) unable: BTreeSet<Target>,
     /// The last rejection, until an edge accepts it.
-    refusal: Option<(Code, String)>,
+    pub(super) refusal: Option<(Code, String)>,
     /// Reported refusals since it last had an owner: one reason for each edge.
-    reported_reasons: BTreeMap<u16, String>,
+    pub(super) reported_reasons: BTreeMap<u16, String>,
     pub(super) connect_by_ns: Option<u64>,
     pub(super) acknowledging: bool,
     pub(super) timer_ns: Option<u64>,
@@ -101,6 +104,7 @@ impl Session {
             is_followed: false,
             retry_ns: RETRY_MIN_NS,
             rejected: Vec::new(),
+            leads: Leads::default(),
             unable: BTreeSet::new(),
             refusal: None,
             reported_reasons: BTreeMap::new(),
@@ -167,6 +171,7 @@ impl Agent {
         if let Some(wire) = asked.and_then(|(wire, _)| self.wires.get(wire)) {
             // The target did not answer in time, which counts as a rejection with this code.
             session.rejected.push((wire.target, Code::Waiting));
+            session.leads.refused(wire.place());
             self.spread.refused(now_ns, session.end.app(), wire.target.edge);
         }
         asked.into_iter().for_each(|asked| self.wires.unbind(asked));
@@ -297,6 +302,7 @@ impl Agent {
         }
         session.orphaned_ns.get_or_insert(now_ns);
         session.lead_ns = None;
+        session.leads = Leads::default();
         session.assigned = ask.assigned;
         if !id.server {
             self.spread.learned(&ask.app, ask.shared);
@@ -333,7 +339,8 @@ impl Agent {
             // An owner sends to an end that does not exist any more: it must not wait for the end.
             let name = frame.name();
             trace!(AGENT, "ignores {name} on wire {}: channel {channel} is not bound", wire_id.0);
-            let last = matches!(frame, Frame::Ended(_) | Frame::Reject(_) | Frame::Failed(_));
+            let last =
+                matches!(frame, Frame::Ended(_) | Frame::Reject(_) | Frame::Lead(_) | Frame::Failed(_));
             if !last {
                 let promised = Generation::NONE;
                 out.push(AgentOutput::Send { wire: wire_id, frame: Superseded { channel, promised }.into() });
@@ -344,6 +351,7 @@ impl Agent {
         if session.asking == Some((wire_id, channel)) {
             return match frame {
                 Frame::Reject(reject) => self.rejected(now_ns, id, wire_id, &reject, out),
+                Frame::Lead(lead) => self.led(now_ns, id, wire_id, lead, out),
                 Frame::Ended(ended) => self.ended_by_another(now_ns, id, ended, out),
                 other => {
                     trace!(session.end.context(), "ignores {}: its edge has no promise yet", other.name());
@@ -434,83 +442,6 @@ impl Agent {
             gap_ns,
         }));
         self.note_home(now_ns, id, wire);
-    }
-
-    /// An edge refuses to open a generation.
-    fn rejected(
-        &mut self,
-        now_ns: u64,
-        id: EndId,
-        wire: WireId,
-        reject: &Reject,
-        out: &mut Vec<AgentOutput>,
-    ) {
-        let (usable, settled) = (self.candidates(now_ns, id).len(), self.is_settled(id));
-        let misses = self.wires.misses_an_edge(now_ns, self.config.edge_wait_ns);
-        let Some(target) = self.wires.known(wire).map(|wire| wire.target) else { return };
-        let Some(session) = self.sessions.known_mut(id) else { return };
-        trace!(session.end.context(), "{target:?} rejects it: {:?}: {}", reject.code, reject.reason);
-        session.asking.take().into_iter().for_each(|asking| self.wires.unbind(asking));
-        if settled {
-            // The home shard refuses, perhaps only for now: the session stays where it is.
-            return match (session.home, reject.code.is_retryable() && reject.code != Code::Elsewhere) {
-                (Some(home), true) => self.affinity.refused(now_ns, home),
-                _ => self.forget_home(id),
-            };
-        }
-        if session.attached.is_some() {
-            // It has an owner, so nothing is lost. But that owner is about to stop, so another one must be asked in
-            // time.
-            session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
-            let at_ns = now_ns + session.retry_ns;
-            return self.sessions.lead_at(id, at_ns);
-        }
-        session.rejected.push((target, reject.code));
-        if matches!(reject.code, Code::UnknownApp | Code::UnknownImage) {
-            session.unable.insert(target);
-        }
-        self.spread.refused(now_ns, session.end.app(), target.edge);
-        session.refusal = Some((reject.code, reject.reason.clone()));
-        let everywhere = session.rejected.len() >= usable;
-        let unknown = session.rejected.iter().all(|(_, code)| *code == Code::UnknownApp);
-        // An edge that was connected recently may have the app, and one that is just back may get it.
-        let nowhere = everywhere && unknown && !misses;
-        if !reject.code.is_retryable() || (nowhere && !session.end.begun()) {
-            return self.end_session(now_ns, id, reject.code, reject.reason.clone(), out);
-        }
-        if everywhere {
-            session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
-        }
-        // A missing image concerns this edge, even if another one has the image. Other refusals are temporary, or
-        // another edge accepts.
-        let worth_telling = match reject.code {
-            Code::UnknownImage => true,
-            Code::UnknownApp | Code::NoServerAgent => everywhere,
-            _ => everywhere && session.retry_ns == RETRY_MAX_NS,
-        };
-        if worth_telling && session.reported_reasons.get(&target.edge) != Some(&reject.reason) {
-            session.reported_reasons.insert(target.edge, reject.reason.clone());
-            self.tell_waiting(now_ns, id, target, reject, out);
-        }
-        let Some(session) = self.sessions.known(id) else { return };
-        let wait_ns = if everywhere { session.retry_ns } else { 0 };
-        let jitter_ns = self.random.below(wait_ns / 2 + 1);
-        self.sessions.lead_at(id, now_ns + wait_ns + jitter_ns);
-    }
-
-    fn tell_waiting(
-        &self,
-        now_ns: u64,
-        id: EndId,
-        target: Target,
-        reject: &Reject,
-        out: &mut Vec<AgentOutput>,
-    ) {
-        let Some(session) = self.sessions.known(id) else { return };
-        let left_ns = session.deadline_ns(&self.config).map_or(0, |until_ns| until_ns.saturating_sub(now_ns));
-        let (session, app) = (id.session, session.end.app().to_string());
-        let Reject { code, reason, .. } = reject.clone();
-        out.push(AgentOutput::Report(AgentReport::Waiting { session, app, target, code, reason, left_ns }));
     }
 
     /// A wire broke or fell silent. Sessions that had or asked for an owner there ask another edge.

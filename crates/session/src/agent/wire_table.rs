@@ -88,6 +88,11 @@ impl Wire {
         session.0[0] % self.shards()
     }
 
+    /// The name of its edge and the shard there, as the edge says; none before it has answered.
+    pub(crate) fn place(&self) -> Option<(&str, u8)> {
+        self.welcome.as_ref().map(|welcome| (&welcome.edge[..], welcome.shard))
+    }
+
     /// The attempt that a channel belongs to.
     pub(crate) fn bound(&self, channel: Channel) -> Option<Bound> {
         self.channels.get(&channel).copied()
@@ -394,13 +399,13 @@ impl Wires {
         Some((welcome, other))
     }
 
-    /// Usable wires for a session, best first: edges that can decrypt what is kept of it, its standby, configured edges, the nearest
-    /// edge, then the shard that the session's id selects. If `spread` is there, the session asks the least loaded of the
-    /// edges that are equally near, and those in `spread` last.
+    /// Usable wires for a session, best first: edges that can decrypt what is kept of it, the shards in `first` in their order,
+    /// configured edges, the nearest edge, then the shard that the session's id selects. If `spread` is there, the session asks the
+    /// least loaded of the edges that are equally near, and those in `spread` last.
     pub(crate) fn candidates(
         &self,
         session: SessionId,
-        standby: Option<(&str, u8)>,
+        first: &[(&str, u8)],
         domain: Option<[u8; 8]>,
         spread: Option<&BTreeSet<u16>>,
     ) -> Vec<WireId> {
@@ -415,13 +420,12 @@ impl Wires {
             spread.map_or(0, |avoided| if avoided.contains(&edge) { u64::MAX } else { load })
         };
         let is_other = |welcome: &Welcome| domain.is_some_and(|domain| domain != welcome.domain);
-        let stands_by = |welcome: &Welcome| standby == Some((&welcome.edge[..], welcome.shard));
         let rank = |(id, wire): (&WireId, &Wire)| {
             let (shards, home) = (u16::from(wire.shards()), u16::from(wire.home(session)));
             let turn = (u16::from(wire.target.shard) + shards - home) % shards;
             (
                 wire.welcome.as_ref().is_some_and(is_other),
-                !wire.welcome.as_ref().is_some_and(stands_by),
+                wire.place().and_then(|at| first.iter().position(|to| *to == at)).unwrap_or(first.len()),
                 wire.target.edge >= self.configured,
                 distance(wire.target.edge),
                 load(wire.target.edge),

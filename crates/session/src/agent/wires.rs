@@ -189,11 +189,12 @@ impl Agent {
     /// Usable wires for a session, best first.
     pub(super) fn candidates(&self, now_ns: u64, id: EndId) -> Vec<WireId> {
         let session = self.sessions.get(id);
-        let standby = session.and_then(|session| session.end.standby());
+        let led = session.into_iter().flat_map(|session| session.leads.to());
+        let first: Vec<_> = led.chain(session.and_then(|session| session.end.standby())).collect();
         // Which edge a session asks that has begun is not a matter of load: it wants the one that another end asks too.
         let new = session.filter(|session| session.end.terms().is_none());
         let avoided = new.and_then(|session| self.spread.avoided(now_ns, session.end.app()));
         let domain = session.and_then(|session| session.domain);
-        self.wires.candidates(id.session, standby, domain, avoided.as_ref())
+        self.wires.candidates(id.session, &first, domain, avoided.as_ref())
     }
 }

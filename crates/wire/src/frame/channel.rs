@@ -60,6 +60,7 @@ impl Frame {
             Self::HandOver(frame) => (Some(Sender::Edge), frame.channel),
             Self::Renewed(frame) => (Some(Sender::Edge), frame.channel),
             Self::Standby(frame) => (Some(Sender::Edge), frame.channel),
+            Self::Lead(frame) => (Some(Sender::Edge), frame.channel),
             Self::Failed(frame) => (Some(Sender::Edge), frame.channel),
             Self::Finish(frame) => (Some(Sender::Edge), frame.channel),
             Self::Fetch(frame) => (Some(Sender::Edge), frame.channel),

@@ -599,6 +599,20 @@ frames! {
         /// The reason, for people.
         reason: String,
     }
+    /// Edge to end, in place of [`Reject`]: no generation was opened here. The session's cell exists once in the domain, and is
+    /// elsewhere: ask there.
+    50 Lead {
+        /// The channel.
+        channel: Channel,
+        /// The name of the edge that has the cell.
+        edge: String,
+        /// The shard of that edge.
+        shard: u8,
+        /// The edge that goes on with the cell if the other one is lost; empty if there is none.
+        backup: String,
+        /// The shard of the backup.
+        backup_shard: u8,
+    }
     /// Edge to end: a handler was stopped; the session can be retried once.
     51 Failed {
         /// The channel.

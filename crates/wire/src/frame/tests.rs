@@ -89,6 +89,8 @@ fn of_sessions() -> Vec<Frame> {
         }
         .into(),
         CheckpointPart { channel: 7, bytes: Bytes::from_static(&[6; 100]) }.into(),
+        Lead { channel: 4, edge: "a".into(), shard: 3, backup: String::new(), backup_shard: 0 }.into(),
+        Lead { channel: 300, edge: "a".into(), shard: 255, backup: "b".into(), backup_shard: 1 }.into(),
         Ended { channel: 4, code: Code::Guest, reason: "x".repeat(600) }.into(),
     ]
 }
@@ -168,7 +170,7 @@ fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
     let failure = Failure { log_offset: 0, input: 0, reason: "".into() };
     let (channel, tag, code) = (7, [0; 8], Code::Busy);
     let (end, edge, either, neither) = ((true, false), (false, true), (true, true), (false, false));
-    let cases: [(Frame, (bool, bool)); 23] = [
+    let cases: [(Frame, (bool, bool)); 24] = [
         (Ping { stamp: 0 }.into(), neither),
         (Drain { leave: true }.into(), neither),
         (Edges { edges: Vec::new() }.into(), neither),
@@ -186,6 +188,7 @@ fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
         (LogOnly { channel, entries: Bytes::new(), tag }.into(), edge),
         (Truncate { channel, log_offset: 0, tag, sent: 0 }.into(), edge),
         (Reject { channel, code, reason: "".into() }.into(), either),
+        (Lead { channel, edge: "".into(), shard: 0, backup: "".into(), backup_shard: 0 }.into(), edge),
         (Failed { channel, failure }.into(), edge),
         (Finish { channel }.into(), edge),
         (LogPart { channel, generation, offset: 0, bytes: Bytes::new() }.into(), either),

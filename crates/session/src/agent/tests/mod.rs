@@ -10,6 +10,7 @@ mod forgetting;
 mod heartbeat;
 mod kept;
 mod leading;
+mod leads;
 mod learning;
 mod lines;
 mod local;

@@ -8,7 +8,7 @@ use marram_wire::{
         Acknowledged, Allowance, AskMove, Base, CanMove, Channel, CheckpointBegin, CheckpointKind,
         CheckpointMeta, CheckpointPart, Chosen, Code, Credit, Drain, EdgeEntry, Edges, Ended, Failed,
         Failure, Fed, Fetch, Finish, Finished, Frame, Goodbye, HandOver, Input, Keep, Keeps, Kept, KeptInput,
-        Live, LogOnly, LogPart, Output, Ping, Pong, Promise, Promised, ProtectNow, Protected, Recall,
+        Lead, Live, LogOnly, LogPart, Output, Ping, Pong, Promise, Promised, ProtectNow, Protected, Recall,
         Recalled, Received, Reject, Renewed, Standby, Stored, Superseded, Truncate, Unprotect, Welcome,
     },
     header::Many,
@@ -148,6 +148,7 @@ fn that_end_a_session(channel: Channel, n: u64) -> Vec<Frame> {
     vec![
         Superseded { channel, promised: generation(n) }.into(),
         Reject { channel, code, reason: REASON.into() }.into(),
+        Lead { channel, edge: APP.into(), shard: n as u8, backup: APP.into(), backup_shard: 0 }.into(),
         Failed { channel, failure: failure(n) }.into(),
         Ended { channel, code, reason: REASON.into() }.into(),
         Finish { channel }.into(),
