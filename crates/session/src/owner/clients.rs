@@ -120,6 +120,11 @@ impl Ends {
         Some(message)
     }
 
+    /// The port whose client leaves with the entry that runs.
+    pub(super) fn leaving(&self) -> Option<Port> {
+        self.ports.as_ref()?.leaving
+    }
+
     /// An entry is complete. Returns the port whose client has left with it. An owner that chooses numbers says where the entry ends in
     /// the log; in replay the log has chosen them.
     pub(super) fn port_entry_ended(&mut self, log_end: Option<u64>) -> Option<Port> {

@@ -265,11 +265,11 @@ impl Ends {
     /// Ports in turn. Skips ports with messages that were answered to a `full` side, and messages beyond the credit of
     /// a paused port.
     pub(super) fn next_message(&mut self, full: u64, pauses: &Pauses) -> Option<(Port, Message)> {
-        let (count, has_server) = (self.sides.len(), self.has_server());
+        let (count, clients) = (self.sides.len(), self.paused_clients());
         for step in 0..count {
             let index = (self.turn + step) % count;
             let side = &self.sides[index];
-            let is_paused = || pauses.stops(side.port, has_server);
+            let is_paused = || pauses.stops(side.port, clients);
             let client = side.client.as_ref();
             let rests = client.is_some_and(|client| client.rests() || self.is_full(side));
             if rests || side.reaches & full != 0 || (side.is_beyond_credit() && is_paused()) {
@@ -367,10 +367,10 @@ impl Ends {
         out: &mut Vec<OwnerEffect>,
     ) {
         let (end, tag, window) = (log.end(), log.tag(), self.share.window());
-        let has_server = self.has_server();
+        let clients = self.paused_clients();
         for side in &mut self.sides {
             let Some(channel) = side.channel else { continue };
-            let credit = side.begin_credit(window, pauses.stops(side.port, has_server));
+            let credit = side.begin_credit(window, pauses.stops(side.port, clients));
             let has = side.promised.as_ref().map_or(0, |promised| promised.log_end);
             let mut offset = has.max(log.floor());
             // An end that keeps messages alone gets no log.

@@ -12,6 +12,17 @@ use marram_wire::{
     id::Port,
 };
 
+/// Which pauses stop a client, beside those of its own port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PausedClients {
+    /// No other: the session has a server, whose side is another one.
+    Own,
+    /// Those between stages, of a shared cell: all that its chain does follows from its clients.
+    Inner,
+    /// Any: without a server all that a chain does follows from its only client.
+    All,
+}
+
 /// By stage, the ports that it has paused.
 #[derive(Debug, Default)]
 pub(super) struct Pauses(BTreeSet<(u8, Port)>);
@@ -32,16 +43,22 @@ impl Pauses {
         self.0.remove(&(stage, port))
     }
 
-    /// Whether the end at this port is granted no credit. A stage that pauses a port pauses its whole chain on that
-    /// side. In a session without a server all that a chain does follows from its client, so any pause stops the
-    /// client.
-    pub(super) fn stops(&self, port: Port, has_server: bool) -> bool {
-        self.0.iter().any(|(_, paused)| *paused == port || !has_server)
+    /// The port is gone, and with it what the first stage has paused there: another client may get its number.
+    pub(super) fn forget(&mut self, port: Port) {
+        self.0.remove(&(0, port));
     }
 
-    /// Whether the end of a shared cell's client at this port is granted no credit: a pause between stages concerns all clients.
-    pub(super) fn stops_client(&self, port: Port) -> bool {
-        self.0.iter().any(|(stage, paused)| *paused == port || *stage > 0)
+    /// Whether the end at this port is granted no credit. A stage that pauses a port pauses its whole chain on that
+    /// side; this rule is the only one.
+    pub(super) fn stops(&self, port: Port, clients: PausedClients) -> bool {
+        self.0.iter().any(|(stage, paused)| {
+            *paused == port
+                || match clients {
+                    PausedClients::Own => false,
+                    PausedClients::Inner => *stage > 0 || *paused == Port::SERVER,
+                    PausedClients::All => true,
+                }
+        })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -65,19 +82,28 @@ impl Pauses {
 impl Owner {
     /// The ports that the cell has paused: their ends are granted no credit.
     pub fn paused(&self) -> impl Iterator<Item = Port> {
-        let stops = |side: &&EndState| self.state.pauses().stops(side.port, self.ends.has_server());
+        let stops = |side: &&EndState| self.state.pauses().stops(side.port, self.ends.paused_clients());
         self.ends.iter().filter(stops).map(|side| side.port)
     }
 }
 
 impl Ends {
+    /// Which pauses stop its clients, beside those of their own ports.
+    pub(super) fn paused_clients(&self) -> PausedClients {
+        match &self.ports {
+            Some(_) => PausedClients::Inner,
+            None if self.has_server() => PausedClients::Own,
+            None => PausedClients::All,
+        }
+    }
+
     /// Returns credit for what was consumed. The end of a paused port gets it when the port is resumed.
     pub(super) fn give_credit(&mut self, pauses: &Pauses, out: &mut Vec<OwnerEffect>) {
-        let (has_server, window) = (self.has_server(), self.share.window());
+        let (clients, window) = (self.paused_clients(), self.share.window());
         for side in self.iter_mut() {
             if let Some(channel) = side.channel
                 && let Some(bytes) = side.input_credit.due(window)
-                && !pauses.stops(side.port, has_server)
+                && !pauses.stops(side.port, clients)
                 && side.input_credit.grant(bytes)
             {
                 out.push(OwnerEffect::Send(side.port, Credit { channel, received: 0, bytes }.into()));
@@ -115,13 +141,27 @@ mod tests {
         pauses.pause(0, Port(7), false);
         let mut pauses = Pauses::restore(&pauses.to_header());
         assert_eq!(pauses.to_header().0.len(), 2);
-        assert!(!pauses.stops(Port::CLIENT, true));
-        assert!(pauses.stops(Port::CLIENT, false), "there is nothing else that could stop");
+        assert!(!pauses.stops(Port::CLIENT, PausedClients::Own));
+        assert!(pauses.stops(Port::CLIENT, PausedClients::All), "there is nothing else that could stop");
         pauses.resume(2, Port::SERVER);
-        assert!(pauses.stops(Port::SERVER, true));
+        assert!(pauses.stops(Port::SERVER, PausedClients::Own));
         pauses.resume(0, Port::CLIENT);
-        assert!(pauses.stops(Port::SERVER, true));
+        assert!(pauses.stops(Port::SERVER, PausedClients::Own));
         pauses.resume(0, Port::SERVER);
-        assert!(!pauses.stops(Port::SERVER, true) && pauses.is_empty());
+        assert!(!pauses.stops(Port::SERVER, PausedClients::Own) && pauses.is_empty());
+    }
+
+    #[test]
+    fn a_client_of_many_is_stopped_by_its_own_pause_and_by_those_between_stages() {
+        for (stage, paused, stops) in [(0, 0, true), (0, 2, false), (0, 1, true), (1, 0, true), (1, 1, true)]
+        {
+            let mut pauses = Pauses::default();
+            pauses.pause(stage, Port(paused), true);
+            assert_eq!(
+                pauses.stops(Port::CLIENT, PausedClients::Inner),
+                stops,
+                "stage {stage}, port {paused}"
+            );
+        }
     }
 }

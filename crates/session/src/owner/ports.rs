@@ -258,6 +258,7 @@ impl Owner {
         }
         let session_ns = self.runner.session_ns(now, &self.log);
         let (window, tag) = (self.ends.share.window(), self.log.tag());
+        let clients = self.ends.paused_clients();
         for index in 0..self.ends.len() {
             let side = &mut self.ends[index];
             let Some(client) = side.client.as_mut() else { continue };
@@ -267,7 +268,7 @@ impl Owner {
             }
             client.phase = PortPhase::Linked;
             side.channel = Some(channel);
-            let is_paused = self.state.pauses().stops_client(side.port);
+            let is_paused = self.state.pauses().stops(side.port, clients);
             let credit = side.begin_credit(window, is_paused);
             let log_offset = side.promised.as_ref().map_or(0, |promised| promised.log_end);
             let log = bytes::Bytes::new();

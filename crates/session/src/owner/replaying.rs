@@ -128,13 +128,13 @@ impl Owner {
 
     /// All handlers of an entry have run.
     fn entry_replayed(&mut self, out: &mut Vec<OwnerEffect>) {
+        self.totals.replayed += 1;
+        self.totals.pauses_ended += self.state.end_entry(&mut self.ends, &self.about);
         if let Some(port) = self.ends.port_entry_ended(None)
             && let Some(follow) = &mut self.follow
         {
             follow.port_left(port);
         }
-        self.totals.replayed += 1;
-        self.totals.pauses_ended += self.state.end_entry(&mut self.ends, &self.about);
         // What this owner was fed, or what the ends keep, is logged.
         self.ends.iter_mut().for_each(EndState::mark_logged);
         let reported = self.follow.as_mut().and_then(|follow| follow.entry_replayed());

@@ -147,6 +147,9 @@ impl CellState {
     /// port.
     pub(super) fn end_entry(&mut self, ends: &mut Ends, about: &About) -> u64 {
         let is_shared = about.policy.shared;
+        if let Some(port) = ends.leaving() {
+            self.pauses.forget(port);
+        }
         if !is_shared {
             self.close_if_spent(ends);
         }
@@ -170,8 +173,8 @@ impl CellState {
         if is_shared || self.pauses.is_empty() {
             return 0;
         }
-        let can_run =
-            |side: &EndState| !side.input_closed && !self.pauses.stops(side.port, ends.has_server());
+        let clients = ends.paused_clients();
+        let can_run = |side: &EndState| !side.input_closed && !self.pauses.stops(side.port, clients);
         if !self.timers.is_empty() || !self.tasks.is_quiet() || ends.iter().any(can_run) {
             return 0;
         }

@@ -28,7 +28,7 @@ fn shared(form: BackupForm) -> OwnerPolicy {
     OwnerPolicy { form, server: None, keeps: Keeps::Messages, shared: true, linger_ms: LINGER_MS, ..policy() }
 }
 
-/// The cell: numbers what happens, and tells it to all whose ports are open.
+/// The cell: numbers what happens, and tells it to all whose ports are open. Of a message it tells the first line.
 #[derive(Clone, Default)]
 struct Teller {
     open: BTreeSet<Port>,
@@ -44,7 +44,10 @@ impl Teller {
                 format!("{} joins", port.0)
             }
             CellInput::Message { port, payload } => {
-                format!("{}: {}", port.0, String::from_utf8_lossy(payload))
+                let text = String::from_utf8_lossy(payload);
+                let line = text.lines().next().unwrap_or_default();
+                outputs.extend(flow(line));
+                format!("{}: {line}", port.0)
             }
             CellInput::Close { port } => {
                 outputs.push(CellOutput::Close { port: *port });
@@ -72,6 +75,14 @@ impl Teller {
             cost_ns: 1,
         }
     }
+}
+
+/// What a message has the cell do, if it is `pause STAGE PORT` or `resume STAGE PORT`.
+fn flow(line: &str) -> Option<CellOutput> {
+    let words: Vec<_> = line.split(' ').collect();
+    let [what @ ("pause" | "resume"), stage, port] = words[..] else { return None };
+    let (stage, port) = (stage.parse().ok()?, Port(port.parse().ok()?));
+    Some(if what == "pause" { CellOutput::Pause { stage, port } } else { CellOutput::Resume { stage, port } })
 }
 
 /// A client with its end.

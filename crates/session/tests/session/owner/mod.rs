@@ -25,6 +25,7 @@ mod restoring;
 mod room;
 mod running;
 mod share;
+mod shared_pausing;
 mod show;
 mod taking;
 mod tasks;
