@@ -5,6 +5,7 @@ use super::{
     Owner, OwnerEffect, OwnerPhase,
     checkpointer::{Awaited, Step, Stored},
     end_state::EndState,
+    page_feed::PagesKind,
 };
 use crate::{
     cell::{CellId, CheckpointBase},
@@ -85,10 +86,11 @@ impl Owner {
             out.push(OwnerEffect::MergesDeltas(reason));
         }
         if awaited == Awaited::Pages {
-            self.replicas.pages_copied(number, self.epochs.last());
+            let kind = if base == CheckpointBase::Backup { PagesKind::Changed } else { PagesKind::Whole };
+            self.replicas.pages_copied(number, kind, self.epochs.last());
         } else if awaited != Awaited::Nothing && (is_apart || base == CheckpointBase::Image) {
             // A backup that holds gets it too, since the next pages build on it.
-            self.replicas.pages_copied(number, self.epochs.last());
+            self.replicas.pages_copied(number, PagesKind::Shared, self.epochs.last());
             let keep = self.keep_frame();
             self.replicas.start_waiting(Some(number), &keep, out);
         }

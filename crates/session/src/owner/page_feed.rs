@@ -8,6 +8,17 @@ use marram_wire::{
     limits::{FEED_WINDOW, LOG_SIZE_MAX, RETAINED_MAX},
 };
 
+/// What is copied for the backup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PagesKind {
+    /// Pages that changed since the copy before.
+    Changed,
+    /// All pages: there was nothing to build on.
+    Whole,
+    /// All pages, for a keeper that begins with them. The backup gets them because the next ones build on them.
+    Shared,
+}
+
 /// Pages that were copied, until the backup has applied them.
 #[derive(Debug)]
 pub(super) struct CopiedPages {
@@ -15,7 +26,8 @@ pub(super) struct CopiedPages {
     pub(super) at: Boundary,
     /// Sealed; 0 before.
     pub(super) size: u64,
-    /// Whether the log waits meanwhile, and how much of it waited that they stand for, if all of it did.
+    kind: PagesKind,
+    /// Whether the log waits meanwhile, and how much of it waited that they stand for, if that says what an epoch costs.
     waits: bool,
     instead_of: Option<u64>,
 }
@@ -42,6 +54,9 @@ pub(super) struct PageFeed {
     waiting_size: u64,
     /// Whether the entries that wait begin where the last copy was made.
     is_whole: bool,
+    /// Whether that copy was one of changed pages. Then the next one has differences from it, as those that follow; behind a copy of
+    /// all pages, it has each page as a whole.
+    has_versions: bool,
     /// Entries, and messages with them, since the last copy: what a backup would replay.
     entries: u64,
     charge: u64,
@@ -90,10 +105,12 @@ impl PageFeed {
     }
 
     /// Pages are copied, at the end of the last entry.
-    pub(super) fn copy(&mut self, number: u32, at: Boundary) {
-        let waits = self.waiting.is_some();
-        let instead_of = (waits && self.is_whole).then_some(self.waiting_size);
-        self.copied = Some(CopiedPages { number, at, size: 0, waits, instead_of });
+    pub(super) fn copy(&mut self, number: u32, kind: PagesKind, at: Boundary) {
+        let (waits, is_changed) = (self.waiting.is_some(), kind == PagesKind::Changed);
+        let says_cost = waits && self.is_whole && self.has_versions && is_changed;
+        let instead_of = says_cost.then_some(self.waiting_size);
+        self.copied = Some(CopiedPages { number, at, size: 0, kind, waits, instead_of });
+        self.has_versions = is_changed;
         if let Some(waiting) = &mut self.waiting {
             waiting.clear();
             (self.waiting_bytes, self.waiting_size) = (0, 0);
@@ -106,7 +123,7 @@ impl PageFeed {
     /// The backup has applied this checkpoint: the pages, if it was those.
     pub(super) fn stored(&mut self, number: u32) -> Option<CopiedPages> {
         let copied = self.copied.take_if(|copied| copied.number == number)?;
-        if copied.waits {
+        if copied.waits && copied.kind != PagesKind::Shared {
             self.choice.pages(copied.size, copied.instead_of);
         }
         Some(copied)

@@ -11,7 +11,7 @@
 use super::{
     BackupForm, EpochRelease, Now, Owner, OwnerEffect,
     boundary::Boundary,
-    page_feed::Lacking,
+    page_feed::{Lacking, PagesKind},
     replicas::{KeeperId, Replicas},
 };
 use alloc::vec::Vec;
@@ -119,9 +119,9 @@ impl Owner {
 
 impl Replicas {
     /// Pages are copied for the backup, at the end of the last entry.
-    pub(super) fn pages_copied(&mut self, number: u32, at: &Boundary) {
+    pub(super) fn pages_copied(&mut self, number: u32, kind: PagesKind, at: &Boundary) {
         if let Some(feed) = self.page_feed_mut() {
-            feed.copy(number, at.clone());
+            feed.copy(number, kind, at.clone());
         }
     }
 

@@ -1,6 +1,6 @@
 //! A backup that holds what it is fed: pages instead of the log, and what confirms them.
 
-use crate::owner::bench::{Bench, CLIENT, SERVER, policy, set};
+use crate::owner::bench::{Bench, CLIENT, SERVER, charged, policy, set};
 use marram_session::{
     cell::CheckpointBase,
     owner::{BackupForm, EpochRelease, Feed, KeeperId, OwnerPhase, OwnerPolicy},
@@ -51,6 +51,21 @@ impl Backed {
     fn pass(&mut self, text: &'static str) {
         self.bench.say(CLIENT, text);
         self.bench.ran(&[(SERVER, text)]);
+    }
+
+    /// An epoch has one message of this charge.
+    fn epoch_of(&mut self, charge: u64) {
+        self.bench.say(CLIENT, charged(charge));
+        self.bench.ran(&[]);
+        self.epoch();
+    }
+
+    /// What was copied is sealed to so many bytes, and the backup's cell stands there.
+    fn sealed_and_applied(&mut self, size: usize) {
+        let number = self.bench.taken.as_ref().expect("pages are copied").number;
+        assert_eq!(self.bench.checkpointed(vec![0; size]), None);
+        let stored = Stored { channel: CHANNEL, bytes: size as u64, complete: Some(number) };
+        self.bench.step(|owner, now, out| owner.from_keeper(now, KEEPER, Frame::from(stored), out));
     }
 
     /// What was copied is sealed, and sent. Returns its number.
@@ -156,6 +171,38 @@ fn the_log_is_sent_until_pages_are_tried() {
     backed.pass("a");
     assert_eq!(backed.look().0, 1);
     assert!(!backed.bench.owner.sends_pages());
+}
+
+#[test]
+fn a_copy_of_all_pages_does_not_end_a_trial_of_them() {
+    let (log, pages) = (1_000, 2_000);
+    for has_other in [false, true] {
+        let mut backed = Backed::new(BackupForm::Auto);
+        while !backed.bench.owner.sends_pages() {
+            backed.epoch_of(log);
+        }
+        // The backup has the session from its start on. Behind a copy of all pages, no page's version is known.
+        backed.epoch_of(log);
+        assert_eq!(backed.bench.copied, Some(CheckpointBase::Image));
+        backed.sealed_and_applied(100 * pages);
+        backed.epoch_of(log);
+        assert_eq!(backed.bench.copied, Some(CheckpointBase::Backup));
+        backed.sealed_and_applied(100 * pages);
+        if has_other {
+            backed.bench.say(CLIENT, charged(log));
+            backed.bench.ran(&[]);
+            backed.bench.step(|owner, _, out| owner.add_replica(KeeperId(8), 4, Feed::Moved, out));
+            assert_eq!(backed.bench.copied, Some(CheckpointBase::Image));
+            backed.sealed_and_applied(100 * pages);
+            backed.epoch_of(log);
+            assert_eq!(backed.bench.copied, Some(CheckpointBase::Backup));
+            backed.sealed_and_applied(100 * pages);
+        }
+        assert!(backed.bench.owner.sends_pages(), "nothing says what an epoch costs");
+        backed.epoch_of(log);
+        backed.sealed_and_applied(pages);
+        assert!(!backed.bench.owner.sends_pages());
+    }
 }
 
 #[test]
