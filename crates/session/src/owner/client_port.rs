@@ -35,6 +35,8 @@ pub(super) struct ClientPort {
     /// The newest generation that its end was asked for.
     pub(super) asked: Generation,
     pub(super) phase: PortPhase,
+    /// How often in a row its end had promised another edge.
+    pub(super) again: u32,
     /// What the log is to say of it next.
     pub(super) pending: Option<PortEvent>,
     /// A handler of its input was stopped: it is to leave.
@@ -47,7 +49,7 @@ impl ClientPort {
     /// Its end was not asked yet.
     pub(super) fn new(client: Client) -> Box<Self> {
         let (asked, phase) = (client.generation, PortPhase::Away);
-        Box::new(Self { client, asked, phase, pending: None, expelled: false, away_since_ns: None })
+        Box::new(Self { client, asked, phase, again: 0, pending: None, expelled: false, away_since_ns: None })
     }
 
     /// The channel to its end, linked or not; `linked` is that of the side.

@@ -31,6 +31,17 @@ impl Ends {
         }
     }
 
+    /// The side of a client, to look at.
+    pub(super) fn client(&self, port: Port) -> Option<&EndState> {
+        let is_it = |side: &&EndState| side.port == port;
+        self.at(port).or_else(|| self.ports.as_ref()?.entering.iter().find(is_it))
+    }
+
+    /// Clients whose ports are open, or about to be.
+    pub(super) fn client_count(&self) -> usize {
+        self.ports.as_ref().map_or(0, |list| self.sides.len() + list.entering.len())
+    }
+
     /// The port of the client with this session, if it has one.
     pub(super) fn port_of(&self, session: SessionId) -> Option<Port> {
         let entering = self.ports.iter().flat_map(|list| &list.entering);

@@ -198,6 +198,13 @@ impl Owner {
         self.about.has_backup()
     }
 
+    /// Whether it is a cell with many clients that has a backup: these are ports of it, and its group's claim alone decides which edge
+    /// runs it.
+    #[must_use]
+    pub fn is_shared_cell(&self) -> bool {
+        self.about.is_shared_cell()
+    }
+
     /// Its policy.
     #[must_use]
     pub fn policy(&self) -> &OwnerPolicy {
@@ -240,9 +247,10 @@ impl Owner {
         self.ends.at(port).map(|side| side.host)
     }
 
-    /// The port and the agent of each end, in ascending order of ports.
+    /// The port and the agent of each end that must promise a generation, in ascending order of ports: none of a shared cell, whose
+    /// clients promise for themselves.
     pub fn hosts(&self) -> impl Iterator<Item = (Port, HostId)> {
-        self.ends.iter().map(|side| (side.port, side.host))
+        self.ends.lasting().map(|side| (side.port, side.host))
     }
 
     /// What has passed between this owner and each end.

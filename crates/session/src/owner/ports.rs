@@ -24,6 +24,9 @@ use marram_wire::{
     peer::Peer,
 };
 
+/// A client's end that has promised another edge is asked again so often in a row.
+const AGAIN_MAX: u32 = 4;
+
 /// One attempt to have a client's end promise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortAttempt<'a> {
@@ -52,6 +55,35 @@ impl Owner {
         self.ends.port_of(client)
     }
 
+    /// The port that [`Owner::ask_port`] will use for this client.
+    #[must_use]
+    pub fn port_for(&self, client: SessionId) -> Port {
+        self.ends.port_of(client).unwrap_or_else(|| self.ends.free_port())
+    }
+
+    /// The client at this port, and the agent of its end.
+    #[must_use]
+    pub fn client_of(&self, port: Port) -> Option<(SessionId, HostId)> {
+        let side = self.ends.client(port)?;
+        Some((side.client.as_ref()?.client.session, side.host))
+    }
+
+    /// Clients that the cell has, or is about to have.
+    #[must_use]
+    pub fn client_count(&self) -> usize {
+        self.ends.client_count()
+    }
+
+    /// The generation of the channel to the end at this port: of a client's end, the newest that it was asked for; of another one, that
+    /// of the owner. None if there is no such client.
+    #[must_use]
+    pub fn generation_of(&self, port: Port) -> Option<Generation> {
+        if !self.about.is_shared_cell() {
+            return Some(self.generation());
+        }
+        Some(self.ends.client(port)?.client.as_ref()?.asked)
+    }
+
     /// Asks a client's end for its promise, over this channel. Returns its port; none if the cell does not know the client, and it does
     /// not begin.
     pub fn ask_port(&mut self, attempt: &PortAttempt<'_>, out: &mut Vec<OwnerEffect>) -> Option<Port> {
@@ -59,7 +91,7 @@ impl Owner {
         if known.is_none() && !attempt.fresh {
             return None;
         }
-        let port = known.unwrap_or_else(|| self.ends.free_port());
+        let port = self.port_for(attempt.client);
         if known.is_none() {
             let (session, host, generation) = (attempt.client, attempt.host, Generation::NONE);
             let mut side = EndState::new(port, host);
@@ -266,7 +298,7 @@ impl Owner {
             if offset > log_offset {
                 continue;
             }
-            client.phase = PortPhase::Linked;
+            (client.phase, client.again) = (PortPhase::Linked, 0);
             side.channel = Some(channel);
             let is_paused = self.state.pauses().stops(side.port, clients);
             let credit = side.begin_credit(window, is_paused);
@@ -372,7 +404,13 @@ impl Owner {
             return;
         };
         self.port_away(port, "it has promised another edge");
-        if promised > asked && !self.holds_outputs() {
+        let client = self.ends.client_at(port).and_then(|side| side.client.as_mut());
+        let is_tired = client.is_some_and(|client| {
+            client.again += 1;
+            client.again > AGAIN_MAX
+        });
+        // Two owners that each believe in their claim would ask in turn for ever; an end asks by itself after a random wait.
+        if promised > asked && !is_tired && !self.holds_outputs() {
             out.push(OwnerEffect::AskPort(session, promised.count));
         }
     }
