@@ -1,7 +1,7 @@
 //! Carries out the owners' effects over this shard's wires and executor.
 
 use super::{
-    SHARD, Session, Shard,
+    Session, Shard,
     report::note,
     state::{sessions::At, wires::Wires},
     witness,
@@ -12,7 +12,6 @@ use bytes::Bytes;
 use marram_session::{
     cell::{CellId, CellImage, Seed},
     owner::{KeeperId, OwnerEffect, OwnerPhase},
-    trace,
 };
 use marram_wire::{
     frame::{Code, Ended, Frame, Reject},
@@ -27,6 +26,8 @@ struct Later {
     over: Option<(Code, String)>,
     joins: Option<(CellId, CellImage, Seed)>,
     again: Option<u64>,
+    /// Clients whose ends are to be asked, with what they have promised.
+    asks: Vec<(SessionId, u64)>,
 }
 
 /// Tells operators that such a checkpoint is not taken, and why.
@@ -53,6 +54,7 @@ impl Shard {
         self.effects = effects;
         // Before anything that may admit another recovery.
         self.sessions.recount(id);
+        self.count_clients(id);
         for (keeper, code, reason) in later.lost {
             self.keeper_lost(now, id, (keeper, code, &reason), out);
         }
@@ -96,6 +98,9 @@ impl Shard {
         // Last, since both look at the phase that the session is in now.
         self.place_if_chosen(now, id, out);
         self.list_standby(id, out);
+        for known in later.asks {
+            self.ask_known_client(now, id, known, out);
+        }
         if was_taken {
             self.release_copy(now, id, out);
         }
@@ -116,7 +121,7 @@ impl Shard {
                 let cell = self.sessions.name_cell(id);
                 let Some(session) = self.sessions.get(id) else { return };
                 // The executor knows a shared cell by an id of its own, and no member of it.
-                if session.owner.policy().shared {
+                if session.owner.policy().shared && !session.owner.is_shared_cell() {
                     later.joins = Some((cell, image, seed));
                 } else {
                     let (app, place) = (session.app().to_string(), session.place);
@@ -175,8 +180,7 @@ impl Shard {
             OwnerEffect::AskWitness(generation) => witness::ask(&mut self.counters, id, generation, out),
             OwnerEffect::Report(seen) => witness::report(&mut self.counters, id, seen, out),
             OwnerEffect::WitnessMissing => witness::missing(&mut self.counters, id, out),
-            // No app has a shared cell with a backup yet: manifests that ask for one are refused.
-            OwnerEffect::AskPort(client, _) => trace!(SHARD, "asks no end of the client {client}"),
+            OwnerEffect::AskPort(client, promised) => later.asks.push((client, promised)),
             OwnerEffect::Reopen(count) => later.again = Some(count),
             OwnerEffect::Done(code, reason) => later.over = Some((code, reason)),
         }
@@ -228,6 +232,7 @@ impl Shard {
             let copy = session.take_unneeded_copy(now.mono_ns);
             self.send_forget_copy(now, copy, out);
         }
+        self.cells_changed |= self.held.len() > 0;
         self.leave_groups(now, id);
         if let Some(moving) = session.moving.take() {
             self.moved(now, id, &moving, (code, reason), out);
@@ -235,9 +240,7 @@ impl Shard {
         if session.placing.is_listed() {
             out.push(ShardOutput::Control(FromShard::Placed(Placed { session: id, at: None })));
         }
-        if session.counted {
-            self.tenants.went(session.place, session.app());
-        }
+        (0..session.counts).for_each(|_| self.tenants.went(session.place, session.app()));
         let (totals, was_standby) = (session.owner.totals(), session.is_following());
         for cell in session.into_cells() {
             self.remove_cell(now, cell, out);

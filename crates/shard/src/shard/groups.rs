@@ -5,6 +5,7 @@ use super::{
     SHARD, Shard,
     hello::{Refusal, refuse},
     report::note,
+    shared,
     state::{
         backups::{AskedFor, wire_of},
         groups::{Pace, Target},
@@ -32,14 +33,12 @@ use marram_wire::{
 /// A backup may take so many heartbeat timeouts to confirm an epoch. Then it counts as lost.
 const CONFIRM_TIMEOUTS: u64 = 2;
 
-impl EpochSettings {
-    /// `whole` as in [`crate::api::Configure::whole`].
-    fn pace(&self, whole: bool) -> Pace {
-        Pace {
-            every_ns: u64::from(self.every_us) * 1_000,
-            alone_after_ns: u64::from(self.alone_after_ms) * 1_000_000,
-            whole: whole && self.form == BackupForm::Pages,
-        }
+/// The pace of these settings. `whole` as in [`crate::api::Configure::whole`].
+pub(super) fn pace(settings: &EpochSettings, whole: bool) -> Pace {
+    Pace {
+        every_ns: u64::from(settings.every_us) * 1_000,
+        alone_after_ns: u64::from(settings.alone_after_ms) * 1_000_000,
+        whole: whole && settings.form == BackupForm::Pages,
     }
 }
 
@@ -64,17 +63,19 @@ impl Shard {
 
     /// When something of the groups is due.
     pub(super) fn groups_due_ns(&self) -> Option<u64> {
-        [self.groups.due_ns(self.confirm_ns()), self.backups.due_ns()].into_iter().flatten().min()
+        let groups = [self.groups.due_ns(self.confirm_ns()), self.backups.due_ns(), self.slots.due_ns()];
+        groups.into_iter().flatten().min()
     }
 
     /// The pace of a session's app, if it asks for epochs.
     fn pace_of(&self, session: &Session) -> Option<Pace> {
-        self.apps.of_owner(&session.owner)?.epoch.as_ref().map(|epoch| epoch.pace(self.config.whole))
+        self.apps.of_owner(&session.owner)?.epoch.as_ref().map(|epoch| pace(epoch, self.config.whole))
     }
 
     /// Puts a session into a group, and feeds it to the group's target.
     pub(super) fn place_in_group(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
-        if self.groups.of_session(id).is_none() {
+        // A shared cell is in its slot's group, or in none any more.
+        if self.groups.of_session(id).is_none() && !self.is_shared_cell(id) {
             self.join_a_group(now, id, false, out);
         }
         let Some(session) = self.sessions.get(id) else { return };
@@ -108,7 +109,7 @@ impl Shard {
         let Some(pace) = self.pace_of(session) else { return };
         // Those that are copied together have one backup.
         let key = if pace.whole { SessionId::default() } else { id };
-        let target = self.target_for(key, |_| true);
+        let target = self.target_for(key, None, |_| true);
         let name = match self.groups.find(pace, target.as_ref()).filter(|_| !new) {
             Some(name) => name,
             None => {
@@ -121,16 +122,26 @@ impl Shard {
         self.tell_group(now, id, name, out);
     }
 
-    fn tell_group(&mut self, now: Now, id: SessionId, name: GroupId, out: &mut Vec<ShardOutput>) {
+    pub(super) fn tell_group(&mut self, now: Now, id: SessionId, name: GroupId, out: &mut Vec<ShardOutput>) {
         let release = self.groups.get(name).map_or(EpochRelease::Held, |group| group.told());
         self.with_owner(now, id, out, |owner, effects| owner.join_group(now, name, release, effects));
     }
 
-    /// The first edge on the ring after this key that is connected, and may be chosen.
-    fn target_for(&self, key: SessionId, may: impl Fn(&str) -> bool) -> Option<Target> {
+    /// The first edge on the ring after this key that is connected, and may be chosen. For the cell of a slot, `cell_of` is its app: then
+    /// it is fed to that shard which the app's clients ask.
+    pub(super) fn target_for(
+        &self,
+        key: SessionId,
+        cell_of: Option<&str>,
+        may: impl Fn(&str) -> bool,
+    ) -> Option<Target> {
         let connected = self.keepers.edges_for(key, &self.config.edge).filter(|edge| may(edge));
         let mut wires = connected.filter_map(|edge| {
-            let (wire, role) = self.wires.of_standby(edge, None, key)?;
+            let any = self.wires.of_standby(edge, None, key)?;
+            let (wire, role) = match cell_of {
+                None => any,
+                Some(app) => self.wires.of_standby(edge, Some(shared::home(app, any.1.shards)), key)?,
+            };
             Some(Target { wire, edge: role.name })
         });
         wires.next()
@@ -141,6 +152,7 @@ impl Shard {
         let confirm_ns = self.confirm_ns();
         for name in self.groups.names() {
             let Some(group) = self.groups.get_mut(name) else { continue };
+            group.stays = group.is_slot && self.slots.keeps(name);
             let may_aim = group.avoids_no_more(now.mono_ns);
             if group.unconfirmed_since_ns().is_some_and(|since_ns| since_ns + confirm_ns <= now.mono_ns) {
                 self.lose_backup(now, name, "it does not confirm", out);
@@ -148,6 +160,7 @@ impl Shard {
                 self.aim(now, name, out);
             }
             if self.groups.get(name).is_some_and(|group| group.is_over()) {
+                self.slots.group_gone(now.mono_ns, name);
                 self.groups.end(name);
                 continue;
             }
@@ -156,6 +169,7 @@ impl Shard {
             self.claim_group(now, name, out);
         }
         self.snapshots_due(now, out);
+        self.slots_due(now, out);
         self.claim_backups(now, out);
     }
 
@@ -290,7 +304,7 @@ impl Shard {
             out.push(ShardOutput::Control(FromShard::Claim(GroupClaim {
                 tag,
                 group,
-                of_slot: false,
+                of_slot: self.backups.get(group).is_some_and(|group| group.is_slot),
                 from,
                 to,
             })));
@@ -318,7 +332,8 @@ impl Shard {
             }
             ClaimAnswer { won: true, .. } => self.promote(now, name, claimed, out),
             ClaimAnswer { holder: None, .. } => self.backups.forgotten(name),
-            ClaimAnswer { holder: Some(holder), .. } if self.backups.is_early(name, &holder) => {}
+            ClaimAnswer { holder: Some(holder), .. } if self.backups.is_early(now.mono_ns, name, &holder) => {
+            }
             ClaimAnswer { .. } => {
                 // Its primary runs alone, or has another backup: what is here is of the past.
                 for id in self.backups.end(name) {
@@ -350,11 +365,13 @@ impl Shard {
             ClaimAnswer { tag, won: true, .. } => {
                 group.won(tag);
                 self.without_backup(now, name, out);
+                self.group_claimed(name, out);
             }
             ClaimAnswer { tag, holder: None, .. } => group.forgotten(tag),
             ClaimAnswer { holder: Some(holder), .. } => {
                 let contested = group.contested();
                 let reason = format!("`{}` has claimed the session's group", holder.primary);
+                self.slots.group_gone(now.mono_ns, name);
                 for id in self.groups.end(name) {
                     self.with_owner(now, id, out, |owner, effects| {
                         owner.step_down(Code::Superseded, reason.clone(), effects);
@@ -373,17 +390,23 @@ impl Shard {
         let sessions = self.backups.end(name);
         let pace = sessions.iter().find_map(|id| self.pace_of(self.sessions.get(*id)?));
         let Some(pace) = pace else { return };
+        let is_slot = sessions.iter().any(|id| self.is_shared_cell(*id));
         let text = format!("takes {} sessions over from `{primary}`, whose backup it was", sessions.len());
         note(NoteLevel::Info, None, text, out);
         self.counters.promotions += 1;
         self.groups.promoted(name, (pace, primary), claimed, now.mono_ns);
         if let Some(group) = self.groups.get_mut(name) {
+            group.is_slot = is_slot;
             group.retell(now.mono_ns);
         }
         for id in sessions {
             self.groups.join(name, id, now.mono_ns);
             self.tell_group(now, id, name, out);
-            self.with_owner(now, id, out, |owner, effects| owner.promote(now, effects));
+            if is_slot {
+                self.slot_promoted(now, id, name, out);
+            } else {
+                self.with_owner(now, id, out, |owner, effects| owner.promote(now, effects));
+            }
         }
         self.aim(now, name, out);
     }
@@ -442,7 +465,10 @@ impl Shard {
     /// Chooses a target for a group that has none, and feeds it.
     fn aim(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
         let Some(group) = self.groups.get(name).filter(|group| group.may_aim()) else { return };
-        let target = self.target_for(SessionId(name), |edge| group.may_aim_at(edge, now.mono_ns));
+        let member = group.members().next().and_then(|id| self.sessions.get(id));
+        let cell_of = member.filter(|_| group.is_slot).map(Session::app);
+        let may = |edge: &str| group.may_aim_at(edge, now.mono_ns);
+        let target = self.target_for(SessionId(name), cell_of, may);
         let Some(target) = target else { return };
         trace!(SHARD, "group {}: feeds `{}`, to be its backup", name[0], target.edge);
         if let Some(group) = self.groups.get_mut(name) {
@@ -504,6 +530,9 @@ impl Shard {
     pub(super) fn backs(&mut self, wire: ShardWireId, name: GroupId, id: SessionId) {
         if let Some(primary) = self.peer_name(wire) {
             self.backups.join(name, (wire, &primary), id);
+            if self.is_shared_cell(id) {
+                self.backups.is_slot(name);
+            }
         }
     }
 
@@ -570,7 +599,11 @@ impl Shard {
     /// release anything.
     pub(super) fn take_as_own(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(id) else { return };
-        if !session.owner.has_backup() || self.groups.of_session(id).is_some() {
+        // A shared cell goes by its group's claim alone.
+        if !session.owner.has_backup()
+            || session.owner.is_shared_cell()
+            || self.groups.of_session(id).is_some()
+        {
             return;
         }
         let (feeder, is_backup) = (session.feeder, self.backups.has(id));

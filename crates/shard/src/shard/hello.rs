@@ -19,7 +19,7 @@ use marram_session::{
     owner::{Attempt, Owner, OwnerPhase},
 };
 use marram_wire::{
-    frame::{Channel, Code, Hello, Reject},
+    frame::{Channel, Code, Hello, Lead, Reject},
     id::{Generation, HostId, Port, SessionId},
     seal::{self, SessionKeys},
 };
@@ -32,17 +32,23 @@ pub(super) type Reached = (ShardWireId, Option<Channel>, HostId);
 
 /// Why a hello is rejected.
 #[derive(Debug)]
-pub(super) struct Refusal(Code, String);
+pub(super) enum Refusal {
+    Rejected(Code, String),
+    /// It waits for its shared cell: it is known soon whether that will be here.
+    Held,
+    /// Its shared cell is at the first of these shards, which have the names of their edges; the other one is the cell's backup.
+    Led((String, u8), Option<(String, u8)>),
+}
 
 impl Refusal {
     /// The agent has no right to do this, for any session.
     pub(super) fn forbidden(reason: String) -> Self {
-        Self(Code::Forbidden, reason)
+        Self::Rejected(Code::Forbidden, reason)
     }
 }
 
 pub(super) fn refuse<T>(code: Code, reason: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal(code, reason.into()))
+    Err(Refusal::Rejected(code, reason.into()))
 }
 
 /// The answer to an end, or to an owner that looks for a standby, if the shard is full.
@@ -61,7 +67,8 @@ fn port_of(hello: &Hello) -> Port {
 impl Shard {
     pub(super) fn hello(&mut self, now: Now, wire: ShardWireId, hello: Hello, out: &mut Vec<ShardOutput>) {
         // A new session costs little, and one that is known here has its place already.
-        let recovers = !self.sessions.has(hello.session) && !hello.fresh;
+        let recovers =
+            !self.sessions.has(hello.session) && !hello.fresh && self.app_of_cells(&hello).is_none();
         if recovers && !self.may_recover() {
             // Only a session's own ends may make it wait, or replace a hello that waits already.
             if let Err(refusal) = self.admissible(wire, &hello) {
@@ -123,7 +130,17 @@ impl Shard {
         tried: Result<(), Refusal>,
         out: &mut Vec<ShardOutput>,
     ) {
-        let Err(Refusal(code, reason)) = tried else { return self.refused.admitted(hello.session) };
+        let (code, reason) = match tried {
+            Ok(()) => return self.refused.admitted(hello.session),
+            Err(Refusal::Held) => return self.held.push(wire, hello.clone()),
+            Err(Refusal::Led((edge, shard), backup)) => {
+                let channel = hello.channel;
+                let (backup, backup_shard) = backup.unwrap_or_default();
+                let lead = Lead { channel, edge, shard, backup, backup_shard };
+                return out.push(ShardOutput::Send { wire, frame: lead.into() });
+            }
+            Err(Refusal::Rejected(code, reason)) => (code, reason),
+        };
         self.counters.rejected += 1;
         // The log is for what an operator can fix; the end gets every reason.
         self.tell_refusal(now, hello, code, &reason, out);
@@ -157,7 +174,13 @@ impl Shard {
         if hello.promised.count == u64::MAX {
             return refuse(Code::Protocol, NO_GENERATION_LEFT);
         }
+        if self.app_of_cells(hello).is_some() {
+            return self.client_hello(now, wire, hello, proven, out);
+        }
         let id = hello.session;
+        if self.sessions.get(id).is_some_and(|session| session.owner.is_shared_cell()) {
+            return refuse(Code::Protocol, "the hello names no client's session");
+        }
         if let Some(session) = self.sessions.get(id)
             && hello.promised < session.owner.generation()
             && session.link(port_of(hello)).is_some_and(|(linked, _)| linked == wire)
@@ -171,14 +194,10 @@ impl Shard {
             self.refuse_unbacked(id, hello.fresh)?;
         }
         if !self.sessions.has(id) {
-            if self.sessions.are_at(self.config.sessions_max) {
-                return refuse(Code::Busy, SESSIONS_MAX_REACHED);
-            }
-            if hello.fresh && !self.sessions.has_memory() {
-                return refuse(Code::Busy, self.no_memory());
-            }
             if hello.fresh {
-                self.tenants.have_room(&app).map_err(|reason| Refusal(Code::Busy, reason))?;
+                self.has_room(&app)?;
+            } else if self.sessions.are_at(self.config.sessions_max) {
+                return refuse(Code::Busy, SESSIONS_MAX_REACHED);
             }
             // Checked for room before the recorder is asked: its answer must not be in vain.
             let may_be_recorded = !hello.fresh && !matches!(app.protect, Protect::None | Protect::Epoch);
@@ -201,6 +220,17 @@ impl Shard {
         self.sessions.recount(id);
         self.attempt(now, id, hello.promised.count, &ends, out);
         Ok(())
+    }
+
+    /// Whether there is room for one more session of an app.
+    pub(super) fn has_room(&mut self, app: &App) -> Result<(), Refusal> {
+        if self.sessions.are_at(self.config.sessions_max) {
+            return refuse(Code::Busy, SESSIONS_MAX_REACHED);
+        }
+        if !self.sessions.has_memory() {
+            return refuse(Code::Busy, self.no_memory());
+        }
+        self.tenants.have_room(app).map_err(|reason| Refusal::Rejected(Code::Busy, reason))
     }
 
     /// An owner of a session with these ends that knows nothing of it yet.
@@ -280,7 +310,8 @@ impl Shard {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.attempted(now.mono_ns);
         // A standby counts once it becomes the owner, and not before.
-        if !core::mem::replace(&mut session.counted, true) {
+        if session.counts == 0 && !session.owner.is_shared_cell() {
+            session.counts = 1;
             self.tenants.came(session.place, session.app());
         }
         let (fresh, proven, origin) = (session.fresh, session.proven, session.origin.clone());

@@ -17,17 +17,20 @@ impl Shard {
         self.wires.invariants()?;
         self.link_invariants()?;
         self.keeper_invariants()?;
-        let counted = self.sessions.iter().filter(|(_, session)| session.counted);
-        self.tenants.invariants(counted.map(|(_, session)| (session.place, session.app())))?;
+        let counted =
+            self.sessions.iter().flat_map(|(_, session)| core::iter::repeat_n(session, session.counts));
+        self.tenants.invariants(counted.map(|session| (session.place, session.app())))?;
         self.apps.invariants()?;
         self.shared.invariants(|cell| self.sessions.of_cell(cell).is_some())?;
         self.waiting.invariants(|wire| self.wires.has(wire))?;
+        self.held.invariants(|wire| self.wires.has(wire))?;
         holds!("I39", self.waiting.len() == 0 || !self.may_recover());
         let moving = self.sessions.iter();
         self.plans.invariants()?;
         self.moves.invariants(moving.filter_map(|(id, session)| Some((id, session.moving.as_deref()?))))?;
         self.groups.invariants()?;
         self.backups.invariants()?;
+        self.slots.invariants()?;
         self.edges.invariants()?;
         self.peers.as_ref().map_or(Ok(()), |peers| peers.invariants())?;
         self.refused.invariants()?;
@@ -40,10 +43,11 @@ impl Shard {
     /// A session's links and its feed, and the channels of both kinds of wires.
     fn link_invariants(&self) -> Result<(), BrokenInvariant> {
         for (id, session) in self.sessions.iter() {
-            let generation = session.owner.generation();
             for (port, (wire, channel)) in session.links() {
                 let bound = self.wires.get(wire).and_then(|wire| wire.bound(channel));
-                holds!("I36", bound == Some(Bound { session: id, port, generation }));
+                let generation = session.owner.generation_of(port);
+                let is_it = |generation| bound == Some(Bound { session: id, port, generation });
+                holds!("I36", generation.is_some_and(is_it));
             }
             let fed = |at| self.peers.as_ref().and_then(|peers| peers.fed_on(at)) == Some(id);
             holds!("I36", session.feeder.is_none_or(fed));

@@ -1,5 +1,6 @@
 //! One shard: wires from agents, and the owners of its sessions. It does no I/O.
 
+mod clients;
 mod drain;
 mod edges;
 mod effects;
@@ -18,6 +19,7 @@ mod refused;
 mod report;
 mod roles;
 mod shared;
+mod slots;
 mod state;
 mod store_seen;
 mod whole;
@@ -68,6 +70,7 @@ use state::{
     refused::Refused,
     sessions::{Session, Sessions},
     shared::SharedCells,
+    slots::Slots,
     tenants::Tenants,
     waiting::Waiting,
     wires::Wires,
@@ -93,6 +96,7 @@ pub struct Shard {
     shared: SharedCells,
     keepers: Keepers,
     groups: Groups,
+    slots: Slots,
     backups: Backups,
     moves: Moves,
     plans: Plans,
@@ -103,6 +107,10 @@ pub struct Shard {
     /// What this edge remembers of its coordinator's store.
     store_seen: Option<StoreSeen>,
     waiting: Waiting,
+    /// Hellos of clients that wait for their shared cell.
+    held: Waiting,
+    /// Whether one of them may be answered now.
+    cells_changed: bool,
     refused: Refused,
     stops: ReportedStops,
     counters: Counters,
@@ -128,6 +136,7 @@ impl Shard {
             shared: SharedCells::default(),
             keepers: Keepers::default(),
             groups: Groups::default(),
+            slots: Slots::default(),
             backups: Backups::default(),
             moves: Moves::default(),
             plans: Plans::default(),
@@ -136,6 +145,8 @@ impl Shard {
             edges: KnownEdges::default(),
             store_seen: None,
             waiting: Waiting::default(),
+            held: Waiting::default(),
+            cells_changed: false,
             refused: Refused::default(),
             stops: ReportedStops::default(),
             counters: Counters::default(),
@@ -221,6 +232,7 @@ impl Shard {
         self.plans_due(now, out);
         self.drain_due(now, out);
         self.groups_due(now, out);
+        self.held_due(now, out);
         self.replay_due(now, out);
         self.memory_due(now, out);
         self.admit(now, out);
@@ -347,11 +359,14 @@ impl Shard {
             ToShard::Kill(kill) => {
                 // A standby must not end the session.
                 let found = self.sessions.has(kill.session) && !self.sessions.is_following(kill.session);
-                if found {
+                let found = if found {
                     self.with_owner(now, kill.session, out, |owner, effects| {
                         owner.terminate(Code::Killed, kill.reason, effects);
                     });
-                }
+                    true
+                } else {
+                    self.end_client(now, kill.session, (Code::Killed, &kill.reason), out)
+                };
                 out.push(ShardOutput::Control(FromShard::Killed(Killed { tag: kill.tag, found })));
             }
             ToShard::List(tag) => self.list(now, tag.tag, out),
@@ -362,10 +377,7 @@ impl Shard {
             ToShard::Edges(edges) => self.registered_edges(now, edges.edges, out),
             ToShard::StoreSeen(seen) => self.store_seen(seen, out),
             ToShard::ClaimAnswer(answer) => self.claim_answered(now, answer, out),
-            // No shard asks yet.
-            ToShard::SlotAnswer(answer) => {
-                marram_session::trace!(SHARD, "ignores the answer about slot {}", answer.slot)
-            }
+            ToShard::SlotAnswer(answer) => self.slot_answered(now, answer, out),
         }
     }
 
@@ -374,7 +386,10 @@ impl Shard {
         while let Some(id) = self.sessions.due(now.mono_ns) {
             let Some(session) = self.sessions.get_mut(id) else { continue };
             if session.is_following() {
-                if is_over(session.feed_lost_until_ns()) {
+                // A shared cell may be nowhere else, however long the coordinator takes.
+                let is_claimed = self.backups.may_claim(id) || self.groups.of_session(id).is_some();
+                let is_kept = session.owner.is_shared_cell() && is_claimed;
+                if is_over(session.feed_lost_until_ns()) && !is_kept {
                     let reason = "its owner's feed did not return in time".to_string();
                     self.with_owner(now, id, out, |owner, effects| {
                         owner.step_down(Code::Lost, reason, effects);

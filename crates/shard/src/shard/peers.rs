@@ -61,7 +61,7 @@ impl Shard {
     pub(super) fn peer_down(&mut self, now: Now, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
         let Some(peers) = &mut self.peers else { return };
         let Some(peer) = peers.down(now.mono_ns, wire, &mut self.random) else { return };
-        self.backups.lost(wire);
+        self.backups.lost(now.mono_ns, wire);
         self.teller_gone(now, wire, Some(peer.name()).filter(|name| !name.is_empty()));
         for id in peer.sessions() {
             let Some(session) = self.sessions.get_mut(id) else { continue };
@@ -113,6 +113,10 @@ impl Shard {
         if session.owner.has_backup() && self.groups.of_session(id).is_none() {
             return;
         }
+        // Whether a shared cell that has not begun is to begin here, its slot says.
+        if session.owner.is_shared_cell() && session.owner.log_bytes().0 == 0 {
+            return;
+        }
         // The ends answer `Superseded` if they have promised a newer generation since.
         let count = session.owner.generation().count;
         let Some(ends) = roles::known_ends(&self.wires, session) else { return };
@@ -153,7 +157,7 @@ impl Shard {
     /// A peer is silent. Its wire stays: it may only be slow, and then its sessions have two owners for a moment, of
     /// which the ends believe the newer one (I3 of docs/protocol.md).
     fn suspect_peer(&mut self, now: Now, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
-        self.backups.suspect(wire);
+        self.backups.suspect(now.mono_ns, wire);
         let Some(peer) = self.peers.as_ref().and_then(|peers| peers.get(wire)) else { return };
         let sessions: Vec<SessionId> = peer.sessions().collect();
         if !sessions.is_empty() {

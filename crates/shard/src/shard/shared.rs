@@ -11,7 +11,7 @@ use marram_session::{
 use marram_wire::{frame::Code, id::ImageHash};
 
 /// The shard of an edge that has the shared cell of an app.
-fn home(app: &str, shards: u8) -> u8 {
+pub(super) fn home(app: &str, shards: u8) -> u8 {
     // FNV-1a: distributes names evenly and is the same in every build.
     let hash = app.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -17,6 +17,7 @@ impl Shard {
         let Some(wire) = self.wires.down(id) else { return };
         // The end asks again over its next wire.
         self.waiting.drop_wire(id);
+        self.held.drop_wire(id);
         self.teller_gone(
             now,
             id,
@@ -129,7 +130,7 @@ impl Shard {
         let Bound { session, port, generation } = bound;
         // A bound channel is a link of its session's newest generation (I36). This holds even if that were not so.
         let current = self.sessions.get(session).is_some_and(|session| {
-            session.owner.generation() == generation && session.link(port) == Some((id, channel))
+            session.owner.generation_of(port) == Some(generation) && session.link(port) == Some((id, channel))
         });
         if !current {
             self.counters.stale_frames += 1;
@@ -142,8 +143,10 @@ impl Shard {
             // The end has left its former owners by itself.
             session.former.retain(|(at, ..)| *at != port);
         }
-        if matches!(frame, Frame::Superseded(_)) {
-            self.counters.superseded += 1;
+        self.counters.superseded += u64::from(matches!(frame, Frame::Superseded(_)));
+        // A client that leaves a shared cell takes only its own channel with it.
+        let is_client = self.sessions.get(session).is_some_and(|session| session.owner.is_shared_cell());
+        if matches!(frame, Frame::Superseded(_)) || (is_client && matches!(frame, Frame::Ended(_))) {
             self.unlink(session, port);
         }
         self.with_owner(now, session, out, |owner, effects| owner.receive(now, port, frame, effects));

@@ -2,6 +2,7 @@
 
 mod admission;
 mod agents;
+mod cells;
 mod coordinator;
 mod edges;
 mod moves;

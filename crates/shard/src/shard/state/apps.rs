@@ -51,6 +51,11 @@ impl Apps {
         deployed.or_else(|| self.versions.get(&AppVersion { app: name.into(), image }))
     }
 
+    /// The app of a session, of the version that the session runs.
+    pub(crate) fn of_image_of(&self, owner: &Owner) -> Option<&App> {
+        self.of_image(&owner.policy().app, owner.image())
+    }
+
     /// The settings that hold for a session now: those of its app as it is deployed, else those of its app and image.
     pub(crate) fn of_owner(&self, owner: &Owner) -> Option<&App> {
         let name = &owner.policy().app;

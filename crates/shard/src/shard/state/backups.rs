@@ -13,6 +13,8 @@ use marram_wire::{frame::GroupId, id::SessionId};
 const MS: u64 = 1_000_000;
 /// An end that asked within this time waits for the session.
 const ASKED_NS: u64 = 2_000 * MS;
+/// A shared cell goes on without its primary after this time even if no end asks: its timers run, and its state is nowhere else.
+const UNASKED_NS: u64 = 2_000 * MS;
 /// A primary is asked so often to hand one session over.
 const HAND_OVER_AGAIN_NS: u64 = 200 * MS;
 
@@ -35,6 +37,10 @@ pub(crate) struct BackedGroup {
     /// Whether the store has lost that claim, and an operator has accepted it: then the first to claim has the group.
     is_forgotten: bool,
     sessions: BTreeSet<SessionId>,
+    /// Whether it is a slot's: then it is claimed even if no end asks.
+    pub(crate) is_slot: bool,
+    /// Since when the primary is lost or suspected, or a claim came too early.
+    gone_since_ns: Option<u64>,
     /// When an end asked last.
     asked_by_end_ns: Option<u64>,
     asked: Option<AskedClaim<Claimed>>,
@@ -44,7 +50,13 @@ impl BackedGroup {
     /// Whether an end waits for one of its sessions, and the primary cannot be asked.
     fn must_claim(&self, now_ns: u64) -> bool {
         let is_wanted = self.asked_by_end_ns.is_some_and(|asked_ns| now_ns < asked_ns + ASKED_NS);
-        is_wanted && self.record.is_some() && !matches!(self.feeder, Feeder::Connected(_))
+        let is_late = self.unasked_ns().is_some_and(|unasked_ns| unasked_ns <= now_ns);
+        (is_wanted || is_late) && self.record.is_some() && !matches!(self.feeder, Feeder::Connected(_))
+    }
+
+    /// When it is wanted without any end that asks.
+    fn unasked_ns(&self) -> Option<u64> {
+        self.gone_since_ns.filter(|_| self.is_slot).map(|since_ns| since_ns + UNASKED_NS)
     }
 
     pub(crate) fn sessions(&self) -> Vec<SessionId> {
@@ -83,6 +95,47 @@ impl Backups {
         group.is_some_and(|group| group.asked.is_some())
     }
 
+    /// Whether this edge may claim the group of a session: the primary has announced that its claim names it.
+    pub(crate) fn may_claim(&self, session: SessionId) -> bool {
+        let group = self.of_session.get(&session).and_then(|name| self.by_name.get(name));
+        group.is_some_and(|group| group.record.is_some())
+    }
+
+    /// The group of a session that is fed here.
+    pub(crate) fn of_session(&self, session: SessionId) -> Option<GroupId> {
+        self.of_session.get(&session).copied()
+    }
+
+    /// The group is a slot's.
+    pub(crate) fn is_slot(&mut self, name: GroupId) {
+        if let Some(group) = self.by_name.get_mut(&name) {
+            group.is_slot = true;
+        }
+    }
+
+    /// Slots' groups that have lost their primary, which has announced no claim that names this edge: the store knows whether there is
+    /// one. Returns a session of each; each is returned every [`UNASKED_NS`].
+    pub(crate) fn unclaimed_slots(&mut self, now_ns: u64) -> Vec<SessionId> {
+        let mut found = Vec::new();
+        for group in self.by_name.values_mut().filter(|group| group.record.is_none()) {
+            if group.unasked_ns().is_some_and(|unasked_ns| unasked_ns <= now_ns) {
+                group.gone_since_ns = Some(now_ns);
+                found.extend(group.sessions.first());
+            }
+        }
+        found
+    }
+
+    /// The store has a claim on this group that names this edge, which its primary had no time to announce.
+    pub(crate) fn found(&mut self, name: GroupId, record: &Claimed) {
+        if let Some(group) = self.by_name.get_mut(&name)
+            && !matches!(group.feeder, Feeder::Connected(_))
+            && group.record.is_none()
+        {
+            group.record = Some(record.clone());
+        }
+    }
+
     /// A session of a group is fed here from now on.
     pub(crate) fn join(&mut self, name: GroupId, (wire, primary): (ShardWireId, &str), session: SessionId) {
         self.leave(session);
@@ -92,6 +145,8 @@ impl Backups {
             record: None,
             is_forgotten: false,
             sessions: BTreeSet::new(),
+            is_slot: false,
+            gone_since_ns: None,
             asked_by_end_ns: None,
             asked: None,
         });
@@ -100,6 +155,7 @@ impl Backups {
             // answered yet is lost.
             (group.feeder, group.record, group.asked) = (Feeder::Connected(wire), None, None);
             (group.primary, group.is_forgotten) = (primary.into(), false);
+            group.gone_since_ns = None;
         }
         group.sessions.insert(session);
         self.of_session.insert(session, name);
@@ -148,21 +204,24 @@ impl Backups {
     pub(crate) fn heard(&mut self, wire: ShardWireId) {
         for group in self.by_name.values_mut().filter(|group| group.feeder == Feeder::Suspected(wire)) {
             group.feeder = Feeder::Connected(wire);
+            group.gone_since_ns = None;
         }
     }
 
     /// This wire is silent.
-    pub(crate) fn suspect(&mut self, wire: ShardWireId) {
+    pub(crate) fn suspect(&mut self, now_ns: u64, wire: ShardWireId) {
         for group in self.by_name.values_mut().filter(|group| group.feeder == Feeder::Connected(wire)) {
             group.feeder = Feeder::Suspected(wire);
+            group.gone_since_ns = Some(now_ns);
         }
     }
 
     /// This wire is gone.
-    pub(crate) fn lost(&mut self, wire: ShardWireId) {
+    pub(crate) fn lost(&mut self, now_ns: u64, wire: ShardWireId) {
         let over = |feeder| matches!(feeder, Feeder::Connected(at) | Feeder::Suspected(at) if at == wire);
         for group in self.by_name.values_mut().filter(|group| over(group.feeder)) {
             group.feeder = Feeder::Lost;
+            group.gone_since_ns.get_or_insert(now_ns);
         }
     }
 
@@ -240,12 +299,14 @@ impl Backups {
 
     /// The store has an older record than the one that the primary has announced: it has not claimed that yet, and this edge may not.
     /// True if that is so.
-    pub(crate) fn is_early(&mut self, name: GroupId, holder: &Claimed) -> bool {
+    pub(crate) fn is_early(&mut self, now_ns: u64, name: GroupId, holder: &Claimed) -> bool {
         let Some(group) = self.by_name.get_mut(&name) else { return false };
         let is_early =
             group.record.as_ref().is_some_and(|record| holder.generation.count < record.generation.count);
         if is_early {
             (group.asked, group.asked_by_end_ns) = (None, None);
+            // The next one comes later.
+            group.gone_since_ns.iter_mut().for_each(|since_ns| *since_ns = now_ns);
             if group.sessions.is_empty() {
                 self.by_name.remove(&name);
             }
@@ -262,7 +323,9 @@ impl Backups {
 
     /// When something is due.
     pub(crate) fn due_ns(&self) -> Option<u64> {
-        self.by_name.values().filter_map(|group| group.asked.as_ref()?.again_ns()).min()
+        let again = self.by_name.values().filter_map(|group| group.asked.as_ref()?.again_ns());
+        let unasked = self.by_name.values().filter(|group| group.asked.is_none());
+        again.chain(unasked.filter_map(BackedGroup::unasked_ns)).min()
     }
 
     /// Checks I51 of docs/protocol.md, as far as it concerns backups.
@@ -273,6 +336,7 @@ impl Backups {
         for group in self.by_name.values() {
             holds!("I51", !group.sessions.is_empty() || group.asked.is_some());
             holds!("I51", group.asked.is_none() || group.record.is_some());
+            holds!("I51", group.gone_since_ns.is_some() != matches!(group.feeder, Feeder::Connected(_)));
         }
         Ok(())
     }

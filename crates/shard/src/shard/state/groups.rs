@@ -86,6 +86,10 @@ pub(crate) struct Group {
     alone_at_ns: u64,
     avoids: Option<(String, u64)>,
     empty_ns: Option<u64>,
+    /// Whether it is a slot's: it takes no other session.
+    pub(crate) is_slot: bool,
+    /// Whether its record stays although it is empty, since its slot names it.
+    pub(crate) stays: bool,
     /// The last epoch that another edge ended in this group, which it may have claimed.
     contested: Option<(ShardWireId, u64)>,
     /// As the members were told.
@@ -115,6 +119,8 @@ impl Group {
             alone_at_ns: now_ns.saturating_add(pace.alone_after_ns),
             avoids: None,
             empty_ns: Some(now_ns),
+            is_slot: false,
+            stays: false,
             contested: None,
             told: EpochRelease::Held,
             looked_ns: 0,
@@ -228,7 +234,7 @@ impl Group {
     /// When to remove its key, if no session joins it.
     fn leaves_ns(&self) -> Option<u64> {
         let wait_ns = if self.contested.is_some() { 0 } else { EMPTY_NS };
-        self.empty_ns.map(|since_ns| since_ns + wait_ns)
+        self.empty_ns.filter(|_| !self.stays).map(|since_ns| since_ns + wait_ns)
     }
 
     /// Another edge ends an epoch of this group: the coordinator is asked soon whose it is. Until then that is not confirmed.
@@ -433,7 +439,7 @@ impl Groups {
     /// A group with this target and pace that takes more sessions.
     pub(crate) fn find(&self, pace: Pace, target: Option<&Target>) -> Option<GroupId> {
         let fits = |group: &Group| {
-            let stays = !group.is_leaving() && group.contested.is_none();
+            let stays = !group.is_leaving() && group.contested.is_none() && !group.is_slot;
             stays && group.pace == pace && group.target.as_ref() == target
         };
         self.by_name.iter().find(|(_, group)| fits(group)).map(|(name, _)| *name)
@@ -450,6 +456,12 @@ impl Groups {
         if has_released {
             group.switch = None;
         }
+        self.by_name.insert(name, group);
+    }
+
+    /// A new group for the cell of a slot, which is to name it.
+    pub(crate) fn begin_slot(&mut self, name: GroupId, (pace, target): (Pace, Option<Target>), now_ns: u64) {
+        let group = Group { is_slot: true, ..Group::new(pace, target, now_ns) };
         self.by_name.insert(name, group);
     }
 
@@ -519,8 +531,9 @@ impl Groups {
             *tags += 1;
             (*tags, opener())
         };
-        let (tag, from, to) = self.by_name.get_mut(&name)?.next_claim(now_ns, edge, numbers)?;
-        Some(GroupClaim { tag, group: name, of_slot: false, from, to })
+        let group = self.by_name.get_mut(&name)?;
+        let (of_slot, (tag, from, to)) = (group.is_slot, group.next_claim(now_ns, edge, numbers)?);
+        Some(GroupClaim { tag, group: name, of_slot, from, to })
     }
 
     /// The group that waits for the answer with this tag.

@@ -73,8 +73,9 @@ pub(crate) struct Session {
     end_missing_since_ns: Option<u64>,
     pub(crate) since_ms: u64,
     pub(crate) place: SchedulingParams,
-    /// Whether it counts for its tenant's limit. Sessions that this shard only stands by for do not.
-    pub(crate) counted: bool,
+    /// What it counts for its tenant's limit: 1, or as many as a shared cell has clients. Sessions that this shard only stands by for count
+    /// for nothing.
+    pub(crate) counts: usize,
     /// Its replicas other than its ends.
     pub(crate) placing: Placing,
     /// The wire and channel of its owner's feed, while this shard stands by for it.
@@ -111,7 +112,7 @@ impl Session {
             end_missing_since_ns: None,
             since_ms: u64::try_from(now.unix_ns / 1_000_000).unwrap_or(0),
             place,
-            counted: false,
+            counts: 0,
             placing: Placing::default(),
             feeder: None,
             assigned: false,
@@ -256,6 +257,8 @@ pub(crate) struct Sessions {
     replay: ReplayBudget,
     memory: Budget<SessionId>,
     timers: BTreeSet<(u64, SessionId)>,
+    /// The shared cells that have a backup, also those that this shard only stands by for.
+    shared: BTreeSet<SessionId>,
 }
 
 impl Default for Sessions {
@@ -268,6 +271,7 @@ impl Default for Sessions {
             replay: ReplayBudget::default(),
             memory: Budget::new(u64::MAX),
             timers: BTreeSet::new(),
+            shared: BTreeSet::new(),
         }
     }
 }
@@ -307,12 +311,16 @@ impl Sessions {
     pub(crate) fn insert(&mut self, id: SessionId, mut session: Session) {
         session.memory = self.memory.add();
         self.memory.count(&mut session.memory, session.owner.held_bytes());
+        if session.owner.is_shared_cell() {
+            self.shared.insert(id);
+        }
         self.by_id.insert(id, session);
     }
 
     /// Forgets a session that is over. Its cells stay in the table until [`Sessions::remove_cell`].
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<Session> {
         let mut session = self.by_id.remove(&id)?;
+        self.shared.remove(&id);
         self.replay.recount(id, &mut session.replay, 0, 0);
         self.memory.remove(id, session.memory);
         self.recoveries -= usize::from(session.recovering);
@@ -335,6 +343,11 @@ impl Sessions {
     /// Whether the recorder has sent all of the session's log and messages.
     pub(crate) fn is_recalled(&self, id: SessionId) -> bool {
         self.by_id.get(&id).is_some_and(|session| session.owner.recalled_whole())
+    }
+
+    /// The shared cells that have a backup, also those that this shard only stands by for.
+    pub(crate) fn shared_cells(&self) -> impl Iterator<Item = SessionId> {
+        self.shared.iter().copied()
     }
 
     /// Sessions that are being recovered.
@@ -478,6 +491,9 @@ impl Sessions {
             holds!("I39", cell.0 <= self.cells_made);
             holds!("I36", self.by_id.get(id).is_some_and(|session| session.cells.contains(cell)));
         }
+        let shared =
+            self.by_id.iter().filter(|(_, session)| session.owner.is_shared_cell()).map(|(id, _)| id);
+        holds!("I36", self.shared.iter().eq(shared));
         let recovering = self.by_id.values().filter(|session| session.recovering).count();
         holds!("I36", self.recoveries == recovering);
         let kept =

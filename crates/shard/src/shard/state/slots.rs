@@ -16,8 +16,6 @@
 //! again until its answer has come, by [`Slots::due`]; another one by the next `look`. An answer names what was to be written, which has
 //! a random part, so what a former life of this shard has asked is not taken for a question of this one.
 
-#![cfg_attr(not(test), expect(dead_code, reason = "no shard opens the cell of a slot yet"))]
-
 use super::asked::AskedClaim;
 use crate::{
     api::{SlotAnswer, SlotQuery},

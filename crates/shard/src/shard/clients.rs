@@ -1,0 +1,196 @@
+//! Clients of shared cells that have a backup (docs/protocol-epochs.md, "Shared cells"): each of them is a port of the cell, and its
+//! end promises for itself, while the cell runs.
+
+use super::{
+    Shard,
+    hello::{Refusal, refuse},
+    roles, shared,
+    state::wires::Bound,
+};
+use crate::api::{App, Now, Protect, ShardOutput, ShardWireId};
+use alloc::{string::ToString, vec::Vec};
+use marram_session::owner::PortAttempt;
+use marram_wire::{
+    frame::{Channel, Code, Hello},
+    id::{Generation, HostId, Port, SessionId},
+    seal::SessionKeys,
+};
+
+/// A client's end that is to be asked for its promise.
+struct ClientHello {
+    client: SessionId,
+    /// Its wire, and the channel if it has opened one.
+    wire: ShardWireId,
+    channel: Option<Channel>,
+    host: HostId,
+    /// The count of the newest generation that it is known to have promised.
+    promised: u64,
+    fresh: bool,
+    proven: bool,
+}
+
+impl App {
+    /// Whether its clients share cells that have a backup.
+    pub(super) fn shares_protected_cells(&self) -> bool {
+        self.shared && self.protect == Protect::Epoch
+    }
+}
+
+impl Shard {
+    /// The app of this hello, if its clients share cells that have a backup.
+    pub(super) fn app_of_cells(&self, hello: &Hello) -> Option<&App> {
+        let image = hello.image.or_else(|| self.apps.image(&hello.app))?;
+        self.apps.of_image(&hello.app, image).filter(|app| app.shares_protected_cells())
+    }
+
+    /// A client asks for a shared cell.
+    ///
+    /// # Errors
+    /// What it is told, unless it is asked for its promise.
+    pub(super) fn client_hello(
+        &mut self,
+        now: Now,
+        wire: ShardWireId,
+        hello: &Hello,
+        proven: bool,
+        out: &mut Vec<ShardOutput>,
+    ) -> Result<(), Refusal> {
+        let Some(app) = self.app_of_cells(hello).cloned() else {
+            return refuse(Code::UnknownApp, "the app's cell is not shared any more");
+        };
+        let Some(host) = self.wires.get(wire).map(|wire| wire.host.unwrap_or_default()) else {
+            return refuse(Code::Waiting, "the wire is gone");
+        };
+        if let Some(wire) = self.wires.get(wire) {
+            roles::may_hold_end(wire, hello, None, &self.config.edge)?;
+        }
+        if let Some(home) = shared::elsewhere(&app, &self.config) {
+            return Err(Refusal::Led((self.config.edge.clone(), home), None));
+        }
+        let cell = self.cell_that_runs(now, &app, hello, out)?;
+        let Some(session) = self.sessions.get(cell) else {
+            return refuse(Code::Waiting, "the cell is gone");
+        };
+        let client = hello.session;
+        match session.owner.port_of(client) {
+            Some(port) => {
+                let known = session.owner.client_of(port);
+                if known.is_some_and(|(_, known)| known != host) {
+                    return refuse(Code::Superseded, "the session's end is at another agent");
+                }
+                let (asked, linked) =
+                    (session.owner.generation_of(port).unwrap_or_default(), session.link(port));
+                if hello.promised < asked && linked.is_some_and(|(at, _)| at == wire) {
+                    // The hello crossed with the question to the same end, over this same wire.
+                    return Ok(());
+                }
+            }
+            None if !hello.fresh => {
+                return refuse(Code::Lost, "the client has left the cell: it was away for too long");
+            }
+            None => {
+                if !self.sessions.has_memory() {
+                    return refuse(Code::Busy, self.no_memory());
+                }
+                self.tenants.have_room(&app).or_else(|reason| refuse(Code::Busy, reason))?;
+            }
+        }
+        let (channel, promised) = (Some(hello.channel), hello.promised.count);
+        let client = ClientHello { client, wire, channel, host, promised, fresh: hello.fresh, proven };
+        self.ask_client(now, cell, &client, out);
+        Ok(())
+    }
+
+    /// A cell's owner wants the end of one of its clients to be asked, which has promised this count, or less.
+    pub(super) fn ask_known_client(
+        &mut self,
+        now: Now,
+        cell: SessionId,
+        (client, promised): (SessionId, u64),
+        out: &mut Vec<ShardOutput>,
+    ) {
+        let Some(owner) = self.sessions.get(cell).map(|session| &session.owner) else { return };
+        let host = owner.port_of(client).and_then(|port| owner.client_of(port)).map(|(_, host)| host);
+        let Some(host) = host else { return };
+        // One that is not connected comes by itself.
+        let Some(wire) = roles::wire_to(&self.wires, host, Port::CLIENT, None) else { return };
+        let known = ClientHello { client, wire, channel: None, host, promised, fresh: false, proven: true };
+        self.ask_client(now, cell, &known, out);
+    }
+
+    fn ask_client(&mut self, now: Now, cell: SessionId, asked: &ClientHello, out: &mut Vec<ShardOutput>) {
+        let Some(session) = self.sessions.get(cell) else { return };
+        let port = session.owner.port_for(asked.client);
+        let last = session.owner.generation_of(port).map_or(0, |generation| generation.count);
+        let count = asked.promised.max(last).saturating_add(1);
+        let generation = Generation { count, opener: self.random.number() };
+        // From now on frames of the former generation find no channel (I4).
+        self.unlink(cell, port);
+        let Some(channel) =
+            self.wires.bind(asked.wire, asked.channel, Bound { session: cell, port, generation })
+        else {
+            return;
+        };
+        if let Some(session) = self.sessions.get_mut(cell) {
+            session.relink(port, Some((asked.wire, channel)));
+        }
+        self.counters.attempts += 1;
+        let key = SessionKeys::derive(&self.secret, asked.client).resume();
+        let identity = self.wires.get(asked.wire).and_then(|wire| wire.verified.certificate.clone());
+        self.with_owner(now, cell, out, |owner, effects| {
+            let attempt = PortAttempt {
+                client: asked.client,
+                key,
+                generation,
+                channel,
+                host: asked.host,
+                fresh: asked.fresh,
+                proven: asked.proven,
+                identity: identity.as_deref(),
+            };
+            owner.ask_port(&attempt, effects);
+        });
+    }
+
+    pub(super) fn is_shared_cell(&self, id: SessionId) -> bool {
+        self.sessions.get(id).is_some_and(|session| session.owner.is_shared_cell())
+    }
+
+    /// The cell of which a session is a client, with its port.
+    pub(super) fn cell_of_client(&self, client: SessionId) -> Option<(SessionId, Port)> {
+        let cells = self.sessions.shared_cells().filter(|cell| !self.sessions.is_following(*cell));
+        let mut found =
+            cells.filter_map(|cell| Some((cell, self.sessions.get(cell)?.owner.port_of(client)?)));
+        found.next()
+    }
+
+    /// Ends the session of one client of a shared cell; the others go on. False if there is no such client.
+    pub(super) fn end_client(
+        &mut self,
+        now: Now,
+        client: SessionId,
+        (code, reason): (Code, &str),
+        out: &mut Vec<ShardOutput>,
+    ) -> bool {
+        let Some((cell, port)) = self.cell_of_client(client) else { return false };
+        self.with_owner(now, cell, out, |owner, effects| {
+            owner.end_client(now, port, (code, reason), effects);
+        });
+        true
+    }
+
+    /// Clients of a cell came or went: each counts as a session of its app.
+    pub(super) fn count_clients(&mut self, cell: SessionId) {
+        let Some(session) = self.sessions.get_mut(cell).filter(|session| session.owner.is_shared_cell())
+        else {
+            return;
+        };
+        // Those that wait for it may join.
+        self.cells_changed |= self.held.len() > 0;
+        let clients = if session.is_following() { 0 } else { session.owner.client_count() };
+        let (before, place) = (core::mem::replace(&mut session.counts, clients), session.place);
+        let app = session.app().to_string();
+        (before..clients).for_each(|_| self.tenants.came(place, &app));
+        (clients..before).for_each(|_| self.tenants.went(place, &app));
+    }
+}

@@ -1,0 +1,322 @@
+//! Slots: which edge runs the shared cell of an app (docs/protocol-epochs.md, "Slots").
+//!
+//! A slot's record names a group, and that group's claim names the edge. A cell runs nowhere before its slot is won; its group is claimed
+//! before that, so that a slot never names a group without a record.
+
+use super::{
+    Shard,
+    groups::pace,
+    hello::{Refusal, refuse},
+    report::note,
+    shared,
+    state::{
+        backups::AskedFor,
+        sessions::Session,
+        slots::{Look, Promoted, SlotNews},
+    },
+};
+use crate::{
+    api::{App, FromShard, NoteLevel, Now, ShardOutput, SlotAnswer, SlotQuery},
+    coordinator::{SlotName, SlotRecord, contents::Claimed},
+};
+use alloc::{format, string::ToString, vec::Vec};
+use marram_session::owner::OwnerPhase;
+use marram_wire::{
+    frame::{Code, GroupId, Hello},
+    id::SessionId,
+};
+
+/// The only slot of an app.
+const SLOT: u32 = 0;
+
+impl Shard {
+    fn slot_of(&self, cell: SessionId) -> Option<SlotName> {
+        let app = self.apps.of_image_of(&self.sessions.get(cell)?.owner)?;
+        Some(SlotName::of(&app.version(), SLOT))
+    }
+
+    /// The shared cell of an app that is here, running or not.
+    fn cell_here(&self, app: &App) -> Option<SessionId> {
+        let is_it = |session: &Session| session.owner.image() == app.image && session.app() == app.name;
+        let cells = self.sessions.shared_cells();
+        let cells = cells.filter(|cell| self.sessions.get(*cell).is_some_and(is_it));
+        // A copy of one that is over may wait to be dropped.
+        cells.min_by_key(|cell| self.sessions.is_following(*cell))
+    }
+
+    /// The shared cell that a client's hello is for, if it runs here.
+    ///
+    /// # Errors
+    /// Where the client is led, or why it waits.
+    pub(super) fn cell_that_runs(
+        &mut self,
+        now: Now,
+        app: &App,
+        hello: &Hello,
+        out: &mut Vec<ShardOutput>,
+    ) -> Result<SessionId, Refusal> {
+        if let Some(cell) = self.cell_here(app) {
+            return self.may_join(now, app, cell, out);
+        }
+        let slot = SlotName::of(&app.version(), SLOT);
+        match self.slots.look(now.mono_ns, slot) {
+            Look::Known(held, query) => {
+                out.extend(query.map(|query| ShardOutput::Control(FromShard::Slot(query))));
+                let Some(holder) = held.holder.clone() else {
+                    return refuse(
+                        Code::Waiting,
+                        "the coordinator has no record of the group that has the app's cell",
+                    );
+                };
+                if holder.primary == self.config.edge {
+                    return refuse(
+                        Code::Waiting,
+                        "this edge had the app's cell before it was started again: it is lost, unless its backup takes it",
+                    );
+                }
+                Err(self.leads_to(app, &holder.primary, holder.backup.as_deref()))
+            }
+            Look::Ask(query) => {
+                out.push(ShardOutput::Control(FromShard::Slot(query)));
+                Err(Refusal::Held)
+            }
+            Look::Waits => Err(Refusal::Held),
+            Look::Free | Look::Own(_) if !hello.fresh => {
+                refuse(Code::Waiting, "no edge has the app's cell in which the session was")
+            }
+            Look::Free => self.begin_cell(now, app, slot, out),
+            Look::Own(group) => {
+                // The last one has ended.
+                let cell = SessionId(self.random.bytes());
+                self.insert_cell(now, app, (cell, group), out)?;
+                self.open_cell(now, cell, out);
+                Err(Refusal::Held)
+            }
+        }
+    }
+
+    /// Where a client is led, if these edges have the app's cell.
+    fn leads_to(&self, app: &App, primary: &str, backup: Option<&str>) -> Refusal {
+        let shard = |edge: &str| {
+            // Edges of one domain mostly have as many shards.
+            let shards = self.wires.standbys().find(|role| role.name == edge).map(|role| role.shards);
+            let shard = shared::home(&app.name, shards.unwrap_or(self.config.shards));
+            (edge.to_string(), shard)
+        };
+        Refusal::Led(shard(primary), backup.map(shard))
+    }
+
+    /// A shared cell is here: whether clients may join it.
+    fn may_join(
+        &mut self,
+        now: Now,
+        app: &App,
+        cell: SessionId,
+        out: &mut Vec<ShardOutput>,
+    ) -> Result<SessionId, Refusal> {
+        let own = self.groups.of_session(cell).and_then(|name| self.groups.get(name));
+        let Some(session) = self.sessions.get(cell) else { return refuse(Code::Waiting, "the cell is gone") };
+        let phase = session.owner.phase();
+        match own {
+            Some(own) if own.is_in_doubt() => refuse(
+                Code::Waiting,
+                "whose the cell is, is being decided: its edge has lost its backup, and claims its group",
+            ),
+            Some(_) if phase == OwnerPhase::Running => Ok(cell),
+            Some(_) => Err(Refusal::Held),
+            None => match self.backups.asked(now.mono_ns, cell) {
+                Some(AskedFor::Primary { wire, .. }) => {
+                    let primary = self.peers.as_ref().and_then(|peers| peers.get(wire));
+                    let primary = primary.map(|peer| peer.name().to_string()).unwrap_or_default();
+                    Err(self.leads_to(app, &primary, None))
+                }
+                Some(AskedFor::Claim) => refuse(
+                    Code::Waiting,
+                    "this edge is the cell's backup, and claims its group at the coordinator",
+                ),
+                Some(AskedFor::Unclaimed) => {
+                    self.ask_whose(now, cell, out);
+                    refuse(Code::Waiting, "the coordinator is asked whether this edge is the cell's backup")
+                }
+                None => refuse(Code::Waiting, "the cell's copy here is of no use any more"),
+            },
+        }
+    }
+
+    /// This shard is fed a cell, its primary is lost, and has announced no claim that names this edge: perhaps it had no time to.
+    fn ask_whose(&mut self, now: Now, cell: SessionId, out: &mut Vec<ShardOutput>) {
+        let (Some(slot), Some(group)) = (self.slot_of(cell), self.backups.of_session(cell)) else { return };
+        match self.slots.look(now.mono_ns, slot) {
+            Look::Ask(query) => out.push(ShardOutput::Control(FromShard::Slot(query))),
+            Look::Known(held, query) if held.record.group == group => {
+                out.extend(query.map(|query| ShardOutput::Control(FromShard::Slot(query))));
+                let named = |claim: &_| Self::names_backup(claim, &self.config.edge);
+                if let Some(holder) = held.holder.as_ref().filter(|holder| named(holder)) {
+                    self.backups.found(group, holder);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn names_backup(claim: &Claimed, edge: &str) -> bool {
+        claim.backup.as_deref() == Some(edge)
+    }
+
+    /// No edge has the slot: puts a cell into a new group, which is claimed, and then takes the slot. It is opened when that is won.
+    fn begin_cell(
+        &mut self,
+        now: Now,
+        app: &App,
+        slot: SlotName,
+        out: &mut Vec<ShardOutput>,
+    ) -> Result<SessionId, Refusal> {
+        let Some(pace) = app.epoch.as_ref().map(|epoch| pace(epoch, self.config.whole)) else {
+            return refuse(Code::Waiting, "the app has no settings for epochs");
+        };
+        self.has_room(app)?;
+        let record = SlotRecord { incarnation: self.random.bytes(), group: self.random.bytes() };
+        let target = self.target_for(SessionId(record.group), Some(&app.name), |_| true);
+        self.groups.begin_slot(record.group, (pace, target), now.mono_ns);
+        self.insert_cell(now, app, (record.cell(&[]), record.group), out)?;
+        self.slots.begin_taking(slot, record);
+        Err(Refusal::Held)
+    }
+
+    /// A cell that has not begun, in this group.
+    fn insert_cell(
+        &mut self,
+        now: Now,
+        app: &App,
+        (cell, group): (SessionId, GroupId),
+        out: &mut Vec<ShardOutput>,
+    ) -> Result<(), Refusal> {
+        self.has_room(app)?;
+        let owner = self.new_owner(cell, app, &[]);
+        let mut session = Session::new(now, owner, self.tenants.place(app));
+        session.fresh = true;
+        self.sessions.insert(cell, session);
+        self.groups.join(group, cell, now.mono_ns);
+        self.tell_group(now, cell, group, out);
+        self.place(now, cell, out);
+        Ok(())
+    }
+
+    fn open_cell(&mut self, now: Now, cell: SessionId, out: &mut Vec<ShardOutput>) {
+        self.sessions.recount(cell);
+        self.attempt(now, cell, 0, &[], out);
+    }
+
+    /// This edge has claimed the group of a cell that it backed. Of one that had not begun it cannot know whether its slot was taken: another
+    /// edge may have taken that since.
+    pub(super) fn slot_promoted(
+        &mut self,
+        now: Now,
+        cell: SessionId,
+        group: GroupId,
+        out: &mut Vec<ShardOutput>,
+    ) {
+        let (Some(slot), Some(session)) = (self.slot_of(cell), self.sessions.get(cell)) else { return };
+        if session.owner.log_bytes().0 > 0 {
+            let news = self.slots.promoted(slot, group);
+            self.slot_news(now, news, out);
+            return self.with_owner(now, cell, out, |owner, effects| owner.promote(now, effects));
+        }
+        let record = SlotRecord { incarnation: self.random.bytes(), group };
+        match self.slots.take_promoted(slot, record) {
+            Promoted::Ask(query) => out.push(ShardOutput::Control(FromShard::Slot(query))),
+            Promoted::Waits => {}
+            Promoted::Lost => self.slot_lost(now, group, out),
+        }
+    }
+
+    /// A claim on one of this shard's groups is won: then its slot may be taken.
+    pub(super) fn group_claimed(&mut self, group: GroupId, out: &mut Vec<ShardOutput>) {
+        let query = self.slots.group_claimed(group);
+        out.extend(query.map(|query| ShardOutput::Control(FromShard::Slot(query))));
+    }
+
+    /// The coordinator's answer about a slot.
+    pub(super) fn slot_answered(&mut self, now: Now, answer: SlotAnswer, out: &mut Vec<ShardOutput>) {
+        self.cells_changed = true;
+        let news = self.slots.answered(now.mono_ns, answer);
+        self.slot_news(now, news, out);
+    }
+
+    fn slot_news(&mut self, now: Now, news: Vec<SlotNews>, out: &mut Vec<ShardOutput>) {
+        for news in news {
+            match news {
+                SlotNews::Won { record, .. } => self.slot_won(now, &record, out),
+                SlotNews::Lost { group, .. } => self.slot_lost(now, group, out),
+                SlotNews::Unanswered { why, .. } => {
+                    let text = format!(
+                        "clients of a shared cell wait: the coordinator does not say where it is: {why}"
+                    );
+                    note(NoteLevel::Warning, None, text, out);
+                    self.reject_held(now, &why, out);
+                }
+            }
+        }
+    }
+
+    /// Another group has the slot: the cell of this one, which has not begun, is dropped.
+    fn slot_lost(&mut self, now: Now, group: GroupId, out: &mut Vec<ShardOutput>) {
+        let members: Vec<SessionId> =
+            self.groups.get(group).into_iter().flat_map(|group| group.members()).collect();
+        for cell in members {
+            self.with_owner(now, cell, out, |owner, effects| {
+                let reason = "another edge has taken the app's slot".to_string();
+                owner.step_down(Code::Superseded, reason, effects);
+            });
+        }
+    }
+
+    /// The slot is this edge's: its cell begins.
+    fn slot_won(&mut self, now: Now, record: &SlotRecord, out: &mut Vec<ShardOutput>) {
+        let Some(group) = self.groups.get(record.group) else { return };
+        let Some(member) = group.members().next() else { return };
+        let cell = record.cell(&[]);
+        if self.sessions.is_following(member) || member != cell {
+            // What was fed here has not begun.
+            let app =
+                self.sessions.get(member).and_then(|session| self.apps.of_image_of(&session.owner)).cloned();
+            self.with_owner(now, member, out, |owner, effects| {
+                owner.step_down(Code::Superseded, "the cell begins here".to_string(), effects);
+            });
+            let Some(app) = app else { return };
+            if self.insert_cell(now, &app, (cell, record.group), out).is_err() {
+                return;
+            }
+        }
+        self.open_cell(now, cell, out);
+    }
+
+    /// Clients that wait for a cell ask elsewhere.
+    fn reject_held(&mut self, now: Now, why: &str, out: &mut Vec<ShardOutput>) {
+        while let Some((wire, hello)) = self.held.pop() {
+            let reason = format!("the coordinator does not say where the app's cell is: {why}");
+            self.answer_hello(now, wire, &hello, refuse(Code::Waiting, reason), out);
+        }
+    }
+
+    /// Clients that wait for a cell look again, if something has changed.
+    pub(super) fn held_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        if !core::mem::take(&mut self.cells_changed) {
+            return;
+        }
+        let mut held = core::mem::take(&mut self.held);
+        while let Some((wire, hello)) = held.pop() {
+            let tried = self.try_hello(now, wire, &hello, true, out);
+            self.answer_hello(now, wire, &hello, tried, out);
+        }
+    }
+
+    /// Everything that is due of slots.
+    pub(super) fn slots_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        let queries: Vec<SlotQuery> = self.slots.due(now.mono_ns);
+        out.extend(queries.into_iter().map(|query| ShardOutput::Control(FromShard::Slot(query))));
+        for cell in self.backups.unclaimed_slots(now.mono_ns) {
+            self.ask_whose(now, cell, out);
+        }
+    }
+}

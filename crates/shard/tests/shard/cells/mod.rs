@@ -1,0 +1,209 @@
+//! Shared cells that have a backup, on edges of one domain: one cell for all clients, wherever they ask, which outlives its edge.
+
+mod world;
+
+use marram_session::owner::BackupForm;
+use marram_shard::api::{Kill, ToShard};
+use marram_wire::frame::Code;
+use world::{LONG_MS, World};
+
+const FORMS: [BackupForm; 3] = [BackupForm::Log, BackupForm::Auto, BackupForm::Pages];
+
+/// What each client has heard, from its own joining on, is a piece of one history.
+fn is_one_history(world: &World, clients: &[usize]) {
+    let mut told = std::collections::BTreeMap::new();
+    for client in clients {
+        let mut last = None;
+        for line in world.heard(*client) {
+            let number: u64 =
+                line.split(' ').next().expect("a line begins with its number").parse().expect("a number");
+            assert!(
+                last.is_none_or(|last| number == last + 1),
+                "client {client}: {:?}",
+                world.heard(*client)
+            );
+            last = Some(number);
+            assert_eq!(*told.entry(number).or_insert(line), line, "client {client}");
+        }
+    }
+}
+
+/// Whether a client was told that some client said this.
+fn heard(world: &World, client: usize, text: &str) -> bool {
+    world.heard(client).iter().any(|line| line.split_once(' ').is_some_and(|(_, what)| what == text))
+}
+
+#[test]
+fn all_clients_share_one_cell_wherever_they_ask() {
+    for form in FORMS {
+        let mut world = World::new(3, form);
+        let clients: Vec<usize> = (0..3).map(|edge| world.joins(edge)).collect();
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at().len(), 1);
+        world.says(2, "all");
+        world.runs(100);
+        for client in &clients {
+            assert!(heard(&world, *client, "all"), "{client}: {:?}", world.heard(*client));
+        }
+        // Two of them asked another edge first, and were told where it is.
+        assert!(world.led >= 2);
+        is_one_history(&world, &clients);
+    }
+}
+
+#[test]
+fn a_cell_outlives_its_edge_with_all_its_clients() {
+    for form in FORMS {
+        let mut world = World::new(3, form);
+        let clients: Vec<usize> = (0..3).map(|edge| world.joins(edge)).collect();
+        world.runs(LONG_MS);
+        for death in 0..2 {
+            let at = world.runs_at();
+            assert_eq!(at.len(), 1, "death {death}");
+            world.says(0, "before");
+            world.runs(100);
+            world.kills(at[0]);
+            world.says(1, "after");
+            world.runs(LONG_MS);
+            for client in &clients {
+                assert!(heard(&world, *client, "after"), "{client}: {:?}", world.heard(*client));
+                assert_eq!(world.ended(*client), None);
+            }
+            is_one_history(&world, &clients);
+            if death == 0 {
+                // Its next backup has all of it by now.
+                world.says(2, "again");
+                world.runs(LONG_MS);
+            }
+        }
+    }
+}
+
+#[test]
+fn two_edges_that_begin_at_once_have_one_cell() {
+    let mut world = World::new(3, BackupForm::Log);
+    let clients: Vec<usize> = (0..3).map(|edge| world.comes(edge)).collect();
+    world.runs(LONG_MS);
+    assert_eq!((world.runs_at().len(), world.store.slots.len()), (1, 1));
+    is_one_history(&world, &clients);
+    for client in &clients {
+        assert!(!world.heard(*client).is_empty());
+    }
+    // The groups of those that lost are gone.
+    assert_eq!(world.store.groups.len(), 1);
+}
+
+#[test]
+fn an_edge_that_was_frozen_learns_that_its_cell_is_elsewhere() {
+    for form in FORMS {
+        let mut world = World::new(3, form);
+        let clients: Vec<usize> = (0..3).map(|edge| world.joins(edge)).collect();
+        world.runs(LONG_MS);
+        let first = world.runs_at()[0];
+        world.freezes(first);
+        world.says(0, "asleep");
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at().len(), 2, "the frozen one does not know yet");
+        for client in &clients {
+            assert!(heard(&world, *client, "asleep"), "{client}: {:?}", world.heard(*client));
+        }
+        world.thaws(first);
+        world.says(1, "awake");
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at().len(), 1);
+        assert_ne!(world.runs_at()[0], first);
+        for client in &clients {
+            assert!(heard(&world, *client, "awake"));
+        }
+        is_one_history(&world, &clients);
+    }
+}
+
+#[test]
+fn a_cell_waits_for_the_coordinator_and_is_not_lost() {
+    let mut world = World::new(2, BackupForm::Log);
+    let client = world.joins(0);
+    world.runs(LONG_MS);
+    world.store.away = true;
+    world.kills(world.runs_at()[0]);
+    // Longer than the app's linger time.
+    world.runs(60_000);
+    assert_eq!(world.runs_at(), Vec::<usize>::new());
+    world.store.away = false;
+    world.says(client, "back");
+    world.runs(LONG_MS);
+    let late = world.joins(1);
+    world.says(late, "late");
+    world.runs(LONG_MS);
+    assert_eq!(world.runs_at().len(), 1);
+    assert!(heard(&world, late, "late"), "{:?}", world.heard(late));
+    is_one_history(&world, &[client, late]);
+}
+
+#[test]
+fn an_edge_that_dies_before_its_cell_has_begun_leaves_a_slot_that_others_take() {
+    // The frames and answers of the start are few: the death follows each of them.
+    for steps in 0..60 {
+        let mut world = World::new(3, BackupForm::Log);
+        let client = world.comes(0);
+        world.settles_some(steps);
+        world.kills(0);
+        world.runs(LONG_MS);
+        world.says(client, "later");
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at().len(), 1, "after {steps} steps");
+        let late = world.joins(1);
+        world.runs(LONG_MS);
+        assert!(heard(&world, late, "hi"), "after {steps} steps: {:?}", world.heard(late));
+        is_one_history(&world, &[late]);
+        assert_eq!((world.store.slots.len(), world.store.groups.len()), (1, 1), "after {steps} steps");
+    }
+}
+
+#[test]
+fn an_operator_ends_one_client_and_the_others_go_on() {
+    let mut world = World::new(3, BackupForm::Log);
+    let clients: Vec<usize> = (0..3).map(|edge| world.joins(edge)).collect();
+    world.runs(LONG_MS);
+    let (at, session) = (world.runs_at()[0], world.session(clients[1]).expect("it said hello"));
+    world.control(at, ToShard::Kill(Kill { tag: 1, session, reason: "no more".into() }));
+    world.runs(100);
+    assert_eq!(world.ended(clients[1]), Some(Code::Killed));
+    world.says(clients[0], "on");
+    world.runs(100);
+    assert!(heard(&world, clients[2], "on"));
+    assert_eq!(world.ended(clients[2]), None);
+}
+
+#[test]
+fn a_stop_ends_the_clients_and_the_next_one_has_a_new_cell() {
+    let mut world = World::new(3, BackupForm::Log);
+    let clients: Vec<usize> = (0..2).map(|edge| world.joins(edge)).collect();
+    world.runs(LONG_MS);
+    world.says(clients[1], "poison");
+    world.runs(LONG_MS);
+    assert_eq!(clients.iter().map(|client| world.ended(*client)).collect::<Vec<_>>(), [Some(Code::Guest); 2]);
+    let next = world.joins(2);
+    world.runs(LONG_MS);
+    assert_eq!(world.heard(next), ["1 joins", "2 hi"]);
+    assert_eq!((world.store.slots.len(), world.store.groups.len()), (1, 1));
+    // It outlives its edge as the first one would.
+    world.kills(world.runs_at()[0]);
+    world.says(next, "on");
+    world.runs(LONG_MS);
+    assert!(heard(&world, next, "on"));
+}
+
+#[test]
+fn a_client_that_leaves_is_not_waited_for() {
+    let mut world = World::new(3, BackupForm::Log);
+    let clients: Vec<usize> = (0..3).map(|edge| world.joins(edge)).collect();
+    world.runs(LONG_MS);
+    world.closes(clients[0]);
+    world.runs(100);
+    assert_eq!(world.ended(clients[0]), Some(Code::Finished));
+    world.says(clients[1], "on");
+    world.runs(100);
+    assert!(heard(&world, clients[2], "on"));
+    is_one_history(&world, &clients);
+}

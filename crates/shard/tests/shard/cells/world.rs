@@ -1,0 +1,538 @@
+//! Edges of one domain, clients' agents and the coordinator's store, driven by the test: frames arrive in the order in which they were
+//! sent, and time passes only when a test says so.
+
+use crate::support;
+use bytes::Bytes;
+use marram_session::{
+    agent::{
+        Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, ConnectionId, Target, WireId as AgentWire,
+    },
+    cell::{CellId, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome},
+    owner::BackupForm,
+};
+use marram_shard::{
+    api::{
+        App, ClaimAnswer, Configure, EpochSettings, FromShard, GroupClaim, Now, Protect, ShardInput,
+        ShardOutput, ShardWireId, SlotAnswer, SlotQuery, ToShard,
+    },
+    coordinator::{SlotHeld, SlotName, SlotRecord, contents::Claimed},
+    shard::Shard,
+};
+use marram_wire::{
+    frame::{Code, Frame, GroupId},
+    header::Header,
+    id::{HostId, Port, SessionId},
+    rights::Verified,
+    seal::DomainSecret,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+const MS: u64 = 1_000_000;
+/// Longer than an app's `alone_after`, a heartbeat timeout and every wait of an agent.
+pub(crate) const LONG_MS: u64 = 8_000;
+
+fn small(number: usize) -> u8 {
+    u8::try_from(number).expect("a test has few of them")
+}
+
+/// The cell: numbers what happens, and tells it to all whose ports are open.
+#[derive(Clone, Default)]
+struct Teller {
+    open: BTreeSet<Port>,
+    told: u64,
+}
+
+impl Teller {
+    fn run(&mut self, Run { cell, input, .. }: Run) -> Ran {
+        let mut outputs = Vec::new();
+        let what = match &input {
+            CellInput::Open { port, .. } => {
+                assert!(self.open.insert(*port), "{port:?} is free");
+                "joins".to_string()
+            }
+            CellInput::Message { payload, .. } => String::from_utf8_lossy(payload).into_owned(),
+            CellInput::Close { port } => {
+                outputs.push(CellOutput::Close { port: *port });
+                self.open.remove(port);
+                "closes".to_string()
+            }
+            CellInput::Gone { port } => {
+                self.open.remove(port);
+                "is gone".to_string()
+            }
+            other => panic!("the cell has no {other:?}"),
+        };
+        self.told += 1;
+        let line = Bytes::from(format!("{} {what}\n", self.told));
+        let tell = |port: &Port| CellOutput::Message { port: *port, payload: line.clone() };
+        outputs.extend(self.open.iter().map(tell));
+        let outcome = match what.as_str() {
+            "poison" => RunOutcome::Stopped(CellStop::Trap("unreachable".into())),
+            _ => RunOutcome::Idle,
+        };
+        Ran {
+            cell,
+            outcome,
+            clock_read: false,
+            outputs,
+            timers: Vec::new(),
+            tasks: Vec::new(),
+            reads: Vec::new(),
+            cost_ns: 1_000,
+        }
+    }
+}
+
+/// Who has one end of a wire.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Party {
+    Edge(usize),
+    Agent(usize),
+}
+
+enum Event {
+    Edge(usize, ShardInput),
+    Agent(usize, AgentInput),
+}
+
+/// One edge, with one shard; none if it is dead.
+struct Edge {
+    shard: Option<Shard>,
+    cells: BTreeMap<CellId, Teller>,
+    /// The cell as it was copied last.
+    copied: Teller,
+    wake_ns: Option<u64>,
+    frozen: bool,
+    /// What reaches it while it is frozen.
+    kept: Vec<ShardInput>,
+}
+
+/// One client's agent, with one client.
+struct Client {
+    agent: Agent,
+    wake_ns: Option<u64>,
+    heard: String,
+    ended: Option<Code>,
+    closed: bool,
+    session: Option<SessionId>,
+    /// The first edge of its agent's list.
+    first: usize,
+}
+
+/// The coordinator's store: groups' records, and slots as the shard's messages have them.
+#[derive(Default)]
+pub(crate) struct Store {
+    pub(crate) groups: BTreeMap<GroupId, Claimed>,
+    pub(crate) slots: BTreeMap<SlotName, SlotRecord>,
+    pub(crate) away: bool,
+}
+
+impl Store {
+    fn claim(&mut self, claim: GroupClaim) -> ClaimAnswer {
+        let GroupClaim { tag, group, from, to, of_slot } = claim;
+        assert!(of_slot, "it is a slot's group");
+        if self.away {
+            return ClaimAnswer { tag, won: false, holder: None, away: Some("it is away".into()) };
+        }
+        let holder = self.groups.get(&group).cloned();
+        let won = holder == from || holder == to;
+        if won {
+            match to {
+                Some(to) => self.groups.insert(group, to),
+                None => self.groups.remove(&group),
+            };
+        }
+        ClaimAnswer { tag, won, holder: holder.filter(|_| !won), away: None }
+    }
+
+    fn slot(&mut self, query: SlotQuery) -> SlotAnswer {
+        let SlotQuery { slot, take } = query;
+        if self.away {
+            return SlotAnswer { slot, take, won: false, held: None, away: Some("it is away".into()) };
+        }
+        if let (Some(record), false) = (&take, self.slots.contains_key(&slot)) {
+            assert!(self.groups.contains_key(&record.group), "its group was claimed before");
+            self.slots.insert(slot, record.clone());
+        }
+        let record = self.slots.get(&slot).cloned();
+        let won = take.is_some() && record == take;
+        let held = record
+            .filter(|_| !won)
+            .map(|record| SlotHeld { holder: self.groups.get(&record.group).cloned(), record });
+        SlotAnswer { slot, take, won, held, away: None }
+    }
+}
+
+pub(crate) struct World {
+    edges: Vec<Edge>,
+    clients: Vec<Client>,
+    wires: BTreeMap<u64, [Party; 2]>,
+    next_wire: u64,
+    events: VecDeque<Event>,
+    pub(crate) store: Store,
+    pub(crate) now_ns: u64,
+    /// How often a client was led to another edge.
+    pub(crate) led: usize,
+    /// Checkpoints by what stands for their bytes.
+    checkpoints: BTreeMap<u64, (Header, Teller)>,
+}
+
+fn hall(form: BackupForm) -> App {
+    App {
+        protect: Protect::Epoch,
+        shared: true,
+        linger_ms: 20_000,
+        epoch: Some(EpochSettings { every_us: 0, alone_after_ms: 1_000, form }),
+        ..support::app("hall")
+    }
+}
+
+impl World {
+    /// Edges that know each other, and the app on all of them.
+    pub(crate) fn new(edges: usize, form: BackupForm) -> Self {
+        support::be_strict();
+        let mut world = Self {
+            edges: Vec::new(),
+            clients: Vec::new(),
+            wires: BTreeMap::new(),
+            next_wire: 1,
+            events: VecDeque::new(),
+            store: Store::default(),
+            now_ns: 1_000_000_000,
+            led: 0,
+            checkpoints: BTreeMap::new(),
+        };
+        for edge in 0..edges {
+            let shard = Shard::new(DomainSecret::from_material(b"the domain's"), [small(edge) + 2; 32]);
+            world.edges.push(Edge {
+                shard: Some(shard),
+                cells: BTreeMap::new(),
+                copied: Teller::default(),
+                wake_ns: None,
+                frozen: false,
+                kept: Vec::new(),
+            });
+            let configure = Configure {
+                edge: format!("e{edge}"),
+                dials: (0..edges).filter(|peer| *peer != edge).map(|peer| format!("e{peer}:1")).collect(),
+                peers: true,
+                ..Configure::default()
+            };
+            world.tell(edge, ToShard::Configure(configure));
+            world.tell(edge, ToShard::Deploy(hall(form)));
+        }
+        world.runs(100);
+        world
+    }
+
+    fn tell(&mut self, edge: usize, message: ToShard) {
+        self.events.push_back(Event::Edge(edge, ShardInput::Control(message)));
+    }
+
+    /// A client whose agent asks this edge first, and its first message.
+    pub(crate) fn joins(&mut self, first: usize) -> usize {
+        let number = self.comes(first);
+        self.runs(100);
+        number
+    }
+
+    /// The same, before anything of it has arrived.
+    pub(crate) fn comes(&mut self, first: usize) -> usize {
+        let number = self.clients.len();
+        let edges = self.edges.len();
+        let config = AgentConfig {
+            heartbeat_interval_ns: 50 * MS,
+            heartbeat_timeout_ns: 200 * MS,
+            backoff_min_ns: 10 * MS,
+            backoff_max_ns: 100 * MS,
+            spread: false,
+            ..support::agent_config(u16::from(small(edges)))
+        };
+        let agent = Agent::new(config, [small(number) + 60; 32]);
+        self.clients.push(Client {
+            agent,
+            wake_ns: None,
+            heard: String::new(),
+            ended: None,
+            closed: false,
+            session: None,
+            first,
+        });
+        self.events.push_back(Event::Agent(number, AgentInput::Wake));
+        self.runs(1);
+        let connection = ConnectionId(1);
+        let input = AgentInput::Accepted {
+            connection,
+            app: "hall".into(),
+            datagrams: false,
+            messages: true,
+            origin: None,
+        };
+        self.events.push_back(Event::Agent(number, input));
+        self.says(number, "hi");
+        number
+    }
+
+    fn connects(&mut self, client: usize, target: Target) {
+        let edge = (usize::from(target.edge) + self.clients[client].first) % self.edges.len();
+        let number = self.next_wire;
+        let alive = self.edges[edge].shard.is_some();
+        let input = if alive {
+            self.next_wire += 1;
+            self.wires.insert(number, [Party::Agent(client), Party::Edge(edge)]);
+            let host = HostId([small(client) + 100; 16]);
+            self.up(edge, number, host);
+            AgentInput::WireUp { wire: AgentWire(number), target }
+        } else {
+            AgentInput::DialFailed { target, reason: "it is dead".into() }
+        };
+        self.events.push_back(Event::Agent(client, input));
+    }
+
+    fn up(&mut self, edge: usize, wire: u64, host: HostId) {
+        let verified = Box::new(Verified::trusted(host));
+        let address = Some("somewhere".into());
+        self.reaches(edge, ShardInput::WireUp { wire: ShardWireId(wire), verified, address });
+    }
+
+    fn reaches(&mut self, edge: usize, input: ShardInput) {
+        self.events.push_back(Event::Edge(edge, input));
+    }
+
+    pub(crate) fn says(&mut self, client: usize, text: &str) {
+        let bytes = Bytes::from(text.to_owned());
+        self.events
+            .push_back(Event::Agent(client, AgentInput::Received { connection: ConnectionId(1), bytes }));
+    }
+
+    pub(crate) fn closes(&mut self, client: usize) {
+        self.events.push_back(Event::Agent(client, AgentInput::EndOfInput { connection: ConnectionId(1) }));
+    }
+
+    /// What a client has heard, line by line.
+    pub(crate) fn heard(&self, client: usize) -> Vec<&str> {
+        self.clients[client].heard.lines().collect()
+    }
+
+    pub(crate) fn ended(&self, client: usize) -> Option<Code> {
+        self.clients[client].ended
+    }
+
+    /// The edges on which a cell runs.
+    pub(crate) fn runs_at(&self) -> Vec<usize> {
+        let runs = |edge: &Edge| {
+            edge.shard.as_ref().is_some_and(|shard| {
+                let mut owners = shard.owners();
+                owners.any(|owner| owner.phase() == marram_session::owner::OwnerPhase::Running)
+            })
+        };
+        (0..self.edges.len()).filter(|edge| runs(&self.edges[*edge])).collect()
+    }
+
+    /// Its machine dies.
+    pub(crate) fn kills(&mut self, edge: usize) {
+        self.edges[edge].shard = None;
+        let dead = |ends: &[Party; 2]| ends.contains(&Party::Edge(edge));
+        let wires: Vec<u64> =
+            self.wires.iter().filter(|(_, ends)| dead(ends)).map(|(wire, _)| *wire).collect();
+        wires.into_iter().for_each(|wire| self.breaks(wire));
+    }
+
+    /// The shard of an edge is told this by control.
+    pub(crate) fn control(&mut self, edge: usize, message: ToShard) {
+        self.tell(edge, message);
+    }
+
+    /// The session of a client.
+    pub(crate) fn session(&self, client: usize) -> Option<SessionId> {
+        self.clients[client].session
+    }
+
+    /// It stops for some time.
+    pub(crate) fn freezes(&mut self, edge: usize) {
+        self.edges[edge].frozen = true;
+    }
+
+    pub(crate) fn thaws(&mut self, edge: usize) {
+        self.edges[edge].frozen = false;
+        let kept = core::mem::take(&mut self.edges[edge].kept);
+        self.events.extend(kept.into_iter().map(|input| Event::Edge(edge, input)));
+    }
+
+    fn breaks(&mut self, wire: u64) {
+        let Some(ends) = self.wires.remove(&wire) else { return };
+        for end in ends {
+            self.events.push_back(match end {
+                Party::Edge(edge) => Event::Edge(edge, ShardInput::WireDown { wire: ShardWireId(wire) }),
+                Party::Agent(agent) => {
+                    let reason = "it broke".into();
+                    Event::Agent(agent, AgentInput::WireDown { wire: AgentWire(wire), reason })
+                }
+            });
+        }
+    }
+
+    /// Lets so much time pass.
+    pub(crate) fn runs(&mut self, ms: u64) {
+        let until_ns = self.now_ns + ms * MS;
+        let mut wakes_at_once = 0;
+        loop {
+            self.settles();
+            let edges = self.edges.iter().filter(|edge| edge.shard.is_some() && !edge.frozen);
+            let wakes = edges.filter_map(|edge| edge.wake_ns);
+            let wakes = wakes.chain(self.clients.iter().filter_map(|client| client.wake_ns));
+            let Some(next_ns) = wakes.min().filter(|next_ns| *next_ns <= until_ns) else { break };
+            wakes_at_once = if next_ns > self.now_ns { 0 } else { wakes_at_once + 1 };
+            assert!(wakes_at_once < 100, "a machine asks to be woken again and again");
+            self.now_ns = self.now_ns.max(next_ns);
+            for number in 0..self.edges.len() {
+                let edge = &mut self.edges[number];
+                if !edge.frozen && edge.wake_ns.take_if(|wake_ns| *wake_ns <= self.now_ns).is_some() {
+                    self.events.push_back(Event::Edge(number, ShardInput::Wake));
+                }
+            }
+            for number in 0..self.clients.len() {
+                let client = &mut self.clients[number];
+                if client.wake_ns.take_if(|wake_ns| *wake_ns <= self.now_ns).is_some() {
+                    self.events.push_back(Event::Agent(number, AgentInput::Wake));
+                }
+            }
+        }
+        self.now_ns = until_ns;
+    }
+
+    /// Handles so many events, if there are as many.
+    pub(crate) fn settles_some(&mut self, events: usize) {
+        for _ in 0..events {
+            match self.events.pop_front() {
+                Some(Event::Edge(edge, input)) => self.edge_steps(edge, input),
+                Some(Event::Agent(client, input)) => self.agent_steps(client, input),
+                None => return,
+            }
+        }
+    }
+
+    fn settles(&mut self) {
+        let mut handled = 0;
+        while let Some(event) = self.events.pop_front() {
+            handled += 1;
+            assert!(handled < 100_000, "the machines never come to rest");
+            match event {
+                Event::Edge(edge, input) => self.edge_steps(edge, input),
+                Event::Agent(client, input) => self.agent_steps(client, input),
+            }
+        }
+    }
+
+    fn edge_steps(&mut self, number: usize, input: ShardInput) {
+        let edge = &mut self.edges[number];
+        if edge.frozen {
+            return edge.kept.push(input);
+        }
+        let Some(shard) = &mut edge.shard else { return };
+        let (mut out, now) = (Vec::new(), Now { mono_ns: self.now_ns, unix_ns: 5_000_000_000 });
+        shard.step(now, input, &mut out);
+        out.into_iter().for_each(|out| self.perform(number, out));
+    }
+
+    fn agent_steps(&mut self, number: usize, input: AgentInput) {
+        let mut out = Vec::new();
+        self.clients[number].agent.step(self.now_ns, input, &mut out);
+        for out in out {
+            match out {
+                AgentOutput::Send { wire, frame } => {
+                    if let Frame::Hello(hello) = &frame {
+                        self.clients[number].session = Some(hello.session);
+                    }
+                    self.sends(Party::Agent(number), wire.0, frame);
+                }
+                AgentOutput::Dial { target } => self.connects(number, target),
+                AgentOutput::CloseWire { wire, .. } => self.breaks(wire.0),
+                AgentOutput::WakeAt { now_ns: mono_ns } => {
+                    let client = &mut self.clients[number];
+                    client.wake_ns = Some(client.wake_ns.map_or(mono_ns, |wake_ns| wake_ns.min(mono_ns)));
+                }
+                AgentOutput::Write { connection, bytes } => {
+                    self.clients[number].heard.push_str(core::str::from_utf8(&bytes).expect("it is text"));
+                    let bytes = bytes.len() as u64;
+                    self.events.push_back(Event::Agent(number, AgentInput::Written { connection, bytes }));
+                }
+                AgentOutput::Close { .. } => self.clients[number].closed = true,
+                AgentOutput::Report(AgentReport::Ended { code, .. }) => {
+                    self.clients[number].ended = Some(code);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn sends(&mut self, from: Party, wire: u64, frame: Frame) {
+        self.led += usize::from(matches!(frame, Frame::Lead(_)));
+        let Some([one, other]) = self.wires.get(&wire) else { return };
+        let to = if *one == from { *other } else { *one };
+        self.events.push_back(match to {
+            Party::Edge(edge) => Event::Edge(edge, ShardInput::Frame { wire: ShardWireId(wire), frame }),
+            Party::Agent(agent) => Event::Agent(agent, AgentInput::Frame { wire: AgentWire(wire), frame }),
+        });
+    }
+
+    fn perform(&mut self, number: usize, out: ShardOutput) {
+        let edge = &mut self.edges[number];
+        match out {
+            ShardOutput::Send { wire, frame } => self.sends(Party::Edge(number), wire.0, frame),
+            ShardOutput::CloseWire { wire } => self.breaks(wire.0),
+            ShardOutput::Dial { target } => self.dials(number, target),
+            ShardOutput::WakeAt { mono_ns } => {
+                edge.wake_ns = Some(edge.wake_ns.map_or(mono_ns, |wake_ns| wake_ns.min(mono_ns)));
+            }
+            ShardOutput::Start { cell, .. } => {
+                edge.cells.insert(cell, Teller::default());
+                self.reaches(number, ShardInput::Started { cell, result: Ok(()) });
+            }
+            ShardOutput::Run(run) => {
+                let cell = edge.cells.get_mut(&run.cell).expect("it was started");
+                let ran = cell.run(run);
+                self.reaches(number, ShardInput::Ran(ran));
+            }
+            ShardOutput::Remove { cell } => drop(edge.cells.remove(&cell)),
+            ShardOutput::Prepare { cell, .. } => self.reaches(number, ShardInput::Prepared { cell }),
+            ShardOutput::Copy { cell, .. } => edge.copied = edge.cells[&cell].clone(),
+            ShardOutput::Checkpoint { cell, header, .. } => {
+                let (named, count) = (self.checkpoints.len() as u64, header.number);
+                self.checkpoints.insert(named, (*header, edge.copied.clone()));
+                let result = Ok(Bytes::copy_from_slice(&named.to_le_bytes()));
+                self.reaches(number, ShardInput::Checkpointed { cell, number: count, result });
+            }
+            ShardOutput::Restore { .. } | ShardOutput::Advance { .. } => {}
+            ShardOutput::Part { cell, bytes } => {
+                let named = u64::from_le_bytes(bytes[..].try_into().expect("a checkpoint is one part"));
+                let (header, copied) = self.checkpoints[&named].clone();
+                edge.cells.insert(cell, copied);
+                self.reaches(number, ShardInput::Restored { cell, result: Ok(Box::new(header)) });
+            }
+            ShardOutput::Control(FromShard::Claim(claim)) => {
+                let answer = self.store.claim(claim);
+                self.tell(number, ToShard::ClaimAnswer(answer));
+            }
+            ShardOutput::Control(FromShard::Slot(query)) => {
+                let answer = self.store.slot(query);
+                self.tell(number, ToShard::SlotAnswer(answer));
+            }
+            _ => {}
+        }
+    }
+
+    fn dials(&mut self, from: usize, target: Target) {
+        // Its list has all edges but itself.
+        let to = usize::from(target.edge) + usize::from(usize::from(target.edge) >= from);
+        if self.edges.get(to).is_none_or(|edge| edge.shard.is_none()) {
+            let reason = "it is dead".into();
+            return self.reaches(from, ShardInput::DialFailed { target, reason });
+        }
+        let number = self.next_wire;
+        self.next_wire += 1;
+        self.wires.insert(number, [Party::Edge(from), Party::Edge(to)]);
+        self.up(to, number, HostId([small(from) + 200; 16]));
+        self.reaches(from, ShardInput::Dialled { wire: ShardWireId(number), target });
+    }
+}
