@@ -189,6 +189,10 @@ fn a_promotion_waits_for_the_take_of_another_group() {
     assert_eq!(begun().answered(0, answer(asked.clone(), Some(held(2)))), [lost(1), won(record(2))]);
     assert_eq!(begun().answered(0, answer(asked, Some(held(3)))), [lost(1), lost(2)]);
     let mut slots = begun();
+    slots.group_gone(0, record(2).group);
+    assert!(!slots.keeps(record(2).group) && slots.keeps(record(1).group));
+    assert_eq!(slots.answered(0, answer(Some(record(1)), None)), [won(record(1))]);
+    let mut slots = begun();
     slots.group_gone(0, record(1).group);
     let due_ns = slots.due_ns().expect("it is the other one's turn");
     assert_eq!(slots.due(due_ns), [query(Some(record(2)))]);
