@@ -16,6 +16,7 @@
 //! compared with the same cell on another: same seed, same event, same result.
 
 mod cache;
+mod hall;
 mod memory;
 mod pauses;
 mod replay;

@@ -43,9 +43,11 @@ struct Received<'a> {
 /// chain says nothing. Programs whose own agent lied are left out, since a lying agent can give its
 /// program anything.
 pub(crate) fn judge(programs: &[Program], violations: &mut Vec<String>) {
+    let (guests, programs): (Vec<_>, Vec<_>) =
+        programs.iter().enumerate().partition(|(_, program)| program.service == Some(Service::Hall));
+    hall::judge(&guests, violations);
     let received: Vec<_> = programs
-        .iter()
-        .enumerate()
+        .into_iter()
         .filter(|(_, program)| program.lied_to != LiedTo::ByOwnAgent)
         .map(|(index, program)| {
             let (records, rest) = program.received.as_chunks::<{ Record::SIZE }>();
@@ -237,6 +239,7 @@ fn judge_whole(
     }
 }
 
+mod hall;
 mod store;
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@
 
 mod epochs;
 mod faults;
+mod hall;
 mod lag;
 mod learning;
 mod liar;
@@ -55,6 +56,8 @@ pub(crate) enum Shape {
         /// Whether there is a server.
         server: bool,
     },
+    /// The hall, alone.
+    Hall,
 }
 
 /// The apps that every edge serves.
@@ -66,19 +69,21 @@ pub enum Service {
     Alone,
     /// A client and a server, unprotected.
     Bare,
+    /// Many clients in one cell, which has a backup.
+    Hall,
 }
 
 impl Service {
-    /// All services.
+    /// The services that every seed has.
     pub const ALL: [Self; 3] = [Self::Paired, Self::Alone, Self::Bare];
 
     /// Whether the app has a server.
     #[must_use]
     pub fn has_server(self) -> bool {
-        self != Self::Alone
+        !matches!(self, Self::Alone | Self::Hall)
     }
 
-    /// The app's image. Each app has its own, though all run the same chain, alone or between delay stages.
+    /// The app's image. Each app has its own, though all but the hall run the same chain, alone or between delay stages.
     #[must_use]
     pub fn image(self, delayed: bool) -> ImageHash {
         // Different bytes for each service and shape, and nothing else: no image is ever stored
@@ -88,6 +93,9 @@ impl Service {
 
     /// The shape of an image's cells: how many machines they have.
     pub(crate) fn shape_of(image: ImageHash) -> Option<Shape> {
+        if image == Self::Hall.image(false) {
+            return Some(Shape::Hall);
+        }
         Self::ALL.into_iter().find_map(|service| {
             let delayed = service.image(true) == image;
             let shape = if delayed { Shape::Delayed { server: service.has_server() } } else { Shape::Alone };
@@ -102,6 +110,7 @@ impl Service {
             Self::Paired => "paired",
             Self::Alone => "alone",
             Self::Bare => "bare",
+            Self::Hall => "hall",
         }
     }
 }
@@ -197,7 +206,7 @@ pub struct Plan {
     /// Factor on the delay, by direction: frames that cross on different wires arrive in any order.
     /// By direction, caller and edge, as `delay_ns`.
     pub skew: [Vec<Vec<u64>>; 2],
-    /// The apps, in the order of [`Service::ALL`].
+    /// The apps, in the order of [`Service::ALL`], and the hall's if the seed has one.
     pub apps: Vec<App>,
     load: Load,
     /// Whether the clients, and whether the servers, use datagrams.
@@ -268,6 +277,7 @@ enum Scenario {
     Renewal(Renewal),
     Liar(Liar),
     Lag,
+    Hall,
 }
 
 impl Scenario {
@@ -275,7 +285,8 @@ impl Scenario {
     fn draw(seed: u64) -> Option<Self> {
         let liar = || liar::draw(seed).map(Self::Liar);
         let lag = || lag::draw(seed).then_some(Self::Lag);
-        renewal::draw(seed).map(Self::Renewal).or_else(liar).or_else(lag)
+        let hall = || hall::draw(seed).then_some(Self::Hall);
+        renewal::draw(seed).map(Self::Renewal).or_else(liar).or_else(lag).or_else(hall)
     }
 
     fn prepare(self, plan: &mut Plan) {
@@ -283,6 +294,7 @@ impl Scenario {
             Self::Renewal(renewal) => renewal.prepare(plan),
             Self::Liar(liar) => liar.prepare(plan),
             Self::Lag => lag::prepare(plan),
+            Self::Hall => hall::prepare(plan),
         }
     }
 }
@@ -293,8 +305,11 @@ impl Plan {
     /// `opening` is a scenario too, but takes only two faults for itself.
     #[must_use]
     pub fn of(seed: u64) -> Self {
+        Self::of_scenario(seed, Scenario::draw(seed))
+    }
+
+    fn of_scenario(seed: u64, scenario: Option<Scenario>) -> Self {
         let mut random = Random::new(seed, 1);
-        let scenario = Scenario::draw(seed);
         let mut plan = Self::draw(seed, scenario, &mut random);
         replay::prepare(&mut plan);
         if let Some((first, second)) = opening::faults(seed, plan.clients, plan.open_ns) {
@@ -333,7 +348,7 @@ impl Plan {
         let (is_renewal, is_liar) = match scenario {
             Some(Scenario::Renewal(_)) => (true, false),
             Some(Scenario::Liar(_)) => (false, true),
-            Some(Scenario::Lag) | None => (false, false),
+            Some(Scenario::Lag | Scenario::Hall) | None => (false, false),
         };
         let (clients, servers) = agents(random, scenario);
         let shards: Vec<u8> = (0..random.between(2, 3)).map(|_| 1 + u8::from(random.percent(30))).collect();
@@ -346,7 +361,11 @@ impl Plan {
         let drawn = Load::of(random);
         let load = if scenario.is_some() { Load::Usual } else { drawn };
         let count = if load == Load::Usual { random.between(1 + u64::from(is_liar), 4) } else { 1 };
-        let epoch = epochs::draw(seed).filter(|_| scenario.is_none() && load != Load::Drizzle);
+        let epoch = match scenario {
+            Some(Scenario::Hall) => Some(epochs::settings(seed)),
+            Some(_) => None,
+            None => epochs::draw(seed).filter(|_| load != Load::Drizzle),
+        };
         let standby = match scenario {
             Some(Scenario::Lag) => Some(Protect::Hot),
             _ if epoch.is_some() => Some(Protect::Epoch),
@@ -465,6 +484,7 @@ fn agents(random: &mut Random, scenario: Option<Scenario>) -> (usize, usize) {
     let drawn = (1 + usize::from(random.percent(30)), 1 + usize::from(random.percent(20)));
     match scenario {
         Some(Scenario::Liar(liar)) => liar.agents(drawn),
+        Some(Scenario::Hall) => hall::agents(drawn),
         _ => drawn,
     }
 }

@@ -31,6 +31,7 @@ struct Made {
     alone: Arc<Image>,
     delayed: Arc<Image>,
     delayed_and_server: Arc<Image>,
+    hall: Arc<Image>,
 }
 
 /// Deploys the modules of all later twins from their folder.
@@ -48,7 +49,7 @@ pub fn deploy(modules: &Path) -> io::Result<()> {
         let info = images.deploy(&module, &[], &quotas).map_err(io::Error::other)?;
         Ok((name.to_owned(), info.hash))
     };
-    let (chain, delay) = (stage("chain")?, stage("delay")?);
+    let (chain, delay, hall) = (stage("chain")?, stage("delay")?, stage("hall")?);
     let load = |hash| images.load(hash).map_err(io::Error::other);
     let wired = |server, stages| {
         let chain = Chain::new(server, stages).map_err(io::Error::other)?;
@@ -58,6 +59,7 @@ pub fn deploy(modules: &Path) -> io::Result<()> {
         alone: load(chain.1)?,
         delayed: wired(false, vec![delay.clone(), chain.clone()])?,
         delayed_and_server: wired(true, vec![delay.clone(), chain, delay])?,
+        hall: load(hall.1)?,
     };
     IMAGES.get_or_init(|| made);
     fs::remove_dir_all(folder)
@@ -69,6 +71,7 @@ impl Made {
             Shape::Alone => &self.alone,
             Shape::Delayed { server: false } => &self.delayed,
             Shape::Delayed { server: true } => &self.delayed_and_server,
+            Shape::Hall => &self.hall,
         }
     }
 }

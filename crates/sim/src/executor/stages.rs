@@ -10,10 +10,11 @@
 //! `sandbox::host::hosts` does the same in one call into the engine; that both orders are equal is
 //! what the twins check.
 
-use super::cache::Reader;
+use super::{cache::Reader, hall};
 use crate::plan::Shape;
 use bytes::Bytes;
 use marram_chain_algo::{Chain, Event, Host, Peer, delay_stage::DelayStage};
+use marram_hall_algo::Hall;
 use marram_session::cell::{CellInput, CellOutput, Ran, Run, Seed, TaskChange, TimerChange};
 use marram_wire::id::Port;
 use std::collections::VecDeque;
@@ -25,6 +26,8 @@ enum Machine {
     Chain(Chain),
     /// Holds messages for a while, draws random bytes and sets timers: state in every stage.
     DelayStage(DelayStage),
+    /// Alone in its cell: it has any number of ports.
+    Hall(Hall),
 }
 
 /// One machine and its generator.
@@ -60,6 +63,7 @@ impl Stages {
             Shape::Alone => vec![chain],
             Shape::Delayed { server: false } => vec![delay_stage, chain],
             Shape::Delayed { server: true } => vec![delay_stage.clone(), chain, delay_stage],
+            Shape::Hall => vec![Machine::Hall(Hall::default())],
         };
         let stage = |(at, machine)| Stage { machine, seed: of_stage(seed, at), drawn: 0 };
         Self((0..).zip(machines).map(stage).collect())
@@ -70,6 +74,9 @@ impl Stages {
     /// Effects are collected in `ran`. Outputs of one handler come before the pauses and resumes
     /// that it asked for.
     pub(super) fn run(&mut self, run: &Run, datagrams: [bool; 2], reader: &mut Reader<'_>, ran: &mut Ran) {
+        if let [Stage { machine: Machine::Hall(machine), seed, drawn }] = &mut self.0[..] {
+            return hall::run(machine, (*seed, drawn), run, reader, ran);
+        }
         let last = self.0.len() - 1;
         let mut waiting = self.enter(&run.input, datagrams);
         while let Some((at, fed)) = waiting.pop_front() {
@@ -146,6 +153,7 @@ impl Stages {
         let hash = |stage: &Stage| match &stage.machine {
             Machine::Chain(chain) => chain.hash(),
             Machine::DelayStage(delay_stage) => delay_stage.hash().rotate_left(1),
+            Machine::Hall(hall) => hall.hash(),
         };
         self.0.iter().fold(0, |sum, stage| sum ^ hash(stage).rotate_left(7))
     }
@@ -161,13 +169,14 @@ impl Stages {
     }
 
     /// The whole state as bytes, without the seed. `(kind 1 | drawn 8 | length 8 | machine)*`, kind
-    /// 0 for a chain and 1 for a delay stage.
+    /// 0 for a chain, 1 for a delay stage and 2 for a hall.
     pub(super) fn save(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for stage in &self.0 {
             let (kind, machine) = match &stage.machine {
                 Machine::Chain(chain) => (0, chain.save().to_vec()),
                 Machine::DelayStage(delay_stage) => (1, delay_stage.save()),
+                Machine::Hall(hall) => (2, hall.save()),
             };
             bytes.push(kind);
             bytes.extend_from_slice(&stage.drawn.to_le_bytes());
@@ -186,6 +195,7 @@ impl Stages {
             let (machine, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
             let machine = match kind {
                 0 => Machine::Chain(Chain::restore(machine.try_into().ok()?)),
+                2 => Machine::Hall(Hall::restore(machine)?),
                 _ => Machine::DelayStage(DelayStage::restore(machine)?),
             };
             let seed = of_stage(seed, u8::try_from(stages.len()).ok()?);
@@ -214,6 +224,7 @@ impl Machine {
         match self {
             Self::Chain(chain) => chain.input(event, host),
             Self::DelayStage(delay_stage) => delay_stage.input(event, host),
+            Self::Hall(_) => unreachable!("a hall is the only stage of its cell"),
         }
     }
 }
@@ -226,6 +237,16 @@ fn of_stage(seed: Seed, at: u8) -> Seed {
     let mut hasher = blake3::Hasher::new_keyed(&seed.0);
     hasher.update(b"marram stage seed 1").update(&[at]);
     Seed(*hasher.finalize().as_bytes())
+}
+
+/// The next bytes of a stage's generator, as the sandbox draws them.
+pub(super) fn random(seed: Seed, drawn: &mut u64, buffer: &mut [u8]) {
+    let mut hasher = blake3::Hasher::new_keyed(&seed.0);
+    hasher.update(b"marram cell generator 1");
+    let mut stream = hasher.finalize_xof();
+    stream.set_position(*drawn);
+    stream.fill(buffer);
+    *drawn += buffer.len() as u64;
 }
 
 /// `None` is a close.
@@ -268,12 +289,7 @@ impl Host for HostContext<'_, '_> {
 
     fn random(&mut self, buffer: &mut [u8]) {
         let (seed, drawn) = &mut self.stage;
-        let mut hasher = blake3::Hasher::new_keyed(&seed.0);
-        hasher.update(b"marram cell generator 1");
-        let mut stream = hasher.finalize_xof();
-        stream.set_position(**drawn);
-        stream.fill(buffer);
-        **drawn += buffer.len() as u64;
+        random(*seed, drawn, buffer);
         // In some seeds a stage that draws also reads from the cache.
         self.reader.mix(buffer.first().copied().unwrap_or(0), self.ran, buffer);
     }

@@ -9,12 +9,19 @@ use marram_shard::api::{BackupForm, EpochSettings, WitnessMode};
 
 /// In a quarter of all seeds.
 pub(super) fn draw(seed: u64) -> Option<EpochSettings> {
+    Random::new(seed, 190).percent(25).then(|| settings(seed))
+}
+
+/// The settings of a seed, whether it was drawn or not.
+pub(super) fn settings(seed: u64) -> EpochSettings {
     let mut random = Random::new(seed, 190);
-    random.percent(25).then(|| EpochSettings {
+    // This number was drawn already.
+    _ = random.percent(25);
+    EpochSettings {
         every_us: random.pick(&[0, 500, 1_000, 10_000]),
         alone_after_ms: random.pick(&[0, 20, 200, 1_000]),
         form: random.pick(&[BackupForm::Log, BackupForm::Auto, BackupForm::Pages]),
-    })
+    }
 }
 
 impl Plan {

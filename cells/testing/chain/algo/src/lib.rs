@@ -432,7 +432,8 @@ impl Chain {
 }
 
 /// One round of a 64-bit finaliser: a change of any input bit changes about half of the output bits.
-const fn mix(hash: u64, word: u64) -> u64 {
+#[must_use]
+pub const fn mix(hash: u64, word: u64) -> u64 {
     let mut hash = (hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

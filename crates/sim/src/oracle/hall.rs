@@ -1,0 +1,236 @@
+//! The oracle of halls: cells that many clients share, and of which there is one for the app. It knows what clients wrote and what they
+//! received, and neither edges nor which port a client has: its first record tells that.
+//!
+//! ```text
+//! client x:  joined 0 | x spoke 1 | joined 2 | y spoke 3 | x left 4          record k: | index k | digest of record k-1 |
+//! client y:                         joined 2 | y spoke 3 | x left 4 | ...              | whose input, all that this one has said |
+//! ```
+//! - one client receives every record from that of its own joining on, without a gap or a repeat, each upon the one before it
+//!   (`judge_alone`);
+//! - all clients are in one history: at an index all have the same record (`History`, I14);
+//! - what a record says of its speaker is true of what that client wrote: each byte was consumed once, in order
+//!   (`judge_speakers`);
+//! - a client that ended in order has received the record of that, which has all that it wrote (`judge_end`, I26); another one has
+//!   a reason ([`Program::excused`]).
+
+use crate::program::{LiedTo, Program};
+use marram_chain_algo::Stream;
+use marram_hall_algo::{Deed, HallRecord};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A hall may begin again only if all that it released is lost. No seed loses that.
+const LIVES_MAX: usize = 1;
+
+/// A client of the hall.
+struct Guest<'a> {
+    program: &'a Program,
+    /// The number of the program, for texts.
+    index: usize,
+    /// In the order of arrival.
+    records: Vec<HallRecord>,
+}
+
+/// The place of a record: the life of its hall, and its index.
+type Place = (u64, u64);
+
+/// What all clients together have received.
+#[derive(Default)]
+struct History(BTreeMap<Place, HallRecord>);
+
+/// Checks what the clients of a hall received; they are given with their numbers. Texts go to `violations`, a few at most.
+///
+/// A client whose own agent lied may have received anything, and what its records name need not be what it wrote.
+pub(super) fn judge(clients: &[(usize, &Program)], violations: &mut Vec<String>) {
+    let mut guests = Vec::new();
+    for (index, program) in clients.iter().filter(|(_, program)| program.lied_to != LiedTo::ByOwnAgent) {
+        match records(&program.received) {
+            Ok(records) => guests.push(Guest { program, index: *index, records }),
+            Err(what) => violations.push(format!("client {index} of the hall received {what}")),
+        }
+    }
+    let before = violations.len();
+    guests.iter().for_each(|guest| guest.judge_alone(violations));
+    if violations.len() > before {
+        return;
+    }
+    let history = History::of(&guests, violations);
+    history.judge(violations);
+    if violations.len() == before {
+        let is_known = clients.len() == guests.len();
+        judge_speakers(&guests, &history, is_known, violations);
+    }
+    guests.iter().for_each(|guest| guest.judge_end(violations));
+}
+
+/// The records in what a client received, and otherwise what is wrong.
+fn records(received: &[u8]) -> Result<Vec<HallRecord>, String> {
+    let (records, rest) = received.as_chunks::<{ HallRecord::SIZE }>();
+    if !rest.is_empty() {
+        return Err(format!("{} B of a record", rest.len()));
+    }
+    let decoded = records.iter().map(HallRecord::from_bytes).collect::<Option<_>>();
+    decoded.ok_or_else(|| "what is no record".into())
+}
+
+impl Guest<'_> {
+    fn join(&self) -> Option<Place> {
+        self.records.first().map(place)
+    }
+
+    fn judge_alone(&self, violations: &mut Vec<String>) {
+        let Some(first) = self.records.first() else { return };
+        let name = format!("client {} of the hall", self.index);
+        if first.deed != Deed::Joined {
+            return violations.push(format!("{name} received record {} first: {first:?}", first.index));
+        }
+        for pair in self.records.windows(2) {
+            let [before, after] = pair else { continue };
+            if after.life != before.life || after.index != before.index + 1 {
+                return violations.push(format!(
+                    "{name} received record {} of hall {:x} after {} of {:x}",
+                    after.index, after.life, before.index, before.life
+                ));
+            }
+            if after.port == first.port && after.deed == Deed::Joined {
+                return violations.push(format!(
+                    "{name} has port {}, and so has who joined at {}",
+                    first.port, after.index
+                ));
+            }
+            if before.port == first.port && before.deed == Deed::Left {
+                return violations.push(format!("{name} left, and received record {}", after.index));
+            }
+        }
+    }
+
+    /// One that ended in order has received the record of its own end last, and that has all that it wrote.
+    fn judge_end(&self, violations: &mut Vec<String>) {
+        let name = format!("client {} of the hall", self.index);
+        if self.program.closed != Some(false) {
+            if !self.program.excused {
+                violations.push(format!("{name} was reset"));
+            }
+            return;
+        }
+        let port = self.records.first().map(|first| first.port);
+        let last = self.records.last().filter(|last| last.deed == Deed::Left && Some(last.port) == port);
+        let said = last.map(|last| last.speaker.bytes);
+        let written = self.program.written.len() as u64;
+        let (ended, told) = (self.program.end_taken, self.program.end_received);
+        if said != Some(written) || !ended || !told {
+            violations.push(format!(
+                "{name} ended in order, but of {written} B it received {said:?} B (ended {ended}, told of the end {told})"
+            ));
+        }
+    }
+}
+
+fn place(record: &HallRecord) -> Place {
+    (record.life, record.index)
+}
+
+impl History {
+    /// At an index, all clients have received the same record.
+    fn of(guests: &[Guest<'_>], violations: &mut Vec<String>) -> Self {
+        let mut history = Self::default();
+        for guest in guests {
+            for record in &guest.records {
+                let first = history.0.entry(place(record)).or_insert(*record);
+                if first != record {
+                    violations.push(format!(
+                        "client {} of the hall received another record {} than others: {record:?} and {first:?}",
+                        guest.index, record.index
+                    ));
+                    break;
+                }
+            }
+        }
+        history
+    }
+
+    /// One hall, and each record follows upon the one before it, if the two went to different clients, too. A gap is legal: no client was there.
+    fn judge(&self, violations: &mut Vec<String>) {
+        let lives: BTreeSet<u64> = self.0.keys().map(|(life, _)| *life).collect();
+        if lives.len() > LIVES_MAX {
+            violations.push(format!("there were {} halls", lives.len()));
+        }
+        for (before, after) in self.0.values().zip(self.0.values().skip(1)) {
+            if before.life != after.life {
+                continue;
+            }
+            let adjacent = before.index + 1 == after.index;
+            if adjacent && after.previous != before.digest() {
+                violations
+                    .push(format!("record {} of the hall does not follow upon the one before", after.index));
+                return;
+            }
+            if after.events - before.events.min(after.events) != after.index - before.index {
+                violations.push(format!("record {} of the hall is not one of each input", after.index));
+                return;
+            }
+        }
+    }
+}
+
+/// Who has a port: the number of the guest in the list, if it received the record of its joining.
+struct Speaker {
+    guest: Option<usize>,
+    /// What it has said, as the last record knows.
+    said: Stream,
+}
+
+/// What a record says of its speaker is a prefix of what that client wrote, and never less than before. `is_known`: all clients of the
+/// hall are in the list.
+///
+/// A client that received nothing is not known by its port: then any such client may be the speaker.
+fn judge_speakers(guests: &[Guest<'_>], history: &History, is_known: bool, violations: &mut Vec<String>) {
+    let mut joins = BTreeMap::new();
+    for (number, guest) in guests.iter().enumerate() {
+        let Some(join) = guest.join() else { continue };
+        if let Some(other) = joins.insert(join, number) {
+            let (one, other) = (guest.index, guests[other].index);
+            return violations
+                .push(format!("clients {other} and {one} of the hall joined with record {}", join.1));
+        }
+    }
+    let mut speakers: BTreeMap<(u64, u32), Speaker> = BTreeMap::new();
+    let mut before: Option<Place> = None;
+    for (at, record) in &history.0 {
+        if before.is_some_and(|before| (before.0, before.1 + 1) != *at) {
+            // Where no client received anything, a number may have been given to another one.
+            speakers.clear();
+        }
+        before = Some(*at);
+        let key = (record.life, record.port);
+        match record.deed {
+            Deed::Waited => continue,
+            Deed::Joined => {
+                let speaker = Speaker { guest: joins.get(at).copied(), said: Stream::EMPTY };
+                speakers.insert(key, speaker);
+            }
+            Deed::Spoke | Deed::Left => {}
+        }
+        let speaker = speakers.entry(key).or_insert(Speaker { guest: None, said: Stream::EMPTY });
+        let grows = record.speaker.bytes >= speaker.said.bytes;
+        let is_true = match speaker.guest {
+            Some(guest) => wrote(guests[guest].program, &record.speaker),
+            None => !is_known || guests.iter().any(|guest| wrote(guest.program, &record.speaker)),
+        };
+        if !grows || !is_true {
+            let who = speaker.guest.map(|guest| guests[guest].index);
+            return violations.push(format!(
+                "client {who:?} of the hall wrote something else than record {} says: {:?} at port {}",
+                record.index, record.speaker, record.port
+            ));
+        }
+        speaker.said = record.speaker;
+    }
+}
+
+/// Whether what a program wrote begins with this.
+fn wrote(program: &Program, stream: &Stream) -> bool {
+    super::is_valid_prefix(stream, program)
+}
+
+#[cfg(test)]
+mod tests;

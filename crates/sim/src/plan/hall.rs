@@ -1,0 +1,82 @@
+//! One cell that many clients share, with a backup. They come, go, stall and vanish.
+
+use super::{Load, MS, Plan, S, Script, Service, Visit, script};
+use crate::random::Random;
+use marram_shard::api::{App, CheckpointHolder, Protect};
+
+/// Of a hundred seeds. None, as long as no shard has such a cell.
+const PERCENT: u64 = 0;
+
+pub(super) fn draw(seed: u64) -> bool {
+    Random::new(seed, 200).percent(PERCENT)
+}
+
+/// The clients are at more than one agent.
+pub(super) fn agents((clients, servers): (usize, usize)) -> (usize, usize) {
+    (clients + 1, servers)
+}
+
+/// All clients are the hall's.
+pub(super) fn prepare(plan: &mut Plan) {
+    let mut random = Random::new(plan.seed, 201);
+    let random = &mut random;
+    let (count, first) = (random.between(2, 12), random.index(plan.clients));
+    let visit = |nth: u64| Visit {
+        at_ns: random.magnitude(MS, S),
+        // Each agent has some.
+        agent: usize::try_from(nth).map_or(first, |nth| (first + nth) % plan.clients),
+        service: Service::Hall,
+        script: guest(random),
+    };
+    plan.visits = (0..count).map(visit).collect();
+    let like = &plan.apps[Service::Alone as usize];
+    let app = App {
+        name: Service::Hall.name().into(),
+        image: Service::Hall.image(false),
+        protect: Protect::Epoch,
+        keep: CheckpointHolder::Client,
+        shared: true,
+        ..like.clone()
+    };
+    plan.apps.push(app);
+    (plan.poison, plan.recorder, plan.datagrams) = (None, None, [false; 2]);
+}
+
+/// What one of them does. More of them than elsewhere reset their connections, and some read nothing for a while.
+fn guest(random: &mut Random) -> Script {
+    let stall_ns = if random.percent(10) { random.magnitude(MS, S) } else { 0 };
+    let resets = random.percent(10);
+    Script { resets, stall_ns, ..script(random, Load::Usual) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Scenario;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn no_seed_has_a_hall_yet() {
+        let is_hall = |visit: &Visit| visit.service == Service::Hall;
+        assert!((0..300).all(|seed| !Plan::of(seed).visits.iter().any(is_hall)));
+    }
+
+    #[test]
+    fn a_hall_has_clients_at_all_agents_and_a_backup() {
+        let mut counts = BTreeSet::new();
+        for seed in 0..300 {
+            let plan = Plan::of_scenario(seed, Some(Scenario::Hall));
+            assert!(plan.visits.iter().all(|visit| visit.service == Service::Hall));
+            let agents: BTreeSet<_> = plan.visits.iter().map(|visit| visit.agent).collect();
+            assert_eq!(agents.len(), plan.clients.min(plan.visits.len()));
+            assert!(
+                plan.clients >= 2 && plan.has_epochs() && plan.connects_edges() && plan.witness.is_some()
+            );
+            let hall = plan.apps.last().unwrap();
+            assert!(hall.shared && hall.epoch.is_some() && hall.server.is_none());
+            assert_eq!((&hall.name[..], hall.image), ("hall", Service::Hall.image(false)));
+            counts.insert(plan.visits.len());
+        }
+        assert_eq!(counts, (2..=12).collect());
+    }
+}
