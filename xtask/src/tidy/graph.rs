@@ -15,7 +15,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("marram-wire", &[]),
     ("marram-session", &["marram-wire"]),
     ("marram-shard", &["marram-session", "marram-wire"]),
-    ("marram-sim", &["marram-chain-algo", "marram-sandbox", "marram-session", "marram-shard", "marram-wire"]),
+    (
+        "marram-sim",
+        &[
+            "marram-chain-algo",
+            "marram-hall-algo",
+            "marram-sandbox",
+            "marram-session",
+            "marram-shard",
+            "marram-wire",
+        ],
+    ),
     // Around the pure machines.
     ("marram-sandbox", &["marram-session", "marram-wire"]),
     ("marram-transport", &["marram-wire"]),
