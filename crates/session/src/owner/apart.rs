@@ -27,7 +27,7 @@ impl Checkpointer {
     pub(super) fn is_apart_due(&self, about: &About, awaited: Awaited) -> bool {
         let is_sealed = self.taken.is_none() || self.sending.is_some();
         let able = !about.keeps_checkpoints() || self.can_take_apart();
-        let is_wanted = matches!(awaited, Awaited::Apart | Awaited::Pages);
+        let is_wanted = matches!(awaited, Awaited::Apart | Awaited::Pages | Awaited::Own);
         is_wanted && able && self.apart.is_none() && is_sealed
     }
 
@@ -36,11 +36,11 @@ impl Checkpointer {
         awaited == Awaited::Full || awaited == Awaited::Apart && !self.can_take_apart()
     }
 
-    /// The copy was sealed, if it is for keepers alone: describes it, with the messages that it consumed by port. It is over with
-    /// that.
-    pub(super) fn sealed_apart(&mut self, about: &About, size: u64) -> Option<(CheckpointMeta, Vec<u64>)> {
-        let Taken { number, kind, log_offset, took, .. } = self.apart.take()?;
-        Some((CheckpointMeta { generation: about.generation(), number, kind, log_offset, size }, took))
+    /// The copy was sealed, if it is for keepers alone: describes it, and what was taken. It is over with that.
+    pub(super) fn sealed_apart(&mut self, about: &About, size: u64) -> Option<(CheckpointMeta, Taken)> {
+        let taken = self.apart.take()?;
+        let Taken { number, kind, log_offset, .. } = taken;
+        Some((CheckpointMeta { generation: about.generation(), number, kind, log_offset, size }, taken))
     }
 
     /// The cell was fed by another owner, and restored from this, if from any checkpoint. The next one is due at once, and builds on the full

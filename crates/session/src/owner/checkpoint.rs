@@ -2,7 +2,7 @@
 //! "Truncation"). What is decided is in [`super::checkpointer`].
 
 use super::{
-    Owner, OwnerEffect, OwnerPhase,
+    Now, Owner, OwnerEffect, OwnerPhase,
     checkpointer::{Awaited, Step, Stored},
     end_state::EndState,
     page_feed::PagesKind,
@@ -14,7 +14,7 @@ use crate::{
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
-    frame::{CheckpointBegin, Code, LogOnly},
+    frame::{CheckpointBegin, CheckpointMeta, Code, LogOnly},
     limits::{RETAINED_MAX, STREAM_CUT, charge},
 };
 
@@ -22,7 +22,7 @@ impl Owner {
     /// Takes a checkpoint if one is due and no handler runs: a copy in the middle of an entry would be at no position
     /// of the log. Nor while another edge is about to take the session over: the ends would delete log that it still needs.
     pub(super) fn checkpoint_if_due(&mut self, out: &mut Vec<OwnerEffect>) {
-        let awaited = self.replicas.awaited();
+        let awaited = self.awaited();
         let due = self.checkpointer.is_due(&self.about, &self.ends, &self.log, awaited);
         if due
             && !self.replicas.has_handed_over()
@@ -38,6 +38,23 @@ impl Owner {
             }
         }
         self.seal_if_settled(out);
+    }
+
+    /// The checkpoint that is awaited. Where the executor knows none that a backup's pages build on, the one that a shared cell keeps for itself
+    /// becomes that.
+    fn awaited(&self) -> Awaited {
+        let target_ns = self.about.policy.recovery_target_ns;
+        let is_own = || self.keep.as_ref().is_some_and(|keep| keep.is_due(target_ns, &self.log));
+        match self.replicas.awaited() {
+            Awaited::Nothing if is_own() => {
+                if self.checkpointer.apart_base.is_some() {
+                    Awaited::Own
+                } else {
+                    Awaited::Pages
+                }
+            }
+            awaited => awaited,
+        }
     }
 
     /// The replays of the shard's sessions would take longer than its budget: this session takes a checkpoint now, or
@@ -88,11 +105,16 @@ impl Owner {
         if awaited == Awaited::Pages {
             let kind = if base == CheckpointBase::Backup { PagesKind::Changed } else { PagesKind::Whole };
             self.replicas.pages_copied(number, kind, self.epochs.last());
-        } else if awaited != Awaited::Nothing && (is_apart || base == CheckpointBase::Image) {
+        } else if !matches!(awaited, Awaited::Nothing | Awaited::Own)
+            && (is_apart || base == CheckpointBase::Image)
+        {
             // A backup that holds gets it too, since the next pages build on it.
             self.replicas.pages_copied(number, PagesKind::Shared, self.epochs.last());
             let keep = self.keep_frame();
             self.replicas.start_waiting(Some(number), &keep, out);
+        }
+        if let Some(keep) = self.keep.as_mut().filter(|_| !base.is_previous()) {
+            keep.copied(number, self.log.end());
         }
         // A replay that starts here, also that of a keeper which begins here, needs nothing of what was read before.
         self.log.forget_reads();
@@ -131,6 +153,7 @@ impl Owner {
     /// The answer to [`OwnerEffect::Checkpoint`].
     pub fn checkpointed(
         &mut self,
+        now: Now,
         cell: CellId,
         number: u32,
         result: Result<Bytes, String>,
@@ -154,12 +177,18 @@ impl Owner {
             }
             return;
         }
-        if let Some((meta, took)) = self.checkpointer.sealed_apart(&self.about, bytes.len() as u64) {
-            // A keeper that takes over here has no log before this: each end needs it up to here.
-            (0..self.ends.len()).for_each(|index| self.send_log(index, out));
-            self.totals.epoch_page_bytes += self.replicas.pages_sealed(number, meta.size);
-            self.replicas.feed_checkpoint(self.about.context(), &meta, &bytes, &took, out);
-            return self.checkpoint_if_due(out);
+        if let Some((meta, taken)) = self.checkpointer.sealed_apart(&self.about, bytes.len() as u64) {
+            let has_waited = self.awaits_keeper_or_group();
+            self.keep.iter_mut().for_each(|keep| keep.sealed(&meta, &bytes));
+            if !taken.is_own {
+                self.feed_apart(&meta, &taken.took, &bytes, out);
+            }
+            self.begin_rebuild(out);
+            self.checkpoint_if_due(out);
+            if has_waited {
+                self.pump(now, out);
+            }
+            return;
         }
         let Some((meta, took, holders)) = self.checkpointer.sealed(&self.about, &self.ends, &bytes) else {
             return;
@@ -176,6 +205,14 @@ impl Owner {
         self.checkpointer.send_parts(&self.ends, out);
     }
 
+    /// Sends keepers a checkpoint that the ends do not get.
+    fn feed_apart(&mut self, meta: &CheckpointMeta, took: &[u64], bytes: &Bytes, out: &mut Vec<OwnerEffect>) {
+        // A keeper that takes over here has no log before this: each end needs it up to here.
+        (0..self.ends.len()).for_each(|index| self.send_log(index, out));
+        self.totals.epoch_page_bytes += self.replicas.pages_sealed(meta.number, meta.size);
+        self.replicas.feed_checkpoint(self.about.context(), meta, bytes, took, out);
+    }
+
     /// Sends an end what it lacks of the log, if it is linked.
     pub(super) fn send_log(&mut self, index: usize, out: &mut Vec<OwnerEffect>) {
         let Some(channel) = self.ends[index].channel.filter(|_| self.about.keeps_log()) else { return };
@@ -189,8 +226,19 @@ impl Owner {
     /// session continues while there is room for its log.
     fn no_checkpoint(&mut self, reason: String, out: &mut Vec<OwnerEffect>) {
         self.checkpointer.give_up();
+        if let Some(keep) = self.keep.as_mut().filter(|keep| keep.is_copied()) {
+            if self.runner.rebuild.is_some() {
+                keep.lose_copy();
+            } else {
+                keep.give_up(self.log.end());
+            }
+            self.truncate_kept();
+        }
         self.replicas.feed_no_checkpoint(self.about.context(), out);
         out.push(OwnerEffect::NoCheckpoint(reason.clone()));
+        if self.runner.rebuild.is_some() {
+            return self.begin_rebuild(out);
+        }
         self.end_if_exhausted(&reason, out);
     }
 

@@ -74,6 +74,8 @@ pub(super) struct Taken {
     /// Charges consumed and not covered, by port, at the time of the copy.
     uncovered: Vec<u64>,
     pub(super) kind: CheckpointKind,
+    /// Whether no keeper gets it.
+    pub(super) is_own: bool,
     /// Until it is sealed.
     waits: Option<Waits>,
 }
@@ -138,6 +140,8 @@ pub(super) enum Awaited {
     Apart,
     /// None waits for its first one, and a backup gets pages next: a delta on what it has.
     Pages,
+    /// None waits, and a shared cell keeps one for itself: a full one, beside the pages of a backup.
+    Own,
     /// One of them keeps checkpoints as ends do: a full one of the ends' list.
     Full,
 }
@@ -356,6 +360,7 @@ impl Checkpointer {
             // Where the ends keep no checkpoints there is none of theirs to name.
             return Some(match awaited {
                 Awaited::Pages if self.apart_base.is_some() => CheckpointBase::Backup,
+                Awaited::Own => CheckpointBase::Apart,
                 _ if about.keeps_checkpoints() => CheckpointBase::Apart,
                 _ => CheckpointBase::Image,
             });
@@ -525,15 +530,19 @@ impl Checkpointer {
             took: ends.took(),
             uncovered: ends.iter().map(|side| side.uncovered).collect(),
             kind,
+            is_own: awaited == Awaited::Own,
             waits: Some(Waits {
                 header: Box::new(header),
                 settled: ends.iter().map(EndState::settled).collect(),
             }),
         };
         if is_apart {
+            let is_own = taken.is_own;
             self.apart = Some(taken);
-            self.apart_base = Some((about.generation(), number));
-            if about.has_backup() {
+            if !is_own {
+                self.apart_base = Some((about.generation(), number));
+            }
+            if about.has_backup() && !is_own {
                 self.uncovered.copied();
             }
         } else {

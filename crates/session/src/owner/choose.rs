@@ -117,6 +117,9 @@ impl Owner {
         if self.follow.is_some() {
             return self.stands(now, result.map(|()| None), out);
         }
+        if self.runner.rebuild.is_some() {
+            return self.rebuild_stands(now, result.map(|()| None), out);
+        }
         if self.phase() != OwnerPhase::Restoring {
             return trace!(self.context(), "ignores that its cell started: it is {}", self.phase().name());
         }
@@ -139,6 +142,9 @@ impl Owner {
         }
         if self.follow.is_some() {
             return self.stands(now, result.map(Some), out);
+        }
+        if self.runner.rebuild.is_some() {
+            return self.rebuild_stands(now, result.map(Some), out);
         }
         match &mut self.phase {
             Phase::Promising(opening) if opening.source().is_some() => opening.restored(result),
@@ -263,13 +269,19 @@ impl Owner {
         self.confirm_to_end(out);
         self.replicas.tell_standby_again(&self.ends, out);
         self.ask_all_ports(out);
+        self.begin_rebuild(out);
         if self.state.is_opened {
+            if self.keep.as_ref().is_some_and(|keep| !keep.has_base()) {
+                // What its clients do next may stop it.
+                self.checkpoint_if_due(out);
+            }
             self.release(out);
             // The ends waited without an owner: the next message goes before a checkpoint.
             self.pump(now, out);
             // Ends with full buffers have stopped reading: only a checkpoint makes room again.
             return self.checkpoint_if_due(out);
         }
+        self.keep.iter_mut().for_each(|keep| keep.begin());
         self.runner.start(now, &self.ends, &self.log, &mut self.state);
         if !self.run_or_log(now, out) {
             self.pump(now, out);

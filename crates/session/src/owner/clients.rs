@@ -56,22 +56,28 @@ impl Ends {
         }
     }
 
-    /// Opens the port of this side.
-    fn open_port(&mut self, side: EndState) {
+    /// Opens the port of this side. Returns its index.
+    fn open_port(&mut self, side: EndState) -> usize {
         let at = self.sides.partition_point(|other| other.port < side.port);
         self.sides.insert(at, side);
+        at
     }
 
     /// What the log is to say next of a port, with the handlers that this runs, in reverse order.
     pub(super) fn next_port_event(&mut self) -> Option<(Event, Vec<CellInput>)> {
         let list = self.ports.as_mut()?;
         let pends = |side: &EndState| side.client.as_ref().is_some_and(|client| client.pending.is_some());
-        if let Some(at) = list.entering.iter().position(pends) {
-            let side = list.entering.remove(at);
-            self.open_port(side);
+        // One that was expelled leaves before anything else happens.
+        let expelled = |side: &EndState| side.client.as_ref().is_some_and(|client| client.expelled);
+        let first = self.sides.iter().position(|side| pends(side) && expelled(side));
+        let mut at = first.or_else(|| self.sides.iter().position(pends));
+        // One joins only if nothing else is to be said: its port is open from then on.
+        if at.is_none() {
+            let joins = list.entering.iter().position(pends)?;
+            let side = list.entering.remove(joins);
+            at = Some(self.open_port(side));
         }
-        let side = self.sides.iter_mut().find(|side| pends(side))?;
-        let event = side.client.as_mut()?.pending.take()?;
+        let event = self.sides[at?].client.as_mut()?.pending.take()?;
         let inputs = self.run_port_event(&event)?;
         Some((Event::Port(event), inputs))
     }

@@ -59,6 +59,8 @@ pub(super) struct Epochs {
     pub(super) stored: Option<Boundary>,
     /// Empty: what ends are told to forget is gathered here.
     told: Vec<(Port, u64)>,
+    /// Up to where all were told to forget.
+    forgot_to: u64,
     /// Whether no entry begins, since all sessions of the group are to be copied at one moment.
     pub(super) is_halted: bool,
 }
@@ -299,7 +301,9 @@ impl Owner {
     pub(super) fn forget_if_much(&mut self, out: &mut Vec<OwnerEffect>) {
         let at = &self.epochs.kept;
         let allowed = |side: &EndState| FORGET_BYTES.min(side.allowance() / 2);
-        let is_much = at.log_offset.saturating_sub(self.log.floor()) >= FORGET_BYTES
+        // What a shared cell keeps for itself is not forgotten, and the ends need not be told again.
+        let forgot_to = if self.keep.is_some() { self.epochs.forgot_to } else { 0 };
+        let is_much = at.log_offset.saturating_sub(self.log.floor().max(forgot_to)) >= FORGET_BYTES
             || self.ends.iter().any(|side| at.mark(side.port).uncovered >= allowed(side));
         if is_much {
             self.forget_kept(out);
@@ -325,9 +329,16 @@ impl Owner {
         self.replicas.forgot(&told);
         told.clear();
         self.epochs.told = told;
-        if self.checkpointer.apart.is_none() {
-            self.log.truncate(kept_to);
-        }
+        self.epochs.forgot_to = kept_to;
+        self.truncate_kept();
         self.replicas.feed_covered(kept_to, kept_tag, &self.ends, out);
+    }
+
+    /// The log that is kept elsewhere is dropped, unless a copy or a rebuild of the cell begins before.
+    pub(super) fn truncate_kept(&mut self) {
+        if self.checkpointer.apart.is_none() {
+            let own = self.keep.as_ref().and_then(|keep| keep.log_floor());
+            self.log.truncate(self.epochs.kept.log_offset.min(own.unwrap_or(u64::MAX)));
+        }
     }
 }

@@ -47,6 +47,8 @@ impl Owner {
         holds!("I49", !lent || !(self.about.policy.keeps.anything() || self.about.policy.shared));
         self.state.invariants()?;
         self.witness.invariants()?;
+        let own = self.keep.as_ref().and_then(|keep| keep.log_floor());
+        holds!("I28", own.is_none_or(|from| self.log.floor() <= from || self.follow.is_some()));
         self.checkpointer.invariants(&self.about, &self.log)?;
         self.recordings.invariants()?;
         self.replicas.invariants()

@@ -20,6 +20,7 @@
 //! | the witness | `witness` | `witness` |
 //! | protection of a session that has none, while it moves | `about` | `protection` |
 //! | epochs that a backup has not confirmed | `epochs` | here |
+//! | what a shared cell is rebuilt from, and its rebuild | `keep`, `rebuild` | `traps` |
 
 mod about;
 mod apart;
@@ -38,6 +39,7 @@ mod feed;
 mod follow;
 mod forms;
 mod invariants;
+mod keep;
 mod leave;
 mod log;
 mod open;
@@ -50,6 +52,7 @@ mod policy;
 mod port_list;
 mod ports;
 mod protection;
+mod rebuild;
 mod recall;
 mod record;
 mod recordings;
@@ -62,6 +65,7 @@ mod share;
 mod state;
 mod takeover;
 mod tape;
+mod traps;
 mod uncovered;
 mod whole;
 mod witness;
@@ -98,6 +102,7 @@ use checkpointer::Checkpointer;
 use ends::Ends;
 use epochs::Epochs;
 use follow::Follow;
+use keep::OwnKeep;
 use log::Log;
 use phase::Phase;
 use recordings::Recordings;
@@ -121,6 +126,8 @@ pub struct Owner {
     state: CellState,
     runner: Runner,
     checkpointer: Checkpointer,
+    /// Of a shared cell: what it is rebuilt from if a client's input stops it.
+    keep: Option<Box<OwnKeep>>,
     recordings: Recordings,
     replicas: Replicas,
     /// While the owner is a standby, and until the takeover is complete.
@@ -150,6 +157,7 @@ impl Owner {
             Ends::new([Port::CLIENT, Port::SERVER].into_iter().zip(hosts.iter().copied()))
         };
         Self {
+            keep: about.is_shared_cell().then(Box::default),
             about,
             phase: Phase::Detached,
             recordings: Recordings::new(ends.len()),
@@ -287,6 +295,7 @@ impl Owner {
             + self.recordings.held_bytes()
             + self.checkpointer.held_bytes()
             + self.replicas.held_bytes()
+            + self.keep.as_ref().map_or(0, |keep| keep.held_bytes())
     }
 
     /// Charge of the outputs that an end has not acknowledged, of the end with most.

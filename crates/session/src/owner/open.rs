@@ -53,6 +53,7 @@ impl Owner {
         self.replicas.renew(&self.about, has_cell || is_fresh, out);
         self.backup_changed(out);
         self.checkpointer.interrupt(has_cell);
+        self.keep.iter_mut().for_each(|keep| keep.lose_copy());
         self.replicas.pages_lost();
         // A cell of an attempt that failed before a log was chosen: it may stand at a position that is not chosen now.
         if self.live.is_none() {

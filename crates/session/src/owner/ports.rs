@@ -17,7 +17,7 @@ use alloc::{
     vec::Vec,
 };
 use marram_wire::{
-    frame::{Channel, Chosen, Code, Ended, Frame, Input, Live, Promise, Promised, Truncate},
+    frame::{Channel, Chosen, Code, Frame, Input, Live, Promise, Promised, Truncate},
     id::{Generation, HostId, Port, SessionId},
     limits::{INPUTS_MAX, RETAINED_MAX, UNSENT_SHARED_MAX, charge},
     log::{Client, Joined, PortEvent},
@@ -262,7 +262,7 @@ impl Owner {
     }
 
     /// An entry that says something of a port is logged, up to here.
-    pub(super) fn port_logged(&mut self, event: &PortEvent) {
+    pub(super) fn port_logged(&mut self, event: &PortEvent, out: &mut Vec<OwnerEffect>) {
         let log_end = self.log.end();
         let Some(client) = self.ends.client_at(event.port()).and_then(|side| side.client.as_mut()) else {
             return;
@@ -270,7 +270,12 @@ impl Owner {
         let generation = match event {
             PortEvent::Joined(joined) => joined.client.generation,
             PortEvent::Resumed { generation, .. } => *generation,
-            PortEvent::Expelled { .. } | PortEvent::Left { .. } => return,
+            PortEvent::Expelled { .. } => return,
+            PortEvent::Left { port, .. } => {
+                // Its end may have come back meanwhile.
+                let code = if client.expelled { Code::Guest } else { Code::Lost };
+                return self.tell_ended(*port, code, "the client has left the cell", out);
+            }
         };
         client.client.generation = generation;
         // Its end may have been asked again since.
@@ -361,11 +366,7 @@ impl Owner {
         out: &mut Vec<OwnerEffect>,
     ) {
         trace!(self.context(), "ends the client at port {}: {code:?}: {reason}", port.0);
-        let Some(side) = self.ends.client_at(port) else { return };
-        let linked = side.channel.take();
-        if let Some(channel) = side.client.as_ref().and_then(|client| client.channel(linked)) {
-            out.push(OwnerEffect::Send(port, Ended { channel, code, reason: reason.into() }.into()));
-        }
+        self.tell_ended(port, code, reason, out);
         self.client_leaves(port, reason);
         self.pump(now, out);
     }
@@ -448,8 +449,13 @@ impl Owner {
         away.map(|client| client.away_since_ns.map_or(0, |since_ns| since_ns.saturating_add(linger_ns))).min()
     }
 
-    /// The cell runs: each client's end is to be asked for its promise.
+    /// The cell runs: each client's end is to be asked for its promise. One that the last owner had expelled leaves.
     pub(super) fn ask_all_ports(&mut self, out: &mut Vec<OwnerEffect>) {
+        for side in self.ends.iter_mut() {
+            let expelled = side.client.as_mut().filter(|client| client.expelled && !client.leaves());
+            let left = PortEvent::Left { port: side.port, quietly: false };
+            expelled.into_iter().for_each(|client| client.pending = Some(left.clone()));
+        }
         let away = |side: &&EndState| {
             side.client.as_ref().is_some_and(|client| client.phase == PortPhase::Away && !client.leaves())
         };

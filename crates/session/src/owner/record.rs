@@ -95,6 +95,9 @@ impl Owner {
             CellStop::Trap(reason) => (false, reason),
             CellStop::Kill(reason) => (true, reason),
         };
+        if self.about.is_shared_cell() {
+            return self.handler_stopped(&running, reason, out);
+        }
         // Kinds 0 and 1 are messages of the client and the server. 4 is a handler that was stopped in replay.
         let input = match running.event {
             Event::Message(port) => u8::from(port != Port::CLIENT),

@@ -1,7 +1,12 @@
 //! The running phase: one input at a time, its log entry, its outputs, their release (docs/protocol.md, "The release
 //! rule").
 
-use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::EndState, phase::Phase, runner::Running};
+use super::{
+    Now, Owner, OwnerEffect, OwnerPhase,
+    end_state::EndState,
+    phase::Phase,
+    runner::{Runner, Running},
+};
 use crate::{
     bug,
     cell::{CellOutput as Made, Ran, RunOutcome},
@@ -54,15 +59,19 @@ impl Owner {
         }
     }
 
-    /// Whether no entry begins until a keeper has caught up, all sessions of the group are copied, or another edge than the backup has
+    /// Whether no entry begins until a keeper has caught up, or this owner for itself, all sessions of the group are copied, or another edge than the backup has
     /// taken the session over: what the backup confirms would be released, and that edge would lack it.
     pub(super) fn awaits_keeper_or_group(&self) -> bool {
         let leaves_backup = self.about.has_backup() && self.replicas.leaves_backup();
-        self.replicas.waits_for_one() || self.epochs.is_halted || leaves_backup
+        let is_full = self.keep.as_ref().is_some_and(|keep| keep.is_full());
+        self.replicas.waits_for_one() || self.epochs.is_halted || leaves_backup || is_full
     }
 
     /// A handler finished.
     pub(super) fn consumed(&mut self, now: Now, mut ran: Ran, out: &mut Vec<OwnerEffect>) {
+        if self.runner.rebuild.is_some() {
+            return self.rebuild_ran(now, &ran, out);
+        }
         let Some(mut running) = self.runner.take() else {
             let bug = bug!("a handler finishes once", self.about.session, self.phase());
             return self.end_for_bug(bug, out);
@@ -80,6 +89,14 @@ impl Owner {
         let sent = Made::count_sent(&ran.outputs);
         self.totals.produced += sent as u64;
         self.checkpointer.spent(ran.cost_ns);
+        if let Some(keep) = &mut self.keep {
+            keep.spent(ran.cost_ns);
+            // A client may have caused it: before anything is logged.
+            let forbidden = applied.clone().err().or_else(|| Runner::too_many(sent));
+            if let Some(reason) = forbidden {
+                return self.handler_stopped(&running, reason, out);
+            }
+        }
         match self.runner.complete(running) {
             Some(running) => {
                 if self.completed(now, running, (sent, applied), out) {
@@ -127,7 +144,7 @@ impl Owner {
         };
         self.totals.consumed += 1;
         self.totals.pauses_ended += self.state.end_entry(&mut self.ends, &self.about);
-        event.into_iter().for_each(|event| self.port_logged(&event));
+        event.into_iter().for_each(|event| self.port_logged(&event, out));
         self.ends.port_entry_ended(Some(self.log.end()));
         self.entry_ended(out);
         if self.runs_alone() {
@@ -195,10 +212,13 @@ impl Owner {
     }
 
     /// Logs an entry and feeds it to the keepers. Returns its size; none if readers would refuse it.
-    fn log_entry(&mut self, running: Running, out: &mut Vec<OwnerEffect>) -> Option<usize> {
+    pub(super) fn log_entry(&mut self, running: Running, out: &mut Vec<OwnerEffect>) -> Option<usize> {
         let Running { event, message, reads, .. } = running;
         let now_ns = running.clock_read.then_some(running.now_ns);
         let offset = self.log.end();
+        if let (Some(keep), Event::Message(port), Some(message)) = (&mut self.keep, &event, &message) {
+            keep.consumed(offset, *port, message);
+        }
         let size = self.log.append(&self.about.keys, event.clone(), now_ns, reads, message.as_ref())?;
         self.replicas.feed_entry(&self.about, (&self.log, &self.ends), offset, &event, message, out);
         Some(size)

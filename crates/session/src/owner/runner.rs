@@ -5,6 +5,7 @@ use super::{
     end_state::Message,
     ends::Ends,
     log::Log,
+    rebuild::Rebuild,
     state::{CellState, input_of},
 };
 use crate::{
@@ -12,6 +13,7 @@ use crate::{
     schedule::Kind,
 };
 use alloc::{
+    boxed::Box,
     format,
     string::{String, ToString},
     vec::Vec,
@@ -39,6 +41,14 @@ pub(super) struct Running {
     pub(super) reads: Vec<Read>,
 }
 
+impl Running {
+    /// An entry that runs nothing.
+    pub(super) fn without_handler(event: Event) -> Self {
+        let (message, rest, reads) = (None, Vec::new(), Vec::new());
+        Self { event, now_ns: 0, message, rest, clock_read: false, reads }
+    }
+}
+
 /// Counts of the current second.
 #[derive(Debug, Default)]
 struct Rates {
@@ -63,6 +73,8 @@ impl Rates {
 #[derive(Debug)]
 pub(super) struct Runner {
     running: Option<Running>,
+    /// Of a shared cell that a client's input has stopped.
+    pub(super) rebuild: Option<Box<Rebuild>>,
     /// The kind of the last entry: the next input is of another kind, if one waits.
     last: Kind,
     /// Session time minus monotonic time, in nanoseconds; fixed when a log was chosen.
@@ -78,6 +90,7 @@ impl Default for Runner {
     fn default() -> Self {
         Self {
             running: None,
+            rebuild: None,
             last: Kind::Message,
             clock_offset_ns: 0,
             carried_offset_ns: None,
@@ -88,9 +101,9 @@ impl Default for Runner {
 }
 
 impl Runner {
-    /// Whether a handler runs.
+    /// Whether a handler runs, or the cell is rebuilt.
     pub(super) fn is_busy(&self) -> bool {
-        self.running.is_some()
+        self.running.is_some() || self.rebuild.is_some()
     }
 
     /// Another owner hands the session over, where this is the session time now: it continues from there, whatever the clocks of
@@ -196,7 +209,7 @@ impl Runner {
 
     /// The cell is given up.
     pub(super) fn drop_running(&mut self) {
-        self.running = None;
+        (self.running, self.rebuild) = (None, None);
     }
 
     /// Counts messages that the cell sent, and bytes that its log grew by.
@@ -204,11 +217,16 @@ impl Runner {
         self.rates.count(now, messages, log_bytes);
     }
 
+    /// Whether so many outputs are more than a handler may send.
+    pub(super) fn too_many(outputs: usize) -> Option<String> {
+        (outputs > OUTPUTS_MAX).then(|| "one handler sent more messages than the limit".to_string())
+    }
+
     /// The limit that the cell exceeds, if there is one; `outputs` were sent by its last handler.
     pub(super) fn broken_quota(&self, policy: &OwnerPolicy, log: &Log, outputs: usize) -> Option<String> {
         let over = |used: u32, limit: u32| limit > 0 && used > limit;
-        if outputs > OUTPUTS_MAX {
-            Some("one handler sent more messages than the limit".to_string())
+        if let Some(reason) = Self::too_many(outputs) {
+            Some(reason)
         } else if over(self.rates.messages, policy.messages_per_s) {
             Some(format!("the cell sent more than quotas.messages_per_s = {}", policy.messages_per_s))
         } else if over(self.rates.log_bytes, policy.log_bytes_per_s) {

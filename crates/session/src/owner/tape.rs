@@ -12,7 +12,7 @@ use marram_wire::{
 const TAPE_MAX: u64 = 2 * RETAINED_MAX;
 
 /// A consumed message.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Taped {
     /// The log offset of its entry.
     offset: u64,
@@ -20,8 +20,8 @@ struct Taped {
     message: Message,
 }
 
-/// What was fed and is not replayed.
-#[derive(Debug, Default)]
+/// What was fed and is not replayed, or is kept for a replay.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Tape {
     messages: VecDeque<Taped>,
     charge: u64,

@@ -199,7 +199,7 @@ impl Shard {
             }
             ShardInput::Checkpointed { cell, number, result } => {
                 self.with_cell(now, cell, out, |owner, effects| {
-                    owner.checkpointed(cell, number, result, effects);
+                    owner.checkpointed(now, cell, number, result, effects);
                 });
             }
             ShardInput::Recorded { session, tag, result } => self.recorded(session, tag, result, out),

@@ -406,8 +406,8 @@ impl Bench {
         result: Result<Bytes, String>,
     ) -> Option<String> {
         let mut reason = None;
-        self.step(|owner, _, out| {
-            owner.checkpointed(cell, number, result, out);
+        self.step(|owner, now, out| {
+            owner.checkpointed(now, cell, number, result, out);
             reason = out.iter().find_map(|effect| match effect {
                 OwnerEffect::NoCheckpoint(reason) => Some(reason.clone()),
                 _ => None,

@@ -2,11 +2,14 @@
 //!
 //! Nothing moves by itself. A test says what the backup is fed, what it confirms, and when the primary is lost.
 
-use crate::owner::bench::{IMAGE, SEED, SESSION, keys, policy};
+use crate::owner::{
+    bench::{IMAGE, SEED, SESSION, keys, policy},
+    teller::Teller,
+};
 use bytes::Bytes;
 use marram_session::{
     bug,
-    cell::{CellId, CellInput, CellOutput, Ran, Run, RunOutcome},
+    cell::CellId,
     end::{End, EndEffect},
     owner::{
         Attempt, BackupForm, EpochRelease, Feed, KeeperId, Now, Owner, OwnerEffect, OwnerPhase, OwnerPolicy,
@@ -14,75 +17,18 @@ use marram_session::{
     },
 };
 use marram_wire::{
-    frame::{Code, Frame, Keeps, Stored},
+    frame::{Code, Ended, Frame, Keeps, Stored},
     header::Header,
     id::{Generation, HostId, Port, SessionId},
     limits::charge,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 const BACKUP: KeeperId = KeeperId(7);
 const LINGER_MS: u32 = 1_000;
 
 fn shared(form: BackupForm) -> OwnerPolicy {
     OwnerPolicy { form, server: None, keeps: Keeps::Messages, shared: true, linger_ms: LINGER_MS, ..policy() }
-}
-
-/// The cell: numbers what happens, and tells it to all whose ports are open. Of a message it tells the first line.
-#[derive(Clone, Default)]
-struct Teller {
-    open: BTreeSet<Port>,
-    told: u64,
-}
-
-impl Teller {
-    fn run(&mut self, run: &Run) -> Ran {
-        let mut outputs = Vec::new();
-        let what = match &run.input {
-            CellInput::Open { port, .. } => {
-                self.open.insert(*port);
-                format!("{} joins", port.0)
-            }
-            CellInput::Message { port, payload } => {
-                let text = String::from_utf8_lossy(payload);
-                let line = text.lines().next().unwrap_or_default();
-                outputs.extend(flow(line));
-                format!("{}: {line}", port.0)
-            }
-            CellInput::Close { port } => {
-                outputs.push(CellOutput::Close { port: *port });
-                self.open.remove(port);
-                format!("{} closes", port.0)
-            }
-            CellInput::Gone { port } => {
-                self.open.remove(port);
-                format!("{} is gone", port.0)
-            }
-            other => panic!("the cell has no {other:?}"),
-        };
-        self.told += 1;
-        let line = Bytes::from(format!("{} {what}", self.told));
-        outputs
-            .extend(self.open.iter().map(|port| CellOutput::Message { port: *port, payload: line.clone() }));
-        Ran {
-            cell: run.cell,
-            outcome: RunOutcome::Idle,
-            clock_read: false,
-            outputs,
-            timers: Vec::new(),
-            tasks: Vec::new(),
-            reads: Vec::new(),
-            cost_ns: 1,
-        }
-    }
-}
-
-/// What a message has the cell do, if it is `pause STAGE PORT` or `resume STAGE PORT`.
-fn flow(line: &str) -> Option<CellOutput> {
-    let words: Vec<_> = line.split(' ').collect();
-    let [what @ ("pause" | "resume"), stage, port] = words[..] else { return None };
-    let (stage, port) = (stage.parse().ok()?, Port(port.parse().ok()?));
-    Some(if what == "pause" { CellOutput::Pause { stage, port } } else { CellOutput::Resume { stage, port } })
 }
 
 /// A client with its end.
@@ -95,6 +41,8 @@ pub(crate) struct ClientEnd {
     pub(crate) heard: Vec<String>,
     pub(crate) closed: bool,
     pub(crate) ended: Option<Code>,
+    /// Whether it does not hear that its session is over.
+    pub(crate) is_deaf: bool,
 }
 
 /// One edge's owner of the cell.
@@ -113,6 +61,19 @@ pub(crate) struct Edge {
     sends: u32,
     stored: VecDeque<Stored>,
     takes_over: bool,
+    /// Whether the answers of the executor wait that say that a checkpoint is sealed, or a cell restored; and those that do.
+    pub(crate) holds_seals: bool,
+    pub(crate) holds_restores: bool,
+    pub(crate) held: VecDeque<Answer>,
+    /// Why the cell is over, if a test allows that.
+    pub(crate) over: Option<(Code, String)>,
+    pub(crate) may_end: bool,
+}
+
+/// An answer of the executor.
+pub(crate) enum Answer {
+    Sealed(CellId, u32),
+    Restored(CellId, Box<Header>),
 }
 
 impl Edge {
@@ -120,7 +81,23 @@ impl Edge {
         let (cell, copied) = (Teller::default(), Teller::default());
         let (feed, stored) = (VecDeque::new(), VecDeque::new());
         let (asks, takes_over) = (Vec::new(), false);
-        Self { owner, cell, cells: 0, feed, asks, epoch: 0, copied, sends: 0, stored, takes_over }
+        Self {
+            owner,
+            cell,
+            cells: 0,
+            feed,
+            asks,
+            epoch: 0,
+            copied,
+            sends: 0,
+            stored,
+            takes_over,
+            holds_seals: false,
+            holds_restores: false,
+            held: VecDeque::new(),
+            over: None,
+            may_end: false,
+        }
     }
 }
 
@@ -129,6 +106,8 @@ pub(crate) struct Hall {
     pub(crate) edge: Edge,
     pub(crate) clients: Vec<ClientEnd>,
     pub(crate) now: Now,
+    /// Whether the seals of the next owner wait.
+    pub(crate) holds_after_promotion: bool,
     generations: u64,
     channels: u32,
     /// Checkpoints by their number, as an executor decrypts them.
@@ -155,8 +134,18 @@ impl Hall {
 
     /// It gets a backup, which is sent a copy of it.
     pub(crate) fn gets_backup(&mut self, feed: Feed) {
-        self.step(|owner, _, out| owner.add_replica(BACKUP, 3, feed, out));
+        self.begins_backup(feed);
         assert!(!self.edge.stored.is_empty(), "the cell is copied");
+        self.has_backup();
+    }
+
+    /// A backup is about to be sent a copy.
+    pub(crate) fn begins_backup(&mut self, feed: Feed) {
+        self.step(|owner, _, out| owner.add_replica(BACKUP, 3, feed, out));
+    }
+
+    /// It has that copy.
+    pub(crate) fn has_backup(&mut self) {
         self.stores();
         self.step(|owner, now, out| owner.release_as(now, EpochRelease::Confirmed, out));
         self.settles();
@@ -168,6 +157,7 @@ impl Hall {
         Self {
             edge: Edge::new(owner),
             clients: Vec::new(),
+            holds_after_promotion: false,
             now: Now { mono_ns: 5_000, unix_ns: 1_000_000 },
             generations: 0,
             channels: 0,
@@ -229,8 +219,12 @@ impl Hall {
             OwnerEffect::Checkpoint(cell, header, _) => {
                 let number = header.number;
                 self.checkpoints.insert(number, (*header, self.edge.copied.clone()));
-                let bytes = Bytes::copy_from_slice(&number.to_le_bytes());
-                self.edge.owner.checkpointed(cell, number, Ok(bytes), out);
+                let sealed = Answer::Sealed(cell, number);
+                if self.edge.holds_seals {
+                    self.edge.held.push_back(sealed);
+                } else {
+                    self.answer(sealed, out);
+                }
             }
             OwnerEffect::Restore(..) => {
                 self.edge.cells += 1;
@@ -240,7 +234,12 @@ impl Hall {
                 let number = u32::from_le_bytes(bytes[..].try_into().expect("a checkpoint is one part"));
                 let (header, cell) = self.checkpoints[&number].clone();
                 self.edge.cell = cell;
-                self.edge.owner.restored(now, CellId(self.edge.cells), Ok(Box::new(header)), out);
+                let restored = Answer::Restored(CellId(self.edge.cells), Box::new(header));
+                if self.edge.holds_restores {
+                    self.edge.held.push_back(restored);
+                } else {
+                    self.answer(restored, out);
+                }
             }
             OwnerEffect::TakeOver => self.edge.takes_over = true,
             OwnerEffect::ToKeeper(BACKUP, frame) => {
@@ -257,9 +256,46 @@ impl Hall {
             }
             OwnerEffect::AskPort(session, _) => self.edge.asks.push(session),
             OwnerEffect::Send(port, frame) => self.reaches_end(port, frame, out),
+            OwnerEffect::Done(code, reason) if self.edge.may_end => self.edge.over = Some((code, reason)),
             OwnerEffect::Done(code, reason) => panic!("the cell is over: {code:?}: {reason}"),
             _ => {}
         }
+    }
+
+    fn answer(&mut self, answer: Answer, out: &mut Vec<OwnerEffect>) {
+        match answer {
+            Answer::Sealed(cell, number) => {
+                let bytes = Bytes::copy_from_slice(&number.to_le_bytes());
+                self.edge.owner.checkpointed(self.now, cell, number, Ok(bytes), out);
+            }
+            Answer::Restored(cell, header) => self.edge.owner.restored(self.now, cell, Ok(header), out),
+        }
+    }
+
+    /// The executor gives the answers that waited.
+    pub(crate) fn answers(&mut self) {
+        (self.edge.holds_seals, self.edge.holds_restores) = (false, false);
+        while let Some(answer) = self.edge.held.pop_front() {
+            let mut out = Vec::new();
+            self.answer(answer, &mut out);
+            self.step(|_, _, all| all.append(&mut out));
+        }
+    }
+
+    /// The checkpoint that waits for its seal fails.
+    pub(crate) fn no_seal(&mut self) {
+        let Some(Answer::Sealed(cell, number)) = self.edge.held.pop_front() else { panic!("a seal is due") };
+        self.edge.holds_seals = false;
+        self.step(|owner, now, out| {
+            owner.checkpointed(now, cell, number, Err("no memory".into()), out);
+        });
+    }
+
+    /// Time passes, and what is due happens.
+    pub(crate) fn passes(&mut self, ns: u64) {
+        self.step(|owner, now, out| owner.tick(now, out));
+        self.now.mono_ns += ns;
+        self.step(|owner, now, out| owner.tick(now, out));
     }
 
     /// A frame reaches the end of a client, whose answers reach the owner.
@@ -270,6 +306,12 @@ impl Hall {
         };
         let mut effects = Vec::new();
         match frame {
+            Frame::Promise(_) if client.ended.is_some() => {
+                let (code, reason) = (Code::Forgotten, "its program is gone".into());
+                let gone = Ended { channel, code, reason };
+                return self.edge.owner.receive(self.now, port, gone.into(), out);
+            }
+            Frame::Ended(_) if client.is_deaf => client.channel = None,
             Frame::Promise(ask) => {
                 client.end.promise(self.now.mono_ns, &ask, &mut effects).expect("it promises")
             }
@@ -318,6 +360,7 @@ impl Hall {
             heard: Vec::new(),
             closed: false,
             ended: None,
+            is_deaf: false,
         });
         self.asks_owner(number);
         number
@@ -423,6 +466,7 @@ impl Hall {
         let policy = self.edge.owner.policy().clone();
         let owner = Owner::standby(keys(), policy, &keep, SEED).expect("it can stand by");
         self.edge = Edge::new(owner);
+        self.edge.holds_seals = self.holds_after_promotion;
         for client in &mut self.clients {
             client.channel = None;
             client.end.drift();

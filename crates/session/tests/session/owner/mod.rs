@@ -29,4 +29,6 @@ mod shared_pausing;
 mod show;
 mod taking;
 mod tasks;
+mod teller;
+mod traps;
 mod witness;

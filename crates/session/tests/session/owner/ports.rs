@@ -88,7 +88,7 @@ fn script() -> Vec<Step> {
 }
 
 /// Checks that what clients heard are parts of one history, in which everything was said once. Returns that history.
-fn check(hall: &Hall, what: &str) -> Vec<Option<String>> {
+pub(crate) fn check(hall: &Hall, what: &str) -> Vec<Option<String>> {
     let mut history: Vec<Option<String>> = Vec::new();
     for (number, client) in hall.clients.iter().enumerate() {
         let mut last = None;

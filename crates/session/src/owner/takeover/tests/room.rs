@@ -41,7 +41,7 @@ fn seal_all(standby: &mut Standby, looked: &mut usize) -> Option<(Code, String)>
         match effect {
             OwnerEffect::Checkpoint(cell, header, _) => {
                 let sealed = Bytes::from_static(&[0; SIZE]);
-                standby.owner.checkpointed(cell, header.number, Ok(sealed), &mut standby.out);
+                standby.owner.checkpointed(NOW, cell, header.number, Ok(sealed), &mut standby.out);
                 standby.settle();
             }
             OwnerEffect::Done(code, reason) => return Some((code, reason)),
