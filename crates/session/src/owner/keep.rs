@@ -177,3 +177,83 @@ impl OwnKeep {
         base + self.tape.held_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marram_wire::{
+        frame::CheckpointKind,
+        id::{Generation, SessionId},
+        seal::Digest,
+    };
+
+    const TARGET_NS: u64 = 1_000;
+
+    fn log_to(end: u64) -> Log {
+        let digest = Digest::start(SessionId([1; 16]));
+        Log::at(super::super::log::Position { offset: end, digest, cursor: Default::default() })
+    }
+
+    fn meta(number: u32, log_offset: u64, size: u64) -> CheckpointMeta {
+        let generation = Generation { count: 1, opener: 2 };
+        CheckpointMeta { generation, number, kind: CheckpointKind::Full, log_offset, size }
+    }
+
+    fn message(size: usize) -> Message {
+        Message { close: false, payload: alloc::vec![0; size].into() }
+    }
+
+    #[test]
+    fn a_copy_is_due_for_work_for_messages_and_for_log() {
+        let mut keep = OwnKeep::default();
+        assert!(!keep.is_due(TARGET_NS, &log_to(0)), "the cell has not begun");
+        assert!(keep.is_due(TARGET_NS, &log_to(1)), "it has nothing to begin with");
+        keep.begin();
+        assert!(
+            !keep.is_due(TARGET_NS, &log_to(COVER_LOG - 1)) && keep.is_due(TARGET_NS, &log_to(COVER_LOG))
+        );
+        // A large one is due later in every way but one.
+        let size = 2 << 20;
+        keep.copied(1, 500);
+        keep.sealed(&meta(1, 500, size), &Bytes::new());
+        assert!(!keep.is_due(TARGET_NS, &log_to(500 + COVER_LOG)));
+        assert!(keep.is_due(TARGET_NS, &log_to(500 + LOG_MAX)));
+        keep.consumed(500, Port::CLIENT, &message(1 << 20));
+        assert!(!keep.is_due(TARGET_NS, &log_to(501)));
+        keep.consumed(501, Port::CLIENT, &message(1 << 20));
+        assert!(keep.is_due(TARGET_NS, &log_to(502)));
+        keep.copied(2, 501);
+        keep.sealed(&meta(2, 501, size), &Bytes::new());
+        assert!(!keep.is_due(TARGET_NS, &log_to(502)), "the first message is covered");
+        keep.spent(size * REPLAY_SHARE_NS_PER_BYTE);
+        assert!(!keep.is_due(TARGET_NS, &log_to(502)));
+        keep.spent(1);
+        assert!(keep.is_due(TARGET_NS, &log_to(502)));
+    }
+
+    #[test]
+    fn what_comes_behind_a_copy_is_kept_before_it_is_sealed() {
+        let mut keep = OwnKeep::default();
+        keep.consumed(5, Port::CLIENT, &message(100));
+        assert_eq!((keep.log_floor(), keep.held_bytes()), (None, 0), "it would follow nothing");
+        keep.copied(1, 9);
+        keep.consumed(9, Port::CLIENT, &message(100));
+        assert_eq!((keep.log_floor(), keep.has_base()), (Some(9), false));
+        keep.sealed(&meta(7, 9, 10), &Bytes::new());
+        assert!(!keep.has_base(), "another one is sealed");
+        keep.sealed(&meta(1, 9, 10), &Bytes::from_static(b"sealed"));
+        assert!(keep.is_at(9) && keep.held_bytes() == 6 + 164);
+        // A later copy that is lost changes nothing.
+        keep.copied(2, 20);
+        keep.lose_copy();
+        assert!(keep.is_at(9) && keep.log_floor() == Some(9));
+        while !keep.is_full() {
+            keep.consumed(30, Port::CLIENT, &message(1 << 20));
+        }
+        assert!(keep.has_base(), "the cell waits before there is no room");
+        keep.give_up(40);
+        assert_eq!((keep.log_floor(), keep.held_bytes()), (None, 0));
+        let next = 40 + RETRY_LOG;
+        assert!(!keep.is_due(TARGET_NS, &log_to(next)) && keep.is_due(TARGET_NS, &log_to(next + 1)));
+    }
+}
