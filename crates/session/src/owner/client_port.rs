@@ -63,9 +63,10 @@ impl ClientPort {
         }
     }
 
-    /// Whether its messages wait: the log has to say something of it first, or it was expelled.
+    /// Whether its messages wait: its end is promising, and sends what was consumed already; the log has to say something of it first; or
+    /// it was expelled.
     pub(super) fn rests(&self) -> bool {
-        self.expelled || self.pending.is_some()
+        self.expelled || self.pending.is_some() || matches!(self.phase, PortPhase::Asked(_))
     }
 
     /// Whether the log says, or is to say, that it leaves.

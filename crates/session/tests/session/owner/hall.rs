@@ -103,6 +103,9 @@ impl Edge {
 
 /// All of it.
 pub(crate) struct Hall {
+    /// The client whose frames arrive when the test says so, and these frames.
+    pub(crate) slow: Option<usize>,
+    late: VecDeque<(Port, Frame)>,
     pub(crate) edge: Edge,
     pub(crate) clients: Vec<ClientEnd>,
     pub(crate) now: Now,
@@ -156,6 +159,8 @@ impl Hall {
         let owner = Owner::new(SESSION, IMAGE, keys(), shared(form), &[], SEED);
         Self {
             edge: Edge::new(owner),
+            slow: None,
+            late: VecDeque::new(),
             clients: Vec::new(),
             holds_after_promotion: false,
             now: Now { mono_ns: 5_000, unix_ns: 1_000_000 },
@@ -301,9 +306,10 @@ impl Hall {
     /// A frame reaches the end of a client, whose answers reach the owner.
     fn reaches_end(&mut self, port: Port, frame: Frame, out: &mut Vec<OwnerEffect>) {
         let channel = channel_of(&frame);
-        let Some(client) = self.clients.iter_mut().find(|client| client.channel == Some(channel)) else {
+        let Some(number) = self.clients.iter().position(|client| client.channel == Some(channel)) else {
             return;
         };
+        let (slow, client) = (self.slow == Some(number), &mut self.clients[number]);
         let mut effects = Vec::new();
         match frame {
             Frame::Promise(_) if client.ended.is_some() => {
@@ -343,8 +349,19 @@ impl Hall {
         }
         assert_eq!(client.end.invariants(), Ok(()));
         for frame in frames {
-            self.edge.owner.receive(self.now, port, frame, out);
+            if slow {
+                self.late.push_back((port, frame));
+            } else {
+                self.edge.owner.receive(self.now, port, frame, out);
+            }
         }
+    }
+
+    /// The next frame of the slow client arrives. False if there is none.
+    pub(crate) fn one_arrives(&mut self) -> bool {
+        let Some((port, frame)) = self.late.pop_front() else { return false };
+        self.step(|owner, now, out| owner.receive(now, port, frame, out));
+        true
     }
 
     /// A client comes, with its first message.

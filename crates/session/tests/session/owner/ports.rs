@@ -62,6 +62,34 @@ fn a_client_that_comes_back_goes_on_and_one_that_does_not_leaves() {
 
 type Step = Box<dyn Fn(&mut Hall)>;
 
+/// What the cell has told of these words.
+fn told(hall: &Hall, number: usize, words: &[&str]) -> Vec<String> {
+    let is_it = |line: &&String| words.iter().any(|word| line.ends_with(&format!(": {word}")));
+    hall.clients[number].heard.iter().filter(is_it).map(|line| line[line.len() - 1..].to_string()).collect()
+}
+
+#[test]
+fn nothing_of_a_client_is_consumed_while_its_end_promises() {
+    let mut hall = Hall::new();
+    let (two, one) = (hall.joins("b"), hall.joins("a"));
+    hall.settles();
+    // Consumed and not confirmed: its end keeps it, and sends it again.
+    hall.says(one, "c");
+    hall.breaks(one);
+    for word in ["d", "e", "f"] {
+        hall.says(one, word);
+    }
+    hall.slow = Some(one);
+    hall.asks_owner(one);
+    // The cell has something else to do between any two frames.
+    while hall.one_arrives() {
+        hall.says(two, "g");
+    }
+    hall.slow = None;
+    hall.settles();
+    assert_eq!(told(&hall, two, &["a", "c", "d", "e", "f"]), ["a", "c", "d", "e", "f"]);
+}
+
 /// What a test does with a hall, step by step.
 fn script() -> Vec<Step> {
     vec![
