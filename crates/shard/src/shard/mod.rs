@@ -135,7 +135,7 @@ impl Shard {
             sessions: Sessions::default(),
             shared: SharedCells::default(),
             keepers: Keepers::default(),
-            groups: Groups::default(),
+            groups: Groups::counting_from(entropy),
             slots: Slots::default(),
             backups: Backups::default(),
             moves: Moves::default(),

@@ -176,22 +176,25 @@ fn an_operator_ends_one_client_and_the_others_go_on() {
 }
 
 #[test]
-fn a_stop_ends_the_clients_and_the_next_one_has_a_new_cell() {
-    let mut world = World::new(3, BackupForm::Log);
-    let clients: Vec<usize> = (0..2).map(|edge| world.joins(edge)).collect();
-    world.runs(LONG_MS);
-    world.says(clients[1], "poison");
-    world.runs(LONG_MS);
-    assert_eq!(clients.iter().map(|client| world.ended(*client)).collect::<Vec<_>>(), [Some(Code::Guest); 2]);
-    let next = world.joins(2);
-    world.runs(LONG_MS);
-    assert_eq!(world.heard(next), ["1 joins", "2 hi"]);
-    assert_eq!((world.store.slots.len(), world.store.groups.len()), (1, 1));
-    // It outlives its edge as the first one would.
-    world.kills(world.runs_at()[0]);
-    world.says(next, "on");
-    world.runs(LONG_MS);
-    assert!(heard(&world, next, "on"));
+fn a_stop_ends_the_client_whose_message_it_was_and_no_other() {
+    for form in FORMS {
+        let mut world = World::new(3, form);
+        let clients: Vec<usize> = (0..3).map(|edge| world.joins(edge)).collect();
+        world.runs(LONG_MS);
+        world.says(clients[1], "poison");
+        world.runs(LONG_MS);
+        assert_eq!(world.ended(clients[1]), Some(Code::Guest));
+        world.says(clients[0], "on");
+        world.runs(100);
+        assert!(heard(&world, clients[2], "on"));
+        // Also behind the death of the edge.
+        world.kills(world.runs_at()[0]);
+        world.says(clients[2], "after");
+        world.runs(LONG_MS);
+        assert!(heard(&world, clients[0], "after"));
+        assert_eq!([0, 2].map(|client| world.ended(client)), [None; 2]);
+        is_one_history(&world, &clients);
+    }
 }
 
 #[test]
