@@ -464,8 +464,9 @@ fn judge_datagrams(input: &CellInput, datagrams: [bool; 2], past: &mut Past) -> 
     match input {
         CellInput::Open { port, kind, .. } => {
             let expected = match *port {
-                Port::CLIENT => PortKind::client(datagrams[0]),
-                _ => PortKind::server(datagrams[1]),
+                Port::SERVER => PortKind::server(datagrams[1]),
+                // The first one, or one of a hall's.
+                _ => PortKind::client(datagrams[0]),
             };
             if *kind != expected {
                 past.violations.push(format!("{port:?} opened as {kind:?}, and its peer is {expected:?}"));

@@ -308,6 +308,11 @@ impl Plan {
         Self::of_scenario(seed, Scenario::draw(seed))
     }
 
+    /// Whether its visits are those of a hall's clients.
+    pub(crate) fn has_hall(&self) -> bool {
+        self.visits.iter().any(|visit| visit.service == Service::Hall)
+    }
+
     fn of_scenario(seed: u64, scenario: Option<Scenario>) -> Self {
         let mut random = Random::new(seed, 1);
         let mut plan = Self::draw(seed, scenario, &mut random);

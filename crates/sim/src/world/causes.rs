@@ -42,7 +42,10 @@ impl World {
     pub(crate) fn explains(&self, code: Code, session: Option<SessionId>, service: Option<Service>) -> bool {
         let causes = &self.causes;
         let bare = service == Some(Service::Bare) || session.is_some_and(|id| causes.bare.contains(&id));
-        let killed = session.is_some_and(|session| causes.killed.contains(&session));
+        let in_hall = service.map_or(self.plan.has_hall(), |service| service == Service::Hall);
+        // The clients of a hall are in one cell, whose id they do not know.
+        let killed = session.is_some_and(|session| causes.killed.contains(&session))
+            || (in_hall && !causes.killed.is_empty());
         // An end that never learned of its session cannot say which one it was.
         let is_in =
             |struck: &BTreeSet<SessionId>| session.map_or(!struck.is_empty(), |id| struck.contains(&id));
@@ -56,7 +59,10 @@ impl World {
         // A primary may have run alone by a claim that the store has lost.
         let forgotten =
             self.plan.has_epochs() && self.coordinator.as_ref().is_some_and(|store| store.has_lost());
-        let unbacked = session.is_some_and(|id| causes.unbacked_died.contains(&id) || both(id)) || forgotten;
+        let is_lost = |id: SessionId| causes.unbacked_died.contains(&id) || both(id);
+        let mut died = causes.owner_died.iter().chain(&causes.backup_died).map(|(id, _)| *id);
+        let hall_lost = in_hall && (!causes.unbacked_died.is_empty() || died.any(is_lost));
+        let unbacked = session.is_some_and(is_lost) || forgotten || hall_lost;
         let lost = bare && self.is_disturbed || unbacked;
         // A failure that happens once is retried, unless there is no state to retry with.
         let always = self.plan.poison.is_some_and(|poison| poison.always);
@@ -76,10 +82,12 @@ impl World {
             Code::Guest => stopped || exhausted,
             Code::ServerDown => refused,
             Code::Reset => broke,
+            // The edge to which clients of a hall are led may be away, and one that was away for too long has left.
+            Code::Elsewhere if in_hall => lost || short,
             Code::NoServerAgent | Code::Busy | Code::Superseded | Code::UnknownApp | Code::UnknownImage => {
                 short
             }
-            // No fault makes an end, an edge or a recorder accept a forgery; no app is shared; each process has the right role.
+            // No fault makes an end, an edge or a recorder accept a forgery; no app but the hall is shared; each process has the right role.
             Code::Tampered | Code::Protocol | Code::WrongKey | Code::Elsewhere | Code::Forbidden => false,
         }
     }

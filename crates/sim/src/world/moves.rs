@@ -18,8 +18,8 @@ const CANCEL_TAG: u64 = 1 << 38;
 /// Tag of a question what the moves would be.
 const PLAN_TAG: u64 = 1 << 39;
 /// What a refusal says, in part. Any other one would be an error.
-const EXPLAINED: [&str; 5] =
-    ["already", "try again", "not connected", "being recorded", "asks for a standby"];
+const EXPLAINED: [&str; 6] =
+    ["already", "try again", "not connected", "being recorded", "asks for a standby", "cell = \"shared\""];
 /// The same for what the other edge says, or for its silence.
 const EXPLAINED_THERE: [&str; 7] = [
     "did not answer in time",
