@@ -37,6 +37,8 @@ pub(super) struct ClientPort {
     pub(super) phase: PortPhase,
     /// How often in a row its end had promised another edge.
     pub(super) again: u32,
+    /// Whether its end was asked to say that it has everything, on this channel.
+    pub(super) finishes: bool,
     /// What the log is to say of it next.
     pub(super) pending: Option<PortEvent>,
     /// A handler of its input was stopped: it is to leave.
@@ -49,7 +51,8 @@ impl ClientPort {
     /// Its end was not asked yet.
     pub(super) fn new(client: Client) -> Box<Self> {
         let (asked, phase) = (client.generation, PortPhase::Away);
-        Box::new(Self { client, asked, phase, again: 0, pending: None, expelled: false, away_since_ns: None })
+        let (finishes, expelled, pending) = (false, false, None);
+        Box::new(Self { client, asked, phase, again: 0, finishes, pending, expelled, away_since_ns: None })
     }
 
     /// The channel to its end, linked or not; `linked` is that of the side.

@@ -176,6 +176,11 @@ impl EndState {
         self.input_closed |= message.close;
     }
 
+    /// Whether both directions are closed, and the end has acknowledged all outputs.
+    pub(super) fn is_done(&self) -> bool {
+        self.input_closed && self.output_closed && self.outbox.is_empty()
+    }
+
     /// Sequence number after the last message that is here, consumed or not.
     pub(super) fn fed_end(&self) -> u64 {
         self.took + self.inputs.len() as u64

@@ -10,14 +10,9 @@ use super::{
     epochs::EpochRelease,
 };
 use crate::{credit::InputCredit, trace};
-use alloc::{
-    boxed::Box,
-    format,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{boxed::Box, format, string::String, vec::Vec};
 use marram_wire::{
-    frame::{Channel, Chosen, Code, Frame, Input, Live, Promise, Promised, Truncate},
+    frame::{Channel, Chosen, Code, Finish, Frame, Input, Live, Promise, Promised, Truncate},
     id::{Generation, HostId, Port, SessionId},
     limits::{INPUTS_MAX, RETAINED_MAX, UNSENT_SHARED_MAX, charge},
     log::{Client, Joined, PortEvent},
@@ -106,6 +101,7 @@ impl Owner {
         let (took, produced) = (side.took, side.produced);
         let client = side.client.as_mut()?;
         (client.asked, client.phase) = (attempt.generation, PortPhase::Asked(attempt.channel));
+        client.finishes = false;
         client.away_since_ns = None;
         client.pending.take_if(|event| !matches!(event, PortEvent::Left { .. }));
         let generation = client.client.generation;
@@ -156,6 +152,9 @@ impl Owner {
                 self.port_superseded(port, superseded.promised, out);
                 Ok(())
             }
+            Frame::Finished(_) if self.finishes_at(port) => {
+                return self.end_client(now, port, (Code::Finished, "both sides are done"), out);
+            }
             Frame::Ended(ended) if ended.code.is_retryable() => {
                 self.port_away(port, "its end goes elsewhere");
                 Ok(())
@@ -174,6 +173,10 @@ impl Owner {
 
     fn port_phase(&mut self, port: Port) -> Option<PortPhase> {
         Some(self.ends.client_at(port)?.client.as_ref()?.phase)
+    }
+
+    fn finishes_at(&mut self, port: Port) -> bool {
+        self.ends.client_at(port).and_then(|side| side.client.as_ref()).is_some_and(|client| client.finishes)
     }
 
     /// A client's end has promised. It sends the messages that it announces.
@@ -296,6 +299,7 @@ impl Owner {
         let session_ns = self.runner.session_ns(now, &self.log);
         let (window, tag) = (self.ends.share.window(), self.log.tag());
         let clients = self.ends.paused_clients();
+        let mut is_any = false;
         for index in 0..self.ends.len() {
             let side = &mut self.ends[index];
             let Some(client) = side.client.as_mut() else { continue };
@@ -304,6 +308,7 @@ impl Owner {
                 continue;
             }
             (client.phase, client.again) = (PortPhase::Linked, 0);
+            is_any = true;
             side.channel = Some(channel);
             let is_paused = self.state.pauses().stops(side.port, clients);
             let credit = side.begin_credit(window, is_paused);
@@ -315,6 +320,10 @@ impl Owner {
             let sent = self.epochs.kept().mark(side.port).took;
             let truncate = Truncate { channel, log_offset: 0, tag: [0; 8], sent };
             out.push(OwnerEffect::Send(side.port, truncate.into()));
+        }
+        if is_any {
+            // It may have had everything when it went away.
+            self.look_at_clients(now, out);
         }
     }
 
@@ -333,19 +342,30 @@ impl Owner {
         }
     }
 
-    /// Ends the clients that are done, and those that do not take what is sent to them.
+    /// Finishes with the clients that are done, and ends those that do not take what is sent to them.
+    ///
+    /// The end of one that is done says first that it has everything: one that is away then comes back, and hears it from this owner or
+    /// the next one. Had the log said before that it left, none would know that it was done.
     pub(super) fn look_at_clients(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if self.ends.ports.is_none() {
             return;
+        }
+        for side in self.ends.iter_mut().filter(|side| side.is_done()) {
+            let linked = side.channel;
+            let Some(client) = side.client.as_mut().filter(|it| !it.leaves() && !it.finishes) else {
+                continue;
+            };
+            if let Some(channel) = linked {
+                client.finishes = true;
+                out.push(OwnerEffect::Send(side.port, Finish { channel }.into()));
+            }
         }
         let mut over: Vec<(Port, Code, String)> = Vec::new();
         for side in self.ends.iter().filter(|side| side.client.as_ref().is_some_and(|it| !it.leaves())) {
             // What waits for the backup is no fault of the client.
             let held = side.produced - side.logged;
             let is_slow = held == 0 && side.unsent_charge > UNSENT_SHARED_MAX;
-            if side.input_closed && side.output_closed && side.outbox.is_empty() {
-                over.push((side.port, Code::Finished, "both sides are done".to_string()));
-            } else if is_slow {
+            if is_slow {
                 let why = format!(
                     "more than {UNSENT_SHARED_MAX} bytes waited for a client that reads too slowly; its cell is shared"
                 );

@@ -86,7 +86,11 @@ impl Shard {
                 }
             }
             None if !hello.fresh => {
-                return refuse(Code::Lost, "the client has left the cell: it was away for too long");
+                // If its end has everything, that was the end of it.
+                return refuse(
+                    Code::Forgotten,
+                    "the client has left the cell: it was done, or away for too long",
+                );
             }
             None => {
                 if !self.sessions.has_memory() {

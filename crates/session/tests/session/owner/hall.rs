@@ -357,6 +357,11 @@ impl Hall {
         }
     }
 
+    /// Whether the next frame of the slow client says that its end has everything.
+    pub(crate) fn is_finished_next(&self) -> bool {
+        matches!(self.late.front(), Some((_, Frame::Finished(_))))
+    }
+
     /// The next frame of the slow client arrives. False if there is none.
     pub(crate) fn one_arrives(&mut self) -> bool {
         let Some((port, frame)) = self.late.pop_front() else { return false };
@@ -435,6 +440,7 @@ impl Hall {
     pub(crate) fn breaks(&mut self, number: usize) {
         self.clients[number].channel = None;
         self.clients[number].end.drift();
+        self.late.clear();
         if let Some(port) = self.port(number) {
             self.step(|owner, _, out| owner.unlinked(port, out));
         }
@@ -521,6 +527,7 @@ fn channel_of(frame: &Frame) -> u32 {
         Frame::Credit(it) => it.channel,
         Frame::Truncate(it) => it.channel,
         Frame::Ended(it) => it.channel,
+        Frame::Finish(it) => it.channel,
         Frame::Reject(it) => it.channel,
         Frame::Standby(it) => it.channel,
         other => panic!("no end of a shared cell gets {}", other.name()),

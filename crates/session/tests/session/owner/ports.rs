@@ -62,6 +62,28 @@ fn a_client_that_comes_back_goes_on_and_one_that_does_not_leaves() {
 
 type Step = Box<dyn Fn(&mut Hall)>;
 
+#[test]
+fn a_client_that_is_done_leaves_when_its_end_has_said_so() {
+    let mut hall = Hall::new();
+    let (two, one) = (hall.joins("b"), hall.joins("a"));
+    hall.settles();
+    hall.slow = Some(one);
+    hall.closes(one);
+    while !hall.is_finished_next() {
+        hall.settles();
+        assert!(hall.one_arrives() || hall.is_finished_next(), "its end is asked whether it has everything");
+    }
+    // The answer is lost. The cell keeps the client, so that it hears what became of it.
+    hall.breaks(one);
+    hall.settles();
+    assert!(hall.port(one).is_some());
+    hall.slow = None;
+    hall.asks_owner(one);
+    hall.settles();
+    assert_eq!((hall.clients[one].ended, hall.port(one)), (Some(Code::Finished), None));
+    assert_eq!(hall.clients[two].ended, None);
+}
+
 /// What the cell has told of these words.
 fn told(hall: &Hall, number: usize, words: &[&str]) -> Vec<String> {
     let is_it = |line: &&String| words.iter().any(|word| line.ends_with(&format!(": {word}")));
