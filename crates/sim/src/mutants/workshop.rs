@@ -4,7 +4,7 @@
 //! ```text
 //! target/mutants/
 //!   Cargo.toml       members and profile of the copy; Cargo.lock is the workspace's
-//!   crates/..., cells/testing/chain/algo     copies, some with switches
+//!   crates/..., cells/testing/...            copies, some with switches
 //!   target/          built once, incrementally the next time
 //!   logs/            output of the runs in progress
 //! ```
@@ -25,8 +25,14 @@ use std::{
 };
 
 /// Crates in the copy.
-const MEMBERS: [&str; 5] =
-    ["crates/wire", "crates/session", "crates/shard", "crates/sim", "cells/testing/chain/algo"];
+const MEMBERS: [&str; 6] = [
+    "crates/wire",
+    "crates/session",
+    "crates/shard",
+    "crates/sim",
+    "cells/testing/chain/algo",
+    "cells/testing/hall/algo",
+];
 /// The file with the switch: every crate with mutations uses its crate, or is it.
 const SWITCH_FILE: &str = "crates/wire/src/lib.rs";
 /// Added to that file: whether the mutation of this number is selected.
