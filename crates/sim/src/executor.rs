@@ -268,7 +268,10 @@ impl Cells {
             return Some((ran, Seen::default()));
         }
         let drawn = cell.stages.drawn();
-        judge_client(&run.input, (cell.seed.0, cell.events), past);
+        // If what a client's joining led to is lost, another client may join there.
+        if !cell.stages.is_hall() {
+            judge_client(&run.input, (cell.seed.0, cell.events), past);
+        }
         let datagram = judge_datagrams(&run.input, self.habits.datagrams, past);
         let reads = self.habits.reads && !Past::has_twins();
         cell.run(run, (reads, self.habits.datagrams), &mut ran, past);

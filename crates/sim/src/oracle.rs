@@ -42,10 +42,10 @@ struct Received<'a> {
 /// `violations` gets at most a few texts per session: after the first contradiction the rest of a
 /// chain says nothing. Programs whose own agent lied are left out, since a lying agent can give its
 /// program anything.
-pub(crate) fn judge(programs: &[Program], violations: &mut Vec<String>) {
+pub(crate) fn judge(programs: &[Program], begins_again: bool, violations: &mut Vec<String>) {
     let (guests, programs): (Vec<_>, Vec<_>) =
         programs.iter().enumerate().partition(|(_, program)| program.service == Some(Service::Hall));
-    hall::judge(&guests, violations);
+    hall::judge(&guests, begins_again, violations);
     let received: Vec<_> = programs
         .into_iter()
         .filter(|(_, program)| program.lied_to != LiedTo::ByOwnAgent)

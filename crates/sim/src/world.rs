@@ -347,7 +347,10 @@ impl World {
         }
         self.mark_lied_to();
         if self.violations.is_empty() {
-            oracle::judge(&self.programs, &mut self.violations);
+            // An operator has ended a hall, or has accepted that the store has lost whose it is.
+            let has_lost = self.coordinator.as_ref().is_some_and(|store| store.has_lost());
+            let begins_again = has_lost || !self.causes.killed.is_empty();
+            oracle::judge(&self.programs, begins_again, &mut self.violations);
         }
         let (hash, events) = (self.trace.hash(), self.trace.events());
         let compared = self.past.compared();

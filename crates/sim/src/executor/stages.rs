@@ -163,6 +163,11 @@ impl Stages {
         self.0.len() > 1
     }
 
+    /// Whether it is a cell that many clients share.
+    pub(super) fn is_hall(&self) -> bool {
+        matches!(self.0[..], [Stage { machine: Machine::Hall(_), .. }])
+    }
+
     /// Random bytes that all stages have drawn.
     pub(super) fn drawn(&self) -> u64 {
         self.0.iter().map(|stage| stage.drawn).sum()

@@ -18,9 +18,6 @@ use marram_chain_algo::Stream;
 use marram_hall_algo::{Deed, HallRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A hall may begin again only if all that it released is lost. No seed loses that.
-const LIVES_MAX: usize = 1;
-
 /// A client of the hall.
 struct Guest<'a> {
     program: &'a Program,
@@ -39,8 +36,10 @@ struct History(BTreeMap<Place, HallRecord>);
 
 /// Checks what the clients of a hall received; they are given with their numbers. Texts go to `violations`, a few at most.
 ///
+/// `begins_again`: there may be more than one hall.
+///
 /// A client whose own agent lied may have received anything, and what its records name need not be what it wrote.
-pub(super) fn judge(clients: &[(usize, &Program)], violations: &mut Vec<String>) {
+pub(super) fn judge(clients: &[(usize, &Program)], begins_again: bool, violations: &mut Vec<String>) {
     let mut guests = Vec::new();
     for (index, program) in clients.iter().filter(|(_, program)| program.lied_to != LiedTo::ByOwnAgent) {
         match records(&program.received) {
@@ -54,7 +53,7 @@ pub(super) fn judge(clients: &[(usize, &Program)], violations: &mut Vec<String>)
         return;
     }
     let history = History::of(&guests, violations);
-    history.judge(violations);
+    history.judge(begins_again, violations);
     if violations.len() == before {
         let is_known = clients.len() == guests.len();
         judge_speakers(&guests, &history, is_known, violations);
@@ -149,9 +148,9 @@ impl History {
     }
 
     /// One hall, and each record follows upon the one before it, if the two went to different clients, too. A gap is legal: no client was there.
-    fn judge(&self, violations: &mut Vec<String>) {
+    fn judge(&self, begins_again: bool, violations: &mut Vec<String>) {
         let lives: BTreeSet<u64> = self.0.keys().map(|(life, _)| *life).collect();
-        if lives.len() > LIVES_MAX {
+        if lives.len() > 1 && !begins_again {
             violations.push(format!("there were {} halls", lives.len()));
         }
         for (before, after) in self.0.values().zip(self.0.values().skip(1)) {

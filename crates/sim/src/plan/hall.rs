@@ -40,6 +40,8 @@ pub(super) fn prepare(plan: &mut Plan) {
     };
     plan.apps.push(app);
     (plan.poison, plan.recorder, plan.datagrams) = (None, None, [false; 2]);
+    // A shard that is full refuses further clients, as its operator wishes.
+    plan.shard_memory_max = 0;
 }
 
 /// What one of them does. More of them than elsewhere reset their connections, and some read nothing for a while.

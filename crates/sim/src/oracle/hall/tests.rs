@@ -111,7 +111,7 @@ const STEPS: [Step; 16] = [
 fn verdict(programs: &[Program]) -> String {
     let mut violations = Vec::new();
     let clients: Vec<_> = programs.iter().enumerate().collect();
-    judge(&clients, &mut violations);
+    judge(&clients, false, &mut violations);
     violations.join("; ")
 }
 
