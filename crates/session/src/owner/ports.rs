@@ -350,30 +350,23 @@ impl Owner {
         if self.ends.ports.is_none() {
             return;
         }
-        for side in self.ends.iter_mut().filter(|side| side.is_done()) {
-            let linked = side.channel;
-            let Some(client) = side.client.as_mut().filter(|it| !it.leaves() && !it.finishes) else {
-                continue;
-            };
-            if let Some(channel) = linked {
+        let mut slow = Vec::new();
+        for side in self.ends.iter_mut() {
+            let (linked, is_done) = (side.channel, side.is_done());
+            // What waits for the backup is no fault of the client.
+            let is_slow = side.produced == side.logged && side.unsent_charge > UNSENT_SHARED_MAX;
+            let Some(client) = side.client.as_mut().filter(|client| !client.leaves()) else { continue };
+            if let Some(channel) = linked.filter(|_| is_done && !client.finishes) {
                 client.finishes = true;
                 out.push(OwnerEffect::Send(side.port, Finish { channel }.into()));
             }
+            slow.extend(is_slow.then_some(side.port));
         }
-        let mut over: Vec<(Port, Code, String)> = Vec::new();
-        for side in self.ends.iter().filter(|side| side.client.as_ref().is_some_and(|it| !it.leaves())) {
-            // What waits for the backup is no fault of the client.
-            let held = side.produced - side.logged;
-            let is_slow = held == 0 && side.unsent_charge > UNSENT_SHARED_MAX;
-            if is_slow {
-                let why = format!(
-                    "more than {UNSENT_SHARED_MAX} bytes waited for a client that reads too slowly; its cell is shared"
-                );
-                over.push((side.port, Code::Guest, why));
-            }
-        }
-        for (port, code, why) in over {
-            self.end_client(now, port, (code, &why), out);
+        for port in slow {
+            let why = format!(
+                "more than {UNSENT_SHARED_MAX} bytes waited for a client that reads too slowly; its cell is shared"
+            );
+            self.end_client(now, port, (Code::Guest, &why), out);
         }
     }
 
