@@ -47,6 +47,14 @@ record! {
     }
 }
 
+/// Why an answer decides nothing.
+fn undecided(answer: AskAnswer) -> String {
+    match answer {
+        AskAnswer::Away(why) | AskAnswer::Refused(why) => why,
+        other => format!("the coordinator answered {other:?}"),
+    }
+}
+
 impl ClaimAnswer {
     /// What the coordinator has answered to the claim with this tag. A refusal is no decision: the store may have lost some, which an
     /// operator must accept first.
@@ -55,8 +63,7 @@ impl ClaimAnswer {
         let (won, holder, away) = match answer {
             AskAnswer::Won => (true, None, None),
             AskAnswer::Lost(holder) => (false, holder, None),
-            AskAnswer::Away(why) | AskAnswer::Refused(why) => (false, None, Some(why)),
-            other => (false, None, Some(format!("the coordinator answered {other:?}"))),
+            other => (false, None, Some(undecided(other))),
         };
         Self { tag, won, holder, away }
     }
@@ -104,8 +111,7 @@ impl SlotAnswer {
         let (won, held, away) = match answer {
             AskAnswer::Won => (true, None, None),
             AskAnswer::Slot(held) => (false, held, None),
-            AskAnswer::Away(why) | AskAnswer::Refused(why) => (false, None, Some(why)),
-            other => (false, None, Some(format!("the coordinator answered {other:?}"))),
+            other => (false, None, Some(undecided(other))),
         };
         let SlotQuery { slot, take } = query;
         Self { slot, take, won, held, away }

@@ -43,7 +43,7 @@ impl Shard {
         self.apps.of_image(&hello.app, image).filter(|app| app.shares_protected_cells())
     }
 
-    /// A client asks for a shared cell.
+    /// A client asks for a shared cell of this app. `proven` is the result of [`Shard::proven`].
     ///
     /// # Errors
     /// What it is told, unless it is asked for its promise.
@@ -52,22 +52,16 @@ impl Shard {
         now: Now,
         wire: ShardWireId,
         hello: &Hello,
-        proven: bool,
+        (proven, app): (bool, &App),
         out: &mut Vec<ShardOutput>,
     ) -> Result<(), Refusal> {
-        let Some(app) = self.app_of_cells(hello).cloned() else {
-            return refuse(Code::UnknownApp, "the app's cell is not shared any more");
-        };
-        let Some(host) = self.wires.get(wire).map(|wire| wire.host.unwrap_or_default()) else {
-            return refuse(Code::Waiting, "the wire is gone");
-        };
-        if let Some(wire) = self.wires.get(wire) {
-            roles::may_hold_end(wire, hello, None, &self.config.edge)?;
-        }
-        if let Some(home) = shared::elsewhere(&app, &self.config) {
+        let Some(at) = self.wires.get(wire) else { return refuse(Code::Waiting, "the wire is gone") };
+        roles::may_hold_end(at, hello, None, &self.config.edge)?;
+        let host = at.host.unwrap_or_default();
+        if let Some(home) = shared::elsewhere(app, &self.config) {
             return Err(Refusal::Led((self.config.edge.clone(), home), None));
         }
-        let cell = self.cell_that_runs(now, &app, hello, out)?;
+        let cell = self.cell_that_runs(now, app, hello, out)?;
         let Some(session) = self.sessions.get(cell) else {
             return refuse(Code::Waiting, "the cell is gone");
         };
@@ -92,12 +86,7 @@ impl Shard {
                     "the client has left the cell: it was done, or away for too long",
                 );
             }
-            None => {
-                if !self.sessions.has_memory() {
-                    return refuse(Code::Busy, self.no_memory());
-                }
-                self.tenants.have_room(&app).or_else(|reason| refuse(Code::Busy, reason))?;
-            }
+            None => self.has_room_for_client(app)?,
         }
         let (channel, promised) = (Some(hello.channel), hello.promised.count);
         let client = ClientHello { client, wire, channel, host, promised, fresh: hello.fresh, proven };
@@ -157,7 +146,13 @@ impl Shard {
     }
 
     pub(super) fn is_shared_cell(&self, id: SessionId) -> bool {
-        self.sessions.get(id).is_some_and(|session| session.owner.is_shared_cell())
+        self.sessions.is_shared_cell(id)
+    }
+
+    /// Whether a copy stays here without a feed: a shared cell may be nowhere else, however long the coordinator takes.
+    pub(super) fn must_keep(&self, id: SessionId) -> bool {
+        let is_claimed = || self.backups.may_claim(id) || self.groups.of_session(id).is_some();
+        self.is_shared_cell(id) && is_claimed()
     }
 
     /// The cell of which a session is a client, with its port.
@@ -185,10 +180,11 @@ impl Shard {
 
     /// Clients of a cell came or went: each counts as a session of its app.
     pub(super) fn count_clients(&mut self, cell: SessionId) {
-        let Some(session) = self.sessions.get_mut(cell).filter(|session| session.owner.is_shared_cell())
-        else {
+        // Most shards have none: this is called for each call of an owner.
+        if !self.is_shared_cell(cell) {
             return;
-        };
+        }
+        let Some(session) = self.sessions.get_mut(cell) else { return };
         // Those that wait for it may join.
         self.cells_changed |= self.held.len() > 0;
         let clients = if session.is_following() { 0 } else { session.owner.client_count() };

@@ -33,12 +33,14 @@ use marram_wire::{
 /// A backup may take so many heartbeat timeouts to confirm an epoch. Then it counts as lost.
 const CONFIRM_TIMEOUTS: u64 = 2;
 
-/// The pace of these settings. `whole` as in [`crate::api::Configure::whole`].
-pub(super) fn pace(settings: &EpochSettings, whole: bool) -> Pace {
-    Pace {
-        every_ns: u64::from(settings.every_us) * 1_000,
-        alone_after_ns: u64::from(settings.alone_after_ms) * 1_000_000,
-        whole: whole && settings.form == BackupForm::Pages,
+impl EpochSettings {
+    /// `whole` as in [`crate::api::Configure::whole`].
+    pub(super) fn pace(&self, whole: bool) -> Pace {
+        Pace {
+            every_ns: u64::from(self.every_us) * 1_000,
+            alone_after_ns: u64::from(self.alone_after_ms) * 1_000_000,
+            whole: whole && self.form == BackupForm::Pages,
+        }
     }
 }
 
@@ -69,7 +71,7 @@ impl Shard {
 
     /// The pace of a session's app, if it asks for epochs.
     fn pace_of(&self, session: &Session) -> Option<Pace> {
-        self.apps.of_owner(&session.owner)?.epoch.as_ref().map(|epoch| pace(epoch, self.config.whole))
+        self.apps.of_owner(&session.owner)?.epoch.as_ref().map(|epoch| epoch.pace(self.config.whole))
     }
 
     /// Puts a session into a group, and feeds it to the group's target.

@@ -174,11 +174,11 @@ impl Shard {
         if hello.promised.count == u64::MAX {
             return refuse(Code::Protocol, NO_GENERATION_LEFT);
         }
-        if self.app_of_cells(hello).is_some() {
-            return self.client_hello(now, wire, hello, proven, out);
+        if let Some(app) = self.app_of_cells(hello).cloned() {
+            return self.client_hello(now, wire, hello, (proven, &app), out);
         }
         let id = hello.session;
-        if self.sessions.get(id).is_some_and(|session| session.owner.is_shared_cell()) {
+        if self.is_shared_cell(id) {
             return refuse(Code::Protocol, "the hello names no client's session");
         }
         if let Some(session) = self.sessions.get(id)
@@ -227,6 +227,11 @@ impl Shard {
         if self.sessions.are_at(self.config.sessions_max) {
             return refuse(Code::Busy, SESSIONS_MAX_REACHED);
         }
+        self.has_room_for_client(app)
+    }
+
+    /// Whether there is room for one more client of an app.
+    pub(super) fn has_room_for_client(&mut self, app: &App) -> Result<(), Refusal> {
         if !self.sessions.has_memory() {
             return refuse(Code::Busy, self.no_memory());
         }

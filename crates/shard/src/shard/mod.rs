@@ -386,10 +386,8 @@ impl Shard {
         while let Some(id) = self.sessions.due(now.mono_ns) {
             let Some(session) = self.sessions.get_mut(id) else { continue };
             if session.is_following() {
-                // A shared cell may be nowhere else, however long the coordinator takes.
-                let is_claimed = self.backups.may_claim(id) || self.groups.of_session(id).is_some();
-                let is_kept = session.owner.is_shared_cell() && is_claimed;
-                if is_over(session.feed_lost_until_ns()) && !is_kept {
+                let until_ns = session.feed_lost_until_ns();
+                if is_over(until_ns) && !self.must_keep(id) {
                     let reason = "its owner's feed did not return in time".to_string();
                     self.with_owner(now, id, out, |owner, effects| {
                         owner.step_down(Code::Lost, reason, effects);

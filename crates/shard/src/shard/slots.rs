@@ -5,7 +5,6 @@
 
 use super::{
     Shard,
-    groups::pace,
     hello::{Refusal, refuse},
     report::note,
     shared,
@@ -28,6 +27,11 @@ use marram_wire::{
 
 /// The only slot of an app.
 const SLOT: u32 = 0;
+
+/// Asks the coordinator.
+fn ask(queries: impl IntoIterator<Item = SlotQuery>, out: &mut Vec<ShardOutput>) {
+    out.extend(queries.into_iter().map(|query| ShardOutput::Control(FromShard::Slot(query))));
+}
 
 impl Shard {
     fn slot_of(&self, cell: SessionId) -> Option<SlotName> {
@@ -61,7 +65,7 @@ impl Shard {
         let slot = SlotName::of(&app.version(), SLOT);
         match self.slots.look(now.mono_ns, slot) {
             Look::Known(held, query) => {
-                out.extend(query.map(|query| ShardOutput::Control(FromShard::Slot(query))));
+                ask(query, out);
                 let Some(holder) = held.holder.clone() else {
                     return refuse(
                         Code::Waiting,
@@ -77,7 +81,7 @@ impl Shard {
                 Err(self.leads_to(app, &holder.primary, holder.backup.as_deref()))
             }
             Look::Ask(query) => {
-                out.push(ShardOutput::Control(FromShard::Slot(query)));
+                ask([query], out);
                 Err(Refusal::Held)
             }
             Look::Waits => Err(Refusal::Held),
@@ -147,20 +151,16 @@ impl Shard {
     fn ask_whose(&mut self, now: Now, cell: SessionId, out: &mut Vec<ShardOutput>) {
         let (Some(slot), Some(group)) = (self.slot_of(cell), self.backups.of_session(cell)) else { return };
         match self.slots.look(now.mono_ns, slot) {
-            Look::Ask(query) => out.push(ShardOutput::Control(FromShard::Slot(query))),
+            Look::Ask(query) => ask([query], out),
             Look::Known(held, query) if held.record.group == group => {
-                out.extend(query.map(|query| ShardOutput::Control(FromShard::Slot(query))));
-                let named = |claim: &_| Self::names_backup(claim, &self.config.edge);
-                if let Some(holder) = held.holder.as_ref().filter(|holder| named(holder)) {
+                ask(query, out);
+                let is_named = |holder: &&Claimed| holder.backup.as_ref() == Some(&self.config.edge);
+                if let Some(holder) = held.holder.as_ref().filter(is_named) {
                     self.backups.found(group, holder);
                 }
             }
             _ => {}
         }
-    }
-
-    fn names_backup(claim: &Claimed, edge: &str) -> bool {
-        claim.backup.as_deref() == Some(edge)
     }
 
     /// No edge has the slot: puts a cell into a new group, which is claimed, and then takes the slot. It is opened when that is won.
@@ -171,7 +171,7 @@ impl Shard {
         slot: SlotName,
         out: &mut Vec<ShardOutput>,
     ) -> Result<SessionId, Refusal> {
-        let Some(pace) = app.epoch.as_ref().map(|epoch| pace(epoch, self.config.whole)) else {
+        let Some(pace) = app.epoch.as_ref().map(|epoch| epoch.pace(self.config.whole)) else {
             return refuse(Code::Waiting, "the app has no settings for epochs");
         };
         self.has_room(app)?;
@@ -224,7 +224,7 @@ impl Shard {
         }
         let record = SlotRecord { incarnation: self.random.bytes(), group };
         match self.slots.take_promoted(slot, record) {
-            Promoted::Ask(query) => out.push(ShardOutput::Control(FromShard::Slot(query))),
+            Promoted::Ask(query) => ask([query], out),
             Promoted::Waits => {}
             Promoted::Lost => self.slot_lost(now, group, out),
         }
@@ -233,7 +233,7 @@ impl Shard {
     /// A claim on one of this shard's groups is won: then its slot may be taken.
     pub(super) fn group_claimed(&mut self, group: GroupId, out: &mut Vec<ShardOutput>) {
         let query = self.slots.group_claimed(group);
-        out.extend(query.map(|query| ShardOutput::Control(FromShard::Slot(query))));
+        ask(query, out);
     }
 
     /// The coordinator's answer about a slot.
@@ -313,8 +313,7 @@ impl Shard {
 
     /// Everything that is due of slots.
     pub(super) fn slots_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
-        let queries: Vec<SlotQuery> = self.slots.due(now.mono_ns);
-        out.extend(queries.into_iter().map(|query| ShardOutput::Control(FromShard::Slot(query))));
+        ask(self.slots.due(now.mono_ns), out);
         for cell in self.backups.unclaimed_slots(now.mono_ns) {
             self.ask_whose(now, cell, out);
         }

@@ -145,8 +145,8 @@ impl Shard {
         }
         self.counters.superseded += u64::from(matches!(frame, Frame::Superseded(_)));
         // A client that leaves a shared cell takes only its own channel with it.
-        let is_client = self.sessions.get(session).is_some_and(|session| session.owner.is_shared_cell());
-        if matches!(frame, Frame::Superseded(_)) || (is_client && matches!(frame, Frame::Ended(_))) {
+        let leaves = matches!(frame, Frame::Ended(_)) && self.is_shared_cell(session);
+        if leaves || matches!(frame, Frame::Superseded(_)) {
             self.unlink(session, port);
         }
         self.with_owner(now, session, out, |owner, effects| owner.receive(now, port, frame, effects));

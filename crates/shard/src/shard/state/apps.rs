@@ -58,8 +58,7 @@ impl Apps {
 
     /// The settings that hold for a session now: those of its app as it is deployed, else those of its app and image.
     pub(crate) fn of_owner(&self, owner: &Owner) -> Option<&App> {
-        let name = &owner.policy().app;
-        self.by_name.get(name).or_else(|| self.of_image(name, owner.image()))
+        self.by_name.get(&owner.policy().app).or_else(|| self.of_image_of(owner))
     }
 
     /// How a session is protected now.

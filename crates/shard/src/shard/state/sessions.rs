@@ -350,6 +350,11 @@ impl Sessions {
         self.shared.iter().copied()
     }
 
+    /// Whether it is a shared cell that has a backup.
+    pub(crate) fn is_shared_cell(&self, id: SessionId) -> bool {
+        self.shared.contains(&id)
+    }
+
     /// Sessions that are being recovered.
     pub(crate) fn recoveries(&self) -> usize {
         self.recoveries
