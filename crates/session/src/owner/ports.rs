@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{credit::InputCredit, trace};
 use alloc::{boxed::Box, format, string::String, vec::Vec};
+use core::ops::Range;
 use marram_wire::{
     frame::{Channel, Chosen, Code, Finish, Frame, Input, Live, Promise, Promised, Truncate},
     id::{Generation, HostId, Port, SessionId},
@@ -336,22 +337,32 @@ impl Owner {
         self.replicas.feed_received(received, &self.ends, out);
         if self.phase() == OwnerPhase::Running {
             self.seal_if_settled(out);
-            self.release(out);
-            self.look_at_clients(now, out);
-            self.pump(now, out);
+            if !self.holds_outputs() {
+                self.release_to(index, out);
+            }
+            self.look_at(now, index..index + 1, out);
+            // The room that it made lets its own messages in, and no other's.
+            if self.ends.at(port).is_some_and(|side| !side.inputs.is_empty()) {
+                self.pump(now, out);
+            }
         }
     }
 
     /// Finishes with the clients that are done, and ends those that do not take what is sent to them.
+    pub(super) fn look_at_clients(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+        self.look_at(now, 0..self.ends.len(), out);
+    }
+
+    /// The same, of the clients at these indices.
     ///
     /// The end of one that is done says first that it has everything: one that is away then comes back, and hears it from this owner or
     /// the next one. Had the log said before that it left, none would know that it was done.
-    pub(super) fn look_at_clients(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+    fn look_at(&mut self, now: Now, clients: Range<usize>, out: &mut Vec<OwnerEffect>) {
         if self.ends.ports.is_none() {
             return;
         }
         let mut slow = Vec::new();
-        for side in self.ends.iter_mut() {
+        for side in self.ends.iter_mut().take(clients.end).skip(clients.start) {
             let (linked, is_done) = (side.channel, side.is_done());
             // What waits for the backup is no fault of the client.
             let is_slow = side.produced == side.logged && side.unsent_charge > UNSENT_SHARED_MAX;

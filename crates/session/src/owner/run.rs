@@ -231,36 +231,40 @@ impl Owner {
         if self.holds_outputs() {
             return;
         }
-        let keep = self.about.keeps_log();
         for index in 0..self.ends.len() {
-            let Some(channel) = self.ends[index].channel else { continue };
-            let (port, known) = (self.ends[index].port, self.ends[index].known);
-            let (floor, end) = (self.log.floor(), self.log.end());
-            if keep && !(floor..=end).contains(&known) {
-                let bug = bug!("I23: what an end knows of the log is here", known, floor, end);
-                return self.end_for_bug(bug, out);
-            }
-            // So that one frame can hold the log that an output depends on, however long the end was sent none.
-            if keep
-                && end - known > LOG_AHEAD
-                && let Some(Increment { entries, tag }) =
-                    self.ends.increment(index, &self.log, self.about.seal())
-            {
-                out.push(OwnerEffect::Send(port, LogOnly { channel, entries, tag }.into()));
-            }
-            while let Some(message) = self.ends[index].next_output() {
-                let increment =
-                    if keep { self.ends.increment(index, &self.log, self.about.seal()) } else { None };
-                let output = Output { channel, increment, close: message.close, payload: message.payload };
-                out.push(OwnerEffect::Send(port, output.into()));
-                self.witness.mark_sent(&self.about, &self.ends[index]);
-                if !self.about.keeps() {
-                    // An owner that keeps nothing gets no acknowledgements.
-                    self.ends[index].acknowledge(1);
-                }
-            }
+            self.release_to(index, out);
         }
         self.finish_if_done(out);
+    }
+
+    /// The same, to the end at this index; outputs are not held.
+    pub(super) fn release_to(&mut self, index: usize, out: &mut Vec<OwnerEffect>) {
+        let Some(channel) = self.ends.get(index).and_then(|side| side.channel) else { return };
+        let keep = self.about.keeps_log();
+        let (port, known) = (self.ends[index].port, self.ends[index].known);
+        let (floor, end) = (self.log.floor(), self.log.end());
+        if keep && !(floor..=end).contains(&known) {
+            let bug = bug!("I23: what an end knows of the log is here", known, floor, end);
+            return self.end_for_bug(bug, out);
+        }
+        // So that one frame can hold the log that an output depends on, however long the end was sent none.
+        if keep
+            && end - known > LOG_AHEAD
+            && let Some(Increment { entries, tag }) = self.ends.increment(index, &self.log, self.about.seal())
+        {
+            out.push(OwnerEffect::Send(port, LogOnly { channel, entries, tag }.into()));
+        }
+        while let Some(message) = self.ends[index].next_output() {
+            let increment =
+                if keep { self.ends.increment(index, &self.log, self.about.seal()) } else { None };
+            let output = Output { channel, increment, close: message.close, payload: message.payload };
+            out.push(OwnerEffect::Send(port, output.into()));
+            self.witness.mark_sent(&self.about, &self.ends[index]);
+            if !self.about.keeps() {
+                // An owner that keeps nothing gets no acknowledgements.
+                self.ends[index].acknowledge(1);
+            }
+        }
     }
 
     /// An end has received outputs and grants credit: `received` more outputs, and `bytes` of charge. A checkpoint may
