@@ -1,13 +1,15 @@
 //! What an owner knows of its session from the start, and the generation under which it acts.
 
-use super::{OwnerPolicy, ends::Ends, log::Log, protection::Protection};
+use super::{Owner, OwnerPolicy, ends::Ends, log::Log, protection::Protection};
 use crate::{
     cell::CellImage,
     trace::{TraceContext, TraceRole},
 };
+use alloc::boxed::Box;
 use marram_wire::{
     frame::{Keep, Keeps},
     id::{Generation, SessionId},
+    peer::Origin,
     seal::{Seal, SessionKeys},
 };
 
@@ -19,6 +21,8 @@ pub(super) struct About {
     pub(super) image: CellImage,
     pub(super) policy: OwnerPolicy,
     pub(super) keys: SessionKeys,
+    /// Where its client connected, if its agent has said so when it began.
+    pub(super) origin: Option<Box<Origin>>,
     /// Of a session whose app has none, while it moves.
     pub(super) protection: Protection,
     /// The last generation that was opened to end it.
@@ -37,6 +41,7 @@ impl About {
             image,
             policy,
             keys,
+            origin: None,
             protection: Protection::Off,
             protected_in: Generation::NONE,
             generation: Generation::NONE,
@@ -108,11 +113,27 @@ impl About {
             last_ns: log.last_ns(),
             took: ends.took(),
             group: None,
+            origin: self.origin.clone().filter(|_| self.has_backup()),
         }
     }
 
     /// What the owner is in traces.
     pub(super) fn context(&self) -> TraceContext {
         TraceContext::of_session(TraceRole::Owner, self.session, self.generation)
+    }
+}
+
+impl Owner {
+    /// The client's agent says where it connected, which the server's end and policies may ask for.
+    pub fn came_from(&mut self, origin: Option<Box<Origin>>) {
+        if origin.is_some() {
+            self.about.origin = origin;
+        }
+    }
+
+    /// Where the client connected, if it is known here.
+    #[must_use]
+    pub fn origin(&self) -> Option<&Origin> {
+        self.about.origin.as_deref()
     }
 }

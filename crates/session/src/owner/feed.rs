@@ -74,6 +74,7 @@ impl Owner {
             side.took = *took;
         }
         owner.epochs.fed_by = keep.group;
+        owner.came_from(keep.origin.clone());
         if let Some(follow) = &mut owner.follow {
             follow.fed_by_owner(keep);
         }

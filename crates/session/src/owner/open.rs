@@ -5,12 +5,11 @@ use super::{
     phase::Phase,
 };
 use crate::{credit::InputCredit, trace};
-use alloc::{boxed::Box, vec::Vec};
+use alloc::vec::Vec;
 use marram_wire::{
     frame::{Channel, CheckpointMeta, Code, Frame, Input, Live, Promise, Promised},
     id::{Generation, HostId, Port},
     limits::{CHECKPOINTS_SIZE_MAX, DELTAS_MAX, INPUTS_MAX, LOG_SIZE_MAX, RETAINED_MAX, charge},
-    peer::Origin,
     seal::LOG_OFFSET_MAX,
 };
 
@@ -27,8 +26,6 @@ pub struct Attempt<'a> {
     pub fresh: bool,
     /// Whether the requester has proved that it has the session's key.
     pub proven: bool,
-    /// Where the client connected, as its agent says, if the session is new.
-    pub origin: Option<&'a Origin>,
     /// Whether an operator has moved the session to this shard.
     pub assigned: bool,
     /// The verified identity of the agent of the client's end, if it was verified.
@@ -228,7 +225,7 @@ fn ask_ends(
         let peer = ends.iter().find(|other| other.port != side.port).map(|other| other.host);
         let server = about.policy.server.clone().filter(|_| side.port == Port::SERVER);
         let (took, produced) = (side.fed_end(), side.produced);
-        let origin = attempt.origin.filter(|_| attempt.fresh && side.port == Port::SERVER);
+        let origin = about.origin.clone().filter(|_| attempt.fresh && side.port == Port::SERVER);
         let promise = Promise {
             channel,
             session: about.session,
@@ -245,7 +242,7 @@ fn ask_ends(
             assigned: attempt.assigned,
             linger_ms: about.policy.linger_ms,
             live: live.map(|(generation, log_end)| Live { generation, took, produced, log_end }),
-            origin: origin.cloned().map(Box::new),
+            origin,
         };
         out.push(OwnerEffect::Send(side.port, promise.into()));
     }

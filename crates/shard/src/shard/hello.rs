@@ -211,7 +211,9 @@ impl Shard {
             // An end that asks again is a new reason to try: earlier conflicts do not count against it.
             (session.fresh, session.proven, session.again) = (hello.fresh, proven, 0);
             // Used only if the session begins (docs/formats-frames.md, `Hello`).
-            session.origin = hello.origin.clone().filter(|_| hello.fresh);
+            if hello.fresh {
+                session.owner.came_from(hello.origin.clone());
+            }
         }
         if hello.fresh {
             self.place(now, id, out);
@@ -319,8 +321,7 @@ impl Shard {
             session.counts = 1;
             self.tenants.came(session.place, session.app());
         }
-        let (fresh, proven, origin) = (session.fresh, session.proven, session.origin.clone());
-        let assigned = session.assigned;
+        let (fresh, proven, assigned) = (session.fresh, session.proven, session.assigned);
         let client = ends.iter().find(|(port, _)| *port == Port::CLIENT);
         let client = client.and_then(|(_, (wire, ..))| self.wires.get(*wire));
         let identity = client.and_then(|wire| wire.verified.certificate.clone());
@@ -334,7 +335,6 @@ impl Shard {
                 hosts: &hosts,
                 fresh,
                 proven,
-                origin: origin.as_deref(),
                 assigned,
                 client_identity: identity.as_deref(),
             };

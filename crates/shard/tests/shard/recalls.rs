@@ -54,6 +54,7 @@ pub(crate) fn keep(channel: Channel, count: u64) -> Keep {
         last_ns: 0,
         took: vec![0],
         group: None,
+        origin: None,
     }
 }
 

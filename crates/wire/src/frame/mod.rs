@@ -444,6 +444,8 @@ frames! {
         took: Vec<u64>,
         /// The replication group of the session, under `epoch`: this keeper is its backup.
         group: Option<GroupId>,
+        /// Where the client connected, under `epoch`, if its agent has said so: policies may ask for it.
+        origin: Option<Box<Origin>>,
     }
     /// Owner to keeper: a checkpoint follows in parts, behind other frames.
     73 Base {

@@ -169,6 +169,7 @@ fn keep(history: &History, first: usize, hot: bool) -> Keep {
         last_ns: 0,
         took: vec![first.saturating_sub(1) as u64, 0],
         group: None,
+        origin: None,
     }
 }
 
@@ -323,7 +324,6 @@ impl Standby {
             hosts: &hosts,
             fresh: false,
             proven: true,
-            origin: None,
             assigned: false,
             client_identity: None,
         };

@@ -250,6 +250,7 @@ impl Model {
             last_ns: 0,
             took: self.took(),
             group: None,
+            origin: None,
         }
     }
 

@@ -233,7 +233,6 @@ impl Bench {
                     hosts: &hosts,
                     fresh,
                     proven: true,
-                    origin: None,
                     assigned: false,
                     client_identity: None,
                 },

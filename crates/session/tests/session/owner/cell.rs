@@ -50,7 +50,6 @@ fn attempt(count: u64) -> Attempt<'static> {
         hosts: &[],
         fresh: count == 1,
         proven: true,
-        origin: None,
         assigned: false,
         client_identity: None,
     }

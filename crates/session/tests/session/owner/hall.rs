@@ -184,7 +184,6 @@ impl Hall {
                 hosts: &[],
                 fresh,
                 proven: true,
-                origin: None,
                 assigned: false,
                 client_identity: None,
             };

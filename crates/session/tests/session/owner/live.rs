@@ -471,7 +471,6 @@ fn an_end_may_have_moved_to_another_agent() {
             hosts: &[(CLIENT, hosts[0]), (SERVER, hosts[1])],
             fresh: false,
             proven: true,
-            origin: None,
             assigned: false,
             client_identity: None,
         };

@@ -13,6 +13,7 @@ mod kept;
 mod leaving;
 mod live;
 mod opening;
+mod origin;
 mod pages;
 mod pausing;
 mod ports;

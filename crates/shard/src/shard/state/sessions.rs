@@ -26,7 +26,6 @@ use marram_session::{
 use marram_wire::{
     frame::{Channel, ForgetCopy},
     id::{Port, SessionId},
-    peer::Origin,
 };
 
 /// A channel on a wire.
@@ -55,8 +54,6 @@ pub(crate) struct Session {
     /// As the asking end said last: whether the session begins, and whether the end has proved the session's key.
     pub(crate) fresh: bool,
     pub(crate) proven: bool,
-    /// The address where its client connected, until the session has begun.
-    pub(crate) origin: Option<Box<Origin>>,
     /// Whether it is among [`Sessions::recoveries`].
     recovering: bool,
     /// In [`Sessions::replay`].
@@ -102,7 +99,6 @@ impl Session {
             cells: Vec::new(),
             fresh: false,
             proven: true,
-            origin: None,
             recovering: false,
             replay: ReplayCount::default(),
             memory: 0,

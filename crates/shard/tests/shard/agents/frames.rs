@@ -171,6 +171,7 @@ fn keep(channel: Channel, session: SessionId, n: u64) -> Keep {
         last_ns: i64::MAX,
         took: vec![n; 2],
         group: None,
+        origin: None,
     }
 }
 
